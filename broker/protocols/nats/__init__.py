@@ -1,4 +1,4 @@
-"""NATS: clients, leaf nodes, accounts, logins and the pages that NATS tools read.
+"""NATS: clients, leaf nodes, accounts, logins, and the monitoring pages for NATS tools.
 
-Start with `server` (what is started and stopped), then `client/session`. The server imports it.
+Start with `server` (the parts, their start and stop), then `client/session`. The server imports it.
 """

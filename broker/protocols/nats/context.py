@@ -1,7 +1,7 @@
-"""What the parts of one NATS server share: who the server is, its settings and its accounts.
+"""State shared by the parts of one NATS server: its identity, settings and accounts.
 
-The server makes one context and gives it to its parts (leaf nodes, operator mode); no part imports
-the server.
+The server creates one context and passes it to its parts (leaf nodes, operator mode); no part
+imports the server.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 class NatsContext:
-    """Of one server, from its start to its end."""
+    """The shared state of one server, from its start to its end."""
 
     def __init__(self, settings: conf.Settings, runtime: Runtime) -> None:
-        self.settings = settings  # the current ones: a reload replaces them
+        self.settings = settings  # the current settings: a reload replaces them
         self.runtime = runtime
         self.key = KeyPair(SERVER)
         self.xkey = CurvePair()
         self.server_id = self.key.public
         self.server_name = settings.server_name or self.server_id
-        self.system: System | None = None  # from start to stop, where there is an account for it
+        self.system: System | None = None  # from start to stop, if it has an account
         self.current_publisher = CurrentPublisher()
         self.frontend = NatsFrontend(runtime.turn, settings)
         self.handshake = ClientHandshake(self.frontend)
@@ -46,9 +46,9 @@ class NatsContext:
             server_name=self.server_name,
             cluster=settings.cluster,
         )
-        # Called with an account that was made, and with one that was configured by itself.
+        # Called with each new account, and with each account that was configured alone.
         self.on_account: list[Callable[[Account], object]] = []
-        # Of operator mode: the system account its configuration names, and what tokens say.
+        # Operator mode: the configured system account, and the accounts from tokens.
         self.operator_system_account = ""
         self.token_config: Callable[[str], conf.Account | None] = lambda _name: None
 
@@ -59,18 +59,18 @@ class NatsContext:
 
     @property
     def system_account(self) -> Account | None:
-        """The account of the server's own events and requests; None when that is switched off."""
+        """The account of the server's own events and requests; None if disabled."""
         return self.accounts.get(self.system_name)
 
     @property
     def system_name(self) -> str:
-        """The name of the system account; empty when there is none."""
+        """The name of the system account; empty if it does not exist."""
         if self.settings.no_system_account:
             return ""
         return self.operator_system_account or self.settings.system_account or conf.SYSTEM_ACCOUNT
 
     def make_account(self, name: str, router: Router | None = None) -> Account:
-        """Make an account; the name must be new. `router`: one to use; None makes one."""
+        """Create an account with a new name. `router`: the router to use; None creates one."""
         account = Account(name, self.runtime.turn, self.current_publisher, router)
         self.accounts[name] = account
         self.exchange.join(account)
@@ -86,7 +86,7 @@ class NatsContext:
             self.system.forget(account)
 
     def configure_accounts(self) -> None:
-        """Make the accounts of the settings and set the limits of all; no session is closed."""
+        """Create the accounts in the settings and set the limits of all; closes no session."""
         configured = {account.name: account for account in self.settings.accounts}
         self.exchange.system_account = self.system_name
         for name in (*configured, self.settings.system_account or conf.SYSTEM_ACCOUNT):
@@ -101,7 +101,7 @@ class NatsContext:
                 self.system.adopt(account)
 
     def configure_account(self, account: Account, config: conf.Account | None) -> None:
-        """Set the limits of one account and what it shares; no session is closed."""
+        """Set the limits, imports and exports of one account; closes no session."""
         self.exchange.system_account = self.system_name
         self.exchange.update(self._limit_account(account, config))
         for act in self.on_account:
@@ -110,7 +110,7 @@ class NatsContext:
             self.system.adopt(account)
 
     def _limit_account(self, account: Account, config: conf.Account | None) -> conf.Account:
-        """Set the limits; returns what the account shares."""
+        """Set the limits; returns the configuration with imports and exports to apply."""
         if config is None:
             config = self.token_config(account.name)
         account.config = config
@@ -129,7 +129,7 @@ class NatsContext:
 def server_info(
     server_id: str, server_name: str, address: tuple[str, int], *, headers: bool, max_payload: int
 ) -> dict[str, Any]:
-    """What every INFO of a server says, in the original's order; callers add more."""
+    """The fields of every INFO of a server, in the original's order; callers add more."""
     return {
         "server_id": server_id,
         "server_name": server_name or server_id,

@@ -1,4 +1,4 @@
-"""Errors of NATS as clients get them, and the reasons of closed connections."""
+"""Errors that NATS clients receive, and the reasons of closed connections."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ NATS_ACCOUNT_CONNECTIONS: Final = WireError(
     "maximum account active connections exceeded", True, "errors.go"
 )
 
-# "Secure Connection - TLS Required" has no place here: plain text inside a handshake is read by
-# nobody, and the peer of the original sees the end, too.
+# "Secure Connection - TLS Required" is missing here: during a handshake no peer reads plain text,
+# and the peer of the original only sees the end of the connection, too.
 NATS_TLS_THROTTLED: Final = WireError(
     "Connection throttling is active. Please try again later.", True, "server.go createClient"
 )
@@ -65,7 +65,7 @@ NATS_SUB_TOKENS: Final = WireError(
     "client.go maxTokensViolation",
 )
 
-# Mappings of subjects and imports, as they stand in the log when a configuration is refused
+# Mappings of subjects and imports: texts in the log for a refused configuration
 # (subject_transform.go, accounts.go, errors.go).
 NATS_BAD_SUBJECT: Final = "invalid subject"
 NATS_MAPPING: Final = "invalid mapping destination: {why} in {token}"
@@ -92,7 +92,7 @@ NATS_LATENCY_STATUS: Final = {
 
 # --- links between NATS servers (leafnode.go)
 
-# Why a NATS connection ended, as monitoring shows it (client.go ClosedState).
+# Reasons of closed connections, shown by monitoring (client.go ClosedState).
 NATS_CLOSED_CLIENT: Final = "Client Closed"
 NATS_CLOSED_PARSE: Final = "Parse Error"
 NATS_CLOSED_PROTOCOL: Final = "Protocol Violation"

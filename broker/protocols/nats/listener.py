@@ -1,8 +1,8 @@
 """The listeners of a NATS server: plain connections, WebSocket connections, monitoring pages.
 
 A WebSocket connection begins with an HTTP request. If that is valid, the connection is handed over
-to a session with a WebSocket filter below it, and from there on it is a client, or a leaf node,
-like any other. Source: nats-server websocket.go wsUpgrade.
+to a session with a WebSocket filter below it; then it is a client or a leaf node like any other.
+Source: nats-server websocket.go wsUpgrade.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
     from broker.protocols.nats.monitoring.pages import MonitorPages
     from broker.protocols.nats.tls import TlsPolicy
 
-ANY_HOST = "0.0.0.0"  # noqa: S104 - what INFO says, as the original does
+ANY_HOST = "0.0.0.0"  # noqa: S104 - the value in INFO, as in the original
 log = logging.getLogger("broker.nats")
 CLIENT: Final = "WEBSOCKET"
 LEAF: Final = "LEAFNODE_WS"
 PMCE: Final = "permessage-deflate; server_no_context_takeover; client_no_context_takeover"
 NO_MASKING: Final = "Nats-No-Masking"
 LEAF_PATH: Final = "/leafnode"
-# What the monitoring pages are made of, the series of /metrics too.
+# Modules of the monitoring pages, including the series of /metrics.
 _PAGE_MODULES: Final = ("broker.protocols.nats.monitoring.http", "prometheus_client")
 _MQTT_PATH: Final = "/mqtt"
 _PORTS: Final = {"https": 443}
@@ -100,7 +100,7 @@ class NatsListener(Listener):
 
     @property
     def sessions(self) -> Collection[NatsSession]:
-        """Open sessions of all listeners with this frontend, in no order."""
+        """The open sessions of all listeners with this frontend, in no particular order."""
         return self.frontend.sessions
 
     @property
@@ -130,12 +130,12 @@ class NatsListener(Listener):
 
 @dataclass(slots=True)
 class Visitor:
-    """What the WebSocket listener knows of one connection: `session.extra`."""
+    """The facts about a WebSocket connection: `session.extra`."""
 
     info: dict[str, Any]
     cookie_jwt: str = field(default="", repr=False)
-    login_timeout_ns: int = 0  # 0: as long as others have
-    forwarded: str = ""  # where it comes from, as a proxy says: only for logs
+    login_timeout_ns: int = 0  # 0: the timeout of other clients
+    forwarded: str = ""  # client address reported by a proxy: only for logs
     tls_peer: TlsPeer | None = None
 
 
@@ -150,12 +150,12 @@ class WebsocketListener(Listener):
         out_limit: int,
         tls: TlsPolicy | None,
     ) -> None:
-        """`tls`: None is plain, which has to be asked for by `no_tls`."""
+        """`tls`: None for plain connections, which `no_tls` must request."""
         super().__init__(runtime, settings.listen, out_limit)
         self.frontend = frontend
         self.settings = settings
         self.info: dict[str, Any] = {}
-        # Makes the session of a server that comes by WebSocket; None: they are not served.
+        # Creates sessions for leaf nodes over WebSocket; None: they are refused.
         self.new_leaf: Callable[[TlsPeer | None], LeafSession] | None = None
         self.tls = tls  # for new connections
         self._patience_ns = settings.handshake_timeout_ns or net_limits.WEBSOCKET_HANDSHAKE
@@ -170,7 +170,7 @@ class WebsocketListener(Listener):
 
     @property
     def decides(self) -> bool:
-        """Whether the listener has logins of its own."""
+        """Whether the listener has its own logins."""
         own = self.settings.authorization
         return bool(self.settings.no_auth_user or (own is not None and (own.user or own.token)))
 
@@ -203,7 +203,7 @@ class WebsocketListener(Listener):
         handover.link.hand_over(session, frames)
 
     def _check(self, request: Request) -> str:
-        """The key of a proper request; NotUpgraded."""
+        """The key of a valid request; NotUpgraded."""
         if request.method != "GET":
             raise NotUpgraded(405, net_errors.WEBSOCKET_METHOD)
         if not request.first("host"):
@@ -269,7 +269,7 @@ def log_insecure(peer: Any, cause: str) -> None:
 
 
 def tls_peer(handover: HandoverSession) -> TlsPeer | None:
-    """What TLS knows of the other side; None: plain."""
+    """The facts from TLS about the peer; None without TLS."""
     link = handover.link
     if link.security is None:
         return None
@@ -279,7 +279,7 @@ def tls_peer(handover: HandoverSession) -> TlsPeer | None:
 
 
 def offers_compression(request: Request) -> bool:
-    """Whether the peer can do permessage-deflate."""
+    """Whether the peer offers permessage-deflate."""
     return any(
         part.partition(";")[0].strip(" \t").lower() == PMCE.partition(";")[0]
         for value in request.headers.get("sec-websocket-extensions", [])
@@ -298,7 +298,7 @@ def frame_max(request: Request, compress: bool) -> int:
 
 
 def is_address(text: str) -> bool:
-    """Whether it is an IP address."""
+    """Whether the text is an IP address."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -332,24 +332,24 @@ def answer(key: str, *, compress: bool, unmasked: bool) -> bytes:
 
 
 def close_status(session: Any) -> tuple[int, str]:
-    """Code and reason of the CLOSE frame for a session that has ended."""
+    """The code and reason in the CLOSE frame of an ended session."""
     why = session.closed_because or errors.NATS_CLOSED_CLIENT
     return _CODES.get(why, CLOSE_INTERNAL), why
 
 
 class HasPages(Protocol):
-    """The server that the pages are of."""
+    """The server of the pages."""
 
     @property
     def pages(self) -> MonitorPages: ...
 
 
 class MonitorListener:
-    """The sockets of one server's pages."""
+    """The listener for the pages of one server."""
 
     def __init__(self, server: HasPages) -> None:
         self.server = server
-        # Further paths with their handlers, asked when the first client has connected.
+        # Further paths with their handlers, requested at the first connection.
         self.more: Callable[[], Mapping[str, Handler]] = dict
         self.http: HttpConfig | None = None  # set before `open`; None: the defaults
         self.ports: dict[str, tuple[str, int]] = {}  # monitor; monitor_https if both are open
@@ -357,9 +357,9 @@ class MonitorListener:
         self._secure: Pages | None = None
 
     async def open(self, settings: conf.Settings, context: ssl.SSLContext | None = None) -> None:
-        """Listen where the settings say; OSError when an address is taken or not ours.
+        """Listen as configured; OSError if an address is in use or not local.
 
-        `context` is for HTTPS and asks for no certificate.
+        `context`: TLS for HTTPS, without client certificates.
         """
         login = None
         if settings.monitor_user or settings.monitor_password:
@@ -394,12 +394,12 @@ class MonitorListener:
             raise
 
     async def use(self, context: ssl.SSLContext) -> None:
-        """Certificates were read again."""
+        """Use reloaded certificates."""
         if self._secure is not None:
             await self._secure.use(context)
 
     async def close(self) -> None:
-        """Stop listening, end the connections."""
+        """Stop listening, and end all connections."""
         for listener in (self._plain, self._secure):
             if listener is not None:
                 await listener.close()

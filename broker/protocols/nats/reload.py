@@ -1,10 +1,10 @@
-"""From one set of settings to another while the server runs: what has to be done, what cannot be.
+"""Reload: the actions to change settings while the server runs, and changes that are refused.
 
-    plan(old, new) -> Plan(actions, lines)        ReloadRefused when something cannot change
+    plan(old, new) -> Plan(actions, lines)        ReloadRefused if a setting cannot change
 
-The plan changes nothing: the caller carries out the actions, logs the lines, and
-keeps the old settings when the plan is refused. Which settings can change, and the words for both
-cases, are nats-server's (reload.go diffOptions), in the order of its options.
+The plan itself changes nothing: the caller executes the actions, logs the lines, and keeps the old
+settings if the plan is refused. Which settings can change, and the texts for both cases, are
+nats-server's (reload.go diffOptions), in the order of its options.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
 
 
 class Action(enum.Enum):
-    """What the server has to do, in this order."""
+    """The actions of the server, in this order."""
 
-    LOGGING = "logging"  # levels, form and place of the log
-    TRACE = "trace"  # sessions begin or end to show their traffic
-    TLS = "tls"  # the client listener's context; certificates are read again
-    PINNED = "pinned"  # close whose certificate is no longer among those pinned
+    LOGGING = "logging"  # levels, format and file of the log
+    TRACE = "trace"  # start or stop tracing of sessions
+    TLS = "tls"  # the client listener's context; reads certificates again
+    PINNED = "pinned"  # close clients whose certificate is no longer pinned
     WEBSOCKET_TLS = "websocket tls"
     LEAF_TLS = "leaf tls"  # of the listener and of remotes
-    INFO = "info"  # what INFO says: address, cluster name, TLS
+    INFO = "info"  # fields of INFO: address, cluster name, TLS
     LIMITS = "limits"  # sizes, pings, deadlines: of open connections too
     ACCOUNTS = "accounts"  # accounts, their limits, imports, exports
     MAPPINGS = "mappings"  # of the global account
     AUTHORIZATION = "authorization"  # check logins again, close or limit connections
-    CONNECTIONS = "connections"  # close some when there are too many
+    CONNECTIONS = "connections"  # close connections above the limit
     PID_FILE = "pid file"
     PORTS_FILE = "ports file"
     TAGS = "tags"
 
 
 class ReloadRefused(Exception):  # noqa: N818 - no fault of ours
-    """Nothing changes; the text says why."""
+    """The reload is refused and nothing changes; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do and what to log."""
+    """The actions to execute and the lines to log."""
 
     actions: tuple[Action, ...] = ()
     lines: tuple[str, ...] = ()
@@ -75,7 +75,7 @@ class _Draft:
 
 
 def plan(old: Settings, new: Settings) -> Plan:
-    """How to get from one to the other. ReloadRefused."""
+    """The plan to change from the old to the new settings. ReloadRefused."""
     draft = _Draft(old, new)
     for step in _STEPS:
         step(draft)
@@ -83,7 +83,7 @@ def plan(old: Settings, new: Settings) -> Plan:
 
 
 def advertise_problem(where: str) -> str:
-    """What is wrong with the HOST[:PORT] of client_advertise; empty if nothing is."""
+    """Why the HOST[:PORT] of client_advertise is invalid; empty if it is valid."""
     host, colon, port = where.rpartition(":")
     if not colon or where.endswith("]"):
         return ""
@@ -123,7 +123,7 @@ def _fixed(name: str, option: str) -> Callable[[_Draft], None]:
 
 
 def _monitor_login(draft: _Draft) -> None:
-    """It cannot change, and its values are secret."""
+    """The login of monitoring: it cannot change, and its values are secret."""
     if draft.changed("monitor_user") or draft.changed("monitor_password"):
         raise ReloadRefused(nats_errors.RELOAD_BLOCK.format("monitor_user", "its value"))
 
@@ -155,7 +155,7 @@ def _listen(draft: _Draft) -> None:
     (old_host, old_port), (new_host, new_port) = draft.old.address, draft.new.address
     if old_host != new_host:
         raise _refuse("Host", old_host, new_host)
-    if old_port != new_port and new_port > 0:  # else any: the one it has
+    if old_port != new_port and new_port > 0:  # 0 or less means any port: keep the current one
         raise _refuse("Port", str(old_port), str(new_port))
 
 
@@ -169,7 +169,7 @@ def _advertise(draft: _Draft) -> None:
 
 
 def _users(draft: _Draft) -> None:
-    """The logins and the accounts."""
+    """Changes of logins and accounts."""
     old, new = draft.old.authorization, draft.new.authorization
     nkey_users = [who for who in (*old.users, *new.users) if who.nkey]
     if old.users != new.users or old.default_permissions != new.default_permissions:
@@ -245,7 +245,7 @@ def _cluster_name(draft: _Draft) -> None:
         draft.add(f"Cluster name updated to {draft.new.cluster_name}", Action.INFO)
 
 
-# Parts of a tls block that can change, whosever it is.
+# Parts of any tls block that can change.
 _CERTIFICATES: Final = (
     *("cert_file", "key_file", "certificates", "ca_file", "verify", "insecure", "timeout_ns"),
     *("cipher_suites", "curve_preferences", "pinned_certs", "min_version"),
@@ -254,7 +254,7 @@ _FIRST: Final = ("handshake_first", "handshake_first_wait_ns")
 
 
 def _settled(tls: Tls | None, names: tuple[str, ...]) -> Tls | None:
-    """The block without what can change."""
+    """The block without the parts that can change."""
     if tls is None:
         return None
     usual = Tls("", "")
@@ -272,7 +272,7 @@ def _tls(draft: _Draft) -> None:
     if a.timeout_ns != b.timeout_ns:
         shown = float_text(b.timeout_ns / SECOND)
         draft.add(f"Reloaded: tls timeout = {shown}", Action.TLS)
-    if old is not None or new is not None:  # the files may have changed, whatever their names
+    if old is not None or new is not None:  # the files may have changed under the same names
         draft.add(f"Reloaded: tls = {'enabled' if new else 'disabled'}", Action.TLS)
     if (old is None) != (new is None) or a.verify != b.verify:
         draft.actions.add(Action.INFO)

@@ -1,4 +1,4 @@
-"""A NATS server: its listeners, its life, its system account. Its parts share a NatsContext."""
+"""A NATS server: listeners, life cycle, system account. Its parts share a NatsContext."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from broker.routing.router import Router
 
     class Host(callout.Host, Protocol):
-        """What the authenticators ask of the server."""
+        """The interface of the server for authenticators."""
 
         @property
         def system_account(self) -> Bus | None: ...
@@ -66,7 +66,7 @@ log = logging.getLogger("broker.nats")
 
 
 def login_timeout_ns(settings: conf.Settings) -> int:
-    """How long a client has to log in."""
+    """The time for a client to log in."""
     if settings.authorization.timeout_ns:
         return settings.authorization.timeout_ns
     if settings.tls is not None:
@@ -75,14 +75,14 @@ def login_timeout_ns(settings: conf.Settings) -> int:
 
 
 def https_context(settings: conf.Settings) -> ssl.SSLContext | None:
-    """The context of the monitoring pages: they ask clients for no certificate."""
+    """The TLS context of the monitoring pages, which require no client certificate."""
     if settings.https is None or settings.tls is None:
         return None
     return server_context(replace(settings.tls, verify=False, verify_and_map=False))
 
 
 def websocket_tls(settings: conf.Settings, former: TlsPolicy | None = None) -> TlsPolicy | None:
-    """The policy of the WebSocket listener; None: it is plain, or there is none."""
+    """The TLS policy of the WebSocket listener; None without TLS or without a listener."""
     if settings.websocket is None or settings.websocket.tls is None:
         return None
     return TlsPolicy(settings.websocket.tls, former=former)
@@ -94,14 +94,14 @@ class NatsServer:
     def __init__(
         self, settings: conf.Settings, runtime: Runtime, router: Router | None = None
     ) -> None:
-        """`router`: the subject space of the global account, if others use it too."""
+        """`router`: the subject space of the global account, if other protocols share it."""
         self.context = context = NatsContext(settings, runtime)
         self.runtime = runtime
         self.server_id, self.server_name = context.server_id, context.server_name
         self.key, self.xkey = context.key, context.xkey
         self.frontend, self.handshake = context.frontend, context.handshake
         self.accounts = context.accounts
-        # Reads the configuration file again and applies it; returns what is wrong with it, or "".
+        # Reads the configuration file again and applies it; returns its error, or "".
         self.reread: Callable[[], Awaitable[str]] | None = None
         self.start_ns = self.reload_ns = time.time_ns()
         self.ports: dict[str, tuple[str, int]] = {}
@@ -111,7 +111,7 @@ class NatsServer:
         ClientLog(self.handshake, lambda: self.settings)
         self.leafs = LeafNodes(context)
         self.leafs.handshake.on_leave.append(self.closed.add)
-        # What is wrong with the rest of this process, for /healthz; set before `pages` is used.
+        # Returns the problem of the rest of this process, for /healthz; set before `pages` is used.
         self.broken: Callable[[], str | None] = lambda: None
         self.cpu = CpuMeter()
         self._report_to_system()
@@ -131,26 +131,26 @@ class NatsServer:
             assert isinstance(authenticator, OperatorCallout)
             self.operator = OperatorLink(context, authenticator, self.leafs.recheck)
 
-    # --- what others ask for
+    # --- queries
 
     @property
     def settings(self) -> conf.Settings:
-        """The current ones."""
+        """The current settings."""
         return self.context.settings
 
     @property
     def system(self) -> System | None:
-        """The service of the system account, from start to stop; None where there is none."""
+        """The service of the system account, from start to stop; None without one."""
         return self.context.system
 
     @property
     def system_account(self) -> Account | None:
-        """The account of the server's own events and requests; None when that is switched off."""
+        """The account of the server's own events and requests; None if disabled."""
         return self.context.system_account
 
     @cached_property
     def pages(self) -> MonitorPages:
-        """The monitoring pages; imported when the first is asked for."""
+        """The monitoring pages; imported at the first use."""
         from broker.protocols.nats.monitoring.pages import MonitorPages
 
         return MonitorPages(self, self.broken)
@@ -161,22 +161,22 @@ class NatsServer:
 
     @property
     def sessions(self) -> Collection[NatsSession]:
-        """Clients' connections, in no order."""
+        """The connections of clients, in no particular order."""
         return self.frontend.sessions
 
     @property
     def login_timeout_ns(self) -> int:
-        """How long a client has to log in, and an authorization service to answer."""
+        """The time for a client to log in, and for an authorization service to answer."""
         return self.handshake.login_timeout_ns
 
     def bus(self, account: str) -> Account | None:
-        """The account of this name, for requests of the server's own; None when there is none."""
+        """The account of this name, for the server's own requests; None if it does not exist."""
         return self.handshake.account(account)
 
     def configure(self, settings: conf.Settings) -> None:
-        """Apply settings to connections that come from here on; open ones are not touched.
+        """Apply settings to future connections; open ones are not changed.
 
-        TlsError when certificates cannot be used: then nothing has changed.
+        TlsError if certificates cannot be used: then nothing has changed.
         """
         tls = TlsPolicy.of(settings, self.handshake.tls)
         self.context.settings = settings
@@ -192,12 +192,12 @@ class NatsServer:
         self.frontend.must_connect = self.handshake.authenticator.must_connect
         self.leafs.configure()
 
-    # --- life
+    # --- life cycle
 
     async def start(self) -> None:
-        """Open every listener; OSError when an address is taken, ValueError when the system account
-        that the settings name does not exist."""
-        self.starting = True  # /healthz says so
+        """Open every listener; OSError if an address is in use, ValueError if the configured system
+        account does not exist."""
+        self.starting = True  # reported by /healthz
         await self.open_pages()
         await self.open_listeners()
         self.starting = False
@@ -231,12 +231,12 @@ class NatsServer:
                 self.websocket.new_leaf = self.leafs.listener.new_websocket_session
 
     async def open_pages(self) -> None:
-        """Open the monitoring listener alone."""
+        """Open the monitoring listener only."""
         await self.monitor.open(self.settings, https_context(self.settings))
         self.ports |= self.monitor.ports
 
     def update_info(self) -> None:
-        """Put together what INFO says now."""
+        """Build the current INFO."""
         assert self.listener is not None
         host, port = self.listener.address
         info = server_info(
@@ -261,21 +261,21 @@ class NatsServer:
             self.websocket.info = {"host": host or ANY_HOST, "port": port}
             if self.settings.websocket is not None and self.settings.websocket.tls is not None:
                 self.websocket.info |= {"tls_required": True, "tls_available": True}
-            # Even where a no_auth_user lets in clients without a login.
+            # Even if a no_auth_user admits clients without a login.
             if self.handshake.authenticator.asks("WEBSOCKET"):
                 self.websocket.info["auth_required"] = True
 
     async def reload(self, settings: conf.Settings) -> None:
-        """Apply these settings, and close connections whose login no longer holds. The caller
+        """Apply these settings, and close connections whose login is no longer valid. The caller
         rejects what cannot change while the server runs (addresses, its name): see reload.plan.
 
-        TlsError when certificates cannot be used: then nothing has changed.
+        TlsError if certificates cannot be used: then nothing has changed.
         """
         pages = https_context(settings)
         websocket = websocket_tls(settings, self.websocket.tls if self.websocket else None)
         self.configure(settings)
         self.reload_ns = time.time_ns()
-        listens = self.listener is not None  # else there is neither INFO nor a system account yet
+        listens = self.listener is not None  # else no INFO and no system account exist yet
         if listens:
             self.update_info()
         if self.operator is not None:
@@ -297,13 +297,13 @@ class NatsServer:
                 self.context.forget_account(account)
 
     async def close(self) -> None:
-        """Accept no more connections; open ones stay."""
+        """Stop accepting connections; open ones stay."""
         for listener in self.listeners:
             await listener.close()
         await self.leafs.close()
 
     async def stop(self) -> None:
-        """End every connection, after it has written what waits for it."""
+        """End every connection after its pending output is written."""
         if self.system is not None:
             self.system.shutdown()
             self.context.system = None
@@ -323,7 +323,7 @@ class NatsServer:
 
     async def lame_duck(self) -> None:
         """Send clients the INFO that makes them reconnect to other servers, then close them one by
-        one; returns when all are gone."""
+        one; returns when all are closed."""
         if self.lame:
             return
         self.lame = True
@@ -351,13 +351,13 @@ class NatsServer:
 
     @property
     def listeners(self) -> list[Listener]:
-        """The listeners of clients that are open, or were."""
+        """The listeners for clients, open or closed again."""
         return [listener for listener in (self.listener, self.websocket) if listener is not None]
 
     # --- the system account
 
     def _who(self) -> Who:
-        """The server as its events name it."""
+        """The server's identity in its events."""
         return Who(
             self.server_name,
             self.handshake.info["host"],
@@ -368,7 +368,7 @@ class NatsServer:
         )
 
     def _open_system(self) -> System | None:
-        """Start the service, once the clients' listener is open; None without a system account."""
+        """Start the service after the client listener is open; None without a system account."""
         account = self.system_account
         if account is None:
             return None
@@ -381,7 +381,7 @@ class NatsServer:
         return system
 
     def _report_to_system(self) -> None:
-        """Report to the system account, while there is one, which sessions come and go."""
+        """Report the begin and end of sessions to the system account, while it exists."""
 
         def joined(session: NatsSession | LeafSession) -> None:
             if self.system is not None:
@@ -404,7 +404,7 @@ class NatsServer:
         self.leafs.handshake.on_refuse.append(refused)
 
     def _renew_system(self) -> None:
-        """After a reload: the same service, perhaps with another name, or another service."""
+        """Update the service after a reload: rename it, or replace it."""
         system = self.system
         if system is not None and system.account is self.system_account:
             system.rename(self._who())
@@ -415,7 +415,7 @@ class NatsServer:
 
 
 def has_operators(settings: Settings) -> bool:
-    """Whether accounts and users come from tokens that an operator has signed."""
+    """Whether accounts and users come from tokens signed by an operator."""
     trust = settings.resolver
     return trust is not None and bool(trust.operators or trust.trusted_keys)
 
@@ -423,10 +423,10 @@ def has_operators(settings: Settings) -> bool:
 def make_authenticator(
     settings: Settings, passwords: Passwords, host: Host, previous: Authenticator | None = None
 ) -> Authenticator:
-    """The authenticator that the settings ask for.
+    """The authenticator for these settings.
 
-    ValueError when operators' tokens are invalid, OSError when the folder of accounts cannot be
-    used, TlsError. In operator mode `previous` goes on: what it knows of accounts stays.
+    ValueError if operators' tokens are invalid, OSError if the folder of accounts cannot be used,
+    TlsError. In operator mode, `previous` is reused: its fetched accounts stay.
     """
     trust = settings.resolver
     if trust is not None and has_operators(settings):
@@ -452,13 +452,13 @@ def make_authenticator(
 
 
 class _SystemActions:
-    """What requests to the system account make the server do."""
+    """Actions of the server for requests to the system account."""
 
     def __init__(self, server: NatsServer) -> None:
         self.server = server
 
     async def reload(self) -> str:
-        """Apply the configuration file as it is now."""
+        """Reload the configuration file."""
         if self.server.reread is None:
             return RELOAD_NO_FILE
         return await self.server.reread()
@@ -467,7 +467,7 @@ class _SystemActions:
         return next((s for s in self.server.sessions if s.client_id == client_id), None)
 
     def kick(self, client_id: int) -> str:
-        """Close a client, or a server that joined as a leaf."""
+        """Close a client, or a leaf node."""
         client = self._client(client_id)
         leafs = (leaf for account in self.server.accounts.values() for leaf in account.leafs)
         peer = client or next((leaf for leaf in leafs if leaf.client_id == client_id), None)

@@ -25,7 +25,7 @@ log = logging.getLogger("broker.server_nats")
 
 
 async def reload_nats(server: NatsServer, config: Sections) -> None:
-    """Read the file again and apply it; an invalid one changes nothing and is logged."""
+    """Read the file again and apply it; an invalid file changes nothing and is logged."""
     from broker.protocols.nats import reload
     from broker.protocols.nats.conf.text import ConfErrors
 
@@ -42,13 +42,13 @@ async def reload_nats(server: NatsServer, config: Sections) -> None:
 
 
 class NatsService(Service):
-    """The NATS server of [nats]. It exists without a listener too: other services live in it."""
+    """The NATS server of [nats]. Without a listener it still serves other services."""
 
     name = "nats"
 
     def __init__(self, host: Host, server: NatsServer | None = None) -> None:
-        """`server`: one that its owner starts before the logs are opened; it is only stopped
-        here, with all its connections."""
+        """`server`: one that its owner starts before the logs are opened; here it is only stopped,
+        with all its connections."""
         self.host = host
         self.server: NatsServer | None = None
         self._is_ours = server is None
@@ -62,7 +62,7 @@ class NatsService(Service):
         server.monitor.http = self.host.http
 
     async def start(self) -> None:
-        """Make the server, with its accounts. ConfErrors when its file is wrong."""
+        """Create the server with its accounts. ConfErrors if its file is invalid."""
         if self._is_ours:
             host = self.host
             self._use(NatsServer(nats_settings(host), host.runtime, host.router))
@@ -81,12 +81,12 @@ class NatsService(Service):
             await self._listener.close()
 
     async def disconnect(self) -> None:
-        """End each connection, after it has written what waits for it."""
+        """End each connection after its pending output is written."""
         if self._listener is not None:
             await self._listener.drain()
 
     async def stop(self) -> None:
-        """End everything, the monitoring pages too."""
+        """End the server, including the monitoring pages."""
         if self.server is not None:
             await self.server.stop()
             self.server = self._listener = None
@@ -98,18 +98,18 @@ class NatsService(Service):
 
     @property
     def ports(self) -> dict[str, tuple[str, int]]:
-        """nats, and websocket and leafnodes as far as they are open; not those of monitoring."""
+        """The ports of nats, websocket and leafnodes, if open; without those of monitoring."""
         if self._listener is None or self.server is None:
             return {}
         pages = self.server.monitor.ports
         return {name: bound for name, bound in self.server.ports.items() if name not in pages}
 
     def stats(self) -> Sequence[ListenerStats]:
-        """Those of clients, without WebSocket clients and leaf nodes."""
+        """Statistics of clients, without WebSocket clients and leaf nodes."""
         return [] if self._listener is None else [ListenerStats.of(self.name, self._listener)]
 
     def metrics(self) -> Iterable[Block]:
-        """The subscriptions, and what nats-server's exporter shows."""
+        """The series of subscriptions, and those of nats-server's exporter."""
         yield subscription_block(self.host.router.size)
         if self.server is not None:
             from broker.protocols.nats.monitoring.metrics import nats_metrics
@@ -118,7 +118,7 @@ class NatsService(Service):
 
 
 def subscription_block(held: int) -> Block:
-    """The series of the subscriptions that are held."""
+    """The series of the number of subscriptions."""
     return Block(Place.SUBSCRIPTIONS, partial(_subscriptions, held))
 
 
@@ -129,8 +129,8 @@ def _subscriptions(held: int) -> Iterator[Metric]:
 
 
 class MonitorService(Service):
-    """The monitoring listener, with the pages of all services. It opens after all others: a
-    client that is answered by /healthz finds every listener open."""
+    """The monitoring listener, with the pages of all services. It opens after all others, so that
+    every listener is open when /healthz answers."""
 
     name = "monitor"
 
@@ -151,5 +151,5 @@ class MonitorService(Service):
 
     @property
     def ports(self) -> dict[str, tuple[str, int]]:
-        """monitor, and monitor_https if both are open."""
+        """The ports of monitor, and of monitor_https if both are open."""
         return self._server.monitor.ports if self._server is not None else {}

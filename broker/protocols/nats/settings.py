@@ -1,7 +1,7 @@
-"""The settings of a NATS server, as plain frozen data: the sections [nats] and [monitor], and the
+"""The settings of a NATS server as plain frozen data: the sections [nats] and [monitor], and the
 blocks of nats-server's configuration files.
 
-Durations are nanoseconds, sizes are bytes, 0 stands for "no limit" unless a field says otherwise.
+Durations are nanoseconds, sizes are bytes, 0 means "no limit" unless a field says otherwise.
 Secrets do not show in repr().
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 GLOBAL_ACCOUNT: Final = "$G"
 SYSTEM_ACCOUNT: Final = "$SYS"
-# What happens to a client that does not read: in the order of SLOW_* in client/frontend.pxd.
+# Policies for a client that does not read, in the order of SLOW_* in client/frontend.pxd.
 SLOW_CONSUMERS: Final = ("close", "drop", "pause")
 
 Address = tuple[str, int]
@@ -31,7 +31,7 @@ Address = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class SubjectRule:
-    """A subject pattern, and a queue group's pattern if only that group is meant."""
+    """A subject pattern, and a pattern of queue groups if only those are meant."""
 
     subject: str
     queue: str = ""
@@ -39,15 +39,15 @@ class SubjectRule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What may be done with which subjects; `deny` wins."""
+    """Allowed and denied subjects; `deny` takes precedence."""
 
-    allow: tuple[SubjectRule, ...] | None = None  # None: everything
+    allow: tuple[SubjectRule, ...] | None = None  # None: all
     deny: tuple[SubjectRule, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseRule:
-    """Publishing to the reply subjects of messages that were delivered."""
+    """Permission to publish to the reply subjects of delivered messages."""
 
     max_msgs: int = limits.NATS_RESPONSES_MAX  # per reply subject; negative = no limit
     expires_ns: int = limits.NATS_RESPONSES_EXPIRE  # negative = never
@@ -55,7 +55,7 @@ class ResponseRule:
 
 @dataclass(frozen=True, slots=True)
 class Permissions:
-    """Of one user."""
+    """The permissions of one user."""
 
     publish: Rules = Rules()
     subscribe: Rules = Rules()
@@ -64,11 +64,11 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """How much may be published (a token bucket); 0 = no limit."""
+    """A limit of publishing (a token bucket); 0 = no limit."""
 
     msgs_per_second: int = 0
     bytes_per_second: int = 0  # headers and body
-    burst_ns: int = limits.NATS_RATE_BURST  # what so much time allows may come at once
+    burst_ns: int = limits.NATS_RATE_BURST  # the traffic of this time may arrive at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +81,12 @@ class User:
     permissions: Permissions | None = None  # None: the account's or server's default
     connection_types: frozenset[str] | None = None  # None: any; else STANDARD, WEBSOCKET ...
     rate: RateLimit | None = None  # of each of its connections
-    account: str = ""  # of logins of leaf nodes; elsewhere the account lists its users
+    account: str = ""  # for logins of leaf nodes; elsewhere the account lists its users
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where a mapping sends a share of the messages."""
+    """A destination of a mapping, for a share of the messages."""
 
     subject: str
     weight: int = 100  # percent
@@ -95,10 +95,10 @@ class Destination:
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """Messages published to `source` go elsewhere.
+    """Maps messages published to `source` to other subjects.
 
-    Of each cluster's destinations (and of those of no cluster) the weights are 100 at most; what
-    lacks to 100 goes to `source` itself, unless that is a destination too: then it is lost.
+    For each cluster's destinations (and those without a cluster) the weights add up to 100 at most.
+    The rest goes to `source` itself, unless that is a destination too: then the rest is dropped.
     """
 
     source: str
@@ -114,27 +114,27 @@ class Export:
     accounts: tuple[str, ...] | None = None  # None: any account; (): those with a token
     response_type: str = "singleton"  # or stream, chunked; of services
     threshold_ns: int = limits.NATS_RESPONSE_THRESHOLD
-    token_position: int = 0  # of the importing account's name in the subject, from 1
+    token_position: int = 0  # index of the importing account's name in the subject, from 1
     latency_subject: str = ""
-    latency_sampling: int = 0  # percent; 0 = off, -1 = as the request's headers ask
+    latency_sampling: int = 0  # percent; 0 = off, -1 = as the request's headers demand
 
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """What is taken from another account."""
+    """An import from another account."""
 
     account: str
-    subject: str  # there
+    subject: str  # in the exporting account
     service: bool
-    to: str = ""  # here, "" = the same
+    to: str = ""  # in the importing account, "" = the same
     prefix: str = ""  # of streams
-    share: bool = False  # the requester's data is passed on
-    granted: bool = False  # a token shows the right to it: Export.accounts need not name us
+    share: bool = False  # whether client info of the requester is passed on
+    granted: bool = False  # a token grants it: Export.accounts need not list the importer
 
 
 @dataclass(frozen=True, slots=True)
 class AccountLimits:
-    """-1 = no limit."""
+    """The limits of an account; -1 = no limit."""
 
     max_connections: int = -1
     max_subscriptions: int = -1
@@ -144,7 +144,7 @@ class AccountLimits:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """A subject space of its own."""
+    """An account: a separate subject space."""
 
     name: str
     nkey: str = ""
@@ -159,22 +159,22 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Callout:
-    """Logins are decided by a service on the bus."""
+    """A service on the bus that decides about logins."""
 
     issuer: str  # public account key that signs the answers
     account: str = GLOBAL_ACCOUNT
-    auth_users: tuple[str, ...] = ()  # names and nkeys of those who log in as the service
+    auth_users: tuple[str, ...] = ()  # names and nkeys of users that log in as the service
     xkey: str = ""  # public curve key for which requests are encrypted
 
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """Who may log in outside of accounts; all of it empty: every client."""
+    """Logins outside of accounts; if all is empty, every client is admitted."""
 
     user: str = ""
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
-    timeout_ns: int = 0  # 0: NATS_AUTH_TIMEOUT, or after TLS its time and a second more
+    timeout_ns: int = 0  # 0: NATS_AUTH_TIMEOUT, or with TLS its timeout plus a second
     users: tuple[User, ...] = ()
     default_permissions: Permissions | None = None  # of `users`; not of `user` and `token`
     callout: Callout | None = None
@@ -182,28 +182,28 @@ class Authorization:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Certificates and what is asked of the peer's."""
+    """Certificates, and requirements for the peer's."""
 
     cert_file: str = ""
     key_file: str = ""
-    certificates: tuple[tuple[str, str], ...] = ()  # instead: pairs of certificate and key
+    certificates: tuple[tuple[str, str], ...] = ()  # alternatively: pairs of certificate and key
     ca_file: str = ""
     verify: bool = False
     verify_and_map: bool = False
-    insecure: bool = False  # of connections we make
+    insecure: bool = False  # of outgoing connections
     timeout_ns: int = limits.NATS_TLS_TIMEOUT
     cipher_suites: tuple[str, ...] = ()
     curve_preferences: tuple[str, ...] = ()
     pinned_certs: frozenset[str] = frozenset()  # SHA-256 of the key, lower-case hex
     connection_rate_limit: int = 0  # handshakes per second
     handshake_first: bool = False
-    handshake_first_wait_ns: int = 0  # > 0: INFO goes out if the client has not begun by then
+    handshake_first_wait_ns: int = 0  # > 0: send INFO if the client has not begun by then
     min_version: str = "1.2"
 
 
 @dataclass(frozen=True, slots=True)
 class Websocket:
-    """The listener for browsers."""
+    """The WebSocket listener."""
 
     listen: Address
     tls: Tls | None = None  # None: no_tls
@@ -219,9 +219,9 @@ class Websocket:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A server we join as a leaf."""
+    """A server that this one joins as a leaf."""
 
-    urls: tuple[str, ...] = field(repr=False)  # they may hold a password; port 7422 if none
+    urls: tuple[str, ...] = field(repr=False)  # may contain a password; default port 7422
     account: str = GLOBAL_ACCOUNT
     credentials: str = ""  # file
     nkey: str = field(default="", repr=False)  # seed of a user
@@ -236,12 +236,12 @@ class Remote:
 
 @dataclass(frozen=True, slots=True)
 class Leafnodes:
-    """Servers that join us, and those we join."""
+    """Servers that join this one, and servers that it joins."""
 
     listen: Address | None = None
     authorization: Authorization | None = None
-    account: str = ""  # of those who log in with the single user or nkey of the block
-    nkey: str = ""  # public, of the one who may log in instead of a user with password
+    account: str = ""  # of logins with the single user or nkey of the block
+    nkey: str = ""  # public key that may log in instead of a user with password
     tls: Tls | None = None
     advertise: str = ""
     no_advertise: bool = False
@@ -252,38 +252,38 @@ class Leafnodes:
 
 @dataclass(frozen=True, slots=True)
 class Resolver:
-    """Operator mode: whom we trust, and where the tokens of accounts come from."""
+    """Operator mode: trusted operators, and the resolver of account tokens."""
 
     operators: tuple[str, ...] = ()  # their tokens, checked
-    kind: str = "memory"  # or full, cache (folders), url; none: no account is ever found
+    kind: str = "memory"  # or full, cache (folders), url; none: finds no account
     directory: str = ""
     url: str = ""  # ends in /
     preload: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # account key, token
     allow_delete: bool = False
-    hard_delete: bool = False  # else what is deleted is only renamed
-    interval_ns: int = limits.NATS_RESOLVER_INTERVAL  # full: others are asked for what they have
+    hard_delete: bool = False  # otherwise deleted tokens are only renamed
+    interval_ns: int = limits.NATS_RESOLVER_INTERVAL  # full: between exchanges
     limit: int = 0  # tokens kept, 0 = no limit
-    ttl_ns: int = 0  # cache: a token is forgotten after so long; 0 = never
+    ttl_ns: int = 0  # cache: tokens are dropped after this time; 0 = never
     timeout_ns: int = limits.NATS_RESOLVER_TIMEOUT
-    trusted_keys: tuple[str, ...] = ()  # operator keys, when no operator's token is given
-    pinned_accounts: frozenset[str] = frozenset()  # if any: only these may log in
-    tls: Tls | None = None  # of url
+    trusted_keys: tuple[str, ...] = ()  # operator keys, if no operator's token is configured
+    pinned_accounts: frozenset[str] = frozenset()  # if not empty, only these may log in
+    tls: Tls | None = None  # for url
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All of it. Fields with a kind are keys of [nats]; the others are only in nats-server's files
-    and flags, or come from [server] and [monitor]."""
+    """All settings. Fields with a kind are keys of [nats]; the others exist only in nats-server's
+    files and flags, or come from [server] and [monitor]."""
 
     listen: Address | None = kinds.listen_setting(limits.NATS_PORT, flag="--nats", clients=True)
-    # In nats-server's language: all but `listen` is read from there; empty: the keys here.
+    # A file in nats-server's language with all settings but `listen`; empty: use the keys here.
     config_file: str = kinds.setting(kinds.text(), "")
     server_name: str = ""
     client_advertise: str = ""
     http: Address | None = None
     https: Address | None = None
     http_base_path: str = ""
-    monitor_user: str = ""  # "": the monitoring listener asks for no login
+    monitor_user: str = ""  # "": the monitoring listener requires no login
     monitor_password: str = field(default="", repr=False)
     debug: bool = False
     trace: bool = False
@@ -305,7 +305,7 @@ class Settings:
     )
     max_payload: int = kinds.message_size_setting(limits.NATS_MAX_PAYLOAD)
     max_pending: int = kinds.size_setting(limits.NATS_MAX_PENDING, 1, limits.NATS_MAX_PENDING_MAX)
-    # negative, in nats-server's files: no limit
+    # in nats-server's files, negative means no limit
     max_connections: int = kinds.count_setting(limits.NATS_MAX_CONNECTIONS, 1, CONNECTIONS_MAX)
     max_subscriptions: int = kinds.count_setting(limits.NATS_MAX_SUBSCRIPTIONS, 0)
     max_sub_tokens: int = kinds.count_setting(limits.NATS_MAX_SUB_TOKENS, 0)
@@ -317,7 +317,7 @@ class Settings:
     lame_duck_duration_ns: int = limits.NATS_LAME_DUCK_DURATION
     lame_duck_grace_period_ns: int = limits.NATS_LAME_DUCK_GRACE
     no_auth_user: str = ""
-    system_account: str = ""  # "": $SYS, unless there is none
+    system_account: str = ""  # "": $SYS, unless it is disabled
     no_system_account: bool = False
     no_header_support: bool = False
     disable_sublist_cache: bool = False
@@ -326,32 +326,32 @@ class Settings:
     mappings: tuple[Mapping, ...] = ()  # of the global account
     accounts: tuple[Account, ...] = ()
     authorization: Authorization = Authorization()
-    authorization_given: bool = False  # there was a block, however empty
+    authorization_given: bool = False  # a block is present, even if empty
     tls: Tls | None = None
     websocket: Websocket | None = None
     leafnodes: Leafnodes | None = None
     resolver: Resolver | None = None
-    cluster_name: str = ""  # as it is written
+    cluster_name: str = ""  # as configured
     server_tags: tuple[str, ...] = ()
     slow_consumer: str = SLOW_CONSUMERS[0]  # or drop (its messages), pause (its publishers)
 
     @property
     def cluster(self) -> str:
-        """The cluster's name: one with a name that joins others is a cluster of its own."""
+        """The cluster's name; without one, a server that joins others uses its own name."""
         joins = self.leafnodes is not None and self.leafnodes.remotes
         return self.cluster_name or (self.server_name if joins else "")
 
     @property
     def address(self) -> Address:
-        """Of the listener for clients; ("", 0) where there is none."""
+        """The address of the client listener; ("", 0) without one."""
         return self.listen or ("", 0)
 
     def engine_needs(self) -> EngineNeeds:
-        """Responses to requests are for one client each."""
+        """The response subjects, each of which is for one client."""
         return EngineNeeds(private_subjects=(b"_INBOX.",))
 
     def conflicts(self, config: object) -> Iterator[kinds.Conflict]:
-        """A message must fit where it waits. What fits nowhere is never stored."""
+        """Conflicts of sizes: a message must fit into each buffer, or it would never be stored."""
         pairs = [
             ("nats.max_payload", "nats.max_pending"),
             ("nats.max_payload", "storage.append_buffer_max"),
@@ -359,7 +359,7 @@ class Settings:
         return kinds.too_large(config, pairs)
 
 
-# What nats-server has without a file and flags: it listens on every interface.
+# The defaults of nats-server without a file and flags: it listens on every interface.
 ORIGINAL: Final = Settings(listen=("0.0.0.0", limits.NATS_PORT))  # noqa: S104 - as documented
 
 
@@ -368,12 +368,12 @@ class MonitorConfig:
     """[monitor]: the HTTP listener with /healthz, /varz, /metrics."""
 
     listen: Address | None = kinds.listen_setting(MONITOR_PORT, flag="--monitor")
-    # empty: no login is asked for, or that of nats.config_file
+    # empty: no login, or that of nats.config_file
     user: str = kinds.setting(kinds.text(), "")
     password: str = kinds.setting(kinds.text(), "", shown=False)
 
     def conflicts(self, _config: object) -> Iterator[kinds.Conflict]:
-        """A name without a password is no login."""
+        """A user without a password, or the reverse, is an invalid login."""
         if bool(self.user) != bool(self.password):
             reason = (
                 "a user and a password go together: give both monitor.user and monitor.password"

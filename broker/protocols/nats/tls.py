@@ -1,21 +1,20 @@
-"""TLS of one listener of a server, or of one of its links: the policy, and the handshake.
+"""TLS of one listener or of one leaf link: the policy and the handshake.
 
-A policy is replaced when the configuration is read again: open connections keep the context of
-theirs, and files that cannot be used raise TlsError before anything is changed. Ciphers and curves
-have Go's names. Not checked: whether a certificate was revoked. The original asks OCSP, and only if
-configured. Sources: nats-server opts.go GenTLSConfig, ciphersuites.go, auth.go matchesPinnedCert,
-rate_counter.go.
+A reload replaces the policy: open connections keep their context, and unusable files raise TlsError
+before anything is changed. Ciphers and curves have Go's names. Revocation of certificates is not
+checked; the original checks it by OCSP if configured. Sources: nats-server opts.go GenTLSConfig,
+ciphersuites.go, auth.go matchesPinnedCert, rate_counter.go.
 
-What a connection does before its bytes are operations:
+Steps of a connection before its first operation:
 
     INFO, handshake                        tls
     INFO, first byte, maybe handshake      allow_non_tls: 0x16 begins TLS, anything else is plain
     handshake, INFO                        handshake_first
     wait; handshake, INFO                  handshake_first with a delay, the client began in time
-    wait, INFO, as without it              ... it did not
+    wait, INFO, then as without it         ... it did not
 
-Bytes that came in plain never count as received through TLS: as soon as a handshake is what comes
-next, all input goes to it. Source: nats-server server.go createClientEx.
+Unencrypted bytes never count as received through TLS: as soon as a handshake is the next step, all
+input goes to it. Source: nats-server server.go createClientEx.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("broker.nats")
 
-# Up to TLS 1.2, by the name Go has for it. The last five OpenSSL has no more, as a rule.
+# Up to TLS 1.2, by Go's names. OpenSSL usually no longer has the last five.
 CIPHERS: Final = {
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
     "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
@@ -75,7 +74,7 @@ CIPHERS: Final = {
     "TLS_RSA_WITH_RC4_128_SHA": "RC4-SHA",
 }
 CIPHERS_DEFAULT: Final = tuple(CIPHERS)[:6]
-# Of TLS 1.3 all are offered whatever is configured, as Go does.
+# As in Go, all ciphers of TLS 1.3 are offered regardless of the configuration.
 SUITES: Final = (
     "TLS_AES_128_GCM_SHA256",
     "TLS_AES_256_GCM_SHA384",
@@ -89,15 +88,15 @@ CURVES: Final = {
 }
 _ECDH_NAMES: Final = {"CurveP256": "prime256v1", "CurveP384": "secp384r1", "CurveP521": "secp521r1"}
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
-_OP_PRIORITIZE_CHACHA: Final = 1 << 21  # for clients that have no hardware for AES
-# What OpenSSL says of plain text, and of alerts of the other side.
+_OP_PRIORITIZE_CHACHA: Final = 1 << 21  # for clients without AES hardware
+# OpenSSL's errors for plain text, and for alerts of the peer.
 _NO_TLS: Final = {"tls: https proxy request", "tls: http request", "tls: wrong version number"}
 _ALERT: Final = re.compile(r"tls: (?:sslv3|tlsv1|tlsv13) alert (.*)")
-HANDSHAKE: Final = 0x16  # what TLS begins with
+HANDSHAKE: Final = 0x16  # first byte of TLS
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
-    """A context for accepting connections; TlsError when it cannot be made."""
+    """A context for accepted connections; TlsError if it cannot be created."""
     pairs = _pairs(tls)
     if not pairs:
         raise TlsError("a server needs 'cert_file' and 'key_file' in its TLS configuration")
@@ -110,7 +109,7 @@ def server_context(tls: Tls) -> ssl.SSLContext:
         if tls.verify or tls.verify_and_map:
             context.verify_mode = ssl.CERT_REQUIRED
             _trust(context, tls, ssl.Purpose.CLIENT_AUTH)
-            # no session is taken up again: its certificate may have expired meanwhile
+            # no session resumption: the certificate may have expired meanwhile
             context.options |= ssl.OP_NO_TICKET
             context.num_tickets = 0
         contexts.append(context)
@@ -120,7 +119,7 @@ def server_context(tls: Tls) -> ssl.SSLContext:
 
 
 def _choose_by_name(contexts: list[ssl.SSLContext], names: list[frozenset[str]]) -> None:
-    """The first certificate that is for the name that is asked for; else the first."""
+    """Select the first certificate for the requested name, or else the first one."""
 
     def choose(link: ssl.SSLObject, name: str | None, _context: ssl.SSLContext) -> None:
         name = (name or "").lower()
@@ -134,7 +133,7 @@ def _choose_by_name(contexts: list[ssl.SSLContext], names: list[frozenset[str]])
 
 
 def _names(file: str) -> frozenset[str]:
-    """The hosts that a certificate is for."""
+    """The host names in a certificate."""
     from cryptography import x509
 
     certificate = x509.load_pem_x509_certificate(Path(file).read_bytes())
@@ -154,7 +153,7 @@ def _pairs(tls: Tls) -> tuple[tuple[str, str], ...]:
 
 
 def client_context(tls: Tls) -> ssl.SSLContext:
-    """A context for connections we make; the name of the other side is checked."""
+    """A context for outgoing connections, which checks the name of the peer."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.hostname_checks_common_name = False
     _prepare(context, tls, next(iter(_pairs(tls)), None))
@@ -167,7 +166,7 @@ def client_context(tls: Tls) -> ssl.SSLContext:
 
 
 def _trust(context: ssl.SSLContext, tls: Tls, purpose: ssl.Purpose) -> None:
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # each certificate in the file is trusted
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # trust each certificate in the file
     if tls.ca_file:
         load_authorities(context, tls.ca_file)
     else:
@@ -192,7 +191,7 @@ def _choose_ciphers(context: ssl.SSLContext, names: Iterable[str]) -> None:
             old.append(CIPHERS[name])
         elif name not in SUITES:
             raise TlsError(f"unrecognized cipher {name}")
-    set_suites(context, SUITES)  # where that cannot be done, OpenSSL's order will do
+    set_suites(context, SUITES)  # if impossible, OpenSSL's order is used
     if not old:
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         return
@@ -214,9 +213,9 @@ def _choose_curves(context: ssl.SSLContext, names: tuple[str, ...]) -> None:
 
 
 def key_fingerprint(der: bytes) -> str:
-    """SHA-256 of a certificate's public key as it stands there, in lower-case hex."""
+    """The SHA-256 of a certificate's encoded public key, in lower-case hex."""
     at = _open(der, _open(der, 0))  # Certificate, TBSCertificate
-    if der[at] == 0xA0:  # the version, which the oldest do not have
+    if der[at] == 0xA0:  # the version, missing in the oldest certificates
         at = _skip(der, at)
     for _ in range(5):  # serial number, algorithm, issuer, validity, subject
         at = _skip(der, at)
@@ -224,25 +223,25 @@ def key_fingerprint(der: bytes) -> str:
 
 
 def _open(der: bytes, at: int) -> int:
-    """Where the contents of the DER value at this place begin."""
+    """The offset of the contents of the DER value at `at`."""
     length = der[at + 1]
     return at + 2 + (length & 0x7F if length & 0x80 else 0)
 
 
 def _skip(der: bytes, at: int) -> int:
-    """Where it ends."""
+    """The offset after the DER value at `at`."""
     start = _open(der, at)
     length = der[at + 1]
     return start + (int.from_bytes(der[at + 2 : start], "big") if length & 0x80 else length)
 
 
 def is_known(pinned: frozenset[str], der: bytes | None) -> bool:
-    """Whether the key of this certificate is one of those pinned, if any are."""
+    """Whether the key of this certificate is pinned, or none is."""
     return not pinned or (der is not None and key_fingerprint(der) in pinned)
 
 
 class RateLimit:
-    """So many handshakes per second: a bucket that is full at first and fills evenly."""
+    """A limit of handshakes per second: a token bucket that is full at first."""
 
     def __init__(self, per_second: int, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self.per_second = per_second
@@ -252,7 +251,7 @@ class RateLimit:
         self._full_ns = clock()  # when the bucket will be full again
 
     def allow(self) -> bool:
-        """Take one; False when there is none."""
+        """Take one token; False if none is left."""
         now = self._clock()
         full = max(self._full_ns, now) + self._step_ns
         if full > now + limits.NATS_TLS_RATE_WINDOW:
@@ -270,12 +269,12 @@ class RateLimit:
 
 
 class TlsPolicy:
-    """Of a listener that accepts: the context of new connections, and when they use it."""
+    """The TLS policy of a listener: the context of new connections, and when they use it."""
 
     def __init__(
         self, tls: Tls, *, allow_non_tls: bool = False, former: TlsPolicy | None = None
     ) -> None:
-        """`former`: what held until now; TlsError when files cannot be used."""
+        """`former`: the policy in force until now; TlsError if files cannot be used."""
         self.context = server_context(tls)
         self.timeout_ns = tls.timeout_ns
         self.optional = allow_non_tls
@@ -292,13 +291,13 @@ class TlsPolicy:
 
     @classmethod
     def of(cls, settings: Settings, former: TlsPolicy | None = None) -> TlsPolicy | None:
-        """Of the listener for clients; None: it knows no TLS."""
+        """The policy of the client listener; None without TLS."""
         if settings.tls is None:
             return None
         return cls(settings.tls, allow_non_tls=settings.allow_non_tls, former=former)
 
     def info(self) -> dict[str, bool]:
-        """What INFO says of TLS. After a handshake that came first TLS is required anyhow."""
+        """The TLS fields of INFO. After a handshake before INFO, TLS is required anyway."""
         fields = {
             "tls_required": not self.optional,
             "tls_verify": self.verify,
@@ -307,12 +306,12 @@ class TlsPolicy:
         return {name: value for name, value in fields.items() if value}
 
     def admits(self, der: bytes | None) -> bool:
-        """Whether one who shows this certificate may stay."""
+        """Whether a client with this certificate is admitted."""
         return is_known(self.pinned, der)
 
 
 def peer_of(security: tuple[str, str, str] | None, der: bytes | None) -> TlsPeer:
-    """What a connection knows of the other side, in the original's words."""
+    """The TLS facts about a peer, with the original's names."""
     cipher, version, _protocol = security or ("", "", "")
     if "CHACHA20" in cipher and cipher not in SUITES:
         cipher = cipher.removesuffix("_SHA256")
@@ -320,7 +319,7 @@ def peer_of(security: tuple[str, str, str] | None, der: bytes | None) -> TlsPeer
 
 
 class Link(Protocol):
-    """The part of net.conn.Conn that is used here."""
+    """The part of net.conn.Conn that this module uses."""
 
     @property
     def peer(self) -> object: ...
@@ -335,7 +334,7 @@ class Link(Protocol):
 
 
 class Guarded(Protocol):
-    """A session that begins after a handshake."""
+    """A session that begins after the handshake."""
 
     @property
     def link(self) -> Link: ...
@@ -350,7 +349,7 @@ SessionT = TypeVar("SessionT", bound=Guarded)
 class TlsHandshake(Generic[SessionT]):
     """The handshake of one connection, until its session begins.
 
-    The session passes on its calls of `begun` and `secured`.
+    The session forwards its calls of `begun` and `secured`.
     """
 
     __slots__ = ("after_info", "begin", "greet", "handshaking", "policy", "session")
@@ -362,9 +361,9 @@ class TlsHandshake(Generic[SessionT]):
         greet: Callable[[SessionT, bool], None],
         begin: Callable[[SessionT, TlsPeer | None], None],
     ) -> None:
-        """`greet` puts INFO into the output; True: it comes after a handshake that came first.
+        """`greet` puts INFO into the output; its argument: the handshake came before INFO.
 
-        Operations may come after `begin`, which gets None on a plain connection.
+        Operations may follow `begin`, which gets None on a plain connection.
         """
         self.policy = policy
         self.session = session
@@ -374,7 +373,7 @@ class TlsHandshake(Generic[SessionT]):
         self.handshaking = False
 
     def opened(self) -> None:
-        """The connection was made."""
+        """Begin with a new connection."""
         if not self.policy.first:
             self._greet()
         elif self.policy.first_wait_ns:
@@ -383,7 +382,7 @@ class TlsHandshake(Generic[SessionT]):
             self._secure()
 
     def begun(self, first: int) -> None:
-        """The first byte of input, or -1: none came in time."""
+        """Handle the first byte of input; -1: none arrived in time."""
         if not self.after_info:
             if first < 0:
                 self._greet()
@@ -411,7 +410,7 @@ class TlsHandshake(Generic[SessionT]):
         self.session.link.secure(self.policy.context, self.policy.timeout_ns)
 
     def secured(self, cause: str | None) -> None:
-        """The handshake is over; `cause`: why it failed."""
+        """Handle the end of the handshake; `cause`: the failure, if any."""
         self.handshaking = False
         link = self.session.link
         peer = None if cause is not None else peer_of(link.security, link.certificate)
@@ -425,7 +424,7 @@ class TlsHandshake(Generic[SessionT]):
         self.session.end(None, errors.NATS_CLOSED_TLS)
 
     def lost(self) -> str:
-        """The connection is gone; returns the reason for monitoring."""
+        """Handle the end of the connection; returns the reason for monitoring."""
         if not self.handshaking:
             return errors.NATS_CLOSED_CLIENT
         self._failed("EOF")
@@ -442,7 +441,7 @@ class TlsHandshake(Generic[SessionT]):
 
 
 def plainly(cause: str) -> str:
-    """OpenSSL's reason in words that help: it takes a CONNECT of NATS for one of HTTP."""
+    """OpenSSL's reason in clearer words: it mistakes CONNECT of NATS for HTTP."""
     if cause in _NO_TLS:
         return "tls: first record does not look like a TLS handshake"
     if match := _ALERT.fullmatch(cause):

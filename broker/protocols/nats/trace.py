@@ -1,11 +1,11 @@
-"""What goes over the connections, and who they are, as lines of nats-server's log.
+"""Traces of protocol operations, and connection names, as in nats-server's log.
 
     127.0.0.1:47548 - cid:5 - <<- [PUB foo 5]
     127.0.0.1:47548 - cid:5 - <<- MSG_PAYLOAD: ["hello"]
     127.0.0.1:47548 - cid:5 - ->> [MSG foo 1 5]
 
-A frontend has a Tracer, or None: then nothing of this costs anything. What proves who a client is
-(passwords, tokens, signatures) never gets into a line.
+A frontend has a Tracer, or None, which costs nothing. Credentials (passwords, tokens, signatures)
+never appear in a line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("broker.nats")
 
 REDACTED: Final = "[REDACTED]"
-# Fields of CONNECT, in lower case: decoding looks at no case.
+# Secret fields of CONNECT in lower case, because decoding ignores case.
 SECRETS: Final = frozenset({"pass", "auth_token", "jwt", "sig", "proxy_sig"})
 
 
@@ -38,7 +38,7 @@ _LETTERS: Final = {"WEBSOCKET": "wid", "LEAFNODE": "lid", "LEAFNODE_WS": "lid_ws
 
 
 def who(session: NatsSession | LeafSession) -> str:
-    """A connection as the log names it."""
+    """The name of a connection in the log."""
     host = f"[{session.host}]" if ":" in session.host else session.host
     kind = _LETTERS.get(session.kind, "cid")
     forwarded = getattr(getattr(session, "extra", None), "forwarded", "")
@@ -48,7 +48,7 @@ def who(session: NatsSession | LeafSession) -> str:
 
 
 def redacted(options: bytes) -> str:
-    """The JSON of a CONNECT without its secrets; anything but a JSON object is not shown at all."""
+    """The JSON of a CONNECT without secrets; other text than a JSON object is hidden."""
     try:
         found = json.loads(options)
     except (ValueError, RecursionError):
@@ -62,7 +62,7 @@ def redacted(options: bytes) -> str:
 
 
 class Tracer:
-    """Shows every operation; of the system account only when that is wanted too."""
+    """Logs every operation; those of the system account only if configured."""
 
     def __init__(self, payload_max: int, silent_account: str) -> None:
         """`payload_max`: bytes shown of a payload, 0 = all. `silent_account`: empty for none."""
@@ -77,7 +77,7 @@ class Tracer:
         data: bytes,
         count: int,
     ) -> None:
-        """An operation that came in; words are the subject, reply and text of wire's op_t."""
+        """Log a received operation; words: the subject, reply and text of wire's op_t."""
         if self._silent(session):
             return
         op, name = NAMES.get(kind, ""), who(session)
@@ -93,7 +93,7 @@ class Tracer:
             self._line(name, "<<-", _joined(op, *words))
 
     def came_by_link(self, session: LeafSession, line: bytes, data: bytes | None) -> None:
-        """An operation of another server; `data`: of a message its payload."""
+        """Log an operation received from another server; `data`: a message's payload."""
         if self._silent(session):
             return
         name = who(session)
@@ -104,7 +104,7 @@ class Tracer:
             log.log(logs.TRACE, "%s - <<- MSG_PAYLOAD: [%s]", name, self._payload(data))
 
     def went(self, session: NatsSession | LeafSession, line: bytes, count: int = 1) -> None:
-        """A line that goes out, so many times; of a message its head."""
+        """Log a sent line, `count` times; of a message only its head."""
         if self._silent(session) or line.startswith(b"INFO"):
             return
         shown = _text(line.rstrip().removeprefix(b"+"))
@@ -136,7 +136,7 @@ def _joined(op: str, *parts: bytes) -> str:
 
 
 class Violations:
-    """Says who did what it may not: so many lines in a second, then how many more there were."""
+    """Logs violations by clients: up to a limit per second, then the number of further ones."""
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._clock = clock
@@ -154,7 +154,7 @@ class Violations:
     def subscribe(
         self, session: NatsSession, subject: bytes, queue: bytes, sid: bytes, more: str = ""
     ) -> None:
-        """`more`: in what way."""
+        """`more`: the kind of violation."""
         if self._may_speak():
             names = f"Subject {go_quote(subject)}"
             if queue:
@@ -171,7 +171,7 @@ class Violations:
             log.info("Removed sub %s (sid %s) for %s - not authorized", *names, user(session))
 
     def other(self, session: NatsSession, level: int, text: str) -> None:
-        """Anything else that a client can bring about as often as it likes."""
+        """Log any other error that a client can cause arbitrarily often."""
         if self._may_speak():
             log.log(level, "%s - %s", who(session), text)
 
@@ -190,7 +190,7 @@ class Violations:
 
 
 def user(session: NatsSession) -> str:
-    """The name that a client gives itself."""
+    """The user as named in the log."""
     options, identity = session.options, session.identity
     if options is None:
         return 'User "N/A"'

@@ -1,7 +1,7 @@
-"""What the monitoring pages and the system account read of the rest of the server.
+"""Interfaces through which monitoring pages and the system account read the server.
 
-NatsServer, Account and NatsSession are what these protocols describe; a LeafSession has what a
-client has and what Link adds. Everything is read on the loop's thread.
+NatsServer, Account and NatsSession implement these protocols; a LeafSession implements Link.
+Everything is read on the loop's thread.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Counted(Protocol):
 
 
 class SessionView(Counted, Protocol):
-    """A client, or a server that joined as a leaf: what advisories say of it."""
+    """A client or leaf node: the fields used by advisories."""
 
     @property
     def client_id(self) -> int: ...
@@ -64,7 +64,7 @@ class SessionView(Counted, Protocol):
 
 
 class Connection(SessionView, Protocol):
-    """A client, or a server that joined as a leaf: what the monitoring pages show of it."""
+    """A client or leaf node: the fields used by the monitoring pages."""
 
     @property
     def port(self) -> int: ...
@@ -80,12 +80,12 @@ class Connection(SessionView, Protocol):
 
 
 class Link(Connection, Protocol):
-    """A server that is joined to us as a leaf."""
+    """A leaf node connection, in either direction."""
 
     @property
     def remote_name(self) -> str: ...  # of the other server
     @property
-    def is_spoke(self) -> bool: ...  # we joined it
+    def is_spoke(self) -> bool: ...  # this server joined it
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ class ClosedConnection:
     tls_cipher: str
     tls_first: bool
     user: str
-    account: str  # "": it was never let into one
+    account: str  # "": it was never admitted
     jwt: str = field(repr=False)
     issuer_key: str
     name_tag: str
@@ -135,7 +135,7 @@ class ClosedView(Protocol):
 
 
 class SubjectSpace(Protocol):
-    """An account: its subjects, and who is in it."""
+    """An account: its subjects and sessions."""
 
     @property
     def name(self) -> str: ...
@@ -160,11 +160,11 @@ class AccountView(SubjectSpace, Protocol):
 class LocalAccount(SubjectSpace, Bus, Protocol):
     """An account in which the server itself publishes and subscribes."""
 
-    def interest(self, subject: bytes) -> int: ...  # how many subscriptions would get it
+    def interest(self, subject: bytes) -> int: ...  # number of matching subscriptions
 
 
 class Message(Heard, Protocol):
-    """A message as a subscription of the server gets it; its data comes without the headers."""
+    """A message for a subscription of the server itself; its data excludes the headers."""
 
     @property
     def reply(self) -> bytes: ...
@@ -178,14 +178,14 @@ class Message(Heard, Protocol):
 
 
 class AccountsView(Protocol):
-    """The accounts there are; names in operator mode are public keys."""
+    """All accounts; in operator mode, their names are public keys."""
 
     @property
     def accounts(self) -> Mapping[str, LocalAccount]: ...
 
 
 class FrontendView(Protocol):
-    """What all clients' connections have in common."""
+    """State shared by all clients' connections."""
 
     @property
     def total_connections(self) -> int: ...
@@ -195,14 +195,14 @@ class FrontendView(Protocol):
 
 
 class HandshakeView(Protocol):
-    """What INFO says."""
+    """The source of INFO."""
 
     @property
     def info(self) -> Mapping[str, Any]: ...
 
 
 class ServerView(Protocol):
-    """All of it."""
+    """The whole server."""
 
     @property
     def settings(self) -> Settings: ...
@@ -213,11 +213,11 @@ class ServerView(Protocol):
     @property
     def start_ns(self) -> int: ...  # wall clock
     @property
-    def reload_ns(self) -> int: ...  # when the settings were last read
+    def reload_ns(self) -> int: ...  # last time the settings were read
     @property
     def starting(self) -> bool: ...
     @property
-    def lame(self) -> bool: ...  # no connection is accepted any more
+    def lame(self) -> bool: ...  # connections are no longer accepted
     @property
     def ports(self) -> Mapping[str, tuple[str, int]]: ...  # nats, monitor, leafnodes ...
     @property
@@ -239,11 +239,11 @@ class ServerView(Protocol):
 
 
 def links(server: ServerView) -> Iterator[Link]:
-    """Servers that are joined to us as leafs, in the order of their accounts."""
+    """All leaf node connections, in the order of their accounts."""
     for account in server.accounts.values():
         yield from account.leafs
 
 
 def subscription_count(server: ServerView) -> int:
-    """In all accounts, our own ones among them."""
+    """The number of subscriptions in all accounts, including the server's own."""
     return sum(account.router.size for account in server.accounts.values())

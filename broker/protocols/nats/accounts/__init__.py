@@ -1,4 +1,4 @@
-"""Accounts: their router, imports and exports, subject mappings.
+"""Accounts: their routers, imports, exports and subject mappings.
 
 Start with `account`. Imported by sessions, leaf nodes, logins and the server.
 """

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""A subject space of its own, and who is in it."""
+"""An account: a separate subject space and the sessions in it."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from broker.routing.router cimport Router
@@ -11,15 +11,15 @@ from broker.protocols.nats.accounts.mapping cimport Mapper
 
 
 cdef class CurrentPublisher:
-    # Who publishes at this moment, for all accounts of a server: set by a session before it
-    # routes and gone when its read is done; NULL for what the server itself says.
+    # The session that publishes at this moment, for all accounts of a server. A session sets it
+    # before it routes and clears it at the end of its read; NULL for messages of the server itself.
     cdef void *session              # borrowed, or NULL
 
 
 cdef class Importer(Sink):
-    # What an account takes from others: see imports.Imports. To be called with each subscription
-    # that a client or a leaf node of the account makes, and before one is removed from the router:
-    # always, also for one that ran out or whose session is gone.
+    # The imports of an account: see imports.Imports. It must be called with each subscription that
+    # a client or a leaf node of the account makes, and before one is removed from the router, also
+    # if the subscription has ended or its session has closed.
     cdef int subscribed(self, Sink sink, sub_t *sub) except -1
     cdef void unsubscribed(self, Sink sink, sub_t *sub) noexcept
 
@@ -30,12 +30,12 @@ cdef class Account:
     cdef readonly Turn turn
     cdef readonly CurrentPublisher current_publisher
     cdef readonly set sessions          # clients' sessions bound to it
-    cdef readonly set leafs             # sessions of other servers
+    cdef readonly set leafs             # leaf node sessions
     cdef public object config           # settings.Account, or None
     cdef public Mapper mapper           # mappings of its subjects, or None
-    cdef public Importer imports        # what it takes from and gives to others, or None
+    cdef public Importer imports        # imports and exports, or None
     cdef public int64_t connections_max, subscriptions_max, payload_max, leafs_max  # -1: no limit
-    cdef public object bucket           # how fast its clients may publish, or None
+    cdef public object bucket           # publish rate limit of its clients, or None
     cdef readonly uint64_t total_connections
     cdef public uint64_t slow_consumers
     cdef uint64_t gone_in_msgs, gone_in_bytes, gone_out_msgs, gone_out_bytes
@@ -46,4 +46,4 @@ cdef class LocalSubscription(Sink):
     cdef Account account
     cdef sub_t *sub             # NULL once closed
     cdef object callback
-    cdef list heard             # Messages of this turn
+    cdef list heard             # Messages received in this turn

@@ -1,4 +1,4 @@
-"""A subject space of its own, and who is in it."""
+"""An account: a separate subject space and the sessions in it."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, final

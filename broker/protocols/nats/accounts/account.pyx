@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Accounts: a router each, so that nothing crosses by accident."""
+"""Accounts: each has its own router, so that messages stay within it unless imported."""
 import logging
 from collections import namedtuple
 
@@ -15,7 +15,7 @@ from broker.runtime.types cimport record_t
 
 LOG = logging.getLogger('broker.nats')
 
-# What a LocalSubscription hears; `data` is the body, `session` who published it or None.
+# A message for a LocalSubscription; `data` is the body, `session` the publisher or None.
 Message = namedtuple('Message', 'subject reply headers data session account')
 
 
@@ -33,7 +33,7 @@ cdef class Importer(Sink):
 
 cdef class Account:
     def __init__(self, str name, Turn turn, CurrentPublisher current_publisher, Router router=None):
-        """`router`: one that is there already; None makes one."""
+        """`router`: an existing one; None creates one."""
         self.name = name
         self.turn = turn
         self.current_publisher = current_publisher
@@ -46,7 +46,7 @@ cdef class Account:
         self.connections_max = self.subscriptions_max = self.payload_max = self.leafs_max = -1
 
     def traffic(self):
-        """Messages and bytes since start: (in_msgs, in_bytes, out_msgs, out_bytes)."""
+        """Messages and bytes since the start: (in_msgs, in_bytes, out_msgs, out_bytes)."""
         cdef uint64_t in_msgs = self.gone_in_msgs, in_bytes = self.gone_in_bytes
         cdef uint64_t out_msgs = self.gone_out_msgs, out_bytes = self.gone_out_bytes
         for here in (self.sessions, self.leafs):
@@ -58,12 +58,12 @@ cdef class Account:
         return in_msgs, in_bytes, out_msgs, out_bytes
 
     def join(self, session):
-        """A client's session is bound to it."""
+        """Add a client's session to the account."""
         self.sessions.add(session)
         self.total_connections += 1
 
     def leave(self, session):
-        """A session, of a client or a server, is gone; its counts stay."""
+        """Remove a closed session, of a client or a leaf node; its counts stay."""
         self.sessions.discard(session)
         self.leafs.discard(session)
         self.gone_in_msgs += session.in_msgs
@@ -72,11 +72,11 @@ cdef class Account:
         self.gone_out_bytes += session.out_bytes
 
     def interest(self, bytes subject):
-        """How many subscriptions a message to this subject would find."""
+        """The number of subscriptions that match this subject."""
         return self.router.match(subject, <size_t>len(subject)).size
 
     def listen(self, bytes subject, callback, bytes queue=b''):
-        """`callback(Message)` is called at the end of the turn for what is published there."""
+        """Subscribe; `callback(Message)` is called at the end of the turn for each message."""
         cdef LocalSubscription subscription = LocalSubscription()
         subscription.account = self
         subscription.callback = callback
@@ -88,7 +88,7 @@ cdef class Account:
 
     def publish(self, bytes subject, bytes data=b'', bytes reply=b'', bytes headers=b'',
                 Sink session=None):
-        """Route one message now; how many took it. `session`: on whose behalf."""
+        """Route one message now; returns how many took it. `session`: the publisher."""
         cdef record_t rec
         cdef bytes whole = headers + data if headers else data
         cdef void *before = self.current_publisher.session
@@ -133,7 +133,7 @@ cdef class LocalSubscription(Sink):
                 LOG.exception('internal subscriber of %r', message.subject)
 
     def close(self):
-        """Hear no more. Not inside `deliver`."""
+        """Unsubscribe. Must not be called inside `deliver`."""
         if self.sub != NULL:
             self.account.router.remove(self.sub)
             self.account.local_subscriptions.discard(self)

@@ -1,4 +1,4 @@
-"""A question that the server asks on its own bus, and the answer to it."""
+"""Requests that the server itself sends on a bus, and their answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker.base.values import dataclass
 
 
 class Heard(Protocol):
-    """A message."""
+    """A received message."""
 
     @property
     def data(self) -> bytes: ...
@@ -21,13 +21,13 @@ class Heard(Protocol):
 
 
 class LocalSubscription(Protocol):
-    """A subscription of the server's own."""
+    """A subscription of the server itself."""
 
     def close(self) -> None: ...
 
 
 class Bus(Protocol):
-    """An account, as far as questions go."""
+    """The part of an account that requests need."""
 
     def listen(
         self, subject: bytes, callback: Callable[..., object], queue: bytes = b""
@@ -38,13 +38,13 @@ class Bus(Protocol):
 
 
 def inbox() -> bytes:
-    """A subject that no client can guess."""
+    """A reply subject that clients cannot guess."""
     return b"$SYS._INBOX." + secrets.token_urlsafe(16).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked, and where."""
+    """The subject and the body of a request."""
 
     subject: bytes
     data: bytes = field(default=b"", repr=False)
@@ -57,7 +57,7 @@ async def ask(
     timeout_s: float,
     wanted: Callable[[bytes], bool] = lambda _data: True,
 ) -> bytes | None:
-    """The first answer that is wanted; None if it found no subscriber or no answer came in time."""
+    """The first answer accepted; None without a subscriber or without an answer in time."""
     reply = inbox()
     answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What the imports of all accounts of a server share while messages cross between accounts."""
+"""State of messages that cross between accounts, shared by all imports of a server."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from broker.runtime.interfaces cimport Task
@@ -11,8 +11,8 @@ cdef enum:
     CHAIN_MAX = 12      # limits.NATS_IMPORT_CHAIN
 
 
-# A message on its way into another account. `memory` is owned, the rest points into it or into
-# what the message came from.
+# A message on its way into another account. `memory` is owned; the other pointers refer to it or to
+# the source of the message.
 ctypedef struct parcel_t:
     record_t rec
     char *memory
@@ -21,30 +21,30 @@ ctypedef struct parcel_t:
 cdef class Crossing(Task):
     cdef readonly Turn turn
     cdef readonly CurrentPublisher current_publisher
-    cdef readonly dict server           # its name and cluster, as in the data of clients
-    cdef readonly bytes mark            # ends the reply of a request that is measured
-    cdef char *scratch                  # owned: two times SUBJECT_MAX; good until the next call
-    cdef void *chain[CHAIN_MAX]         # the ServiceExports that the message at hand came through
-    cdef bint shares[CHAIN_MAX]         # ... by imports that share the client's data
-    cdef const char *packed[CHAIN_MAX]  # ... the message made there that says who asks, or NULL
-    cdef list said                      # ... and what it says: the value of Nats-Request-Info
-    cdef uint32_t depth                 # how many; 0 = the message was not imported
+    cdef readonly dict server           # its name and cluster, as in the client info
+    cdef readonly bytes mark            # suffix of the reply of a measured request
+    cdef char *scratch                  # owned: two times SUBJECT_MAX; valid until the next call
+    cdef void *chain[CHAIN_MAX]         # the ServiceExports that the current message crossed
+    cdef bint shares[CHAIN_MAX]         # ... whether their imports share the client info
+    cdef const char *packed[CHAIN_MAX]  # ... the message with the requester's info, or NULL
+    cdef list said                      # ... the value of its Nats-Request-Info
+    cdef uint32_t depth                 # number of them; 0 = the message was not imported
     cdef tw_key_t key
     cdef uint64_t random
     cdef list events                    # (Account, subject, data) to publish when the turn ends
-    cdef void *memo_publisher             # the last simple answer of `info` was for this session
-    cdef uint64_t memo_id               # ... with this number
-    cdef int64_t memo_rtt               # ... and this round trip time
+    cdef void *memo_publisher             # session of the last simple answer of `info`
+    cdef uint64_t memo_id               # ... the session's number
+    cdef int64_t memo_rtt               # ... the session's round trip time
     cdef bytes memo
 
-    cdef bint enter(self, void *export, bint share) noexcept    # False: it has been there before
+    cdef bint enter(self, void *export, bint share) noexcept    # False: export crossed already
     cdef void leave(self) noexcept
-    cdef void *muted(self) noexcept     # the session that must not hear itself, or NULL
-    cdef object publisher(self)           # the session that publishes, or None
-    # The value of Nats-Request-Info for a request that enters an account, or None. What the client
-    # or another server wrote under that name is not looked at.
+    cdef void *muted(self) noexcept     # the session that must not receive its own message, or NULL
+    cdef object publisher(self)           # the publishing session, or None
+    # The value of Nats-Request-Info for a request that enters an account, or None. A value that a
+    # client or another server wrote under that name is ignored.
     cdef bytes info(self, Account importer, bint share, bint system, const record_t *rec)
-    # `is_request`: no Nats-Request-Info goes along but `info`.
+    # `is_request`: any other Nats-Request-Info than `info` is removed.
     cdef int pack(self, parcel_t *parcel, const record_t *rec, const char *subject, size_t n,
                   bytes reply, bytes info, bint is_request) except -1
     cdef uint32_t send(self, parcel_t *parcel, Account account) except? 0xFFFFFFFF

@@ -1,4 +1,4 @@
-"""What the imports of all accounts of a server share while messages cross between accounts."""
+"""State of messages that cross between accounts, shared by all imports of a server."""
 
 from typing import final
 

@@ -1,10 +1,10 @@
 # cython: language_level=3
-"""Messages that leave one account for another by a service import.
+"""Messages that a service import passes from one account to another.
 
     session of A -> router of A -> ServiceImport -> enter, pack, send -> router of E -> responder
     responder of E -> router of E -> Imports (_R_.) -> enter, pack, send -> router of A -> session
 
-All of it happens inside the publisher's call; `depth` says how far in.
+All of this happens inside the publisher's call; `depth` is the nesting depth.
 Source: nats-server client.go processServiceImport, setHeader.
 """
 cimport cython
@@ -83,14 +83,14 @@ cdef class Crossing(Task):
             return NULL
         if isinstance(<object>publisher, NatsSession):
             return NULL if (<NatsSession>publisher).echo else publisher
-        return publisher      # another server: it has done what is to be done there
+        return publisher      # another server has already applied its own rule
 
     cdef object publisher(self):
         cdef void *session = self.current_publisher.session
         return <object>session if session != NULL else None
 
     cdef bytes info(self, Account importer, bint share, bint system, const record_t *rec):
-        # The export of this request has been entered already: it is the last of the chain.
+        # The export of this request is already the last one of the chain.
         cdef object publisher = self.publisher()
         cdef bint own = share
         cdef NatsSession client
@@ -98,7 +98,7 @@ cdef class Crossing(Task):
             return None
         if self.depth > 1:
             share = self.shares[self.depth - 2]
-        # What this very message says because we wrote it there; what else it says is a client's.
+        # Trust the value only if this server wrote this message; other values are a client's.
         if self.depth > 1 and rec.data == self.packed[self.depth - 2]:
             fields = passed_on(
                 self.said[self.depth - 2], importer.name,
@@ -122,7 +122,7 @@ cdef class Crossing(Task):
 
     cdef int pack(self, parcel_t *parcel, const record_t *rec, const char *subject, size_t n,
                   bytes reply, bytes info, bint is_request) except -1:
-        """Make the message for the other account; `send` frees it."""
+        """Build the message for the other account; `send` frees it."""
         cdef size_t reply_len = <size_t>len(reply), body = rec.total_len - rec.headers_len
         cdef size_t room = n + reply_len
         cdef bytes head = None
@@ -164,7 +164,7 @@ cdef class Crossing(Task):
         return 0
 
     cdef uint32_t send(self, parcel_t *parcel, Account account) except? 0xFFFFFFFF:
-        """Route it there; how many took it."""
+        """Route a message in the other account; returns how many took it."""
         cdef Router router = account.router
         cdef record_t *rec = &parcel.rec
         try:
@@ -174,7 +174,7 @@ cdef class Crossing(Task):
             free(parcel.memory)
 
     cdef size_t map(self, Account account, const char *subject, size_t n, char *out) except? 0:
-        """The subject after the mappings of an account, into `out`: its length, 0 = lost."""
+        """Apply the mappings of an account into `out`; returns the length, 0 = dropped."""
         cdef int answer
         if account.mapper is not None:
             answer = (<Mapper?>account.mapper).map(subject, n, out, &n)
@@ -186,7 +186,7 @@ cdef class Crossing(Task):
         return n
 
     cdef int publish_later(self, Account account, bytes subject, bytes data) except -1:
-        """Publish it when what goes on at the moment is over."""
+        """Publish an event at the end of the turn."""
         self.events.append((account, subject, data))
         self.turn.add(PHASE_STORE, self)
         return 0

@@ -1,8 +1,7 @@
-"""Who takes what from whom: the configured exports, imports and mappings of all accounts, carried
-out by the Imports of each.
+"""The configured exports, imports and mappings of all accounts, applied to the Imports of each.
 
-An import that cannot be is left out with a line in the log: a configuration file is checked before
-(import_rules.problems), the tokens of operators are not.
+An invalid import is left out and logged. A configuration file is checked earlier
+(import_rules.problems), but the tokens of operators are not.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ log = logging.getLogger("broker.nats")
 
 
 class Exchange:
-    """All accounts of a server, as far as they have to do with each other."""
+    """The exports and imports between all accounts of a server."""
 
     def __init__(
         self,
@@ -40,7 +39,7 @@ class Exchange:
         cluster: str = "",
         system_account: str = "",
     ) -> None:
-        """`system_account`: its name; empty when there is none."""
+        """`system_account`: its name; empty if none exists."""
         self.crossing = Crossing(turn, current_publisher, server_name, cluster)
         self.cluster = cluster
         self.system_account = system_account
@@ -48,11 +47,11 @@ class Exchange:
         self.configs: dict[str, Config] = {}
 
     def rename(self, cluster: str) -> None:
-        """The cluster has another name; mappings follow with the next `configure`."""
+        """Change the cluster's name; mappings use it after the next `configure`."""
         self.cluster = self.crossing.server["cluster"] = cluster
 
     def join(self, account: Account) -> Imports:
-        """An account is there; what it takes and gives begins with `configure` or `update`."""
+        """Add an account; `configure` or `update` sets its imports and exports."""
         member = self.members.get(account.name)
         if member is None:
             member = self.members[account.name] = Imports(account, self.crossing)
@@ -61,7 +60,7 @@ class Exchange:
         return member
 
     def leave(self, name: str) -> None:
-        """An account is gone, with everything that others take of it."""
+        """Remove an account and all imports of others from it."""
         member = self.members.pop(name, None)
         self.configs.pop(name, None)
         if member is None:
@@ -72,16 +71,16 @@ class Exchange:
         member.close()
 
     def close(self) -> None:
-        """The server is gone."""
+        """Remove all accounts at the end of the server."""
         members, self.members = self.members, {}
         for member in members.values():
             member.account.imports = None
             member.close()
 
     def configure(self, configs: Iterable[Config]) -> None:
-        """From now on this holds, for all accounts; those not named have no settings.
+        """Apply these settings to all accounts; accounts that are not named have no settings.
 
-        What did not change is left alone: requests under way are answered.
+        Unchanged parts stay as they are, so that pending requests are answered.
         """
         self.configs = {config.name: config for config in configs}
         for name in self.members:
@@ -90,7 +89,7 @@ class Exchange:
             self._take(name)
 
     def update(self, config: Config) -> None:
-        """From now on this holds for one account."""
+        """Apply the settings of one account."""
         self.configs[config.name] = config
         self._offer(config.name)
         self._take(config.name)
@@ -101,7 +100,7 @@ class Exchange:
         return self.configs.get(name) or Config(name)
 
     def _importers(self, name: str) -> list[str]:
-        """Accounts that take something from this one."""
+        """The accounts that import from this one."""
         return [
             other
             for other in self.members
@@ -127,7 +126,7 @@ class Exchange:
         self.members[name].take_streams(list(self._streams(name, own)))
 
     def _allowed(self, name: str, taken: Import) -> bool:
-        """Whether the exporter is there and lets it have that."""
+        """Whether the exporter exists and allows the import."""
         there = taken.account in self.members
         if there and rules.may_import(name, taken, self._exports(taken.account)):
             return True

@@ -1,4 +1,4 @@
-"""What accounts may take from each other, and how its subjects are turned into theirs.
+"""Which imports are allowed, and how their subjects are transformed.
 
 Source: nats-server accounts.go (checkAuth, addServiceImport, AddMappedStreamImport), events.go
 (addSystemAccountExports).
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from broker.protocols.nats.settings import Import
 
-# What the system account offers to all beside what it exports itself.
+# Exports of the system account to all accounts, in addition to the configured ones.
 SYSTEM_EXPORTS: Final = (
     Export("$SYS.REQ.ACCOUNT.*.CONNZ", True, response_type="stream", token_position=4),
     Export("$SYS.REQ.ACCOUNT.*.STATZ", True, response_type="stream", token_position=4),
@@ -34,7 +34,7 @@ SYSTEM_EXPORTS: Final = (
 
 
 def system_exports(own: Sequence[Export]) -> tuple[Export, ...]:
-    """What the system account exports beside its own."""
+    """The implicit exports of the system account, without those that it configures itself."""
     return tuple(
         export
         for export in SYSTEM_EXPORTS
@@ -43,14 +43,14 @@ def system_exports(own: Sequence[Export]) -> tuple[Export, ...]:
 
 
 def local_subject(taken: Import) -> str:
-    """The subject of an import in the account that imports, as configured."""
+    """The configured subject of an import in the importing account."""
     if not taken.service and taken.prefix:
         return taken.prefix.removesuffix(".") + "." + taken.subject
     return taken.to or taken.subject
 
 
 def export_for(subject: str, exports: Iterable[Export], *, service: bool) -> Export | None:
-    """The export that a subject belongs to: the one of that name, or the first pattern over it."""
+    """The export for a subject: the equal one, or else the first pattern that matches."""
     found = None
     for export in exports:
         if export.service != service:
@@ -63,13 +63,13 @@ def export_for(subject: str, exports: Iterable[Export], *, service: bool) -> Exp
 
 
 def may_import(name: str, taken: Import, exports: Iterable[Export]) -> bool:
-    """Whether the account `name` is allowed what it asks of an account with these exports."""
+    """Whether the account `name` may have this import from an account with these exports."""
     if not is_subject(taken.subject):
         return False
     offered = [e for e in exports if e.service == taken.service]
     same = [e for e in offered if e.subject == taken.subject]
     if same:
-        # Given twice, it is for the accounts of both.
+        # Two exports of one subject allow the accounts of both.
         private = [e for e in same if e.accounts is not None or e.token_position]
         names = {account for e in private for account in e.accounts or ()}
         if not private:
@@ -86,8 +86,8 @@ def may_import(name: str, taken: Import, exports: Iterable[Export]) -> bool:
 
 
 def stream_transform(taken: Import) -> tuple[str, Transform | None, Transform | None]:
-    """(subject here, how to get to it, how back); the transforms None: nothing has to be done, or
-    all goes to the one subject. Raises MappingError."""
+    """(local subject, transform to it, transform back). The transforms are None if the subject
+    stays the same or the import has one literal subject. Raises MappingError."""
     here = local_subject(taken)
     if not has_wildcard(taken.subject) or here == taken.subject:
         return here, None, None
@@ -98,7 +98,7 @@ def stream_transform(taken: Import) -> tuple[str, Transform | None, Transform | 
 
 
 def service_transform(taken: Import) -> tuple[str, Transform | None]:
-    """(subject here, how to get to the one there), likewise."""
+    """(local subject, transform to the exporter's subject or None). Raises MappingError."""
     here = local_subject(taken)
     if not has_wildcard(taken.subject) or here == taken.subject:
         return here, None

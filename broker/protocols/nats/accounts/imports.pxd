@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What one account takes from others, and the answers it owes them."""
+"""The imports of one account, and the responses between it and other accounts."""
 from libc.stdint cimport int64_t, uint32_t
 
 from broker.runtime.interfaces cimport Sink, Task
@@ -19,12 +19,12 @@ cdef class ServiceExport(Task):
     cdef readonly object config         # settings.Export
     cdef readonly Imports owner
     cdef bytes latency_subject
-    cdef int sampling                   # percent; 0 = off, -1 = as headers ask
+    cdef int sampling                   # percent; 0 = off, -1 = as headers request
     cdef bint singleton
     cdef int64_t threshold_ns
-    cdef response_t *oldest             # open ones, by last use
+    cdef response_t *oldest             # open ones in order of last use
     cdef response_t *newest
-    cdef readonly uint32_t size         # how many are open
+    cdef readonly uint32_t size         # number of open responses
 
     cdef void append(self, response_t *r, int64_t now_ns) noexcept
     cdef void unlink(self, response_t *r) noexcept
@@ -34,8 +34,8 @@ cdef class ServiceImport(Sink):
     cdef readonly Imports importer, exporter
     cdef readonly ServiceExport export
     cdef readonly bytes here, there
-    cdef Transform forth                # None: there, or the published subject
-    cdef bint same                      # the published subject
+    cdef Transform forth                # None: `there`, or the published subject if `same`
+    cdef bint same                      # use the published subject
     cdef readonly bint share, system
     cdef sub_t *sub                     # in the importer's router; NULL once closed
 
@@ -45,8 +45,8 @@ cdef class ServiceImport(Sink):
 cdef class StreamImport:
     cdef readonly Imports exporter
     cdef readonly bytes here, there
-    cdef Transform forth, back          # None: the literal, or the published subject
-    cdef bint same                      # the published subject
+    cdef Transform forth, back          # None: the literal, or the published subject if `same`
+    cdef bint same                      # use the published subject
 
     cdef bytes wanted(self, bytes subject)
 
@@ -55,8 +55,8 @@ cdef class Shadow(Sink):
     cdef StreamImport what
     cdef Imports owner                  # of the subscriber's account
     cdef readonly LineSession sink      # the subscriber
-    cdef sub_t *real                    # its subscription; it goes after this
-    cdef sub_t *sub                     # ours, in the exporter's router
+    cdef sub_t *real                    # its subscription, which is removed after this
+    cdef sub_t *sub                     # of the shadow, in the exporter's router
 
 
 cdef class Imports(Importer):
@@ -65,15 +65,15 @@ cdef class Imports(Importer):
     cdef readonly list streams          # StreamImports
     cdef readonly list services         # ServiceImports
     cdef readonly dict exports          # settings.Export of a service -> ServiceExport
-    cdef set ending                     # exports that are gone from it, with responses open
+    cdef set ending                     # removed exports with open responses
     cdef dict shadows                   # address of a sub_t -> its Shadows
-    cdef links_t by_token               # responses that are answered here
-    cdef links_t by_reply               # responses that are waited for here
-    cdef list unwanted                  # replies that a requester no longer subscribes to
-    cdef uint32_t unchecked             # slots of by_reply to look through for the like
+    cdef links_t by_token               # responses that this account sends
+    cdef links_t by_reply               # responses that this account waits for
+    cdef list unwanted                  # replies whose requester has unsubscribed
+    cdef uint32_t unchecked             # slots of by_reply still to check for such replies
     cdef uint32_t cursor
     cdef char prefix[PREFIX_LEN]
-    cdef sub_t *inbox                   # on `_R_.xxxxxx.>`; NULL until it is needed
+    cdef sub_t *inbox                   # on `_R_.xxxxxx.>`; NULL before its first use
 
     cdef int add_shadow(self, Sink sink, sub_t *sub, StreamImport what, bytes subject) except -1
     cdef response_t *expect(self, ServiceExport export, Imports asker, const record_t *rec,

@@ -1,4 +1,4 @@
-"""What one account takes from others, and the answers it owes them."""
+"""The imports of one account, and the responses between it and other accounts."""
 
 from collections.abc import Iterable
 from typing import Any, final

@@ -5,8 +5,8 @@
     service    ServiceImport in A's router -> E's router, reply `_R_.E.token`
                Imports of E on `_R_.E.>` -> A's router, the reply of the request
 
-A stream import costs something per SUB, a service import per request, an account without either
-nothing. Source: nats-server client.go (addShadowSubscriptions, processServiceImport), accounts.go
+A stream import has a cost per SUB, a service import per request; an account without imports has
+none. Source: nats-server client.go (addShadowSubscriptions, processServiceImport), accounts.go
 (addRespServiceImport and what removes it).
 """
 cimport cython
@@ -49,7 +49,7 @@ cdef enum:
 
 
 cdef inline bint keeps_reply(const record_t *rec) noexcept:
-    """Acks of pulled messages find their own way."""
+    """Whether the reply stays unchanged: acks of pulled messages are routed without a response."""
     return rec.reply_len >= ACK_LEN and memcmp(rec.reply, ACK, ACK_LEN) == 0
 
 
@@ -98,7 +98,7 @@ cdef class ServiceExport(Task):
 cdef class ServiceImport(Sink):
     def __init__(self, Imports importer, ServiceExport export, bytes here, bytes there,
                  Transform forth, bint share=False, bint system=False):
-        """`system`: the exporter is the system account."""
+        """`system`: whether the exporter is the system account."""
         self.importer = importer
         self.export = export
         self.exporter = export.owner
@@ -110,12 +110,12 @@ cdef class ServiceImport(Sink):
         self.system = system
 
     def open(self):
-        """Take requests."""
+        """Subscribe, to accept requests."""
         self.sub = self.importer.account.router.add(
             self, self.here, <size_t>len(self.here), b'', 0, b'', 0)
 
     def close(self):
-        """Take none any more. Not inside `deliver`."""
+        """Unsubscribe. Must not be called inside `deliver`."""
         if self.sub != NULL:
             self.importer.account.router.remove(self.sub)
             self.sub = NULL
@@ -125,7 +125,7 @@ cdef class ServiceImport(Sink):
             self.request(rec)
         except Exception:
             LOG.exception('request on %r of account %s', self.here, self.importer.account.name)
-        return 1    # as the original: a requester on an import never gets 'no responders'
+        return 1    # as in the original, a requester on an import never gets 'no responders'
 
     cdef int request(self, const record_t *rec) except -1:
         cdef Crossing x = self.importer.crossing
@@ -170,7 +170,7 @@ cdef class ServiceImport(Sink):
         return 0
 
     def sample(self, bytes headers):
-        """A latency.Sample when this request is to be measured."""
+        """A latency.Sample if this request is to be measured."""
         found = latency.wanted(self.export.sampling, headers)
         if found is None:
             return None
@@ -188,7 +188,7 @@ cdef class StreamImport:
         self.same = forth is None and here == there
 
     cdef bytes wanted(self, bytes subject):
-        """What a subscription to `subject` makes us subscribe to in the exporter, or None."""
+        """The subject to subscribe to in the exporter for a subscription to `subject`, or None."""
         cdef bytes overlap
         if subject == self.here or within(
                 self.here, <size_t>len(self.here), subject, <size_t>len(subject)):
@@ -206,7 +206,7 @@ cdef class StreamImport:
 cdef bytes narrowed(bytes subject, bytes pattern):
     """The part of a subscription that lies within a pattern, or None.
 
-    Both have wildcards where the other is narrower: a.*.> and *.b.* meet in a.b.*
+    Either may have wildcards where the other is narrower: a.*.> and *.b.* intersect in a.b.*
     """
     cdef list tokens = subject.split(b'.'), other = pattern.split(b'.')
     cdef Py_ssize_t i, last = len(tokens) - 1
@@ -230,7 +230,7 @@ cdef class Shadow(Sink):
         cdef const char *subject = rec.subject
         cdef Py_ssize_t n = rec.subject_len
         cdef int taken
-        # what came by a service import is not given on to stream imports
+        # messages of a service import are not passed on to stream imports
         if x.depth or self.real.retired or x.muted() == <void *>self.sink:
             return 0
         if what.forth is not None:
@@ -266,10 +266,10 @@ cdef class Imports(Importer):
         links_free(&self.by_token)
         links_free(&self.by_reply)
 
-    # --- what is configured
+    # --- configuration
 
     def offer(self, configs):
-        """Export these services (settings.Export) and no others; open responses stay open."""
+        """Export exactly these services (settings.Export); open responses stay open."""
         cdef ServiceExport export
         before = self.exports
         self.exports = {
@@ -280,7 +280,7 @@ cdef class Imports(Importer):
         self.ending = {export for export in self.ending if export.size}
 
     def take_services(self, list services):
-        """Import these (export, here, there, transform, share, system) and no others."""
+        """Import exactly these services: (export, here, there, transform, share, system)."""
         cdef ServiceImport old
         before = {
             (old.export, old.here, old.there, old.share): old for old in self.services}
@@ -298,8 +298,8 @@ cdef class Imports(Importer):
             old.open()
 
     def take_streams(self, list streams):
-        """Import these (exporter, here, there, transform, back) and no others; subscriptions
-        that are there already get what they would get if they were made now."""
+        """Import exactly these streams: (exporter, here, there, transform, back). Existing
+        subscriptions get the same messages as if they were made now."""
         cdef StreamImport what
         if [(what.exporter, what.here, what.there) for what in self.streams] == [
                 tuple(stream[:3]) for stream in streams]:
@@ -313,7 +313,7 @@ cdef class Imports(Importer):
                     <Sink>(<sub_t *><uintptr_t>address).sink, <sub_t *><uintptr_t>address)
 
     def close(self):
-        """The account is gone."""
+        """Remove all imports and exports of a removed account."""
         self.take_services([])
         self.take_streams([])
         self.offer([])
@@ -354,7 +354,7 @@ cdef class Imports(Importer):
         return 0
 
     def drop_shadows(self, address):
-        """Remove what a subscription has in other routers."""
+        """Remove the shadows of a subscription from other routers."""
         cdef Shadow shadow
         for shadow in self.shadows.pop(address, ()):
             shadow.what.exporter.account.router.remove(shadow.sub)
@@ -377,11 +377,11 @@ cdef class Imports(Importer):
             return
         self.crossing.turn.add(PHASE_STORE, self)
 
-    # --- answers that are waited for
+    # --- pending responses
 
     cdef response_t *expect(self, ServiceExport export, Imports asker, const record_t *rec,
                             bint share, object sample) except NULL:
-        """Remember that `asker` wants an answer from here on rec.reply."""
+        """Remember that `asker` waits for an answer of this account on rec.reply."""
         cdef Crossing x = self.crossing
         cdef response_t *r
         if self.inbox == NULL:
@@ -415,12 +415,12 @@ cdef class Imports(Importer):
         return r
 
     cdef bytes reply_to(self, response_t *r):
-        """Where the answer has to be sent."""
+        """The subject on which the service answers."""
         cdef bytes reply = self.prefix[:PREFIX_LEN] + r.token[:TOKEN_LEN]
         return reply + self.crossing.mark if r.sample != NULL else reply
 
     cdef response_t *find(self, const char *subject, size_t n) noexcept:
-        """The response that a subject after our prefix means."""
+        """The response whose token follows the prefix in a subject."""
         cdef bytes mark = self.crossing.mark
         cdef const char *token = subject + <int>PREFIX_LEN
         cdef size_t rest
@@ -440,7 +440,7 @@ cdef class Imports(Importer):
         return NULL
 
     cdef void finish(self, response_t *r, int status) noexcept:
-        """Forget it; a status other than 0 is published to the latency subject."""
+        """Remove a response; a status other than 0 is published to the latency subject."""
         cdef ServiceExport export = <ServiceExport>r.export
         cdef Imports asker = <Imports>r.asker
         links_drop(&self.by_token, &r.by_token)
@@ -457,7 +457,7 @@ cdef class Imports(Importer):
         free(r)
 
     def finish_any(self, bint here):
-        """End the responses that are answered here, or those that are waited for here."""
+        """End the responses that this account sends (`here`), or those that it waits for."""
         cdef links_t *table = &self.by_token if here else &self.by_reply
         cdef response_t *r
         cdef uint32_t i
@@ -474,7 +474,7 @@ cdef class Imports(Importer):
         return 1
 
     cdef int answer(self, const record_t *rec) except -1:
-        """Send an answer to where the request came from."""
+        """Pass an answer to the account that sent the request."""
         cdef Crossing x = self.crossing
         cdef response_t *r = self.find(rec.subject, rec.subject_len)
         cdef ServiceExport export
@@ -498,7 +498,7 @@ cdef class Imports(Importer):
                     <object>r.sample, x.publisher(), x.server))
             if rec.reply_len and keeps_reply(rec):
                 back = rec.reply[:rec.reply_len]
-            elif rec.reply_len:     # the asker may answer in turn; this may end the oldest one
+            elif rec.reply_len:     # the asker may answer in turn; this may end the oldest response
                 back = asker.reply_to(asker.expect(export, self, rec, r.share, None))
             n = x.map(asker.account, reply, <size_t>len(reply), x.scratch)
             if n:
@@ -518,7 +518,7 @@ cdef class Imports(Importer):
             x.leave()
         return 0
 
-    # --- answers that no requester waits for
+    # --- responses without a waiting requester
 
     cdef void run(self) noexcept:
         cdef list unwanted = self.unwanted
@@ -542,7 +542,7 @@ cdef class Imports(Importer):
             self.crossing.turn.add(PHASE_STORE, self)
 
     cdef int check_reply(self, bytes reply) except -1:
-        """End the responses to this subject if no subscriber is left."""
+        """End the responses to this subject if it has no subscriber any more."""
         if self.account.router.match(reply, <size_t>len(reply)).size:
             return 0
         cdef link_t *link = links_first(
@@ -563,12 +563,12 @@ cdef class Imports(Importer):
 
     @property
     def waiting(self):
-        """Answers that are waited for: (by others, by this account)."""
+        """The number of pending answers: (to others, to this account)."""
         return self.by_token.size, self.by_reply.size
 
 
 cdef list subscriptions(Router router):
-    """The addresses of the subscriptions that sessions have in a router."""
+    """The addresses of the sessions' subscriptions in a router."""
     cdef uint32_t i
     cdef list found = []
     gather(router.root, found)
@@ -579,7 +579,7 @@ cdef list subscriptions(Router router):
 
 
 cdef gather(node_t *node, list found):
-    """Those of a node and of what hangs below it by `*` and `>`."""
+    """Collect the subscriptions of a node and of its `*` and `>` children."""
     cdef uint32_t i, j
     for i in range(node.subs_size):
         if isinstance(<object>node.subs[i].sink, LineSession):

@@ -1,6 +1,6 @@
-"""How long a service took: which requests are measured, and what is published about them.
+"""Service latency: which requests are measured, and the events published about them.
 
-Source: nats-server accounts.go (shouldSample, ServiceLatency and who sends it).
+Source: nats-server accounts.go (shouldSample, ServiceLatency and its senders).
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Headers = dict[str, list[str]]
 
 @dataclass(slots=True)
 class Sample:
-    """One request that is measured."""
+    """One measured request."""
 
     asker: object  # the session, or None
     share: bool
-    headers: Headers  # those that made us measure it
+    headers: Headers  # those that requested the measurement
     start_ns: int = field(default_factory=time.time_ns)
 
 
 def parse_headers(block: bytes) -> Headers:
-    """The headers of a message by canonical name."""
+    """The headers of a message by their canonical names."""
     found: Headers = {}
     for line in block.split(b"\r\n")[1:]:
         name, colon, value = line.partition(b":")
@@ -49,19 +49,19 @@ def parse_headers(block: bytes) -> Headers:
 
 
 def wanted(sampling: int, block: bytes) -> Headers | None:
-    """The headers that ask for a measurement (none: it is one by chance); None: do not measure.
+    """The headers that request a measurement (empty: chosen by chance); None: do not measure.
 
-    `sampling` is in percent, -1 leaves it to the headers alone."""
+    `sampling` is in percent; -1 means that only headers decide."""
     if sampling == 0:
         return None
-    # The original's dice: one part in a hundred more often than it says.
+    # As in the original, which samples one percent more than configured.
     if sampling > 0 and (sampling >= 100 or random.randrange(100) <= sampling):  # noqa: S311
         return {}
     return _traced(parse_headers(block)) if block else None
 
 
 def _traced(h: Headers) -> Headers | None:
-    """What tracing systems say: Jaeger, Zipkin in two forms, W3C."""
+    """The sampling headers of tracing systems: Jaeger, Zipkin in two forms, W3C."""
     if h.get("Uber-Trace-Id"):
         parts = h["Uber-Trace-Id"][0].split(":")
         flags = parts[-1] if len(parts) == _UBER_PARTS else ""
@@ -92,7 +92,7 @@ def _pick(headers: Headers, *names: str) -> Headers:
 
 
 def answered(sample: Sample, responder: object, server: Mapping[str, str]) -> bytes:
-    """The first answer came, from this session."""
+    """The event for the first answer; `responder`: its session."""
     now_ns = time.time_ns()
     took = now_ns - sample.start_ns
     asked = client_info(sample.asker, server if sample.share else None)
@@ -109,8 +109,8 @@ def answered(sample: Sample, responder: object, server: Mapping[str, str]) -> by
 
 
 def failed(sample: Sample, status: int, server: Mapping[str, str]) -> bytes:
-    """No answer: 400 none was asked for, 408 nobody waits for it any more, 503 nobody is there, 504
-    it took too long."""
+    """The event for a request without answer: status 400 no answer requested, 408 the requester
+    has gone, 503 no responder, 504 timeout."""
     asked = client_info(sample.asker, server if sample.share else None)
     start = go_time(sample.start_ns - asked.get("rtt", 0))
     times = {"start": start, "service": 0, "system": 0, "total": 0}

@@ -1,4 +1,4 @@
-"""Where messages go that are published to a mapped subject."""
+"""The destinations of messages published to mapped subjects."""
 
 from typing import final
 

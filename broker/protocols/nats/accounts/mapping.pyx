@@ -4,8 +4,8 @@
     orders.*   80 % -> new.orders.$1        below 80
                (20 % stay)                  below 100
 
-A literal source wins over patterns; of patterns the first in the configuration does. The original
-keeps both in the order of a Go map, which is none. Source: accounts.go AddWeightedMappings,
+A literal source takes precedence over patterns; of patterns, the first in the configuration wins.
+The original's order is undefined: that of a Go map. Source: accounts.go AddWeightedMappings,
 selectMappedSubject.
 """
 cimport cython
@@ -26,7 +26,7 @@ from broker.protocols.nats.accounts.placeholders import MappingError, check_dest
 
 
 def ways(mapping, str cluster=''):
-    """[(Transform, below)] of one settings.Mapping for a server of this cluster; MappingError."""
+    """[(Transform, below)] of one settings.Mapping on a server of this cluster; MappingError."""
     cdef dict by_cluster = {'': []}
     cdef set seen = set()
     if not is_subject(mapping.source):
@@ -45,7 +45,7 @@ def ways(mapping, str cluster=''):
         found.append((Transform(mapping.source, destination.subject), destination.weight))
     chosen = [way for way in by_cluster.get(cluster) or by_cluster[''] if way[1]]
     rest = 100 - sum(weight for _, weight in chosen)
-    if rest and mapping.source not in seen:     # who names it as a destination wants a loss
+    if rest and mapping.source not in seen:     # the source as a destination requests a loss
         chosen.append((Transform(mapping.source, numbered(mapping.source)), rest))
     chosen.sort(key=lambda way: way[1])
     below = 0
@@ -58,13 +58,13 @@ def ways(mapping, str cluster=''):
 @cython.final
 cdef class Mapper:
     def __init__(self, tuple mappings, str cluster=''):
-        """`mappings` are settings.Mapping; raises MappingError. `cluster`: the server's own."""
+        """`mappings`: settings.Mapping; raises MappingError. `cluster`: that of this server."""
         cdef dict rules = {}
         cdef uint32_t choices = 0
         self.key = key_of(os.urandom(sizeof(self.key)))
         self.random = int.from_bytes(os.urandom(8), 'little') | 1
         self.kept = []
-        for mapping in mappings:    # one of the same source takes the place of the earlier one
+        for mapping in mappings:    # a later mapping replaces one of the same source
             rules[mapping.source] = ways(mapping, cluster)
             choices += <uint32_t>len(rules[mapping.source])
         order = sorted(rules, key=has_wildcard)
@@ -88,7 +88,7 @@ cdef class Mapper:
         free(self.table)
 
     def fill(self, bytes source, list chosen, uint32_t at):
-        """Set the next rule; its choices go to `at`; where the following ones go."""
+        """Set the next rule with its choices at index `at`; returns the index after them."""
         cdef rule_t *rule = self.rules + self.rules_size
         cdef uint32_t i
         rule.source = source
@@ -151,7 +151,7 @@ cdef class Mapper:
         return MAP_LOST | chance
 
     def __call__(self, bytes subject):
-        """(bytes or None when it is lost, whether chance had a part in it)."""
+        """(the subject or None if dropped, whether the result is random)."""
         cdef char out[0xFFFF]
         cdef size_t n = 0
         cdef int answer = self.map(subject, <size_t>len(subject), out, &n)

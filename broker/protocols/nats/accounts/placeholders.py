@@ -1,8 +1,8 @@
-"""The tokens of a destination that stand for something of the source: $1, {{partition(3,1)}} ...
+"""Placeholders in a destination for parts of the source: $1, {{partition(3,1)}} ...
 
     orders.*.*  ->  orders.{{partition(4,1)}}.$2        orders.ann.7 -> orders.2.7
 
-What is refused here, and in which words, is as in nats-server (server/subject_transform.go).
+The checks and error texts are those of nats-server (server/subject_transform.go).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from broker.protocols.nats import errors
 
 TAIL: Final = ">"
 INT64_MAX: Final = 2**63 - 1
-_DIGITS_MAX: Final = 64  # with zeros in front
+_DIGITS_MAX: Final = 64  # including leading zeros
 _SPACES: Final = re.compile(r"[\t\n\f\r ]")
 _COMMA: Final = re.compile(r",[\t\n\f\r ]*")
 _INTEGER: Final = re.compile(r"[+-]?[0-9]+")
-# In the order they are looked for. The last two exist in transforms, but mappings do not know them.
+# In the order of the search. Mappings do not know the last two, which exist in transforms.
 _SPELLINGS: Final = {
     "wildcard": "[wW]ildcard",
     "partition": "[pP]artition",
@@ -38,20 +38,20 @@ _NOT_IN_MAPPINGS: Final = ("right", "left")
 
 
 class MappingError(ValueError):
-    """A source and a destination that cannot be used together."""
+    """An invalid combination of source and destination."""
 
 
 class Placeholder(NamedTuple):
     """A function of wildcards of the source."""
 
     function: str
-    wildcards: tuple[int, ...]  # counted from 1; what is below 1 is the subject's first token
+    wildcards: tuple[int, ...]  # counted from 1; values below 1 mean the first token
     number: int = 0  # partitions, position or size
     delimiter: str = ""
 
 
 def wrong(why: str, token: str) -> MappingError:
-    """An error about one token."""
+    """The error for one token."""
     return MappingError(errors.NATS_MAPPING.format(why=why, token=token))
 
 
@@ -64,12 +64,12 @@ def integer(text: str) -> int | None:
 
 
 def is_function(token: str) -> bool:
-    """Whether a token is written as a function, known or not."""
+    """Whether a token has the form of a function, known or not."""
     return len(token) > 4 and token.startswith("{{") and token.endswith("}}")
 
 
 def parse(token: str) -> Placeholder | None:
-    """What a token of a destination stands for; None: for itself."""
+    """The placeholder in a token of a destination; None if it is plain text."""
     if len(token) > 1 and token[0] == "$":
         number = integer(token[1:])
         return None if number is None else Placeholder("wildcard", (number,))
@@ -97,7 +97,7 @@ def _call(name: str, arguments: list[str], token: str) -> Placeholder:
     if name == "wildcard":
         return Placeholder(name, (numbers[0],))
     if name == "partition":
-        count = numbers[0] & 0xFFFFFFFF  # 32 bits are counted with, as there
+        count = numbers[0] & 0xFFFFFFFF  # 32 bits, as in the original
         if count == 0:
             raise wrong(errors.NATS_MAPPING_ARGUMENT, token)
         return Placeholder(name, tuple(numbers[1:]), count)
@@ -116,7 +116,7 @@ def _int32(value: int) -> int:
 
 
 def check_destination(subject: str) -> None:
-    """Refuse what a mapping cannot send to, before the source is looked at."""
+    """Raise MappingError for an invalid destination, before the source is checked."""
     tokens = subject.split(".")
     behind_tail = False
     for token in tokens:
@@ -132,7 +132,7 @@ def check_destination(subject: str) -> None:
 
 
 def _shape(subject: str) -> tuple[list[str], int, bool]:
-    """Tokens, how many are `*`, is the last one `>`."""
+    """The tokens, the number of `*`, whether the last one is `>`."""
     tokens = subject.split(".")
     if not all(tokens) or ">" in tokens[:-1]:
         raise MappingError(errors.NATS_BAD_SUBJECT)
@@ -142,7 +142,7 @@ def _shape(subject: str) -> tuple[list[str], int, bool]:
 def compile_tokens(
     source: str, destination: str, *, strict: bool
 ) -> list[tuple[str, Placeholder | None]]:
-    """The destination token by token; `strict` is for imports, which must be reversible."""
+    """Compile a destination token by token; `strict`: for imports, which must be reversible."""
     _, wildcards, tail = _shape(source)
     tokens, stars, to_tail = _shape(destination)
     if stars or tail != to_tail:

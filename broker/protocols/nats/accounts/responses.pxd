@@ -1,33 +1,33 @@
 # cython: language_level=3
-"""Answers that are waited for across accounts: two hash tables, by token and by reply."""
+"""Pending responses across accounts, in two hash tables: by token and by reply."""
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
     TOKEN_LEN = 6       # letters of base 62 after the prefix of the account
 
-# One place in one of the tables.
+# An entry in one of the tables.
 ctypedef struct link_t:
     link_t *next            # in the same slot
-    link_t **back           # what points to it: many may wait on one reply
-    void *item              # the response_t it is in
+    link_t **back           # the pointer to it, for removal: one reply may have many entries
+    void *item              # the response_t that contains it
     uint32_t hash
 
-# A request that went from one account to another. Owned by the table of its holder.
+# A request from one account to another. Owned by its holder's table.
 ctypedef struct response_t:
     link_t by_token         # in the holder's table
     link_t by_reply         # in the asker's table
     response_t *older       # of the same export, by last use
     response_t *newer
-    void *holder            # the Imports whose account has the answering service; borrowed
-    void *asker             # the Imports whose account asked; borrowed
-    void *export            # the ServiceExport; borrowed, it lives as long as it has responses
+    void *holder            # the Imports of the service's account; borrowed
+    void *asker             # the Imports of the requester's account; borrowed
+    void *export            # the ServiceExport; borrowed, lives as long as it has responses
     void *sample            # owned reference to a latency.Sample, or NULL
     int64_t used_ns         # monotonic: last message
     char token[TOKEN_LEN]
     uint16_t reply_len
-    uint8_t share           # the asker's data may be passed on
+    uint8_t share           # whether the requester's info may be passed on
     uint8_t answered
-    char reply[1]           # where answers go: reply_len bytes in line
+    char reply[1]           # reply subject: reply_len bytes inline
 
 ctypedef struct links_t:
     link_t **slots          # owned, mask + 1 long; NULL while empty
@@ -35,7 +35,7 @@ ctypedef struct links_t:
     uint32_t size
 
 cdef int links_put(links_t *t, link_t *link) except -1      # hash and item are set
-cdef void links_drop(links_t *t, link_t *link) noexcept nogil   # it is there
+cdef void links_drop(links_t *t, link_t *link) noexcept nogil   # `link` must be in the table
 cdef link_t *links_first(links_t *t, uint32_t hash) noexcept nogil
 cdef link_t *links_next(link_t *link) noexcept nogil        # of the same hash
 cdef void links_free(links_t *t) noexcept nogil

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Chained hash tables whose links lie in the items: nothing is allocated but the slots."""
+"""Chained hash tables with links inside the items: only the slots are allocated."""
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 
@@ -19,7 +19,7 @@ cdef int links_put(links_t *t, link_t *link) except -1:
 
 
 cdef void chain(link_t **slot, link_t *link) noexcept nogil:
-    """Put it at the front."""
+    """Insert a link at the front."""
     link.next = slot[0]
     link.back = slot
     if link.next != NULL:

@@ -1,4 +1,4 @@
-"""What two subjects with wildcards have in common, as imports and mappings ask it.
+"""Comparison of subjects with wildcards, for imports and mappings.
 
 Source: nats-server server/sublist.go (isValidSubject, SubjectsCollide), subject_transform.go.
 """
@@ -20,28 +20,28 @@ _WILDCARD: Final = re.compile(
 
 
 def raw(subject: str) -> bytes:
-    """A configured subject as it is on the wire."""
+    """The wire bytes of a configured subject."""
     return subject.encode("utf-8", "surrogateescape")
 
 
 def is_subject(text: str) -> bool:
-    """Whether it may be subscribed to."""
+    """Whether the text is a valid subject for a subscription."""
     tokens = text.split(".")
     return all(tokens) and ">" not in tokens[:-1] and not _BLANK.search(text)
 
 
 def has_wildcard(subject: str) -> bool:
-    """Whether it stands for more than one subject."""
+    """Whether the subject has wildcards."""
     return not {"*", ">"}.isdisjoint(subject.split("."))
 
 
 def lies_within(subject: str, pattern: str) -> bool:
-    """Whether everything that matches `subject` matches `pattern`."""
+    """Whether every match of `subject` also matches `pattern`."""
     return is_within(raw(subject), raw(pattern))
 
 
 def collide(one: str, other: str) -> bool:
-    """Whether some subject may match both."""
+    """Whether a subject can match both."""
     if one == other:
         return True
     if not has_wildcard(one):
@@ -55,12 +55,12 @@ def collide(one: str, other: str) -> bool:
 
 
 def _may_match(one: str, other: str) -> bool:
-    # As there, the first letter alone makes a token a wildcard.
+    # As in the original, the first letter alone makes a token a wildcard.
     return one[:1] in {"*", ">"} or other[:1] in {"*", ">"} or one == other
 
 
 def numbered(subject: str) -> str:
-    """Each * becomes $1, $2 ..."""
+    """Replace each * by $1, $2 ..."""
     tokens = subject.split(".")
     count = 0
     for index, text in enumerate(tokens):
@@ -71,7 +71,7 @@ def numbered(subject: str) -> str:
 
 
 def unnumbered(subject: str) -> tuple[str, list[str]]:
-    """$2 and {{wildcard(2)}} become *; and what stood there, in order."""
+    """Replace $2 and {{wildcard(2)}} by *; also returns the replaced tokens in order."""
     tokens = subject.split(".")
     places = []
     for index, token in enumerate(tokens):
@@ -82,7 +82,7 @@ def unnumbered(subject: str) -> tuple[str, list[str]]:
 
 
 def reverse(source: str, destination: str) -> tuple[str, str]:
-    """The pair that leads back from what `destination` makes of `source`; see Transform."""
+    """The source and destination of the inverse transform; see Transform."""
     pattern, places = unnumbered(destination)
     wanted = [place.wildcards[0] for place in map(parse, places) if place is not None]
     tokens = source.split(".")

@@ -1,4 +1,4 @@
-"""A subject turned into another one."""
+"""Subject transforms."""
 
 from typing import final
 

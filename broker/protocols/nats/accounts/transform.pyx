@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Subject transforms, as mappings and imports use them.
+"""Subject transforms for mappings and imports.
 
     a.*.*.>  ->  b.$2.{{partition(3,1)}}.>     cuts:   a  x  y  rest...
                                                pieces: "b"  cut 2  hash of cut 1 mod 3  (rest)
@@ -37,7 +37,7 @@ KINDS = {
     'split': PIECE_SPLIT,
 }
 
-# What is written so far.
+# The output written so far.
 cdef struct ink_t:
     char *p
     char *end
@@ -55,7 +55,7 @@ cdef inline void put(ink_t *ink, const char *text, size_t n) noexcept nogil:
 @cython.final
 cdef class Transform:
     def __init__(self, str source, str destination, bint strict=False):
-        """Raises MappingError; `strict` allows only what can be reversed, as imports need it."""
+        """Raises MappingError; `strict`: only reversible transforms, which imports need."""
         cdef list tokens = compile_tokens(source, destination, strict=strict)
         cdef list stars = [i for i, token in enumerate(source.split('.')) if token == '*']
         cdef uint32_t i
@@ -70,7 +70,7 @@ cdef class Transform:
             raise MemoryError
         self.size = <uint32_t>len(tokens)
         if self.tail:
-            self.size -= 1      # the rest is written after the pieces
+            self.size -= 1      # the rest of the subject is written after the pieces
         for i in range(self.size):
             token, place = tokens[i]
             self.fill(i, token, place, stars)
@@ -108,7 +108,7 @@ cdef class Transform:
         memcpy(piece.text, <const char *>text, piece.text_len)
 
     def __call__(self, bytes subject):
-        """The subject transformed, or None if that cannot be."""
+        """The transformed subject; None if `apply` fails."""
         cdef char out[SUBJECT_MAX]
         cdef Py_ssize_t n = self.apply(subject, <size_t>len(subject), out)
         return None if n < 0 else out[:n]
@@ -139,7 +139,7 @@ cdef class Transform:
 
 
 cdef int cut(const char *subject, size_t n, cut_t *cuts, uint32_t count) noexcept nogil:
-    """Find the first `count` tokens; -1 = there are fewer."""
+    """Find the first `count` tokens; -1 if the subject has fewer."""
     cdef const char *end = subject + n
     cdef const char *dot
     cdef uint32_t i
@@ -156,10 +156,10 @@ cdef int cut(const char *subject, size_t n, cut_t *cuts, uint32_t count) noexcep
 
 
 cdef void write(ink_t *ink, piece_t *piece, cut_t *cuts) noexcept nogil:
-    """One token of the destination; a function may make several of it."""
+    """Write one token of the destination; a function may produce several."""
     cdef cut_t *token = cuts + piece.tokens[0] if piece.tokens_size else NULL
     cdef uint32_t at = <uint32_t>piece.number
-    # a position outside of the token leaves it as it is
+    # a position outside of the token leaves it unchanged
     cdef bint whole = token == NULL or piece.number <= 0 or at >= token.len
     if piece.kind == PIECE_TEXT:
         put(ink, piece.text, piece.text_len)
@@ -184,7 +184,7 @@ cdef void write(ink_t *ink, piece_t *piece, cut_t *cuts) noexcept nogil:
 
 
 cdef void write_parts(ink_t *ink, cut_t *token, uint32_t first, uint32_t size) noexcept nogil:
-    """The first `first` bytes (if any), then `size` at a time, with dots between."""
+    """Write the first `first` bytes (if any), then `size` at a time, separated by dots."""
     cdef uint32_t start = 0, end = first if first else size
     while True:
         if end > token.len:
@@ -198,7 +198,7 @@ cdef void write_parts(ink_t *ink, cut_t *token, uint32_t first, uint32_t size) n
 
 
 cdef void write_partition(ink_t *ink, piece_t *piece, cut_t *cuts) noexcept nogil:
-    """FNV-1a of the tokens in a row, modulo the number of partitions."""
+    """Write FNV-1a of the joined tokens, modulo the number of partitions."""
     cdef uint32_t h = <uint32_t>2166136261, i, j
     cdef char digits[10]
     cdef char *p = digits + sizeof(digits)
@@ -218,7 +218,7 @@ cdef void write_partition(ink_t *ink, piece_t *piece, cut_t *cuts) noexcept nogi
 
 
 cdef uint32_t find_part(cut_t *token, uint32_t start, piece_t *piece) noexcept nogil:
-    """Where the part that begins at `start` ends: at the delimiter or the end."""
+    """The end of the part that begins at `start`: the delimiter or the token's end."""
     cdef uint32_t at
     if piece.text_len == 0:
         return start + letter(token.ptr + start, token.len - start)
@@ -231,7 +231,7 @@ cdef uint32_t find_part(cut_t *token, uint32_t start, piece_t *piece) noexcept n
 
 
 cdef void write_split(ink_t *ink, piece_t *piece, cut_t *token) noexcept nogil:
-    """The parts between delimiters; of empty ones only the second can leave an empty token."""
+    """Write the parts between delimiters; only an empty second part leaves an empty token."""
     cdef uint32_t start = 0, end, next_start, next_end, j = 0
     end = find_part(token, 0, piece)
     while True:
@@ -248,7 +248,7 @@ cdef void write_split(ink_t *ink, piece_t *piece, cut_t *token) noexcept nogil:
 
 
 cdef uint32_t letter(const char *p, uint32_t n) noexcept nogil:
-    """Bytes of the UTF-8 letter at p; 1 for what is none."""
+    """Bytes of the UTF-8 letter at p; 1 for invalid bytes."""
     cdef uint8_t lead, second
     cdef uint32_t size, i
     if n == 0:
@@ -270,7 +270,7 @@ cdef uint32_t letter(const char *p, uint32_t n) noexcept nogil:
 
 cdef bint within(const char *subject, size_t n, const char *pattern,
                  size_t pattern_len) noexcept nogil:
-    """Token by token; `*` in the subject needs `*` in the pattern, as `>` needs `>`."""
+    """Compare token by token; `*` in the subject requires `*` in the pattern, `>` requires `>`."""
     cdef const char *end = subject + n
     cdef const char *pattern_end = pattern + pattern_len
     cdef const char *dot
@@ -298,5 +298,5 @@ cdef bint within(const char *subject, size_t n, const char *pattern,
 
 
 def is_within(bytes subject, bytes pattern):
-    """Does everything that `subject` stands for match `pattern`?"""
+    """Whether every match of `subject` also matches `pattern`."""
     return bool(within(subject, <size_t>len(subject), pattern, <size_t>len(pattern)))

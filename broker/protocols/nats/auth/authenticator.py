@@ -1,4 +1,4 @@
-"""One attempt to log in, and what comes of it; sessions and those who check logins meet here."""
+"""One login attempt and its result: the types shared by sessions and authenticators."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ from broker.protocols.nats.wire.options import ClientOptions
 
 @dataclass(slots=True)
 class TlsPeer:
-    """What TLS knows of the client."""
+    """The facts about a client from its TLS connection."""
 
-    der: bytes | None = field(default=None, repr=False)  # its certificate, if it showed one
+    der: bytes | None = field(default=None, repr=False)  # its certificate, if any
     version: str = ""  # 1.3
     cipher: str = ""  # TLS_AES_128_GCM_SHA256
-    chain: tuple[bytes, ...] = field(default=(), repr=False)  # what it showed after its own
+    chain: tuple[bytes, ...] = field(default=(), repr=False)  # its further certificates
 
 
 @dataclass(slots=True)
 class Login:
-    """One attempt."""
+    """One login attempt."""
 
-    options: ClientOptions = field(repr=False)  # of CONNECT; secrets are in it
-    nonce: bytes = field(default=b"", repr=False)  # its text in INFO; empty: none was sent
+    options: ClientOptions = field(repr=False)  # of CONNECT; contains secrets
+    nonce: bytes = field(default=b"", repr=False)  # its text in INFO; empty if none was sent
     host: str = ""  # the peer's address
     kind: str = "STANDARD"  # or WEBSOCKET, LEAFNODE, LEAFNODE_WS, IN_PROCESS
-    tls: TlsPeer | None = None  # None: plain
+    tls: TlsPeer | None = None  # None: no TLS
     cookie_jwt: str = field(default="", repr=False)
     client_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A client's identity, and what it may do."""
+    """A client's identity and its rights."""
 
     account: str = GLOBAL_ACCOUNT
-    user: str = ""  # as monitoring shows it
+    user: str = ""  # shown by monitoring
     permissions: Permissions | None = None  # None: everything
     subscriptions_max: int = -1  # -1 = no limit
     payload_max: int = -1
     rate: RateLimit | None = None  # of this connection
     expires_ns: int = 0  # since 1970; 0 = never
-    expired: WireError = errors.NATS_USER_EXPIRED  # what is said then
-    jwt: str = field(default="", repr=False)  # shown to others: never a bearer's
-    issuer_key: str = ""  # who signed it
+    expired: WireError = errors.NATS_USER_EXPIRED  # the error sent at expiry
+    jwt: str = field(default="", repr=False)  # shown by monitoring: never a bearer token
+    issuer_key: str = ""  # the key that signed it
     name_tag: str = ""
     tags: tuple[str, ...] = ()
-    key: str = ""  # how a reload finds it again: user:NAME, nkey:U..., token; "": none
-    owner: str = ""  # the same with each login of one user; "": the key is
-    # What the password was compared with: while that stays, it need not be compared again.
+    key: str = ""  # to find the user after a reload: user:NAME, nkey:U..., token; "": none
+    owner: str = ""  # equal for all logins of one user; "": use `key`
+    # The stored secret at login: a reload that keeps it needs no new comparison.
     proof: str = field(default="", repr=False, compare=False)
-    basis: object = field(default=None, repr=False, compare=False)  # of the authenticator's own
+    basis: object = field(default=None, repr=False, compare=False)  # private to the authenticator
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not a fault
-    """The login is turned down; `detail` is for our log and holds no secrets.
+    """The login is refused; `detail` is for the server's log and contains no secrets.
 
-    When one who was let in is turned down later, `silent` says to close without an error.
+    If an established session is refused later, `silent` means to close without an error.
     """
 
     def __init__(
@@ -80,18 +80,18 @@ class Refused(Exception):  # noqa: N818 - an answer, not a fault
 
 
 class Authenticator(Protocol):
-    """Decides about logins; replaced when the configuration changes."""
+    """Decides about logins; a changed configuration replaces it."""
 
-    required: bool  # INFO says auth_required
-    must_connect: bool  # nothing but CONNECT may come first
-    wants_nonce: bool  # INFO carries a nonce
-    anonymous: Identity | None  # of one who begins with something else, where that is allowed
+    required: bool  # INFO has auth_required
+    must_connect: bool  # the first operation must be CONNECT
+    wants_nonce: bool  # INFO has a nonce
+    anonymous: Identity | None  # for clients without CONNECT, if allowed
 
     def asks(self, kind: str) -> bool:
-        """Whether logins of that kind are looked at."""
+        """Whether logins of that kind are checked."""
 
     def check(self, login: Login) -> Identity | Awaitable[Identity]:
-        """The client's identity; raises Refused, as the awaitable does."""
+        """The client's identity; this or the awaitable raises Refused."""
 
     def check_again(self, identity: Identity, login: Login) -> Identity | Awaitable[Identity]:
-        """The same after a change, of one who was let in before it: who it is now."""
+        """Check an established session after a change: its identity now."""

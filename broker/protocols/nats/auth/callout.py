@@ -1,9 +1,9 @@
 """Logins decided by a service on the bus.
 
-The server asks it on $SYS.REQ.USER.AUTH in the service's account, with a token that it signs with
-its own key and that names a user key made for this one login. The answer is a token for exactly
-that user and this server, signed by the key the configuration names (or by the account), and in it
-the token of the user as it shall be let in. With an xkey both are sealed.
+The server sends a request to $SYS.REQ.USER.AUTH in the service's account. It is a token signed with
+the server's key, which names a user key created for this one login. The answer is a token for
+exactly that user and this server, signed by the configured key (or by the account), and contains
+the token of the user as it is to be admitted. With an xkey, both are sealed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LEAFS: Final = frozenset({"LEAFNODE", "LEAFNODE_WS"})
 
 
 class Host(Protocol):
-    """What a callout asks of the server."""
+    """The interface of the server for a callout."""
 
     key: nkeys.KeyPair
     xkey: nkeys.CurvePair
@@ -44,20 +44,20 @@ class Host(Protocol):
     def login_timeout_ns(self) -> int: ...
 
     def bus(self, account: str) -> Bus | None:
-        """The account of that name, made if its token is known."""
+        """The account of that name, created if its token is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The account that is asked, and the key that must sign the answer."""
+    """The service's account, and the key that must sign its answers."""
 
     account: str
-    issuer: str  # of the users' tokens
+    issuer: str  # expected issuer of the users' tokens
     xkey: str
 
 
 class Caller:
-    """Asks; those who know what accounts there are build on it."""
+    """Sends the request; the base for authenticators that know the accounts."""
 
     def __init__(self, host: Host, clock: Callable[[], float] = time.time) -> None:
         self.host = host
@@ -65,7 +65,7 @@ class Caller:
         self.waiting = 0
 
     async def answer(self, service: Service, login: Login, name: str) -> tuple[Token, bool]:
-        """The answer, and whether it was sealed; raises Refused."""
+        """The service's answer, and whether it was sealed; raises Refused."""
         bus = self.host.bus(service.account)
         if bus is None:
             raise Refused("the account of the authorization service is not there")
@@ -111,7 +111,7 @@ class Caller:
         return token, sealed
 
     def user_of(self, answer: Token) -> Token:
-        """The user it lets in; raises Refused."""
+        """The user that the service admits; raises Refused."""
         try:
             user = tokens.decode(answer.body.jwt, "user")
             validate.check(user, self.clock())
@@ -124,7 +124,7 @@ class Caller:
     def identity(
         self, basis: Basis, account: settings.Account, login: Login, name: str
     ) -> Identity:
-        """Raises Refused if the user may not be there at all, or not now."""
+        """The identity of the admitted user; Refused if it may not connect at all or now."""
         rights, user, now = basis.rights, basis.token, self.clock()
         left = validate.seconds_left(rights, now)
         if left is None:
@@ -196,7 +196,7 @@ class Caller:
 
     @staticmethod
     def _user_said(login: Login, name: str) -> str:
-        """`user` of CONNECT; what the client goes by, if that says nothing."""
+        """The `user` of CONNECT, or the client's name if that is empty."""
         options = login.options
         by_token = bool(options.user and (options.jwt or login.cookie_jwt))
         return options.user if options.nkey or options.token or by_token else name
@@ -215,15 +215,15 @@ class Caller:
 
 
 def _owner(account: str, signed: str, said: str) -> str:
-    """Whose things a login may go on with. The token names a key made for this login alone, so it
-    is the name that the service signed; else the one that it let in, which may be a secret."""
+    """The owner of this login's resources. The token's key is created for this login only, so
+    the owner is the name that the service signed, or else the login's name, which may be secret."""
     if signed:
         return f"callout:{account}:{signed}"
     return f"callout-as:{account}:{hashlib.sha256(said.encode('utf-8', 'replace')).hexdigest()}"
 
 
 def without_requests(permissions: settings.Permissions | None) -> settings.Permissions:
-    """In the service's account only the server publishes such requests."""
+    """The permissions without callout requests, which only the server may send."""
     given = permissions or settings.Permissions()
     deny = (*given.publish.deny, settings.SubjectRule(SUBJECT))
     return dataclasses.replace(given, publish=dataclasses.replace(given.publish, deny=deny))

@@ -1,7 +1,7 @@
-"""Authenticators that ask a service on the bus, but for the service's own logins.
+"""Authenticators that query a service on the bus, except for the service's own logins.
 
-Whether the service is asked is decided by who the client has proved to be (password, signature,
-certificate), never by the name it gives: names and public keys are not secret.
+Whether the service is queried depends on the identity that the client has proved (by password,
+signature, certificate), never on the name it gives: names and public keys are not secret.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class LocalCallout:
-    """With the service named by the configuration."""
+    """Logins with the service in the configuration."""
 
     def __init__(self, host: Host, local: LocalAuth, config: settings.Callout) -> None:
         self._caller = Caller(host)
@@ -90,7 +90,7 @@ class LocalCallout:
 
 
 class OperatorCallout:
-    """With the service that a user's account names in its token, if it does."""
+    """Logins with the service in the token of a user's account, if any."""
 
     required = True
     must_connect = True
@@ -127,7 +127,7 @@ class OperatorCallout:
         basis = found.basis
         assert isinstance(basis, Basis)
         user = basis.token.claims.sub
-        # A bearer's token proves nothing: any client that has seen it could pass for the service.
+        # A bearer token proves nothing: any client that has seen it could impersonate the service.
         if user in body.authorization.auth_users and not basis.rights.bearer_token:
             return dataclasses.replace(found, permissions=without_requests(found.permissions))
         return self._ask(account.token, login, user)

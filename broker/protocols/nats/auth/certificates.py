@@ -1,7 +1,7 @@
-"""Which user a client's certificate stands for (verify_and_map).
+"""Finds the user for a client's certificate (verify_and_map).
 
 Tried in this order: e-mail addresses, DNS names and URIs of the certificate, then its subject as a
-distinguished name (equal, then with its parts in another order), then the subject written as text.
+distinguished name (equal, then with its parts in another order), then the subject as text.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _TYPES: Final = {
     "2.5.4.3": "CN",
     "2.5.4.5": "SERIALNUMBER",
 }
-_SINGLE: Final = {"2.5.4.3", "2.5.4.5"}  # the last one counts
+_SINGLE: Final = {"2.5.4.3", "2.5.4.5"}  # the last value wins
 _NAMED: Final = _TYPES | {_DC: "DC"}
 _SPECIAL: Final = ' "#+,;<=>\\'
 
 
 def find_user(der: bytes, users: Mapping[str, _User]) -> tuple[str, _User] | None:
-    """Name and user of the certificate's owner."""
+    """The name and the user for a certificate."""
     try:
         certificate = x509.load_der_x509_certificate(der)
         emails, dns_names, uris = _alternatives(certificate)
@@ -85,7 +85,7 @@ def _by_name(name: Name, users: Iterable[str]) -> str | None:
 
 
 def _name_of(subject: x509.Name) -> Name | None:
-    """None if it has a part of a type that has no short name."""
+    """The distinguished name; None if a part has a type without a short name."""
     name: Name = []
     for rdn in reversed(subject.rdns):
         part = set()
@@ -99,7 +99,7 @@ def _name_of(subject: x509.Name) -> Name | None:
 
 
 def _texts(subject: x509.Name) -> Iterator[str]:
-    """As Go writes a subject; before that followed by its domain components."""
+    """The subject in Go's format, first with, then without its domain components."""
     values: dict[str, list[str]] = {}
     for attribute in subject:
         oid = attribute.oid.dotted_string
@@ -130,7 +130,7 @@ def _escape(text: str) -> str:
 
 
 def parse_name(text: str) -> Name | None:
-    """A distinguished name of RFC 4514; None if the text is none."""
+    """Parse a distinguished name of RFC 4514; None if it is invalid."""
     name: Name = []
     part: set[tuple[str, str]] = set()
     for pair, end in _pairs(text):
@@ -145,9 +145,9 @@ def parse_name(text: str) -> Name | None:
 
 
 def _pairs(text: str) -> Iterator[tuple[tuple[str, bool, str], str]]:
-    """Each type, whether "=" came, the value; and what ended the pair."""
+    """Each type, whether "=" follows, the value, and the character that ended the pair."""
     kind, equals = "", False
-    word, kept = bytearray(), 0  # kept: bytes of it without trailing blanks
+    word, kept = bytearray(), 0  # kept: length without trailing blanks
     at, raw = 0, text.encode("utf-8", "surrogatepass")
     while at < len(raw):
         char = chr(raw[at])
@@ -178,7 +178,7 @@ def _pairs(text: str) -> Iterator[tuple[tuple[str, bool, str], str]]:
 
 
 def _escaped(rest: bytes) -> tuple[bytes, int] | None:
-    """What follows a backslash: one special character, or two hexadecimal digits."""
+    """Decode an escape: one special character, or two hexadecimal digits."""
     if rest and chr(rest[0]) in _SPECIAL:
         return rest[:1], 1
     try:

@@ -1,4 +1,4 @@
-"""What services learn about a client that asks them: the header Nats-Request-Info, and in events.
+"""Client info: facts about a requester for services (header Nats-Request-Info) and events.
 
 Source: nats-server events.go ClientInfo (the order of the fields too), client.go getClientInfo.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 HEADER: Final = b"Nats-Request-Info"
 _VERSION: Final = b"NATS/1.0"
 _FIRST_LINE: Final = re.compile(_VERSION + rb"[^\r\n]*")
-# The name with any blanks or unprintable bytes around it, up to the end of its last folded line.
+# The name, with blanks or unprintable bytes around it, up to the end of its last folded line.
 _TAKEN_FOR_IT: Final = re.compile(
     rb"(?i)(?<=[\r\n])[\x00-\x09\x0b\x0c\x0e-\x20\x7f-\xff]*"
     + HEADER
@@ -31,7 +31,7 @@ _ORDER: Final = (
     "alts", "stop", "jwt", "issuer_key", "name_tag", "tags", "kind", "client_type", "client_id",
     "nonce",
 )  # fmt: skip
-# Go writes what could be HTML otherwise.
+# Go escapes characters that have a meaning in HTML.
 _ESCAPES: Final = {
     b"<": b"\\u003c",
     b">": b"\\u003e",
@@ -42,7 +42,7 @@ _ESCAPES: Final = {
 
 
 def go_json(value: object) -> bytes:
-    """JSON as Go writes it."""
+    """JSON in Go's format."""
     text = orjson.dumps(value)
     for plain, escaped in _ESCAPES.items():
         if plain in text:
@@ -51,26 +51,26 @@ def go_json(value: object) -> bytes:
 
 
 def go_time(wall_ns: int) -> str:
-    """A moment as Go's RFC3339Nano in UTC: no zeros at the end."""
+    """A time in Go's format RFC3339Nano in UTC, without trailing zeros."""
     seconds, ns = divmod(wall_ns, SECOND)
     text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
     return text + (f".{ns:09}".rstrip("0") if ns else "") + "Z"
 
 
 def is_leaf(session: Any) -> bool:
-    """Whether it is another server."""
+    """Whether the session is a leaf node's."""
     return str(session.kind).startswith("LEAFNODE")
 
 
 def server_of(session: Any, server: Mapping[str, str]) -> dict[str, str]:
-    """The server that its clients are connected to: ours, or that of a leaf node."""
+    """The server that a session's clients are connected to: this one, or a leaf node."""
     return {**server, "server": session.peer_name} if is_leaf(session) else dict(server)
 
 
 def client_info(session: Any, server: Mapping[str, str] | None) -> dict[str, Any]:
-    """About a session; with `server` (its name and cluster) everything, else only where it is.
+    """Facts about a session; with `server` (its name and cluster) all of them, else only its place.
 
-    Nothing of it for what the server itself says (None).
+    Empty for the server itself (None).
     """
     if session is None:
         return {}
@@ -100,31 +100,31 @@ def client_info(session: Any, server: Mapping[str, str] | None) -> dict[str, Any
 
 
 def ordered(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields in their order, empty ones left out."""
+    """The fields in the original's order, without empty ones."""
     return {name: info[name] for name in _ORDER if info.get(name)}
 
 
 def passed_on(value: bytes, service: str, server: Mapping[str, str] | None) -> dict[str, Any]:
-    """What one account learns about a client, for the next that the request is handed on to;
-    `server`: to be added. `value` is what the server itself has put into the request."""
+    """The client info for the next account to which a request is passed on; `server`: to be added.
+    `value`: the header that the server itself has put into the request."""
     info = orjson.loads(value)
     info["svc"] = service
     return ordered({**info, **(server or {})})
 
 
 def without_header(block: bytes) -> bytes | None:
-    """A block of headers without any line that could be taken for Nats-Request-Info.
+    """A block of headers without any line that could be read as Nats-Request-Info.
 
-    Clients differ in how they read such a block: some end lines at a lone CR or LF, ignore the
-    case of names, strip blanks around them, or join lines that begin with a blank to the one
-    before. None when there is no such line.
+    Clients parse such a block in different ways: some end lines at a lone CR or LF, ignore the case
+    of names, strip blanks around them, or join lines that begin with a blank to the previous one.
+    None if no such line exists.
     """
     text, count = _TAKEN_FOR_IT.subn(b"", block)
     return text if count else None
 
 
 def with_header(block: bytes, info: bytes) -> bytes:
-    """A block of headers whose first and only Nats-Request-Info is this one."""
+    """A block of headers with this as the first and only Nats-Request-Info."""
     line = b"%b: %b\r\n" % (HEADER, info)
     version, newline, rest = (without_header(block) or block).partition(b"\r\n")
     if not newline or not _FIRST_LINE.fullmatch(version):

@@ -1,7 +1,7 @@
-"""Who may log in, as the configuration says: token, user and password, many users, nkeys.
+"""Logins with users of the configuration: token, user and password, many users, nkeys.
 
-What is tried, in this order: nkeys, then users (by the client's certificate where TLS maps it),
-then the token, then the single user. Passwords given as bcrypt hashes are awaited.
+Checked in this order: nkeys, then users (by the client's certificate if TLS maps it), then the
+token, then the single user. Passwords stored as bcrypt hashes are awaited.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Found = TypeVar("_Found")
 
 REDACTED: Final = "[REDACTED]"
 LEAF_KINDS: Final = frozenset({"LEAFNODE", "LEAFNODE_WS"})
-_PROVED: Final = frozenset({"user", "nkey", "leaf"})  # what such keys begin with
+_PROVED: Final = frozenset({"user", "nkey", "leaf"})  # beginnings of keys with a proved identity
 _SIGNED: Final = "signed"  # the proof of an nkey
 
 
@@ -57,7 +57,7 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class _Listener:
-    """The logins of the listener that a client connected to."""
+    """The logins of one listener."""
 
     authorization: Authorization
     no_auth_user: str
@@ -65,7 +65,7 @@ class _Listener:
 
 
 class LocalAuth:
-    """The users of the configuration."""
+    """Checks logins with the users of the configuration."""
 
     def __init__(self, settings: Settings, passwords: Passwords) -> None:
         self._settings = settings
@@ -86,7 +86,7 @@ class LocalAuth:
         if self._no_auth_user in self._users:
             self.anonymous = self._users[self._no_auth_user].identity()
         self.must_connect = self.anonymous is None
-        # A wrong name takes as long as a wrong password.
+        # A wrong name must take as long as a wrong password.
         self._decoy = next((p for k in self._users.values() if is_hash(p := k.user.password)), "")
 
     def _add(self, users: tuple[User, ...], account: str, default: Permissions | None) -> None:
@@ -105,15 +105,15 @@ class LocalAuth:
         )
 
     def _open_global_account(self) -> None:
-        """Let in clients without a login, as a user that none can name; INFO still asks."""
+        """Admit clients without a login as an unnameable user; INFO still requires a login."""
         name, password = (base64.b32encode(os.urandom(5)).decode().lower() for _ in range(2))
         user = User(name=f"nats-{name}", password=password)
-        # The name is another one after each start and reload.
+        # The name changes with each start and reload.
         self._users[user.name] = _Known(user, GLOBAL_ACCOUNT, None, owner="anybody")
         self._no_auth_user = user.name
         self._asks = self.required = True
 
-    # --- what others ask
+    # --- queries
 
     def asks(self, kind: str) -> bool:
         return self._asks or (kind == "WEBSOCKET" and self._websocket_decides())
@@ -133,7 +133,7 @@ class LocalAuth:
         return self._check(login, identity.proof)
 
     def name_of(self, login: Login) -> str:
-        """What a user is called: an nkey or a name, also by certificate or as `no_auth_user`."""
+        """The name of a user: an nkey or a name, also by certificate or from `no_auth_user`."""
         listener, options = self._listener(login), login.options
         nkey = self._nkey_of(login, listener)
         if nkey:
@@ -254,7 +254,7 @@ class LocalAuth:
         raise Refused("neither token nor user")
 
     def _leaf(self, login: Login, proof: str) -> Identity | Awaitable[Identity] | None:
-        """By the block of leaf nodes; None if it names no user."""
+        """Check a login with the block of leaf nodes; None if it has no user."""
         leafnodes = self._settings.leafnodes
         assert leafnodes is not None
         own, options = leafnodes.authorization or Authorization(), login.options
@@ -315,7 +315,7 @@ class LocalAuth:
 
 
 def proved_name(identity: Identity) -> str:
-    """The user that a login has proved to be; nothing of one who was let in unchecked."""
+    """The user name that a login has proved; empty if it was admitted without a check."""
     return identity.user if identity.key.partition(":")[0] in _PROVED else ""
 
 
@@ -324,7 +324,7 @@ def _maps(tls: Tls | None) -> bool:
 
 
 def _find_user(der: bytes, users: Mapping[str, _Found]) -> tuple[str, _Found] | None:
-    """The user that a client's certificate is for."""
+    """The user for a client's certificate."""
     from broker.protocols.nats.auth.certificates import find_user
 
     return find_user(der, users)

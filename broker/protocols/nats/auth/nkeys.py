@@ -1,9 +1,9 @@
-"""Keys as NATS writes them: Ed25519 for signing, X25519 for sealing.
+"""Keys in the format of NATS: Ed25519 for signing, X25519 for sealing.
 
-A public key is base32 of: prefix byte, 32 bytes, CRC-16 of both in little endian. The prefix makes
-the first letter say what the key is for: N server, C cluster, O operator, A account, U user,
+A public key is base32 of: prefix byte, 32 bytes, CRC-16 of both in little endian. The first letter,
+which the prefix determines, is the kind of key: N server, C cluster, O operator, A account, U user,
 X curve. A seed is base32 of 35 bits S and the prefix spread over two bytes, 32 bytes, CRC-16; its
-second letter is the first one of the public key.
+second letter is the first letter of the public key.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _RAW: Final = 32  # bytes of any key
 _PUBLIC_LENGTH: Final = 56
 _SEED_LENGTH: Final = 58
 
-# A sealed message: version, nonce, then what crypto_box makes of the text.
+# A sealed message: version, nonce, then the result of crypto_box.
 _SEALED: Final = b"xkv1"
 _NONCE: Final = 24
 
@@ -54,7 +54,7 @@ def _armour(body: bytes) -> str:
 
 
 def _unarmour(text: str) -> bytes:
-    """What stands before the checksum; ValueError when it is wrong."""
+    """Decode the bytes before the checksum; ValueError if that is wrong."""
     try:
         raw = base64.b32decode(text.encode("ascii") + b"=" * (-len(text) % 8))
     except (binascii.Error, UnicodeEncodeError):
@@ -72,7 +72,7 @@ def encode(kind: str, raw: bytes) -> str:
 
 
 def decode(text: str) -> tuple[str, bytes]:
-    """Kind and bytes of a public key; ValueError when it is none."""
+    """The kind and the bytes of a public key; ValueError if it is invalid."""
     if len(text) != _PUBLIC_LENGTH:
         raise ValueError("not a public key")
     body = _unarmour(text)
@@ -163,7 +163,7 @@ def _unseed(text: str) -> tuple[str, bytes]:
 
 
 class KeyPair:
-    """Signs; the secret does not show in repr()."""
+    """A key that signs; repr() hides the secret."""
 
     __slots__ = ("_raw", "_secret", "kind", "public")
 
@@ -177,7 +177,7 @@ class KeyPair:
 
     @classmethod
     def from_seed(cls, seed: str) -> KeyPair:
-        """ValueError when it is none."""
+        """The key of a seed; ValueError if it is invalid."""
         return cls(*_unseed(seed))
 
     @property
@@ -192,7 +192,7 @@ class KeyPair:
 
 
 class CurvePair:
-    """Seals messages for the owner of another curve key, and opens theirs."""
+    """Seals messages for the owner of another curve key, and opens that owner's messages."""
 
     __slots__ = ("_raw", "public")
 
@@ -202,7 +202,7 @@ class CurvePair:
 
     @classmethod
     def from_seed(cls, seed: str) -> CurvePair:
-        """ValueError when it is none."""
+        """The key of a seed; ValueError if it is invalid."""
         kind, raw = _unseed(seed)
         if kind != CURVE:
             raise ValueError("not the seed of a curve key")
@@ -213,12 +213,12 @@ class CurvePair:
         return _seed(CURVE, self._raw)
 
     def seal(self, message: bytes, recipient: str, nonce: bytes | None = None) -> bytes:
-        """ValueError when the recipient is not a curve key."""
+        """Seal a message; ValueError if the recipient is not a curve key."""
         nonce = os.urandom(_NONCE) if nonce is None else nonce
         return _SEALED + nonce + self._box(recipient).encrypt(message, nonce).ciphertext
 
     def open(self, sealed: bytes, sender: str) -> bytes:
-        """ValueError when the sender did not seal it for us."""
+        """Open a message; ValueError unless the sender sealed it for this key."""
         from nacl.exceptions import CryptoError
 
         start = len(_SEALED) + _NONCE
@@ -230,7 +230,7 @@ class CurvePair:
             raise ValueError("the message cannot be opened") from None
 
     def _box(self, other: str) -> Box:
-        # Each server has such a key, and few ever seal anything.
+        # Built at the first use, because most servers never seal anything.
         from nacl.exceptions import CryptoError
         from nacl.public import Box, PrivateKey, PublicKey
 

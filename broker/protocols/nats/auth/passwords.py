@@ -1,7 +1,7 @@
-"""Passwords as a NATS configuration keeps them: plain, or as bcrypt hashes.
+"""Passwords in a NATS configuration: plain text or bcrypt hashes.
 
-A hash takes tens of milliseconds to check, so that is done by a few threads, and only so many
-checks wait for them. What was found is not remembered.
+A check of a hash takes tens of milliseconds, so a few threads do it, and the number of waiting
+checks is limited. Results are not cached.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 from broker.protocols.nats import limits
 
 _HASH: Final = re.compile(r"\$2[abxy]\$\d\d\$")
-_PASSWORD_BYTES: Final = 72  # bcrypt looks at no more
+_PASSWORD_BYTES: Final = 72  # bcrypt ignores further bytes
 
 
 class Busy(Exception):  # noqa: N818 - a state, not a fault
-    """Too many checks wait already."""
+    """Too many checks are waiting."""
 
 
 def is_hash(stored: str) -> bool:
@@ -27,7 +27,7 @@ def is_hash(stored: str) -> bool:
 
 
 def same(stored: str, given: str) -> bool:
-    """Whether two secrets are equal, in a time that does not depend on where they differ."""
+    """Whether two secrets are equal, in a time independent of where they differ."""
     return hmac.compare_digest(_bytes(stored), _bytes(given))
 
 
@@ -37,10 +37,10 @@ def _bytes(text: str) -> bytes:
 
 def _matches(stored: bytes, given: bytes) -> bool:
     try:
-        import bcrypt  # on the thread that checks
+        import bcrypt  # imported on the checking thread
 
         return bcrypt.checkpw(given[:_PASSWORD_BYTES], stored)
-    except ValueError:  # it only looked like a hash
+    except ValueError:  # the stored value only looks like a hash
         return False
 
 
@@ -54,10 +54,10 @@ class Passwords:
     ) -> None:
         self._threads = ThreadPoolExecutor(threads, "bcrypt")
         self._queue_max = queue_max
-        self.waiting = 0  # and being worked at
+        self.waiting = 0  # including running checks
 
     async def matches(self, stored: str, given: str) -> bool:
-        """Whether the hash `stored` is of `given`; raises Busy."""
+        """Whether `stored` is a hash of `given`; raises Busy."""
         if self.waiting >= self._queue_max:
             raise Busy
         self.waiting += 1
@@ -74,5 +74,5 @@ class Passwords:
         self.waiting -= 1
 
     def close(self) -> None:
-        """Checks that have not begun are given up."""
+        """Stop the threads; waiting checks are cancelled."""
         self._threads.shutdown(wait=False, cancel_futures=True)

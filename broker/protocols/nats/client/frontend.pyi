@@ -1,4 +1,4 @@
-"""What all NATS connections of a server share: limits, counters, who is there."""
+"""State shared by all NATS connections of a server: limits, counters, open sessions."""
 
 from typing import Any, final
 

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Limits arrive here once, as plain numbers that a session reads without asking Python."""
+"""Limits are copied here as C numbers, which sessions read without a Python attribute lookup."""
 import os
 
 from libc.stdint cimport uint8_t, uint64_t
@@ -35,7 +35,7 @@ cdef class NatsFrontend:
         self.configure(config)
 
     def configure(self, config):
-        """These limits hold from here on, for sessions that come."""
+        """Apply these limits to future sessions."""
         self.stall_bytes = config.max_pending // limits.NATS_STALL_SHARE
         self.control_line_max = config.max_control_line
         self.payload_max = config.max_payload
@@ -52,7 +52,7 @@ cdef class NatsFrontend:
         self.slow_policy = <uint8_t>SLOW_CONSUMERS.index(config.slow_consumer)
 
     def traffic(self):
-        """Messages and bytes since start: (in_msgs, in_bytes, out_msgs, out_bytes)."""
+        """Messages and bytes since the start: (in_msgs, in_bytes, out_msgs, out_bytes)."""
         cdef uint64_t in_msgs = self.gone_in_msgs, in_bytes = self.gone_in_bytes
         cdef uint64_t out_msgs = self.gone_out_msgs, out_bytes = self.gone_out_bytes
         for session in self.sessions:

@@ -1,4 +1,4 @@
-"""From INFO to a login: what the sessions of clients call as they begin and end."""
+"""The handshake of clients, from INFO to login: called by sessions at their begin and end."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ class Anybody:
     anonymous: Identity | None = Identity()
 
     def asks(self, kind: str) -> bool:  # noqa: ARG002
-        """No kind of client is asked."""
+        """No kind of client needs a login."""
         return False
 
     def check(self, login: Login) -> Identity:  # noqa: ARG002
-        """All clients have one identity."""
+        """All clients have the same identity."""
         return Identity()
 
     def check_again(self, identity: Identity, login: Login) -> Identity:  # noqa: ARG002
-        """The identity stays."""
+        """The identity never changes."""
         return identity
 
 
@@ -60,26 +60,26 @@ class ClientHandshake:
         self.accounts: dict[str, Account] = {}
         self.violations = Violations()
         self.login_timeout_ns = limits.NATS_AUTH_TIMEOUT
-        self.tls: TlsPolicy | None = None  # of the listener for plain clients
-        self.info: dict[str, Any] = {}  # what every INFO says
-        self.tasks: set[asyncio.Task[None]] = set()  # logins that wait for an answer
+        self.tls: TlsPolicy | None = None  # of the TCP listener
+        self.info: dict[str, Any] = {}  # fields of every INFO
+        self.tasks: set[asyncio.Task[None]] = set()  # pending logins
         self.find_account: Callable[[str], Account | None] = lambda _name: None
-        self.on_open: list[Callable[[NatsSession], object]] = []  # a connection was made
-        self.on_connect: list[Callable[[NatsSession], object]] = []  # a client was let in
+        self.on_open: list[Callable[[NatsSession], object]] = []  # called for a new connection
+        self.on_connect: list[Callable[[NatsSession], object]] = []  # called after a login
         self.on_refuse: list[Callable[[NatsSession, Login, str], object]] = []
-        self.on_leave: list[Callable[[NatsSession], object]] = []  # whether or not it was let in
+        self.on_leave: list[Callable[[NatsSession], object]] = []  # even without a login
         frontend.handshake = self
 
-    # --- asked by others
+    # --- queries
 
     def account(self, name: str) -> Account | None:
-        """The account of this name; None when there is none."""
+        """The account of this name; None if it does not exist."""
         return self.accounts.get(name) or self.find_account(name)
 
     # --- called by sessions
 
     def opened(self, session: NatsSession) -> None:
-        """A connection was made."""
+        """Begin the handshake of a new connection."""
         for act in self.on_open:
             act(session)
         tls = self.tls if session.extra is None else None
@@ -94,17 +94,17 @@ class ClientHandshake:
             session.start_tls(TlsHandshake(tls, session, self.greet_behind, self.begin))
 
     def greet(self, session: NatsSession) -> None:
-        """Say INFO, and wait for a login if one is needed."""
+        """Send INFO, and wait for a login if required."""
         session.send(self.info_line(session))
         self.begin(session, None)
 
     def greet_behind(self, session: NatsSession, first: bool) -> None:
-        """Say INFO, in plain or after a handshake that came first."""
+        """Send INFO, unencrypted or (`first`) after a TLS handshake that came first."""
         more = {} if not first or "tls_required" in self.info else {"tls_required": True}
         session.send(self.info_line(session, **more))
 
     def begin(self, session: NatsSession, peer: TlsPeer | None) -> None:
-        """Wait for a login if one is needed."""
+        """Wait for a login if required."""
         session.finish_tls(peer)
         if self.authenticator.asks(session.kind):
             own_ns = session.extra.login_timeout_ns if session.extra is not None else 0
@@ -113,7 +113,7 @@ class ClientHandshake:
             session.expect_login(0)
 
     def info_line(self, session: NatsSession, **more: object) -> bytes:
-        """INFO for this client. A blank before CRLF: clients have come to see it there."""
+        """The INFO line for this client. It has a blank before CRLF, which clients expect."""
         if self.authenticator.wants_nonce:
             session.make_nonce()
         head = self.frontend.info_head
@@ -128,12 +128,12 @@ class ClientHandshake:
         return head + b"," + orjson.dumps(fields)[1:] + b" \r\n"
 
     def set_info(self, fields: dict[str, Any]) -> None:
-        """From now on INFO says this, and what differs from client to client."""
+        """Set the fields of every INFO; those of a single client are added to them."""
         self.info = fields
         self.frontend.info_head = b"INFO " + orjson.dumps(fields)[:-1]
 
     def first(self, session: NatsSession) -> None:
-        """The first operation is not CONNECT."""
+        """Handle a first operation other than CONNECT."""
         anonymous = self.authenticator.anonymous
         if anonymous is None:
             self.refuse(session, "not CONNECT")
@@ -141,7 +141,7 @@ class ClientHandshake:
         self._admit(session, self.login(session), anonymous)
 
     def connect(self, session: NatsSession, raw: bytes) -> None:
-        """CONNECT, the first or a later one."""
+        """Handle CONNECT, the first or a later one."""
         options = session.options or ClientOptions()
         try:
             options.merge(raw)
@@ -152,18 +152,18 @@ class ClientHandshake:
         self._check(session, self.login(session))
 
     def left(self, session: NatsSession) -> None:
-        """A connection is gone."""
+        """Handle the end of a connection."""
         for act in self.on_leave:
             act(session)
 
     def refuse(self, session: NatsSession, reason: str) -> None:
-        """Reject a client whose first operation is not a proper CONNECT."""
+        """Reject a client whose first operation is not a valid CONNECT."""
         self.turn_away(session, self.login(session), Refused(reason))
 
     # --- logins
 
     def login(self, session: NatsSession) -> Login:
-        """What is known about a client, for the authenticator."""
+        """The facts about a client for the authenticator."""
         extra = session.extra
         return Login(
             options=session.options or ClientOptions(),
@@ -191,7 +191,7 @@ class ClientHandshake:
 
     async def resolve(self, login: Login, answer: Awaitable[Identity]) -> Identity:
         """The identity that an authenticator answers later; Refused. It is checked again if a
-        reload brought another authenticator meanwhile."""
+        reload has replaced the authenticator meanwhile."""
         asked = self.authenticator
         identity = await answer
         if self.authenticator is not asked:
@@ -213,13 +213,13 @@ class ClientHandshake:
             if session.link is not None:
                 self.turn_away(session, login, Refused("internal error"))
             return
-        if session.link is None:  # it did not wait
+        if session.link is None:  # the client has disconnected
             return
         self._admit(session, login, identity)
         session.go()
 
     def turn_away(self, session: NatsSession, login: Login, refusal: Refused) -> None:
-        """Close a session whose login was rejected, or no longer holds."""
+        """Close a session whose login was rejected or is no longer valid."""
         for act in self.on_refuse:
             act(session, login, str(refusal))
         session.end(refusal.error, refusal.why)
@@ -258,14 +258,14 @@ class ClientHandshake:
 
 
 def bucket(rate: RateLimit | None) -> Bucket | None:
-    """A full bucket of this size; None when there is no limit."""
+    """A full bucket for this limit; None without a limit."""
     if rate is None:
         return None
     return Bucket(rate.msgs_per_second, rate.bytes_per_second, rate.burst_ns / SECOND)
 
 
 def pace(session: NatsSession, account: Account, identity: Identity) -> None:
-    """Let the limits of the account, which its sessions share, and of the user hold."""
+    """Apply the rate limits of the account (shared by its sessions) and of the user."""
     own = bucket(identity.rate)
     both = [one for one in (account.bucket, own) if one is not None]
     if both or session.rated:

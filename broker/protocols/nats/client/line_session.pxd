@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""One connection that speaks lines of NATS: the base of clients' sessions and of leaf links."""
+"""One connection with the line protocol of NATS: the base of client and leaf sessions."""
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
@@ -20,12 +20,12 @@ cdef class LineSession(Session):
     cdef NatsFrontend frontend
     cdef readonly object link           # net.conn.Conn, from opened to closed
     cdef OutBuf out
-    cdef subs_t subs                    # what the peer subscribes to
+    cdef subs_t subs                    # subscriptions of the peer
     cdef scan_t state
     cdef const char *input_end          # of the input being fed
-    cdef const match_t *memo            # the last answer of the router; good while
-    cdef uint64_t memo_changes          # ... Router.changes is this
-    cdef uint8_t memo_apart             # is no connection in it twice? 1 yes, 2 no, 0 unknown
+    cdef const match_t *memo            # last result of the router; valid while
+    cdef uint64_t memo_changes          # ... Router.changes has this value
+    cdef uint8_t memo_apart             # each connection only once in it: 1 yes, 2 no, 0 unknown
     cdef uint8_t memo_denied            # the peer may not publish to the memo's subject
     cdef uint64_t stamp                 # see NatsFrontend.stamp
     cdef readonly uint64_t client_id
@@ -34,35 +34,35 @@ cdef class LineSession(Session):
     cdef readonly int64_t stop_ns       # wall clock; 0 while open
     cdef readonly int64_t active_ns     # monotonic: last message, SUB or UNSUB, of either side
     cdef readonly int64_t rtt_ns        # 0 = not known
-    cdef int64_t ping_due_ns            # when the next PING is due; 0 = never
-    cdef int64_t pinged_ns              # when the peer last sent PING
-    cdef int64_t rtt_start_ns           # when the last PING went out; 0 = never
-    cdef int64_t stall_due_ns           # input is paused until then; 0 = it is not
-    cdef int64_t handshake_due_ns       # the peer's next step is due then; 0 = it has the time
-    cdef int64_t expires_due_ns         # the login ends then; 0 = never
+    cdef int64_t ping_due_ns            # due time of the next PING; 0 = never
+    cdef int64_t pinged_ns              # time of the peer's last PING
+    cdef int64_t rtt_start_ns           # time of the last PING sent; 0 = never
+    cdef int64_t stall_due_ns           # input is paused until then; 0 = not paused
+    cdef int64_t handshake_due_ns       # deadline of the peer's next step; 0 = none
+    cdef int64_t expires_due_ns         # end of the login; 0 = never
     cdef int64_t subs_max               # -1 = no limit
     cdef readonly uint32_t pings_out    # unanswered
-    cdef uint32_t sweep                 # where the removal of a gone session's subs stands
+    cdef uint32_t sweep                 # progress of removing a closed session's subs
     cdef bint gone
-    cdef bint unknown                   # no login has come yet
-    cdef readonly bint waiting          # a login is being checked: no input meanwhile
-    cdef readonly bint ponged           # has had a PONG after CONNECT: may be sent INFO
-    cdef readonly bint rated            # pay() is called after each read
-    cdef Session slow                   # input is paused because of this one, or None
+    cdef bint unknown                   # no login was received yet
+    cdef readonly bint waiting          # a login is being checked: input is paused
+    cdef readonly bint ponged           # a PONG was sent after CONNECT: INFO is allowed
+    cdef readonly bint rated            # whether pay() is called after each read
+    cdef Session slow                   # the session that input is paused for, or None
     cdef Router router                  # of the account
-    cdef Replies replies                # where the peer may answer, or None
+    cdef Replies replies                # subjects where the peer may answer, or None
     cdef readonly Account account       # None until it is known
     cdef readonly object options        # ClientOptions of the peer's CONNECT, or None
     cdef readonly object identity       # authenticator.Identity, or None
     cdef readonly str kind              # STANDARD, LEAFNODE ...
-    cdef readonly object host           # of the peer; '' = not known
+    cdef readonly object host           # of the peer; '' = unknown
     cdef readonly int port
     cdef readonly object tls_peer       # authenticator.TlsPeer, or None
     cdef readonly object tls_handshake  # TlsHandshake from accept until TLS has begun, or None
     cdef readonly bytes nonce           # of INFO, or None
     cdef readonly str closed_because    # NATS_CLOSED_*, or None while open
 
-    # What a subclass must do. Those of one operation are called by `walk`.
+    # Methods that a subclass must implement. `walk` calls those for single operations.
     cdef size_t scan_input(self, const char *data, size_t n, op_t *ops, uint32_t *count) noexcept
     cdef int publish(self, op_t *op) except -1
     cdef int publish_to(self, op_t *op, bint mapped) except -1  # the subject is the final one
@@ -71,40 +71,40 @@ cdef class LineSession(Session):
     cdef int connect(self, op_t *op) except -1
     cdef int info(self, op_t *op) except -1
     cdef int peer_error(self, op_t *op) except -1
-    cdef int trace(self, op_t *op) except -1            # only while there is a tracer
-    # Take the messages of a run; `limit` is the end of the input that they stand in.
+    cdef int trace(self, op_t *op) except -1            # only with a tracer
+    # Take the messages of a run; `limit` is the end of the input that contains them.
     cdef void deliver_run(self, sub_t *sub, const record_t *rec, const op_t *op,
                           const char *limit) noexcept
-    # Take a message under a subject that may differ from rec's and lives no longer than this
-    # call. `router`: the one that hands it out.
+    # Take a message with this subject, which may differ from rec's and is valid only during the
+    # call. `router`: the one that delivers it.
     cdef int deliver_as(self, sub_t *sub, const record_t *rec, const char *subject, size_t n,
                         Router router) noexcept
-    cdef void left(self) noexcept                       # the connection is gone
+    cdef void left(self) noexcept                       # the connection has closed
     cdef void late(self) noexcept                       # handshake_due_ns has passed
     cdef void work(self) noexcept                       # at the end of a turn, while open
-    cdef void count_slow(self) noexcept                 # it is dropped: the peer reads too slowly
+    cdef void count_slow(self) noexcept                 # the peer reads too slowly: dropped
 
-    # What a subclass may do in another way.
-    cdef int not_connect(self) except -1        # the first byte of all is not one of CONNECT
-    cdef int before_connect(self) except -1     # an operation comes before a login
-    cdef void lose(self, op_t *op) noexcept     # a mapping drops it
-    cdef void pay(self) noexcept                # for what was published since the last read
+    # Methods that a subclass may override.
+    cdef int not_connect(self) except -1        # the first byte is not that of CONNECT
+    cdef int before_connect(self) except -1     # an operation arrives before the login
+    cdef void lose(self, op_t *op) noexcept     # a mapping drops the message
+    cdef void pay(self) noexcept                # charge for messages since the last read
     cdef void say(self, const char *line, size_t n) noexcept
     cdef void put_lines(self, bytes lines) noexcept
     cdef void remove_sub(self, sub_t *sub) noexcept
-    cdef bint is_lively(self, int64_t now_ns) noexcept  # a PING would say nothing new
-    cdef bint has_deadline(self) noexcept       # is output that does not drain an error?
+    cdef bint is_lively(self, int64_t now_ns) noexcept  # a PING is unnecessary
+    cdef bint has_deadline(self) noexcept       # whether output that does not drain is an error
     cdef int64_t stall_time(self) noexcept      # how long input is paused, in ns
     cdef void stall_over(self, int64_t now_ns) noexcept
     cdef str reason_lost(self)                  # NATS_CLOSED_* when the connection breaks
     cdef str reason_silent(self)                # NATS_CLOSED_* after an error without a text
 
-    # What a subclass uses.
+    # Methods for subclasses.
     cdef int walk(self, op_t *ops, uint32_t count) except -1
     cdef int publish_mapped(self, op_t *op, Mapper mapper) except -1
     cdef int publish_run(self, op_t *op, record_t *rec, const match_t *m, void *skip) except -1
     cdef bint apart(self, const match_t *m) noexcept
-    cdef sub_t *sub_of(self, const char *sid, size_t n) noexcept    # NULL when there is none
+    cdef sub_t *sub_of(self, const char *sid, size_t n) noexcept    # NULL if unknown
     cdef sub_t *add_sub(self, const op_t *op, const char *sid, size_t sid_len, uint32_t hash,
                         uint16_t weight=*) except NULL
     cdef bint drop_any(self) noexcept
@@ -116,13 +116,13 @@ cdef class LineSession(Session):
 
 
 cdef inline bint recalls(LineSession s, const char *subject, size_t n) noexcept:
-    """Is the memo the answer for this subject, and still true?"""
+    """Whether the memo is for this subject and still valid."""
     return s.memo_changes == s.router.changes and s.memo != NULL and s.memo.subject_len == n and (
         memcmp(s.memo.subject, subject, n) == 0)
 
 
 cdef inline void remember(LineSession s, const match_t *m) noexcept:
-    """Make this the memo; memo_denied is the subclass's to say."""
+    """Store a match as the memo; the subclass sets memo_denied."""
     s.memo = m
     s.memo_changes = s.router.changes
     s.memo_apart = 0

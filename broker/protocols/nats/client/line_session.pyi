@@ -1,4 +1,4 @@
-"""One connection that speaks lines of NATS: the base of clients' sessions and of leaf links."""
+"""One connection with the line protocol of NATS: the base of client and leaf sessions."""
 
 from typing import Any
 

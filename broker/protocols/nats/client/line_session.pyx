@@ -1,15 +1,15 @@
 # cython: language_level=3
-"""Sessions that speak lines of NATS, for every kind of peer: life, input, output, time.
+"""Sessions with the line protocol of NATS, for every peer: life cycle, input, output, timers.
 
     feed -> scan_input -> walk -> publish -> publish_mapped -> publish_to -> publish_run
                                                             -> deliver_run of each session
                                -> subscribe, unsubscribe, connect, info, peer_error
 
-A run is a row of messages with the same control line. Each subscriber takes all of a run before
-the next subscriber does: its head is written once, and no peer can see a difference as long as no
-connection stands in the match twice.
+A run is a sequence of messages with the same control line. Each subscriber takes all of a run
+before the next subscriber does. This writes its head only once, and peers cannot see a difference
+as long as each connection is only once in the match.
 
-Subclasses are the sessions of clients and the links of leaf nodes: the .pxd says what they do.
+Subclasses are the sessions of clients and of leaf nodes; the .pxd lists their methods.
 """
 import base64
 import os
@@ -70,18 +70,18 @@ cdef class LineSession(Session):
             self.host, self.port = link.peer[:2]
 
     def start_tls(self, handshake):
-        """Let `handshake` (tls.TlsHandshake) decide what comes next, until `finish_tls`."""
+        """Pass all input to `handshake` (tls.TlsHandshake) until `finish_tls`."""
         self.tls_handshake = handshake
         handshake.opened()
 
     def finish_tls(self, peer):
-        """The handshake is over, or was not asked for; `peer`: TlsPeer, or None on a plain link."""
+        """The handshake is over or was skipped; `peer`: TlsPeer, None without TLS."""
         self.tls_handshake = None
         if peer is not None:
             self.tls_peer = peer
 
     def make_nonce(self):
-        """The random text that a login signs: one for each connection."""
+        """Create the random text that a login must sign, one for each connection."""
         if not self.nonce:
             self.nonce = base64.urlsafe_b64encode(
                 os.urandom(limits.NATS_NONCE_BYTES)).rstrip(b'=')
@@ -115,18 +115,18 @@ cdef class LineSession(Session):
         return space == <void *>self.router
 
     def wait(self):
-        """Take no more input: the peer's login is being checked."""
+        """Pause input while the peer's login is being checked."""
         self.waiting = True
         self.link.pause()
 
     def go(self):
-        """The login has been checked."""
+        """Resume input after the login has been checked."""
         self.waiting = False
         if self.link is not None and not self.stall_due_ns:
             self.link.resume()
 
     cdef void run(self) noexcept:
-        """Do what could not be done while messages were on their way."""
+        """Do work that had to wait until no message was being delivered."""
         cdef uint32_t left = self.frontend.teardown_max
         if not self.gone:
             self.work()
@@ -135,13 +135,13 @@ cdef class LineSession(Session):
             if not self.drop_any():
                 return
             left -= 1
-        self.frontend.turn.add(PHASE_STORE, self)   # a million must not stop the loop
+        self.frontend.turn.add(PHASE_STORE, self)   # in parts: a million would block the loop
 
     cdef void work(self) noexcept:
         pass
 
     def end(self, error, str why, **parts):
-        """Send the error, if any, and close when it is written; `why` is for monitoring."""
+        """Send the error, if any, and close after it is written; `why` is for monitoring."""
         if self.closing:
             return
         self.closed_because = why
@@ -151,18 +151,18 @@ cdef class LineSession(Session):
             self.link.close()
 
     def closing_down(self):
-        """The server stops."""
+        """Close because the server stops."""
         if self.closed_because is None:
             self.closed_because = errors.NATS_CLOSED_SHUTDOWN
 
     def kick(self):
-        """Close it, as an operator asked."""
+        """Close at an operator's request."""
         self.end(None, errors.NATS_CLOSED_KICKED)
 
     # --- lines for the peer
 
     def send_error(self, error, **parts):
-        """Put an error into the output; `parts` are the names in its text, as they came."""
+        """Put an error into the output; `parts` fill the names in its text unchanged."""
         quoted = {name: go_quote(text) for name, text in parts.items()}
         self.put_lines(errors.nats_line(error, **quoted))
 
@@ -178,7 +178,7 @@ cdef class LineSession(Session):
             self.drop_slow(errors.NATS_CLOSED_PENDING)
 
     def drop_slow(self, str why):
-        """The peer reads too slowly: close at once, without an error."""
+        """Close at once, without an error, because the peer reads too slowly."""
         if self.closing:
             return
         self.closed_because = why
@@ -283,7 +283,7 @@ cdef class LineSession(Session):
         return 0
 
     def refuse(self, int code):
-        """The peer broke the protocol."""
+        """Handle a protocol violation by the peer."""
         if code == SCAN_UNKNOWN:
             self.end(errors.NATS_UNKNOWN_OPERATION, errors.NATS_CLOSED_PROTOCOL)
         elif code == SCAN_CONTROL_LINE:
@@ -302,7 +302,7 @@ cdef class LineSession(Session):
         return 0
 
     cdef int publish_mapped(self, op_t *op, Mapper mapper) except -1:
-        """To where the mappings of the account send it, message by message if chance decides."""
+        """Publish to the mapped subject; one message at a time if the mapping is random."""
         cdef op_t part = op[0]
         cdef uint32_t left = op.count
         cdef size_t mapped_len = 0
@@ -332,7 +332,7 @@ cdef class LineSession(Session):
         pass
 
     cdef int publish_run(self, op_t *op, record_t *rec, const match_t *m, void *skip) except -1:
-        """All messages of a run to one plain subscription after the other; right if `apart`."""
+        """Deliver a run to one plain subscription after the other; correct only if `apart`."""
         cdef Router router = self.router
         cdef uint32_t i, k, before = router.late_size
         cdef sub_t *sub
@@ -353,7 +353,7 @@ cdef class LineSession(Session):
         return 0
 
     cdef bint apart(self, const match_t *m) noexcept:
-        """Is every connection of the match in it only once? Remembered as long as the match."""
+        """Whether each connection is only once in the match; cached with the match."""
         if self.memo_apart == 0:
             self.memo_apart = 1 if all_apart(self.frontend, m) else 2
         return self.memo_apart == 1
@@ -384,7 +384,7 @@ cdef class LineSession(Session):
 
     cdef sub_t *add_sub(self, const op_t *op, const char *sid, size_t sid_len, uint32_t hash,
                         uint16_t weight=0) except NULL:
-        """`weight`: 0, or how many members of a group on another server it stands for."""
+        """`weight`: 0, or the number of a group's members on another server."""
         cdef sub_t *sub = self.router.add(
             self, op.subject, op.subject_len, op.reply, op.reply_len, sid, sid_len)
         sub.hash = hash
@@ -406,7 +406,7 @@ cdef class LineSession(Session):
         self.router.remove(sub)
 
     cdef bint drop_any(self) noexcept:
-        """Remove one subscription; False when there is none."""
+        """Remove one subscription; False if none is left."""
         cdef sub_t *sub = subs_any(&self.subs, &self.sweep)
         if sub == NULL:
             return False
@@ -414,7 +414,7 @@ cdef class LineSession(Session):
         return True
 
     def list_subs(self, uint64_t most=UINT64_MAX):
-        """(subject, queue, sid, delivered, max) of each subscription, or of so many."""
+        """(subject, queue, sid, delivered, max) of each subscription, up to `most`."""
         cdef uint32_t i
         cdef sub_t *sub
         found = []
@@ -441,7 +441,7 @@ cdef class LineSession(Session):
     # --- time
 
     cdef void set_timer(self) noexcept:
-        """Arm the one timer for what comes first."""
+        """Arm the single timer for the earliest deadline."""
         cdef int64_t due = sooner(self.ping_due_ns, self.stall_due_ns)
         due = sooner(sooner(due, self.handshake_due_ns), self.expires_due_ns)
         if self.out.blocked and self.has_deadline():
@@ -506,7 +506,7 @@ cdef class LineSession(Session):
         self.wake_waiters()
 
     cdef void stall(self) noexcept:
-        """What was read just now went to a session that has much to send: pause a little."""
+        """Pause input briefly, because its messages went to a session with much pending output."""
         cdef Session slow = <Session>self.frontend.stalled
         self.frontend.stalled = NULL
         if slow is self or slow.closing or self.closing or self.stall_due_ns:
@@ -524,7 +524,7 @@ cdef class LineSession(Session):
         self.go_on()
 
     cdef void rest(self, int64_t wait_ns) noexcept:
-        """Take no input for a while."""
+        """Pause input for this time."""
         self.stall_due_ns = self.frontend.turn.now_ns + wait_ns
         self.link.pause()
         self.set_timer()
@@ -538,7 +538,7 @@ cdef class LineSession(Session):
             session.go_on()
 
     def go_on(self):
-        """Read again after a pause."""
+        """Resume reading after a pause."""
         if self.stall_due_ns == 0:
             return
         self.stall_due_ns = 0
@@ -552,7 +552,7 @@ cdef inline bint is_line_session(void *sink) noexcept:
 
 
 cdef bint all_apart(NatsFrontend frontend, const match_t *m) noexcept:
-    """Is every connection of the match in it only once?"""
+    """Whether each connection is only once in the match."""
     cdef uint32_t i, foreign = 0
     cdef uint64_t *stamp
     frontend.stamp += 1

@@ -1,7 +1,7 @@
-"""What the log says of clients: connections, rejected logins, and why connections were closed.
+"""Log lines about clients: connections, rejected logins, reasons of closed connections.
 
-The words are nats-server's: client.go closeConnection, authViolation, maxPayloadViolation. What
-clients may not do is logged by trace.Violations, which also limits how often.
+The wording is nats-server's: client.go closeConnection, authViolation, maxPayloadViolation.
+trace.Violations logs violations of permissions, and limits how often.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.nats")
 
-# Reasons of a close that operators should see.
+# Reasons of closed connections that operators should see.
 _CLOSED: Final[dict[str, tuple[int, str]]] = {
     errors.NATS_CLOSED_PARSE: (logging.ERROR, "Client parser ERROR"),
     errors.NATS_CLOSED_PROTOCOL: (logging.ERROR, "Client parser ERROR"),
@@ -48,10 +48,10 @@ _CLOSED: Final[dict[str, tuple[int, str]]] = {
 
 
 class ClientLog:
-    """Written by one server."""
+    """Writes the log lines of one server."""
 
     def __init__(self, handshake: ClientHandshake, settings: Callable[[], Settings]) -> None:
-        """`settings`: those that hold now."""
+        """`settings`: returns the current ones."""
         self._settings = settings
         self._violations = handshake.violations
         handshake.on_open.append(self.opened)
@@ -59,12 +59,12 @@ class ClientLog:
         handshake.on_leave.append(self.left)
 
     def opened(self, session: NatsSession) -> None:
-        """A connection was made."""
+        """Log a new connection."""
         if log.isEnabledFor(logging.DEBUG):
             log.debug("%s - Client connection created", who(session))
 
     def refused(self, session: NatsSession, login: Login, reason: str) -> None:
-        """A login is rejected. A name without a password may be a token."""
+        """Log a rejected login. A name without a password is hidden, because it may be a token."""
         options, name = login.options, who(session)
         if reason == errors.NATS_ACCOUNT_CONNECTIONS.text:
             log.error("%s - %s", name, reason)
@@ -78,7 +78,7 @@ class ClientLog:
         log.debug("%s - %s", name, reason)
 
     def left(self, session: NatsSession) -> None:
-        """A connection is gone."""
+        """Log the end of a connection."""
         level, text = _CLOSED.get(session.closed_because or "", (logging.NOTSET, ""))
         if text:
             now = self._settings()

@@ -1,4 +1,4 @@
-"""What one user may do, asked by subject."""
+"""The permissions of one user by subject."""
 
 from collections.abc import Iterable
 from typing import final

@@ -1,9 +1,9 @@
 # cython: language_level=3
 """Permissions as four sets of patterns, each a small Router.
 
-A subscription is looked up as if it were a literal subject: `s.*` admits `s.>`. One that reaches
-into what is denied is taken, and what is denied is filtered when it is delivered, however the two
-lie to each other: the original filters only what lies within the subscription as a whole. Source:
+A subscription is looked up as if it were a literal subject: `s.*` permits `s.>`. A subscription
+that overlaps denied subjects is accepted, and their messages are filtered at delivery. This covers
+every overlap; the original filters only denied patterns wholly within the subscription. Source:
 nats-server client.go canSubscribe, pubAllowedFullCheck.
 """
 from functools import lru_cache
@@ -24,7 +24,7 @@ cdef class Patterns(Sink):
             self.router.add(self, subject, <size_t>len(subject), queue, <size_t>len(queue), b'', 0)
 
     cdef bint has(self, const char *subject, size_t n) except -1:
-        """Does a pattern without a queue match?"""
+        """Whether a pattern without a queue matches."""
         return self.router.match(subject, n).plain != 0
 
     cdef int groups(self, const char *subject, size_t n, const char *queue,
@@ -45,7 +45,7 @@ cdef class Patterns(Sink):
 
 
 def is_within(bytes subject, bytes pattern):
-    """Does everything that `subject` (it may have wildcards) stands for match the pattern?"""
+    """Whether every match of `subject`, which may have wildcards, matches the pattern."""
     tokens, parts = subject.split(b'.'), pattern.split(b'.')
     for i, part in enumerate(parts):
         if part == b'>' and i == len(parts) - 1:
@@ -58,7 +58,7 @@ def is_within(bytes subject, bytes pattern):
 
 
 def overlap(bytes one, bytes other):
-    """Does some subject match both patterns?"""
+    """Whether a subject exists that matches both patterns."""
     first, second = one.split(b'.'), other.split(b'.')
     for a, b in zip(first, second):
         if a == b'>' or b == b'>':
@@ -78,10 +78,10 @@ cdef class Permit:
             self.responses_max = permissions.responses.max_msgs
             self.responses_expire_ns = permissions.responses.expires_ns
             if allow is None:
-                allow = ()      # who may answer may publish nothing else unless it is said
+                allow = ()      # a responder may publish nothing else unless it is configured
         self.publish_allow = None if allow is None else Patterns(allow)
         self.publish_deny = Patterns(publish.deny) if publish.deny else None
-        # an empty list allows nothing to be published, but everything to be subscribed to
+        # an empty list allows no publishing, but all subscriptions
         self.subscribe_allow = Patterns(subscribe.allow) if subscribe.allow else None
         self.subscribe_deny = Patterns(subscribe.deny) if subscribe.deny else None
         plain = [rule for rule in subscribe.deny if not rule.queue]
@@ -95,7 +95,7 @@ cdef class Permit:
 
     cdef int may_subscribe(self, const char *subject, size_t n, const char *queue,
                            size_t queue_len) except -1:
-        """PERMIT_*; an empty queue name stands for none."""
+        """PERMIT_* for a subscription; an empty queue name means no queue."""
         cdef int listed
         cdef bint allowed = True
         if self.subscribe_allow is not None:
@@ -118,7 +118,7 @@ cdef class Permit:
         return PERMIT_YES
 
     def publish(self, bytes subject):
-        """Whether it may be published to."""
+        """Whether publishing to this subject is allowed."""
         return self.may_publish(subject, <size_t>len(subject))
 
     def subscribe(self, bytes subject, bytes queue=b''):
@@ -132,5 +132,5 @@ def _permit_for(permissions):
 
 
 def permit_for(permissions):
-    """The Permit of these permissions, None for everything; equal ones share it."""
+    """The Permit for these permissions, shared by equal ones; None if all is allowed."""
     return None if permissions is None else _permit_for(permissions)

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Token buckets: how fast a user or an account may publish."""
+"""Token buckets: the publish rate limits of users and accounts."""
 from libc.stdint cimport int64_t, uint64_t
 
 
@@ -9,5 +9,5 @@ cdef class Bucket:
     cdef double msgs_most, octets_most              # when full
     cdef int64_t filled_ns                          # when tokens were last added; 0 = never
 
-    # Pay for what was published; for how many ns nothing more may be.
+    # Charge published messages; returns for how many ns no more may be published.
     cdef int64_t take(self, int64_t now_ns, uint64_t msgs, uint64_t octets) noexcept

@@ -1,4 +1,4 @@
-"""Token buckets: how fast a user or an account may publish."""
+"""Token buckets: the publish rate limits of users and accounts."""
 
 from typing import final
 

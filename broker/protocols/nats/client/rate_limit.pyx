@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""A bucket may be overdrawn: what was read at once is taken at once, and paid for by waiting.
+"""Token buckets that may be overdrawn: messages of one read are accepted, then the session waits.
 
-So a publisher is never refused, only read from later; what it sends meanwhile waits in its own
-socket. Sessions that share a bucket each wait until the debt of all of them is paid.
+So a publisher is never refused, only read later; its messages wait in its own socket meanwhile.
+Sessions that share a bucket each wait until the debt of all of them is paid.
 """
 from libc.stdint cimport int64_t, uint64_t
 
@@ -12,7 +12,7 @@ cdef enum:
 
 cdef class Bucket:
     def __init__(self, double msgs_per_s=0, double bytes_per_s=0, double burst_s=1):
-        """Limits per second, 0 = none; `burst_s`: for how many seconds unused tokens are kept."""
+        """Limits per second, 0 = none; `burst_s`: how many seconds of unused tokens are kept."""
         self.msgs_per_s = msgs_per_s
         self.bytes_per_s = bytes_per_s
         self.msgs = self.msgs_most = msgs_per_s * burst_s

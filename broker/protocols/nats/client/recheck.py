@@ -1,4 +1,4 @@
-"""After a reload: every open connection is checked again, a few at a time."""
+"""Checks every open connection again after a reload, a few at a time."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ log = logging.getLogger("broker.nats")
 
 
 class Recheck:
-    """One round through all sessions of a server."""
+    """One pass over all sessions of a server."""
 
     def __init__(self, handshake: ClientHandshake) -> None:
         self.handshake = handshake
 
     async def run(self, sessions: Iterable[NatsSession] | None = None) -> None:
-        """Returns when each session has its rights of now, or is closed. None: all there are."""
+        """Returns when each session has its current rights or is closed. None: all sessions."""
         later: list[tuple[NatsSession, Awaitable[Identity]]] = []
         for at, session in enumerate(
             list(self.handshake.frontend.sessions if sessions is None else sessions)
         ):
             if at % limits.NATS_RECHECK_BATCH == limits.NATS_RECHECK_BATCH - 1:
-                await asyncio.sleep(0)  # messages go on meanwhile
+                await asyncio.sleep(0)  # let messages flow meanwhile
             answer = self._look(session)
             if answer is not None:
                 later.append((session, answer))
-        for session, waiting in later:  # passwords that have to be compared with another hash
+        for session, waiting in later:  # passwords to compare with a changed hash
             try:
                 self._apply(session, await waiting)
             except Refused as refusal:
@@ -50,7 +50,7 @@ class Recheck:
         if not self._pinned(session):
             session.end(None, errors.NATS_CLOSED_TLS)
             return None
-        if session.identity is None:  # it has said nothing yet
+        if session.identity is None:  # it has not logged in yet
             if self.handshake.authenticator.asks(session.kind) and not session.waiting:
                 session.expect_login(self.handshake.login_timeout_ns)
             return None
@@ -87,7 +87,7 @@ class Recheck:
         pace(session, account, identity)
 
     def _cut(self, session: NatsSession, refusal: Refused) -> None:
-        """Close a connection whose login does not hold any more."""
+        """Close a connection whose login is no longer valid."""
         if session.link is None:
             return
         if refusal.error is errors.NATS_AUTHORIZATION and not refusal.silent:
@@ -96,7 +96,7 @@ class Recheck:
             session.end(None if refusal.silent else refusal.error, refusal.why)
 
     def _too_many(self) -> None:
-        """Close some if fewer may be connected now."""
+        """Close connections above a lowered limit."""
         most = self.handshake.frontend.connections_max
         sessions = self.handshake.frontend.sessions
         if not most or len(sessions) <= most:

@@ -1,10 +1,10 @@
 # cython: language_level=3
-"""Subjects that a responder may publish to because it was asked: allow_responses."""
+"""Reply subjects that a responder may publish to after a request: allow_responses."""
 from libc.stdint cimport int64_t
 
 
 cdef class Replies:
-    cdef dict kept              # subject -> [when it was asked, how often it has answered]
+    cdef dict kept              # subject -> [time of the request, number of answers]
     cdef int64_t answers_max    # per reply subject; <= 0 = no limit
     cdef int64_t expire_ns      # <= 0 = never
 

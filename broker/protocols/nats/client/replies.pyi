@@ -1,4 +1,4 @@
-"""Subjects that a responder may publish to because it was asked: allow_responses."""
+"""Reply subjects that a responder may publish to after a request: allow_responses."""
 
 from typing import final
 

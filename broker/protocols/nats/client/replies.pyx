@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Reply subjects of what was delivered to one connection; the oldest makes room.
+"""Reply subjects of messages delivered to one connection; at the limit, the oldest is dropped.
 
 Source: nats-server client.go deliverMsg, pubAllowedFullCheck.
 """
@@ -17,7 +17,7 @@ cdef class Replies:
         self.expire_ns = expire_ns
 
     cdef int note(self, bytes subject, int64_t now_ns) except -1:
-        """It was asked to answer there."""
+        """Remember the reply subject of a request."""
         self.kept.pop(subject, None)
         if len(self.kept) >= limits.NATS_REPLIES_MAX:
             self.kept.pop(next(iter(self.kept)))
@@ -25,7 +25,7 @@ cdef class Replies:
         return 0
 
     cdef bint take(self, bytes subject, int64_t now_ns) except -1:
-        """May it answer there, once more?"""
+        """Whether one more answer to this subject is allowed; counts it."""
         entry = self.kept.get(subject)
         if entry is None:
             return False

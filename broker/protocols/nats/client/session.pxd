@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""One connection of a NATS client."""
+"""The session of one NATS client."""
 from libc.stdint cimport uint64_t
 
 from broker.routing.trie cimport match_t, sub_t
@@ -11,12 +11,12 @@ from broker.protocols.nats.wire.wire cimport op_t
 
 cdef class NatsSession(LineSession):
     cdef bint verbose, pedantic, echo, no_responders
-    cdef readonly Permit permit         # None: everything is allowed
-    cdef Patterns filter                # what must not be delivered, or None
+    cdef readonly Permit permit         # None: all is allowed
+    cdef Patterns filter                # subjects that must not be delivered, or None
     cdef readonly object extra          # listener.Visitor of the WebSocket listener, or None
-    cdef tuple buckets                  # Buckets that pace it
-    cdef uint64_t paid_msgs, paid_bytes     # of in_msgs and in_bytes
-    cdef readonly uint64_t dropped      # messages it had no room for, if those are dropped
+    cdef tuple buckets                  # Buckets that limit its publish rate
+    cdef uint64_t paid_msgs, paid_bytes     # parts of in_msgs and in_bytes already charged
+    cdef readonly uint64_t dropped      # messages dropped because its queue was full
 
     cdef const match_t *find(self, const char *subject, size_t n) except NULL
     cdef bint is_plain(self, op_t *op) noexcept

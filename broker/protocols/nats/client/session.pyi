@@ -1,4 +1,4 @@
-"""One connection of a NATS client."""
+"""The session of one NATS client."""
 
 from typing import Any, Protocol, final
 

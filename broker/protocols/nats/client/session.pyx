@@ -1,11 +1,11 @@
 # cython: language_level=3
-"""NATS sessions of clients: logins, publishing, subscriptions, and what is delivered to them.
+"""Sessions of NATS clients: logins, publishing, subscriptions and deliveries.
 
     CONNECT -> handshake.connect -> (a login, perhaps later) -> bind
     PUB -> publish -> publish_to -> find -> publish_each -> Router.route -> deliver of each sink
                                          -> publish_run  -> deliver_run of each session
 
-Until `bind` a session belongs to no account and no operation but CONNECT is done.
+Before `bind`, a session has no account, and only CONNECT is handled.
 """
 cimport cython
 import logging
@@ -48,7 +48,7 @@ cdef enum:
 @cython.final
 cdef class NatsSession(LineSession):
     def __init__(self, NatsFrontend frontend, str kind='STANDARD', extra=None):
-        """`extra`: listener.Visitor of a connection that came by WebSocket; None: any other."""
+        """`extra`: listener.Visitor of a WebSocket connection; None for TCP."""
         super().__init__(frontend)
         self.verbose = self.pedantic = self.echo = True
         self.kind = kind
@@ -77,7 +77,7 @@ cdef class NatsSession(LineSession):
         self.pass_handshake(lambda: self.tls_handshake.secured(cause))
 
     def pass_handshake(self, step):
-        """One step of TLS; an internal error in it drops the connection."""
+        """Do one step of TLS; an internal error closes the connection."""
         try:
             step()
         except Exception as problem:
@@ -102,10 +102,10 @@ cdef class NatsSession(LineSession):
         frontend.handshake.left(self)
 
     def bind(self, Account account, identity, Permit permit):
-        """Belong to an account from here on, with these rights."""
+        """Bind the session to an account with these rights."""
         if self.account is not None and self.account is not account:
             self.account.leave(self)
-            self.remove_retired()       # else they are removed now and once more later
+            self.remove_retired()       # else they would be removed twice
             while self.drop_any():
                 pass
         if self.account is not account:
@@ -132,14 +132,14 @@ cdef class NatsSession(LineSession):
         return self.permit.may_subscribe(subject, n, NULL, 0) == PERMIT_YES
 
     def pace(self, tuple buckets):
-        """These say how fast it may publish."""
+        """Set the buckets that limit the publish rate."""
         self.buckets = buckets
         self.rated = bool(buckets)
         self.paid_msgs = self.in_msgs
         self.paid_bytes = self.in_bytes
 
     def limit(self, identity):
-        """The smallest of the server's, the account's and the user's limits holds."""
+        """Apply the smallest of the server's, the account's and the user's limits."""
         cdef NatsFrontend frontend = self.frontend
         sizes = [n for n in (frontend.payload_max, self.account.payload_max, identity.payload_max)
                  if n >= 0]
@@ -154,21 +154,21 @@ cdef class NatsSession(LineSession):
         self.set_timer()
 
     def expect_login(self, int64_t timeout_ns):
-        """Nothing is done for this client before it is known who it is; 0 = it has the time."""
+        """Require a login within this time before any other operation; 0 = no deadline."""
         self.unknown = True
         self.ping_due_ns = self.frontend.turn.now_ns + self.frontend.ping_interval_ns
         self.handshake_due_ns = self.frontend.turn.now_ns + timeout_ns if timeout_ns else 0
         self.set_timer()
 
     def take(self, options):
-        """What a CONNECT, the first or a later one, asked for."""
+        """Apply the options of a CONNECT, the first or a later one."""
         cdef NatsFrontend frontend = self.frontend
         cdef uint64_t jitter = <uint64_t>frontend.first_ping_ns // frontend.first_ping_jitter
         if self.rtt_ns == 0:
             self.rtt_ns = max(1, frontend.turn.wall_ns - self.start_ns)
         self.ping_due_ns = (
             frontend.turn.now_ns + frontend.first_ping_ns + random.randrange(jitter + 1))
-        self.handshake_due_ns = 0     # who is asked about it may take longer
+        self.handshake_due_ns = 0     # an authentication service may take longer
         self.options = options
         self.echo = options.echo
         self.verbose = options.verbose
@@ -195,7 +195,7 @@ cdef class NatsSession(LineSession):
             self.drop_slow(errors.NATS_CLOSED_PENDING)
 
     def ok(self):
-        """Say +OK if that is wanted."""
+        """Send +OK if the client is verbose."""
         if self.verbose:
             self.say(OK, OK_LEN)
 
@@ -232,7 +232,7 @@ cdef class NatsSession(LineSession):
         return errors.NATS_CLOSED_PARSE
 
     cdef int trace(self, op_t *op) except -1:
-        """Show the operator what came in; of a run each message."""
+        """Pass input to the tracer; each message of a run separately."""
         cdef const char *data = op.data
         cdef uint32_t _n
         words = (op.subject[:op.subject_len], op.reply[:op.reply_len], op.text[:op.text_len])
@@ -244,7 +244,7 @@ cdef class NatsSession(LineSession):
     # --- publishing
 
     cdef const match_t *find(self, const char *subject, size_t n) except NULL:
-        """Who wants it; what only depends on the subject is worked out once for many messages."""
+        """The match for a subject; all that depends on the subject alone is computed once."""
         if recalls(self, subject, n):
             return self.memo
         remember(self, self.router.match(subject, n))
@@ -257,7 +257,7 @@ cdef class NatsSession(LineSession):
         return self.publish_mapped(op, self.account.mapper)
 
     cdef void lose(self, op_t *op) noexcept:
-        """It counts as published, and no subscriber gets it."""
+        """Count a message as published without delivering it."""
         cdef uint32_t _k
         self.in_msgs += op.count
         self.in_bytes += <uint64_t>op.total_len * op.count
@@ -286,13 +286,13 @@ cdef class NatsSession(LineSession):
         return self.publish_each(op, &rec, m, skip)
 
     cdef inline bint is_plain(self, op_t *op) noexcept:
-        """It is valid as it stands, and needs no check of permissions."""
+        """Whether the subject is valid and needs no check of permissions."""
         return not (self.verbose or self.pedantic or self.memo_denied or op.reply_len
                     or op.subject[0] == c'_')
 
     cdef int publish_each(self, op_t *op, record_t *rec, const match_t *m,
                           void *skip) except -1:
-        """One message after the other, with everything that may be said of each."""
+        """Publish one message after the other, each with its own errors and +OK."""
         cdef Router router = self.router
         cdef uint32_t k
         cdef bint plain = self.is_plain(op)
@@ -309,7 +309,7 @@ cdef class NatsSession(LineSession):
         return 0
 
     cdef inline bint allowed(self, op_t *op) except -1:
-        """Say what must be said before a message goes out; False when it must not."""
+        """Send +OK and errors before a message is routed; False if it must not be."""
         if self.pedantic and subject_shape(op.subject, op.subject_len):
             self.send_error(errors.NATS_PUBLISH_SUBJECT)
         if reserved_subject(op.subject, op.subject_len) or (
@@ -326,7 +326,7 @@ cdef class NatsSession(LineSession):
         return True
 
     cdef int no_one(self, op_t *op) except -1:
-        """No subscriber took a request: answer the requester, if it subscribes to the reply."""
+        """Answer a request without subscribers, if the requester subscribes to the reply."""
         cdef const match_t *m = self.router.match(op.reply, op.reply_len)
         cdef uint32_t i
         cdef sub_t *sub
@@ -346,7 +346,7 @@ cdef class NatsSession(LineSession):
         return 0
 
     cdef void pay(self) noexcept:
-        """Charge what was published since the last read to the rate limiters."""
+        """Charge the messages published since the last read to the rate limiters."""
         cdef uint64_t msgs = self.in_msgs - self.paid_msgs, octets = self.in_bytes - self.paid_bytes
         cdef int64_t wait = 0
         cdef Bucket bucket
@@ -407,7 +407,7 @@ cdef class NatsSession(LineSession):
             cut = rec.headers_len
         body = rec.total_len - cut + 2
         while left:
-            # the first one with its head; the others copy the head from there
+            # write the head of the first message; the others copy it
             room = head_bytes(rec, sub.sid_len) + body + TW_SLACK
             if self.out.len + room > self.out.cap:
                 each = min(left, self.frontend.run_bytes // room + 1)
@@ -433,7 +433,7 @@ cdef class NatsSession(LineSession):
             left -= n + 1
 
     cdef void no_room(self, uint64_t messages) noexcept:
-        """What is queued has reached its limit."""
+        """Handle a queue that has reached its limit."""
         if self.frontend.slow_policy == SLOW_DROP:
             self.dropped += messages
             self.frontend.dropped += messages
@@ -446,7 +446,7 @@ cdef class NatsSession(LineSession):
         self.active_ns = self.frontend.turn.now_ns
         sub.delivered += messages
         if sub.max and sub.delivered >= sub.max:
-            # it goes when no message is on its way any more
+            # removed after no message is being delivered
             subs_retire(&self.subs, sub)
             self.frontend.turn.add(PHASE_STORE, self)
         if self.out.full_bytes > self.frontend.stall_bytes:
@@ -459,7 +459,7 @@ cdef class NatsSession(LineSession):
         self.replies.note(rec.reply[:rec.reply_len], self.frontend.turn.now_ns)
 
     cdef bint may_answer(self, bytes subject) except -1:
-        """May it publish there because it was asked?"""
+        """Whether the client may publish there in answer to a request."""
         return self.replies is not None and self.replies.take(subject, self.frontend.turn.now_ns)
 
     # --- subscriptions
@@ -506,7 +506,7 @@ cdef class NatsSession(LineSession):
         return 0
 
     cdef int deny(self, op_t *op) except -1:
-        """A subscription that is not permitted."""
+        """Refuse a subscription that is not permitted."""
         subject, queue = op.subject[:op.subject_len], op.reply[:op.reply_len] if op.code else b''
         self.frontend.handshake.violations.subscribe(self, subject, queue, op.text[:op.text_len])
         if op.code:
@@ -534,7 +534,7 @@ cdef class NatsSession(LineSession):
             sub = subs_unretire(&self.subs)
 
     def prune(self):
-        """Remove the subscriptions that are not permitted any more, and say so."""
+        """Remove subscriptions that are no longer permitted, and report them to the client."""
         cdef int permitted
         self.filter = None
         if self.permit is None:

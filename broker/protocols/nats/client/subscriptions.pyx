@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Linear probing with the gap closed on removal, so a table never fills with marks."""
+"""A hash table with linear probing; removals close the gap, so it never fills with tombstones."""
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcmp
@@ -84,7 +84,7 @@ cdef void subs_drop(subs_t *t, sub_t *sub) noexcept nogil:
 
 
 cdef sub_t *subs_any(subs_t *t, uint32_t *cursor) noexcept nogil:
-    """Some subscription at or after *cursor, which moves along: for taking all out one by one."""
+    """Some subscription at or after *cursor, which advances: to remove all one by one."""
     cdef uint32_t i
     if t.size == 0:
         return NULL
@@ -96,7 +96,7 @@ cdef sub_t *subs_any(subs_t *t, uint32_t *cursor) noexcept nogil:
 
 
 cdef void subs_retire(subs_t *t, sub_t *sub) noexcept nogil:
-    """It takes no more messages, and waits to be removed."""
+    """Mark a subscription that takes no more messages for removal."""
     cdef sub_t **grown
     cdef uint32_t cap
     sub.retired = 1
@@ -104,7 +104,7 @@ cdef void subs_retire(subs_t *t, sub_t *sub) noexcept nogil:
         cap = max(4, 2 * t.retired_cap)
         grown = <sub_t **>realloc(t.retired, cap * sizeof(void *))
         if grown == NULL:
-            return      # then it goes with the connection
+            return      # no memory: removed with the connection
         t.retired = grown
         t.retired_cap = cap
     t.retired[t.retired_size] = sub
@@ -112,7 +112,7 @@ cdef void subs_retire(subs_t *t, sub_t *sub) noexcept nogil:
 
 
 cdef sub_t *subs_unretire(subs_t *t) noexcept nogil:
-    """One of those that wait, no longer in the list; drop it before anything else is retired."""
+    """Take one retired subscription off the list; drop it before another is retired."""
     if t.retired_size == 0:
         free(t.retired)
         t.retired = NULL

@@ -1,6 +1,6 @@
 """The block `accounts` of a configuration, and mappings.
 
-What accounts want of each other is looked at by conf_exchange, when all of them are known.
+`exchange` checks imports and exports between accounts after all accounts are read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _RESPONSES: Final = {
 
 @dataclass(slots=True)
 class Placed:
-    """An account and where it, its exports and its imports stand."""
+    """An account with the positions of its name, exports and imports."""
 
     account: Account
     place: Value
@@ -64,7 +64,7 @@ def accounts(value: Value, mistakes: Mistakes, logins: Logins) -> list[Placed]:
     found = []
     for name, entry in value.it.items():
         if entry.used:
-            continue  # only a variable
+            continue  # a variable, not an account
         if name == GLOBAL_ACCOUNT:
             mistakes.add(entry, f'"{name}" is a reserved name')
         block = Block(entry, mistakes, f"account {name}")
@@ -182,7 +182,7 @@ def _export(block: Block) -> Export | None:
 
 
 def _latency(block: Block, value: Value | None) -> tuple[str, int]:
-    """Where measurements go, and of how many requests; -1 when their headers decide."""
+    """The subject for measurements and the sampling in percent; -1 if headers decide."""
     if value is None:
         return "", 0
     if isinstance(value.it, str):
@@ -266,7 +266,7 @@ def _unique_services(imports: list[Import], places: list[Value], mistakes: Mista
 
 
 def mappings(block: Block) -> tuple[Mapping, ...]:
-    """Each subject's destinations."""
+    """The mappings of an account: destinations for each subject."""
     inner = block.block("mappings", "maps")
     if inner is None or not isinstance(inner.value.it, dict):
         return ()

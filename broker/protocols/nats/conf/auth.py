@@ -1,4 +1,4 @@
-"""Blocks of a configuration about who may log in and what that one may do."""
+"""Blocks of a configuration with logins and permissions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONNECTION_TYPES: Final = frozenset(
 
 
 class Logins:
-    """Users and nkeys seen so far, each with its place: none may be there twice."""
+    """The users and nkeys read so far with their positions, to detect duplicates."""
 
     def __init__(self, mistakes: Mistakes) -> None:
         self.mistakes = mistakes
@@ -48,7 +48,7 @@ class Logins:
 
 
 def permissions(block: Block) -> Permissions:
-    """What may be published and subscribed to."""
+    """Permissions to publish and subscribe."""
     publish = _rules(block, "publish", "pub", "import", queues=False)
     subscribe = _rules(block, "subscribe", "sub", "export", queues=True)
     responses = _responses(block)
@@ -59,7 +59,7 @@ def permissions(block: Block) -> Permissions:
 
 
 def optional_permissions(block: Block, *names: str) -> Permissions | None:
-    """The same if such a block is there."""
+    """The permissions in such a block; None if it is missing."""
     found = block.block(*names)
     if found is None or not isinstance(found.value.it, dict):
         return None
@@ -81,7 +81,7 @@ def _rules(block: Block, *names: str, queues: bool) -> Rules:
 
 
 def subject_rules(block: Block, *names: str, queues: bool) -> tuple[SubjectRule, ...] | None:
-    """Subjects, each perhaps with a queue group; None when there are none, which means all."""
+    """Subjects with an optional queue group; None if the list is empty, which allows all."""
     entry = block.peek(*names)
     found = []
     for text, value in block.each_text(*names):
@@ -120,7 +120,7 @@ def _responses(block: Block) -> ResponseRule | None:
 
 
 def users(block: Block, logins: Logins, even_empty: bool = False) -> tuple[User, ...]:
-    """The array of users of an account or of the server; where even an empty one counts."""
+    """The array of users of an account or of the server; `even_empty`: an empty one counts."""
     entry = block.peek("users")
     found = []
     for one in block.blocks("users", what="a user"):
@@ -170,7 +170,7 @@ def _connection_types(block: Block) -> frozenset[str] | None:
 
 
 def rate_limits(block: Block) -> RateLimit | None:
-    """How much may be published; our own addition."""
+    """Publish rate limits: an extension of Twinwire."""
     inner = block.block("rate_limits")
     if inner is None:
         return None
@@ -187,7 +187,7 @@ def rate_limits(block: Block) -> RateLimit | None:
 
 
 def authorization(block: Block, logins: Logins) -> Authorization:
-    """Of the server; users of accounts have been read before."""
+    """The server's block `authorization`; users of accounts were read before it."""
     result = Authorization(
         user=block.text("user", "username"),
         password=block.text("password", "pass"),
@@ -211,7 +211,7 @@ def authorization(block: Block, logins: Logins) -> Authorization:
 
 
 def simple(block: Block) -> Authorization:
-    """Of a listener: one user or a token."""
+    """The block of a listener: one user or a token."""
     result = Authorization(
         user=block.text("user", "username"),
         password=block.text("password", "pass"),

@@ -1,6 +1,6 @@
-"""What is right by itself in a configuration and wrong together; looked at when all of it is read.
+"""Conflicts between valid parts of a configuration, checked after all of it is read.
 
-Most of it nats-server finds only when it starts (validateOptions), without a place.
+nats-server finds most of them only at its start (validateOptions), without a position.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from broker.protocols.nats.settings import Settings
 
 @dataclass(slots=True)
 class Read:
-    """All that was read, with the places of what is looked at again."""
+    """The complete configuration, with positions for error messages."""
 
     settings: Settings
     mistakes: Mistakes
-    places: dict[str, Value]  # of the top level's entries, by their names
+    places: dict[str, Value]  # of top-level entries by name
     accounts: list[Placed]
     leafs: Leafs
-    websocket: dict[str, Value]  # of its entries
+    websocket: dict[str, Value]  # its entries by name
 
 
 def check(read: Read) -> None:
-    """Adds what is wrong."""
+    """Add all conflicts to the mistakes."""
     found = _Conflicts(read)
     found.sizes()
     found.monitoring()
@@ -58,7 +58,7 @@ class _Conflicts:
         self.accounts = {account.name for account in settings.accounts} | {GLOBAL_ACCOUNT}
 
     def wrong(self, reason: str, *names: str) -> None:
-        """At the first of these entries that is there."""
+        """Add a mistake at the first of these entries that is present."""
         for name in names:
             if name in self.places:
                 self.mistakes.add(self.places[name], reason)

@@ -1,7 +1,7 @@
-"""What accounts export and import, checked against each other once all of them are known.
+"""Checks the exports and imports between accounts, after all accounts are read.
 
-Imports are taken up one after the other in the order of the file; one that leads, over those before
-it, back to its own account is refused. Source: nats-server accounts.go.
+Imports are applied one after the other in the order of the file. An import is refused if it leads,
+through those before it, back to its own account. Source: nats-server accounts.go.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from broker.protocols.nats.conf.fields import Mistakes
     from broker.protocols.nats.settings import Export, Import
 
-# What was taken up, by importing account: the exporting account, and the subjects there and here.
+# Accepted imports by importing account: exporting account, its subject, local subject.
 Taken = dict[str, list[tuple[str, str, str]]]
 
 
 def check(accounts: list[Placed], mistakes: Mistakes, system: bool) -> None:
-    """Adds what is wrong; `system`: whether there is a system account."""
+    """Add all mistakes; `system`: whether a system account exists."""
     _Check(accounts, mistakes).run(system)
 
 
@@ -85,19 +85,19 @@ class _Check:
     # --- imports
 
     def taken(self, name: str, one: Import) -> str:
-        """Takes up an import; else the reason against it."""
+        """Accept an import; returns the reason if it is refused."""
         if one.account not in self.accounts:
             return f'there is no account "{one.account}"'
         return self.taken_service(name, one) if one.service else self.taken_stream(name, one)
 
     def approved(self, name: str, one: Import) -> bool:
-        """Whether the other account lets this one have it."""
+        """Whether the exporting account allows this import."""
         exports = [
             e for e in self.accounts[one.account].account.exports if e.service == one.service
         ]
         same = [e for e in exports if e.subject == one.subject]
         if same:
-            # Given twice, it is for the accounts of both.
+            # Two exports of one subject allow the accounts of both.
             private = [e for e in same if e.accounts or e.token_position]
             names = {n for e in private for n in e.accounts or ()}
             return not private or (not private[-1].token_position and name in names)
@@ -155,7 +155,7 @@ class _Check:
     # --- cycles
 
     def leads_back(self, home: str, account: str, subject: str, taken: Taken) -> bool:
-        """Whether what `account` has under this subject comes, by its imports, from `home`."""
+        """Whether imports of `account` lead this subject back to `home`."""
         seen: set[tuple[str, str]] = set()
         waiting = [(account, subject)]
         while waiting:
@@ -178,7 +178,7 @@ class _Check:
 
 
 def _wrong_way(source: str, destination: str) -> str:
-    """Why subjects cannot be turned into others, and back; empty if they can."""
+    """Why a transform or its inverse is invalid; empty if both are valid."""
     try:
         compile_tokens(source, destination, strict=True)
     except MappingError as problem:

@@ -1,7 +1,7 @@
 """Reading a block of a configuration: each key once, by any of its names, checked for its type.
 
-Mistakes are gathered, so that all of them can be reported at once. A key that no reader has asked
-for when the block is done is unknown, unless some $variable stands for it.
+Mistakes are collected, so that all of them can be reported at once. A key that no reader has
+requested at the end of the block is unknown, unless a $variable refers to it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OWNERS: Final = {
 _INT64: Final = (1 << 63) - 1
 INT32: Final = (1 << 31) - 1
 _DURATION_MAX: Final = 256  # characters
-PORT_ANY: Final = -1  # the system picks one
+PORT_ANY: Final = -1  # the system chooses one
 _PORT: Final = re.compile(r"[+-]?[0-9]{1,9}")
 
 
@@ -40,12 +40,12 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def kind_of(it: object) -> str:
-    """What a user calls this type of value."""
+    """The user's term for this type of value."""
     return _KINDS.get(type(it), "a date")
 
 
 def go_duration(text: str) -> int:
-    """Nanoseconds of "1m30s"; ValueError."""
+    """The nanoseconds in "1m30s"; ValueError."""
     rest = text.removeprefix("-") if text.startswith("-") else text.removeprefix("+")
     if rest == "0":
         return 0
@@ -63,7 +63,7 @@ def go_duration(text: str) -> int:
 
 
 class Mistakes:
-    """What is wrong, and what is only doubtful, in the order of reading."""
+    """Errors and warnings of a configuration, in the order of reading."""
 
     def __init__(self, *, tolerant: bool = False) -> None:
         """`tolerant`: unknown keys are only noted."""
@@ -72,22 +72,22 @@ class Mistakes:
         self.tolerant = tolerant
 
     def add(self, value: Value, reason: str) -> None:
-        """An error at the place of this value."""
+        """Add an error at the position of this value."""
         self.errors.append(value.error(reason))
 
     def warn(self, value: Value, reason: str) -> None:
-        """What works, and should be written in another way."""
+        """Add a warning: the value works, but should be written in another way."""
         self.warnings.append(value.error(reason))
 
     def unknown(self, value: Value, key: str) -> None:
-        """A key that no reader has asked for."""
+        """Add an error, or a note if tolerant, for an unknown key."""
         if self.tolerant:
             self.note(value, f'"{key}" is not known here, and left out')
         else:
             self.add(value, f'unknown field "{key}"')
 
     def note(self, value: Value, reason: str) -> None:
-        """What has no effect here."""
+        """Add a note: the value has no effect here."""
         self.warnings.append(ConfNote(value.file, value.line, value.column, reason))
 
 
@@ -95,12 +95,12 @@ class Block:
     """One map of the configuration."""
 
     def __init__(self, value: Value, mistakes: Mistakes, what: str) -> None:
-        """`what`: how the map is spoken of."""
+        """`what`: the map's name in messages."""
         self.value = value
         self.mistakes = mistakes
         self.what = what
-        self.all: dict[str, Value] = {}  # by their names in lower case
-        self.left: dict[str, str] = {}  # keys not asked for yet: that name, and as written
+        self.all: dict[str, Value] = {}  # by lower-case name
+        self.left: dict[str, str] = {}  # keys not requested yet: lower-case name -> as written
         if isinstance(value.it, dict):
             self.all = {key.lower(): entry for key, entry in value.it.items()}
             self.left = {key.lower(): key for key in value.it}
@@ -108,34 +108,34 @@ class Block:
             mistakes.add(value, f"{what}: expected a map, got {kind_of(value.it)}")
 
     def take(self, *names: str) -> Value | None:
-        """The entry with one of these names, the last of them if there are several."""
+        """The entry with one of these names, the last one of several; marks them as read."""
         for name in names:
             self.left.pop(name, None)
         return self.peek(*names)
 
     def peek(self, *names: str) -> Value | None:
-        """The same, without asking for it."""
+        """The entry with one of these names, without marking it as read."""
         found = [self.all[name] for name in names if name in self.all]
         return found[-1] if found else None
 
     def has(self, *names: str) -> bool:
-        """Whether one of these is given."""
+        """Whether an entry with one of these names exists."""
         return self.peek(*names) is not None
 
     def done(self, variables: bool = True) -> None:
-        """Whatever is left is unknown; `variables`: unless some $variable stands for it."""
+        """Report unread keys as unknown; `variables`: except those that a $variable refers to."""
         for key, entry in self.rest():
             if not (entry.used and variables):
                 self.mistakes.unknown(entry, key)
 
     def rest(self) -> list[tuple[str, Value]]:
-        """The keys that were not asked for; from here on they count as asked for."""
+        """The unread keys with their values; marks them as read."""
         found = [(written, self.all[key]) for key, written in self.left.items()]
         self.left.clear()
         return found
 
     def wrong(self, reason: str, *names: str) -> None:
-        """A mistake of the entry with one of these names, or else of the block."""
+        """Add a mistake at the entry with one of these names, or else at the block."""
         self.mistakes.add(self.peek(*names) or self.value, reason)
 
     # --- values
@@ -178,7 +178,7 @@ class Block:
         return int(found)
 
     def port(self, *names: str) -> int | None:
-        """Port to listen on: -1 for any, 0 as if it was not given."""
+        """A port to listen on: -1 for any; 0 is the same as absent."""
         if not self.has(*names):
             return None
         return self.number(*names, low=PORT_ANY, high=PORT_MAX)
@@ -186,10 +186,10 @@ class Block:
     def duration(
         self, *names: str, default: int, seconds: str = "warn", never: bool = False
     ) -> int:
-        """A string with units, in nanoseconds; 0 stands for the default.
+        """A string with units, in nanoseconds; 0 means the default.
 
-        `seconds`: whether a plain number of them is taken: "no", "warn" (it is doubtful), "yes",
-        "fraction" (and it may have one). `never`: a negative one has that meaning, and is -1.
+        `seconds`: whether a plain number of seconds is valid: "no", "warn" (valid with a warning),
+        "yes", "fraction" (may have one). `never`: a negative duration means never, and is -1.
         """
         entry = self.take(*names)
         if entry is None:
@@ -226,7 +226,7 @@ class Block:
         return tuple(text for text, _ in self.each_text(*names, only_array=only_array))
 
     def each_text(self, *names: str, only_array: bool = False) -> Iterator[tuple[str, Value]]:
-        """Strings with their places."""
+        """Strings with their positions."""
         entry = self.take(*names)
         if entry is not None:
             yield from self.texts_of(entry, names[0], only_array=only_array)
@@ -234,7 +234,7 @@ class Block:
     def texts_of(
         self, entry: Value, name: str, only_array: bool = False
     ) -> Iterator[tuple[str, Value]]:
-        """Strings of an entry that was taken."""
+        """The strings of an entry that `take` returned."""
         if only_array and not isinstance(entry.it, list):
             self.mistakes.add(entry, f"{name}: expected an array, got {kind_of(entry.it)}")
             return
@@ -245,7 +245,7 @@ class Block:
                 self.mistakes.add(one, f"{name}: expected a string, got {kind_of(one.it)}")
 
     def listen(self, *names: str) -> tuple[str, int] | None:
-        """HOST:PORT or a port; None when it is not given or wrong."""
+        """HOST:PORT or a port; None if it is absent or invalid."""
         entry = self.take(*names)
         if entry is None:
             return None
@@ -266,12 +266,12 @@ class Block:
         return host.strip("[]"), int(port)
 
     def block(self, *names: str, what: str = "") -> Block | None:
-        """A map inside of this one."""
+        """A map inside this one."""
         entry = self.take(*names)
         return None if entry is None else Block(entry, self.mistakes, what or names[0])
 
     def items(self, *names: str) -> list[Value]:
-        """Entries of an array."""
+        """The entries of an array."""
         entry = self.take(*names)
         if entry is None:
             return []
@@ -281,7 +281,7 @@ class Block:
         return []
 
     def blocks(self, *names: str, what: str) -> list[Block]:
-        """An array of maps; what is not a map is reported and left out."""
+        """An array of maps; other values are reported and left out."""
         found = [Block(one, self.mistakes, what) for one in self.items(*names)]
         return [block for block in found if isinstance(block.value.it, dict)]
 

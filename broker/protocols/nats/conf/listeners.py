@@ -1,4 +1,4 @@
-"""Blocks of a configuration: the listeners for browsers and leaf nodes, and the remotes to join."""
+"""Blocks of a configuration: WebSocket listener, leaf node listener, and remotes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
 def listener(block: Block, default_host: str = _ANY_HOST) -> Address | None:
-    """Where to listen, by `listen` or by `host` and `port`; None: nowhere. Port 0 is any."""
+    """The address from `listen`, or from `host` and `port`; None if absent. Port 0 means any."""
     listen = block.listen("listen")
     host, port = listen or ("", 0)
     named = block.text("host", "net")
@@ -54,7 +54,7 @@ def listener(block: Block, default_host: str = _ANY_HOST) -> Address | None:
 
 
 def websocket(block: Block) -> tuple[Websocket | None, dict[str, Value]]:
-    """The listener if it is one, and the places of what is to be checked further."""
+    """The WebSocket listener, if configured, and the positions of values checked later."""
     places = {
         key: found
         for key in ("no_auth_user", "jwt_cookie", "authorization", "authentication")
@@ -95,7 +95,7 @@ def websocket(block: Block) -> tuple[Websocket | None, dict[str, Value]]:
 
 
 class Leafs:
-    """The block `leafnodes`, and the accounts it names, each with its place."""
+    """The block `leafnodes`, and the accounts in it with their positions."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = environment
@@ -130,7 +130,7 @@ class Leafs:
         return result
 
     def authorization(self, block: Block) -> tuple[Authorization | None, str, str]:
-        """The users that may join, the account of the single user or nkey, and the nkey."""
+        """The users that may join, the account of the single user or nkey, and that nkey."""
         inner = block.block("authorization")
         if inner is None or not isinstance(inner.value.it, dict):
             return None, "", ""
@@ -172,7 +172,7 @@ class Leafs:
         return tuple(found.values())
 
     def remote(self, block: Block) -> Remote:
-        """A server we join."""
+        """A remote: a server that this one joins."""
         before = len(block.mistakes.errors)
         account_place = block.peek("account", "local") or block.value
         account = block.text("account", "local", default=GLOBAL_ACCOUNT) or GLOBAL_ACCOUNT
@@ -208,7 +208,7 @@ class Leafs:
         return result
 
     def expanded(self, block: Block, *names: str) -> str:
-        """A path in which ~ and $NAME are replaced."""
+        """A path with ~ and $NAME replaced."""
         text = block.text(*names)
         text = _VARIABLE.sub(lambda m: self.environment.get(m[1] or m[2], ""), text)
         if text.startswith("~"):
@@ -227,7 +227,7 @@ def _urls(block: Block) -> tuple[str, ...]:
         if url in found:
             block.mistakes.warn(value, "url: is there twice")
         elif not _is_url(url) or not urlsplit(url).hostname:
-            # It is not shown: a password may be in it.
+            # The URL is not shown, because it may contain a password.
             block.mistakes.add(value, "url: expected one like nats-leaf://HOST:PORT")
         else:
             found[url] = value
@@ -239,7 +239,7 @@ def _urls(block: Block) -> tuple[str, ...]:
 
 
 def _is_user_seed(text: str) -> bool:
-    """Whether it is the secret key of a user."""
+    """Whether the text is the secret key of a user."""
     try:
         return nkeys.KeyPair.from_seed(text).kind == nkeys.USER
     except ValueError:
@@ -260,7 +260,7 @@ def _denied(block: Block, *names: str) -> tuple[str, ...]:
 
 
 def _compression(block: Block) -> None:
-    """Links are not compressed here; what is asked for has to be something, though."""
+    """Check `compression`, which has no effect here but must be valid."""
     entry = block.take("compression")
     if entry is None:
         return

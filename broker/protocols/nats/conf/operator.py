@@ -1,4 +1,4 @@
-"""Operator mode in a configuration: who is trusted, where the tokens of accounts come from."""
+"""Operator mode in a configuration: trusted operators, and the resolver of account tokens."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _URL: Final = re.compile(r'URL(?:\(\s*"?([^\s"]*)"?\s*\))?', re.IGNORECASE)
 
 
 class OperatorMode:
-    """What stands at the top level about it."""
+    """The top-level keys of operator mode."""
 
     def __init__(self, root: Block) -> None:
         self.mistakes: Mistakes = root.mistakes
-        self.place = root.peek(*_OPERATORS)  # of the operators, if they are given
+        self.place = root.peek(*_OPERATORS)  # of the operators, if present
         self.operators: list[tokens.Token] = []
         for text, value in root.each_text(*_OPERATORS):
             self.operator(text, value)
@@ -59,13 +59,13 @@ class OperatorMode:
 
     @property
     def used(self) -> bool:
-        """Whether any of it is."""
+        """Whether operator mode is configured."""
         return self.place is not None or bool(self.resolver.trusted_keys)
 
-    # --- whom we trust
+    # --- trusted operators
 
     def operator(self, text: str, value: Value) -> None:
-        """A file with a token, or the token."""
+        """Read an operator: a token, or a file with one."""
         token = text
         try:
             token = Path(text).read_text("ascii")
@@ -94,7 +94,7 @@ class OperatorMode:
         return tuple(found)
 
     def system_account(self, configured: str, place: Value | None) -> str:
-        """As configured, or as the first operator says."""
+        """The configured system account, or that of the first operator."""
         said: list[str] = [token.body.system_account for token in self.operators]
         if configured and any(said) and configured not in said:
             assert place is not None
@@ -109,7 +109,7 @@ class OperatorMode:
     # --- resolvers
 
     def of_operator(self) -> Resolver | None:
-        """The account server that the only operator's token names."""
+        """The account server named by the token of the single operator."""
         if len(self.operators) != 1:
             return None
         url: str = self.operators[0].body.account_server_url
@@ -199,7 +199,7 @@ class OperatorMode:
 
 
 def _wrong_folder(directory: str) -> str:
-    """It need not be there yet."""
+    """Why the folder cannot be used; it need not exist yet."""
     if not directory or "\0" in directory:
         return "dir is missing"
     path = Path(directory)

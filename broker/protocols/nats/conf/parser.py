@@ -1,11 +1,11 @@
-"""The configuration language of nats-server: text into nested values, each with its place.
+"""The configuration language of nats-server: parses text to nested values with positions.
 
     key: value      key = value      key value      key { ... }
 
 An entry ends with a new line, a comma or a semicolon. Values are strings (bare, quoted, or a block
 in parentheses), numbers with units, booleans, dates, arrays, maps and $variables, which are looked
-up in the maps around them, then in the environment. `include FILE` takes in another file. Of keys
-given twice the last counts. Source: nats-server conf/lex.go and parse.go.
+up in the enclosing maps, then in the environment. `include FILE` inserts another file. Of duplicate
+keys the last one wins. Source: nats-server conf/lex.go and parse.go.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["ConfError", "Map", "Value", "parse_file", "parse_text"]
 
 _SEPARATORS: Final = "=:"
-# What may follow a number; anything else makes it the beginning of a string.
+# Characters that may follow a number; any other one makes it the beginning of a string.
 _AFTER_NUMBER: Final = NEW_LINE + BLANKS + "},;"
 _BARE: Final = re.compile(r"[^\r\n \t;,\]}'\\]*")
 _BARE_KEY: Final = re.compile(r"[^\s=:]*")
@@ -48,7 +48,7 @@ _DIGITS_MAX: Final = 64
 
 
 def parse_file(path: Path, environment: Mapping[str, str], above: tuple[Path, ...] = ()) -> Map:
-    """Values of a file; ConfError when it is wrong or cannot be read. `above`: what includes it."""
+    """Parse a file; ConfError if it is invalid or unreadable. `above`: the including files."""
     try:
         text = path.read_bytes().decode("utf-8", "surrogateescape")
     except OSError as error:
@@ -57,12 +57,12 @@ def parse_file(path: Path, environment: Mapping[str, str], above: tuple[Path, ..
 
 
 def parse_text(text: str, environment: Mapping[str, str], file: str = "") -> Map:
-    """Values of a text; what it includes is looked for beside `file`."""
+    """Parse a text; its includes are relative to `file`."""
     return _Parser(text, file, environment, ()).whole()
 
 
 class _Parser(Source):
-    """One file."""
+    """The parser of one file."""
 
     def __init__(
         self, text: str, file: str, environment: Mapping[str, str], above: tuple[Path, ...]
@@ -76,7 +76,7 @@ class _Parser(Source):
     # --- entries
 
     def whole(self) -> Map:
-        """The top level, of which any part may stand in braces as JSON has it."""
+        """Parse the top level; parts of it may be in braces, as in JSON."""
         braces = 0
         while True:
             self.skip_space()
@@ -94,7 +94,7 @@ class _Parser(Source):
                 return self.maps[0]
             else:
                 self.entry()
-                # Outside of braces a stray one ends an entry like a new line.
+                # Outside of braces, a stray closing brace ends an entry like a new line.
                 self.end_of_entry(",;" if braces else ",;}", "}" if braces else "")
 
     def after_brace(self, braces: int) -> None:
@@ -103,7 +103,7 @@ class _Parser(Source):
             self.pos += 1
 
     def entry(self) -> None:
-        """A key and its value, or an include."""
+        """Parse a key and its value, or an include."""
         start = self.pos
         if self.peek() in _SEPARATORS:
             raise self.wrong(f"key expected, found {self.shown()}")
@@ -132,7 +132,7 @@ class _Parser(Source):
         self.maps[-1][key] = value
 
     def end_of_entry(self, ends: str, close: str) -> None:
-        """Past what ends an entry; `close` is left for the caller."""
+        """Skip the end of an entry; `close` is left for the caller."""
         self.skip_blanks()
         if self.at_comment():
             self.skip_comment()
@@ -181,7 +181,7 @@ class _Parser(Source):
     # --- values
 
     def read(self) -> Any:
-        """One value: plain, or a Value when a variable stands for it."""
+        """Parse one value: plain, or a Value if a variable refers to it."""
         char = self.peek()
         read: Callable[[], Any] | None = {
             "[": self.array,
@@ -308,14 +308,14 @@ class _Parser(Source):
             return self.whole_number(match[1], (match[2] or "").lower(), start)
         if after == "." or (after == "-" and not match[2]):
             raise self.wrong("is not a number, an address or a date")
-        # Behind plain digits the character that made it a string belongs to it, whatever it is.
+        # After plain digits, the character that made it a string is always a part of it.
         return self.bare(match.end() + (0 if match[2] else 1))
 
     def whole_number(self, digits: str, unit: str, start: int) -> int:
         base = 1024 if unit[1:] in ("b", "i", "ib") else 1000
         if unit[1:] not in ("", "b", "i", "ib"):
             raise self.wrong(f"{unit} is not a unit", start)
-        # Longer than that is too much anyway, and more than int() may take.
+        # More digits are out of range anyway, and int() may refuse them.
         short = digits if len(digits) < _DIGITS_MAX else digits[:_DIGITS_MAX]
         number = int(short) * base ** _POWERS[unit[0]] if unit else int(short)
         if number not in _INT64 or short != digits:
@@ -361,7 +361,7 @@ class _Parser(Source):
 
 
 def _text(text: str) -> str:
-    """Bytes written as escapes become characters where they are UTF-8."""
+    """Convert bytes written as escapes to characters, if they are UTF-8."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
 
 

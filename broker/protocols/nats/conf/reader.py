@@ -1,11 +1,11 @@
-"""A nats-server configuration file, read into Settings.
+"""Reads a nats-server configuration file into Settings.
 
     settings, warnings = read_file(path, environment)
 
-All mistakes are reported at once, each with file, line and column, in their order: ConfErrors.
-Warnings do not keep a server from starting; those that are not a ConfNote make a check fail. Keys
-and what they may hold are those of nats-server 2.10.22, server/opts.go; the block `twinwire`, and
-`rate_limits` of accounts and users, are ours.
+All mistakes are reported at once, in their order, each with file, line and column: ConfErrors.
+Warnings do not prevent the start of a server; those that are not a ConfNote make a check fail. Keys
+and values are those of nats-server 2.10.22, server/opts.go; the block `twinwire`, and `rate_limits`
+of accounts and users, are extensions of Twinwire.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = [
 
 
 def read_file(path: Path, environment: Mapping[str, str]) -> tuple[Settings, list[ConfError]]:
-    """What a file says, and warnings; ConfErrors."""
+    """The settings in a file, and warnings; ConfErrors."""
     try:
         values = parse_file(path, environment)
     except ConfError as error:
@@ -61,7 +61,7 @@ def read_file(path: Path, environment: Mapping[str, str]) -> tuple[Settings, lis
 def read_text(
     text: str, environment: Mapping[str, str], file: str = ""
 ) -> tuple[Settings, list[ConfError]]:
-    """The same of a text, which stands for that file."""
+    """The settings in a text, which is read as the contents of that file."""
     try:
         values = parse_text(text, environment, file)
     except ConfError as error:
@@ -72,12 +72,12 @@ def read_text(
 def read_values(
     values: Map, file: str, environment: Mapping[str, str]
 ) -> tuple[Settings, list[ConfError]]:
-    """The same of values that others have keys in too: what is not known is noted and left out."""
+    """The settings in values that may also have foreign keys; those are noted and left out."""
     return _Reader(values, file, environment, tolerant=True).finish()
 
 
 class _Reader:
-    """The top level."""
+    """Reads the top level."""
 
     def __init__(
         self, values: Map, file: str, environment: Mapping[str, str], *, tolerant: bool = False
@@ -100,7 +100,7 @@ class _Reader:
         settings = replace(settings, cluster_name=unsupported.cluster_name(self.root))
         self.root.done()
         if self.mistakes.errors:
-            # What follows from a mistake is none of its own.
+            # Conflicts that only follow from a mistake are not reported.
             raise ConfErrors(self.in_order(self.mistakes.errors))
         conflicts.check(
             conflicts.Read(
@@ -123,7 +123,7 @@ class _Reader:
     # --- groups of keys
 
     def plain(self, default: Settings) -> Settings:
-        """Names, places of files, and what is logged."""
+        """Names, paths of files, and logging."""
         root = self.root
         host, port = root.listen("listen") or ("", 0)
         alone = root.port("port")
@@ -171,7 +171,7 @@ class _Reader:
         return tuple(dict.fromkeys(tag for tag in found if tag))
 
     def numbers(self, default: Settings) -> Settings:
-        """Limits and times; 0 stands for the default."""
+        """Limits and times; 0 means the default."""
         root = self.root
         pending = (
             self.at_most(limits.NATS_MAX_PENDING_MAX, "max_pending", refused=COUNT_MAX)
@@ -210,7 +210,7 @@ class _Reader:
         )
 
     def at_most(self, high: int, name: str, low: int = 0, refused: int = INT32) -> int:
-        """A number of bytes; more than the most has the effect of it."""
+        """A number of bytes; a larger number is treated as the maximum."""
         place = self.root.peek(name)
         found = self.root.number(name, low=low, high=refused)
         if found > high and place is not None:
@@ -224,7 +224,7 @@ class _Reader:
         return found
 
     def listeners(self, settings: Settings) -> Settings:
-        """TLS, and the listeners other than the clients' own."""
+        """TLS, and all listeners except that for clients."""
         root = self.root
         found, self.websocket_places = None, dict[str, Value]()
         inner = root.block("websocket", "ws")
@@ -268,7 +268,7 @@ class _Reader:
         )
 
     def ours(self, settings: Settings) -> Settings:
-        """The block that only this server knows."""
+        """The block `twinwire`, which nats-server does not have."""
         inner = self.root.block("twinwire")
         if inner is None:
             return settings

@@ -1,6 +1,6 @@
-"""The settings that [nats] and [monitor] give, with those of the file that they may name.
+"""The settings from [nats] and [monitor], and from the file that [nats] may name.
 
-A module of its own, because most brokers name no file, and its reader takes long to import.
+It is separate, because most brokers use no such file, and its reader is slow to import.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ log = logging.getLogger("broker.server_nats")
 
 
 def nats_settings(config: Sections) -> Settings:
-    """The settings of the NATS server; ConfErrors when its file is wrong.
+    """The settings of the NATS server; ConfErrors if its file is invalid.
 
-    A file says everything but where to listen: that is [nats] listen and [monitor] listen. A login
-    in [monitor] takes the place of the file's.
+    A file defines everything but addresses, which are [nats] listen and [monitor] listen. A login
+    in [monitor] replaces that of the file.
     """
     settings, monitor = config.section(Settings), config.section(MonitorConfig)
     if settings.config_file:

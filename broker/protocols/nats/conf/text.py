@@ -1,4 +1,4 @@
-"""The text of a configuration file: places in it, and values that know theirs."""
+"""The text of a configuration file: positions in it, and values with positions."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class ConfError(Exception):
 
 
 class ConfNote(ConfError):  # noqa: N818 - it is none
-    """What is read and then left out; unlike other warnings no reason to fail a check."""
+    """A note about an ignored value; unlike other warnings, it does not fail a check."""
 
 
 class ConfErrors(Exception):  # noqa: N818 - all of them
-    """All that is wrong with a configuration, a line each."""
+    """All mistakes of a configuration, one line each."""
 
     def __init__(self, errors: list[ConfError]) -> None:
         super().__init__("\n".join(map(str, errors)))
@@ -35,7 +35,7 @@ class ConfErrors(Exception):  # noqa: N818 - all of them
 
 @dataclass(slots=True)
 class Value:
-    """One value and where its key (in an array: itself) begins.
+    """One value with the position of its key (in an array: of the value).
 
     `it` is str, int, float, bool, datetime, list[Value] or Map.
     """
@@ -44,28 +44,28 @@ class Value:
     file: str
     line: int
     column: int
-    used: bool = field(default=False, compare=False)  # some $variable stands for it
+    used: bool = field(default=False, compare=False)  # a $variable refers to it
 
     def error(self, reason: str) -> ConfError:
-        """A mistake at this place."""
+        """A mistake at this position."""
         return ConfError(self.file, self.line, self.column, reason)
 
     def plain(self) -> Any:
-        """Without places."""
+        """The value without positions."""
         if isinstance(self.it, dict):
             return {key: value.plain() for key, value in self.it.items()}
         return [value.plain() for value in self.it] if isinstance(self.it, list) else self.it
 
 
 class Source:
-    """The text of one file and how far it is read; only forward."""
+    """The text of one file and the current position, which only moves forward."""
 
     def __init__(self, text: str, file: str) -> None:
         self.text = text
         self.file = file
         self.pos = 0
 
-    # --- places
+    # --- positions
 
     def place(self, pos: int) -> tuple[int, int]:
         start = self.text.rfind("\n", 0, pos) + 1
@@ -90,7 +90,7 @@ class Source:
             self.pos += 1
 
     def skip_space(self, comments: bool = True) -> None:
-        """Blanks, new lines, and comments."""
+        """Skip blanks, new lines, and comments."""
         while self.peek():
             if self.peek().isspace():
                 self.pos += 1

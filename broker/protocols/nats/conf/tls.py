@@ -1,4 +1,4 @@
-"""A `tls` block of a configuration; its files are opened, so that mistakes are reported early."""
+"""A `tls` block of a configuration; its files are opened, so that errors are reported early."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _VERSIONS: Final = ("1.0", "1.1", "1.2", "1.3")
 
 
 def tls(block: Block, server: bool) -> Tls | None:
-    """Of a listener of ours (which needs a certificate), or of connections we make."""
+    """A block for a listener (`server`), which needs a certificate, or for outgoing connections."""
     if not isinstance(block.value.it, dict):
         return None
     before = len(block.mistakes.errors)
@@ -60,7 +60,7 @@ def tls(block: Block, server: bool) -> Tls | None:
 
 
 def optional_tls(block: Block, *names: str, server: bool = True) -> Tls | None:
-    """The same if such a block is there."""
+    """The block, if present."""
     inner = block.block(*(names or ("tls",)))
     return None if inner is None else tls(inner, server)
 
@@ -96,7 +96,7 @@ def _certificates(block: Block) -> tuple[tuple[str, str], ...]:
 
 
 def _check_files(block: Block, found: Tls, server: bool) -> None:
-    """Certificates and keys must be there, readable, and belong together."""
+    """Check that certificates and keys exist, are readable, and belong together."""
     try:
         if found.ca_file:
             load_authorities(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), found.ca_file)

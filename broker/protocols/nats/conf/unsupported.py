@@ -1,7 +1,7 @@
-"""What nats-server has and this server has not: refused when a configuration asks for it.
+"""Features of nats-server that Twinwire lacks: refused if a configuration requires them.
 
-Blocks that ask for nothing are read and left out, so that a file for the original keeps working
-where nothing is lost by it.
+Blocks that do not require a missing feature are ignored, so that a file for nats-server keeps
+working where no function is lost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from broker.protocols.nats.conf.text import Value
 
 _LISTEN: Final = ("listen", "port")
-# Keys that ask for something, and those that only say how.
+# Keys without an effect on their own: they only modify a missing feature.
 _CLUSTER: Final = words(
     "host net authorization tls cluster_advertise advertise no_advertise connect_retries"
     " permissions pool_size accounts compression ping_interval ping_max"
@@ -42,7 +42,7 @@ _SWITCH: Final = {"enabled": True, "enable": True, "disabled": False, "disable":
 
 
 def cluster_name(root: Block) -> str:
-    """The name alone may be given: INFO shows it to servers that join as leaf nodes."""
+    """The name of a cluster, the only allowed key: INFO shows it to leaf nodes."""
     inner = root.block("cluster")
     if inner is None:
         return ""
@@ -56,7 +56,7 @@ def cluster_name(root: Block) -> str:
 
 
 def gateway(root: Block) -> None:
-    """Gateways are not available."""
+    """Refuse gateways."""
     inner = root.block("gateway")
     if inner is None:
         return
@@ -69,7 +69,7 @@ def gateway(root: Block) -> None:
 
 
 def mqtt(root: Block) -> None:
-    """MQTT is not available."""
+    """Refuse MQTT."""
     inner = root.block("mqtt")
     if inner is None:
         return
@@ -78,7 +78,7 @@ def mqtt(root: Block) -> None:
 
 
 def jetstream(root: Block) -> None:
-    """JetStream is not available."""
+    """Refuse JetStream."""
     entry = root.take("jetstream")
     if entry is None:
         return
@@ -95,7 +95,7 @@ def jetstream(root: Block) -> None:
 
 
 def account_jetstream(block: Block) -> None:
-    """JetStream of an account."""
+    """Refuse JetStream of an account."""
     entry = block.take("jetstream")
     if entry is None:
         return
@@ -112,7 +112,7 @@ def account_jetstream(block: Block) -> None:
 
 
 def profiling_and_ocsp(root: Block) -> None:
-    """What has no meaning here, and stapling, of which only the automatic kind may be asked for."""
+    """Keys without an effect here, and OCSP stapling, of which only mode auto is accepted."""
     for key in ("prof_port", "prof_block_rate"):
         _without_effect(root, root.number, key)
     ocsp = root.take("ocsp")

@@ -1,4 +1,4 @@
-"""Leaf nodes: links that are accepted and links that are dialled.
+"""Leaf nodes: accepted and dialled connections between servers.
 
 Start with `leafnodes`, then `session`. Imported by the server.
 """

@@ -1,4 +1,4 @@
-"""Errors of leaf node connections, as nats-server words them."""
+"""Errors of leaf node connections, in nats-server's wording."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker.base.errors import WireError
 
 NATS_LEAF_SUBSCRIPTION: Final = WireError("Invalid Subscription", False, "leafnode.go")
 NATS_LEAF_PORT: Final = WireError("attempted to connect to leaf node port", True, "errors.go")
-NATS_LEAF_WRONG_PORT: Final = "attempted to connect to wrong port"  # for the log: nothing is said
+NATS_LEAF_WRONG_PORT: Final = "attempted to connect to wrong port"  # for the log only
 NATS_LEAF_CLUSTER: Final = WireError("remote leafnode has same cluster name", True, "errors.go")
 NATS_LEAF_CLUSTER_BLANK: Final = WireError(
     "cluster name cannot contain spaces or new lines", True, "errors.go"
@@ -27,7 +27,7 @@ NATS_LEAF_LOOP: Final = WireError(
     True,
     "leafnode.go handleLeafNodeLoop",
 )
-NATS_LEAF_LOOP_WORDS: Final = "Loop detected"  # by which a peer knows it
+NATS_LEAF_LOOP_WORDS: Final = "Loop detected"  # the part by which a peer recognizes it
 NATS_LEAF_STALE: Final = WireError(
     "Stale Leaf Node Connection - Closing", True, "leafnode.go leafNodeResumeConnectProcess"
 )

@@ -1,6 +1,6 @@
-"""How two servers become hub and leaf, and what the links of one server share.
+"""The handshake between hub and leaf, and the state shared by the links of one server.
 
-    acceptor                                    solicitor, who dialled
+    acceptor                                    solicitor (dialled)
     INFO nonce, leafnode_urls        -->
                                     (TLS)
                                      <--        CONNECT name, cluster, credentials, account
@@ -8,8 +8,8 @@
     INFO connect_info, rights, LS+   -->
                                      <--        LS+
 
-The acceptor is the hub, unless the solicitor says `is_hub`. S2 compression is not offered, so no
-peer asks for it. Source: nats-server leafnode.go.
+The acceptor is the hub, unless the solicitor sends `is_hub`. S2 compression is not offered, so
+peers do not request it. Source: nats-server leafnode.go.
 """
 
 from __future__ import annotations
@@ -57,37 +57,37 @@ log = logging.getLogger("broker.nats")
 
 
 class LeafHandshake:
-    """What the links of one server call as they begin, go on and end; and what they share."""
+    """Called by the links of one server at each step; also holds their shared state."""
 
     def __init__(self, context: NatsContext) -> None:
         self.context = context
         self.interests = Interests()
-        self.sessions: set[LeafSession] = set()  # every connection, also before its login
-        self.on_join: list[Callable[[LeafSession], object]] = []  # a link works
+        self.sessions: set[LeafSession] = set()  # all connections, also before the login
+        self.on_join: list[Callable[[LeafSession], object]] = []  # after the handshake
         self.on_refuse: list[Callable[[LeafSession, Login, str], object]] = []
-        self.on_leave: list[Callable[[LeafSession], object]] = []  # whether or not it worked
-        self.own_info: dict[str, Any] = {}  # what INFO says to a server that joins us
+        self.on_leave: list[Callable[[LeafSession], object]] = []  # also without a handshake
+        self.own_info: dict[str, Any] = {}  # INFO fields for servers that join this one
         self.tls: TlsPolicy | None = None  # of the listener
         self.slow = 0  # links closed because the peer did not read
         self.pending_max = context.settings.max_pending
-        self.tasks: set[asyncio.Task[None]] = set()  # logins that wait for an answer
+        self.tasks: set[asyncio.Task[None]] = set()  # pending logins
         self.acceptor = Acceptor(self)
         self.solicitor = Solicitor(self)
 
     @property
     def config(self) -> Leafnodes:
-        """What is configured, or the defaults."""
+        """The configured settings, or the defaults."""
         return self.context.settings.leafnodes or Leafnodes()
 
     @property
     def cluster(self) -> str:
-        """The name of our cluster; a server that joins others is a cluster of its own."""
+        """This server's cluster name; a server that joins others is a cluster of its own."""
         own_name = self.context.server_name if self.config.remotes else ""
         return self.context.settings.cluster or own_name
 
     @property
     def login_timeout_ns(self) -> int:
-        """From INFO, or the end of the TLS handshake, to CONNECT."""
+        """The time from INFO, or from the end of the TLS handshake, to CONNECT."""
         own = self.config.authorization
         if own is not None and own.timeout_ns:
             return own.timeout_ns
@@ -95,23 +95,23 @@ class LeafHandshake:
             return self.config.tls.timeout_ns + SECOND
         return nats_limits.NATS_AUTH_TIMEOUT
 
-    # --- called by the links as their handshake goes on
+    # --- called by the links during their handshake
 
     def opened(self, session: LeafSession) -> None:
-        """A connection is made."""
+        """Begin the handshake of a new connection."""
         self.sessions.add(session)
         side = self.acceptor if session.remote is None else self.solicitor
         side.opened(session)
 
     def connect(self, session: LeafSession, raw: bytes) -> None:
-        """CONNECT."""
+        """Handle CONNECT."""
         if session.remote is None and session.options is None:
             self.acceptor.connect(session, raw)
         else:
             session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
 
     def info(self, session: LeafSession, raw: bytes) -> None:
-        """INFO. What a server that joins us may do is ours to say."""
+        """Handle INFO. A server that joins this one cannot change anything by it."""
         if session.remote is not None:
             self.solicitor.info(session, raw)
             return
@@ -121,15 +121,15 @@ class LeafHandshake:
             session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
 
     def secured(self, session: LeafSession, cause: str | None) -> None:
-        """TLS with a server that we join is there, or (cause) it is not."""
+        """TLS with a server that this one joins has begun, or has failed for this `cause`."""
         self.solicitor.secured(session, cause)
 
     def refuse(self, session: LeafSession, reason: str) -> None:
-        """Reject a peer whose first operation is not a proper CONNECT."""
+        """Reject a peer whose first operation is not a valid CONNECT."""
         self.acceptor.refuse(session, reason)
 
     def info_line(self, session: LeafSession, **more: object) -> bytes:
-        """INFO for this peer."""
+        """The INFO line for this peer."""
         fields = {**self.own_info, "client_id": session.client_id, **more}
         return b"INFO " + orjson.dumps(fields) + b" \r\n"
 
@@ -150,7 +150,7 @@ class LeafHandshake:
         )
 
     def begun(self, session: LeafSession) -> None:
-        """The handshake is over: announce to the peer what is wanted here."""
+        """The handshake is over: announce the subscriptions of this side to the peer."""
         first = min(self.context.settings.ping_interval_ns, limits.NATS_LEAF_FIRST_PING)
         jitter = random.randrange(first // nats_limits.NATS_FIRST_PING_JITTER + 1)  # noqa: S311
         identity = session.identity
@@ -165,12 +165,12 @@ class LeafHandshake:
     # --- called by the links later
 
     def late(self, session: LeafSession) -> None:
-        """What was waited for has not come."""
+        """Handle a missed deadline of the handshake."""
         side = self.acceptor if session.remote is None else self.solicitor
         side.late(session)
 
     def peer_error(self, session: LeafSession, raw: bytes) -> None:
-        """-ERR of the peer."""
+        """Handle -ERR of the peer."""
         text = "".join(c if c.isprintable() else "?" for c in raw.decode("utf-8", "replace"))
         text = text[: limits.NATS_LEAF_ERROR_SHOWN]
         log.error("%s - Leafnode Error %s", who(session), text)
@@ -186,7 +186,7 @@ class LeafHandshake:
             session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
 
     def loop(self, session: LeafSession) -> None:
-        """The peer announces our own loop subject: the links form a circle."""
+        """Handle a loop: the peer announces this server's own loop subject."""
         account = session.account.name.encode() if session.account is not None else b""
         self._delay(session)
         log.error(
@@ -197,9 +197,9 @@ class LeafHandshake:
         session.end(errors.NATS_LEAF_LOOP, nats_errors.NATS_CLOSED_PROTOCOL, account=account)
 
     def unwanted(self, session: LeafSession, subject: bytes) -> None:
-        """The peer subscribes to a subject that may not be sent to it."""
+        """Handle a subscription to a subject that must not be sent to the peer."""
         if session.spoke:
-            return  # a hub announces to all its leafs; what we may not send stays here
+            return  # a hub announces to all leafs; this side does not send denied messages
         self._delay(session)
         log.error(
             "%s - Subscription Violation on %s - Check other side configuration",
@@ -209,7 +209,7 @@ class LeafHandshake:
         session.end(errors.NATS_LEAF_UNWANTED, nats_errors.NATS_CLOSED_PROTOCOL, subject=subject)
 
     def violated(self, session: LeafSession, subject: bytes) -> None:
-        """The peer sent to a subject that it may not publish to; the message is dropped."""
+        """Handle a dropped message to a subject that the peer may not publish to."""
         session.send_error(errors.NATS_LEAF_VIOLATED, subject=subject)
 
     @staticmethod
@@ -218,7 +218,7 @@ class LeafHandshake:
             session.remote.delay_ns = limits.NATS_LEAF_DELAY
 
     def left(self, session: LeafSession) -> None:
-        """A link is gone."""
+        """Handle the end of a link."""
         self.acceptor.left(session)
         self.sessions.discard(session)
         account = session.account
@@ -237,11 +237,11 @@ class LeafHandshake:
 
 
 class Acceptor:
-    """The part of the handshake for links that were accepted."""
+    """The handshake of accepted links."""
 
     def __init__(self, handshake: LeafHandshake) -> None:
         self.handshake = handshake
-        self._pending: dict[LeafSession, PeerConnect] = {}  # their logins are looked at
+        self._pending: dict[LeafSession, PeerConnect] = {}  # whose logins are being checked
 
     def opened(self, session: LeafSession) -> None:
         """Send INFO, begin TLS if it is configured, and wait for CONNECT."""
@@ -256,12 +256,12 @@ class Acceptor:
         session.send(self.handshake.info_line(session, nonce=session.make_nonce().decode()))
 
     def _begin(self, session: LeafSession, tls: TlsPeer | None) -> None:
-        """CONNECT must come, and in time."""
+        """Wait for CONNECT, with a deadline."""
         session.finish_tls(tls)
         session.hurry(self.handshake.login_timeout_ns)
 
     def connect(self, session: LeafSession, raw: bytes) -> None:
-        """CONNECT of a server that joins us."""
+        """Handle CONNECT of a server that joins this one."""
         options = ClientOptions()
         session.hurry(0)
         try:
@@ -286,7 +286,7 @@ class Acceptor:
         task.add_done_callback(self.handshake.tasks.discard)
 
     def login(self, session: LeafSession) -> Login:
-        """What is known about the peer."""
+        """The facts about the peer for the authenticator."""
         return Login(
             options=session.options or ClientOptions(),
             nonce=session.nonce or b"",
@@ -313,7 +313,7 @@ class Acceptor:
             session.go()
 
     def refuse(self, session: LeafSession, reason: str) -> None:
-        """Reject a peer whose first operation is not a proper CONNECT."""
+        """Reject a peer whose first operation is not a valid CONNECT."""
         self._refuse(session, Refused(reason))
 
     def _refuse(self, session: LeafSession, refusal: Refused) -> None:
@@ -326,7 +326,7 @@ class Acceptor:
         session.end(refusal.error, refusal.why)
 
     def _admit(self, session: LeafSession, identity: Identity) -> None:
-        """The login is valid: check the rest of its CONNECT, and begin."""
+        """Admit a valid login: check the rest of its CONNECT, and begin."""
         hello, options = self._pending.pop(session), session.options
         assert options is not None
         account = self.handshake.context.handshake.account(identity.account)
@@ -356,13 +356,13 @@ class Acceptor:
             self._accept(session, account, identity, hello)
 
     def _too_old(self, session: LeafSession, account: Account) -> None:
-        """Its version is too old. It is kept for a while, as it would join again at once."""
+        """Handle a too old version: the peer is kept for a while, as it would reconnect at once."""
         least = self.handshake.config.min_version
         session.send(
             self.handshake.info_line(session, connect_info=True, remote_account=account.name)
         )
         session.send_error(errors.NATS_LEAF_VERSION, version=least.encode())
-        session.wait()  # nor is what came with its CONNECT used: the link has no account
+        session.wait()  # pause input, because the link has no account
         session.hurry(limits.NATS_LEAF_VERSION_WAIT)
 
     def _accept(
@@ -395,7 +395,7 @@ class Acceptor:
         self.handshake.begun(session)
 
     def _replace(self, session: LeafSession, account: Account) -> None:
-        """The same server joins again: end its older connection, which must have broken."""
+        """End an older connection of the same server, which must be broken."""
         if not session.peer_name or not session.peer_account:
             return
         for other in list(account.leafs):
@@ -409,19 +409,19 @@ class Acceptor:
                 other.end(errors.NATS_LEAF_DUPLICATE, nats_errors.NATS_CLOSED_DUPLICATE)
 
     def late(self, session: LeafSession) -> None:
-        """CONNECT has not come, or one that was too old has been kept for long enough."""
+        """CONNECT is overdue, or a too old peer was kept for long enough."""
         if session.options is not None:
             session.end(None, nats_errors.NATS_CLOSED_VERSION)
         else:
             session.end(nats_errors.NATS_LOGIN_TIMEOUT, nats_errors.NATS_CLOSED_AUTH_TIMEOUT)
 
     def left(self, session: LeafSession) -> None:
-        """The connection is gone."""
+        """Handle the end of the connection."""
         self._pending.pop(session, None)
 
 
 class Solicitor:
-    """The part of the handshake for links that we dialled."""
+    """The handshake of dialled links."""
 
     def __init__(self, handshake: LeafHandshake) -> None:
         self.handshake = handshake
@@ -444,7 +444,7 @@ class Solicitor:
             session.remote.secure(session)
 
     def info(self, session: LeafSession, raw: bytes) -> None:
-        """INFO of the server that we join."""
+        """Handle INFO of the server that this one joins."""
         try:
             info = PeerInfo.read(raw)
         except ValueError:
@@ -483,7 +483,7 @@ class Solicitor:
         session.rights(denied(publish, config.deny_exports), denied(subscribe, config.deny_imports))
 
     def secured(self, session: LeafSession, cause: str | None) -> None:
-        """TLS with a server that we join is there, or (cause) it is not."""
+        """TLS with the other server has begun, or has failed for this `cause`."""
         assert session.remote is not None
         if cause is None and not session.remote.knows(session.link.certificate):
             cause = "certificate not pinned"
@@ -527,7 +527,7 @@ class Solicitor:
             self._finish(session)
 
     def _finish(self, session: LeafSession) -> None:
-        """The handshake is complete."""
+        """Complete the handshake."""
         account = session.account
         assert account is not None
         if session.ready or session.ending:
@@ -547,7 +547,7 @@ class Solicitor:
         self.handshake.begun(session)
 
     def late(self, session: LeafSession) -> None:
-        """What was waited for has not come."""
+        """Handle a missed deadline of the handshake."""
         if session.greeted:
             session.end(errors.NATS_LEAF_STALE, nats_errors.NATS_CLOSED_STALE)
         else:

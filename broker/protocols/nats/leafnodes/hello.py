@@ -1,7 +1,7 @@
-"""What two servers send each other before a leaf link works: INFO and CONNECT as JSON.
+"""The JSON that two servers exchange during the handshake of a leaf link: INFO and CONNECT.
 
-Fields are read as the original reads them: unknown ones are ignored, a wrong type refuses the
-whole. Source: nats-server leafnode.go leafConnectInfo, processLeafnodeInfo.
+Fields are decoded as in the original: unknown ones are ignored, a wrong type invalidates the
+whole object. Source: nats-server leafnode.go leafConnectInfo, processLeafnodeInfo.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _VERSION: Final = re.compile(r"[vV]?(\d+)\.(\d+)\.(\d+)")
 
 
 def fold(raw: bytes) -> dict[str, Any]:
-    """An object with its names in lower case, without nulls; ValueError when it is none."""
+    """Decode an object to lower-case names, without nulls; ValueError if it is invalid."""
     return {key.lower(): value for key, value in parse_object(raw).items() if value is not None}
 
 
@@ -49,20 +49,20 @@ def _strings(fields: dict[str, Any], key: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PeerConnect:
-    """What a server says that joins us; who it is stands in ClientOptions."""
+    """CONNECT of a server that joins this one; its login is in ClientOptions."""
 
     name: str
     version: str
     cluster: str
-    hub: bool  # it wants to be ours
+    hub: bool  # it requests to be the hub
     headers: bool
-    deny_pub: tuple[str, ...]  # subjects that it does not want to get
+    deny_pub: tuple[str, ...]  # subjects that must not be sent to it
     gateway: str
     remote_account: str
 
     @classmethod
     def read(cls, raw: bytes) -> PeerConnect:
-        """ValueError when it is not what it should be."""
+        """Decode CONNECT; ValueError if it is invalid."""
         fields = fold(raw)
         return cls(
             name=_take(fields, "name", str, ""),
@@ -78,7 +78,7 @@ class PeerConnect:
 
 @dataclass(frozen=True, slots=True)
 class PeerInfo:
-    """What a server says whom we join, at first or later."""
+    """INFO of a server that this one joins, the first or a later one."""
 
     server_id: str
     name: str
@@ -90,13 +90,13 @@ class PeerInfo:
     info_on_connect: bool
     connect_info: bool
     remote_account: str
-    urls: tuple[str, ...] | None  # None: not said, which only other listeners do
-    publish: Rules | None  # what we may send; None: not said
+    urls: tuple[str, ...] | None  # None: absent, as on listeners of other kinds
+    publish: Rules | None  # subjects that may be sent; None: absent
     subscribe: Rules | None
 
     @classmethod
     def read(cls, raw: bytes) -> PeerInfo:
-        """ValueError when it is not what it should be."""
+        """Decode INFO; ValueError if it is invalid."""
         fields = fold(raw)
         return cls(
             server_id=_take(fields, "server_id", str, ""),
@@ -148,7 +148,7 @@ def denied(rules: Rules | None, more: Iterable[str]) -> Rules:
 
 
 def permissions_info(permissions: Permissions | None) -> dict[str, Any]:
-    """What INFO says of the permissions of a leaf."""
+    """The INFO fields with the permissions of a leaf."""
     if permissions is None:
         return {}
     return {
@@ -167,11 +167,11 @@ def _shown(rules: Rules) -> dict[str, list[str]]:
 
 
 class CredentialsError(Exception):
-    """We cannot say who we are; the text names the file and holds no secrets."""
+    """The credentials cannot be read; the text names the file and contains no secrets."""
 
 
 def sign_in(remote: Remote, nonce: bytes, user: str, password: str) -> dict[str, str]:
-    """The fields of CONNECT by which we log in; CredentialsError when a file is invalid."""
+    """The login fields of CONNECT; CredentialsError if a file is invalid."""
     if remote.credentials:
         token, key = _read_credentials(remote.credentials)
         return {"jwt": token, "sig": nkeys.to_base64(key.sign(nonce))}
@@ -208,13 +208,13 @@ def _read_nkey(given: str) -> nkeys.KeyPair:
 
 
 def connect_line(fields: dict[str, Any]) -> bytes:
-    """CONNECT without what is empty."""
+    """The CONNECT line, without empty fields."""
     given = {name: value for name, value in fields.items() if value}
     return b"CONNECT " + orjson.dumps(given) + b"\r\n"
 
 
 def at_least(version: str, least: str) -> bool:
-    """Whether a server's version is that or a later one."""
+    """Whether a server's version is `least` or later."""
     found, wanted = _VERSION.match(version), _VERSION.match(least)
     if found is None or wanted is None:
         return wanted is None

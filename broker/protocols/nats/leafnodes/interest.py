@@ -1,14 +1,14 @@
-"""What the links of an account announce to their peers.
+"""Interest: the subscriptions of an account that its links announce to their peers.
 
 A key is a subject, or a subject and a queue group. It is announced when its first subscription
-comes and when its last one goes; that of a group whenever the number of its members changes. A hub
-announces to a leaf everything that others want here, a leaf announces to its hub only what is
-wanted on its own side: by clients, and by leafs of its own. A peer does not hear of its own
-subscriptions, nor of those of a leaf of the same cluster. Source: nats-server leafnode.go
+is added and when its last one is removed; that of a group whenever the number of its members
+changes. A hub announces to a leaf the subscriptions of everyone else; a leaf announces to its hub
+only those of its own side: of clients, and of its own leafs. A peer is not sent its own
+subscriptions, nor those of a leaf of the same cluster. Source: nats-server leafnode.go
 initLeafNodeSmapAndSendSubs, updateSmap.
 
-Keys are kept in buckets by their hash. A new peer gets one bucket after the other, in as many turns
-as that takes; changes in a bucket that it has not got yet are not sent to it.
+Keys are kept in buckets by their hash. A new peer receives one bucket after the other, over several
+turns; changes in a bucket that it has not received yet are not sent to it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def _key(subject: bytes, queue: bytes) -> bytes:
 
 
 def line(key: bytes, count: int) -> bytes:
-    """The protocol line that says how many subscriptions a key has now."""
+    """The protocol line with the current number of a key's subscriptions."""
     if count <= 0:
         return b"LS- " + key + b"\r\n"
     return b"LS+ %b %d\r\n" % (key, count) if b" " in key else b"LS+ " + key + b"\r\n"
 
 
 class Tally:
-    """How many subscriptions each key has."""
+    """The number of subscriptions of each key."""
 
     __slots__ = ("buckets",)
 
@@ -72,25 +72,25 @@ class Tally:
 
 
 def bucket_of(key: bytes) -> int:
-    """The number of the bucket that a key is in."""
+    """The index of a key's bucket."""
     return hash(key) % limits.NATS_LEAF_BUCKETS
 
 
 class Interest:
-    """What is wanted in one account, and which links have to hear of it. It counts before the first
-    link comes: to count a million subscriptions then would stop all clients for seconds."""
+    """The subscriptions of one account, and the links that they are announced to. It counts even
+    before the first link: to count a million subscriptions then would block clients for seconds."""
 
     def __init__(self, account: Account) -> None:
         self.account = account
         letters = (secrets.choice(_LETTERS) for _ in range(_LOOP_LETTERS))
-        # Only this server announces it: a peer that does so has it from us, in a circle of links.
+        # Only this server announces it: a peer that does has received it through a loop of links.
         self.loop_subject = LOOP_PREFIX + "".join(letters).encode()
         self.links: set[LeafSession] = set()
         self._clusters: dict[str, list[LeafSession]] = {}
-        self._next_bucket: dict[LeafSession, int] = {}  # the first bucket that it has not got yet
-        self.local = Tally()  # wanted here
-        self.below = Tally()  # on leafs of ours
-        self.above = Tally()  # on our hubs
+        self._next_bucket: dict[LeafSession, int] = {}  # the first bucket not sent to it yet
+        self.local = Tally()  # subscriptions of this server
+        self.below = Tally()  # of its leafs
+        self.above = Tally()  # of its hubs
         self._forced: tuple[bytes, ...] = ()
         for subject, queue, _, sink, *_ in account.router.listing():
             if isinstance(sink, Shadow) and isinstance(sink.sink, LeafSession):
@@ -103,15 +103,15 @@ class Interest:
     # --- links
 
     def join(self, link: LeafSession) -> None:
-        """A new link: announce everything to its peer, most of it in later turns."""
+        """Add a link: announce everything to its peer, most of it in later turns."""
         self.links.add(link)
         self._clusters.setdefault(link.peer_cluster, []).append(link)
         self._next_bucket[link] = 0
-        link.send(line(self.loop_subject, 1))  # first, so that a circle is found at once
+        link.send(line(self.loop_subject, 1))  # first, so that a loop is detected at once
         self.announce_more(link)
 
     def announce_more(self, link: LeafSession) -> bool:
-        """Announce the next part of what was wanted when the link came; False when that is done."""
+        """Announce the next part of the interest to a new link; False if all is announced."""
         number = self._next_bucket.get(link)
         if number is None:
             return False
@@ -137,7 +137,7 @@ class Interest:
         return number < limits.NATS_LEAF_BUCKETS
 
     def leave(self, link: LeafSession) -> None:
-        """A link is gone. What its peer wanted is removed with its subscriptions, one by one."""
+        """Remove a closed link. The removal of its subscriptions removes its peer's interest."""
         if link not in self.links:
             return
         self.links.remove(link)
@@ -148,7 +148,7 @@ class Interest:
             del self._clusters[link.peer_cluster]
 
     def _seen_by(self, link: LeafSession, key: bytes) -> int:
-        """How many subscriptions of a key this peer may hear of."""
+        """The number of a key's subscriptions that are announced to this peer."""
         upward = not link.spoke or key.startswith(LOOP_PREFIX)
         count = self.local.get(key) + self.below.get(key)
         if upward:
@@ -164,9 +164,9 @@ class Interest:
     # --- changes
 
     def interest_changed(self, subject: bytes, queue: bytes, delta: int, sink: Sink) -> None:
-        """A subscription of this server comes or goes; called by the router."""
+        """Count an added or removed subscription of this server; called by the router."""
         if isinstance(sink, Shadow) and isinstance(sink.sink, LeafSession):
-            self.leaf_changed(sink.sink, subject, queue, delta)  # of another account
+            self.leaf_changed(sink.sink, subject, queue, delta)  # a session of another account
         elif not isinstance(sink, LeafSession):
             self._changed_here(_key(subject, queue), delta)
 
@@ -175,12 +175,12 @@ class Interest:
         if not self.links:
             return
         if count > 0 and count > delta and b" " not in key:
-            return  # some were there before and still are: the peers know that
+            return  # it had subscriptions before and still has: the peers know it
         for link in tuple(self.links):
             self._announce(link, key, delta)
 
     def leaf_changed(self, source: LeafSession, subject: bytes, queue: bytes, delta: int) -> None:
-        """The peer of a link has more subscriptions, or fewer; called after the link has them."""
+        """Count added or removed subscriptions of a peer; called after the link is updated."""
         key = _key(subject, queue)
         self._counts_of(source).add(key, delta)
         cluster = source.peer_cluster
@@ -201,7 +201,7 @@ class Interest:
             link.send(line(key, count))
 
     def force(self, subjects: Iterable[bytes]) -> None:
-        """Announce these subjects, the sources of mappings, instead of those of the last call."""
+        """Announce these subjects, the sources of mappings; replaces those of the last call."""
         new = tuple(subjects)
         old, self._forced = self._forced, new
         if new == old:
@@ -213,12 +213,12 @@ class Interest:
 
 
 def mapped_subjects(account: Account) -> tuple[bytes, ...]:
-    """Subjects that an account takes in to publish them elsewhere."""
+    """The subjects that an account maps to others."""
     return () if account.mapper is None else account.mapper.sources
 
 
 class Interests:
-    """The interest of each account that has links, or may get some."""
+    """The interest of each account that has links or may have some."""
 
     def __init__(self) -> None:
         self._by_account: dict[Account, Interest] = {}
@@ -229,14 +229,14 @@ class Interests:
         return self._by_account.keys()
 
     def of(self, account: Account) -> Interest:
-        """The interest of one account; counted from here on if it was not."""
+        """The interest of one account; counting begins now if it had not begun."""
         if account not in self._by_account:
             self._by_account[account] = Interest(account)
             self._by_account[account].force(mapped_subjects(account))
         return self._by_account[account]
 
     def refresh(self, present: Collection[Account]) -> None:
-        """After a reload: forget accounts that are not present, read the mappings of all."""
+        """After a reload: drop accounts that are not present, read the mappings of all."""
         for account, interest in list(self._by_account.items()):
             if account not in present and not interest.links:
                 del self._by_account[account]

@@ -1,4 +1,4 @@
-"""Leaf nodes of a server: the listener for servers that join it, and the servers that it joins."""
+"""Leaf nodes of a server: the listener for servers that join it, and the remotes that it joins."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ log = logging.getLogger("broker.nats")
 
 
 class LeafListener(Listener):
-    """Accepts links."""
+    """Accepts leaf node connections."""
 
     def __init__(self, handshake: LeafHandshake, listen: tuple[str, int]) -> None:
         super().__init__(handshake.context.runtime, listen, limits.NATS_LEAF_PENDING)
@@ -48,22 +48,22 @@ class LeafListener(Listener):
 
 
 class LeafNodes:
-    """Made by the server, started and stopped with it."""
+    """The leaf nodes of one server, created, started and stopped by it."""
 
     def __init__(self, context: NatsContext) -> None:
         self.context = context
         self.handshake = LeafHandshake(context)
         self.listener: LeafListener | None = None
         self.remotes: list[RemoteLink] = []
-        self._announced_cluster: str | None = None  # its name, from the start on
+        self._announced_cluster: str | None = None  # its last announced name, after the start
 
     @property
     def config(self) -> Leafnodes:
-        """What is configured, or the defaults."""
+        """The configured settings, or the defaults."""
         return self.handshake.config
 
     def adopt(self, account: Account) -> None:
-        """A new account, or new mappings: count its subscriptions if it may have links."""
+        """Count the subscriptions of an account with links; for new accounts and mappings."""
         config = self.config
         if config.listen is not None or any(one.account == account.name for one in config.remotes):
             self.handshake.interests.of(account).force(mapped_subjects(account))
@@ -81,7 +81,7 @@ class LeafNodes:
         self.handshake.interests.refresh(set(self.context.accounts.values()))
 
     async def recheck(self, sessions: Iterable[LeafSession] | None = None) -> None:
-        """Close the links whose login no longer holds, or now has other rights (the peer may join
+        """Close links whose login is no longer valid or now has other rights (the peer may join
         again), and the newest links of an account over its limit. `sessions`: None means all."""
         clients = self.context.handshake
         rechecked = list(self.handshake.sessions if sessions is None else sessions)
@@ -110,10 +110,10 @@ class LeafNodes:
             for session in there[account.leafs_max :] if account.leafs_max >= 0 else ():
                 session.end(errors.NATS_ACCOUNT_CONNECTIONS, errors.NATS_CLOSED_ACCOUNT_CONNECTIONS)
 
-    # --- life
+    # --- life cycle
 
     async def start(self) -> None:
-        """Open the listener, if there is one, and dial; OSError when the address is taken."""
+        """Open the listener, if any, and dial the remotes; OSError if the address is in use."""
         if self.config.listen is not None:
             self.configure()
             self.listener = LeafListener(self.handshake, self.config.listen)
@@ -129,7 +129,7 @@ class LeafNodes:
             remote.start()
 
     def _rename(self) -> None:
-        """Our cluster has another name: join our hubs again, which then learn it."""
+        """Reconnect to the hubs after a change of the cluster's name, to announce the new one."""
         self._announced_cluster = self.handshake.cluster
         self.handshake.own_info.pop("cluster", None)
         if self.handshake.cluster:
@@ -139,7 +139,7 @@ class LeafNodes:
                 session.end(None, errors.NATS_CLOSED_CLUSTER)
 
     def update_info(self, host: str, port: int) -> None:
-        """Put together what INFO says to servers that join us."""
+        """Build the INFO for servers that join this one."""
         context = self.context
         config = self.config
         shown, shown_port = public_address(host), port
@@ -166,13 +166,13 @@ class LeafNodes:
             self.handshake.own_info |= self.handshake.tls.info()
 
     async def close(self) -> None:
-        """Accept and dial no more; links stay."""
+        """Stop accepting and dialling; open links stay."""
         if self.listener is not None:
             await self.listener.close()
         await asyncio.gather(*(remote.stop() for remote in self.remotes))
 
     async def stop(self) -> None:
-        """End every link, after it has written what waits for it."""
+        """End every link after its pending output is written."""
         await self.close()
         for session in list(self.handshake.sessions):
             session.closing_down()
@@ -185,11 +185,11 @@ class LeafNodes:
 
 
 def public_address(host: str) -> str:
-    """An address under which other servers reach this one, also if it listens on all interfaces."""
+    """An address at which other servers reach this one, even if it listens on all interfaces."""
     if host not in {"", ANY_HOST, "::"}:
         return host
     family = socket.AF_INET6 if host == "::" else socket.AF_INET
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(("2001:db8::1" if host == "::" else "192.0.2.1", 9))  # nothing is sent
+        probe.connect(("2001:db8::1" if host == "::" else "192.0.2.1", 9))  # UDP: sends no packet
         return str(probe.getsockname()[0])
     return host or ANY_HOST

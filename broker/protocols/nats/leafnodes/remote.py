@@ -1,6 +1,6 @@
-"""A server that we join: dialled, and dialled again when the connection is gone, until we stop.
+"""A remote: a server that this one joins, dialled again after each disconnect until `stop`.
 
-Attempts keep a distance: the configured interval plus a random part of it, and half a minute after
+Attempts are spaced by the configured interval plus a random part of it, and by half a minute after
 an error that another attempt would meet again. A hub may be joined through its WebSocket listener:
 
     dialled -> (TLS) -> GET .../leafnode -> 101 -> LeafSession with a WebSocket filter below it
@@ -53,7 +53,7 @@ _NO_CONTEXT: Final = frozenset({"server_no_context_takeover", "client_no_context
 
 
 def read_url(text: str) -> SplitResult:
-    """A URL, or HOST:PORT; ValueError when it is neither."""
+    """Parse a URL or HOST:PORT; ValueError if it is neither."""
     url = urlsplit(text if "://" in text else f"nats-leaf://{text}")
     if not url.hostname or url.port == 0:
         raise ValueError("not a URL")
@@ -61,13 +61,13 @@ def read_url(text: str) -> SplitResult:
 
 
 def address_of(url: SplitResult) -> tuple[str, int]:
-    """Host and port."""
+    """The host and port of a URL."""
     assert url.hostname is not None
     return url.hostname, url.port or limits.NATS_LEAF_PORT
 
 
 def is_address(host: str) -> bool:
-    """Whether it is an address and not a name."""
+    """Whether the host is an IP address and not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:
@@ -76,14 +76,14 @@ def is_address(host: str) -> bool:
 
 
 class RemoteLink:
-    """One remote of the configuration, and the connection to it while there is one."""
+    """One configured remote and its connection, if any."""
 
     def __init__(self, handshake: LeafHandshake, config: Remote) -> None:
         self.handshake = handshake
         self.config = config
         self.delay_ns = 0  # before the next attempt
         self.session: LeafSession | None = None
-        self.answered = True  # the hub answers CONNECT with an INFO
+        self.answered = True  # whether the hub answers CONNECT with an INFO
         self.conns: set[Conn] = set()
         self._configured = [read_url(text) for text in config.urls]
         self._urls = list(self._configured)
@@ -98,20 +98,20 @@ class RemoteLink:
         for url in self._urls:
             self._keep_name(url)
 
-    # --- life
+    # --- life cycle
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Dial no more; a connection that is there stays."""
+        """Stop dialling; an open connection stays."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
     async def drain(self) -> None:
-        """End the connection when what waits for it is written."""
+        """End the connection after its pending output is written."""
         await self.stop()
         for conn in list(self.conns):
             conn.close()
@@ -128,7 +128,7 @@ class RemoteLink:
 
     @property
     def peer(self) -> str:
-        """HOST:PORT of the URL in use, or of the first."""
+        """The HOST:PORT of the URL in use, or of the first one."""
         host, port = address_of(self._current or self._urls[0])
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -154,7 +154,7 @@ class RemoteLink:
         return interval + random.randrange(interval + 1)  # noqa: S311 - only spreads load
 
     def _report(self, attempts: int, problem: OSError) -> None:
-        """The first failure, then every so many; once it has worked, each."""
+        """Log the first failure, then every n-th one; after a successful connection, each."""
         settings = self.handshake.context.settings
         every = settings.reconnect_error_reports if self._joined else settings.connect_error_reports
         often = attempts == 1 or attempts % max(1, every) == 0
@@ -186,7 +186,7 @@ class RemoteLink:
         self.session = LeafSession(self.handshake.context.frontend, self.handshake, self)
         return self.session
 
-    # --- called by the connection, to which this is a listener
+    # --- called by the connection, for which this is the listener
 
     @property
     def runtime(self) -> Runtime:
@@ -201,25 +201,25 @@ class RemoteLink:
     # --- called by the handshake
 
     def begun(self) -> None:
-        """The handshake is over."""
+        """The handshake has succeeded."""
         self._joined = True
 
     def ended(self) -> None:
-        """The connection is gone."""
+        """The connection has ended."""
         self.session = None
         self._gone.set()
 
     def user(self) -> tuple[str, str]:
-        """Name and password: of the URL in use, else of one that is configured."""
+        """The name and password in the URL in use, else in a configured one."""
         for url in (self._current, *self._configured):
             if url is not None and url.username:
                 return unquote(url.username), unquote(url.password or "")
         return "", ""
 
     def learn(self, texts: tuple[str, ...]) -> None:
-        """These addresses the hub has; they come before those of the configuration."""
+        """Add addresses that the hub announces; they are tried before the configured ones."""
         if self.by_websocket:
-            return  # those are addresses of another listener
+            return  # the addresses belong to another listener
         known = {address_of(url) for url in self._configured}
         fresh = []
         for text in texts:
@@ -237,17 +237,17 @@ class RemoteLink:
 
     @property
     def by_websocket(self) -> bool:
-        """Whether it is dialled at its WebSocket listener."""
+        """Whether the WebSocket listener is dialled."""
         return self._configured[0].scheme in _WEBSOCKET
 
     @property
     def tls_first(self) -> bool:
-        """Whether the handshake comes before INFO."""
+        """Whether the TLS handshake comes before INFO."""
         tls = self.config.tls
         return tls is not None and tls.handshake_first and not self.by_websocket
 
     def wants_tls(self, *, asked: bool) -> bool:
-        """`asked`: by the hub; then it is always wanted."""
+        """Whether to use TLS; `asked`: the hub requires it, which is always granted."""
         self._tls = self._tls or asked
         return self._tls and not self.by_websocket
 
@@ -259,7 +259,7 @@ class RemoteLink:
             self.handshake.secured(session, problem)
 
     def begin_tls(self, link: Conn) -> str:
-        """Begin TLS, whose end the link's session gets. Returns why it cannot begin, or ''."""
+        """Begin TLS; the session is notified of its end. Returns why it cannot begin, or ''."""
         tls = self.config.tls or Tls("", "")
         host = address_of(self._current)[0] if self._current is not None else ""
         name = host if not is_address(host) else self._tls_name or host
@@ -271,21 +271,21 @@ class RemoteLink:
         return ""
 
     def knows(self, certificate: bytes | None) -> bool:
-        """Whether the certificate is one of those pinned, if any are."""
+        """Whether the certificate is pinned, or none is."""
         tls = self.config.tls
         return is_known(tls.pinned_certs if tls is not None else frozenset(), certificate)
 
     # --- addresses
 
     def _next_url(self) -> SplitResult:
-        """The one in front, unless it is the one that was tried last."""
+        """The first URL, unless it was the last one tried."""
         last, first = self._current, self._urls[0]
         if last is not None and address_of(last) == address_of(first):
             self._urls.append(self._urls.pop(0))
         return self._urls[0]
 
     def _keep_name(self, url: SplitResult) -> None:
-        """Certificates are for names: the first one that is not an address is remembered."""
+        """Remember the first host that is a name, because certificates are for names."""
         host = address_of(url)[0]
         if not is_address(host):
             self._tls_name = self._tls_name or host
@@ -301,7 +301,7 @@ def _reason(problem: OSError, peer: str) -> str:
 
 
 class Call:
-    """One connection that was dialled: what its HandoverSession reports to."""
+    """One dialled connection: receives the events of its HandoverSession."""
 
     def __init__(self, remote: RemoteLink, url: SplitResult) -> None:
         self.remote = remote
@@ -314,7 +314,7 @@ class Call:
         return self.url.scheme == "wss" or self.remote.config.tls is not None
 
     def opened(self, handover: HandoverSession) -> None:
-        """The connection is there."""
+        """The connection is open."""
         if self._secret:
             problem = self.remote.begin_tls(handover.link)
             if problem:
@@ -323,7 +323,7 @@ class Call:
             self._ask(handover)
 
     def secured(self, handover: HandoverSession, cause: str | None) -> None:
-        """TLS is there, or (cause) it is not."""
+        """TLS has begun, or has failed for this `cause`."""
         if cause is None and not self.remote.knows(handover.link.certificate):
             cause = "certificate not pinned"
         if cause is not None:
@@ -351,7 +351,7 @@ class Call:
         handover.wait(limits.NATS_LEAF_INFO)
 
     def heard(self, handover: HandoverSession, data: bytes) -> None:
-        """A part of the answer, perhaps with what follows it."""
+        """Take a part of the answer, perhaps with bytes after it."""
         handover.head += data
         head, end, early = bytes(handover.head).partition(HEAD_END)
         if not end:
@@ -379,7 +379,7 @@ class Call:
         handover.link.hand_over(session, frames, early)
 
     def _check(self, answer: Answer) -> bool:
-        """Whether messages may be compressed; ValueError when this is not a WebSocket."""
+        """Whether compression was agreed; ValueError if the answer is not that of a WebSocket."""
         if (
             answer.status != 101
             or not answer.says("upgrade", "websocket")
@@ -402,9 +402,9 @@ class Call:
         handover.link.abort()
 
     def late(self, handover: HandoverSession) -> None:
-        """The answer has not come."""
+        """Handle an overdue answer."""
         self._give_up(handover, "timed out")
 
     def left(self, handover: HandoverSession) -> None:  # noqa: ARG002
-        """It is gone."""
+        """The connection has ended."""
         self.remote.ended()

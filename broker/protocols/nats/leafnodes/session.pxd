@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""One link between two servers, of either side."""
+"""One leaf link between two servers, on either side."""
 from libc.stdint cimport uint32_t, uint64_t
 
 from broker.routing.trie cimport match_t
@@ -9,33 +9,33 @@ from broker.protocols.nats.client.permissions cimport Patterns
 from broker.protocols.nats.wire.wire cimport op_t
 
 cdef enum:
-    WAITING_DEPTH = 16      # messages inside each other that wait to be written
+    WAITING_DEPTH = 16      # nested messages that wait to be written
 
-# A message that is being routed and goes to this link: it is written once, when all the queue
-# groups are known that it is for.
+# A message that is being routed to this link: it is written once, after all the queue groups that
+# it is for are known.
 ctypedef struct waiting_t:
     const record_t *rec
-    char *names             # owned: the subject if it is not rec's, and groups; a blank after each
+    char *names             # owned: the subject if not rec's, then groups; a blank after each
     size_t names_len
     size_t names_cap
-    size_t subject_len      # of the subject and its blank; 0 = it is rec's
+    size_t subject_len      # of the subject and its blank; 0 = rec's subject
 
 
 cdef class LeafSession(LineSession):
     cdef readonly object handshake      # handshake.LeafHandshake: handshakes
-    cdef readonly object remote         # remote.RemoteLink that dialled; None: we accepted it
-    cdef readonly bint spoke            # the other side is our hub
+    cdef readonly object remote         # remote.RemoteLink that dialled; None: accepted
+    cdef readonly bint spoke            # whether the peer is the hub
     cdef waiting_t waiting_for[WAITING_DEPTH]
-    cdef uint32_t depth                 # how many of them are in use
-    cdef size_t pending_max             # bytes of messages that may wait for the peer
+    cdef uint32_t depth                 # number of entries in use
+    cdef size_t pending_max             # limit of pending message bytes
     cdef readonly object interest       # interest.Interest of the account, or None
     cdef readonly bint ready            # the handshake is over
-    cdef bint system                    # it is the system's account
-    cdef Patterns send_allow, send_deny     # what may be sent to the peer; None: no such list
-    cdef Patterns want_allow, want_deny     # what may be asked of it, and comes from it
-    cdef tuple want_patterns            # those of want_allow
-    cdef readonly object peer_name, peer_cluster, peer_account  # as the peer says; '' = nothing
-    cdef readonly bint greeted          # the peer's first INFO was taken
+    cdef bint system                    # whether the account is the system account
+    cdef Patterns send_allow, send_deny     # subjects that may be sent to the peer; None: no list
+    cdef Patterns want_allow, want_deny     # that may be announced to it and received from it
+    cdef tuple want_patterns            # the patterns of want_allow
+    cdef readonly object peer_name, peer_cluster, peer_account  # as the peer reports; '' = absent
+    cdef readonly bint greeted          # the peer's first INFO was processed
 
     cdef const match_t *find(self, const char *subject, size_t n) except NULL
     cdef int give(self, op_t *op, const match_t *m, bint all_groups) except -1

@@ -1,4 +1,4 @@
-"""One link between two servers, of either side."""
+"""One leaf link between two servers, on either side."""
 
 from typing import Protocol, final
 
@@ -12,8 +12,8 @@ from broker.protocols.nats.leafnodes.hello import PeerConnect, PeerInfo
 from broker.protocols.nats.settings import Remote, Rules
 from broker.protocols.nats.wire.options import ClientOptions
 
-# What a link uses of handshake.LeafHandshake, remote.RemoteLink and interest.Interest, which import
-# this module.
+# The parts of handshake.LeafHandshake, remote.RemoteLink and interest.Interest that a link uses.
+# Those modules import this one.
 class _Handshake(Protocol):
     slow: int
     @property

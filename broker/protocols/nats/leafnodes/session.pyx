@@ -1,11 +1,11 @@
 # cython: language_level=3
-"""Leaf links: what a hub and its leaf send each other once they know each other.
+"""Leaf links: messages and subscriptions between a hub and its leaf, after the handshake.
 
     LMSG -> publish -> publish_to -> give -> Router.route_listed -> deliver of each sink
     deliver (for each subscription of the peer) -> routed -> write: one LMSG
 
-What the peer wants are subscriptions of its account's router, marked as standing for another
-server. How a link begins is in `handshake`, what is announced to the peer in `interest`.
+The peer's subscriptions are in its account's router, marked as those of another server. The
+handshake is in `handshake`, the announcements to the peer are in `interest`.
 Sources: nats-server leafnode.go, client.go.
 """
 cimport cython
@@ -45,7 +45,7 @@ cdef enum:
 cdef class LeafSession(LineSession):
     def __init__(self, NatsFrontend frontend, handshake, remote=None, str kind='LEAFNODE',
                  tls_peer=None):
-        """`remote`: who dialled (remote.RemoteLink); None: the listener accepted it."""
+        """`remote`: the remote.RemoteLink that dialled; None: the listener accepted it."""
         super().__init__(frontend)
         self.handshake = handshake
         self.remote = remote
@@ -63,7 +63,7 @@ cdef class LeafSession(LineSession):
         for i in range(WAITING_DEPTH):
             free(self.waiting_for[i].names)
 
-    # --- the life of a link
+    # --- life cycle
 
     cdef void opened(self, object link) except *:
         LineSession.opened(self, link)
@@ -86,12 +86,12 @@ cdef class LeafSession(LineSession):
             self.handshake.secured(self, cause)
 
     cdef void work(self) noexcept:
-        """Announce to a new peer what is wanted, a part in each turn."""
+        """Announce interest to a new peer, a part in each turn."""
         if self.interest.announce_more(self):
             self.frontend.turn.add(PHASE_STORE, self)
 
     def bind(self, Account account, interest, bint system, int64_t subs_max):
-        """Belong to an account from here on."""
+        """Bind the link to an account."""
         self.account = account
         self.router = account.router
         self.interest = interest
@@ -100,7 +100,7 @@ cdef class LeafSession(LineSession):
         self.unknown = False
 
     def rights(self, send, want, Replies replies=None):
-        """What may be sent to the peer, and what be asked of it: settings.Rules."""
+        """Set the subjects that may be sent to the peer and announced to it: settings.Rules."""
         self.replies = replies
         self.send_allow = None if send.allow is None else Patterns(send.allow)
         self.send_deny = Patterns(send.deny) if send.deny else None
@@ -111,18 +111,18 @@ cdef class LeafSession(LineSession):
         self.memo = NULL
 
     def begin(self):
-        """The handshake is over: messages may come and go."""
+        """Start to exchange messages after the handshake."""
         self.ready = True
         self.handshake_due_ns = 0
         self.account.leafs.add(self)
         self.frontend.turn.add(PHASE_STORE, self)
 
     def take(self, options):
-        """CONNECT of a server that joins us: a ClientOptions."""
+        """Store the ClientOptions of a server that joins this one."""
         self.options = options
 
     def admit(self, identity, connect):
-        """The peer has logged in as `identity` and is what its CONNECT (PeerConnect) says."""
+        """Store the identity of a peer that has logged in, and its CONNECT (PeerConnect)."""
         self.identity = identity
         self.owner = f'leaf:{identity.user}'
         self.peer_name = connect.name
@@ -132,7 +132,7 @@ cdef class LeafSession(LineSession):
         self.state.headers = self.frontend.headers and connect.headers
 
     def greet(self, info):
-        """The first INFO (PeerInfo) of the server that we join."""
+        """Store the first INFO (PeerInfo) of the server that this one joins."""
         self.greeted = True
         self.nonce = info.nonce.encode()
         self.peer_name = info.name or info.server_id
@@ -140,16 +140,16 @@ cdef class LeafSession(LineSession):
         self.state.headers = self.frontend.headers and info.headers
 
     def enter(self, str account):
-        """A later INFO names the account of the peer that the link is in."""
+        """Store the peer's account of the link, which a later INFO names."""
         self.peer_account = account
 
     def hurry(self, int64_t timeout_ns):
-        """The next step of the handshake must be there by then; 0 = there is none."""
+        """Set the deadline of the next step of the handshake; 0 = none."""
         self.handshake_due_ns = self.frontend.turn.now_ns + timeout_ns if timeout_ns else 0
         self.set_timer()
 
     def ping_in(self, int64_t wait_ns, int64_t expires_ns=0):
-        """The first PING goes out then; the login ends at `expires_ns` (wall clock; 0 = never)."""
+        """Set the time of the first PING, and the end of the login (wall clock; 0 = never)."""
         cdef int64_t now_ns = self.frontend.turn.now_ns
         self.ping_due_ns = now_ns + wait_ns
         if expires_ns:
@@ -194,7 +194,7 @@ cdef class LeafSession(LineSession):
             self, traced(op), op.data[:op.total_len] if op.kind == OP_PUB else None)
         return 0
 
-    # --- messages of the peer: to plain subscriptions, and to the groups that the peer lists
+    # --- messages from the peer: for plain subscriptions, and for the groups that it lists
 
     cdef const match_t *find(self, const char *subject, size_t n) except NULL:
         if recalls(self, subject, n):
@@ -212,10 +212,10 @@ cdef class LeafSession(LineSession):
         return self.publish_mapped(op, self.account.mapper)
 
     cdef int publish_to(self, op_t *op, bint mapped) except -1:
-        """`mapped`: the peer cannot have known the groups, so without a list all are meant."""
+        """`mapped`: the peer could not know the groups, so without a list all groups are meant."""
         cdef const match_t *m = self.find(op.subject, op.subject_len)
         cdef op_t one
-        if self.memo_denied and op.count > 1:      # each of them may be the last that is allowed
+        if self.memo_denied and op.count > 1:      # each message may be the last one allowed
             one = op[0]
             one.count = 1
             for _ in range(op.count):
@@ -231,11 +231,11 @@ cdef class LeafSession(LineSession):
             try:
                 self.give(op, m, mapped and op.groups == NULL)
             finally:
-                self.account.current_publisher.session = NULL   # what comes next is not the peer's
+                self.account.current_publisher.session = NULL   # later messages are not the peer's
         return 0
 
     cdef int give(self, op_t *op, const match_t *m, bint all_groups) except -1:
-        """Deliver it; `all_groups`: to one member of each group."""
+        """Deliver a message; `all_groups`: to one member of each group."""
         cdef record_t rec
         cdef uint32_t k
         fill_record(&rec, op, self.frontend.turn.wall_ns)
@@ -300,7 +300,7 @@ cdef class LeafSession(LineSession):
         return 1
 
     cdef waiting_t *waits_as(self, const record_t *rec, const char *subject, size_t n) noexcept:
-        """The message that waits under this subject already, or NULL."""
+        """The entry of this message that already waits with this subject, or NULL."""
         cdef uint32_t i = self.depth
         cdef waiting_t *w
         while i and self.waiting_for[i - 1].rec == rec:
@@ -314,7 +314,7 @@ cdef class LeafSession(LineSession):
         return NULL
 
     cdef bint from_same_cluster(self) noexcept:
-        """Does the message at hand come from another leaf of the cluster that this one is of?"""
+        """Whether the current message comes from another leaf of this peer's cluster."""
         cdef void *publisher = self.account.current_publisher.session
         return publisher != NULL and type(<object>publisher) is LeafSession and (
             (<LeafSession>publisher).peer_cluster == self.peer_cluster
@@ -377,7 +377,7 @@ cdef class LeafSession(LineSession):
             cut = rec.headers_len
         body = rec.total_len - cut + 2
         while left:
-            # the first one with its head; the others copy the head from there
+            # write the head of the first message; the others copy it
             room = leaf_head_bytes(rec, 0) + body + TW_SLACK
             p = self.out.data + self.out.len
             if self.out.len + room > self.out.cap:
@@ -413,7 +413,7 @@ cdef class LeafSession(LineSession):
         if self.out.full_bytes > self.frontend.stall_bytes:
             self.frontend.stalled = <void *>self
 
-    # --- what the peer wants, and what it may be asked for
+    # --- subscriptions of the peer, and those announced to it
 
     cdef int subscribe(self, op_t *op) except -1:
         cdef bytes subject = op.subject[:op.subject_len]
@@ -462,13 +462,13 @@ cdef class LeafSession(LineSession):
         return 0
 
     def may_announce(self, bytes subject):
-        """Whether interest in it may be announced: the peer may answer where it may not send."""
+        """Whether interest in a subject may be announced; the peer may always answer requests."""
         return is_exempt(subject) or self.may_come(subject) or (
             self.replies is not None
             and not of_streams(subject, <size_t>len(subject), self.system))
 
     cpdef bint may_come(self, bytes subject) except -1:
-        """Whether messages of this subject (it may have wildcards) may come from the peer."""
+        """Whether the peer may send messages with this subject, which may have wildcards."""
         cdef const char *text = subject
         cdef size_t n = <size_t>len(subject)
         if of_streams(text, n, self.system):
@@ -480,7 +480,7 @@ cdef class LeafSession(LineSession):
         return self.want_deny is None or not self.want_deny.has(text, n)
 
     def weight(self, bytes key):
-        """What the peer announced under `subject[ queue]`: a weight, 0 = nothing."""
+        """The weight that the peer announced for `subject[ queue]`; 0 = none."""
         cdef sub_t *sub = self.sub_of(key, <size_t>len(key))
         return 0 if sub == NULL else sub.far
 
@@ -514,7 +514,7 @@ cdef class LeafSession(LineSession):
 
 
 cdef bint put_name(waiting_t *w, const char *name, size_t n) noexcept nogil:
-    """Put a name and a blank after it on the list; False: no memory."""
+    """Append a name and a blank to the list; False: no memory."""
     cdef size_t cap
     cdef char *grown
     if w.names_len + n + 1 > w.names_cap:

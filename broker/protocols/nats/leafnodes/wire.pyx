@@ -7,8 +7,8 @@
     HMSG likewise, with <headers> <total> for the size
     INFO <json>  CONNECT <json>  PING  PONG  +OK  -ERR <text>
 
-Letters, blanks and line ends are as free as between clients and servers; arguments end at a CR
-too. A list of queues means: plain subscriptions, and one member of each of these and no others.
+Letters, blanks and line ends are as flexible as between clients and servers; arguments end at a CR
+too. A list of queues means: all plain subscriptions, and one member of each listed queue only.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint32_t
 from libc.string cimport memchr, memcmp, memcpy, memset
@@ -24,19 +24,19 @@ cdef enum:
     FIRST_TOKENS = 3        # subject, then the reply or its sign, then what the sign announces
     SPAN_MAX = 0xFFFF       # of one argument: lengths are kept in 16 bits
 
-# An argument in tokens, as far as anybody has to look at them.
+# The tokens of an argument that callers need.
 ctypedef struct tokens_t:
     token_t first[FIRST_TOKENS]
-    token_t before          # the last but one
+    token_t before          # the second to last
     token_t last
     size_t count
 
 
 cdef size_t scan_leaf(const char *data, size_t n, op_t *ops, uint32_t *count,
                       scan_t *st) noexcept nogil:
-    """Whole operations in data[0..n-1], at most OPS_MAX; returns the bytes they take.
+    """Scan whole operations in data[0..n-1], at most OPS_MAX; returns the bytes they take.
 
-    The last one may be OP_ERROR. After OP_CONNECT and OP_INFO the scan ends: they change the rules.
+    The last one may be OP_ERROR. OP_CONNECT and OP_INFO end the scan: they change the rules.
     """
     cdef const char *p = data
     cdef const char *end = data + n
@@ -67,7 +67,7 @@ cdef size_t scan_leaf(const char *data, size_t n, op_t *ops, uint32_t *count,
 
 
 cdef size_t scan_one(const char *p, const char *end, op_t *op, scan_t *st) noexcept nogil:
-    """One operation from its name on."""
+    """Scan one operation, beginning with its name."""
     cdef size_t avail = <size_t>(end - p), name
     cdef uint8_t kind = 0
     cdef char c = p[0] | 32
@@ -108,7 +108,7 @@ cdef size_t scan_one(const char *p, const char *end, op_t *op, scan_t *st) noexc
 
 
 cdef size_t scan_pending(const char *p, const char *end, op_t *op, scan_t *st) noexcept nogil:
-    """Go on with an operation of which the name has been used up."""
+    """Continue an operation whose name is consumed."""
     cdef uint8_t kind = st.pending
     cdef size_t used
     st.pending = 0
@@ -120,7 +120,7 @@ cdef size_t scan_pending(const char *p, const char *end, op_t *op, scan_t *st) n
 
 cdef size_t scan_argument(const char *p, size_t at, const char *end, op_t *op, scan_t *st,
                           uint8_t kind) noexcept nogil:
-    """What follows the name, which ends at p + at."""
+    """Scan the rest after the name, which ends at p + at."""
     cdef token_t arg
     cdef size_t stop
     cdef const char *eol
@@ -137,7 +137,7 @@ cdef size_t scan_argument(const char *p, size_t at, const char *end, op_t *op, s
 
 
 cdef bint scan_interest(op_t *op, token_t *arg, uint8_t kind) noexcept nogil:
-    """LS+ or LS-; False when it has the wrong number of parts."""
+    """Scan LS+ or LS-; False if it has the wrong number of parts."""
     cdef tokens_t t
     split_all(arg, &t)
     memset(op, 0, sizeof(op_t))
@@ -160,7 +160,7 @@ cdef bint scan_interest(op_t *op, token_t *arg, uint8_t kind) noexcept nogil:
 
 cdef size_t scan_message(const char *p, size_t line_len, const char *end, op_t *op, scan_t *st,
                          token_t *arg, bint headers) noexcept nogil:
-    """LMSG or HMSG with its payload, and the equal ones that follow it directly."""
+    """Scan LMSG or HMSG with its payload, and equal ones directly after it."""
     cdef tokens_t t
     cdef token_t *size
     cdef size_t sizes = 2 if headers else 1
@@ -197,7 +197,7 @@ cdef size_t scan_message(const char *p, size_t line_len, const char *end, op_t *
 
 
 cdef void split_all(token_t *arg, tokens_t *t) noexcept nogil:
-    """Tokens between runs of blanks, CR and LF: the first ones, the last two, and how many."""
+    """Split at runs of blanks, CR and LF: the first tokens, the last two, and their number."""
     cdef size_t i, start = 0
     cdef bint inside = False
     cdef char c
@@ -233,13 +233,13 @@ cdef bint next_group(const char **p, const char *end, token_t *name) noexcept no
 
 
 cdef size_t leaf_head_bytes(const record_t *rec, size_t groups_len) noexcept nogil:
-    """Room that `put_leaf_head` takes at most."""
+    """The most bytes that `put_leaf_head` writes."""
     return 5 + rec.subject_len + 3 + rec.reply_len + 1 + groups_len + SIZES_MAX + 2
 
 
 cdef char *put_leaf_head(char *p, const record_t *rec, const char *groups, size_t groups_len,
                          bint headers) noexcept nogil:
-    """`LMSG subject [reply] size CRLF` and its other forms, or HMSG if the peer takes headers."""
+    """Write `LMSG subject [reply] size CRLF` in its form, or HMSG if the peer accepts headers."""
     cdef bint with_headers = headers and rec.headers_len
     memcpy(p, b'HMSG ' if with_headers else b'LMSG ', 5)
     p += 5
@@ -265,7 +265,7 @@ cdef char *put_leaf_head(char *p, const record_t *rec, const char *groups, size_
 cdef bint can_travel(const char *subject, size_t n, const record_t *rec) noexcept nogil:
     if rec.flags & REC_AT_HOME and not (
             n > 6 and (memcmp(subject, b'_INBOX', 6) == 0 or memcmp(subject, b'_STAN.', 6) == 0)):
-        return False    # there a log may have that name, whose consumers send it back to us
+        return False    # a log of that name there would send it back through its consumers
     return not (has_line_end(subject, n)
                 or (rec.reply_len and has_line_end(rec.reply, rec.reply_len)))
 

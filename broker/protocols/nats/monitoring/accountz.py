@@ -1,4 +1,4 @@
-"""/accountz: the accounts, and all about one of them. /accstatz: what each of them does."""
+"""/accountz: all accounts, or the details of one. /accstatz: the traffic of each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RESPONSES = {"singleton": "Singleton", "stream": "Streamed", "chunked": "Chunke
 
 
 def accountz(server: ServerView, options: AccountzOptions) -> dict[str, Any]:
-    """The names of all, or one in detail; PageError when there is no such account."""
+    """The names of all accounts, or one in detail; PageError if it does not exist."""
     page: dict[str, Any] = {"server_id": server.server_id, "now": rfc3339(time.time_ns())}
     if server.system_account is not None:
         page["system_account"] = server.system_account.name
@@ -41,7 +41,7 @@ def accountz(server: ServerView, options: AccountzOptions) -> dict[str, Any]:
 
 
 def account_info(server: ServerView, name: str) -> dict[str, Any]:
-    """All about one account."""
+    """All details of one account."""
     account = server.accounts.get(name)
     if account is None:
         raise PageError(errors.NO_ACCOUNT.format(name))
@@ -84,7 +84,7 @@ def _is_service(it: Import) -> bool:
 
 
 def _exports(server: ServerView, account: AccountView) -> tuple[Export, ...]:
-    """Those of the configuration, and what the system account gives to all others."""
+    """The configured exports, and the implicit ones of the system account."""
     exports = account.config.exports if account.config is not None else ()
     return (*exports, *system_exports(exports)) if account is server.system_account else exports
 
@@ -113,7 +113,7 @@ def _imports(server: ServerView, account: AccountView) -> tuple[Import, ...]:
 
 
 def _destinations(mapping: Mapping) -> list[dict[str, Any]]:
-    """Small shares first, each weight with those before it: what a die is compared with."""
+    """Destinations from small to large shares, with cumulated weights, as in the original."""
     by_cluster: dict[str, list[tuple[int, str]]] = {"": []}
     for to in mapping.destinations:
         by_cluster.setdefault(to.cluster, []).append((to.weight, to.subject))
@@ -157,7 +157,7 @@ def _import(it: Import) -> dict[str, Any]:
 
 
 def accstatz(server: ServerView, options: AccstatzOptions) -> dict[str, Any]:
-    """The traffic of the accounts that have connections, or of all."""
+    """The traffic of accounts with connections, or of all."""
     named = [server.accounts[name] for name in options.accounts if name in server.accounts]
     shown = [
         account_stat(account)
@@ -172,7 +172,7 @@ def accstatz(server: ServerView, options: AccstatzOptions) -> dict[str, Any]:
 
 
 def account_stat(account: AccountView) -> dict[str, Any]:
-    """One account; `received` is what came from its clients."""
+    """The traffic of one account; `received`: from its clients."""
     in_msgs, in_bytes, out_msgs, out_bytes = account.traffic()
     return {
         "acc": account.name,

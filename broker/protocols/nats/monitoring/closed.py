@@ -1,7 +1,7 @@
-"""Connections that are gone, as /connz?state=closed shows them: the last so many of them.
+"""The last closed connections, for /connz?state=closed.
 
-What they were subscribed to is remembered of the latest ones only: a bound on all of it together
-keeps ten thousand clients with ten thousand subscriptions each from filling the memory.
+Subscriptions are remembered only for the latest of them: a limit on their total number keeps ten
+thousand clients with ten thousand subscriptions each from filling the memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HIDDEN = "[REDACTED]"
 
 
 def raw_user(connection: SessionView) -> str:
-    """How a client named itself, or how the server knows it; a token is a secret."""
+    """The name that a client gave, or its verified name; tokens are secret."""
     options, identity = connection.options, connection.identity
     known = identity.user if identity is not None else ""
     if options is None or (identity is not None and identity.key.startswith("jwt:")):
@@ -38,7 +38,7 @@ def raw_user(connection: SessionView) -> str:
 def closed_connection(
     connection: Connection, *, subs_most: int = limits.MONITOR_CLOSED_SUBSCRIPTIONS
 ) -> ClosedConnection:
-    """What is left of a connection that ends now."""
+    """The entry for a connection that ends now."""
     options, identity, tls = connection.options, connection.identity, connection.tls_peer
     stop_ns = time.time_ns()
     account = connection.account
@@ -75,7 +75,7 @@ def closed_connection(
 
 
 class ClosedConnections:
-    """The last ones, oldest first."""
+    """The last closed connections, oldest first."""
 
     def __init__(
         self,
@@ -85,9 +85,9 @@ class ClosedConnections:
     ) -> None:
         self.subs_most = subs_most
         self.subs_held = 0
-        self.total = 0  # ever
+        self.total = 0  # since the start
         self._records: deque[ClosedConnection] = deque()
-        self._with_subs: deque[ClosedConnection] = deque()  # those whose subs are still there
+        self._with_subs: deque[ClosedConnection] = deque()  # those with remembered subscriptions
         self._most = most
 
     def __len__(self) -> int:
@@ -97,12 +97,12 @@ class ClosedConnections:
         return iter(self._records)
 
     def resize(self, most: int) -> None:
-        """Remember so many from now on."""
+        """Set the number of remembered connections."""
         self._most = most
         self._forget_oldest()
 
     def add(self, connection: Connection) -> ClosedConnection | None:
-        """Remember one that ends now; None when nothing is remembered."""
+        """Remember a connection that ends now; None if the limit is 0."""
         self.total += 1
         if self._most <= 0:
             return None

@@ -1,7 +1,7 @@
-"""/connz: the connections that are there, and those that are gone.
+"""/connz: open and closed connections.
 
-Connections are chosen and sorted as they are. Entries are made one by one while
-the page is written, so that ten thousand of them need not be made in one go.
+Connections are selected and sorted as objects. Their entries are built one by one while the page is
+written, so that ten thousand entries do not block the loop.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _EVERYTHING: Final = ">"
 
 
 class _Entries:
-    """Makes them for one page."""
+    """Builds the entries of one page."""
 
     def __init__(self, options: ConnzOptions, now_ns: int, clock: Clock) -> None:
         self.options = options
@@ -57,18 +57,18 @@ class _Entries:
         self.subs_left = limits.MONITOR_SUBSCRIPTIONS_MAX
 
     def last_ns(self, row: Row) -> int:
-        """When it was active last, by the calendar."""
+        """The time of the last activity, on the wall clock."""
         if isinstance(row, ClosedConnection):
             return row.last_ns
         return max(row.start_ns, self.clock.wall_ns(row.active_ns))
 
     def uptime_ns(self, row: Row) -> int:
-        """How long it has been there, or was."""
+        """How long a connection has been open, or was."""
         end_ns = row.stop_ns if isinstance(row, ClosedConnection) else self.now_ns
         return end_ns - row.start_ns
 
     def make(self, row: Row) -> dict[str, Any]:
-        """One entry."""
+        """Build one entry."""
         is_leaf = row.kind.startswith(_LEAF)
         gone = row if isinstance(row, ClosedConnection) else None
         end_ns = gone.stop_ns if gone is not None else self.now_ns
@@ -149,7 +149,7 @@ def _shown(account: str) -> str:
 
 
 def detail(sub: Subscription, cid: int, account: str = "") -> dict[str, Any]:
-    """One subscription."""
+    """The details of one subscription."""
     subject, queue, sid, delivered, most = sub
     entry = filled({"account": account})
     entry["subject"] = text(subject)
@@ -163,7 +163,7 @@ def detail(sub: Subscription, cid: int, account: str = "") -> dict[str, Any]:
 
 
 def peer_certificate(der: bytes) -> dict[str, str]:
-    """What identifies the certificate that a client showed."""
+    """Identification of a client's certificate."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -177,7 +177,7 @@ def peer_certificate(der: bytes) -> dict[str, str]:
     return filled({"subject": subject, "spki_sha256": hashlib.sha256(key).hexdigest()}) | shown
 
 
-# Ascending, or from the largest down. Equal ones stay in the order of their ids.
+# Key -> (descending, sort key). Equal connections stay in the order of their ids.
 _SORTS: Final[dict[str, tuple[bool, Callable[[_Entries, Any], Any]]]] = {
     "": (False, lambda _page, row: row.client_id),
     "cid": (False, lambda _page, row: row.client_id),
@@ -198,7 +198,7 @@ _SORTS: Final[dict[str, tuple[bool, Callable[[_Entries, Any], Any]]]] = {
 
 
 def connz(server: ServerView, options: ConnzOptions, clock: Clock) -> LongPage:
-    """The page; PageError when the options make no sense."""
+    """The page; PageError for invalid options."""
     _check(options)
     now_ns = time.time_ns()
     limit = 1 if options.cid else options.limit if options.limit > 0 else limits.MONITOR_CONNECTIONS
@@ -232,7 +232,7 @@ def _check(options: ConnzOptions) -> None:
 
 
 def _rows(server: ServerView, options: ConnzOptions) -> tuple[list[Row], int]:
-    """The connections to show, and how many there were to choose from."""
+    """The connections to show, and the total number of matches."""
     rows: list[Row] = []
     total = 0
     account = server.accounts[options.acc] if options.acc else None

@@ -1,4 +1,4 @@
-"""What the NATS monitoring pages refuse, as the body of a 400 (nats-server monitor.go)."""
+"""Errors of the NATS monitoring pages: bodies of a 400 (nats-server monitor.go)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The monitoring listener: pages that NATS tools and load balancers read, by HTTP, HTTPS or both.
+"""The monitoring listener: pages for NATS tools and load balancers over HTTP, HTTPS or both.
 
-The pages are made elsewhere; here are paths, statuses, headers and JSONP, as nats-server has them.
-Services of the server may add pages (`/metrics` is one).
+The pages are built in other modules; here are paths, statuses, headers and JSONP, as in
+nats-server. Services of the server may add pages (`/metrics` is one).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 _TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
 _NO_SNIFF: Final = {"X-Content-Type-Options": "nosniff"}
 _CALLBACK: Final = re.compile(r"[A-Za-z_$][\w$.]{0,99}", re.ASCII)
-# The front page: path and what it leads to.
+# Links of the front page: path and title.
 _LINKS: Final = (
     ("/varz", "General"),
     ("/jsz", "JetStream"),
@@ -70,7 +70,7 @@ a:hover {{ color: #33c }}
 
 
 class MonitorHttp:
-    """The handlers of one server's listener, or of its two: plain and HTTPS."""
+    """The handlers of one server's listeners: HTTP, HTTPS or both."""
 
     def __init__(
         self,
@@ -80,14 +80,14 @@ class MonitorHttp:
         base: str = "",
         login: tuple[str, str] | None = None,
     ) -> None:
-        """`more`: further paths. `login`: the only user and the password; None: anybody."""
+        """`more`: further paths. `login`: user and password; None: no login."""
         self.pages = pages
         self.more = dict(more or {})
         self.base = base.rstrip("/")
         self.login = login
 
     def app(self) -> web.Application:
-        """All of it, for one listening socket."""
+        """The application with all pages for one listening socket."""
         server = self.pages.server
         app = web.Application(middlewares=[self._guard])
         simple: dict[str, Callable[[Query], Json]] = {
@@ -183,7 +183,7 @@ class MonitorHttp:
 
     async def _ipqueuesz(self, request: web.Request) -> web.StreamResponse:
         Query(request.query).boolean("all")
-        return json_answer(request, b"{}")  # work is not queued between threads here
+        return json_answer(request, b"{}")  # Twinwire has no queues between threads
 
     async def _raftz(self, _request: web.Request) -> web.StreamResponse:
         return web.Response(status=404, text=errors.NO_RAFT)
@@ -206,7 +206,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _dressed(request: web.Request, private: bool) -> tuple[bytes, bytes, dict[str, str]]:
-    """What goes before and after a page, and its headers; `private`: not for other sites."""
+    """Text before and after a page, and its headers; `private`: not for other sites."""
     if private:
         return (
             b"",
@@ -214,14 +214,14 @@ def _dressed(request: web.Request, private: bool) -> tuple[bytes, bytes, dict[st
             {"Content-Type": "application/json", "Cache-Control": "no-store"} | _NO_SNIFF,
         )
     callback = request.query.get("callback", "")
-    # A name only: whatever else stands here would run in the page that asks.
+    # A plain name only: any other text would run as code in the requesting page.
     if _CALLBACK.fullmatch(callback):
         return callback.encode() + b"(", b")", {"Content-Type": "application/javascript"}
     return b"", b"", {"Content-Type": "application/json", "Access-Control-Allow-Origin": "*"}
 
 
 def json_answer(request: web.Request, body: bytes, status: int = 200) -> web.Response:
-    """A page that is made already, as JSON, or as JSONP when a callback is named."""
+    """Answer with an encoded page, as JSON or, with a callback, as JSONP."""
     before, after, headers = _dressed(request, private=False)
     return web.Response(status=status, body=before + body + after, headers=headers)
 
@@ -229,7 +229,7 @@ def json_answer(request: web.Request, body: bytes, status: int = 200) -> web.Res
 async def _long(
     request: web.Request, page: LongPage, *, private: bool = False
 ) -> web.StreamResponse:
-    """In one piece if it is not that long after all, else piece by piece as it is read."""
+    """Answer with a page: short ones at once, long ones piece by piece as the client reads."""
     before, after, headers = _dressed(request, private)
     ready = bytearray(before)
     answer: web.StreamResponse | None = None

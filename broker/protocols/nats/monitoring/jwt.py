@@ -1,4 +1,4 @@
-"""What the tokens of operator mode add to the pages."""
+"""Parts of the pages that come from tokens of operator mode."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from broker.protocols.nats.auth.jwt.accounts import Account
     from broker.protocols.nats.views import ServerView
 
-# The order of a token's own claims on a page.
+# The order of a token's standard claims on a page.
 _CLAIMS: Final = ("aud", "exp", "jti", "iat", "iss", "name", "nbf", "sub")
 
 
 def payload(token: str) -> dict[str, Any]:
-    """What a token says, as it says it; {} when it is none."""
+    """The unverified claims of a token; {} if it is invalid."""
     parts = token.split(".")
     try:
         said = orjson.loads(nkeys.from_base64(parts[1]))
@@ -31,7 +31,7 @@ def payload(token: str) -> dict[str, Any]:
 
 
 def known(server: ServerView, name: str) -> Account | None:
-    """The account's token and what came of it; None where accounts have none."""
+    """The account with its token in operator mode; None in other modes."""
     if server.operator is None:
         return None
     found: Account | None = server.operator.tokens.accounts.get(name)
@@ -39,7 +39,7 @@ def known(server: ServerView, name: str) -> Account | None:
 
 
 def account_facts(account: Account) -> dict[str, Any]:
-    """Between the imports and the statistics of /accountz."""
+    """The fields of /accountz between the imports and the statistics."""
     claims, body = account.token.claims, account.token.body
     revoked = {key: rfc3339(at * SECOND) for key, at in body.revocations.items()}
     return filled(
@@ -55,7 +55,7 @@ def account_facts(account: Account) -> dict[str, Any]:
 
 
 def operator_facts(server: ServerView) -> dict[str, Any]:
-    """Of /varz."""
+    """The fields of /varz."""
     resolver = server.settings.resolver
     texts = list(resolver.operators) if resolver is not None else []
     claims = [payload(text) for text in texts]

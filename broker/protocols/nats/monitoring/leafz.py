@@ -1,4 +1,4 @@
-"""/leafz, /routez, /gatewayz: other servers. We have no routes and no gateways."""
+"""/leafz, /routez, /gatewayz: other servers. Twinwire has no routes or gateways."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def leafz(server: ServerView, options: LeafzOptions) -> dict[str, Any]:
-    """Servers that joined us as leafs, and those that we joined."""
+    """Servers that joined this one as leafs, and those that it joined."""
     shown = [
         link
         for link in links(server)
@@ -45,7 +45,7 @@ def _leaf(link: Link, *, subscriptions: bool) -> dict[str, Any]:
 
 
 def leaf_facts(link: Link) -> dict[str, Any]:
-    """One of them, without its subscriptions."""
+    """One leaf link, without its subscriptions."""
     return {
         "name": link.remote_name,
         "is_spoke": link.is_spoke,
@@ -62,7 +62,7 @@ def leaf_facts(link: Link) -> dict[str, Any]:
 
 
 def routez(server: ServerView, _options: RoutezOptions) -> dict[str, Any]:
-    """None, ever."""
+    """The page without routes."""
     return {
         "server_id": server.server_id,
         "server_name": server.server_name,
@@ -73,7 +73,7 @@ def routez(server: ServerView, _options: RoutezOptions) -> dict[str, Any]:
 
 
 def gatewayz(server: ServerView, _options: GatewayzOptions) -> dict[str, Any]:
-    """None, ever."""
+    """The page without gateways."""
     return {
         "server_id": server.server_id,
         "now": rfc3339(time.time_ns()),

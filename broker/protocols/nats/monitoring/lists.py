@@ -1,8 +1,8 @@
-"""A page with a list that may be long: its entries are made while it is written.
+"""Pages with long lists, whose entries are built while the page is written.
 
-Ten thousand connections are some hundred milliseconds of work. It is done a little at a time, with
-turns of the loop between, and what is ready is written before more is made. Below: how the subjects
-that such pages filter by are compared.
+Ten thousand connections take some hundred milliseconds. The work is done in small parts with
+turns of the loop between them, and each part is written before the next is built. The module also
+compares the subjects that such pages filter by.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from broker.protocols.nats.monitoring.options import encode
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-_EMPTY: Final = b"[]\n}"  # how a page ends whose list has no entries
+_EMPTY: Final = b"[]\n}"  # the end of a page with an empty list
 _WILD = (b"*", b">")
 
 
 @dataclass(slots=True)
 class LongPage:
-    """The list comes last; without a `key` there is none."""
+    """A page with its list at the end; without a `key` it has no list."""
 
-    head: dict[str, Any]  # everything but the list, in order
+    head: dict[str, Any]  # all fields except the list, in order
     key: str  # of the list
     entries: Iterator[dict[str, Any]]
 
     def whole(self) -> dict[str, Any]:
-        """The page at once."""
+        """The whole page at once."""
         return self.head | ({self.key: list(self.entries)} if self.key else {})
 
     async def parts(self) -> AsyncIterator[bytes]:
@@ -54,18 +54,18 @@ class LongPage:
 
 
 def _inner(entries: list[dict[str, Any]]) -> bytes:
-    """Entries of a list, one level deeper than they would stand alone."""
+    """The entries of a list, indented by one more level."""
     text = encode(entries)
     return text.removeprefix(b"[").removesuffix(b"\n]").replace(b"\n", b"\n  ")
 
 
 def is_literal(subject: str) -> bool:
-    """Whether a message can be published there: tokens, none empty, none a wildcard."""
+    """Whether a message can be published there: no empty token, no wildcard."""
     return all(token and token not in ("*", ">") for token in subject.split("."))
 
 
 def collide(one: bytes, other: bytes) -> bool:
-    """Whether there is a message that both of them find."""
+    """Whether a message can match both subjects."""
     if one == other:
         return True
     left, right = one.split(b"."), other.split(b".")

@@ -1,9 +1,9 @@
-"""The series that prometheus-nats-exporter makes of the monitoring pages, under its names.
+"""The series of prometheus-nats-exporter for the monitoring pages, under its names.
 
-Grafana panels and alerts that were written for it find `gnatsd_varz_connections` and the like here
-too, labelled with our server_id. All are gauges, as most are there. Rules, from its source: numbers
+Grafana panels and alerts written for it find `gnatsd_varz_connections` and its other series here
+too, labelled with the server_id. All are gauges, as most are in the exporter. Its rules: numbers
 become gauges, nested ones with `_` between the names; a few strings become a label `value`; times
-are milliseconds since 1970. No JetStream, gateway or per-connection series are made.
+are milliseconds since 1970. Series of JetStream, gateways and single connections are missing.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ _ACCOUNT: Final = (
 
 @dataclass(slots=True)
 class NatsFacts:
-    """What a scrape shows: plain values, taken on the loop's thread."""
+    """The values for one scrape, copied on the loop's thread."""
 
     server_id: str
     varz: Json
     subsz: Json
     routez: Json
     connz: Mapping[str, float]
-    leafs: list[tuple[Json, int]]  # a page's entry and the round trip time in ns
+    leafs: list[tuple[Json, int]]  # an entry of /leafz and the round trip time in ns
     accounts: list[Json]
     health: str
 
 
 def nats_facts(pages: MonitorPages) -> NatsFacts:
-    """As things stand; to be called on the loop's thread."""
+    """Copy the present values; must be called on the loop's thread."""
     server = pages.server
     sessions = list(server.sessions)
     sums = {name: sum(map(attrgetter(name), sessions)) for name in _SUMMED}
@@ -89,7 +89,7 @@ def nats_facts(pages: MonitorPages) -> NatsFacts:
 
 
 def nats_metrics(pages: MonitorPages) -> Block:
-    """The series of a NATS server as things stand; to be called on the loop's thread."""
+    """The series of a NATS server with its present values; must be called on the loop's thread."""
     return nats_block(nats_facts(pages))
 
 
@@ -107,7 +107,7 @@ def _gauge(name: str, labels: Iterable[str], rows: Iterable[tuple[list[str], flo
 
 
 def _flat(page: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str, object]]:
-    """(name, last part of it, value) of all that is not an object itself."""
+    """(name, its last part, value) of every field that is not an object."""
     for key, value in page.items():
         name = re.sub("_+", "_", "_".join((*path, key)).replace("/", "_")).strip("_")
         if name in _SKIPPED:
@@ -119,7 +119,7 @@ def _flat(page: Json, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str, ob
 
 
 class NatsFamilies:
-    """One scrape's facts as metric families."""
+    """Converts the facts of one scrape to metric families."""
 
     def __init__(self, facts: NatsFacts) -> None:
         self.facts = facts
@@ -200,6 +200,6 @@ class NatsFamilies:
 
 
 def _milliseconds(rfc3339: str) -> float:
-    """Seconds since 1970. Nine digits after the point are more than Python reads."""
+    """Milliseconds since 1970. Python cannot parse nine fractional digits."""
     text = re.sub(r"(\.\d{6})\d+", r"\1", rfc3339)
     return round(datetime.fromisoformat(text).timestamp() * 1000)

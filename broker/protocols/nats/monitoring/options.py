@@ -1,8 +1,8 @@
-"""Options of the monitoring pages, from a query string or from the JSON of a request; and how the
-pages write times, durations and numbers, which is how Go does.
+"""Options of the monitoring pages, from a query string or from the JSON of a request; and Go's
+formats of times, durations and numbers on the pages.
 
-Fields have the names of the JSON. A query has other names for some of them, and is checked in the
-original's order: the first mistake is reported.
+Fields have the names of the JSON. A query has other names for some of them. Its options are checked
+in the original's order, and the first invalid one is reported.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ _ESCAPED = {b"<": rb"\u003c", b">": rb"\u003e", b"&": rb"\u0026"}
 
 
 class PageError(ValueError):
-    """A page cannot be made from these options; the text is for the client."""
+    """The options are invalid; the text is for the client."""
 
 
 class Query:
-    """The part of a URL after the `?`."""
+    """The query of a URL."""
 
     def __init__(self, query: Mapping[str, str]) -> None:
         self._query = query
 
     def text(self, name: str) -> str:
-        """As it was written; the first one if there are several."""
+        """The text of an option; the first one of several."""
         return self._query.get(name, "")
 
     def boolean(self, name: str) -> bool:
-        """One of Go's words for it."""
+        """A boolean in one of Go's forms."""
         value = self.text(name)
         if value in _TRUE:
             return True
@@ -57,14 +57,14 @@ class Query:
         raise PageError(errors.BOOLEAN.format(name, _quote(value), errors.SYNTAX))
 
     def integer(self, name: str) -> int:
-        """Signed, 64 bits; 0 when there is none."""
+        """A signed number of 64 bits; 0 if absent."""
         value = self.text(name)
         if not value:
             return 0
         return self._number(name, value, _INTEGER, _INT_MAX, errors.INTEGER)
 
     def unsigned(self, name: str) -> int:
-        """Unsigned, 64 bits."""
+        """An unsigned number of 64 bits."""
         value = self.text(name)
         if not value:
             return 0
@@ -75,14 +75,14 @@ class Query:
         if not shape.fullmatch(value):
             raise PageError(error.format(name, _quote(value), errors.SYNTAX))
         digits = value.lstrip("+-").lstrip("0") or "0"
-        # a long row of digits is not even looked at: int() would refuse or take its time
+        # skip int() for many digits, because it refuses them or is slow
         found = int(digits) * (-1 if value[0] == "-" else 1) if len(digits) < 30 else 2 * bound
         if not -bound <= found < bound:
             raise PageError(error.format(name, _quote(value), errors.RANGE))
         return found
 
     def state(self) -> int:
-        """Of connections: those that are there, those that are gone."""
+        """The state of connections: open, closed or any."""
         value = self.text("state")
         state = _STATES.get(value.lower())
         if state is None:
@@ -90,7 +90,7 @@ class Query:
         return state
 
     def subs(self) -> tuple[bool, bool]:
-        """Are subscriptions wanted, and with details?"""
+        """Whether subscriptions are requested, and whether with details."""
         if self.text("subs").lower() == "detail":
             return False, True
         return self.boolean("subs"), False
@@ -101,13 +101,13 @@ def _quote(value: str) -> str:
 
 
 class _FromJson:
-    """Made from the fields of a JSON object that was checked before."""
+    """Options from the fields of a validated JSON object."""
 
     __slots__ = ()
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> Self:
-        """Fields that are not there keep their defaults; others are none of ours."""
+        """The options; absent fields keep their defaults, unknown ones are ignored."""
         names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
         return cls(**{name: given[key] for name in names if (key := _key(name)) in given})
 
@@ -118,7 +118,7 @@ def _key(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class VarzOptions(_FromJson):
-    """/varz has none."""
+    """The options of /varz: none."""
 
     @classmethod
     def from_query(cls, _query: Query) -> VarzOptions:
@@ -127,7 +127,7 @@ class VarzOptions(_FromJson):
 
 @dataclass(frozen=True, slots=True)
 class ConnzOptions(_FromJson):
-    """/connz."""
+    """The options of /connz."""
 
     sort: str = ""
     auth: bool = False
@@ -164,7 +164,7 @@ class ConnzOptions(_FromJson):
 
 @dataclass(frozen=True, slots=True)
 class SubszOptions(_FromJson):
-    """/subsz."""
+    """The options of /subsz."""
 
     offset: int = 0
     limit: int = 0
@@ -185,7 +185,7 @@ class SubszOptions(_FromJson):
 
 @dataclass(frozen=True, slots=True)
 class RoutezOptions(_FromJson):
-    """/routez."""
+    """The options of /routez."""
 
     subscriptions: bool = False
     subscriptions_detail: bool = False
@@ -197,7 +197,7 @@ class RoutezOptions(_FromJson):
 
 @dataclass(frozen=True, slots=True)
 class GatewayzOptions(_FromJson):
-    """/gatewayz."""
+    """The options of /gatewayz."""
 
     name: str = ""
     accounts: bool = False
@@ -214,7 +214,7 @@ class GatewayzOptions(_FromJson):
 
 @dataclass(frozen=True, slots=True)
 class LeafzOptions(_FromJson):
-    """/leafz."""
+    """The options of /leafz."""
 
     subscriptions: bool = False
     account: str = ""
@@ -226,7 +226,7 @@ class LeafzOptions(_FromJson):
 
 @dataclass(frozen=True, slots=True)
 class AccountzOptions(_FromJson):
-    """/accountz."""
+    """The options of /accountz."""
 
     account: str = ""
 
@@ -237,9 +237,9 @@ class AccountzOptions(_FromJson):
 
 @dataclass(frozen=True, slots=True)
 class AccstatzOptions(_FromJson):
-    """/accstatz."""
+    """The options of /accstatz."""
 
-    accounts: tuple[str, ...] = ()  # none: all
+    accounts: tuple[str, ...] = ()  # empty: all
     include_unused: bool = False
 
     @classmethod
@@ -249,7 +249,7 @@ class AccstatzOptions(_FromJson):
 
 @dataclass(frozen=True, slots=True)
 class JszOptions(_FromJson):
-    """/jsz."""
+    """The options of /jsz."""
 
     account: str = ""
     accounts: bool = False
@@ -280,7 +280,7 @@ class JszOptions(_FromJson):
 
 @dataclass(frozen=True, slots=True)
 class HealthzOptions(_FromJson):
-    """/healthz."""
+    """The options of /healthz."""
 
     js_enabled: bool = False
     js_enabled_only: bool = False
@@ -307,7 +307,7 @@ _ESCAPED |= {"\u2028".encode(): rb"\u2028", "\u2029".encode(): rb"\u2029"}
 
 
 def rfc3339(wall_ns: int) -> str:
-    """A wall clock time, UTC, nanoseconds without trailing zeros."""
+    """A wall clock time in UTC, with nanoseconds without trailing zeros."""
     seconds, fraction = divmod(wall_ns, SECOND)
     text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
     digits = f"{fraction:09d}".rstrip("0")
@@ -329,32 +329,32 @@ def uptime(span_ns: int) -> str:
 
 
 def round_trip(rtt_ns: int) -> str:
-    """In whole microseconds as long as it is less than a millisecond."""
+    """A round trip time; below a millisecond in whole microseconds."""
     if US < rtt_ns < MS:
         rtt_ns -= rtt_ns % US
     return duration_text(rtt_ns)
 
 
 def number(value: float) -> float:
-    """A whole number has no fraction in JSON."""
+    """The number for JSON, where whole numbers have no fraction."""
     return int(value) if value == int(value) else value
 
 
 def seconds(duration_ns: int) -> float:
-    """A duration where the original keeps seconds."""
+    """A duration in seconds, as in the original."""
     return number(duration_ns / SECOND)
 
 
 def text(raw: bytes) -> str:
-    """A subject or name for JSON, which knows no bytes."""
+    """A subject or name as text for JSON."""
     return raw.decode("utf-8", "replace")
 
 
 def encode(page: Any, *, indent: bool = True) -> bytes:
-    """JSON byte for byte as Go writes it: what HTML could take for its own is escaped."""
+    """JSON exactly as Go encodes it: characters with a meaning in HTML are escaped."""
     try:
         body = orjson.dumps(page, option=orjson.OPT_INDENT_2 if indent else 0)
-    except TypeError:  # half a surrogate pair, out of some client's JSON
+    except TypeError:  # a lone surrogate from a client's JSON
         body = orjson.dumps(_whole(page), option=orjson.OPT_INDENT_2 if indent else 0)
     for mark, escape in _ESCAPED.items():
         if mark in body:
@@ -371,5 +371,5 @@ def _whole(value: Any) -> Any:
 
 
 def filled(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Without those that are empty, as Go's omitempty leaves them out."""
+    """The fields without empty ones, like Go's omitempty."""
     return {name: value for name, value in fields.items() if value or value is None}

@@ -1,4 +1,4 @@
-"""All pages of one server by name: the monitoring listener and the system account show the same."""
+"""All pages of one server by name, for the monitoring listener and the system account."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def _all_is_well() -> str | None:
 
 
 class MonitorPages:
-    """Each is made when it is asked for; PageError when its options make no sense."""
+    """Builds each page on request; PageError for invalid options."""
 
     def __init__(self, server: ServerView, broken: Callable[[], str | None] = _all_is_well) -> None:
-        """`broken` says what is wrong with the rest of this process, or None."""
+        """`broken` returns the problem of the rest of this process, or None."""
         self.server = server
         self.broken = broken
         self.requests: Counter[str] = Counter()  # over HTTP, by path
@@ -53,7 +53,7 @@ class MonitorPages:
         }
 
     def page(self, name: str, given: Mapping[str, Any]) -> Json:
-        """What a request in the system account is answered; `given` is its JSON, checked."""
+        """The answer to a request in the system account; `given`: its validated JSON."""
         return self._named[name](given)
 
     def varz(self) -> Json:

@@ -1,4 +1,4 @@
-"""What a process knows of itself: memory, processor time, what its threads do."""
+"""Facts about this process: memory, processor time, stacks of its threads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGESIZE")
 
 
 def resident_bytes() -> int:
-    """Memory of this process that is in RAM now; what it was at most where /proc is missing."""
+    """The resident memory of this process; its maximum on systems without /proc."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except (OSError, IndexError, ValueError):
@@ -27,14 +27,14 @@ def resident_bytes() -> int:
 
 
 class CpuMeter:
-    """Percent of one core since the last look, which must be a moment ago to mean anything."""
+    """CPU use in percent of one core since the last call, which must be a while ago."""
 
     def __init__(self) -> None:
         self._wall_ns, self._cpu_ns = time.monotonic_ns(), time.process_time_ns()
         self._percent = 0.0
 
     def percent(self) -> float:
-        """With one digit after the point."""
+        """The percentage with one decimal."""
         wall_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns()
         span_ns = wall_ns - self._wall_ns
         if span_ns >= limits.MONITOR_CPU_SPAN:
@@ -44,13 +44,13 @@ class CpuMeter:
 
 
 class Clock:
-    """Turns times of the monotonic clock into those of the wall, the same way each time."""
+    """Converts monotonic times to wall clock times, consistently."""
 
     def __init__(self) -> None:
         self._ahead_ns = time.time_ns() - time.monotonic_ns()
 
     def wall_ns(self, monotonic_ns: int) -> int:
-        """When that was by the calendar; a clock that was set is followed."""
+        """The wall clock time; follows a clock that was set."""
         ahead_ns = time.time_ns() - time.monotonic_ns()
         if abs(ahead_ns - self._ahead_ns) > SECOND:
             self._ahead_ns = ahead_ns
@@ -58,7 +58,7 @@ class Clock:
 
 
 def stacks() -> bytes:
-    """What every thread and task is at, without the values it works with."""
+    """The stacks of all threads and tasks, without values of variables."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts = []
     for ident, frame in sys._current_frames().items():

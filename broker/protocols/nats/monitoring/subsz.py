@@ -1,4 +1,4 @@
-"""/subsz: how many subscriptions there are, how well the routers do, and who they belong to."""
+"""/subsz: number of subscriptions, statistics of the routers, and the list of subscriptions."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Subsz:
-    """The page; over HTTP only the counts are shown when no subscription is."""
+    """The page; over HTTP, only its counts are shown if it lists no subscription."""
 
     page: LongPage
     counts: dict[str, Any]
     shown: int  # subscriptions
 
     def whole(self) -> dict[str, Any]:
-        """The page at once."""
+        """The whole page at once."""
         return self.page.whole() if self.shown else self.page.head
 
 
 def counts(routers: Iterable[Router]) -> dict[str, Any]:
-    """What several routers count, together."""
+    """The sums of the routers' statistics."""
     size = inserts = removes = matches = hits = cached = total = widest = 0
     for router in routers:
         size += router.size
@@ -58,7 +58,7 @@ def counts(routers: Iterable[Router]) -> dict[str, Any]:
 
 
 def subsz(server: ServerView, options: SubszOptions) -> Subsz:
-    """PageError when `test` is not a subject to publish to."""
+    """The page; PageError if `test` is not a subject for publishing."""
     if options.test and not is_literal(options.test):
         raise PageError(errors.TEST_SUBJECT.format(options.test))
     limit = options.limit if options.limit > 0 else limits.MONITOR_SUBSCRIPTIONS
@@ -83,14 +83,14 @@ def subsz(server: ServerView, options: SubszOptions) -> Subsz:
 
 
 def _size(router: Router, test: bytes) -> int:
-    """Subscriptions of our own clients; what stands for other servers is shown by /leafz."""
+    """The number of this server's clients' subscriptions; /leafz shows those of other servers."""
     return len(matching(router, test, local=True)) if test else count_local(router)
 
 
 def _entries(
     accounts: list[AccountView], test: bytes, skip: int, most: int
 ) -> Iterator[dict[str, Any]]:
-    """`most` of them after the first `skip`, taken from the routers a few at a time."""
+    """The `most` entries after the first `skip`, read from the routers a few at a time."""
     for account in accounts:
         size = _size(account.router, test)
         while skip < size and most > 0:
@@ -100,9 +100,9 @@ def _entries(
             else:
                 seen = window(account.router, skip, step, local=True)
             if not seen:
-                break  # some went away meanwhile
+                break  # some were removed meanwhile
             for subject, queue, sid, sink, delivered, limit, _far in seen:
-                # what the server itself listens to has no connection
+                # subscriptions of the server itself have no connection
                 cid = getattr(sink, "client_id", 0)
                 sub = (subject, queue, sid, delivered, limit)
                 yield detail(sub, cid, account.name)

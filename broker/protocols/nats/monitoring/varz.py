@@ -1,4 +1,4 @@
-"""/varz: who the server is, how it is configured, how much it does; /healthz and /jsz."""
+"""/varz: identity, configuration and traffic of the server; /healthz and /jsz."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _UNAVAILABLE: Final = 503
 
 
 def varz(server: ServerView, cpu: CpuMeter, requests: Counter[str]) -> dict[str, Any]:
-    """The page; `requests` counts those to each page."""
+    """The page; `requests`: the number of requests to each page."""
     now_ns = time.time_ns()
     page = _who(server) | _configured(server) | _now(server, now_ns, cpu)
     page |= {
@@ -62,14 +62,14 @@ def varz(server: ServerView, cpu: CpuMeter, requests: Counter[str]) -> dict[str,
 def _who(server: ServerView) -> dict[str, Any]:
     info = server.handshake.info
     host, port = server.ports.get("nats", ("", 0))
-    # With a no_auth_user INFO asks for no login, although there are users.
+    # With a no_auth_user, INFO requires no login, although users exist.
     asks = {"auth_required": True} if server.settings.no_auth_user else {}
     page: dict[str, Any] = {
         "server_id": server.server_id,
         "server_name": server.server_name,
         "version": limits.NATS_VERSION,
         "proto": _PROTO,
-        # Go tools print this; there is no Go here, so it names what runs us.
+        # Go tools print this; it names the Python version.
         "go": f"python{sys.version_info.major}.{sys.version_info.minor}",
         "twinwire": __version__,
         "host": info.get("host") or host,
@@ -112,7 +112,7 @@ def _configured(server: ServerView) -> dict[str, Any]:
 
 
 def _page_ports(server: ServerView) -> dict[str, int]:
-    """Where the monitoring listener is, by scheme."""
+    """The ports of the monitoring listener, by scheme."""
     settings = server.settings
     if settings.http is not None and settings.https is not None:
         names = {"http": "monitor", "https": "monitor_https"}
@@ -229,13 +229,13 @@ class Health:
 
     page: dict[str, Any]
     code: int  # in the system account
-    status: int  # over HTTP: details are always a success
+    status: int  # over HTTP: an answer with details is always a success
 
 
 def healthz(
     server: ServerView, options: HealthzOptions, broken: Callable[[], str | None]
 ) -> Health:
-    """`broken` says what else is wrong with this process, or None."""
+    """`broken` returns another problem of this process, or None."""
     if options.stream and not options.account:
         return _wrong(options, _BAD_REQUEST, "error", "BAD_REQUEST", errors.STREAM_ALONE)
     if options.consumer and not options.stream:
@@ -245,7 +245,7 @@ def healthz(
         return _wrong(options, _FAILED, "error", "CONNECTION", text)
     problem = broken()
     if problem is not None:
-        # of the kinds that Go programs know, the one for stored messages
+        # the kind for stored messages, which Go programs recognize
         return _wrong(options, _UNAVAILABLE, "unavailable", "JETSTREAM", problem)
     return Health({"status": "ok"}, _OK, _OK)
 
@@ -257,7 +257,7 @@ def _wrong(options: HealthzOptions, code: int, status: str, kind: str, text: str
 
 
 def jsz(server: ServerView, options: JszOptions) -> dict[str, Any]:
-    """What a server says that has JetStream switched off."""
+    """The page of a server with JetStream disabled."""
     if options.leader_only:
         raise PageError(errors.NOT_LEADER)
     return {

@@ -1,4 +1,4 @@
-"""The system account: events that are published to it and requests that it answers.
+"""The system account: its events and requests.
 
 Start with `system`. Imported by the server.
 """

@@ -1,4 +1,4 @@
-"""The queue of what the system account has to do, worked on between turns of the loop."""
+"""The queue of work for the system account, processed between turns of the loop."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ log = logging.getLogger("broker.protocols.nats.system_view")
 
 
 class Timer(Protocol):
-    """Something that will happen."""
+    """A scheduled callback."""
 
     def cancel(self) -> None: ...
 
 
 class Clock(Protocol):
-    """The part of an event loop that is used here."""
+    """The part of an event loop that this module uses."""
 
     def call_soon(self, callback: Callable[[], None], /) -> object: ...
     def time(self) -> float: ...
@@ -29,7 +29,7 @@ class Clock(Protocol):
 
 
 class Backlog:
-    """Jobs in their order, so many per turn of the loop that clients do not wait for them."""
+    """A queue of jobs, limited per turn of the loop so that clients need not wait."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Backlog:
         self._scheduled = False
 
     def add(self, job: Callable[[], None]) -> bool:
-        """Do it later; False when too much waits already."""
+        """Queue a job; False if too many wait already."""
         if len(self.jobs) >= self._waiting_max:
             if not self.dropped:
                 log.warning("system events are dropped", extra=fields(waiting=len(self.jobs)))

@@ -1,4 +1,4 @@
-"""What each message of the system account carries: the server, the time, a number, an encoding."""
+"""The common parts of system account messages: server, time, sequence, encoding."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Who:
-    """The part of the server block that stays."""
+    """The constant part of the server block."""
 
     name: str
-    host: str  # as INFO says it
+    host: str  # as in INFO
     server_id: str
     version: str
     cluster: str = ""
@@ -37,7 +37,7 @@ class Who:
 
 
 class Envelope:
-    """Makes server blocks and the heads of events."""
+    """Builds server blocks and the first fields of events."""
 
     def __init__(self, who: Who) -> None:
         self.sequence = 0
@@ -45,7 +45,7 @@ class Envelope:
         self.use(who)
 
     def use(self, who: Who) -> None:
-        """Be this one from now on."""
+        """Use this identity from now on."""
         self.who = who
         tags = tuple(dict.fromkeys(t for tag in who.tags if (t := tag.strip().lower())))
         self.tags = frozenset(tags)
@@ -58,12 +58,12 @@ class Envelope:
         self._head.update(jetstream=False, flags=0)
 
     def server(self) -> Json:
-        """The block of the next message."""
+        """The server block of the next message."""
         self.sequence += 1
         return {**self._head, "seq": self.sequence, "time": rfc3339(time.time_ns())}
 
     def event(self, kind: str, wall_ns: int = 0) -> Json:
-        """The first keys of an advisory."""
+        """The first fields of an advisory."""
         return {
             "type": f"io.nats.server.advisory.v1.{kind}",
             "id": self.ids.next(),
@@ -72,7 +72,7 @@ class Envelope:
 
 
 class EventIds:
-    """22 characters that are unique: a random head and a number that grows."""
+    """Unique ids of 22 characters: a random head and an increasing number."""
 
     def __init__(self) -> None:
         self._start()
@@ -94,17 +94,17 @@ class EventIds:
 
 
 def encode(value: object) -> bytes:
-    """As JSON on one line."""
+    """Encode as JSON on one line."""
     return json_of(value, indent=False)
 
 
-# --- answers that are compressed --------------------------------------------------------------
+# --- compressed answers --------------------------------------------------------------
 
 _ACCEPT: Final = b"\r\nAccept-Encoding:"
 
 
 def accepted_encoding(headers: bytes) -> str:
-    """Which of our encodings a request's headers name; "identity" for others, "" for none."""
+    """The encoding that a request accepts; "identity" for unknown ones, "" for none."""
     at = headers.find(_ACCEPT)
     if at < 0:
         return ""
@@ -117,12 +117,12 @@ def accepted_encoding(headers: bytes) -> str:
 
 
 def content_encoding(encoding: str) -> bytes:
-    """The headers of an answer in that encoding."""
+    """The headers of an answer with that encoding."""
     return b"NATS/1.0\r\nContent-Encoding: %b\r\n\r\n" % encoding.encode() if encoding else b""
 
 
 def pack(body: bytes, encoding: str) -> bytes:
-    """The body in that encoding; snappy is its framing format."""
+    """The encoded body; for snappy in its framing format."""
     if encoding == "gzip":
         import gzip
 
@@ -137,14 +137,14 @@ def pack(body: bytes, encoding: str) -> bytes:
     return body
 
 
-# --- what the service works with ----------------------------------------------------------------
+# --- interfaces of the service ----------------------------------------------------------------
 
 
 class Pages(Protocol):
-    """The pages of the monitoring listener, by the names that requests have for them.
+    """The pages of the monitoring listener, by their names in requests.
 
     VARZ SUBSZ CONNZ ROUTEZ GATEWAYZ LEAFZ ACCOUNTZ JSZ HEALTHZ, ACCSTATZ of all accounts or some,
-    and INFO, which is ACCOUNTZ' detail of one account. They raise PageError.
+    and INFO, the detail of one account in ACCOUNTZ. They raise PageError.
     """
 
     def page(self, name: str, options: Json) -> Json: ...
@@ -152,7 +152,7 @@ class Pages(Protocol):
 
 @dataclass(slots=True)
 class Station:
-    """Where the service works."""
+    """The environment of the service."""
 
     server: AccountsView
     account: LocalAccount  # the system account
@@ -160,5 +160,5 @@ class Station:
     pages: Pages
 
     def publish(self, subject: bytes, event: Json, account: LocalAccount | None = None) -> None:
-        """At once; in the system account unless another is named."""
+        """Publish at once, in the system account unless another one is given."""
         (account or self.account).publish(subject, encode(event))

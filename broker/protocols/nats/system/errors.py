@@ -1,4 +1,4 @@
-"""What requests to the system account of NATS are answered (nats-server events.go, server.go)."""
+"""Errors in answers of the system account (nats-server events.go, server.go)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROFILE_NAME: Final = "Profile name not specified"
 PROFILE_UNKNOWN: Final = "Profile {} not found"
 PROFILE_DURATION: Final = "Duration {} should be between 0s and 15s"
 
-# What Go's encoding/json says about a text that is none, or not what was asked for.
+# Errors of Go's encoding/json for invalid JSON and for wrong types.
 GO_JSON_END: Final = "unexpected end of JSON input"
 GO_JSON_DEPTH: Final = "exceeded max depth"
 GO_JSON_CHARACTER: Final = "invalid character {} {}"

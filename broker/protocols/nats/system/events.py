@@ -1,7 +1,7 @@
-"""What the system account publishes by itself: statistics, and connections that come and go.
+"""Events of the system account: statistics, and the begin and end of connections.
 
-Nothing is built unless the router has a subscriber for it. What happens while a message is
-routed or a session ends is only noted; the events go out from the backlog.
+An event is built only if the router has a subscriber for it. During routing and at the end of a
+session it is only noted; the backlog publishes it later.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
 _CLIENT_TYPES = {"STANDARD": "nats", "IN_PROCESS": "nats", "WEBSOCKET": "websocket"}
 _LEAF = "LEAFNODE"
-# Of /varz, in the order and by the names that a STATSZ has for them.
+# Fields of /varz in a STATSZ, in its order and with its names.
 _STATSZ = ("start", "mem", "cores", "cpu", "connections", "total_connections")
 
 
 def client_block(session: SessionView, account: str, *, gone_ns: int = 0) -> Json:
-    """The client of an advisory; what is empty is left out."""
+    """The client in an advisory, without empty fields."""
     options, identity = session.options or ClientOptions(), session.identity
     is_leaf = session.kind.startswith(_LEAF)
     block: Json = {
@@ -55,16 +55,16 @@ def client_block(session: SessionView, account: str, *, gone_ns: int = 0) -> Jso
 
 
 def _shown_jwt(options: ClientOptions, identity: Identity | None) -> str:
-    """The token of one who was let in. What a refused client sent may be a bearer's: a secret."""
+    """The token of an admitted client. That of a refused client may be a bearer token: a secret."""
     if identity is not None:
         return identity.jwt
     return HIDDEN if options.jwt else ""
 
 
 class _Gone(NamedTuple):
-    """One that is gone, or was not let in."""
+    """A client that has disconnected or was refused."""
 
-    home: LocalAccount  # where this is published
+    home: LocalAccount  # the account of the event
     subject: bytes
     session: SessionView
     account: str
@@ -73,7 +73,7 @@ class _Gone(NamedTuple):
 
 
 class Events:
-    """Sends them for one server."""
+    """Publishes the events of one server."""
 
     def __init__(self, station: Station, backlog: Backlog, clock: Clock) -> None:
         self.station = station
@@ -86,8 +86,8 @@ class Events:
         name = self.envelope.who.server_id
         self._statsz = f"$SYS.SERVER.{name}.STATSZ".encode()
         self._auth_error = f"$SYS.SERVER.{name}.CLIENT.AUTH.ERR".encode()
-        self._reporting: set[str] = set()  # accounts whose connections will be reported
-        self._beats: dict[str, int] = {}  # account -> when they are reported again, oldest first
+        self._reporting: set[str] = set()  # accounts with a pending report
+        self._beats: dict[str, int] = {}  # account -> time of the next report, oldest first
         self._statsz_timer: Timer | None = None
         self._beat_timer: Timer | None = None
         self._statsz_pause_ns = limits.NATS_STATSZ_FIRST
@@ -126,13 +126,13 @@ class Events:
         self.send_statsz()
 
     def send_statsz(self) -> None:
-        """To those who listen to it, at once."""
+        """Publish STATSZ at once, if it has subscribers."""
         self._statsz_last_ns = self._now_ns()
         if self._wanted(self._statsz):
             self.station.publish(self._statsz, self.statsz())
 
     def statsz(self) -> Json:
-        """The message, a server block included."""
+        """The STATSZ message with its server block."""
         page = self.pages.page("VARZ", {})
         stats = {name: page[name] for name in _STATSZ}
         accounts = self.server.accounts.values()
@@ -144,10 +144,10 @@ class Events:
         stats["active_servers"] = 1
         return {"server": self.envelope.server(), "statsz": stats}
 
-    # --- who comes and goes -------------------------------------------------------------------
+    # --- begin and end of connections -----------------------------------------------------------
 
     def connected(self, session: SessionView) -> None:
-        """A client or leaf has logged in."""
+        """Report a client or leaf node that has logged in."""
         account = session.account
         if account is None or account.name == GLOBAL_ACCOUNT:
             return
@@ -164,7 +164,7 @@ class Events:
         self.station.publish(subject, event)
 
     def disconnected(self, session: SessionView, reason: str) -> None:
-        """One that had logged in is gone."""
+        """Report the end of a session that had logged in."""
         account = session.account
         if account is None or account.name == GLOBAL_ACCOUNT:
             return
@@ -179,7 +179,7 @@ class Events:
         reason: str = errors.NATS_CLOSED_AUTHENTICATION,
         account: LocalAccount | None = None,
     ) -> None:
-        """A login was rejected; the event goes to `account`, or else to the global account."""
+        """Report a rejected login in `account`, or else in the global account."""
         home = account or session.account or self.server.accounts.get(GLOBAL_ACCOUNT)
         if home is not None and self._wanted(b"$SYS.ACCOUNT.CLIENT.AUTH.ERR", home):
             self._gone(home, b"$SYS.ACCOUNT.CLIENT.AUTH.ERR", session, home.name, reason)
@@ -197,11 +197,11 @@ class Events:
     def _disconnect(self, gone: _Gone) -> None:
         session = gone.session
         if session.closed_because == errors.NATS_CLOSED_ACCOUNT_CONNECTIONS:
-            return  # what it said about itself was right
+            return  # the login itself was valid
         event = self.envelope.event("client_disconnect", gone.wall_ns)
         event["server"] = self.envelope.server()
         event["client"] = client_block(session, gone.account, gone_ns=gone.wall_ns)
-        # As the client sees it.
+        # From the client's point of view.
         event["sent"] = {"msgs": session.in_msgs, "bytes": session.in_bytes}
         event["received"] = {"msgs": session.out_msgs, "bytes": session.out_bytes}
         event["reason"] = gone.reason
@@ -210,7 +210,7 @@ class Events:
     # --- an account's connections ---------------------------------------------------------------
 
     def _changed(self, account: LocalAccount) -> None:
-        """Report how many there are now; several changes before the report are one."""
+        """Schedule a report of an account's connections; merges several changes."""
         self._beat_later(account)
         name = account.name
         if name in self._reporting:
@@ -231,14 +231,14 @@ class Events:
             self.station.publish(subject, event)
 
     def account_event(self, account: LocalAccount) -> Json:
-        """How many connections an account has, and its traffic."""
+        """The number of an account's connections, and its traffic."""
         options: dict[str, Any] = {"accounts": (account.name,), "include_unused": True}
         found = self.pages.page("ACCSTATZ", options)["account_statz"]
         head = self.envelope.event("account_connections")
         return {**head, "server": {}, **(found[0] if found else {"acc": account.name})}
 
     def _beat_later(self, account: LocalAccount) -> None:
-        """Report again after a while, unless no connection is left by then."""
+        """Schedule the next report, unless no connection is left by then."""
         self._beats.pop(account.name, None)
         self._beats[account.name] = self._now_ns() + limits.NATS_ACCOUNT_BEAT
         if self._beat_timer is None:
@@ -251,7 +251,7 @@ class Events:
             self._beat_timer = self.clock.call_later(wait_ns / SECOND, self._beat)
 
     def _beat(self) -> None:
-        """One account of those whose time has come; the next one has its own turn."""
+        """Report one account that is due; the next one gets a job of its own."""
         self._beat_timer = None
         name, due_ns = next(iter(self._beats.items()))
         if due_ns <= self._now_ns():

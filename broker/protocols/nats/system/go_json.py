@@ -1,7 +1,7 @@
-"""Bodies of requests, read the way Go reads them into a struct, with the errors that Go finds.
+"""Decodes bodies of requests as Go decodes them into a struct, with Go's errors.
 
-A `Shape` says which names there are and of what type. Names match in any case, unknown ones are
-ignored, null keeps the default; the first value of a wrong type refuses the whole.
+A `Shape` has the names and types. Names match in any case, unknown ones are ignored, null keeps the
+default; the first value of a wrong type makes the whole body invalid.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ZERO: Final[dict[str, Any]] = {
     "bool": False,
     "[]string": (),
 }
-# Go's names of types that are one of these underneath.
+# Go types and the basic types that they are based on.
 _UNDERNEATH: Final = {
     "server.SortOpt": "string",
     "server.ConnState": "int",
@@ -35,12 +35,12 @@ _UNDERNEATH: Final = {
 _RANGES: Final = {"int": (INT64_MIN, INT64_MAX), "uint64": (0, 2**64 - 1)}
 _INTEGER: Final = {"int": r"-?\d{1,20}", "uint64": r"\d{1,20}"}
 
-_LONELY: Final = re.compile("[\ud800-\udfff]")  # halves of characters
+_LONELY: Final = re.compile("[\ud800-\udfff]")  # lone surrogates
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A Go struct of options; those that every request may have stand in `filters`."""
+    """A Go struct of options; options of every request are in `filters`."""
 
     name: str  # of the struct: VarzEventOptions
     group: str = ""  # of its embedded part that has `fields`
@@ -48,7 +48,7 @@ class Shape:
     filters: str = "EventFilterOptions"
 
 
-# Of every request: which servers are meant. The last one came with a later server.
+# Options of every request: the servers that it is for. A later server has added the last one.
 FILTERS: Final = {
     "server_name": "string",
     "cluster": "string",
@@ -60,7 +60,7 @@ FILTERS: Final = {
 
 
 class BadBody(Exception):  # noqa: N818 - the requester's, not ours
-    """The body is not what it should be; the text is what Go says."""
+    """The body is invalid; the text is Go's error."""
 
 
 class _Number(str):
@@ -68,7 +68,7 @@ class _Number(str):
 
 
 def decode(body: bytes, shape: Shape) -> dict[str, Any]:
-    """All options by name, those that are not in the body at their defaults."""
+    """All options by name; those missing in the body have their defaults."""
     types = {**{name: (t, shape.group) for name, t in shape.fields.items()}}
     types.update({name: (t, shape.filters) for name, t in FILTERS.items()})
     options = {name: _ZERO[_UNDERNEATH.get(t, t)] for name, (t, _) in types.items()}
@@ -134,7 +134,7 @@ def _refuse(found: Any, place: str, go_type: str = "") -> NoReturn:
     raise BadBody(text if go_type else text.removesuffix(" of type "))
 
 
-# --- where Go's scanner stops ---------------------------------------------------------------------
+# --- errors of Go's scanner ---------------------------------------------------------------------
 
 _BLANK: Final = b" \t\r\n"
 _VALUE: Final = "looking for beginning of value"
@@ -153,7 +153,7 @@ class _Stop(Exception):  # noqa: N818 - how the scanner ends
 
 
 def syntax_error(body: bytes) -> str:
-    """What Go says about a body that is not JSON."""
+    """Go's error for a body that is not JSON."""
     try:
         _Scanner(body).run()
     except _Stop as stop:
@@ -162,7 +162,7 @@ def syntax_error(body: bytes) -> str:
 
 
 class _Scanner:
-    """Walks over a text up to what is wrong with it; keeps its own stack."""
+    """Scans a text up to its first error, with an explicit stack."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -195,7 +195,7 @@ class _Scanner:
         return self.body[self.at]
 
     def _inside(self) -> int:
-        """The next byte of a word or number; the end of the text counts as a blank."""
+        """The next byte inside a word or number; the end of the text counts as a blank."""
         return self.body[self.at] if self.at < len(self.body) else 0x20
 
     def _stop(self, where: str) -> NoReturn:
@@ -210,7 +210,7 @@ class _Scanner:
             self.at += 1
 
     def _begin(self, stack: list[int]) -> None:
-        """A value; of an array or object only what comes before its first element."""
+        """Scan a value; of an array or object only the part before its first element."""
         while True:
             self._blanks()
             char = self._peek()

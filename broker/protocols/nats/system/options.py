@@ -1,4 +1,4 @@
-"""The options of each request, as the original's structs have them."""
+"""The options of each request, as in the original's structs."""
 
 from __future__ import annotations
 
@@ -84,5 +84,5 @@ PAGES: Final = {
         },
     ),
 }
-# Of one account: the option that its name in the subject stands for.
+# Requests about one account: the option that is set from the name in the subject.
 ACCOUNT_PAGES: Final = {"SUBSZ": "account", "CONNZ": "acc", "LEAFZ": "account", "JSZ": "account"}

@@ -1,7 +1,7 @@
-"""What is asked of the system account, and how it is answered.
+"""Requests to the system account, and their answers.
 
-A request without a reply subject is not answered; one that is meant for other servers neither. A
-page is only built when a requester waits for it.
+Requests without a reply subject, and those meant for other servers, are not answered. A page is
+only built if a requester waits for it.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ _WILDCARD: Final = 2  # see routing.local.shape
 
 @dataclass(slots=True)
 class Actions:
-    """What requests can make the server do; None: it cannot. Texts are what the requester reads."""
+    """Actions of the server for requests; None: unavailable. Texts are for the requester."""
 
-    reload: Callable[[], Awaitable[str]] | None = None  # "" or what is wrong
-    kick: Callable[[int], str] | None = None  # client id -> "" or what is wrong
+    reload: Callable[[], Awaitable[str]] | None = None  # returns an error, or ""
+    kick: Callable[[int], str] | None = None  # client id -> an error, or ""
     lame_duck: Callable[[int], str] | None = None
 
 
 class Requests:
-    """Answers them for one server."""
+    """Answers the requests of one server."""
 
     def __init__(self, station: Station, events: Events, actions: Actions) -> None:
         self.server = station.server
@@ -67,7 +67,7 @@ class Requests:
         self._tasks: set[asyncio.Future[None]] = set()
 
     def handlers(self) -> dict[str, Handler]:
-        """By subject, of the system account."""
+        """The handlers of requests in the system account, by subject."""
         found: dict[str, Handler] = {"$SYS.REQ.SERVER.PING": self._statsz}
         per_server: dict[str, Handler] = {
             "IDZ": self._idz,
@@ -97,7 +97,7 @@ class Requests:
         return found
 
     def imports(self, account: LocalAccount) -> dict[str, Handler]:
-        """By subject, what every other account may ask about itself."""
+        """The handlers of requests of other accounts about themselves, by subject."""
         name = account.name
         connz = partial(self._account_page, "CONNZ", name=name)
         return {
@@ -114,7 +114,7 @@ class Requests:
     # --- answers ---------------------------------------------------------------------------
 
     def respond(self, account: LocalAccount, reply: bytes, **parts: Any) -> None:
-        """`data=` or `error=` in an envelope, to the subject `reply`."""
+        """Send `data=` or `error=` in an envelope to the subject `reply`."""
         if not reply:
             return
         self._send(account, reply, encode({"server": self.envelope.server(), **parts}), "")
@@ -140,7 +140,7 @@ class Requests:
         self.respond(account, reply, **data, error={"code": code, "description": text})
 
     def _options(self, account: LocalAccount, message: Message, shape: Shape) -> Json | None:
-        """What the body says; None when it is wrong, which is answered, or not for us."""
+        """The options in the body; None if they are invalid (answered) or for other servers."""
         try:
             if len(message.data) > limits.NATS_SYSTEM_BODY:
                 raise BadBody(errors.LONG_REQUEST)
@@ -171,7 +171,7 @@ class Requests:
         shape: Shape,
         build: Callable[[Json], Json | None],
     ) -> None:
-        """What `build` makes of the options; None: no answer."""
+        """Answer with the result of `build`; None: no answer."""
         if not message.reply or not account.interest(message.reply):
             return
         options = self._options(account, message, shape)
@@ -187,14 +187,14 @@ class Requests:
         body = encode({"server": self.envelope.server(), "data": data})
         self._send(account, message.reply, body, accepted_encoding(message.headers))
 
-    # --- of this server ----------------------------------------------------------------------
+    # --- about this server ----------------------------------------------------------------------
 
     def _page(self, name: str, account: LocalAccount, message: Message) -> None:
         shape = system_options.PAGES[name]
         self._answer(account, message, shape, partial(self.pages.page, name))
 
     def _statsz(self, account: LocalAccount, message: Message) -> None:
-        if not message.reply:  # then it goes to all
+        if not message.reply:  # without a reply: publish to all subscribers
             if self._options(account, message, system_options.STATSZ) is not None:
                 self.events.send_statsz()
             return
@@ -247,12 +247,12 @@ class Requests:
         else:
             self.respond(account, message.reply)
 
-    # --- of one account ------------------------------------------------------------------------
+    # --- about one account ------------------------------------------------------------------------
 
     def _account_page(
         self, page: str, account: LocalAccount, message: Message, *, name: str = ""
     ) -> None:
-        """`name` is the account that the requester belongs to; else it is in the subject."""
+        """`name`: the account of the requester; if empty, the account in the subject."""
         about = name or _account_of(message)
 
         def build(options: Json) -> Json:
@@ -274,7 +274,7 @@ class Requests:
     def _account_statz(self, account: LocalAccount, message: Message, *, name: str = "") -> None:
         about = name or _account_of(message)
         if about == _PING and not name:
-            return  # another subscription has it
+            return  # handled by another subscription
 
         def build(options: Json) -> Json | None:
             options["accounts"] = (about,)
@@ -290,7 +290,7 @@ class Requests:
         return page if page["account_statz"] or options["include_unused"] else None
 
     def _account_conns(self, account: LocalAccount, message: Message) -> None:
-        """Servers ask this; the answer is the event."""
+        """Answer servers with the account's event."""
         about = self.server.accounts.get(_account_of(message))
         if not message.reply or about is None or not (about.sessions or about.leafs):
             return
@@ -304,7 +304,7 @@ class Requests:
             self._send(account, message.reply, encode(event), "")
 
     def _nobody(self, account: LocalAccount, message: Message) -> None:
-        """Asked past the subject that says who asks."""
+        """Answer a request whose subject does not identify the requester."""
         if message.reply:
             self.respond(account, message.reply, data={"user": "", "account": ""})
 
@@ -313,15 +313,15 @@ class Requests:
         if message.reply and session is not None:
             self.respond(account, message.reply, data=user_info(session, account.name))
 
-    # --- who subscribes ------------------------------------------------------------------------
+    # --- subscribers ------------------------------------------------------------------------
 
     def _subscribers(self, account: LocalAccount, message: Message) -> None:
-        """How many clients listen to the subject, or in the queue group, that the body names."""
+        """Count the subscribers of the subject, or of the queue group, in the body."""
         if not message.reply:
             return
         about = account
         if message.session is not None and message.session.account is not None:
-            about = message.session.account  # it came by an import
+            about = message.session.account  # the request crossed an import
         subject, _, queue = message.data.strip().partition(b" ")
         count = count_subscribers(about, subject, queue.split(b" ")[0])
         self._send(account, message.reply, b"%d" % count, "")
@@ -343,7 +343,7 @@ def _account_of(message: Message) -> str:
 
 
 def user_info(session: SessionView, account: str) -> Json:
-    """A client's identity and what it may do."""
+    """A client's identity and permissions."""
     identity = session.identity
     info: Json = {"user": raw_user(session), "account": account}
     if identity is not None and identity.permissions is not None:
@@ -372,13 +372,13 @@ def _rules(rules: Rules) -> Json:
 
 
 def expvarz(_options: Json) -> Json:
-    """What Go programs publish about themselves; the command line could hold secrets."""
+    """The variables that Go programs publish; the command line could contain secrets."""
     rss = resident_bytes()
     return {"memstats": {"Alloc": rss, "Sys": rss}, "cmdline": sys.argv[:1]}
 
 
 def profilez(options: Json) -> Json:
-    """There are no profiles of Go here; the answer says so in the original's words."""
+    """Answer with the original's errors, because Go profiles do not exist here."""
     name, duration_ns = options["name"], options["duration"]
     text = errors.PROFILE_UNKNOWN.format(go_quote(name.encode("utf-8", "replace")))
     if not name:
@@ -389,9 +389,9 @@ def profilez(options: Json) -> Json:
 
 
 def count_subscribers(account: LocalAccount, subject: bytes, queue: bytes) -> int:
-    """Subscriptions of clients and leafs that a message to the subject would find.
+    """The number of subscriptions of clients and leafs that match a message to the subject.
 
-    With wildcards in it: those whose subject it covers. A queue counts its members only.
+    With wildcards: those whose subject it covers. With a queue, only its members are counted.
     """
     if not subject:
         return 0
@@ -408,7 +408,7 @@ def count_subscribers(account: LocalAccount, subject: bytes, queue: bytes) -> in
 
 
 def covers(pattern: bytes, subject: bytes) -> bool:
-    """Whether every message that `subject` finds is found by `pattern` too."""
+    """Whether every match of `subject` also matches `pattern`."""
     wide, narrow = pattern.split(b"."), subject.split(b".")
     for at, token in enumerate(wide):
         if at >= len(narrow):

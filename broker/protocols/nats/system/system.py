@@ -1,8 +1,8 @@
 """The system account: events that the server publishes about itself, and requests to it.
 
-A server makes one `System` for its system account, starts it when its listener is open and says who
-comes and goes. Requests and events wait in one backlog and are done between turns of the loop, a
-bounded bit at a time, so nothing here runs while a message is routed.
+A server creates one `System` for its system account, starts it after its listener is open, and
+reports its sessions to it. Requests and events wait in one backlog and are processed between turns
+of the loop in bounded parts, so nothing here runs while a message is routed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class System:
     def __init__(
         self, station: Station, actions: Actions | None = None, clock: Clock | None = None
     ) -> None:
-        """`clock` is the running loop unless a test brings its own."""
+        """`clock`: the running loop by default; tests pass their own."""
         clock = clock or asyncio.get_running_loop()
         self.server = station.server
         self.account = station.account
@@ -46,10 +46,10 @@ class System:
         self._waiting = 0  # requests in the backlog
         self._running = False
 
-    # --- the server's side --------------------------------------------------------------------
+    # --- called by the server --------------------------------------------------------------------
 
     def start(self) -> None:
-        """Listen, in the accounts there are too; the first STATSZ goes out a moment later."""
+        """Subscribe, also in existing accounts; the first STATSZ is published a moment later."""
         self._running = True
         for subject, handler in self.requests.handlers().items():
             self.register(subject, handler)
@@ -58,8 +58,8 @@ class System:
         self.events.start()
 
     def adopt(self, account: LocalAccount) -> None:
-        """Let an account ask about itself; to be called for each one that is made later, and
-        again when its configuration changes."""
+        """Let an account send requests about itself; must be called for each later account, and
+        again after its configuration has changed."""
         if not self._running or account.name == self.account.name:
             return
         open_ones = self._subscriptions.setdefault(account.name, {})
@@ -71,12 +71,12 @@ class System:
                 self._listen(account, subject, handler)
 
     def forget(self, account: LocalAccount) -> None:
-        """The account goes away."""
+        """Remove an account."""
         for subscription in self._subscriptions.pop(account.name, {}).values():
             subscription.close()
 
     def stop(self) -> None:
-        """Say and answer nothing any more."""
+        """Stop all events and answers."""
         self._running = False
         self.events.stop()
         self.requests.stop()
@@ -88,27 +88,27 @@ class System:
         self._subscriptions.clear()
 
     def rename(self, who: Who) -> None:
-        """The configuration says something else about the server."""
+        """Apply a changed identity of the server."""
         self.envelope.use(who)
 
     def register(self, subject: str, handler: Handler) -> None:
-        """Have requests on a subject of the system account handled; `answer` replies to them."""
+        """Handle requests on a subject of the system account; `answer` replies to them."""
         self._listen(self.account, subject, handler)
 
     def answer(self, reply: bytes, **parts: Any) -> None:
-        """`data=` or `error=` in an envelope, to a requester in the system account."""
+        """Send `data=` or `error=` in an envelope to a requester in the system account."""
         if reply and self._running:
             self.requests.respond(self.account, reply, **parts)
 
-    # --- what happened ------------------------------------------------------------------------
+    # --- notifications ------------------------------------------------------------------------
 
     def connected(self, session: SessionView) -> None:
-        """It has logged in; its account knows it."""
+        """Report a session that has logged in and joined its account."""
         if self._running:
             self.events.connected(session)
 
     def disconnected(self, session: SessionView, reason: str) -> None:
-        """It had logged in and is gone; `session.account` still says where it was."""
+        """Report the end of a session; `session.account` is still its account."""
         if self._running:
             self.events.disconnected(session, reason)
 
@@ -118,16 +118,16 @@ class System:
         reason: str = errors.NATS_CLOSED_AUTHENTICATION,
         account: LocalAccount | None = None,
     ) -> None:
-        """Its login was rejected. The event goes to `account` as well."""
+        """Report a rejected login. The event goes to `account` as well."""
         if self._running:
             self.events.refused(session, reason, account)
 
     def lame_duck(self) -> None:
-        """The server accepts no more connections."""
+        """Report that the server accepts no more connections."""
         self._leave("LAMEDUCK")
 
     def shutdown(self) -> None:
-        """The last word, while sessions still take it; stops the service."""
+        """Publish the shutdown event, while sessions still receive it; then stop the service."""
         self._leave("SHUTDOWN")
         self.stop()
 
@@ -145,7 +145,7 @@ class System:
         mine[subject] = account.listen(subject.encode(), partial(self._heard, account, handler))
 
     def _heard(self, account: LocalAccount, handler: Handler, message: Message) -> None:
-        """A request; one too many is dropped, as a slow requester's would be."""
+        """Queue a request; drop it if too many wait."""
         if self._waiting >= limits.NATS_SYSTEM_REQUESTS:
             log.debug("a request is dropped", extra=fields(subject=message.subject))
             return
@@ -158,7 +158,7 @@ class System:
 
 
 def _imported(account: LocalAccount) -> set[str]:
-    """Services that the configuration brings into the account itself."""
+    """The services that the account imports by its configuration."""
     if account.config is None:
         return set()
     return {i.to or i.subject for i in account.config.imports if i.service}

@@ -1,4 +1,4 @@
-"""The protocol's lines: the parser, and the options of INFO and CONNECT.
+"""The wire format of NATS: the parser, and the options of INFO and CONNECT.
 
 Start with `wire`. Imported by sessions and by the load generator.
 """

@@ -1,7 +1,7 @@
-"""The JSON of the NATS protocol: what CONNECT asks for, and the address in INFO.
+"""The JSON of the NATS protocol: the options in CONNECT, and the address in INFO.
 
-CONNECT is read the way Go reads it: names in any case, unknown ones ignored, null keeps what was,
-a wrong type refuses the whole.
+CONNECT is decoded as in Go: names match in any case, unknown ones are ignored, null keeps the old
+value, a wrong type invalidates the whole object.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import orjson
 
 _INT_BITS: Final = 63
 
-# The names of CONNECT on the wire, and of what keeps them here.
+# The names of CONNECT on the wire, and of the fields here.
 _BOOLS: Final = {
     "verbose": "verbose",
     "pedantic": "pedantic",
@@ -37,11 +37,11 @@ _STRINGS: Final = {
     "sig": "signature",
     "remote_account": "remote_account",
 }
-_OBJECTS: Final = frozenset({"import", "export"})  # of server links; only their type is looked at
+_OBJECTS: Final = frozenset({"import", "export"})  # from other servers; only their type is checked
 
 
 class ClientOptions:
-    """What a client asked for in all its CONNECTs so far."""
+    """The merged options of all CONNECTs of a client."""
 
     __slots__ = (
         "account",
@@ -73,11 +73,11 @@ class ClientOptions:
         self.user = self.password = self.token = self.nkey = self.jwt = self.signature = ""
 
     def merge(self, raw: bytes) -> None:
-        """Take over the fields of one CONNECT; ValueError when it is not what Go would accept."""
+        """Merge the fields of one CONNECT; ValueError if Go would not accept it."""
         fields = parse_object(raw)
         for key, value in fields.items():
             self._set(_fold(key), value)
-        self.lang = sys.intern(self.lang)  # the same few on thousands of connections
+        self.lang = sys.intern(self.lang)  # thousands of connections share a few values
         self.version = sys.intern(self.version)
 
     def _set(self, key: str, value: object) -> None:
@@ -100,7 +100,7 @@ class ClientOptions:
 
 
 def _fold(key: str) -> str:
-    """Lower case, with the two letters beyond ASCII that Go folds into it."""
+    """The name in lower case, with the two non-ASCII letters that Go treats as ASCII."""
     return key.lower().replace("\u017f", "s")
 
 
@@ -109,7 +109,7 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     try:
         value = orjson.loads(raw)
     except orjson.JSONDecodeError:
-        # Go replaces broken UTF-8 and lone surrogates where orjson gives up
+        # Go replaces invalid UTF-8 and lone surrogates, which orjson refuses
         try:
             value = json.loads(raw.decode("utf-8", "replace"), parse_constant=_refuse)
         except RecursionError as error:
@@ -126,7 +126,7 @@ def _refuse(word: str) -> None:
 
 
 def advertised(where: str, address: tuple[str, int]) -> tuple[str, int]:
-    """What INFO says of an address: HOST[:PORT], if that is given. A port of 0 or -1 is our own."""
+    """The address for INFO: HOST[:PORT] if configured. Port 0 or -1 means the listener's own."""
     if not where:
         return address
     host, colon, port = where.rpartition(":")

@@ -1,4 +1,4 @@
-/* Inline leaves of the NATS scanner and writer: what is done for every message. */
+/* Inline functions of the NATS scanner and writer that run for every message. */
 #ifndef TWINWIRE_NATS_WIRE_H
 #define TWINWIRE_NATS_WIRE_H
 
@@ -12,7 +12,7 @@ typedef struct {
     const char *reply;     /* PUB: the reply subject; SUB: the queue name; reply_len bytes */
     const char *data;      /* PUB: headers, then body; CONNECT INFO: JSON; total_len bytes */
     const char *text;      /* PUB: size digits, or "headers total"; SUB UNSUB: the sid */
-    const char *groups;    /* of server links only, see leafnodes/wire.pxd */
+    const char *groups;    /* leaf nodes only, see leafnodes/wire.pxd */
     uint32_t total_len;
     uint32_t headers_len;
     uint32_t stride;       /* bytes from one payload of a run to the next */
@@ -26,7 +26,7 @@ typedef struct {
 
 _Static_assert(sizeof(op_t) <= 64, "op_t is at most one cache line");
 
-/* Are two control lines the same? Both readable for n bytes. */
+/* Whether two control lines are equal. Both are readable for n bytes. */
 static inline int tw_same_line(const char *a, const char *b, size_t n)
 {
     uint64_t x, y;
@@ -59,10 +59,10 @@ static inline uint32_t tw_run(const char *p, const char *end, const char *line, 
 
 #define TW_SLACK 32
 
-/* Copies n bytes in blocks of 16: reads and writes up to 15 bytes behind the end. */
+/* Copies n bytes in blocks of 16: reads and writes up to 15 bytes past the end. */
 static inline void tw_copy_over(char *dst, const char *src, size_t n)
 {
-    struct { uint64_t a, b; } block; /* src and dst may overlap behind the end */
+    struct { uint64_t a, b; } block; /* src and dst may overlap past the end */
     for (size_t i = 0; i < n; i += 16) {
         memcpy(&block, src + i, 16);
         memcpy(dst + i, &block, 16);

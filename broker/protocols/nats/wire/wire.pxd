@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The NATS client protocol as bytes: operations out of input, messages into output."""
+"""Scanner and writer of the NATS client protocol."""
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -12,7 +12,7 @@ cdef extern from "wire.h" nogil:
         const char *reply       # PUB: the reply subject; SUB: the queue name; reply_len bytes
         const char *data        # PUB: headers, then body, total_len bytes; CONNECT INFO: the JSON
         const char *text        # PUB: the size digits; with headers both; SUB UNSUB: the sid
-        const char *groups      # of server links only, see leafnodes/wire.pxd
+        const char *groups      # leaf nodes only, see leafnodes/wire.pxd
         uint32_t total_len
         uint32_t headers_len
         uint32_t stride         # bytes from one payload of a run to the next
@@ -46,25 +46,25 @@ cdef enum:
     OP_PONG
     OP_OK
     OP_PEER_ERROR       # -ERR
-    OP_ERROR            # the peer broke the protocol: see code; nothing follows
+    OP_ERROR            # protocol violation: see code; the last operation
     OP_HPUB             # only in scan_t.pending
 
-# Why a scan ended in OP_ERROR. SCAN_SILENT closes without a word.
+# Why a scan ended in OP_ERROR. SCAN_SILENT: close without an error.
 cdef enum:
     SCAN_SILENT = 1
     SCAN_UNKNOWN
     SCAN_CONTROL_LINE
     SCAN_PAYLOAD
 
-# What a scan must know, and what it keeps between reads. The session owns it.
+# Limits and state of a scan between reads. Owned by the session.
 ctypedef struct scan_t:
     uint32_t control_line_max   # argument bytes of one line
     uint32_t payload_max        # bytes of headers and body
     uint32_t run_max            # messages in one OP_PUB
     uint32_t need               # out: bytes of the unfinished operation at the end; 0 = unknown
     uint8_t headers             # HPUB is allowed
-    uint8_t skipping            # OP_* whose line goes on, its bytes ignored; 0 = none
-    uint8_t pending             # OP_* whose name is read, and only blanks so far; 0 = none
+    uint8_t skipping            # OP_* whose line continues and is ignored; 0 = none
+    uint8_t pending             # OP_* whose name and following blanks are read; 0 = none
 
 # One token of an argument.
 ctypedef struct token_t:
@@ -74,8 +74,8 @@ ctypedef struct token_t:
 cdef size_t scan(const char *data, size_t n, op_t *ops, uint32_t *count,
                  scan_t *st) noexcept nogil
 
-# What the scanner is made of, for other links that speak the same way. Those that take an operation
-# at p return the bytes they used, 0 when there is more to come; see the functions.
+# Parts of the scanner, for other protocols with the same syntax. Those that take an operation at p
+# return the bytes they used, 0 if the operation is incomplete; see the functions.
 cdef size_t match_name(const char *p, size_t avail, const char *name, size_t n) noexcept nogil
 cdef const char *find_line(const char *p, size_t at, const char *end, scan_t *st, token_t *arg,
                            size_t *stop, op_t *op, uint8_t kind) noexcept nogil
@@ -88,7 +88,7 @@ cdef size_t skip_line(const char *p, size_t n, op_t *op, scan_t *st) noexcept no
 
 cdef inline size_t scan_payload(const char *p, size_t line_len, const char *end, op_t *op,
                                 scan_t *st) noexcept nogil:
-    """What follows the line of a message: op.total_len bytes, and messages with the same line."""
+    """Scan the payload of a message, op.total_len bytes, and messages with the same line."""
     cdef size_t avail = <size_t>(end - p), stride = line_len + op.total_len + 2
     if avail < stride:
         if avail == stride - 1 and p[stride - 2] != c'\r':
@@ -106,7 +106,7 @@ cdef inline size_t scan_payload(const char *p, size_t line_len, const char *end,
 
 
 cdef inline char *put_sizes(char *p, const record_t *rec, bint with_headers) noexcept nogil:
-    """The end of a head: `[headers] total CRLF`."""
+    """Write the end of a head: `[headers] total CRLF`."""
     if rec.headers_len and not with_headers:
         p = tw_put_number(p, rec.total_len - rec.headers_len)
     elif rec.size_text != NULL:
@@ -124,7 +124,7 @@ cdef inline char *put_sizes(char *p, const record_t *rec, bint with_headers) noe
 
 
 cdef inline void fill_record(record_t *rec, const op_t *op, int64_t wall_ns) noexcept nogil:
-    """What rec says of the first message of an OP_PUB; its sizes as they are written there."""
+    """Fill rec from the first message of an OP_PUB, with the size digits as received."""
     rec.subject = op.subject
     rec.reply = op.reply
     rec.data = op.data

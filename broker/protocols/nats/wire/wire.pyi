@@ -1,3 +1,3 @@
-"""The NATS client protocol as bytes: operations out of input, messages into output."""
+"""Scanner and writer of the NATS client protocol."""
 
 NAMES: dict[int, str]

@@ -6,8 +6,8 @@
     SUB <subject> [queue] <sid> CRLF        UNSUB <sid> [max] CRLF
     CONNECT <json> CRLF     INFO <json> CRLF     PING | PONG | +OK ... LF     -ERR <text> CRLF
 
-Names in any case; blanks are runs of space and tab; CR is optional at the end of a line and
-required after a payload. A wrong byte is an error as soon as it is there, not at the end of its
+Names match in any case; blanks are runs of space and tab; CR is optional at the end of a line and
+required after a payload. A wrong byte is an error as soon as it arrives, not at the end of its
 line. The first byte after the blanks belongs to the argument, even if it is an LF.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
@@ -19,9 +19,9 @@ cdef const char *NO_RESPONDERS = b' 16 16\r\nNATS/1.0 503\r\n\r\n\r\n'
 
 cdef enum:
     NO_RESPONDERS_LEN = 26
-    TOKENS_MAX = 5          # one more than any operation takes
+    TOKENS_MAX = 5          # one more than any operation has
     DIGITS_MAX = 9
-    BLANKS_KEPT = 64        # after a name at the end of the input; more are used up
+    BLANKS_KEPT = 64        # after a name at the end of the input; more are consumed
     SPAN_MAX = 0xFFFF       # a subject, reply or sid; its length is kept in 16 bits
 
 # Results of the functions below that take one operation: bytes used, or one of these.
@@ -31,9 +31,9 @@ cdef enum:
 
 cdef size_t scan(const char *data, size_t n, op_t *ops, uint32_t *count,
                  scan_t *st) noexcept nogil:
-    """Whole operations in data[0..n-1], at most OPS_MAX; returns the bytes they take.
+    """Scan whole operations in data[0..n-1], at most OPS_MAX; returns the bytes they take.
 
-    The last one may be OP_ERROR. After OP_CONNECT the scan ends: it may change the rules.
+    The last one may be OP_ERROR. OP_CONNECT ends the scan, because it may change the rules.
     """
     cdef const char *p = data
     cdef const char *end = data + n
@@ -67,15 +67,15 @@ cdef size_t scan(const char *data, size_t n, op_t *ops, uint32_t *count,
 
 
 cdef size_t fail(op_t *op, uint8_t code) noexcept nogil:
-    memset(op, 0, sizeof(op_t))     # a tracer is shown its subject and its data, too
+    memset(op, 0, sizeof(op_t))     # the tracer reads its subject and data, too
     op.kind = OP_ERROR
     op.code = code
     return 1
 
 
 cdef size_t skip_line(const char *p, size_t n, op_t *op, scan_t *st) noexcept nogil:
-    """Use up the rest of a line of which only the name counts; the operation is there with its
-    end, when st.skipping is 0."""
+    """Consume the rest of a line that is ignored except for its name. The operation is complete at
+    its end, when st.skipping is 0."""
     cdef const char *eol = <const char *>memchr(p, c'\n', n)
     if eol == NULL:
         return n
@@ -86,7 +86,7 @@ cdef size_t skip_line(const char *p, size_t n, op_t *op, scan_t *st) noexcept no
 
 
 cdef size_t scan_other(const char *p, const char *end, op_t *op, scan_t *st) noexcept nogil:
-    """One operation that is not a plain PUB."""
+    """Scan one operation other than a plain PUB."""
     cdef size_t avail = <size_t>(end - p), name
     cdef uint8_t kind = 0
     cdef bint hpub = False
@@ -123,7 +123,7 @@ cdef size_t scan_other(const char *p, const char *end, op_t *op, scan_t *st) noe
     if name == INCOMPLETE:
         return INCOMPLETE
     if kind == OP_PING or kind == OP_PONG or kind == OP_OK:
-        st.skipping = kind          # the bytes up to LF are of no interest, however many
+        st.skipping = kind          # ignore all bytes up to LF
         return name
     if name == avail:
         return INCOMPLETE
@@ -135,7 +135,7 @@ cdef size_t scan_other(const char *p, const char *end, op_t *op, scan_t *st) noe
 
 
 cdef size_t scan_pending(const char *p, const char *end, op_t *op, scan_t *st) noexcept nogil:
-    """Go on with an operation of which the name has been used up."""
+    """Continue an operation whose name is consumed."""
     cdef uint8_t kind = st.pending
     cdef size_t used
     st.pending = 0
@@ -149,7 +149,7 @@ cdef size_t scan_pending(const char *p, const char *end, op_t *op, scan_t *st) n
 
 
 cdef size_t match_name(const char *p, size_t avail, const char *name, size_t n) noexcept nogil:
-    """n when p starts with the lower-case name, 0 when it may yet, more than avail when not."""
+    """n if p starts with the lower-case name, 0 if input is too short, > avail if it does not."""
     cdef size_t i
     for i in range(min(avail, n)):
         if p[i] != name[i] and (p[i] | 32) != name[i]:
@@ -169,7 +169,7 @@ cdef const char *find_line(const char *p, size_t at, const char *end, scan_t *st
     stop[0] = INCOMPLETE
     if a == end:
         if <size_t>(end - p) > at + BLANKS_KEPT:
-            st.pending = kind       # blanks count nowhere, so they must not pile up
+            st.pending = kind       # consume blanks, which have no limit, so they do not accumulate
             stop[0] = <size_t>(end - p)
         return NULL
     eol = <const char *>memchr(a + 1, c'\n', <size_t>(end - a - 1)) if end - a > 1 else NULL
@@ -184,7 +184,7 @@ cdef const char *find_line(const char *p, size_t at, const char *end, scan_t *st
 
 
 cdef int split(token_t *arg, token_t *tokens, bint on_cr) noexcept nogil:
-    """Tokens between runs of blanks (and of CR and LF if asked); TOKENS_MAX = too many."""
+    """Split at runs of blanks (with `on_cr` also CR and LF); TOKENS_MAX = too many tokens."""
     cdef size_t i, start = 0
     cdef int n = 0
     cdef bint inside = False
@@ -208,7 +208,7 @@ cdef int split(token_t *arg, token_t *tokens, bint on_cr) noexcept nogil:
 
 
 cdef int parse_number(token_t *t, uint32_t *value) noexcept nogil:
-    """One to nine digits and nothing else; 0 = something else."""
+    """Parse one to nine digits; 0 for any other text."""
     cdef uint32_t v = 0
     cdef size_t i
     if not 0 < t.len <= DIGITS_MAX:
@@ -223,7 +223,7 @@ cdef int parse_number(token_t *t, uint32_t *value) noexcept nogil:
 
 cdef size_t scan_line(const char *p, size_t at, const char *end, op_t *op, scan_t *st,
                       uint8_t kind) noexcept nogil:
-    """An operation that is a line: SUB, UNSUB, CONNECT, INFO, -ERR."""
+    """Scan an operation of one line: SUB, UNSUB, CONNECT, INFO, -ERR."""
     cdef token_t arg
     cdef token_t tokens[TOKENS_MAX]
     cdef size_t stop
@@ -261,7 +261,7 @@ cdef size_t scan_line(const char *p, size_t at, const char *end, op_t *op, scan_
 
 cdef size_t scan_pub(const char *p, size_t at, const char *end, op_t *op, scan_t *st,
                      bint hpub) noexcept nogil:
-    """A PUB or HPUB with its payload, and the equal ones that follow it directly."""
+    """Scan a PUB or HPUB with its payload, and equal ones directly after it."""
     cdef token_t arg
     cdef token_t tokens[TOKENS_MAX]
     cdef int n, sizes = 2 if hpub else 1
@@ -288,14 +288,14 @@ cdef size_t scan_pub(const char *p, size_t at, const char *end, op_t *op, scan_t
     op.subject_len = <uint16_t>tokens[0].len
     op.reply = tokens[1].ptr
     op.reply_len = <uint16_t>(tokens[1].len if n == 2 + sizes else 0)
-    # without header bytes it is a plain message, whatever the operation was called
+    # without header bytes it is a plain message, also for HPUB
     op.text = tokens[n - 2].ptr if op.headers_len else tokens[n - 1].ptr
     op.text_len = <uint16_t>(tokens[n - 1].ptr + tokens[n - 1].len - op.text)
     return scan_payload(p, <size_t>(eol + 1 - p), end, op, st)
 
 
 cdef size_t join_sizes(char *dst, const char *text, size_t n) noexcept nogil:
-    """Copy "headers total" with one space between, as HMSG wants it; at most SIZES_MAX bytes."""
+    """Copy "headers total" with one space between, as in HMSG; at most SIZES_MAX bytes."""
     cdef size_t i, at = 0
     for i in range(n):
         if text[i] != c' ' and text[i] != c'\t':
@@ -308,13 +308,13 @@ cdef size_t join_sizes(char *dst, const char *text, size_t n) noexcept nogil:
 
 
 cdef size_t head_bytes(const record_t *rec, size_t sid_len) noexcept nogil:
-    """Room that `put_head` takes at most."""
+    """The most bytes that `put_head` writes."""
     return 5 + rec.subject_len + 1 + sid_len + 1 + rec.reply_len + 1 + SIZES_MAX + 2
 
 
 cdef char *put_head(char *p, const record_t *rec, const char *sid, size_t sid_len,
                     bint headers) noexcept nogil:
-    """`MSG subject sid [reply] size CRLF`, or HMSG with headers if the peer takes them."""
+    """Write `MSG subject sid [reply] size CRLF`, or HMSG if the peer accepts headers."""
     cdef bint with_headers = headers and rec.headers_len
     if with_headers:
         p[0] = c'H'
@@ -343,7 +343,7 @@ cdef size_t no_responders_bytes(size_t reply_len, size_t sid_len) noexcept nogil
 
 cdef char *put_no_responders(char *p, const char *reply, size_t reply_len, const char *sid,
                              size_t sid_len) noexcept nogil:
-    """The status that answers a request that no subscriber took."""
+    """Write the status that answers a request without subscribers."""
     memcpy(p, b'HMSG ', 5)
     p += 5
     memcpy(p, reply, reply_len)
@@ -356,12 +356,12 @@ cdef char *put_no_responders(char *p, const char *reply, size_t reply_len, const
 
 
 cdef bint reserved_subject(const char *subject, size_t n) noexcept nogil:
-    """Is it one that only servers publish to?"""
+    """Whether only servers may publish to this subject."""
     return n > 5 and memcmp(subject, b'_GR_.', 5) == 0
 
 
 cdef bint reserved_reply(const char *reply, size_t n) noexcept nogil:
-    """Is it one that only servers ask with?"""
+    """Whether only servers may use this reply subject."""
     return ((n >= 4 and memcmp(reply, b'_R_.', 4) == 0)
             or (n > 8 and memcmp(reply, b'$JS.ACK.', 8) == 0)
             or reserved_subject(reply, n))

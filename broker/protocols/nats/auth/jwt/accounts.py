@@ -1,4 +1,4 @@
-"""Accounts in operator mode: their tokens, fetched when first needed and replaced by newer ones."""
+"""Accounts in operator mode: their tokens, fetched at the first use and replaced by newer ones."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.nats")
 
-_REFRESH: Final = 1.0  # an expired account is asked for again once in so many seconds
-_TIMER_MAX: Final = 86_400.0  # what ends later is looked at again then
+_REFRESH: Final = 1.0  # seconds between attempts to fetch an expired account again
+_TIMER_MAX: Final = 86_400.0  # seconds; a later end gets another timer then
 
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """One that was fetched."""
+    """A fetched account."""
 
     token: Token
     config: settings.Account
-    keys: dict[str, Scope | None]  # which may sign for it
+    keys: dict[str, Scope | None]  # the keys that may sign for it
     fetched: float
     gone: bool = False  # deleted
-    timer: asyncio.TimerHandle | None = None  # of the next thing to end
+    timer: asyncio.TimerHandle | None = None  # of the next expiry
 
     def expired(self, now: float) -> bool:
         return self.gone or 0 < self.token.claims.exp <= int(now)
@@ -66,15 +66,15 @@ class AccountTokens:
             else:
                 self._trusted.add(operator.claims.sub)
 
-    # --- asked by others
+    # --- queries
 
     def get(self, name: str) -> Account | None:
-        """One that is known and has not expired."""
+        """A known account that has not expired."""
         account = self.accounts.get(name)
         return None if account is None or account.expired(self.clock()) else account
 
     async def fetch(self, name: str, depth: int = limits.NATS_TOKEN_DEPTH_MAX) -> Account:
-        """Fetched now, together with others who wait for it; raises Refused."""
+        """Fetch an account, shared by all callers that wait for it; raises Refused."""
         task = self._loading.get(name)
         if task is None:
             if len(self._loading) >= limits.NATS_RESOLVER_FETCHES_MAX:
@@ -85,15 +85,15 @@ class AccountTokens:
         return await asyncio.shield(task)
 
     async def find(self, name: str) -> Account:
-        """Known or fetched; raises Refused."""
+        """A known or fetched account; raises Refused."""
         return self.get(name) or await self.fetch(name)
 
     def trusts(self, key: str) -> bool:
-        """Whether accounts that this operator's key signed are taken."""
+        """Whether accounts signed by this operator key are accepted."""
         return key in self._trusted
 
     def may_manage(self, key: str) -> bool:
-        """Whether it is a key of the first operator, who may delete accounts."""
+        """Whether this is a key of the first operator, which may delete accounts."""
         if not self.operators:
             return False
         first = self.operators[0]
@@ -101,7 +101,7 @@ class AccountTokens:
         return key in own | set(first.body.signing_keys)
 
     def verified(self, text: str) -> Token:
-        """An account's token that may be used; raises Invalid."""
+        """A verified token of an account; raises Invalid."""
         token = tokens.decode(text.strip(), "account")
         if token.claims.iss not in self._trusted:
             raise Invalid("not signed by a trusted operator")
@@ -111,7 +111,7 @@ class AccountTokens:
         return token
 
     def update(self, text: str) -> bool:
-        """Take a newer token of an account that is known; raises Invalid. False: nothing to do."""
+        """Apply a newer token of a known account; raises Invalid. False: no change."""
         token = self.verified(text)
         known = self.accounts.get(token.claims.sub)
         if known is None or (known.token.text == token.text and not known.gone):
@@ -122,7 +122,7 @@ class AccountTokens:
         return True
 
     def remove(self, name: str) -> None:
-        """The account was deleted: its clients are closed."""
+        """Remove a deleted account and close its clients."""
         account = self.accounts.get(name)
         if account is not None and not account.gone:
             account.gone = True
@@ -140,7 +140,7 @@ class AccountTokens:
     def _loaded(self, name: str, task: asyncio.Task[Account]) -> None:
         del self._loading[name]
         if not task.cancelled():
-            task.exception()  # those who wait have it
+            task.exception()  # the callers that wait receive it
 
     async def _fetch(self, name: str, depth: int) -> Account:
         known = self.accounts.get(name)
@@ -160,7 +160,7 @@ class AccountTokens:
             raise Refused(f"account: {error}") from error
         if token.claims.sub != name:
             raise Refused("the resolver gave another account")
-        if 0 < token.claims.exp <= int(self.clock()):  # in its last second it is still read
+        if 0 < token.claims.exp <= int(self.clock()):  # in its last second it still decodes
             raise Refused("the account has expired")
         await self._load_exporters(token, depth)
         return self._take(token)
@@ -171,13 +171,13 @@ class AccountTokens:
         return sorted(names - self.accounts.keys() - self._loading.keys())
 
     async def _load_exporters(self, token: Token, depth: int) -> None:
-        """What others export must be known before it is imported."""
+        """Load the exporting accounts, which must be known before an import."""
         for name in self._missing(token):
             if depth == 0:
                 log.warning("account %s: imports go too deep", token.claims.sub)
                 return
             if name in self.accounts or name in self._loading:
-                continue  # another import has begun it
+                continue  # another import is loading it
             try:
                 await self.fetch(name, depth - 1)
             except Refused as error:
@@ -194,7 +194,7 @@ class AccountTokens:
         if account is not None and account.token is token:
             self._translate(account, self.clock())
 
-    # --- keeping
+    # --- expiry
 
     def _take(self, token: Token) -> Account:
         name, now = token.claims.sub, self.clock()
@@ -233,10 +233,10 @@ class AccountTokens:
             act(name)
 
     def _watch(self, account: Account, now: float) -> None:
-        """Wake up when the account ends, or something that it imports by an activation.
+        """Set a timer for the end of the account, or of an import by an activation.
 
-        `now`: the time by which the account was translated. What ended after it was still in
-        force then, so its timer is due at once, and not forgotten.
+        `now`: the time for which the account was translated. What ended after it was still in force
+        then, so its timer is due at once instead of being forgotten.
         """
         ends = [*claims.activation_ends(account.token), account.token.claims.exp]
         later = [end - now for end in ends if end > now]
@@ -249,7 +249,7 @@ class AccountTokens:
         account.timer = None
         if self.accounts.get(account.token.claims.sub) is not account:
             return
-        now = self.clock()  # once: a loop's timer may be due a moment before the second of the end
+        now = self.clock()  # once: a timer of the loop may run a moment before the end
         if account.expired(now):
             self._tell(account.token.claims.sub)
             return
@@ -258,7 +258,7 @@ class AccountTokens:
 
 
 def operator_token(text: str) -> Token:
-    """ValueError when it is none that may be trusted."""
+    """Decode an operator's token; ValueError if it cannot be trusted."""
     try:
         token = tokens.decode(tokens.undecorated(text), "operator")
         fault = next(validate.content_faults(token), None)

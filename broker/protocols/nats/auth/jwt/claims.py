@@ -1,4 +1,4 @@
-"""What tokens claim, as settings: the rights of users, accounts with what they share."""
+"""Converts claims of tokens to settings: rights of users, accounts with imports and exports."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _ASK_HEADERS: Final = -1  # settings.Export.latency_sampling
 def permissions(
     publish: Permission, subscribe: Permission, responses: Responses | None
 ) -> settings.Permissions | None:
-    """None if nothing is said about them."""
+    """The permissions in a token; None if it has none."""
     if responses is None and not any(
         (publish.allow, publish.deny, subscribe.allow, subscribe.deny)
     ):
         return None
-    # An empty list of what may be published allows nothing, one of subscriptions everything.
+    # An empty list for publishing allows nothing, an empty list for subscriptions everything.
     said = bool(publish.allow or publish.deny)
     allowed = publish.allow if said else None
     if responses is not None and allowed is None:
@@ -57,7 +57,7 @@ def _responses(responses: Responses) -> settings.ResponseRule:
 
 
 def _bounded(number: int, most: int) -> int:
-    """Negative is no limit, however negative."""
+    """The number up to `most`; any negative number means no limit."""
     return max(-1, min(number, most))
 
 
@@ -65,7 +65,7 @@ def _bounded(number: int, most: int) -> int:
 
 
 def fill_in(template: Rights, user: Token, account: Token) -> Rights:
-    """The rights of a user whose token such a key signed; raises Invalid."""
+    """The rights of a user whose token was signed by a scoped key; raises Invalid."""
     publish, subscribe = template.pub, template.sub
 
     def fill(texts: list[str] | None, strict: bool) -> list[str] | None:
@@ -81,7 +81,7 @@ def fill_in(template: Rights, user: Token, account: Token) -> Rights:
 
 
 def _closed(before: Permission, after: Permission) -> Permission:
-    """If nothing is left of what was allowed, nothing is; an empty list would mean everything."""
+    """Allow nothing if no allowed subject is left, because an empty list would allow all."""
     if before.allow and not after.allow:
         return Permission(after.allow, [*(after.deny or []), ">"])
     return after
@@ -107,7 +107,7 @@ def _is_place(part: str) -> bool:
 
 
 def _subjects(text: str, user: Token, account: Token) -> list[str]:
-    """One for each combination of the tags' values."""
+    """The subjects of a template, one for each combination of the tags' values."""
     parts, values = [], []
     for part in text.split("."):
         if not _is_place(part):
@@ -137,7 +137,7 @@ def _joined(parts: list[str], chosen: tuple[str, ...]) -> str:
 
 
 def _tagged(name: str, user: Token, account: Token) -> list[str] | None:
-    """Values of a tag; None if the name is of something else."""
+    """The values of a tag; None if the name is not that of a tag."""
     for function, token in (("tag(", user), ("account-tag(", account)):
         if name.startswith(function) and name.endswith(")"):
             prefix = name[len(function) : -1] + ":"
@@ -152,7 +152,7 @@ def _named(name: str, user: Token, account: Token) -> str:
         "account-name()": account.claims.name,
         "account-subject()": user.body.issuer_account,
     }
-    return named.get(name, " ")  # which no subject has
+    return named.get(name, " ")  # a blank, which no subject contains
 
 
 def _is_subject(text: str) -> bool:
@@ -164,7 +164,7 @@ def _is_subject(text: str) -> bool:
 
 
 def account(token: Token, find: Callable[[str], Token | None], now: float) -> settings.Account:
-    """An account as its token describes it; `find` gives other accounts that are known."""
+    """The settings in an account's token; `find` returns other known accounts."""
     body: tokens.AccountBody = token.body
     default = body.default_permissions
     return settings.Account(
@@ -217,7 +217,7 @@ def _export(one: tokens.ExportClaim) -> settings.Export:
 def _import(
     importer: Token, one: tokens.ImportClaim, find: Callable[[str], Token | None], now: float
 ) -> settings.Import | None:
-    """None if there is nothing like it to import, or no right to it."""
+    """The settings of an import; None if the export does not exist or does not allow it."""
     service = one.type == "service"
     there = one.to if service and one.to and not one.local_subject else one.subject
     exporter = find(one.account)
@@ -238,7 +238,7 @@ def _import(
 
 
 def exported(exporter: Token, subject: str, kind: str) -> tokens.ExportClaim | None:
-    """The export that an import of this subject would be of."""
+    """The export for an import of this subject; None if there is none."""
     body: tokens.AccountBody = exporter.body
     exports = [one for one in body.exports if one.type == kind]
     for one in exports:
@@ -257,10 +257,10 @@ def is_activated(
     export: tokens.ExportClaim,
     now: float,
 ) -> bool:
-    """Whether the import carries a token that allows it."""
+    """Whether the import contains a token that permits it."""
     if not one.token:
         return False
-    activation = tokens.decode(one.token, "activation")  # it was checked with the account
+    activation = tokens.decode(one.token, "activation")  # it was checked together with the account
     claims = activation.claims
     issuer = activation.body.issuer_account
     owner = exporter.claims.sub
@@ -274,7 +274,7 @@ def is_activated(
 
 
 def activation_ends(importer: Token) -> list[int]:
-    """When its activations end."""
+    """The expiry times of an account's activations."""
     ends = []
     for one in importer.body.imports:
         if one.token:
@@ -283,7 +283,7 @@ def activation_ends(importer: Token) -> list[int]:
 
 
 def signing_keys(token: Token) -> dict[str, tokens.Scope | None]:
-    """The account's signing keys; of scoped ones with their scope."""
+    """The account's signing keys; scoped keys with their scope."""
     return {
         (key if isinstance(key, str) else key.key): (None if isinstance(key, str) else key)
         for key in token.body.signing_keys
@@ -291,5 +291,5 @@ def signing_keys(token: Token) -> dict[str, tokens.Scope | None]:
 
 
 def is_revoked(revocations: dict[str, int], key: str, issued_at: int) -> bool:
-    """Whether tokens issued then, for this key or for all, count no more."""
+    """Whether tokens issued at this time, for this key or for all, are revoked."""
     return any(revocations.get(name, -1) >= issued_at for name in (key, tokens.ANY))

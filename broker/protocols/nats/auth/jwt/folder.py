@@ -1,7 +1,7 @@
 """A folder of account tokens: `<account key>.jwt` each.
 
-File calls are made in threads, one change after the other; what is there is known without asking
-the disk. A new token replaces the old one by rename, so that a reader finds one or the other.
+File calls run in threads, one change after the other; names and expiry are kept in memory. A new
+token replaces the old one by rename, so that a reader finds one of the two, never a part.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _File:
 
 
 class TokenFolder:
-    """Tokens on disk."""
+    """The tokens in a folder."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class TokenFolder:
         ttl_ns: int = 0,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """At `limit` the one that was not used for longest goes, or nothing more is taken."""
+        """At `limit`, either the least recently used token is removed or new ones are refused."""
         self.path = path
         self.changed: list[Callable[[str, str], object]] = []  # called with account and token
         self.removed: list[Callable[[str], object]] = []
@@ -58,7 +58,7 @@ class TokenFolder:
         self._busy = asyncio.Lock()
 
     def open(self) -> None:
-        """Make the folder if need be, see what is in it; OSError."""
+        """Create the folder if necessary, and read its contents; OSError."""
         self.path.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
         for name, text in self._scan():
             self._note(name, text)
@@ -89,14 +89,14 @@ class TokenFolder:
 
     @property
     def digest(self) -> bytes:
-        """Of all tokens together; the same wherever the same tokens are."""
+        """The digest of all tokens: equal on servers with the same tokens."""
         whole = int.from_bytes(_NOTHING)
         for file in self._files.values():
             whole ^= int.from_bytes(file.digest)
         return whole.to_bytes(len(_NOTHING))
 
     def names(self) -> list[str]:
-        """Those that have not expired."""
+        """The names of tokens that have not expired."""
         now = self._clock()
         return sorted(name for name, file in self._files.items() if not 0 < file.ends < now)
 
@@ -106,21 +106,21 @@ class TokenFolder:
         return self.path / f"{name}{SUFFIX}"
 
     async def load(self, name: str) -> str | None:
-        """None if it is not there; OSError."""
+        """The token; None if it is missing. OSError."""
         text = await asyncio.to_thread(_read, self._file(name))
         if text is not None:
             self._used(name)
         return text
 
     async def each(self) -> AsyncIterator[tuple[str, str]]:
-        """Name and token of all that have not expired."""
+        """The name and text of each token that has not expired."""
         for name in self.names():
             text = await asyncio.to_thread(_read, self._file(name))
             if text:
                 yield name, text
 
     async def save(self, name: str, text: str) -> None:
-        """ValueError if it is full; OSError."""
+        """Store a token; ValueError if the folder is full; OSError."""
         path = self._file(name)
         if not text:
             raise ValueError("invalid JWT")
@@ -141,7 +141,7 @@ class TokenFolder:
             act(name, text)
 
     async def save_if_newer(self, name: str, text: str) -> None:
-        """The same for a token that another server has; ValueError if it is another account's."""
+        """Store a token of another server; ValueError if it belongs to another account."""
         try:
             claims, _ = tokens.decode_generic(text)
         except Invalid as error:
@@ -160,7 +160,7 @@ class TokenFolder:
         await self.save(name, text)
 
     async def delete(self, name: str, *, keep: bool) -> bool:
-        """`keep`: only rename it. False if it was not there; OSError."""
+        """Delete a token; `keep`: only rename it. False if it is missing; OSError."""
         path = self._file(name)
         async with self._busy:
             there = await asyncio.to_thread(_remove, path, keep)
@@ -171,7 +171,7 @@ class TokenFolder:
         return there
 
     async def expire(self) -> None:
-        """Remove what has ended."""
+        """Remove expired tokens."""
         now = self._clock()
         for name in [name for name, file in self._files.items() if 0 < file.ends < now]:
             async with self._busy:
@@ -179,7 +179,7 @@ class TokenFolder:
                 self._files.pop(name, None)
 
     async def reload(self) -> None:
-        """Another process may have changed files."""
+        """Read the folder again, because another process may have changed files."""
         async with self._busy:
             found = await asyncio.to_thread(self._scan)
             before, self._files = self._files, OrderedDict()

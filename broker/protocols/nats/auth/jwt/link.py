@@ -1,4 +1,4 @@
-"""Operator mode in a server: accounts are made at the first login, and follow their tokens."""
+"""Operator mode in a server: creates accounts at the first login, and applies changed tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("broker.nats")
 
 
 class OperatorLink:
-    """Between the tokens of accounts and the accounts of a server."""
+    """Applies the tokens of accounts to the accounts of a server."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class OperatorLink:
         auth: OperatorCallout,
         recheck_leafs: Callable[[Iterable[LeafSession]], Awaitable[None]],
     ) -> None:
-        """`recheck_leafs` closes the links whose login no longer holds."""
+        """`recheck_leafs` closes leaf nodes whose login is no longer valid."""
         self.context = context
         self.auth = auth
         self.recheck_leafs = recheck_leafs
@@ -48,11 +48,11 @@ class OperatorLink:
         context.handshake.find_account = self.find
 
     def config(self, name: str) -> settings.Account | None:
-        """The account as its token says."""
+        """The settings in the account's token."""
         return self.auth.operator.config(name)
 
     def find(self, name: str) -> Account | None:
-        """An account whose token is known, made if it is not there yet."""
+        """An account with a known token, created if necessary."""
         account = self.context.accounts.get(name)
         config = self.config(name)
         if account is not None or config is None:
@@ -63,10 +63,10 @@ class OperatorLink:
         self.context.configure_account(account, config)
         return account
 
-    # --- life
+    # --- life cycle
 
     async def start(self) -> None:
-        """Read tokens, find the system account; ValueError without it."""
+        """Read tokens, and find the system account; ValueError if it is missing."""
         await self.tokens.resolver.start()
         name = self.system_account
         if not name:
@@ -78,7 +78,7 @@ class OperatorLink:
         self._serve()
 
     def _serve(self) -> None:
-        """Answer requests about accounts."""
+        """Subscribe to requests about accounts."""
         bus, config = self.find(self.system_account), self.context.settings.resolver
         assert bus is not None
         assert config is not None
@@ -91,7 +91,7 @@ class OperatorLink:
             self._spawn(self._requests.exchange(bus, config.interval_ns))
 
     async def reload(self) -> None:
-        """Apply what the configuration or another process changed in the resolver."""
+        """Apply changes of the resolver by the configuration or by another process."""
         config = self.context.settings.resolver
         if config is None:
             return
@@ -116,7 +116,7 @@ class OperatorLink:
         await self.tokens.resolver.close()
 
     def describe(self) -> dict[str, Any]:
-        """This server, in answers."""
+        """The fields about this server in answers."""
         context = self.context
         if context.system is not None:
             return context.system.envelope.server()
@@ -162,7 +162,7 @@ class OperatorLink:
         if account is None:
             return
         config = self.config(name)
-        if config is not None:  # else it has expired, and its clients are closed
+        if config is not None:  # if it has expired, its clients are closed already
             for one in config.imports:
                 self.find(one.account)
             self.context.configure_account(account, config)

@@ -1,8 +1,8 @@
-"""Operator mode: who may log in is said by tokens.
+"""Operator mode: tokens decide about logins.
 
-An operator signs accounts, an account signs users. A login shows the user's token and signs the
-nonce with the user's key; the account's token is fetched when it is first needed. Whoever hears of
-a changed account looks at its sessions again with check_again().
+An operator signs accounts, an account signs users. A login presents the user's token and signs the
+nonce with the user's key; the account's token is fetched at its first use. After a change of an
+account, the caller checks its sessions again with check_again().
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONNECTION_TYPES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a login was decided by."""
+    """The data that a login was decided by."""
 
     token: Token
     rights: Rights  # the scope's, or the token's own
@@ -34,7 +34,7 @@ class Basis:
 
 
 class OperatorAuth:
-    """Logins by tokens."""
+    """Checks logins by tokens."""
 
     required = True
     must_connect = True
@@ -55,7 +55,7 @@ class OperatorAuth:
         self.pin(pinned)
 
     def pin(self, accounts: frozenset[str]) -> None:
-        """Let in users of these accounts alone, and of the system account; of all if empty."""
+        """Admit only users of these accounts and of the system account; of all if empty."""
         self._pinned = accounts | {self.system_account} if accounts else accounts
 
     def asks(self, kind: str) -> bool:  # noqa: ARG002
@@ -110,12 +110,12 @@ class OperatorAuth:
         own = claims.permissions(rights.pub, rights.sub, rights.resp)
         return Identity(
             account=account.token.claims.sub,
-            user=user.claims.sub,  # never what CONNECT says besides: that is not checked
+            user=user.claims.sub,  # not the name in CONNECT, which is not verified
             permissions=account.config.default_permissions if own is None else own,
             subscriptions_max=rights.subs,
             payload_max=rights.payload,
             expires_ns=expiry_ns(user, left, now),
-            jwt="" if rights.bearer_token else user.text,  # shown; a bearer's text is a secret
+            jwt="" if rights.bearer_token else user.text,  # shown; bearer tokens are secret
             issuer_key=user.claims.iss if body.issuer_account else account.token.claims.sub,
             name_tag=user.claims.name,
             tags=tuple(body.tags),
@@ -129,7 +129,7 @@ class OperatorAuth:
         scope = account.keys[user.claims.iss]
         return Basis(user, scoped_rights(user, scope, account.token), scope)
 
-    # --- afterwards
+    # --- after the login
 
     def check_again(self, identity: Identity, login: Login) -> Identity | Awaitable[Identity]:
         basis = identity.basis
@@ -157,18 +157,18 @@ class OperatorAuth:
         return identity
 
     def config(self, name: str) -> settings.Account | None:
-        """The account as its token says; None if it was not fetched, or has expired."""
+        """The settings in the account's token; None if it was not fetched or has expired."""
         account = self.accounts.get(name)
         return None if account is None else account.config
 
 
 def account_of(user: Token) -> str:
-    """The account that a user is of."""
+    """The account of a user."""
     return user.body.issuer_account or user.claims.iss
 
 
 def scoped_rights(user: Token, scope: Scope | None, account: Token) -> Rights:
-    """The user's own rights, or those of the scope that its token was signed in."""
+    """The user's own rights, or those of the scoped key that signed its token."""
     body: tokens.UserBody = user.body
     if scope is None:
         return body
@@ -181,13 +181,13 @@ def scoped_rights(user: Token, scope: Scope | None, account: Token) -> Rights:
 
 
 def kind_allowed(rights: Rights, kind: str) -> bool:
-    """Unknown kinds are passed over, but a list of nothing else allows no client."""
+    """Whether a kind of connection is allowed. A list of unknown kinds only allows none."""
     wanted = {text.upper() for text in rights.allowed_connection_types or ()}
     return not wanted or kind in wanted & CONNECTION_TYPES
 
 
 def expiry_ns(user: Token, left: float, now: float) -> int:
-    """When the login ends: with its token, or with the time of day. 0 = never."""
+    """The end of the login, by its token or by the time of day. 0 = never."""
     ends = [user.claims.exp * SECOND] if user.claims.exp else []
     if left:
         ends.append(int((now + left) * SECOND))

@@ -1,7 +1,7 @@
 """Requests about account tokens on the system account: update, look up, list, delete, exchange.
 
-Any client of the system account may ask; signatures decide what is accepted. Each answer is
-what the original says, with `server` in front.
+Any client of the system account may send them; signatures decide what is accepted. Each answer has
+the original's text, preceded by `server`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FAILED: Final = 500
 
 
 class ClaimsRequests:
-    """Answers them."""
+    """Answers requests about account tokens."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class ClaimsRequests:
         server: Callable[[], dict[str, Any]],
         system_account: str = "",
     ) -> None:
-        """`server` describes this server, as in all answers."""
+        """`server` returns the fields about this server in all answers."""
         self._accounts = accounts
         self._server = server
         self._system_account = system_account
@@ -60,7 +60,7 @@ class ClaimsRequests:
             self._folder.removed.append(accounts.remove)
 
     def subjects(self) -> list[tuple[str, str]]:
-        """Subject and queue group of each subscription that has to be made."""
+        """The subject and queue group of each required subscription."""
         subjects = [(subject, "") for subject in UPDATES]
         if self._folder is not None:
             subjects += [(UPDATE, ""), (LIST, ""), (DELETE, "")]
@@ -69,7 +69,7 @@ class ClaimsRequests:
         return subjects
 
     async def answer(self, subject: str, data: bytes) -> list[bytes]:
-        """What is sent to the reply subject, in this order."""
+        """The messages for the reply subject, in order."""
         text = data.decode("utf-8", "replace")
         if subject == LIST:
             return await self._list()
@@ -83,7 +83,7 @@ class ClaimsRequests:
             return [await self._update("", text)]
         return [await self._update(subject.split(".")[-3], text)]
 
-    # --- one each
+    # --- requests
 
     async def _update(self, name: str, text: str) -> bytes:
         words = "jwt update cache" if self._cache else "jwt update"
@@ -139,7 +139,7 @@ class ClaimsRequests:
         return [self._answer("data", self._folder.names())]
 
     async def _pack(self, theirs: bytes) -> list[bytes]:
-        """All tokens, then an empty message; that alone if they have the same."""
+        """All tokens, then an empty message; only the latter if the requester has the same."""
         assert self._folder is not None
         if theirs == self._folder.digest:
             return [b""]
@@ -187,7 +187,7 @@ class ClaimsRequests:
     # --- other servers
 
     async def exchange(self, bus: Bus, interval_ns: int) -> None:
-        """Ask the others on the system account, again and again, for what they have."""
+        """Periodically request the tokens of other servers over the system account."""
         assert self._folder is not None
         loop = asyncio.get_running_loop()
         waiting: asyncio.Queue[bytes] = asyncio.Queue(limits.NATS_LOCAL_MESSAGES_MAX)

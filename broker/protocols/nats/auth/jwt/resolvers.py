@@ -1,4 +1,4 @@
-"""Where the tokens of accounts come from: memory, a folder, other servers, a web server."""
+"""Sources of account tokens: memory, a folder, other servers, a web server."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 LOOKUP: Final = "$SYS.REQ.ACCOUNT.{}.CLAIMS.LOOKUP"
 _OK: Final = 200
-_EXPIRE_S: Final = 60.0  # between looks for files that have expired
+_EXPIRE_S: Final = 60.0  # between checks for expired files
 
 
 class Resolver(Protocol):
-    """Finds tokens."""
+    """A source of tokens."""
 
     async def fetch(self, name: str) -> str | None:
-        """The token of an account, None if there is none; OSError, TimeoutError, ValueError."""
+        """The token of an account; None if it is unknown. OSError, TimeoutError, ValueError."""
 
     async def start(self) -> None: ...
     async def reload(self, config: settings.Resolver) -> None: ...
@@ -36,7 +36,7 @@ class Resolver(Protocol):
 
 
 class Memory:
-    """The tokens of the configuration."""
+    """The tokens in the configuration."""
 
     def __init__(self, preload: tuple[tuple[str, str], ...]) -> None:
         self._tokens = dict(preload)
@@ -53,12 +53,12 @@ class Memory:
 
 
 class Directory:
-    """A folder; what is not in it is asked of other servers."""
+    """A folder; missing tokens are requested from other servers."""
 
     def __init__(
         self, config: settings.Resolver, system: Callable[[], Bus | None] = lambda: None
     ) -> None:
-        """`system`: the system account, shared with other servers. OSError without a folder."""
+        """`system`: the system account, shared with other servers. OSError: unusable folder."""
         cache = config.kind == "cache"
         self.folder = TokenFolder(
             Path(config.directory),
@@ -107,7 +107,7 @@ class Directory:
 
 
 class Web:
-    """A web server that answers to GET of its address followed by the account's name."""
+    """A web server: GET of its address followed by the account's name."""
 
     def __init__(self, config: settings.Resolver, context: ssl.SSLContext | None = None) -> None:
         self._base = config.url if config.url.endswith("/") else f"{config.url}/"
@@ -130,7 +130,7 @@ class Web:
                         return body.decode("utf-8", "replace")
                     body += more
         except aiohttp.ClientError as error:
-            raise OSError(type(error).__name__) from error  # the address may hold a password
+            raise OSError(type(error).__name__) from error  # the address may contain a password
         raise ValueError("too long an answer")
 
     async def start(self) -> None: ...
@@ -148,7 +148,7 @@ def make(
     system: Callable[[], Bus | None] = lambda: None,
     context: ssl.SSLContext | None = None,
 ) -> Memory | Directory | Web:
-    """The resolver of a configuration; `context` is the TLS of a web server. OSError."""
+    """The resolver of a configuration; `context`: TLS for a web server. OSError."""
     if config.kind in {"full", "cache"}:
         return Directory(config, system)
     if config.kind == "url":

@@ -1,10 +1,10 @@
-"""The tokens of operator mode: JSON Web Tokens signed by nkeys, version 2 and what version 1 had.
+"""The tokens of operator mode: JSON Web Tokens signed by nkeys, in versions 2 and 1.
 
     base64({"typ":"JWT","alg":"ed25519-nkey"}) . base64(claims) . base64(signature)
 
-Version 2 signs the first two parts with the dot between; version 1 the second part alone. A token
-says itself who signed it (`iss`): that the signature fits proves nothing until the caller looks
-whether that key is trusted.
+Version 2 signs the first two parts with the dot between them; version 1 only the second part. A
+token names its own issuer (`iss`): a valid signature proves nothing until the caller checks that
+the issuer's key is trusted.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import orjson
 from broker.base.units import INT64_MAX, INT64_MIN
 from broker.protocols.nats.auth import nkeys
 
-PREFIX: Final = "eyJ"  # how every token begins
-ANY: Final = "*"  # all users, among revocations; any account, among those allowed
+PREFIX: Final = "eyJ"  # the beginning of every token
+ANY: Final = "*"  # in revocations: all users; in allowed accounts: any account
 _ALGORITHMS: Final = {"ed25519-nkey", "ed25519"}
 _VERSION: Final = 2
 _HEADER: Final = nkeys.to_base64(b'{"typ":"JWT","alg":"ed25519-nkey"}')
@@ -31,13 +31,13 @@ Int64 = Annotated[int, msgspec.Meta(ge=INT64_MIN, le=INT64_MAX)]
 
 
 class Invalid(Exception):  # noqa: N818 - what the token is
-    """Not a token, not signed by who it says, or not one of the kind that was expected."""
+    """Not a token, not signed by its issuer, or not of the expected kind."""
 
 
 class Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """What all tokens say."""
+    """The claims that all tokens have."""
 
-    iss: str = ""  # the key that signed
+    iss: str = ""  # the key that signed it
     sub: str = ""
     aud: str = ""
     name: str = ""
@@ -48,28 +48,28 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Permission(msgspec.Struct, frozen=True):
-    """Subjects, each perhaps with a queue group after a blank."""
+    """Lists of subjects, each with an optional queue group after a blank."""
 
     allow: list[str] | None = None
     deny: list[str] | None = None
 
 
 class Responses(msgspec.Struct, frozen=True):
-    """Publishing to reply subjects."""
+    """Permission to publish to reply subjects."""
 
     max: Int64 = 0
     ttl: Int64 = 0  # ns
 
 
 class TimeRange(msgspec.Struct, frozen=True):
-    """Of each day."""
+    """A time span of each day."""
 
     start: str = ""
     end: str = ""
 
 
 class Rights(msgspec.Struct, frozen=True, kw_only=True):
-    """What a user may do; also the template of a scoped signing key."""
+    """The rights of a user; also the template of a scoped signing key."""
 
     pub: Permission = Permission()
     sub: Permission = Permission()
@@ -84,20 +84,20 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
     allowed_connection_types: list[str] | None = None
 
     def sources(self) -> list[str]:
-        """Networks; version 1 wrote them as one string."""
+        """The allowed networks; version 1 has them in one string."""
         if isinstance(self.src, str):
             return [part for text in self.src.lower().split(",") if (part := text.strip())]
         return self.src or []
 
 
 class UserBody(Rights, frozen=True, kw_only=True):
-    """Of a user's token."""
+    """The body of a user's token."""
 
-    issuer_account: str = ""  # whose signing key signed
+    issuer_account: str = ""  # the account of the signing key
     tags: list[str] = []
 
     def has_own_rights(self) -> bool:
-        """Whether anything but the defaults is set, which scoped keys do not allow."""
+        """Whether a value differs from its default, which scoped keys do not allow."""
         return any(getattr(self, n) != getattr(_NO_RIGHTS, n) for n in Rights.__struct_fields__)
 
 
@@ -105,9 +105,9 @@ _NO_RIGHTS: Final = Rights()
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Samples of a service's response times."""
+    """Sampling of a service's response times."""
 
-    sampling: Int64 | str = 0  # percent; 0 or "headers": as requests ask
+    sampling: Int64 | str = 0  # percent; 0 or "headers": as requests demand
     results: str = ""
 
 
@@ -126,7 +126,7 @@ class ExportClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """What is taken from another account."""
+    """An import from another account."""
 
     name: str = ""
     subject: str = ""
@@ -147,7 +147,7 @@ class Weighted(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """-1 = none; what is not said is 0."""
+    """Limits; -1 = none, absent values are 0."""
 
     subs: Int64 = 0
     data: Int64 = 0
@@ -161,7 +161,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Permissions(msgspec.Struct, frozen=True):
-    """Of users that have none of their own."""
+    """Permissions of users without their own."""
 
     pub: Permission = Permission()
     sub: Permission = Permission()
@@ -169,7 +169,7 @@ class Permissions(msgspec.Struct, frozen=True):
 
 
 class External(msgspec.Struct, frozen=True):
-    """Logins are decided by a service."""
+    """An authorization service that decides about logins."""
 
     auth_users: list[str] = []
     allowed_accounts: list[str] = []
@@ -177,7 +177,7 @@ class External(msgspec.Struct, frozen=True):
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """A signing key whose users get these rights, whatever it signs."""
+    """A signing key that gives these rights to all users it signs."""
 
     kind: str
     key: str
@@ -185,12 +185,12 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     template: dict[str, Any] = {}
 
     def rights(self) -> Rights:
-        """Limits that are not said are none."""
+        """The template's rights; absent limits mean no limit."""
         return _convert({"subs": -1, "data": -1, "payload": -1} | self.template, Rights)
 
 
 class AccountBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Of an account's token."""
+    """The body of an account's token."""
 
     imports: list[ImportClaim] = []
     exports: list[ExportClaim] = []
@@ -204,7 +204,7 @@ class AccountBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OperatorBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Of an operator's token."""
+    """The body of an operator's token."""
 
     signing_keys: list[str] = []
     account_server_url: str = ""
@@ -216,7 +216,7 @@ class OperatorBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActivationBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a token that allows one account to import something of another."""
+    """The body of a token that allows one account to import from another."""
 
     subject: str = ""
     kind: str = ""  # stream, service
@@ -224,7 +224,7 @@ class ActivationBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerBody(msgspec.Struct, frozen=True, kw_only=True):
-    """Of what an authorization service answers."""
+    """The body of an authorization service's answer."""
 
     jwt: str = ""
     error: str = ""
@@ -232,18 +232,18 @@ class AnswerBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Token(msgspec.Struct, frozen=True):
-    """A token whose signature was found to be its issuer's."""
+    """A token with a verified signature of its issuer."""
 
     claims: Claims
     body: Any
     kind: str
     text: str
 
-    def __repr__(self) -> str:  # who holds a bearer's text is that user
+    def __repr__(self) -> str:  # a bearer token is a secret
         return f"Token({self.kind} {self.claims.sub})"
 
 
-# Kind -> type of its body, and what keys may sign it.
+# Kind -> type of its body, and the kinds of keys that may sign it.
 _KINDS: Final[dict[str, tuple[type, str]]] = {
     "operator": (OperatorBody, nkeys.OPERATOR),
     "account": (AccountBody, nkeys.ACCOUNT + nkeys.OPERATOR),
@@ -263,7 +263,7 @@ _V1_FIELDS: Final = {
 
 
 def _plain(value: Any, depth: int = _DEPTH_MAX) -> Any:
-    """JSON without its nulls, which mean what absence does."""
+    """JSON without nulls, which mean the same as absence."""
     if depth == 0:
         raise Invalid("nested too deeply")
     if isinstance(value, dict):
@@ -276,7 +276,7 @@ def _plain(value: Any, depth: int = _DEPTH_MAX) -> Any:
 def _object(part: str) -> dict[str, Any]:
     try:
         value = orjson.loads(nkeys.from_base64(part))
-    except ValueError as error:  # of base64 and of JSON
+    except ValueError as error:  # from base64 or JSON
         raise Invalid("not a token") from error
     if not isinstance(value, dict):
         raise Invalid("not a token")
@@ -292,7 +292,7 @@ def _convert(value: Any, kind: type[_Body]) -> _Body:
 
 
 def _parts(token: str) -> tuple[str, str, bytes, str]:
-    """Header and claims as text, signature, algorithm."""
+    """Split a token into header and claims as text, signature, algorithm."""
     parts = token.split(".")
     if len(parts) != 3:
         raise Invalid("not a token of three parts")
@@ -309,7 +309,7 @@ def _parts(token: str) -> tuple[str, str, bytes, str]:
 
 
 def decode(token: str, kind: str) -> Token:
-    """A token of that kind, its signature checked; raises Invalid."""
+    """Decode a token of that kind and verify its signature; raises Invalid."""
     header, payload, signature, _ = _parts(token)
     fields = _object(payload)
     nats = fields.get("nats", {})
@@ -334,7 +334,7 @@ def decode(token: str, kind: str) -> Token:
 
 
 def _migrated(kind: str, fields: dict[str, Any], nats: dict[str, Any]) -> dict[str, Any]:
-    """A version 1 body as version 2 has it."""
+    """Convert a body of version 1 to version 2."""
     body = {name: nats[name] for name in _V1_FIELDS[kind] if name in nats}
     if kind == "user":
         body = {"subs": -1, "data": -1, "payload": -1} | body
@@ -347,7 +347,7 @@ def _migrated(kind: str, fields: dict[str, Any], nats: dict[str, Any]) -> dict[s
 
 
 def decode_generic(token: str) -> tuple[Claims, dict[str, Any]]:
-    """Claims and body of a token of any kind; raises Invalid."""
+    """The verified claims and body of a token of any kind; raises Invalid."""
     header, payload, signature, algorithm = _parts(token)
     fields = _object(payload)
     claims = _convert(fields, Claims)
@@ -358,7 +358,7 @@ def decode_generic(token: str) -> tuple[Claims, dict[str, Any]]:
 
 
 def encode(pair: nkeys.KeyPair, claims: dict[str, Any], body: dict[str, Any], kind: str) -> str:
-    """A token of version 2, signed; `iss` and `iat` are filled in."""
+    """Create and sign a token of version 2; `iss` and `iat` are filled in."""
     fields = {"iat": int(time.time()), **claims, "iss": pair.public}
     fields["nats"] = {**body, "type": kind, "version": _VERSION}
     signed = f"{_HEADER}.{nkeys.to_base64(orjson.dumps(fields))}"
@@ -369,6 +369,6 @@ _FENCED: Final = r"-{3,}[^\n]*-{3,}\r?\n([\w\-.=]+)\r?\n-{3,}[^\n]*-{3,}"
 
 
 def undecorated(text: str) -> str:
-    """The token in a file that has lines of dashes around it."""
+    """The token in a text that may have lines of dashes around it."""
     found = re.search(_FENCED, text)
     return found[1] if found else text.strip()

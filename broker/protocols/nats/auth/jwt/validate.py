@@ -1,4 +1,4 @@
-"""What is wrong with a token whose signature is right: times, subjects, limits, keys."""
+"""Validates tokens with a correct signature: times, subjects, limits, keys."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _WEIGHT: Final = 100
 
 
 def check(token: Token, now: float | None = None) -> None:
-    """Raise Invalid for the first thing that is wrong."""
+    """Raise Invalid for the first fault."""
     fault = next(faults(token, time.time() if now is None else now), None)
     if fault is not None:
         raise Invalid(fault)
 
 
 def faults(token: Token, now: float) -> Iterator[str]:
-    """All that is wrong with it."""
+    """All faults of a token."""
     yield from time_faults(token.claims, now)
     yield from content_faults(token)
 
 
 def time_faults(claims: Claims, now: float) -> Iterator[str]:
-    """A token lasts through the second it names."""
+    """Faults of a token's times. It is valid through the second of its expiry."""
     if 0 < claims.exp < int(now):
         yield "expired"
     if claims.nbf > int(now):
@@ -56,7 +56,7 @@ def time_faults(claims: Claims, now: float) -> Iterator[str]:
 
 
 def content_faults(token: Token) -> Iterator[str]:
-    """What would be wrong at any time."""
+    """Faults of a token that do not depend on the time."""
     body = token.body
     if isinstance(body, Rights):
         yield from _rights(body)
@@ -75,7 +75,7 @@ def content_faults(token: Token) -> Iterator[str]:
 
 
 def subject_fault(subject: str) -> str | None:
-    """Whether a token may name it; None if so."""
+    """Why a token must not name this subject; None if it may."""
     if not subject:
         return "a subject is empty"
     if " " in subject or "" in subject.split("."):
@@ -95,10 +95,10 @@ def has_wildcards(subject: str) -> bool:
 
 
 def contained(subject: str, other: str, *, strict: bool = False) -> bool:
-    """Whether all that `subject` matches is matched by `other`.
+    """Whether every match of `subject` also matches `other`.
 
-    Tokens are checked as the original's library does: a last `>` passes for one token. `strict`
-    does not let it.
+    Tokens are compared as the original's library does: a final `>` counts as one token. `strict`
+    forbids that.
     """
     mine, theirs = subject.split("."), other.split(".")
     if len(mine) < len(theirs) or (len(mine) > len(theirs) and theirs[-1] != ">"):
@@ -124,7 +124,7 @@ def _permission(permission: Permission, queues: bool) -> Iterator[str]:
 
 
 def network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    """An address and the length of its prefix; None if it is none."""
+    """Parse an address with a prefix length; None if it is invalid."""
     try:
         return ipaddress.ip_network(text, strict=False) if _NETWORK.fullmatch(text) else None
     except ValueError:
@@ -132,7 +132,7 @@ def network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
 
 
 def clock(text: str) -> Time | None:
-    """HH:MM:SS."""
+    """Parse HH:MM:SS; None if it is invalid."""
     match = _CLOCK.fullmatch(text)
     try:
         return Time(int(match[1]), int(match[2]), int(match[3])) if match else None
@@ -160,7 +160,7 @@ def _zone(name: str) -> zoneinfo.ZoneInfo | None:
 
 
 def from_there(rights: Rights, host: str) -> bool:
-    """Whether a user may come from that address."""
+    """Whether a user may connect from that address."""
     sources = rights.sources()
     if not sources:
         return True
@@ -174,7 +174,7 @@ def from_there(rights: Rights, host: str) -> bool:
 
 
 def seconds_left(rights: Rights, now: float) -> float | None:
-    """Until the time of day ends in which a user may be there: 0 = no end, None = not now."""
+    """Seconds to the end of the user's allowed time of day: 0 = no end, None = not allowed now."""
     if not rights.times:
         return 0.0
     zone = _zone(rights.times_location) if rights.times_location else None
@@ -185,7 +185,7 @@ def seconds_left(rights: Rights, now: float) -> float | None:
         start, end = clock(one.start), clock(one.end)
         if start is None or end is None:
             return None
-        # One that ends on the next day holds before midnight only, as in the original.
+        # A span that ends on the next day applies before midnight only, as in the original.
         last = here.date() + timedelta(days=start > end)
         opens = datetime.combine(here.date(), start, here.tzinfo)
         closes = datetime.combine(last, end, here.tzinfo)
@@ -219,7 +219,7 @@ def _account(name: str, body: AccountBody) -> Iterator[str]:
         if not isinstance(key, str):
             if key.kind != "user_scope":
                 yield "a signing key of an unknown kind"
-            key.rights()  # Invalid if it has the wrong types
+            key.rights()  # raises Invalid for wrong types
 
 
 def _mappings(body: AccountBody) -> Iterator[str]:
@@ -299,13 +299,13 @@ def _imports(name: str, imports: list[ImportClaim]) -> Iterator[str]:
 
 
 def without_references(subject: str) -> str:
-    """Each `$1` as the wildcard it stands for."""
+    """Replace each `$1` by a wildcard."""
     parts = subject.split(".")
     return ".".join("*" if _REFERENCE.fullmatch(part) else part for part in parts)
 
 
 def import_faults(name: str, one: ImportClaim) -> Iterator[str]:
-    """Of one import of the account `name`."""
+    """Faults of one import of the account `name`."""
     if one.type not in {"service", "stream"}:
         yield "an import of an unknown kind"
     if not one.account:
@@ -383,7 +383,7 @@ def _operator(body: OperatorBody) -> Iterator[str]:
 
 
 def server_version(text: str) -> tuple[int, ...] | None:
-    """Three numbers; none at all is the oldest there is."""
+    """Parse three numbers of a version; an empty text is the oldest version."""
     if not text:
         return (0, 0, 0)
     match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", text)
