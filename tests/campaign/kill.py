@@ -34,7 +34,7 @@ SLOTS = 2
 KILLS = (8, 30)  # of an era
 ROUND_S = (0.02, 0.8)  # from ready to the kill
 STARTING_S = 0.15  # a start is killed within this time
-STOPPING_S = 0.05  # a stop is
+STOPPING_S = 0.05  # a stop is killed within this time
 SYNCS = ("1s", "always", "none")
 SEGMENTS = ("4KiB", "16KiB", "64KiB", "1MiB")
 POLL_S = 0.002
@@ -55,7 +55,7 @@ class Totals:
 
     @property
     def killed(self) -> int:
-        """All kills."""
+        """The number of kills."""
         return sum(self.kills.values())
 
     def take(self, load: Load) -> None:
@@ -67,13 +67,13 @@ class Totals:
         self.commits += load.commits.committed
 
     def result(self) -> str:
-        """For the table."""
+        """The result for the table."""
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.kills.items()))
         return (
             f"{self.killed} kills ({kinds}) in {self.eras} data folders;"
             f" {self.acked} publishes acknowledged, {self.commits} commits,"
-            f" {self.delivered} deliveries, {self.finished} FINs and acks answered over:"
-            + (" 0 lost, 0 came back" if not self.findings else f" {len(self.findings)} findings")
+            f" {self.delivered} deliveries, {self.finished} FINs and acks followed by an answer:"
+            + (f" {len(self.findings)} findings" if self.findings else " 0 lost, 0 delivered again")
         )
 
 
@@ -139,7 +139,7 @@ class Era:
                 running.result()
                 raise Finding("every client was cut off before the kill")
             if draw > 0.93:
-                self.load.tolerant = True  # a broker that stops refuses what is new
+                self.load.tolerant = True  # a stopping broker refuses new publishes
                 self.broker.send(signal.SIGTERM)
                 await asyncio.sleep(self.rng.uniform(0, STOPPING_S))
                 await self.kill("while stopping")
@@ -252,7 +252,7 @@ def run(
     slots: int = SLOTS,
     kills: int = 0,
 ) -> report.Row:
-    """The part."""
+    """Run the part."""
     disk = kept / "work"
     totals = asyncio.run(eras(seed, minutes, kept, only=era, disk=disk, slots=slots, kills=kills))
     return report.Row(

@@ -1,4 +1,4 @@
-"""What a broker has answered, recorded by its clients, and checks that it was true.
+"""Ledgers: the answers of a broker, recorded by its clients, and checks that they were true.
 
 A ledger knows each message of a topic by the number in its body. A check raises a `Finding` at the
 first violation. The ledgers are complete: they contain each message.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 PADDING = b"abcdefghijklmnopqrstuvwxyz0123456789"
-EARLY_NS = 5_000_000  # a clock is read on both sides
-END = b"end"  # how an audit's own message begins; it stands behind all others
+EARLY_NS = 5_000_000  # tolerance, because both sides read a clock
+END = b"end"  # the beginning of an audit's own message, which is the last one
 
 
 class Finding(AssertionError):  # noqa: N818 - of the broker, not of this program
@@ -18,7 +18,7 @@ class Finding(AssertionError):  # noqa: N818 - of the broker, not of this progra
 
 
 def body_of(number: int) -> bytes:
-    """The body of a message; its length differs from one to the next."""
+    """The body of a message; its length differs from message to message."""
     size = (number * 7919) % 149
     return b"%d:%s" % (number, (PADDING * 5)[:size])
 
@@ -43,7 +43,7 @@ class Message:
 
 @dataclass(slots=True)
 class Delivery:
-    """What a channel did with one message."""
+    """The deliveries of one message by a channel."""
 
     attempts: int = 0  # of a delivery that is known to be in the journal
     early_seq: int = 0  # of a delivery before the publish was answered
@@ -53,11 +53,11 @@ class Delivery:
 
 @dataclass
 class TopicLedger:
-    """Everything that was published to one topic."""
+    """All messages published to one topic."""
 
     name: str
     sent: int = 0
-    floor: int = 0  # messages below it are done with, and forgotten
+    floor: int = 0  # messages below it are completed and removed
     messages: dict[int, Message] = field(default_factory=dict)
     number_by_seq: dict[int, int] = field(default_factory=dict)
     channels: dict[str, ChannelLedger] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class TopicLedger:
         return numbers
 
     def answered(self, numbers: range, *, refused: bool = False) -> None:
-        """The publish of these was answered."""
+        """Note that the publish of these messages was answered."""
         for number in numbers:
             message = self.messages[number]
             message.acked, message.refused = not refused, refused
@@ -89,8 +89,8 @@ class TopicLedger:
             self.acked += len(numbers)
 
     def seen(self, seq: int, body: bytes, *, delivered: bool = False) -> int:
-        """A record, wherever it was found; its number. A seq has one content for ever, and a
-        message has one seq.
+        """Check a record from any source; returns its number. A seq always has the same content,
+        and a message has one seq.
 
         One that is `delivered` before its publish is answered may still be refused, when the sync
         fails; a commit that is sent again then gives the message another seq.
@@ -148,11 +148,11 @@ class ChannelLedger:
     delivered: int = 0
 
     def got(self, seq: int, body: bytes, attempts: int, now_ns: int) -> int:
-        """A delivery; the number of the message."""
+        """Check a delivery; returns the number of the message."""
         number = self.topic.seen(seq, body, delivered=True)
         where = f"{self.topic.name}/{self.name}: message {number} (seq {seq})"
         if number < self.topic.floor:
-            raise Finding(f"{where} came back, the channel was empty after it")
+            raise Finding(f"{where} was delivered again after the channel had been empty")
         delivery = self.deliveries.setdefault(number, Delivery())
         if delivery.early_seq not in (0, seq):  # the log has refused that record since then
             delivery = self.deliveries[number] = Delivery()
@@ -160,7 +160,7 @@ class ChannelLedger:
             delivery.early_seq = seq
         self.delivered += 1
         if delivery.finished:
-            raise Finding(f"{where} came back, its FIN was answered over")
+            raise Finding(f"{where} was delivered again after an answer had followed its FIN")
         if attempts <= delivery.attempts:
             raise Finding(f"{where}: attempts went from {delivery.attempts} to {attempts}")
         due_ns = self.topic.messages[number].due_ns
@@ -169,7 +169,7 @@ class ChannelLedger:
         return number
 
     def finish_sent(self, number: int) -> None:
-        """A FIN was sent."""
+        """Note that a FIN was sent."""
         self.deliveries[number].finish_sent = True
 
     def confirm(self, finished: list[int], attempts: dict[int, int]) -> None:
@@ -202,14 +202,14 @@ class StreamLedger:
     """A channel of NATS Streaming: its messages, and what a durable has acknowledged."""
 
     topic: TopicLedger
-    fenced: set[int] = field(default_factory=set)  # acks that are known to have been taken
+    fenced: set[int] = field(default_factory=set)  # acks that the broker has certainly processed
     redeliveries: dict[int, int] = field(default_factory=dict)  # of the last delivery
-    noted: dict[int, int] = field(default_factory=dict)  # of one that is known to be in the journal
-    taken: int = 0  # acks of messages that are forgotten
+    noted: dict[int, int] = field(default_factory=dict)  # of one certainly in the journal
+    taken: int = 0  # acks of messages that were removed
     floor: int = 0  # sequences up to it were seen by an audit
 
     def got(self, message: dict[str, object]) -> int:
-        """A delivery to the durable; its sequence."""
+        """Check a delivery to the durable; returns its sequence."""
         sequence, body = message["sequence"], message["data"]
         count = message["redelivery_count"]
         assert isinstance(sequence, int)
@@ -219,7 +219,7 @@ class StreamLedger:
             self.topic.seen(sequence, body)
         where = f"{self.topic.name}: sequence {sequence}"
         if sequence in self.fenced:
-            raise Finding(f"{where} came back, its ack was answered over")
+            raise Finding(f"{where} was delivered again after an answer had followed its ack")
         before = self.noted.get(sequence)
         if before is not None and count <= before:
             raise Finding(f"{where}: the count of redeliveries went from {before} to {count}")
@@ -246,22 +246,22 @@ class StreamLedger:
 
 @dataclass
 class CommitLedger:
-    """What one writer has committed to some topics: each row once, none of what was refused."""
+    """The rows that one writer has committed to some topics: each once, no refused ones."""
 
     topics: list[TopicLedger]
     epoch: int = 0
     committed: int = 0
-    rows: dict[str, range] = field(default_factory=dict)  # of the epoch under way
+    rows: dict[str, range] = field(default_factory=dict)  # of the current epoch
 
     def begin(self, counts: list[int]) -> None:
-        """Rows for the next epoch."""
+        """Take the rows for the next epoch."""
         self.epoch += 1
         self.rows = {
             topic.name: topic.take(count) for topic, count in zip(self.topics, counts, strict=True)
         }
 
     def done(self) -> None:
-        """The commit of the epoch was answered."""
+        """Note that the commit of the epoch was answered."""
         for topic in self.topics:
             topic.answered(self.rows[topic.name])
         self.rows = {}
@@ -269,6 +269,6 @@ class CommitLedger:
 
 
 def some(numbers: list[int] | set[int]) -> str:
-    """A few of them, for a message."""
+    """A few numbers for a message."""
     found = sorted(numbers)
     return ", ".join(map(str, found[:8])) + (" ..." if len(found) > 8 else "")

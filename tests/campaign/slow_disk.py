@@ -21,8 +21,8 @@ from campaign.brokers import ForkedBroker, Spawner
 from campaign.faults import Faults
 from campaign.links import GONE, NatsLink, NsqLink, StanLink
 
-GAP_S = 5.0  # NSQ answers at least this often, on whatever machine
-RATIO = 3.0  # of the p99; more is a finding if it is also more than `harm_s`
+GAP_S = 5.0  # NSQ answers at least this often, on any machine
+RATIO = 3.0  # of the p99; a higher one is a finding if it is also more than `harm_s`
 CONFIG = '[stan]\nenabled = true\n[storage]\nsync = "1s"\n'
 
 
@@ -32,7 +32,7 @@ class Lengths:
 
     fsync_s: float = 10.0
     slice_s: float = 15.0
-    settle_s: float = 1.0  # at the beginning of each, which is not measured
+    settle_s: float = 1.0  # at the beginning of each slice, not measured
     count_min: int = 2  # slices of each kind
     harm_s: float = 0.05
 
@@ -42,15 +42,15 @@ LENGTHS = Lengths()
 
 @dataclass
 class Measured:
-    """One kind of slices."""
+    """The measurements of one kind of slices."""
 
     seconds: list[float] = field(default_factory=list)  # of each request
-    answered: int = 0  # PUBs
+    answered: int = 0  # number of PUBs
     streamed: int = 0
     gap_s: float = 0.0  # the longest time without an answer to a PUB
 
     def waited(self, since: float) -> None:
-        """A PUB had no answer from this time until now."""
+        """Note that a PUB had no answer from this time until now."""
         self.gap_s = max(self.gap_s, time.monotonic() - since)
 
     def percentile(self, part: float) -> float:
@@ -102,7 +102,7 @@ class Run:
                 self.now.streamed += 1
 
     async def slices(self, faults: Faults, end: float) -> int:
-        """Quick and slow in turn; how many of each."""
+        """Run fast and slow slices in turn; returns how many of each."""
         jobs = [asyncio.create_task(j) for j in (self.requests(), self.publish(), self.stream())]
         count, lengths = 0, self.lengths
         try:
@@ -129,16 +129,16 @@ class Run:
 
     @property
     def ratio(self) -> float:
-        """Of the p99."""
+        """The ratio of the p99: slow to fast disk."""
         return self.slow.percentile(0.99) / self.quick.percentile(0.99)
 
     def result(self) -> str:
-        """For the table."""
+        """The result for the table."""
         quick, slow = self.quick, self.slow
         return (
             f"NATS request p50 {quick.percentile(0.5) * 1e3:.2f} ms and p99"
-            f" {quick.percentile(0.99) * 1e3:.2f} ms beside a quick disk,"
-            f" {slow.percentile(0.5) * 1e3:.2f} and {slow.percentile(0.99) * 1e3:.2f} ms beside a"
+            f" {quick.percentile(0.99) * 1e3:.2f} ms with a fast disk,"
+            f" {slow.percentile(0.5) * 1e3:.2f} and {slow.percentile(0.99) * 1e3:.2f} ms with a"
             f" slow one: ratio {self.ratio:.2f} over {len(quick.seconds)} and"
             f" {len(slow.seconds)} requests; {quick.answered} and {slow.answered} PUBs of NSQ"
             f" answered, the longest wait {slow.gap_s:.2f} s"
@@ -146,23 +146,23 @@ class Run:
 
     def findings(self) -> list[str]:
         found = []
-        for measured, which in ((self.quick, "quick"), (self.slow, "slow")):
+        for measured, which in ((self.quick, "fast"), (self.slow, "slow")):
             counts = {"NATS request": len(measured.seconds), "PUB of NSQ": measured.answered}
             found += [
-                f"no {what} was answered beside a {which} disk"
+                f"no {what} was answered with a {which} disk"
                 for what, count in counts.items()
                 if not count
             ]
         more_s = self.slow.percentile(0.99) - self.quick.percentile(0.99)
         if self.ratio > RATIO and more_s > self.lengths.harm_s:
-            found.append(f"the p99 of NATS requests beside a slow disk is {self.ratio:.1f} times")
+            found.append(f"the p99 of NATS requests with a slow disk is {self.ratio:.1f} times")
         if self.slow.gap_s > GAP_S:
             found.append(f"NSQ did not answer for {self.slow.gap_s:.1f} s")
         return found
 
 
 def run(seed: int, minutes: float, kept: Path, *, lengths: Lengths = LENGTHS) -> report.Row:
-    """The part."""
+    """Run the part."""
     folder = scratch()
     try:
         with Faults(folder / "data") as faults, Spawner(faults.environment) as spawner:
@@ -181,7 +181,7 @@ def run(seed: int, minutes: float, kept: Path, *, lengths: Lengths = LENGTHS) ->
         shutil.rmtree(folder, ignore_errors=True)
     return report.Row(
         "slow",
-        f"a disk whose fsync takes {lengths.fsync_s:g} s, under NSQ and NATS Streaming, beside live"
+        f"a disk whose fsync takes {lengths.fsync_s:g} s, under NSQ and NATS Streaming, with live"
         " NATS requests",
         measured.result(),
         f"make campaign PARTS=slow MINUTES={minutes:g}",

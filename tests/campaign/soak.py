@@ -35,7 +35,7 @@ FULL = ("create", "write", "mkdir")
 PACE = Pace(window=20, pause_s=0.03, mark_every=20, rdy=30, rows_max=30)
 GROWTH = 1.05
 FILL_AT_ONCE = 100
-WARM = 0.25  # of the samples are of the time before memory is what it will be
+WARM = 0.25  # share of samples from the time before memory is stable
 HEAL_S = 20.0
 MORE = """
 [nats]
@@ -51,7 +51,7 @@ hb_fail_count = 2
 
 @dataclass(frozen=True)
 class Spells:
-    """How long faults last: each from, to."""
+    """The durations of faults: each from, to."""
 
     quiet_s: tuple[float, float] = (1.0, 6.0)  # before one of them
     spell_s: tuple[float, float] = (1.0, 8.0)
@@ -79,7 +79,7 @@ class Soak:
     # --- faults
 
     async def trouble(self) -> None:
-        """One fault after the other."""
+        """Cause one fault after the other."""
         while True:
             await asyncio.sleep(self.rng.uniform(*self.spells.quiet_s))
             what = self.rng.choice((
@@ -110,7 +110,7 @@ class Soak:
             link.close()
 
     async def storm(self, seconds: float) -> None:
-        """All clients reconnect at once, and two hundred more."""
+        """Make all clients reconnect at once, and two hundred more connect."""
         for link in list(links.OPEN):
             link.close()
         ports = self.broker.ports
@@ -124,8 +124,8 @@ class Soak:
                 link.close()
 
     async def fill(self) -> None:
-        """Bring what is bounded to its bound, so that memory shows only what is not: the broker
-        remembers the last connections that were closed."""
+        """Fill what has a limit, so that memory shows only growth without one: the broker remembers
+        the last closed connections."""
         for _ in range(0, NATS_CLOSED_CLIENTS, FILL_AT_ONCE):
             opened = [NatsLink.to(self.broker.ports["nats"]) for _ in range(FILL_AT_ONCE)]
             for link in await asyncio.gather(*opened):
@@ -147,7 +147,7 @@ class Soak:
         finally:
             writer.transport.abort()
 
-    # --- looking
+    # --- checks
 
     def sample(self) -> None:
         for line in Path(f"/proc/{self.broker.pid}/status").read_text().splitlines():
@@ -163,7 +163,7 @@ class Soak:
             await asyncio.sleep(0.5)
 
     async def cycle(self, seconds: float) -> None:
-        """Load and faults, then delivery of everything that is left."""
+        """Run load and faults, then deliver everything that is left."""
         self.load.stop.clear()
         self.load.tolerant = True
         jobs = [asyncio.create_task(job) for job in (self.trouble(), self.watch())]
@@ -190,7 +190,7 @@ class Soak:
         self.files.append(len(os.listdir(f"/proc/{self.broker.pid}/fd")))  # noqa: PTH208
 
     async def healed(self) -> None:
-        """Publishing works again."""
+        """Wait until publishing works again."""
         end = time.monotonic() + HEAL_S
         self.load.stop.clear()
         before = {name: topic.acked for name, topic in self.load.topics.items() if topic.acked}
@@ -206,7 +206,7 @@ class Soak:
                 raise Finding(f"{name} takes nothing, {HEAL_S:.0f} s after the faults have ended")
 
     def growth(self) -> tuple[float, float]:
-        """Median of memory in the first and in the last third, after the start, in MiB."""
+        """The median of memory in the first and in the last third, after the start, in MiB."""
         samples = self.memory[int(WARM * len(self.memory)) :]
         third = max(1, len(samples) // 3)
         return (
@@ -215,15 +215,15 @@ class Soak:
         )
 
     def result(self) -> str:
-        """For the table."""
+        """The result for the table."""
         first, last = self.growth()
         spells = ", ".join(f"{count} {what}" for what, count in sorted(self.done.items()))
         return (
             f"{self.cycles} cycles with faults ({spells}); {self.load.acked} publishes"
             f" acknowledged, {sum(t.refused for t in self.load.topics.values())} refused,"
-            f" {self.load.delivered} deliveries, {self.load.finished} FINs and acks answered over;"
-            f" memory {first:.1f} MiB in the first third, {last:.1f} MiB in the last (RSS"
-            f" {statistics.median(self.resident) / 2**20:.0f} MiB); open files"
+            f" {self.load.delivered} deliveries, {self.load.finished} FINs and acks followed"
+            f" by an answer; memory {first:.1f} MiB in the first third, {last:.1f} MiB in the last"
+            f" (RSS {statistics.median(self.resident) / 2**20:.0f} MiB); open files"
             f" {self.files[0] if self.files else 0} after the first cycle,"
             f" {self.files[-1] if self.files else 0} after the last"
         )
@@ -250,7 +250,7 @@ def run(
     cycles: int = CYCLES_MIN,
     spells: Spells = SPELLS,
 ) -> report.Row:
-    """The part, of at least so many cycles if the time is enough for them."""
+    """Run the part, for at least `cycles` cycles if the time allows."""
     folder = scratch()
     findings: list[str] = []
     cycle_s = min(CYCLE_S, 60 * minutes / cycles)
@@ -289,8 +289,8 @@ def run(
         shutil.rmtree(folder, ignore_errors=True)
     return report.Row(
         "soak",
-        "a mixed load with slow and full disks, cut connections, reconnects of everybody at once,"
-        " consumers that do nothing and subscribers that do not read",
+        "a mixed load with slow and full disks, cut connections, simultaneous reconnects of all"
+        " clients, consumers that do nothing and subscribers that do not read",
         result,
         f"make campaign PARTS=soak MINUTES={minutes:g} SEED={seed}",
         findings,

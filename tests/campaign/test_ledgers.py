@@ -55,7 +55,7 @@ def test_a_finished_message_comes_back() -> None:
     channel.finish_sent(0)
     channel.got(1, body_of(0), 1, NOW)  # the FIN is not confirmed yet
     channel.confirm([0], {0: 1})
-    with pytest.raises(Finding, match="came back"):
+    with pytest.raises(Finding, match="delivered again"):
         channel.got(1, body_of(0), 2, NOW)
 
 
@@ -117,7 +117,7 @@ def test_an_acknowledged_message_of_a_stream_comes_back() -> None:
     with pytest.raises(Finding, match="redeliveries went from 0 to 0"):
         stream.got(message)
     stream.confirm([1], {})
-    with pytest.raises(Finding, match="came back"):
+    with pytest.raises(Finding, match="delivered again"):
         stream.got({**message, "redelivered": True, "redelivery_count": 1})
 
 

@@ -63,10 +63,10 @@ def test_a_loop_that_waits_is_noticed(folder: Path) -> None:
         asyncio.run(run.slices(faults, 0))
         assert faults.broker.stop() == 0
     found = "; ".join(run.findings())
-    assert "no NATS request was answered beside a slow disk" in found
-    assert "no PUB of NSQ was answered beside a slow disk" in found
-    assert "the p99 of NATS requests beside a slow disk is inf times" in found
-    assert "beside a quick disk" not in found
+    assert "no NATS request was answered with a slow disk" in found
+    assert "no PUB of NSQ was answered with a slow disk" in found
+    assert "the p99 of NATS requests with a slow disk is inf times" in found
+    assert "with a fast disk" not in found
 
 
 def test_nobody_waits(measured: Run) -> None:
@@ -84,7 +84,7 @@ def one_publish(slow: Measured) -> None:
 @pytest.mark.parametrize(
     ("waits", "what"),
     [
-        (some_requests, "the p99 of NATS requests beside a slow disk is 200.0 times"),
+        (some_requests, "the p99 of NATS requests with a slow disk is 200.0 times"),
         (one_publish, "NSQ did not answer for 6.0 s"),
     ],
 )
