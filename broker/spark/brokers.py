@@ -1,6 +1,7 @@
 """The brokers of a query: their topics, offsets by time, and the stored progress of the query.
 
-For the driver; a task connects to the one broker that has its range (`source.fetch`).
+For the driver, and for the connections of a task that writes (`sink.upload`). A task that reads
+connects to the one broker that has its range (`source.fetch`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ NS_PER_MS = 1_000_000
 
 
 class Brokers:
-    """Connections to all servers of a query; they are kept open between triggers."""
+    """Connections to all servers of a query or a task; they stay open until `close`."""
 
     def __init__(self, access: Access) -> None:
         self.access = access

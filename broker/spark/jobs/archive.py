@@ -131,16 +131,13 @@ class Archiver:
         with self._manifest.lock("archive"), self._brokers:
             self._check_shared()
             state = self._resume(self._manifest.load())
-            while True:
-                began = time.monotonic()
+
+            def catch_up() -> Sequence[str]:
+                nonlocal state
                 state, down = self._catch_up(state)
-                if self.job.every_s is None:
-                    if down:
-                        raise BrokerDownError(DOWN.format(servers="; ".join(down)))
-                    return
-                rest = self.job.every_s - (time.monotonic() - began)
-                if self.stop.wait(max(rest, 0.0)):
-                    return
+                return down
+
+            self.job.repeat(self.stop, catch_up)
 
     def _catch_up(self, state: State) -> tuple[State, Sequence[str]]:
         """Archive up to the current ends of the logs; also returns the brokers not reached."""

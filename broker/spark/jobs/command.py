@@ -22,6 +22,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ import click
 import broker
 from broker.client.bulk.errors import BulkError
 from broker.spark import options as given
-from broker.spark.errors import BrokerDownError, DataLossError, OptionError
+from broker.spark.errors import DOWN, BrokerDownError, DataLossError, OptionError
 from broker.spark.jobs.errors import (
     BAD_DURATION,
     BAD_PAIR,
@@ -241,6 +242,23 @@ class Job:
         if self.every_s is None:
             return writer.trigger(availableNow=True)
         return writer.trigger(processingTime=f"{self.every_s * 1000:.0f} milliseconds")
+
+    def repeat(self, stop: threading.Event, work: Callable[[], Sequence[str]]) -> None:
+        """Call `work` once, or every `every_s` seconds until `stop` is set.
+
+        It returns the brokers that it did not reach. BrokerDownError for these if it runs only
+        once; a later call may reach them.
+        """
+        while True:
+            began = time.monotonic()
+            down = work()
+            if self.every_s is None:
+                if down:
+                    raise BrokerDownError(DOWN.format(servers="; ".join(down)))
+                return
+            rest = self.every_s - (time.monotonic() - began)
+            if stop.wait(max(rest, 0.0)):
+                return
 
     def check(self) -> None:
         """Check the options before Spark starts, which takes seconds. OptionError."""

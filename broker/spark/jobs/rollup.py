@@ -22,7 +22,7 @@ import click
 from broker.client.bulk.errors import Unauthorized
 from broker.spark.archive.manifest import time_us
 from broker.spark.brokers import Brokers
-from broker.spark.errors import DOWN, BrokerDownError
+from broker.spark.errors import DOWN
 from broker.spark.jobs.command import (
     Duration,
     Job,
@@ -93,16 +93,7 @@ class Roller:
     def run(self) -> None:
         """Run once, or repeat until `stop` is set."""
         with self.store.lock():
-            while True:
-                began = time.monotonic()
-                down = self.count()
-                if self.job.every_s is None:
-                    if down:
-                        raise BrokerDownError(DOWN.format(servers="; ".join(down)))
-                    return
-                rest = self.job.every_s - (time.monotonic() - began)
-                if self.stop.wait(max(rest, 0.0)):
-                    return
+            self.job.repeat(self.stop, self.count)
 
     def count(self, now_us: int | None = None) -> Sequence[str]:
         """Count new records and write the report; return the brokers not reached."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import pyarrow as pa
 
-from broker.client.bulk.connection import Connection
 from broker.client.bulk.encode import blocks
+from broker.spark.brokers import Brokers
 from broker.spark.errors import ID_NULL, RowError
 from broker.spark.limits import UPLOAD_BYTES
 from broker.spark.sink.options import DEDUPE, WriteSettings, server_of
@@ -35,21 +34,15 @@ class Upload:
         self.attempt = attempt
         self.rows = 0
         self.staged: dict[int, dict[str, int]] = {}  # server -> topic -> bytes
-        self._connections: dict[int, Connection] = {}
+        self._brokers = Brokers(settings.access)
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = 0
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for connection in self._connections.values():
-            connection.close()
+    def __exit__(self, *_: object) -> None:
+        self._brokers.close()
 
     def add(self, batch: pa.RecordBatch) -> None:
         if self.settings.delivery == DEDUPE and batch.column("messageId").null_count:
@@ -73,7 +66,7 @@ class Upload:
     def _send(self, topic: str, block: bytes) -> None:
         settings = self.settings
         server = server_of(topic, settings.access.servers, settings.routing)
-        connection = self._connection(server)
+        connection = self._brokers.at(server)
         if self.transaction is None:
             connection.append(topic, block, dedupe=settings.delivery == DEDUPE)
             return
@@ -81,9 +74,3 @@ class Upload:
         sizes[topic] = connection.stage(
             *self.transaction, topic, self.part, self.attempt, block, sizes.get(topic, 0)
         )
-
-    def _connection(self, server: int) -> Connection:
-        if server not in self._connections:
-            access = self.settings.access
-            self._connections[server] = Connection(access.servers[server], access.options)
-        return self._connections[server]
