@@ -68,7 +68,7 @@ class Caller:
         """The service's answer, and whether it was sealed; raises Refused."""
         bus = self.host.bus(service.account)
         if bus is None:
-            raise Refused("the account of the authorization service is not there")
+            raise Refused("the account of the authorization service does not exist")
         if self.waiting >= limits.NATS_CALLOUTS_MAX:
             raise Refused("too many logins wait for the authorization service")
         user = nkeys.KeyPair(nkeys.USER)
@@ -107,7 +107,7 @@ class Caller:
         if bool(body.error) == bool(body.jwt):
             raise Invalid("neither a user nor an error, or both")
         if body.error:
-            raise Invalid("it says no")
+            raise Invalid("the login is denied")
         return token, sealed
 
     def user_of(self, answer: Token) -> Token:
@@ -118,7 +118,7 @@ class Caller:
         except Invalid as error:
             raise Refused(f"the authorization service's user: {error}") from error
         if user.claims.sub != answer.claims.sub:
-            raise Refused("the authorization service lets in another user")
+            raise Refused("the authorization service admits another user")
         return user
 
     def identity(
@@ -128,11 +128,11 @@ class Caller:
         rights, user, now = basis.rights, basis.token, self.clock()
         left = validate.seconds_left(rights, now)
         if left is None:
-            raise Refused("the user may not come at this time")
+            raise Refused("the user may not connect at this time")
         if not kind_allowed(rights, login.kind):
-            raise Refused("this kind of connection is not the user's")
+            raise Refused("the user may not use this kind of connection")
         if not validate.from_there(rights, login.host):
-            raise Refused("the user may not come from there")
+            raise Refused("the user may not connect from this address")
         own = claims.permissions(rights.pub, rights.sub, rights.resp)
         return Identity(
             account=account.name,

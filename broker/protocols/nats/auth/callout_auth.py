@@ -84,7 +84,7 @@ class LocalCallout:
             raise Refused("the authorization service's user is signed by another key")
         account = self._accounts.get(user.claims.aud)
         if account is None:
-            raise Refused("the authorization service names an account that is not there")
+            raise Refused("the authorization service names an unknown account")
         basis = Basis(user, body, None)
         return self._without_requests(self._caller.identity(basis, account, login, name))
 
@@ -143,7 +143,7 @@ class OperatorCallout:
         if target != asked.claims.sub and not (
             outside.allowed_accounts == [tokens.ANY] or target in outside.allowed_accounts
         ):
-            raise Refused("the authorization service may not let anybody into that account")
+            raise Refused("the authorization service may not admit users to that account")
         account = await self.operator.accounts.find(target)
         if user.claims.iss not in account.keys:
             raise Refused("the authorization service's user is not signed by the account")

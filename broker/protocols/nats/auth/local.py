@@ -127,7 +127,7 @@ class LocalAuth:
             known = (self._users if what == "user" else self._nkeys).get(name)
             single = what == "user" and name == self._listener(login).authorization.user
             if known is None and not single:
-                raise Refused("the user is gone", silent=True)
+                raise Refused("the user was removed", silent=True)
             if known is not None and known.account != identity.account:
                 raise Refused("the user belongs to another account now", silent=True)
         return self._check(login, identity.proof)
@@ -204,7 +204,7 @@ class LocalAuth:
     def _by_nkey(self, nkey: str, login: Login, listener: _Listener, proof: str) -> Identity:
         known = self._nkeys.get(nkey)
         if known is None or not known.may_come(login.kind):
-            raise Refused("the nkey is unknown, or this kind of connection is not its")
+            raise Refused("the nkey is unknown, or may not use this kind of connection")
         signed = proof == _SIGNED or nkey == listener.no_auth_user
         if not signed and not nkeys.verify_nonce(nkey, login.nonce, login.options.signature):
             raise Refused("the nonce is not signed by the nkey")
@@ -214,11 +214,11 @@ class LocalAuth:
         if listener.maps_certificates:
             known = self._by_certificate(login)
             if known is None:
-                raise Refused("the certificate stands for no user")
+                raise Refused("no user matches the certificate")
             return known
         known = self._users.get(self._user_of(login, listener))
         if known is not None and not known.may_come(login.kind):
-            raise Refused("this kind of connection is not the user's")
+            raise Refused("the user may not use this kind of connection")
         return known
 
     def _by_certificate(self, login: Login) -> _Known | None:
@@ -277,7 +277,7 @@ class LocalAuth:
             der = login.tls.der if login.tls is not None else None
             found = _find_user(der, users) if der is not None else None
             if found is None:
-                raise Refused("the certificate stands for no user of leaf nodes")
+                raise Refused("no user of leaf nodes matches the certificate")
             name = found[0]
         return self._leaf_user(users, name, login, proof)
 
@@ -286,7 +286,7 @@ class LocalAuth:
     ) -> Identity | Awaitable[Identity]:
         user = users.get(name)
         if user is None:
-            raise Refused("the user is not a leaf node's")
+            raise Refused("the user is not one of leaf nodes")
         identity = Identity(
             account=user.account or GLOBAL_ACCOUNT, user=name, key="leaf", proof=user.password
         )

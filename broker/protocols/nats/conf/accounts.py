@@ -81,7 +81,7 @@ def _plain(value: Value, mistakes: Mistakes) -> list[Placed]:
         elif one.it == GLOBAL_ACCOUNT:
             mistakes.add(one, f'"{one.it}" is a reserved name')
         elif one.it in found:
-            mistakes.add(one, f'account "{one.it}" is there already')
+            mistakes.add(one, f'account "{one.it}" is already defined')
         else:
             found[one.it] = Placed(Account(one.it), one)
     return list(found.values())
@@ -176,7 +176,7 @@ def _export(block: Block) -> Export | None:
     if len(block.mistakes.errors) > before:
         return None
     if not kinds:
-        block.mistakes.note(block.value, "an export is a stream or a service; this is none")
+        block.mistakes.note(block.value, "an export must be a stream or a service")
         return None
     return result
 
@@ -203,7 +203,7 @@ def _latency(block: Block, value: Value | None) -> tuple[str, int]:
         inner.wrong("latency: subject is missing")
     subject = inner.text("subject")
     for key, entry in inner.rest():
-        block.mistakes.note(entry, f'"{key}" means nothing in latency')
+        block.mistakes.note(entry, f'"{key}" has no meaning in latency')
     return subject, sampling
 
 
@@ -234,7 +234,7 @@ def _import(block: Block) -> Import | None:
     if len(kinds) == 2:
         block.wrong("an import is a stream or a service, not both")
     if kinds == ["stream"] and block.has("to") and block.has("prefix"):
-        block.wrong("prefix: there is a `to` already", "prefix")
+        block.wrong("prefix: cannot be combined with `to`", "prefix")
     result = Import(
         *source,
         service=kinds == ["service"],
@@ -246,7 +246,7 @@ def _import(block: Block) -> Import | None:
     if len(block.mistakes.errors) > before:
         return None
     if not kinds:
-        block.mistakes.note(block.value, "an import is a stream or a service; this is none")
+        block.mistakes.note(block.value, "an import must be a stream or a service")
         return None
     return result
 
@@ -322,7 +322,7 @@ def _wrong_destinations(source: str, destinations: list[Destination]) -> str:
     subjects = set()
     for one in destinations:
         if one.subject in subjects:
-            return f"{one.subject!r} is there twice"
+            return f"{one.subject!r} is given twice"
         subjects.add(one.subject)
         weights[one.cluster] = weights.get(one.cluster, 0) + one.weight
         if weights[one.cluster] > 100:

@@ -41,7 +41,7 @@ class Logins:
         first = self.seen.setdefault(name, value)
         if first is not value:
             place = f"{first.file}:{first.line}"
-            self.mistakes.add(value, f"{name!r} is there already, at {place}")
+            self.mistakes.add(value, f"{name!r} is already defined at {place}")
 
 
 # --- permissions
@@ -201,12 +201,14 @@ def authorization(block: Block, logins: Logins) -> Authorization:
     )
     block.done()
     if result.token and (result.user or result.password):
-        reason = "token: there is a user with password; only one of them may be given"
+        reason = "token: cannot be combined with a user and password"
         block.wrong(reason, "token")
     for text, names in (result.user, ("user", "username")), (result.token, ("token",)):
         if text and logins.given is not None:
             other = f"{logins.given.file}:{logins.given.line}"
-            block.wrong(f"{names[0]}: there is an array of users too, at {other}", *names)
+            block.wrong(
+                f"{names[0]}: cannot be combined with the array of users at {other}", *names
+            )
     return result
 
 

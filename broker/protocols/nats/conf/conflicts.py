@@ -84,7 +84,7 @@ class _Conflicts:
         it = self.settings
         https = ("https", "https_port")
         if it.https is not None and it.http is not None:
-            self.wrong("https: there is http too; only one of them may be given", *https)
+            self.wrong("https: cannot be combined with http", *https)
         elif it.https is not None and it.tls is None:
             self.wrong("https: tls is missing", *https)
 
@@ -92,7 +92,7 @@ class _Conflicts:
         it = self.settings
         known = self.accounts
         if it.resolver is None and it.system_account and it.system_account not in known:
-            reason = f'system_account: there is no account "{it.system_account}"'
+            reason = f'system_account: unknown account "{it.system_account}"'
             self.wrong(reason, "system_account", "system")
 
     def operators(self) -> None:
@@ -107,11 +107,11 @@ class _Conflicts:
             self.wrong(reason, "resolver_preload")
         for key in ("accounts", "mappings", "maps"):
             if it.accounts or it.mappings:
-                self.wrong(f"{key}: does not go together with operators", key)
+                self.wrong(f"{key}: cannot be combined with operators", key)
         if it.authorization.users:
-            self.wrong("authorization: users do not go together with operators", "authorization")
+            self.wrong("authorization: users cannot be combined with operators", "authorization")
         if it.authorization.callout is not None:
-            reason = "authorization: auth_callout does not go together with operators"
+            reason = "authorization: auth_callout cannot be combined with operators"
             self.wrong(reason, "authorization")
 
     def no_auth_user(self) -> None:
@@ -123,8 +123,8 @@ class _Conflicts:
 
     def unknown_user(self, name: str) -> str:
         if self.by_operator:
-            return "does not go together with operators"
-        return "" if name in self.logins else f'there is no user "{name}"'
+            return "cannot be combined with operators"
+        return "" if name in self.logins else f'unknown user "{name}"'
 
     def callout(self) -> None:
         found = self.settings.authorization.callout
@@ -134,11 +134,11 @@ class _Conflicts:
         place = Block(block, self.mistakes, "authorization").peek("auth_callout", "auth_hook")
         assert place is not None
         if found.account not in self.accounts:
-            reason = f'auth_callout: there is no account "{found.account}": no client can log in'
+            reason = f'auth_callout: unknown account "{found.account}": no client can log in'
             self.mistakes.note(place, reason)
         for name in found.auth_users:
             if name not in self.logins:
-                self.mistakes.note(place, f'auth_callout: there is no user "{name}"')
+                self.mistakes.note(place, f'auth_callout: unknown user "{name}"')
 
     def websocket(self, places: dict[str, Value]) -> None:
         listener = self.settings.websocket
@@ -152,7 +152,7 @@ class _Conflicts:
         if who is not None and self.users and (who.user or who.token):
             what = "user" if who.user else "token"
             place = places.get("authorization") or places["authentication"]
-            self.mistakes.add(place, f"websocket: {what} does not go together with users")
+            self.mistakes.add(place, f"websocket: {what} cannot be combined with users")
         if listener.jwt_cookie and self.settings.resolver is None:
             reason = "jwt_cookie: needs operators or trusted keys"
             self.mistakes.add(places["jwt_cookie"], reason)
@@ -162,7 +162,7 @@ class _Conflicts:
             return
         if self.by_operator:
             if leafs.users is not None:
-                self.mistakes.add(leafs.users, "users: do not go together with operators")
+                self.mistakes.add(leafs.users, "users: cannot be combined with operators")
             named = [leafs.single] if leafs.single is not None else []
             for name, place in leafs.remotes + (named if self.settings.leafnodes.listen else []):
                 if not nkeys.is_public(nkeys.ACCOUNT, name):
@@ -174,4 +174,4 @@ class _Conflicts:
             known.add(SYSTEM_ACCOUNT)
         for name, place in leafs.accounts + leafs.remotes:
             if name not in known:
-                self.mistakes.add(place, f'account: there is no account "{name}"')
+                self.mistakes.add(place, f'account: unknown account "{name}"')

@@ -65,7 +65,7 @@ class _Check:
     def wrong_export(self, export: Export, exports: tuple[Export, ...], system: bool) -> str:
         unknown = [name for name in export.accounts or () if name not in self.accounts]
         if unknown:
-            return f'there is no account "{unknown[0]}"'
+            return f'unknown account "{unknown[0]}"'
         position = export.token_position
         tokens = export.subject.split(".")
         if position and (len(tokens) < position or tokens[position - 1] != "*"):
@@ -73,7 +73,7 @@ class _Check:
         reason = ""
         results = export.latency_subject
         if results and not system:
-            reason = "there is no system account"
+            reason = "no system account exists"
         elif results and (not is_subject(results) or has_wildcard(results)):
             reason = f"{results!r} is not a subject to publish to"
         elif results and any(e.service and lies_within(results, e.subject) for e in exports):
@@ -87,7 +87,7 @@ class _Check:
     def taken(self, name: str, one: Import) -> str:
         """Accept an import; returns the reason if it is refused."""
         if one.account not in self.accounts:
-            return f'there is no account "{one.account}"'
+            return f'unknown account "{one.account}"'
         return self.taken_service(name, one) if one.service else self.taken_stream(name, one)
 
     def approved(self, name: str, one: Import) -> bool:

@@ -151,7 +151,7 @@ class Leafs:
             self.users = inner.peek("users")
             for text, names in (result.user, ("user", "username")), (nkey, ("nkey",)):
                 if text:
-                    inner.wrong(f"{names[0]}: there is an array of users too", *names)
+                    inner.wrong(f"{names[0]}: cannot be combined with an array of users", *names)
         return result, account, nkey
 
     def leaf_users(self, block: Block) -> tuple[User, ...]:
@@ -167,7 +167,7 @@ class Leafs:
             if account_place is not None and user.account:
                 self.accounts.append((user.account, account_place))
             if user.name in found:
-                one.wrong(f'"{user.name}" is there already')
+                one.wrong(f'"{user.name}" is already defined')
             found[user.name] = user
         return tuple(found.values())
 
@@ -225,7 +225,7 @@ def _urls(block: Block) -> tuple[str, ...]:
     for text, value in block.each_text("url", "urls"):
         url = text.strip()
         if url in found:
-            block.mistakes.warn(value, "url: is there twice")
+            block.mistakes.warn(value, "url: is given twice")
         elif not _is_url(url) or not urlsplit(url).hostname:
             # The URL is not shown, because it may contain a password.
             block.mistakes.add(value, "url: expected one like nats-leaf://HOST:PORT")
@@ -233,7 +233,7 @@ def _urls(block: Block) -> tuple[str, ...]:
             found[url] = value
             schemes.add(urlsplit(url).scheme.lower() in ("ws", "wss"))
     if len(schemes) > 1:
-        reason = "urls: those of WebSocket and others do not go together"
+        reason = "urls: WebSocket URLs and others cannot be combined"
         block.mistakes.add(next(iter(found.values())), reason)
     return tuple(found)
 

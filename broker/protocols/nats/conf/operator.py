@@ -89,7 +89,7 @@ class OperatorMode:
             if not nkeys.is_public(nkeys.OPERATOR, key):
                 self.mistakes.add(value, f"trusted: {key!r} is not the public key of an operator")
         if found and self.place is not None:
-            reason = "trusted: there are operators too; only one may be given"
+            reason = "trusted: cannot be combined with operators"
             root.wrong(reason, "trusted", "trusted_keys")
         return tuple(found)
 
@@ -173,7 +173,7 @@ class OperatorMode:
             timeout_ns=block.duration("timeout", default=default.timeout_ns, seconds="no"),
         )
         for key, entry in block.rest():
-            self.mistakes.note(entry, f'"{key}" means nothing in resolver')
+            self.mistakes.note(entry, f'"{key}" has no meaning in resolver')
         return result
 
     def preload(self, value: Value | None) -> tuple[tuple[str, str], ...]:
@@ -216,7 +216,7 @@ def _too_new(asserted: str) -> str:
         return ""
     parts = asserted.split(".")
     if len(parts) != 3 or not all(p.isascii() and p.isdigit() and len(p) < 10 for p in parts):
-        return f"asks for a server of version {asserted!r}, which is none"
+        return f"asks for the invalid server version {asserted!r}"
     ours = tuple(map(int, limits.NATS_VERSION.split(".")))
     if tuple(map(int, parts)) > ours:
         return f"asks for a server of version {asserted}, this is {limits.NATS_VERSION}"

@@ -84,7 +84,7 @@ def _absent(block: Block) -> None:
 
 def _certificates(block: Block) -> tuple[tuple[str, str], ...]:
     if block.has("certs", "certificates") and block.has("cert_file"):
-        block.wrong("certs: there is a cert_file already", "certs", "certificates")
+        block.wrong("certs: cannot be combined with cert_file", "certs", "certificates")
     found = []
     for inner in block.blocks("certs", "certificates", what="a pair of certificate and key"):
         pair = inner.text("cert_file"), inner.text("key_file")

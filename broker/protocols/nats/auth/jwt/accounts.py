@@ -151,15 +151,15 @@ class AccountTokens:
         try:
             text = await self.resolver.fetch(name)
         except (OSError, ValueError, TimeoutError) as error:
-            raise Refused(f"the account is not there: {error}") from error
+            raise Refused(f"the account is not available: {error}") from error
         if not text:
-            raise Refused("the account is not there")
+            raise Refused("the account does not exist")
         try:
             token = self.verified(text)
         except Invalid as error:
             raise Refused(f"account: {error}") from error
         if token.claims.sub != name:
-            raise Refused("the resolver gave another account")
+            raise Refused("the resolver returned another account")
         if 0 < token.claims.exp <= int(self.clock()):  # in its last second it still decodes
             raise Refused("the account has expired")
         await self._load_exporters(token, depth)

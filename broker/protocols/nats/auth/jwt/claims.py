@@ -96,7 +96,7 @@ def _fill(texts: list[str], user: Token, account: Token, strict: bool) -> list[s
             if _is_subject(subject):
                 found.append(subject)
             elif strict:
-                raise Invalid("the scope makes a subject that is none")
+                raise Invalid("the scope gives an invalid subject")
             if len(found) > limits.NATS_TEMPLATE_SUBJECTS_MAX:
                 raise Invalid("the scope makes too many subjects")
     return found

@@ -84,7 +84,7 @@ class OperatorAuth:
         except Invalid as error:
             raise Refused(f"token: {error}") from error
         if self._pinned and account_of(user) not in self._pinned:
-            raise Refused("the account is not one of those pinned")
+            raise Refused("the account is not pinned")
         return user
 
     def _admit(self, user: Token, account: Account, login: Login) -> Identity:
@@ -92,9 +92,9 @@ class OperatorAuth:
         basis = self._basis(user, account)
         rights = basis.rights
         if rights.bearer_token and account.token.body.limits.disallow_bearer:
-            raise Refused("the account does not let bearers in")
+            raise Refused("the account does not allow bearer tokens")
         if not kind_allowed(rights, login.kind):
-            raise Refused("this kind of connection is not the user's")
+            raise Refused("the user may not use this kind of connection")
         signed = rights.bearer_token or nkeys.verify_nonce(
             user.claims.sub, login.nonce, login.options.signature
         )
@@ -103,10 +103,10 @@ class OperatorAuth:
         if claims.is_revoked(account.token.body.revocations, user.claims.sub, user.claims.iat):
             raise Refused("the user is revoked")
         if not validate.from_there(rights, login.host):
-            raise Refused("the user may not come from there")
+            raise Refused("the user may not connect from this address")
         left = validate.seconds_left(rights, now)
         if left is None:
-            raise Refused("the user may not come at this time")
+            raise Refused("the user may not connect at this time")
         own = claims.permissions(rights.pub, rights.sub, rights.resp)
         return Identity(
             account=account.token.claims.sub,
@@ -145,7 +145,7 @@ class OperatorAuth:
         body: tokens.AccountBody = account.token.body
         user = basis.token.claims
         if basis.rights.bearer_token and body.limits.disallow_bearer:
-            raise Refused("the account does not let bearers in any more")
+            raise Refused("the account no longer allows bearer tokens")
         if claims.is_revoked(body.revocations, user.sub, user.iat):
             raise Refused(
                 "the user is revoked",
@@ -153,7 +153,7 @@ class OperatorAuth:
                 why=errors.NATS_CLOSED_REVOKED,
             )
         if user.iss not in account.keys or account.keys[user.iss] != basis.scope:
-            raise Refused("the key that signed is gone or signs for something else", silent=True)
+            raise Refused("the signing key was removed or has another scope", silent=True)
         return identity
 
     def config(self, name: str) -> settings.Account | None:

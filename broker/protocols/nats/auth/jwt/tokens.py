@@ -301,7 +301,7 @@ def _parts(token: str) -> tuple[str, str, bytes, str]:
     if not isinstance(kind, str) or kind.upper() != "JWT":
         raise Invalid("not a JWT")
     if not isinstance(algorithm, str) or algorithm.lower() not in _ALGORITHMS:
-        raise Invalid("signed by an algorithm that is not known")
+        raise Invalid("unknown signature algorithm")
     try:
         return parts[0], parts[1], nkeys.from_base64(parts[2]), algorithm
     except ValueError as error:
@@ -318,14 +318,14 @@ def decode(token: str, kind: str) -> Token:
     v1_kind = fields.get("type", "")
     version = 1 if v1_kind else nats.get("version", 0)
     if (v1_kind or nats.get("type")) != kind:
-        raise Invalid(f"not a token of the kind {kind}")
+        raise Invalid(f"not a token of type {kind}")
     if kind not in _ANY_VERSION and version not in {1, _VERSION}:
-        raise Invalid("of another version")
+        raise Invalid("unsupported version")
     body_type, signers = _KINDS[kind]
     claims = _convert(fields, Claims)
     signed = f"{header}.{payload}" if version == _VERSION else payload
     if not nkeys.verify(claims.iss, signed.encode(), signature):
-        raise Invalid("the signature is not its issuer's")
+        raise Invalid("the signature does not match the issuer")
     if claims.iss[0] not in signers:
         raise Invalid("signed by a key of the wrong kind")
     if version == 1 and kind in _V1_FIELDS:
@@ -353,7 +353,7 @@ def decode_generic(token: str) -> tuple[Claims, dict[str, Any]]:
     claims = _convert(fields, Claims)
     signed = payload if algorithm == "ed25519" else f"{header}.{payload}"
     if not nkeys.verify(claims.iss, signed.encode(), signature):
-        raise Invalid("the signature is not its issuer's")
+        raise Invalid("the signature does not match the issuer")
     return claims, _convert(fields.get("nats", {}), dict)
 
 

@@ -62,7 +62,7 @@ def content_faults(token: Token) -> Iterator[str]:
         yield from _rights(body)
         issuer = getattr(body, "issuer_account", "")
         if issuer and not nkeys.is_public(nkeys.ACCOUNT, issuer):
-            yield "issuer_account is not an account"
+            yield "invalid issuer_account: not an account key"
     elif isinstance(body, AccountBody):
         yield from _account(token.claims.sub, body)
     elif isinstance(body, ActivationBody):
@@ -144,12 +144,12 @@ def _rights(rights: Rights) -> Iterator[str]:
     yield from _permission(rights.pub, queues=False)
     yield from _permission(rights.sub, queues=True)
     if any(network(text) is None for text in rights.sources()):
-        yield "a source is not a network"
+        yield "invalid network in src"
     for one in rights.times or ():
         if clock(one.start) is None or clock(one.end) is None:
-            yield "a time of day is none"
+            yield "invalid time of day: expected HH:MM:SS"
     if rights.times_location and _zone(rights.times_location) is None:
-        yield "the place of the times is not known"
+        yield "unknown time zone of the times"
 
 
 def _zone(name: str) -> zoneinfo.ZoneInfo | None:
@@ -215,7 +215,7 @@ def _account(name: str, body: AccountBody) -> Iterator[str]:
             yield "wildcards in exports are not allowed"
     for key in body.signing_keys:
         if not nkeys.is_public(nkeys.ACCOUNT, key if isinstance(key, str) else key.key):
-            yield "a signing key is not an account's"
+            yield "invalid signing key: not an account key"
         if not isinstance(key, str):
             if key.kind != "user_scope":
                 yield "a signing key of an unknown kind"
@@ -231,7 +231,7 @@ def _mappings(body: AccountBody) -> Iterator[str]:
             weight = one.weight if one.cluster else one.weight or _WEIGHT
             sums[one.cluster] = sums.get(one.cluster, 0) + weight
         if any(total > _WEIGHT for total in sums.values()):
-            yield f"the weights of {source!r} are more than 100"
+            yield f"the weights of {source!r} exceed 100"
 
 
 def _external(body: AccountBody) -> Iterator[str]:
@@ -239,15 +239,15 @@ def _external(body: AccountBody) -> Iterator[str]:
     if outside.allowed_accounts and not outside.auth_users:
         yield "accounts of an authorization service without its users"
     if not all(nkeys.is_public(nkeys.USER, user) for user in outside.auth_users):
-        yield "a user of the authorization service is none"
+        yield "invalid user of the authorization service"
     for account in outside.allowed_accounts:
         if account == tokens.ANY:
             if len(outside.allowed_accounts) > 1:
-                yield "any account, and others"
+                yield "* together with other accounts of the authorization service"
         elif not nkeys.is_public(nkeys.ACCOUNT, account):
-            yield "an account of the authorization service is none"
+            yield "invalid account of the authorization service"
     if outside.xkey and not nkeys.is_public(nkeys.CURVE, outside.xkey):
-        yield "the xkey is not a curve key"
+        yield "invalid xkey: not a curve key"
 
 
 def _exports(exports: list[ExportClaim]) -> Iterator[str]:
@@ -268,23 +268,23 @@ def _export(one: ExportClaim) -> Iterator[str]:
     if one.response_type not in (_RESPONSES if service else {""}):
         yield "an unknown kind of response"
     if one.response_threshold < 0 or (one.response_threshold and not service):
-        yield "a wrong response threshold"
+        yield "invalid response threshold"
     latency = one.service_latency
     if latency is not None:
         if not service:
-            yield "latency of a stream"
+            yield "latency is only for services"
         sampling = latency.sampling
         if not (0 <= sampling <= 100 if isinstance(sampling, int) else sampling == "headers"):
-            yield "a wrong sampling"
+            yield "invalid sampling"
         yield from _subject(latency.results)
         if has_wildcards(latency.results):
-            yield "wildcards where latency goes"
+            yield "wildcards in the subject for latency"
     yield from _subject(one.subject)
     if one.account_token_position:
         parts = one.subject.split(".")
         at = one.account_token_position - 1
         if at >= len(parts) or parts[at] != "*":
-            yield "the account's place in the subject is not a wildcard"
+            yield "the account token position of the subject is not a wildcard"
 
 
 def _imports(name: str, imports: list[ImportClaim]) -> Iterator[str]:
@@ -309,14 +309,14 @@ def import_faults(name: str, one: ImportClaim) -> Iterator[str]:
     if one.type not in {"service", "stream"}:
         yield "an import of an unknown kind"
     if not one.account:
-        yield "an import from nowhere"
+        yield "an import without an account"
     yield from _subject(one.subject)
     if one.local_subject:
         yield from _local_subject(one.local_subject, one.subject)
         if one.to:
             yield "an import with two local subjects"
     if one.share and one.type != "service":
-        yield "a stream's import shares nothing"
+        yield "share is only for imports of services"
     if one.token:
         yield from _token_of(name, one)
 
@@ -335,7 +335,7 @@ def _local_subject(local: str, subject: str) -> Iterator[str]:
         if reference:
             used += 1
             if int(reference[1]) > wildcards:
-                yield "a reference to a wildcard that is not there"
+                yield "a reference to a missing wildcard"
     if used != wildcards:
         yield "not all wildcards are used"
 
@@ -348,7 +348,7 @@ def _token_of(name: str, one: ImportClaim) -> Iterator[str]:
         return
     body = token.body
     if one.account not in {token.claims.iss, body.issuer_account}:
-        yield "the activation is of another account"
+        yield "the activation was issued by another account"
     if token.claims.sub != name:
         yield "the activation is for another account"
     if body.kind != one.type:
@@ -364,7 +364,7 @@ def _activation(body: ActivationBody) -> Iterator[str]:
         yield "an activation of an unknown kind"
     yield from _subject(body.subject)
     if body.issuer_account and not nkeys.is_public(nkeys.ACCOUNT, body.issuer_account):
-        yield "issuer_account is not an account"
+        yield "invalid issuer_account: not an account key"
 
 
 # --- operators
@@ -373,13 +373,13 @@ def _activation(body: ActivationBody) -> Iterator[str]:
 def _operator(body: OperatorBody) -> Iterator[str]:
     for key in body.signing_keys:
         if not nkeys.is_public(nkeys.OPERATOR, key):
-            yield "a signing key is not an operator's"
+            yield "invalid signing key: not an operator key"
     if body.system_account and not nkeys.is_public(nkeys.ACCOUNT, body.system_account):
-        yield "the system account is none"
+        yield "invalid system account"
     if body.account_server_url and not urlsplit(body.account_server_url).scheme:
-        yield "the account server's address is none"
+        yield "invalid address of the account server"
     if server_version(body.assert_server_version) is None:
-        yield "the asserted server version is none"
+        yield "invalid asserted server version"
 
 
 def server_version(text: str) -> tuple[int, ...] | None:
