@@ -177,6 +177,7 @@ def test_a_compacted_journal_that_was_closed_unsynced(tmp_path: Path) -> None:
         for _ in range(4):
             rig.advance(1)
         rig.engine.set_settings(log, {"sync": "always"})
+        rig.settle()  # the log syncs its folder as well
         vfs.fail(SYNC_PATH, errno.EIO)
         with pytest.raises(OSError, match="Input/output"):
             wait_until_synced(rig, cursor)
