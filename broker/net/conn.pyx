@@ -342,11 +342,11 @@ cdef class Conn(Task):
             elif not self.queued_shake:
                 self.queued_shake = True
                 self.transport.pause_reading()
-                self.listener.runtime.handshakes.add(self.shake_on)
+                self.listener.runtime.handshakes.add(self.continue_handshake)
         except FilterError as problem:
             self.broken(str(problem))
 
-    def shake_on(self):
+    def continue_handshake(self):
         """Do the next step of the handshake, with the received bytes."""
         self.queued_shake = False
         if self.transport is None:

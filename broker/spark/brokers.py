@@ -115,7 +115,7 @@ class Brokers:
                 log.warning("progress is not stored on %s: %s", self.access.servers[server], error)
 
 
-def tell_down(survey: Survey) -> None:
+def log_brokers_down(survey: Survey) -> None:
     """Log the brokers that the query continues without."""
     for text in survey.down:
         log.warning("broker not reached: %s", text)

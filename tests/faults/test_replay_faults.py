@@ -21,7 +21,7 @@ from support.live.spark import SYNCED, fill, numbered
 
 from broker.client.bulk import BulkError, read_arrow
 from broker.spark.archive.manifest import Manifest
-from broker.spark.archive.replay import Wish
+from broker.spark.archive.replay import ReplaySelection
 from broker.spark.jobs.command import Job
 from broker.spark.jobs.compact import Compacter, CompactOptions
 from broker.spark.jobs.errors import JobError
@@ -48,8 +48,10 @@ def folder(lake: Server, uniq: str, tmp_path: Path) -> Path:
     return tmp_path / "lake"
 
 
-def replayer(server: Server, folder: Path, id_: str, wish: Wish, **more: Any) -> Replayer:
-    replaying = ReplayOptions(str(folder), id_, wish, {"to": wish.to}, **more)
+def replayer(
+    server: Server, folder: Path, id_: str, selection: ReplaySelection, **more: Any
+) -> Replayer:
+    replaying = ReplayOptions(str(folder), id_, selection, {"to": selection.to}, **more)
     job = Job({"servers": str(server.bulk), "fetchRetries": "1"}, {})
     return build(SPARK, job, replaying, lambda _line: None)
 
@@ -66,7 +68,7 @@ def test_all_of_it_in_order_and_only_once(
     lake: Server, folder: Path, uniq: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And `compact` comes in between, and the job is killed after a commit that it did not note."""
-    wish = Wish(uniq + "-again", epoch_records=40)
+    selection = ReplaySelection(uniq + "-again", epoch_records=40)
     note = Manifest.note
 
     def die(self: Manifest, name: str, value: Any) -> None:
@@ -77,20 +79,20 @@ def test_all_of_it_in_order_and_only_once(
     with monkeypatch.context() as patch:
         patch.setattr(Manifest, "note", die)
         with pytest.raises(Killed):
-            replayer(lake, folder, f"all-{uniq}", wish).run()
+            replayer(lake, folder, f"all-{uniq}", selection).run()
     assert len(published(lake, uniq + "-again")) == 80
     tomorrow = datetime.now(UTC) + timedelta(days=2)
     Compacter(SPARK, CompactOptions(str(folder)), lambda _line: None).run(tomorrow)
     assert len(Manifest(folder).load().files) == 1
     for _ in range(2):
-        replayer(lake, folder, f"all-{uniq}", wish).run()
+        replayer(lake, folder, f"all-{uniq}", selection).run()
     found = published(lake, uniq + "-again")
     assert [n for n, _ in found] == list(range(100))
     first, last = found[0][1], found[-1][1]
     assert first == [("A", b"b"), ("Twinwire-Replay-Of", f"{uniq}:0:1".encode())]
     assert last == [("Twinwire-Replay-Of", f"{uniq}:0:100".encode())]
     with pytest.raises(JobError, match="started with other options: --to"):
-        replayer(lake, folder, f"all-{uniq}", Wish("elsewhere")).run()
+        replayer(lake, folder, f"all-{uniq}", ReplaySelection("elsewhere")).run()
 
 
 def test_the_same_id_for_another_archive(
@@ -100,7 +102,7 @@ def test_the_same_id_for_another_archive(
     other = tmp_path / "other"
     archiver(SPARK, other, lake, uniq, task_records=30).run()
     for number, source in enumerate((folder, other)):
-        replayer(lake, source, f"same-{uniq}", Wish(f"{uniq}-again")).run()
+        replayer(lake, source, f"same-{uniq}", ReplaySelection(f"{uniq}-again")).run()
         assert len(published(lake, f"{uniq}-again")) == 100 * (number + 1)
 
 
@@ -108,19 +110,21 @@ def test_a_broker_that_is_killed_in_a_replay(
     start_broker: Callable[..., Server], lake: Server, folder: Path, uniq: str
 ) -> None:
     server = start_broker(SYNCED)
-    wish = Wish("{topic}-again", epoch_records=30)
-    run = replayer(server, folder, "x", wish)
+    selection = ReplaySelection("{topic}-again", epoch_records=30)
+    run = replayer(server, folder, "x", selection)
     run.reporter = lambda line: server.kill() if "batch 2" in line else None
     with pytest.raises((JobError, BulkError)):
         run.run()
     server.start()
-    replayer(server, folder, "x", wish).run()
+    replayer(server, folder, "x", selection).run()
     assert [n for n, _ in published(server, f"{uniq}-again")] == list(range(100))
 
 
 def test_the_rate(lake: Server, folder: Path, uniq: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waits are asked for, not waited for."""
-    run = replayer(lake, folder, uniq, Wish("{topic}-slowly", epoch_records=20), rate=0.1)
+    run = replayer(
+        lake, folder, uniq, ReplaySelection("{topic}-slowly", epoch_records=20), rate=0.1
+    )
     waits: list[float] = []
     monkeypatch.setattr(run.stop, "wait", waits.append)
     run.run()
@@ -128,13 +132,15 @@ def test_the_rate(lake: Server, folder: Path, uniq: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("id_", "wish", "text"),
+    ("id_", "selection", "text"),
     [
-        ("a b", Wish("x"), "--replay-id"),
-        ("x", Wish("x", subject="a..b"), "--subject"),
-        ("x", Wish("x", topics=("none",)), "has no records of these"),
+        ("a b", ReplaySelection("x"), "--replay-id"),
+        ("x", ReplaySelection("x", subject="a..b"), "--subject"),
+        ("x", ReplaySelection("x", topics=("none",)), "has no records of these"),
     ],
 )
-def test_what_cannot_be_meant(lake: Server, folder: Path, id_: str, wish: Wish, text: str) -> None:
+def test_what_cannot_be_meant(
+    lake: Server, folder: Path, id_: str, selection: ReplaySelection, text: str
+) -> None:
     with pytest.raises(JobError, match=text):
-        replayer(lake, folder, id_, wish).run()
+        replayer(lake, folder, id_, selection).run()

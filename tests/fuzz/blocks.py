@@ -10,7 +10,7 @@ from fuzz.watch import fence_end
 from support.clients.upload import block, record, sealed
 from support.engine import Rig
 
-from broker.engine.bulk.blocks import GOOD, Reel, check_block
+from broker.engine.bulk.blocks import GOOD, Appender, check_block
 from broker.engine.bulk.dedupe import Window
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.record import crc32c
@@ -87,15 +87,15 @@ def append(data: bytes, rows: list[Row], window: Window | None) -> None:
     """What a log holds afterwards is what the block says."""
     with Rig(None) as rig:
         consumer = LocalConsumer(rig.log().open_cursor("c"), 1 << 20)
-        reel = Reel(rig.log(), window=window)
-        reel.load(data)
-        while (more := reel.step(100)) > 0:
+        appender = Appender(rig.log(), window=window)
+        appender.load(data)
+        while (more := appender.step(100)) > 0:
             pass
         assert more == 0
         rig.settle()
         bodies = [record[3] for record in consumer.records]
-        assert reel.records + reel.duplicates == len(rows)
-        assert rig.log().visible == reel.records + 1
+        assert appender.records + appender.duplicates == len(rows)
+        assert rig.log().visible == appender.records + 1
         if window is None and not any(due for due, _, _ in rows):  # else some come later
             assert bodies == [body for _, _, body in rows]
 

@@ -14,7 +14,7 @@ from support.servers.leafs import Node, interest, on_uvloop, original, ours, unt
 
 from broker.base.units import SECOND
 from broker.protocols.nats.leafnodes import limits
-from tests.interop.test_leafs import PAIRS, Heard
+from tests.interop.test_leafs import PAIRS, Received
 
 HUB = """
 server_name: hub
@@ -72,8 +72,8 @@ async def test_messages_cross(pair: str, kind: str, tmp_path: Path) -> None:
     ):
         upper = await above.dial(user="g", password="p")
         lower = await below.dial()
-        up = await Heard().listen(upper, "up")
-        down = await Heard().listen(lower, "down")
+        up = await Received().listen(upper, "up")
+        down = await Received().listen(lower, "down")
         await interest(upper, "down")
         await interest(lower, "up")
         for size in (0, 1, 125, 126, 4_096, 70_000, len(BIG)):

@@ -49,7 +49,7 @@ async def pair_of(
             yield above, below
 
 
-class Heard:
+class Received:
     """What one client was given."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Heard:
     def data(self) -> list[bytes]:
         return [message.data for message in self.messages if message.data != b"probe"]
 
-    async def listen(self, client: Client, subject: str, queue: str = "") -> Heard:
+    async def listen(self, client: Client, subject: str, queue: str = "") -> Received:
         await client.subscribe(subject, queue=queue, cb=self.hear)
         await client.flush()
         return self
@@ -74,7 +74,7 @@ async def test_messages_in_both_directions(pair: str, tmp_path: Path) -> None:
     async with pair_of(pair, tmp_path) as (hub, spoke):
         above, below = await hub.dial(), await spoke.dial()
         for here, there in ((above, below), (below, above)):
-            heard = await Heard().listen(there, "news.*")
+            heard = await Received().listen(there, "news.*")
             await interest(here, "news.x")
             bodies = [b"%d" % i for i in range(500)]
             for body in bodies:
@@ -82,7 +82,7 @@ async def test_messages_in_both_directions(pair: str, tmp_path: Path) -> None:
             await until(lambda heard=heard: len(heard.data) == 500)
             assert heard.data == bodies
         big = bytes(range(256)) * 4_000
-        heard = await Heard().listen(above, "big")
+        heard = await Received().listen(above, "big")
         await interest(below, "big")
         await below.publish("big", big, headers={"Kind": "large"})
         await until(lambda: heard.data)
@@ -121,9 +121,9 @@ async def test_queue_groups_across(pair: str, tmp_path: Path) -> None:
     """Each message once; those of the own side first."""
     async with pair_of(pair, tmp_path) as (hub, spoke):
         above, below = await hub.dial(), await spoke.dial()
-        far = [await Heard().listen(below, "work", "crew") for _ in range(2)]
-        other = await Heard().listen(below, "work", "audit")
-        plain = await Heard().listen(below, "work")
+        far = [await Received().listen(below, "work", "crew") for _ in range(2)]
+        other = await Received().listen(below, "work", "audit")
+        plain = await Received().listen(below, "work")
         groups = ([plain], [other], far)
         members = [one for group in groups for one in group]
         await reached(above, "work", *(lambda one=one: one.messages for one in members))
@@ -131,7 +131,7 @@ async def test_queue_groups_across(pair: str, tmp_path: Path) -> None:
             await above.publish("work", b"%d" % i)
         await until(lambda: all(sum(len(one.data) for one in group) == 200 for group in groups))
         assert all(len(one.data) > 20 for one in far)
-        near = await Heard().listen(above, "work", "crew")
+        near = await Received().listen(above, "work", "crew")
         for one in members:
             one.messages.clear()
         for i in range(200):
@@ -151,7 +151,7 @@ async def test_accounts_stay_apart(pair: str, tmp_path: Path) -> None:
         pair, tmp_path, hub=accounts, spoke=accounts, user="b:p", remote=", account: A"
     ) as (hub, spoke):
         below = await spoke.dial(user="a", password="p")
-        heard = await Heard().listen(below, ">")
+        heard = await Received().listen(below, ">")
         above = {name: await hub.dial(user=name, password="p") for name in "ab"}
         await interest(above["b"], "hello")
         await above["a"].publish("hello", b"a")
@@ -171,7 +171,7 @@ async def test_permissions(pair: str, tmp_path: Path) -> None:
         { user: all, password: p } ] }\n"""
     async with pair_of(pair, tmp_path, hub=users, user="leaf:p") as (hub, spoke):
         above, below = await hub.dial(user="all", password="p"), await spoke.dial()
-        up, down = await Heard().listen(above, ">"), await Heard().listen(below, ">")
+        up, down = await Received().listen(above, ">"), await Received().listen(below, ">")
         await interest(above, "down.x")
         await interest(below, "up.x")
         for subject in ("down.no", "up.a", "other", "down.a"):
@@ -194,7 +194,7 @@ async def test_denied_by_the_leaf(pair: str, tmp_path: Path) -> None:
     deny = ', deny_imports: "in.no", deny_exports: ["out.no"]'
     async with pair_of(pair, tmp_path, remote=deny) as (hub, spoke):
         above, below = await hub.dial(), await spoke.dial()
-        up, down = await Heard().listen(above, ">"), await Heard().listen(below, "in.>")
+        up, down = await Received().listen(above, ">"), await Received().listen(below, "in.>")
         await interest(above, "in.x")
         await interest(below, "out.x")
         for subject in ("in.no", "in.yes"):
@@ -217,7 +217,7 @@ async def test_the_leaf_as_hub(pair: str, tmp_path: Path) -> None:
     async with pair_of(pair, tmp_path, remote=", hub: true") as (acceptor, solicitor):
         above, below = await solicitor.dial(), await acceptor.dial()
         for here, there in ((above, below), (below, above)):
-            heard = await Heard().listen(there, "x.*")
+            heard = await Received().listen(there, "x.*")
             await interest(here, "x.y")
             await here.publish("x.z", b"hi")
             await until(lambda heard=heard: heard.data == [b"hi"])
@@ -255,7 +255,7 @@ async def test_two_leafs_and_weights(pair: str, tmp_path: Path) -> None:
             await until(lambda: got.total() == 400)
             assert got[1] > 20
             assert got[2] > 20
-            heard = await Heard().listen(clients[2], "chat")
+            heard = await Received().listen(clients[2], "chat")
             await interest(clients[1], "chat")
             await clients[1].publish("chat", b"across")
             await until(lambda: heard.data == [b"across"])
@@ -269,7 +269,7 @@ async def test_mappings_of_the_hub(pair: str, tmp_path: Path) -> None:
     """The hub asks its leafs for what it maps, and maps what comes of them."""
     async with pair_of(pair, tmp_path, hub='mappings { "old.*": "new.$1" }\n') as (hub, spoke):
         above, below = await hub.dial(), await spoke.dial()
-        heard = await Heard().listen(above, "new.*", "group")
+        heard = await Received().listen(above, "new.*", "group")
         await interest(below, "old.x")
         await below.publish("old.a", b"hi")
         await until(lambda: heard.data)

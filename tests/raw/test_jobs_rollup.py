@@ -134,7 +134,7 @@ def test_it_may_run_as_often_as_one_likes(
     assert {row["state"] for row in rows} == {"whole"}
     # what is over is not read again
     publish(broker_with_events, topic, 5, 500)
-    assert counting.store.go_on_from("topics")[topic] > rows[-1]["window_start"]
+    assert counting.store.resume_times("topics")[topic] > rows[-1]["window_start"]
 
 
 def test_an_archive_gives_the_same(broker_with_events: Server, uniq: str, tmp_path: Path) -> None:

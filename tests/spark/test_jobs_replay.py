@@ -13,7 +13,7 @@ from support.live.spark import SYNCED, fill, numbered
 
 from broker.client.bulk import read_arrow
 from broker.spark.archive.manifest import time_us
-from broker.spark.archive.replay import Wish
+from broker.spark.archive.replay import ReplaySelection
 from broker.spark.jobs.command import Job
 from broker.spark.jobs.errors import JobError
 from broker.spark.jobs.replay import Replayer, ReplayOptions, build
@@ -34,10 +34,15 @@ def folder(spark: SparkSession, lake: Server, topic: str, tmp_path: Path) -> Pat
 
 
 def replayer(
-    spark: SparkSession, server: Server, folder: Path, id_: str, wish: Wish, **more: Any
+    spark: SparkSession,
+    server: Server,
+    folder: Path,
+    id_: str,
+    selection: ReplaySelection,
+    **more: Any,
 ) -> Replayer:
-    given = {"to": wish.to}
-    replaying = ReplayOptions(str(folder), id_, wish, given, **more)
+    given = {"to": selection.to}
+    replaying = ReplayOptions(str(folder), id_, selection, given, **more)
     return build(spark, Job({"servers": str(server.bulk)}, {}), replaying, lambda _line: None)
 
 
@@ -53,19 +58,19 @@ def test_only_what_is_asked_for(
     spark: SparkSession, lake: Server, folder: Path, topic: str
 ) -> None:
     times = [row["timestamp"] for row in rows(folder)]
-    wish = Wish(
+    selection = ReplaySelection(
         "{topic}-some", None, time_us(times[10]), time_us(times[90]), topic,
         "cast(value as string) like '%5'", 1000,
     )  # fmt: skip
-    replayer(spark, lake, folder, f"some-{topic}", wish, rate=1e6).run()
+    replayer(spark, lake, folder, f"some-{topic}", selection, rate=1e6).run()
     expected = [n for n, at in enumerate(times) if times[10] <= at < times[90] and n % 10 == 5]
     assert [n for n, _ in published(lake, topic + "-some")] == expected
 
 
 def test_how_much_is_left(spark: SparkSession, lake: Server, folder: Path, topic: str) -> None:
     lines: list[str] = []
-    wish = Wish("{topic}-left", epoch_records=40)
-    replaying = ReplayOptions(str(folder), f"left-{topic}", wish, {"to": wish.to})
+    selection = ReplaySelection("{topic}-left", epoch_records=40)
+    replaying = ReplayOptions(str(folder), f"left-{topic}", selection, {"to": selection.to})
     job = Job({"servers": str(lake.bulk)}, {})
     stopped = build(spark, job, replaying, lines.append)
     stopped.stop.set()
@@ -83,11 +88,11 @@ def test_another_broker_is_another_replay(
     topic: str,
 ) -> None:
     other = broker_for({**SYNCED, "server": {"name": "other"}})
-    wish = Wish("{topic}-there")
-    replayer(spark, lake, folder, f"there-{topic}", wish).run()
+    selection = ReplaySelection("{topic}-there")
+    replayer(spark, lake, folder, f"there-{topic}", selection).run()
     with pytest.raises(JobError, match=f"started for another broker than {other.bulk}"):
-        replayer(spark, other, folder, f"there-{topic}", wish).run()
-    again = replayer(spark, lake, folder, f"there-{topic}", wish)
+        replayer(spark, other, folder, f"there-{topic}", selection).run()
+    again = replayer(spark, lake, folder, f"there-{topic}", selection)
     again.run()
     assert (again.records, len(published(lake, topic + "-there"))) == (0, 100)
 
@@ -96,9 +101,13 @@ def test_a_condition_that_spark_does_not_understand(
     spark: SparkSession, lake: Server, folder: Path, topic: str
 ) -> None:
     with pytest.raises(JobError, match=r"--where: .*nonsense"):
-        replayer(spark, lake, folder, f"bad-{topic}", Wish("x", where="nonsense = 1")).run()
+        replayer(
+            spark, lake, folder, f"bad-{topic}", ReplaySelection("x", where="nonsense = 1")
+        ).run()
     with pytest.raises(JobError, match=r"--where: .*PARSE_SYNTAX_ERROR"):
-        replayer(spark, lake, folder, f"bad-{topic}", Wish("x", where="offset = = 1")).run()
+        replayer(
+            spark, lake, folder, f"bad-{topic}", ReplaySelection("x", where="offset = = 1")
+        ).run()
 
 
 def test_windows(spark: SparkSession, lake: Server, topic: str, tmp_path: Path) -> None:

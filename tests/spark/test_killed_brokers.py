@@ -15,7 +15,7 @@ from support.live.spark import SYNCED, fill, make_topic, numbered, save, stream
 pytest.importorskip("pyarrow")
 
 from broker.client.bulk.reading import read_arrow
-from broker.spark.archive.replay import Wish
+from broker.spark.archive.replay import ReplaySelection
 from broker.spark.jobs import archive, rollup, tasks, triage
 from broker.spark.jobs.command import Job
 from broker.spark.jobs.replay import ReplayOptions
@@ -195,9 +195,9 @@ def test_in_a_replay(
     folder = tmp_path / "lake"
     archiver(spark, folder, lake, topic).run()
     between.upset(request_, moment, die, after=1)
-    wish = Wish("{topic}-again", epoch_records=40)
+    selection = ReplaySelection("{topic}-again", epoch_records=40)
     job = Job({"servers": str(between.address), **PATIENT}, {})
-    replaying = ReplayOptions(str(folder), topic, wish, {"to": wish.to})
+    replaying = ReplayOptions(str(folder), topic, selection, {"to": selection.to})
     build_replay(spark, job, replaying, lambda _line: None).run()
     assert between.acted.is_set()
     assert published(mortal, f"{topic}-again") == numbered(100)

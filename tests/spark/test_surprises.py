@@ -14,7 +14,7 @@ from support.live.spark import fill, load, make_topic, save, stream
 pytest.importorskip("pyarrow")
 
 from broker.client.bulk.reading import read_arrow
-from broker.spark.archive.replay import Wish
+from broker.spark.archive.replay import ReplaySelection
 from broker.spark.jobs.command import Job
 from broker.spark.jobs.replay import ReplayOptions, build
 
@@ -65,9 +65,9 @@ def test_through_an_archive(
     # No sink would write these, and anybody can publish them.
     fill(lake, strange, [b"bad"], b"NATS/1.0\r\nC : d\r\n E: f\r\nG: h\nI: j\r\nK: l\r\r\n\r\n")
     archiver(spark, tmp_path, lake, strange).run()
-    wish = Wish("{topic}-again")
+    selection = ReplaySelection("{topic}-again")
     job = Job({"servers": str(lake.bulk)}, {})
-    build(spark, job, ReplayOptions(str(tmp_path), strange, wish), lambda _line: None).run()
+    build(spark, job, ReplayOptions(str(tmp_path), strange, selection), lambda _line: None).run()
     expected = [
         (body, [*pairs, ("Twinwire-Replay-Of", b"%s:0:%d" % (strange.encode(), seq))])
         for seq, (body, pairs) in enumerate(content(lake, strange), 1)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from broker.bulk.read.readers import Reader, Readers
 
 
-class Wish(msgspec.Struct):
+class ReaderUpdate(msgspec.Struct):
     """The body of a PUT. Missing fields stay as they are; null removes a position."""
 
     ttl_s: int | None = None
@@ -55,20 +55,20 @@ class ReaderHandlers:
     async def put(self, request: web.Request) -> web.StreamResponse:
         """Register a reader or renew it, with its positions."""
         caller, name = caller_of(request), _name(request)
-        wish = await read_json(request, Wish)
-        _check(wish)
+        update = await read_json(request, ReaderUpdate)
+        _check(update)
         known = self.readers.known.get(name)
         before = known.kept if known is not None else Kept(name, _seconds(limits.BULK_TTL))
-        holds = before.hold if wish.hold is None else wish.hold
-        self._need(caller, holds or before.hold, {*wish.positions, *before.positions})
+        holds = before.hold if update.hold is None else update.hold
+        self._need(caller, holds or before.hold, {*update.positions, *before.positions})
         kept = Kept(
             name,
-            before.ttl_s if wish.ttl_s is None else wish.ttl_s,
+            before.ttl_s if update.ttl_s is None else update.ttl_s,
             holds,
-            {topic: at for topic, at in wish.positions.items() if at is not None},
+            {topic: at for topic, at in update.positions.items() if at is not None},
             time.time_ns(),
         )
-        gone = [topic for topic, at in wish.positions.items() if at is None]
+        gone = [topic for topic, at in update.positions.items() if at is None]
         return answer(self._page(await self.readers.put(kept, gone), caller))
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
@@ -118,14 +118,14 @@ def _name(request: web.Request) -> str:
     return text
 
 
-def _check(wish: Wish) -> None:
+def _check(update: ReaderUpdate) -> None:
     high = _seconds(limits.BULK_TTL_MAX)
-    if wish.ttl_s is not None and not 0 < wish.ttl_s <= high:
-        raise wrong("ttl_s", errors.BULK_TTL_SECONDS.format(high=high, got=wish.ttl_s))
-    if len(wish.positions) > limits.BULK_TOPICS_MAX:
+    if update.ttl_s is not None and not 0 < update.ttl_s <= high:
+        raise wrong("ttl_s", errors.BULK_TTL_SECONDS.format(high=high, got=update.ttl_s))
+    if len(update.positions) > limits.BULK_TOPICS_MAX:
         limit = limits.BULK_TOPICS_MAX
         raise wrong("positions", errors.BULK_TOO_MANY.format(limit=limit))
-    for topic, at in wish.positions.items():
+    for topic, at in update.positions.items():
         if at is None:
             continue
         incarnation_of(at.incarnation, "incarnation")

@@ -48,7 +48,7 @@ from broker.engine.bulk.blocks import (
     BLOCK_HEAD_BYTES,
     COMMIT_ID_LEN,
     GOOD,
-    Reel,
+    Appender,
     block_bytes,
     check_block,
     remove_file,
@@ -114,16 +114,16 @@ async def breathe(log: Log, ahead: int) -> None:
         await publisher.resumed
 
 
-async def wind(reel: Reel, log: Log, block: bytes | bytearray) -> bool:
+async def append_all(appender: Appender, log: Log, block: bytes | bytearray) -> bool:
     """Append a block over several turns of the loop; False: the log refuses, or a write failed.
 
     After a failed write nothing more is appended, so that records stay in order.
     """
-    reel.load(block)
+    appender.load(block)
     while True:
-        more = reel.step(limits.COMMIT_TURN_BYTES)
+        more = appender.step(limits.COMMIT_TURN_BYTES)
         await breathe(log, limits.COMMIT_AHEAD_BYTES)
-        if more < 0 or reel.failed:
+        if more < 0 or appender.failed:
             return False
         if more == 0:
             return True
@@ -193,7 +193,7 @@ class Feed:
             files.append((batch.path((topic, part, attempt)), size))
         self.blocks = Blocks(files, topic)
         self.log: Log | None = None
-        self.reel: Reel | None = None
+        self.appender: Appender | None = None
 
     @property
     def deleted(self) -> bool:
@@ -203,7 +203,7 @@ class Feed:
     @property
     def records(self) -> int:
         """How many records the commit has for this topic."""
-        return self.reel.number if self.reel is not None else 0
+        return self.appender.number if self.appender is not None else 0
 
     @property
     def first(self) -> int | None:
@@ -217,19 +217,19 @@ class Feed:
 
     def _seqs(self) -> list[int]:
         found = [seq for seq in (self.plan.low, self.plan.high) if seq is not None]
-        if self.reel is not None and self.reel.records:
-            found += [self.reel.first_seq, self.reel.last_seq]
+        if self.appender is not None and self.appender.records:
+            found += [self.appender.first_seq, self.appender.last_seq]
         return found
 
     async def append(self, log: Log, commit_id: bytes) -> None:
         """Append the records that the log does not have yet. RefusedError, BrokenBlocksError."""
         self.log = log
-        self.reel = Reel(log, commit_id, self.plan.have)
+        self.appender = Appender(log, commit_id, self.plan.have)
         coming = asyncio.ensure_future(self.staging.run(self.blocks.read))
         try:
             while (block := await coming) is not None:
                 coming = asyncio.ensure_future(self.staging.run(self.blocks.read))
-                if not await wind(self.reel, log, block) and not log.deleted:
+                if not await append_all(self.appender, log, block) and not log.deleted:
                     raise log_refusal(log, log.last_error, log.refusal)
                 if log.deleted:
                     break
@@ -238,17 +238,19 @@ class Feed:
 
     async def quiet(self) -> None:
         """Wait until every append has ended, with success or not."""
-        if self.log is not None and self.reel is not None and self.reel.records:
-            await settled(self.log, self.reel.last_ticket)
+        if self.log is not None and self.appender is not None and self.appender.records:
+            await settled(self.log, self.appender.last_ticket)
             if self.log.folder is None and not self.deleted:
                 # a log in memory has no files to search, and loses nothing that it accepted
-                self.plan.learn([(0, self.reel.number)], self.reel.first_seq, self.reel.last_seq)
+                self.plan.learn(
+                    [(0, self.appender.number)], self.appender.first_seq, self.appender.last_seq
+                )
 
     async def settle(self) -> None:
         """Wait until every append has ended. RefusedError: one has failed."""
         await self.quiet()
-        if self.log is not None and self.reel is not None and not self.deleted:
-            error = self.reel.failed
+        if self.log is not None and self.appender is not None and not self.deleted:
+            error = self.appender.failed
             if error:
                 raise log_refusal(self.log, error)
 

@@ -26,9 +26,9 @@ from broker.bulk.context import BulkRoute
 from broker.bulk.errors import RefusedError, wrong
 from broker.bulk.read.topics import Pauses
 from broker.bulk.responses import answer, caller_of, from_json, number, read_json
-from broker.bulk.write.commits import log_refusal, wind
+from broker.bulk.write.commits import append_all, log_refusal
 from broker.bulk.write.staging import HEADERS_BEGIN, disk_refusal
-from broker.engine.bulk.blocks import GOOD, Reel, check_block
+from broker.engine.bulk.blocks import GOOD, Appender, check_block
 from broker.engine.bulk.dedupe import Window
 from broker.engine.log.files import escape
 from broker.engine.log.publish import settled
@@ -292,30 +292,30 @@ class AppendHandlers:
                 log = self.open_log(topic)
             except OSError as problem:
                 raise disk_refusal(problem.errno or 0) from problem
-            reel = await (self._dedupe if dedupe else self._append)(log, block)
+            appender = await (self._dedupe if dedupe else self._append)(log, block)
         return answer(
             {
-                "records": reel.records,
-                "duplicates": reel.duplicates,
-                "first": reel.first_seq or None,
-                "last": reel.last_seq or None,
+                "records": appender.records,
+                "duplicates": appender.duplicates,
+                "first": appender.first_seq or None,
+                "last": appender.last_seq or None,
             }
         )
 
-    async def _append(self, log: Log, block: bytearray, window: Window | None = None) -> Reel:
-        reel = Reel(log, window=window)
-        taken = await wind(reel, log, block)
+    async def _append(self, log: Log, block: bytearray, window: Window | None = None) -> Appender:
+        appender = Appender(log, window=window)
+        taken = await append_all(appender, log, block)
         reason, error = log.refusal, log.last_error
-        if reel.records:
-            await settled(log, reel.last_ticket)
-        if reel.failed:
-            raise log_refusal(log, reel.failed)
+        if appender.records:
+            await settled(log, appender.last_ticket)
+        if appender.failed:
+            raise log_refusal(log, appender.failed)
         if not taken or log.deleted:
             raise log_refusal(log, error, reason)
-        reel.stored()
-        return reel
+        appender.stored()
+        return appender
 
-    async def _dedupe(self, log: Log, block: bytearray) -> Reel:
+    async def _dedupe(self, log: Log, block: bytearray) -> Appender:
         known = self._known.pop(log.name, None) or Known()
         self._known[log.name] = known  # in order of use
         known.users += 1
@@ -326,7 +326,7 @@ class AppendHandlers:
             known.users -= 1
             self._bound(known)
 
-    async def _append_once(self, window: Window, log: Log, block: bytearray) -> Reel:
+    async def _append_once(self, window: Window, log: Log, block: bytearray) -> Appender:
         plan = window.look(log, limits.DEDUPE_READ_BYTES)
         try:
             if plan is not None:

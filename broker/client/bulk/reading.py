@@ -120,7 +120,7 @@ def batches_of_piece(
     at = piece.start
     for frame in frames(piece, skip_trimmed=on_gap == "skip", told_gap=told_gap):
         opened = checked(piece, frame, key_header, subject_filter)
-        _tell(piece, opened.gaps, on_gap, told_gap)
+        _report_gaps(piece, opened.gaps, on_gap, told_gap)
         yield from batches_of(opened, columns, constants, max_rows, max_bytes)
         if told_seqs is not None:
             told_seqs(opened.next - at)
@@ -211,7 +211,7 @@ def checked(
     return opened
 
 
-def _tell(
+def _report_gaps(
     piece: Piece,
     gaps: Sequence[Gap],
     on_gap: str,

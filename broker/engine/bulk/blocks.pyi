@@ -19,7 +19,7 @@ WRONG_SUBJECT: int
 WRONG_HEADERS: int
 
 @final
-class Reel:
+class Appender:
     number: int
     records: int
     duplicates: int

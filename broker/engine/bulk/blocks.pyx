@@ -250,7 +250,8 @@ def remove_file(bytes path):
 # --- appending
 
 
-cdef class Reel:
+cdef class Appender:
+    """Appends the records of a staged or posted block to a log, a turn of the loop at a time."""
     cdef Log log
     cdef object block               # whose memory is read; None = none
     cdef const char *base

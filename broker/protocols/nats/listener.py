@@ -129,7 +129,7 @@ class NatsListener(Listener):
 
 
 @dataclass(slots=True)
-class Visitor:
+class WebSocketPeer:
     """The facts about a WebSocket connection: `session.extra`."""
 
     info: dict[str, Any]
@@ -246,14 +246,14 @@ class WebsocketListener(Listener):
             return self.new_leaf(peer)
         own = settings.authorization
         forwarded = request.first("x-forwarded-for").partition(",")[0].strip()
-        visitor = Visitor(
+        extra = WebSocketPeer(
             self.info,
             request.cookie(settings.jwt_cookie) if settings.jwt_cookie else "",
             own.timeout_ns if own is not None else 0,
             forwarded if is_address(forwarded) else "",
             peer,
         )
-        return NatsSession(self.frontend, CLIENT, visitor)
+        return NatsSession(self.frontend, CLIENT, extra)
 
 
 def log_refusal(peer: Any, reason: str) -> None:

@@ -27,7 +27,7 @@ from broker.protocols.nats.listener import (
 )
 from broker.protocols.nats.monitoring.closed import ClosedConnections
 from broker.protocols.nats.monitoring.process import CpuMeter
-from broker.protocols.nats.system.envelope import Envelope, Station, Who
+from broker.protocols.nats.system.envelope import Envelope, ServerIdentity, Station
 from broker.protocols.nats.system.errors import (
     KICK_UNKNOWN,
     LAME_DUCK_UNABLE,
@@ -356,9 +356,9 @@ class NatsServer:
 
     # --- the system account
 
-    def _who(self) -> Who:
+    def _identity(self) -> ServerIdentity:
         """The server's identity in its events."""
-        return Who(
+        return ServerIdentity(
             self.server_name,
             self.handshake.info["host"],
             self.server_id,
@@ -374,7 +374,7 @@ class NatsServer:
             return None
         actions = _SystemActions(self)
         system = System(
-            Station(self, account, Envelope(self._who()), self),
+            Station(self, account, Envelope(self._identity()), self),
             Actions(actions.reload, actions.kick, actions.lame_duck),
         )
         system.start()
@@ -407,7 +407,7 @@ class NatsServer:
         """Update the service after a reload: rename it, or replace it."""
         system = self.system
         if system is not None and system.account is self.system_account:
-            system.rename(self._who())
+            system.rename(self._identity())
             return
         if system is not None:
             system.stop()

@@ -257,13 +257,13 @@ class RateLimit:
         if full > now + limits.NATS_TLS_RATE_WINDOW:
             if not self.blocked:
                 wait = limits.NATS_TLS_RATE_WINDOW / SECOND
-                asyncio.get_running_loop().call_later(wait, self._tell)
+                asyncio.get_running_loop().call_later(wait, self._log_rejected)
             self.blocked += 1
             return False
         self._full_ns = full
         return True
 
-    def _tell(self) -> None:
+    def _log_rejected(self) -> None:
         LOG.warning("Rejected %d connections due to TLS rate limiting", self.blocked)
         self.blocked = 0
 

@@ -10,7 +10,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.base.values import dataclass
-from broker.protocols.nats.accounts.asking import Bus, Heard
+from broker.protocols.nats.accounts.asking import Bus, ReceivedMessage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -163,7 +163,7 @@ class LocalAccount(SubjectSpace, Bus, Protocol):
     def interest(self, subject: bytes) -> int: ...  # number of matching subscriptions
 
 
-class Message(Heard, Protocol):
+class Message(ReceivedMessage, Protocol):
     """A message for a subscription of the server itself; its data excludes the headers."""
 
     @property

@@ -43,7 +43,7 @@ cdef class Service(Sink):
     cdef Channel last_channel
     cdef char *scratch                  # owned; for one outgoing message
     cdef size_t scratch_cap
-    cdef set deaf                       # Subscriptions whose inbox has no subscriber
+    cdef set without_interest                       # Subscriptions whose inbox has no subscriber
     cdef route_t acks                   # of the last PubAck
     cdef size_t acks_cap
     # Publishes and messages, counted in encoded form.

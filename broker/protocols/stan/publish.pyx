@@ -73,7 +73,7 @@ cdef class Service(Sink):
         self.channels = {}
         self.requests = []
         self.subs = []
-        self.deaf = set()
+        self.without_interest = set()
 
     def __dealloc__(self):
         free(self.scratch)
@@ -345,9 +345,9 @@ cdef class Service(Sink):
     cdef void expired(self, int64_t now_ns) noexcept:
         """Resume subscriptions whose inbox has a subscriber again."""
         cdef Subscription subscription
-        deaf = self.deaf
-        self.deaf = set()
-        for subscription in deaf:
+        without_interest = self.without_interest
+        self.without_interest = set()
+        for subscription in without_interest:
             if subscription.client is not None and not subscription.is_deaf():
                 subscription.cursor.ready(&subscription.consumer)
 
@@ -589,7 +589,7 @@ cdef class Subscription(Sink):
             to.changes = router.changes
         if to.match.size:
             return False
-        self.service.deaf.add(self)
+        self.service.without_interest.add(self)
         if self.service.timer.pos == 0:
             self.service.turn.arm(
                 self.service, self.service.turn.now_ns + <int64_t>limits.STAN_DEAF_POLL)

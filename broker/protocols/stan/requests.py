@@ -16,7 +16,7 @@ from broker.protocols.stan.channels import reason_of
 from broker.protocols.stan.config import is_valid_channel
 from broker.protocols.stan.publish import Client, RefusedError
 from broker.protocols.stan.store import ClientRecord
-from broker.protocols.stan.subscriptions import TimeWantedError, Wish, check
+from broker.protocols.stan.subscriptions import SubscribeRequest, TimeWantedError, check
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -209,7 +209,7 @@ class Requests:
         self, reply: bytes, request: pb.SubscriptionRequest, found: int | None = None
     ) -> None:
         client = self.clients.known(request.clientID)
-        subscription = self.subscriptions.add(Wish(client, request, found))
+        subscription = self.subscriptions.add(SubscribeRequest(client, request, found))
         subscription.attach(client, held=True)
         ack_inbox = subscription.record.ack_inbox
 

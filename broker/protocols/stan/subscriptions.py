@@ -77,7 +77,7 @@ class TimeWantedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SubscribeRequest:
     """A client's request to subscribe."""
 
     client: Client
@@ -95,29 +95,29 @@ class Subscriptions:
 
     # --- subscribing
 
-    def add(self, wish: Wish) -> Subscription:
+    def add(self, wanted: SubscribeRequest) -> Subscription:
         """Create or resume a subscription; `attach` starts deliveries after the client's answer.
 
         TimeWantedError if `found` is needed. RefusedError, OSError: nothing changed.
         """
-        request = wish.request
+        request = wanted.request
         channel = self.channels.open(request.subject)
         key = group_key(request)
         if key:
-            return self._join_group(channel, wish, key)
+            return self._join_group(channel, wanted, key)
         if request.durableName:
-            return self._open_durable(channel, wish)
-        return self._make(channel, wish, "", cursor_name("p", random_name()))
+            return self._open_durable(channel, wanted)
+        return self._make(channel, wanted, "", cursor_name("p", random_name()))
 
-    def _join_group(self, channel: Channel, wish: Wish, key: str) -> Subscription:
+    def _join_group(self, channel: Channel, wanted: SubscribeRequest, key: str) -> Subscription:
         for member in channel.subscriptions:
             if member.record.queue_name == key and member.is_offline:
                 # the offline entry of a durable group
-                return self._resume(member, wish)
-        return self._make(channel, wish, key, cursor_name("q", key))
+                return self._resume(member, wanted)
+        return self._make(channel, wanted, key, cursor_name("q", key))
 
-    def _open_durable(self, channel: Channel, wish: Wish) -> Subscription:
-        name = cursor_name("d", wish.client.client_id, wish.request.durableName)
+    def _open_durable(self, channel: Channel, wanted: SubscribeRequest) -> Subscription:
+        name = cursor_name("d", wanted.client.client_id, wanted.request.durableName)
         for subscription in channel.subscriptions:
             if subscription.cursor.name != name:
                 continue
@@ -125,25 +125,27 @@ class Subscriptions:
                 if not self.settings.replace_durable:
                     raise RefusedError(errors.STAN_DUPLICATE_DURABLE)
                 self.leave(subscription)
-            return self._resume(subscription, wish)
-        return self._make(channel, wish, "", name)
+            return self._resume(subscription, wanted)
+        return self._make(channel, wanted, "", name)
 
-    def _resume(self, subscription: Subscription, wish: Wish) -> Subscription:
+    def _resume(self, subscription: Subscription, wanted: SubscribeRequest) -> Subscription:
         resumed = replace(
             subscription.record,
-            client_id=wish.client.client_id,
-            inbox=wish.request.inbox,
+            client_id=wanted.client.client_id,
+            inbox=wanted.request.inbox,
             ack_inbox=f"_INBOX.{random_name()}",
-            max_in_flight=wish.request.maxInFlight,
-            ack_wait=wish.request.ackWaitInSecs,
+            max_in_flight=wanted.request.maxInFlight,
+            ack_wait=wanted.request.ackWaitInSecs,
             offline=False,
         )
         self.store.put_sub(resumed)
         subscription.record = resumed
         return subscription
 
-    def _make(self, channel: Channel, wish: Wish, key: str, name: str) -> Subscription:
-        request = wish.request
+    def _make(
+        self, channel: Channel, wanted: SubscribeRequest, key: str, name: str
+    ) -> Subscription:
+        request = wanted.request
         if 0 < channel.limits.max_subs <= len(channel.subscriptions):
             raise RefusedError(errors.STAN_TOO_MANY_SUBSCRIPTIONS)
         cursor = cursors_of(channel.log).get(name)
@@ -152,7 +154,7 @@ class Subscriptions:
             channel.log.delete_cursor(name)  # it belongs to a subscription that is not in the file
             cursor = None
         if cursor is None:
-            start = self.place(channel, request, wish.found)
+            start = self.place(channel, request, wanted.found)
             try:
                 cursor = open_cursor(channel.log, name, start=start)
             except OSError:
@@ -162,7 +164,7 @@ class Subscriptions:
             self.store.next_number,
             channel.name,
             name,
-            wish.client.client_id,
+            wanted.client.client_id,
             request.inbox,
             f"_INBOX.{random_name()}",
             request.durableName,

@@ -22,7 +22,7 @@ _WILDCARDS: Final = {">": r".+", "*": r"[^.]+"}
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ReplaySelection:
     """The selection of a replay; it never changes after the start."""
 
     to: str  # {topic} is replaced with the original topic
@@ -37,7 +37,7 @@ class Wish:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Wish:
+    def from_json(cls, value: Mapping[str, Any]) -> ReplaySelection:
         topics = value["topics"]
         return cls(**{**value, "topics": None if topics is None else tuple(topics)})
 
@@ -49,10 +49,10 @@ class Part(NamedTuple):
     range: OffsetRange
 
 
-def line(state: State, wish: Wish) -> list[OffsetRange]:
+def line(state: State, selection: ReplaySelection) -> list[OffsetRange]:
     """Everything to read, in order."""
     bounds: dict[tuple[str, int, str], tuple[int, int, int]] = {}
-    for one in state.select(wish.topics, wish.since_us, wish.until_us):
+    for one in state.select(selection.topics, selection.since_us, selection.until_us):
         had = bounds.get(
             (one.topic, one.partition, one.incarnation), (one.from_us, one.first, one.last)
         )
@@ -87,12 +87,12 @@ def epochs(ranges: Iterable[OffsetRange], records: int, part_records: int) -> It
         yield parts
 
 
-def files_of(state: State, part: Part, wish: Wish) -> list[DataFile]:
+def files_of(state: State, part: Part, selection: ReplaySelection) -> list[DataFile]:
     """Files that may have records of a part."""
     one = part.range
     return [
         file
-        for file in state.select([one.topic], wish.since_us, wish.until_us)
+        for file in state.select([one.topic], selection.since_us, selection.until_us)
         if (file.partition, file.incarnation) == (one.partition, one.incarnation)
         and file.first < one.end
         and file.last >= one.start
@@ -108,15 +108,21 @@ def subject_pattern(subject: str) -> str:
     return "^" + r"\.".join(tokens) + "$"
 
 
-def dump(given: Mapping[str, str], wish: Wish, ranges: Iterable[OffsetRange]) -> dict[str, Any]:
+def dump(
+    given: Mapping[str, str], selection: ReplaySelection, ranges: Iterable[OffsetRange]
+) -> dict[str, Any]:
     """The stored form of a replay: the options as given, and the selection they resulted in."""
-    return {"given": dict(given), "wish": wish.to_json(), "line": [list(one) for one in ranges]}
+    return {
+        "given": dict(given),
+        "wish": selection.to_json(),
+        "line": [list(one) for one in ranges],
+    }
 
 
-def load(noted: Mapping[str, Any]) -> tuple[dict[str, str], Wish, list[OffsetRange]]:
+def load(noted: Mapping[str, Any]) -> tuple[dict[str, str], ReplaySelection, list[OffsetRange]]:
     """Read the output of `dump`."""
     return (
         noted["given"],
-        Wish.from_json(noted["wish"]),
+        ReplaySelection.from_json(noted["wish"]),
         [OffsetRange(*one) for one in noted["line"]],
     )

@@ -21,7 +21,7 @@ from broker.client.bulk.encode import blocks
 from broker.client.bulk.errors import BulkError
 from broker.client.bulk.options import Options
 from broker.spark.archive.compact import merge
-from broker.spark.archive.replay import Part, Wish, subject_pattern
+from broker.spark.archive.replay import Part, ReplaySelection, subject_pattern
 from broker.spark.jobs.errors import JobError
 from broker.spark.jobs.limits import MERGE_ROWS
 
@@ -41,7 +41,7 @@ class Stage:
     epoch: int
     part: Part
     files: tuple[str, ...]
-    wish: Wish
+    selection: ReplaySelection
     chosen: str | None = None  # a file with the offsets that `--where` selected
 
 
@@ -58,7 +58,7 @@ class Staged:
 
 
 def stage_part(stage: Stage) -> Staged:
-    topic = stage.wish.to.replace("{topic}", stage.part.range.topic)
+    topic = stage.selection.to.replace("{topic}", stage.part.range.topic)
     # A later run must not append to the upload of this one.
     attempt, behind, records = secrets.token_hex(8), 0, 0
     try:
@@ -76,7 +76,7 @@ def stage_part(stage: Stage) -> Staged:
 
 def chosen_rows(stage: Stage) -> Iterator[pa.RecordBatch]:
     """Value and headers of the selected rows of a part, by offset."""
-    one, wish = stage.part.range, stage.wish
+    one, selection = stage.part.range, stage.selection
     wanted = None
     if stage.chosen is not None:
         bounds = [("offset", ">=", one.start), ("offset", "<", one.end)]
@@ -85,9 +85,9 @@ def chosen_rows(stage: Stage) -> Iterator[pa.RecordBatch]:
     for batch in merge(paths, _COLUMNS, (one.start, one.end)):
         keep = _between(batch.column("offset"), one.start, one.end)
         times = batch.column("timestamp").cast(pa.int64())
-        keep = pc.and_(keep, _between(times, wish.since_us, wish.until_us))
-        if wish.subject is not None:
-            pattern = subject_pattern(wish.subject)
+        keep = pc.and_(keep, _between(times, selection.since_us, selection.until_us))
+        if selection.subject is not None:
+            pattern = subject_pattern(selection.subject)
             keep = pc.and_(keep, pc.match_substring_regex(batch.column("subject"), pattern))
         if wanted is not None:
             keep = pc.and_(keep, pc.is_in(batch.column("offset"), value_set=wanted))

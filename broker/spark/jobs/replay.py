@@ -26,7 +26,7 @@ from broker.client.bulk.errors import Unauthorized
 from broker.spark.archive import layout
 from broker.spark.archive import replay as planned
 from broker.spark.archive.manifest import Manifest, State, time_us
-from broker.spark.archive.replay import Part, Wish
+from broker.spark.archive.replay import Part, ReplaySelection
 from broker.spark.jobs.command import (
     Done,
     Job,
@@ -72,8 +72,8 @@ class ReplayOptions:
 
     folder: str
     id: str
-    wish: Wish
-    given: Mapping[str, str] = field(default_factory=dict)  # the options that define `wish`
+    selection: ReplaySelection
+    given: Mapping[str, str] = field(default_factory=dict)  # the options that define `selection`
     rate: float | None = None
 
 
@@ -85,8 +85,8 @@ class Replayer:
     ) -> None:
         if re.fullmatch(r"[A-Za-z0-9_.-]{1,100}", args.id) is None:
             raise JobError(REPLAY_ID)
-        if args.wish.subject is not None and not is_subject_filter(args.wish.subject):
-            raise JobError(BAD_SUBJECT.format(text=args.wish.subject))
+        if args.selection.subject is not None and not is_subject_filter(args.selection.subject):
+            raise JobError(BAD_SUBJECT.format(text=args.selection.subject))
         access = job.access
         if len(access.servers) != 1:
             raise JobError(ONE_SERVER)
@@ -97,7 +97,7 @@ class Replayer:
         self.left = 0  # seqs of the plan not published yet, including later epochs
         self._server, self._options = access.servers[0], access.options
         self._args = args
-        self._wish = args.wish
+        self._selection = args.selection
         self._manifest = Manifest(args.folder)
         self._note = f"replays/{args.id}.json"
         self._done = f"replays/{args.id}.done.json"
@@ -114,7 +114,7 @@ class Replayer:
             broker = self._broker(connection)
             if done and broker and noted and noted.get("broker", broker) != broker:
                 raise JobError(REPLAY_ELSEWHERE.format(id=self._args.id, server=self._server))
-            all_ = planned.epochs(ranges, self._wish.epoch_records, REPLAY_PART_RECORDS)
+            all_ = planned.epochs(ranges, self._selection.epoch_records, REPLAY_PART_RECORDS)
             for epoch, parts in enumerate(all_, 1):
                 if epoch > done and self.stop.is_set():
                     return
@@ -141,16 +141,16 @@ class Replayer:
     def _plan(self, state: State) -> list[OffsetRange]:
         noted = self._manifest.noted(self._note)
         if noted is not None:
-            had, self._wish, ranges = planned.load(noted)
+            had, self._selection, ranges = planned.load(noted)
             if had != self._args.given:
                 raise JobError(REPLAY_CHANGED.format(id=self._args.id, options=_words(had)))
             return ranges
-        ranges = planned.line(state, self._wish)
+        ranges = planned.line(state, self._selection)
         if not ranges:
             raise JobError(NOTHING_TO_REPLAY.format(folder=self._args.folder))
-        if self._wish.where is not None:
+        if self._selection.where is not None:
             self._choose(ranges, state)
-        self._manifest.note(self._note, planned.dump(self._args.given, self._wish, ranges))
+        self._manifest.note(self._note, planned.dump(self._args.given, self._selection, ranges))
         return ranges
 
     def _publish(
@@ -178,7 +178,7 @@ class Replayer:
     def _current(self, state: State, parts: Sequence[Part]) -> State:
         """Read the manifest again: `compact` may have replaced the files."""
         for part in parts:
-            for file in planned.files_of(state, part, self._wish):
+            for file in planned.files_of(state, part, self._selection):
                 if not (self._manifest.archive / file.path).exists():
                     return self._manifest.load()
         return state
@@ -195,11 +195,11 @@ class Replayer:
                 epoch,
                 part,
                 tuple(str(archive / file.path) for file in files),
-                self._wish,
+                self._selection,
                 self._chosen(part.range),
             )
             for part in parts
-            if (files := planned.files_of(state, part, self._wish))
+            if (files := planned.files_of(state, part, self._selection))
         ]
         staged = run_tasks(self.spark, _task, stages, even=True)
         for one in staged:
@@ -211,7 +211,7 @@ class Replayer:
 
     def _chosen(self, one: OffsetRange) -> str | None:
         """The folder with the offsets of a log that `--where` has selected."""
-        if self._wish.where is None:
+        if self._selection.where is None:
             return None
         name = layout.escape(f"{one.topic}-{one.partition}-{one.incarnation}")
         return str(self._chosen_folder.absolute() / hashlib.sha256(name.encode()).hexdigest()[:32])
@@ -226,11 +226,13 @@ class Replayer:
         from pyspark.sql import functions as f
 
         for one in ranges:
-            files = planned.files_of(state, Part(0, one), self._wish)
+            files = planned.files_of(state, Part(0, one), self._selection)
             paths = [str(self._manifest.archive.absolute() / file.path) for file in files]
             rows = self.spark.read.schema(_COLUMNS).parquet(*paths)
             try:
-                rows = rows.withColumn("topic", f.lit(one.topic)).where(self._wish.where or "true")
+                rows = rows.withColumn("topic", f.lit(one.topic)).where(
+                    self._selection.where or "true"
+                )
                 rows.select("offset").write.mode("overwrite").parquet(self._chosen(one) or "")
             except PySparkException as error:
                 raise JobError(
@@ -277,7 +279,7 @@ def epoch_records(rate: float | None) -> int:
 def command(job: Job, folder: str, replay_id: str, **options: Any) -> None:
     """Publish records of the archive in DIR again, each once."""
     times = {name: _us(options[name]) for name in ("since", "until")}
-    wish = Wish(
+    selection = ReplaySelection(
         options["to"],
         tuple(options["topics"].split(",")) if options["topics"] else None,
         times["since"],
@@ -289,8 +291,8 @@ def command(job: Job, folder: str, replay_id: str, **options: Any) -> None:
     Manifest(folder).id()
     rate = options.pop("rate")  # a replay may continue on another one
     given = {name: value for name, value in options.items() if value is not None}
-    with session(job, "replay", light=wish.where is None) as spark:
-        replayer = build(spark, job, ReplayOptions(folder, replay_id, wish, given, rate))
+    with session(job, "replay", light=selection.where is None) as spark:
+        replayer = build(spark, job, ReplayOptions(folder, replay_id, selection, given, rate))
         ends_with_signals(replayer.stop, "replay")
         replayer.run()
         print_line(f"replay: {replayer.records:,} records of {folder}")

@@ -136,8 +136,8 @@ class Roller:
 
         args, window_us = self.args, self.args.window_s * SECOND_US
         since, until = time_us(args.since), time_us(args.until)
-        partitions = self.store.go_on_from("topics")
-        partitions[args.events_topic] = self.store.go_on_from("channels").get("", 0)
+        partitions = self.store.resume_times("topics")
+        partitions[args.events_topic] = self.store.resume_times("channels").get("", 0)
         begin = Since(None if since is None else aligned(since, window_us), partitions)
         end = None if until is None else -(-until // window_us) * window_us
         return Work(window_us, begin, end, args.events_topic)

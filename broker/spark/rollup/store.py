@@ -257,7 +257,7 @@ class Store:
             temp.replace(path)
         return str(json.loads(path.read_text())["id"])
 
-    def go_on_from(self, kind: str) -> dict[str, int]:
+    def resume_times(self, kind: str) -> dict[str, int]:
         """The time from which the next run counts each topic: the first open window, or the end of
         the last one. Channels have one time in common, under the empty name."""
         first_open: dict[str, int] = {}

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 )
 
 from broker.spark import schema
-from broker.spark.brokers import Brokers, tell_down
+from broker.spark.brokers import Brokers, log_brokers_down
 from broker.spark.errors import UNKNOWN_TOPIC
 from broker.spark.limits import TIME_SLACK_S
 from broker.spark.offsets import Offsets, TopicPartition, report_loss
@@ -159,7 +159,7 @@ class BatchReader(DataSourceReader):
         fail = settings.reading.fail_on_loss
         with Brokers(settings.access) as brokers:
             survey = brokers.survey(settings.wanted, patient=not fail)
-            tell_down(survey)
+            log_brokers_down(survey)
             self._check_named(survey, fail)
             start, end = self._bounds(brokers, survey)
             ranges = microbatch.ranges_between(start, end, survey, fail)

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from broker.spark import offsets, schema
-from broker.spark.brokers import Brokers, tell_down
+from broker.spark.brokers import Brokers, log_brokers_down
 from broker.spark.limits import READER_RENEWALS
 from broker.spark.offsets import Offsets
 from broker.spark.source import microbatch, planning, positions
@@ -68,7 +68,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._brokers is None:
             self._brokers = Brokers(self.settings.access)
         self._survey = self._brokers.survey(self.settings.wanted, patient=not self._fail)
-        tell_down(self._survey)
+        log_brokers_down(self._survey)
         self._latest = self._survey.latest()
         return self._survey
 
@@ -77,7 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert self._brokers is not None
         find = partial(self._brokers.find_times, survey)
         start = positions.resolve(self.settings.start, survey, self.settings.wanted, find)
-        self._tell(survey, start)
+        self._report(survey, start)
         return offsets.dump(start)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -113,7 +113,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             survey = self._ask()  # a batch of an earlier run: the brokers were not asked yet
         ranges = microbatch.ranges_between(before, after, survey, self._fail)
         if ranges:
-            self._tell(survey, before)
+            self._report(survey, before)
         return [RangePartition(task) for task in planning.plan(ranges, self.settings.splitting)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -122,13 +122,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: offsets.Tree) -> None:
         if self._survey is not None:
-            self._tell(self._survey, offsets.load(end))
+            self._report(self._survey, offsets.load(end))
 
     def stop(self) -> None:
         if self._brokers is not None:
             self._brokers.close()
 
-    def _tell(self, survey: Survey, position: Offsets) -> None:
+    def _report(self, survey: Survey, position: Offsets) -> None:
         """Report the position of this query to the brokers, if it has changed."""
         if self._brokers is None or (self._reported is not None and self._reported[1] == position):
             return
@@ -140,4 +140,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         period_s = self.settings.progress.ttl_s / READER_RENEWALS
         if self._reported is not None and time.monotonic() - self._reported[0] > period_s:
             self._reported = None
-            self._tell(survey, position)
+            self._report(survey, position)

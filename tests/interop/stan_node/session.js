@@ -23,7 +23,7 @@ const publish = (sc, channel, data) =>
     sc.publish(channel, data, (error, guid) => (error ? reject(error) : resolve(guid)))
   })
 
-class Heard {
+class Received {
   constructor (sub) {
     this.messages = []
     this.sub = sub
@@ -47,7 +47,7 @@ class Heard {
 async function subscribe (sc, set = (o) => o, queue) {
   const options = set(sc.subscriptionOptions())
   const sub = queue ? sc.subscribe('c', queue, options) : sc.subscribe('c', options)
-  const heard = new Heard(sub)
+  const heard = new Received(sub)
   await once(sub, 'ready')
   return heard
 }

@@ -13,7 +13,7 @@ CLUSTER = "test-cluster"
 WAIT = 15
 
 
-class Heard(asyncio.Queue):
+class Received(asyncio.Queue):
     """A subscription's messages."""
 
     async def cb(self, message):
@@ -39,7 +39,7 @@ async def first(url):
     sc, nc = await connect(url, "one")
     for number in range(1, 4):
         await sc.publish("c", b"%d" % number)
-    acked = Heard()
+    acked = Received()
     for number in range(4, 6):
         await sc.publish("c", b"%d" % number, ack_handler=acked.cb)
     assert [ack.error for ack in await acked.take(2)] == ["", ""]
@@ -51,13 +51,13 @@ async def first(url):
         ({"start_at": "last_received"}, [5]),
         ({"start_at": "time", "time": 3600}, [1, 2, 3, 4, 5]),
     ):
-        heard = Heard()
+        heard = Received()
         sub = await sc.subscribe("c", cb=heard.cb, **options)
         assert await seqs(heard, len(expected)) == expected, options
         await sub.unsubscribe()
         assert heard.empty()
 
-    new = Heard()
+    new = Received()
     sub = await sc.subscribe("c", cb=new.cb)
     await sc.publish("c", b"6")
     assert await seqs(new, 1) == [6]
@@ -80,13 +80,13 @@ async def first(url):
 
 async def shared_and_slow(sc):
     """A queue group, and acknowledgements that do not come."""
-    group = Heard()
+    group = Received()
     for _ in range(2):
         await sc.subscribe("c", queue="q", start_at="first", cb=group.cb)
     assert sorted(await seqs(group, 6)) == [1, 2, 3, 4, 5, 6]
 
     # not acknowledged, it comes again and says so; no more than max_inflight come
-    heard = Heard()
+    heard = Received()
     sub = await sc.subscribe(
         "c", start_at="first", cb=heard.cb, manual_acks=True, ack_wait=1, max_inflight=2
     )
@@ -104,7 +104,7 @@ async def shared_and_slow(sc):
 async def durables(sc):
     """Acknowledged are 1 and 2."""
     for options in ({}, {"queue": "dq"}):
-        heard = Heard()
+        heard = Received()
         durable = await sc.subscribe(
             "c", durable_name="d", start_at="first", cb=heard.cb, manual_acks=True, **options
         )
@@ -118,13 +118,13 @@ async def second(url):
     """After a restart of the server."""
     sc, nc = await connect(url, "one")
     for options in ({}, {"queue": "dq"}):
-        heard = Heard()
+        heard = Received()
         durable = await sc.subscribe(
             "c", durable_name="d", start_at="first", cb=heard.cb, **options
         )
         assert sorted(await seqs(heard, 4)) == [3, 4, 5, 6], options
         await durable.unsubscribe()
-        heard = Heard()
+        heard = Received()
         anew = await sc.subscribe(
             "c", durable_name="d", start_at="last_received", cb=heard.cb, **options
         )

@@ -10,7 +10,7 @@ import orjson
 from broker.base.units import SECOND
 from broker.protocols.nats.auth.authenticator import Identity
 from broker.protocols.nats.monitoring.options import PageError
-from broker.protocols.nats.system.envelope import Envelope, Json, Station, Who
+from broker.protocols.nats.system.envelope import Envelope, Json, ServerIdentity, Station
 from broker.protocols.nats.system.requests import Actions
 from broker.protocols.nats.system.system import System
 from broker.protocols.nats.wire.options import ClientOptions
@@ -20,7 +20,7 @@ from support.native.routing import Subscriber
 
 SERVER_ID = "NSERVER"
 WALL_NS = 1_700_000_000 * SECOND
-WHO = Who("twin", "0.0.0.0", SERVER_ID, "2.10.22", tags=("az:1", " Big "))
+WHO = ServerIdentity("twin", "0.0.0.0", SERVER_ID, "2.10.22", tags=("az:1", " Big "))
 
 
 class Message(NamedTuple):

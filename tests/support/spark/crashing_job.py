@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from broker.client.bulk.connection import Connection
 from broker.spark.archive.manifest import Manifest
-from broker.spark.archive.replay import Wish
+from broker.spark.archive.replay import ReplaySelection
 from broker.spark.jobs.command import Job
 from broker.spark.jobs.compact import Compacter, CompactOptions
 from broker.spark.jobs.replay import ReplayOptions, build
@@ -79,8 +79,8 @@ def main(plan: dict[str, str]) -> None:
             # all days there are will be over
             Compacter(spark, CompactOptions(str(folder))).run(datetime.now(UTC) + timedelta(days=2))
         else:
-            wish = Wish("{topic}-again", epoch_records=EPOCH)
-            replaying = ReplayOptions(str(folder), topic, wish, {"to": wish.to})
+            selection = ReplaySelection("{topic}-again", epoch_records=EPOCH)
+            replaying = ReplayOptions(str(folder), topic, selection, {"to": selection.to})
             build(spark, Job({"servers": plan["servers"]}, {}), replaying).run()
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 from broker.base.values import dataclass
 
 
-class Heard(Protocol):
+class ReceivedMessage(Protocol):
     """A received message."""
 
     @property
@@ -61,7 +61,7 @@ async def ask(
     reply = inbox()
     answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-    def take(message: Heard) -> None:
+    def take(message: ReceivedMessage) -> None:
         if not answer.done() and wanted(message.data):
             answer.set_result(message.data)
 

@@ -47,7 +47,7 @@ cdef class LineSession(Session):
     cdef bint unknown                   # no login was received yet
     cdef readonly bint waiting          # a login is being checked: input is paused
     cdef readonly bint ponged           # a PONG was sent after CONNECT: INFO is allowed
-    cdef readonly bint rated            # whether pay() is called after each read
+    cdef readonly bint rated            # whether charge() is called after each read
     cdef Session slow                   # the session that input is paused for, or None
     cdef Router router                  # of the account
     cdef Replies replies                # subjects where the peer may answer, or None
@@ -88,7 +88,7 @@ cdef class LineSession(Session):
     cdef int not_connect(self) except -1        # the first byte is not that of CONNECT
     cdef int before_connect(self) except -1     # an operation arrives before the login
     cdef void lose(self, op_t *op) noexcept     # a mapping drops the message
-    cdef void pay(self) noexcept                # charge for messages since the last read
+    cdef void charge(self) noexcept                # charge for messages since the last read
     cdef void say(self, const char *line, size_t n) noexcept
     cdef void put_lines(self, bytes lines) noexcept
     cdef void remove_sub(self, sub_t *sub) noexcept

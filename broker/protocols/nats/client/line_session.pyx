@@ -210,7 +210,7 @@ cdef class LineSession(Session):
         if self.account is not None:
             self.account.current_publisher.session = NULL
         if self.rated:
-            self.pay()
+            self.charge()
         if self.frontend.stalled != NULL:
             self.stall()
         if self.frontend.turn.pressed is not None:
@@ -230,7 +230,7 @@ cdef class LineSession(Session):
     cdef int before_connect(self) except -1:
         return 0
 
-    cdef void pay(self) noexcept:
+    cdef void charge(self) noexcept:
         pass
 
     cdef int walk(self, op_t *ops, uint32_t count) except -1:

@@ -13,7 +13,7 @@ cdef class NatsSession(LineSession):
     cdef bint verbose, pedantic, echo, no_responders
     cdef readonly Permit permit         # None: all is allowed
     cdef Patterns filter                # subjects that must not be delivered, or None
-    cdef readonly object extra          # listener.Visitor of the WebSocket listener, or None
+    cdef readonly object extra          # listener.WebSocketPeer of the WebSocket listener, or None
     cdef tuple buckets                  # Buckets that limit its publish rate
     cdef uint64_t paid_msgs, paid_bytes     # parts of in_msgs and in_bytes already charged
     cdef readonly uint64_t dropped      # messages dropped because its queue was full

@@ -10,7 +10,7 @@ from broker.protocols.nats.client.permissions import Permit
 from broker.protocols.nats.client.rate_limit import Bucket
 from broker.protocols.nats.wire.options import ClientOptions
 
-class _Visitor(Protocol):  # see listener.Visitor
+class _WebSocketPeer(Protocol):  # see listener.WebSocketPeer
     @property
     def info(self) -> dict[str, Any]: ...
     @property
@@ -25,10 +25,10 @@ class _Visitor(Protocol):  # see listener.Visitor
 @final
 class NatsSession(LineSession):
     permit: Permit | None
-    extra: _Visitor | None
+    extra: _WebSocketPeer | None
     dropped: int
     def __init__(
-        self, frontend: NatsFrontend, kind: str = "STANDARD", extra: _Visitor | None = None
+        self, frontend: NatsFrontend, kind: str = "STANDARD", extra: _WebSocketPeer | None = None
     ) -> None: ...
     def bind(self, account: Account, identity: Identity, permit: Permit | None) -> None: ...
     def pace(self, buckets: tuple[Bucket, ...]) -> None: ...

@@ -48,7 +48,7 @@ cdef enum:
 @cython.final
 cdef class NatsSession(LineSession):
     def __init__(self, NatsFrontend frontend, str kind='STANDARD', extra=None):
-        """`extra`: listener.Visitor of a WebSocket connection; None for TCP."""
+        """`extra`: listener.WebSocketPeer of a WebSocket connection; None for TCP."""
         super().__init__(frontend)
         self.verbose = self.pedantic = self.echo = True
         self.kind = kind
@@ -345,7 +345,7 @@ cdef class NatsSession(LineSession):
             return 0
         return 0
 
-    cdef void pay(self) noexcept:
+    cdef void charge(self) noexcept:
         """Charge the messages published since the last read to the rate limiters."""
         cdef uint64_t msgs = self.in_msgs - self.paid_msgs, octets = self.in_bytes - self.paid_bytes
         cdef int64_t wait = 0

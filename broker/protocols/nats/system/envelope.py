@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
+class ServerIdentity:
     """The constant part of the server block."""
 
     name: str
@@ -39,20 +39,20 @@ class Who:
 class Envelope:
     """Builds server blocks and the first fields of events."""
 
-    def __init__(self, who: Who) -> None:
+    def __init__(self, identity: ServerIdentity) -> None:
         self.sequence = 0
         self.ids = EventIds()
-        self.use(who)
+        self.use(identity)
 
-    def use(self, who: Who) -> None:
+    def use(self, identity: ServerIdentity) -> None:
         """Use this identity from now on."""
-        self.who = who
-        tags = tuple(dict.fromkeys(t for tag in who.tags if (t := tag.strip().lower())))
+        self.identity = identity
+        tags = tuple(dict.fromkeys(t for tag in identity.tags if (t := tag.strip().lower())))
         self.tags = frozenset(tags)
-        optional = {"cluster": who.cluster, "domain": who.domain}
-        self._head: Json = {"name": who.name, "host": who.host, "id": who.server_id}
+        optional = {"cluster": identity.cluster, "domain": identity.domain}
+        self._head: Json = {"name": identity.name, "host": identity.host, "id": identity.server_id}
         self._head.update({name: value for name, value in optional.items() if value})
-        self._head["ver"] = who.version
+        self._head["ver"] = identity.version
         if tags:
             self._head["tags"] = tags
         self._head.update(jetstream=False, flags=0)

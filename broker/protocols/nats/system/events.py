@@ -83,7 +83,7 @@ class Events:
         self.pages = station.pages
         self.backlog = backlog
         self.clock = clock
-        name = self.envelope.who.server_id
+        name = self.envelope.identity.server_id
         self._statsz = f"$SYS.SERVER.{name}.STATSZ".encode()
         self._auth_error = f"$SYS.SERVER.{name}.CLIENT.AUTH.ERR".encode()
         self._reporting: set[str] = set()  # accounts with a pending report
@@ -220,10 +220,10 @@ class Events:
             for text in (f"$SYS.SERVER.ACCOUNT.{name}.CONNS", f"$SYS.ACCOUNT.{name}.SERVER.CONNS")
             if self._wanted(subject := text.encode())
         ]
-        if subjects and self.backlog.add(partial(self._tell, account, subjects)):
+        if subjects and self.backlog.add(partial(self._publish_connections, account, subjects)):
             self._reporting.add(name)
 
-    def _tell(self, account: LocalAccount, subjects: list[bytes]) -> None:
+    def _publish_connections(self, account: LocalAccount, subjects: list[bytes]) -> None:
         self._reporting.discard(account.name)
         event = self.account_event(account)
         for subject in subjects:

@@ -77,7 +77,7 @@ class Requests:
         }
         for name in system_options.PAGES:
             per_server[name] = partial(self._page, name)
-        me = self.envelope.who.server_id
+        me = self.envelope.identity.server_id
         for name, handler in per_server.items():
             found[f"$SYS.REQ.SERVER.{_PING}.{name}"] = handler
             found[f"$SYS.REQ.SERVER.{me}.{name}"] = handler
@@ -151,7 +151,7 @@ class Requests:
         return options if self._is_meant(options) else None
 
     def _is_meant(self, options: Json) -> bool:
-        who = self.envelope.who
+        who = self.envelope.identity
         exact = options["exact_match"]
         for asked, ours in (
             (options["server_name"], who.name),
@@ -205,7 +205,7 @@ class Requests:
 
     def _idz(self, account: LocalAccount, message: Message) -> None:
         if message.reply:
-            who = self.envelope.who
+            who = self.envelope.identity
             block = {"name": who.name, "host": who.host, "id": who.server_id}
             self._send(account, message.reply, encode(block), "")
 

@@ -21,7 +21,7 @@ from broker.protocols.nats.system.requests import Actions, Handler, Requests
 if TYPE_CHECKING:
     from broker.protocols.nats.accounts.asking import LocalSubscription
     from broker.protocols.nats.system.backlog import Clock
-    from broker.protocols.nats.system.envelope import Station, Who
+    from broker.protocols.nats.system.envelope import ServerIdentity, Station
     from broker.protocols.nats.views import LocalAccount, Message, SessionView
 
 log = logging.getLogger("broker.protocols.nats.system")
@@ -87,7 +87,7 @@ class System:
                 subscription.close()
         self._subscriptions.clear()
 
-    def rename(self, who: Who) -> None:
+    def rename(self, who: ServerIdentity) -> None:
         """Apply a changed identity of the server."""
         self.envelope.use(who)
 
@@ -133,7 +133,7 @@ class System:
 
     def _leave(self, what: str) -> None:
         if self._running:
-            subject = f"$SYS.SERVER.{self.envelope.who.server_id}.{what}"
+            subject = f"$SYS.SERVER.{self.envelope.identity.server_id}.{what}"
             self.station.publish(subject.encode(), self.envelope.server())
 
     # --- inside -------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from support.clients.upload import block
 from support.engine import Rig, segment_files
 from support.native.routing import Subscriber
 
-from broker.engine.bulk.blocks import Reel, find_staged
+from broker.engine.bulk.blocks import Appender, find_staged
 from broker.engine.cursor.deadletter import DeadLetters
 from broker.engine.cursor.local import LocalConsumer, peek_log
 
@@ -21,13 +21,13 @@ COMMIT = b"\x01commit\xff"
 BODIES = [b"%d" % number for number in range(40)]
 
 
-def put(rig: Rig, have: Any = (), commit: bytes = COMMIT) -> Reel:
-    reel = Reel(rig.log(), commit, have)
-    reel.load(block(BODIES))
-    while reel.step(200) > 0:
+def put(rig: Rig, have: Any = (), commit: bytes = COMMIT) -> Appender:
+    appender = Appender(rig.log(), commit, have)
+    appender.load(block(BODIES))
+    while appender.step(200) > 0:
         pass
     rig.settle()
-    return reel
+    return appender
 
 
 def found(rig: Rig, commit: bytes = COMMIT) -> list[tuple[int, int]]:
@@ -78,8 +78,8 @@ def test_what_a_log_has_is_found_and_the_rest_is_added(tmp_path: Path) -> None:
         put(rig, [(0, 3), (10, 40)])
         put(rig, commit=b"another.")
         assert found(rig) == [(3, 10)]
-        reel = put(rig, [(3, 10)])
-        assert (reel.number, reel.records) == (40, 33)
+        appender = put(rig, [(3, 10)])
+        assert (appender.number, appender.records) == (40, 33)
         bodies = sorted(number for first, behind in found(rig) for number in range(first, behind))
         assert bodies == list(range(40))
         assert found(rig, b"no such.") == []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.spark.archive import replay as planned
 from broker.spark.archive.manifest import Change, DataFile, State
-from broker.spark.archive.replay import Wish
+from broker.spark.archive.replay import ReplaySelection
 from broker.spark.jobs.replay import epoch_records
 from broker.spark.offsets import OffsetRange
 
@@ -41,20 +41,22 @@ FILES = (
 
 
 def test_the_line_is_by_topic_broker_age_and_offset() -> None:
-    assert planned.line(state(*FILES), Wish("t")) == [
+    assert planned.line(state(*FILES), ReplaySelection("t")) == [
         OffsetRange("a", 0, "old", 1, 61),
         OffsetRange("a", 0, "new", 1, 6),
         OffsetRange("a", 1, "q", 7, 10),
         OffsetRange("b", 0, "x", 1, 11),
     ]
-    assert planned.line(state(*FILES), Wish("t", ("a",), since_us=112, until_us=115)) == [
+    assert planned.line(
+        state(*FILES), ReplaySelection("t", ("a",), since_us=112, until_us=115)
+    ) == [
         OffsetRange("a", 0, "old", 51, 61),
         OffsetRange("a", 1, "q", 7, 10),
     ]
 
 
 def test_epochs_are_pieces_of_the_line() -> None:
-    found = list(planned.epochs(planned.line(state(*FILES), Wish("t")), 40, 25))
+    found = list(planned.epochs(planned.line(state(*FILES), ReplaySelection("t")), 40, 25))
     assert [[(part.number, *part.range[2:]) for part in parts] for parts in found] == [
         [(0, "old", 1, 26), (1, "old", 26, 41)],
         [(0, "old", 41, 61), (1, "new", 1, 6), (2, "q", 7, 10), (3, "x", 1, 11)],
@@ -87,18 +89,20 @@ def test_epochs_have_everything_once_in_order(
 
 def test_files_of_a_part_also_after_compact() -> None:
     part = planned.Part(0, OffsetRange("a", 0, "old", 45, 52))
-    chosen = planned.files_of(state(*FILES), part, Wish("t"))
+    chosen = planned.files_of(state(*FILES), part, ReplaySelection("t"))
     assert [(one.first, one.last) for one in chosen] == [(1, 50), (51, 60)]
     merged = state(file("a", "old", 1, 60, 100))
-    assert [one.last for one in planned.files_of(merged, part, Wish("t"))] == [60]
+    assert [one.last for one in planned.files_of(merged, part, ReplaySelection("t"))] == [60]
 
 
 def test_a_plan_is_noted_as_it_is() -> None:
-    wish = Wish("{topic}", ("a", "b"), 1, None, "x.>", "value is null", 500)
-    ranges = planned.line(state(*FILES), Wish("t"))
-    noted = json.loads(json.dumps(planned.dump({"to": "x"}, wish, ranges)))
-    assert planned.load(noted) == ({"to": "x"}, wish, ranges)
-    assert Wish.from_json(json.loads(json.dumps(Wish("t").to_json()))) == Wish("t")
+    selection = ReplaySelection("{topic}", ("a", "b"), 1, None, "x.>", "value is null", 500)
+    ranges = planned.line(state(*FILES), ReplaySelection("t"))
+    noted = json.loads(json.dumps(planned.dump({"to": "x"}, selection, ranges)))
+    assert planned.load(noted) == ({"to": "x"}, selection, ranges)
+    assert ReplaySelection.from_json(
+        json.loads(json.dumps(ReplaySelection("t").to_json()))
+    ) == ReplaySelection("t")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from support.bulk.toy import Answer, Request, ToyBulkApi, json_answer, script
 from broker.client.bulk.arrow import SCHEMA
 from broker.client.bulk.options import Options
 from broker.spark.archive import write as written
-from broker.spark.archive.replay import Part, Wish
+from broker.spark.archive.replay import Part, ReplaySelection
 from broker.spark.archive.stage import Stage, chosen_rows, stage_part
 from broker.spark.offsets import OffsetRange
 
@@ -50,9 +50,20 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     return tuple(found)
 
 
-def stage(files: tuple[str, ...], bulk: str = "", chosen: str | None = None, **wish: Any) -> Stage:
+def stage(
+    files: tuple[str, ...], bulk: str = "", chosen: str | None = None, **selection: Any
+) -> Stage:
     part = Part(2, LOG._replace(start=10, end=30))
-    return Stage(bulk, Options(), "replay-x", 7, part, files, Wish("{topic}-again", **wish), chosen)
+    return Stage(
+        bulk,
+        Options(),
+        "replay-x",
+        7,
+        part,
+        files,
+        ReplaySelection("{topic}-again", **selection),
+        chosen,
+    )
 
 
 def values(one: Stage) -> list[int]:

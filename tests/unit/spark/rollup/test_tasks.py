@@ -201,11 +201,11 @@ def test_records_that_were_trimmed_between_two_runs(
 
 def test_where_the_next_run_begins(tmp_path: Path) -> None:
     store = Store(tmp_path, 10)
-    assert store.go_on_from("topics") == {}
+    assert store.resume_times("topics") == {}
     store.write([*rows_of(1, 5), *rows_of(2, 5, state="open"), *rows_of(1, 1, "u")], [], 0)
-    assert store.go_on_from("topics") == {"t": 2 * WINDOW, "u": 2 * WINDOW}
+    assert store.resume_times("topics") == {"t": 2 * WINDOW, "u": 2 * WINDOW}
     store.write([*rows_of(2, 6), *rows_of(3, 1, state="open")], [], 0)
-    assert store.go_on_from("topics") == {"t": 3 * WINDOW, "u": 2 * WINDOW}
+    assert store.resume_times("topics") == {"t": 3 * WINDOW, "u": 2 * WINDOW}
 
 
 def test_an_open_window_that_is_not_found_again_is_closed(tmp_path: Path) -> None:

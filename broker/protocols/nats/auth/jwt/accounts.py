@@ -126,7 +126,7 @@ class AccountTokens:
         account = self.accounts.get(name)
         if account is not None and not account.gone:
             account.gone = True
-            self._tell(name)
+            self._announce_change(name)
 
     def close(self) -> None:
         for task in (*self._loading.values(), *self._tasks):
@@ -208,7 +208,7 @@ class AccountTokens:
         self.accounts[name] = account
         self._watch(account, now)
         if old is not None:
-            self._tell(name)
+            self._announce_change(name)
         for other in list(self.accounts.values()):
             body: tokens.AccountBody = other.token.body
             if other is not account and any(one.account == name for one in body.imports):
@@ -226,9 +226,9 @@ class AccountTokens:
         config = self._config(account.token, now)
         if config != account.config:
             account.config = config
-            self._tell(account.token.claims.sub)
+            self._announce_change(account.token.claims.sub)
 
-    def _tell(self, name: str) -> None:
+    def _announce_change(self, name: str) -> None:
         for act in self.changed:
             act(name)
 
@@ -251,7 +251,7 @@ class AccountTokens:
             return
         now = self.clock()  # once: a timer of the loop may run a moment before the end
         if account.expired(now):
-            self._tell(account.token.claims.sub)
+            self._announce_change(account.token.claims.sub)
             return
         self._translate(account, now)
         self._watch(account, now)

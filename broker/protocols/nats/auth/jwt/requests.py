@@ -15,7 +15,7 @@ import orjson
 
 from broker.base.units import SECOND
 from broker.protocols.nats import limits, settings
-from broker.protocols.nats.accounts.asking import Bus, Heard, LocalSubscription, inbox
+from broker.protocols.nats.accounts.asking import Bus, LocalSubscription, ReceivedMessage, inbox
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.auth.jwt import tokens, validate
 from broker.protocols.nats.auth.jwt.accounts import AccountTokens
@@ -192,7 +192,7 @@ class ClaimsRequests:
         loop = asyncio.get_running_loop()
         waiting: asyncio.Queue[bytes] = asyncio.Queue(limits.NATS_LOCAL_MESSAGES_MAX)
 
-        def hear(message: Heard) -> None:
+        def hear(message: ReceivedMessage) -> None:
             if message.data and not waiting.full():
                 waiting.put_nowait(message.data)
 

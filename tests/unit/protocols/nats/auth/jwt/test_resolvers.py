@@ -248,7 +248,7 @@ def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
         resolvers.make(Resolver(kind="full", directory=str(tmp_path / "file" / "x")))
 
 
-class Heard:
+class Received:
     def __init__(self, data: bytes) -> None:
         self.data, self.subject = data, b""
 
@@ -270,7 +270,7 @@ class Elsewhere:
     ) -> int:
         self.asked.append(subject)
         for answer in self.answers:
-            self.callback(Heard(answer))
+            self.callback(Received(answer))
         return len(self.answers)
 
     def close(self) -> None:
