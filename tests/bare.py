@@ -41,7 +41,7 @@ def main(command: list[str]) -> int:
         programs.mkdir()
         home.mkdir()
         environment = {name: os.environ[name] for name in KEPT if name in os.environ}
-        environment |= {"PATH": bare_path(programs), "HOME": str(home), "TWINWIRE_BARE": "1"}
+        environment |= {"PATH": bare_path(programs), "HOME": str(home), "TWINWIRE_TEST_BARE": "1"}
         return subprocess.run(command, env=environment, check=False).returncode
 
 

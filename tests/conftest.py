@@ -65,11 +65,11 @@ def pytest_configure(config: pytest.Config) -> None:
     # "Exception ignored in ...": what a compiled function could not raise, and did not handle.
     config.addinivalue_line("filterwarnings", "error::pytest.PytestUnraisableExceptionWarning")
     # before the processes that share the tests are started: one seed for all
-    os.environ.setdefault("TWINWIRE_POWERCUT_SEED", os.urandom(4).hex())
+    os.environ.setdefault("TWINWIRE_TEST_POWERCUT_SEED", os.urandom(4).hex())
 
 
 def pytest_report_header() -> str:
-    seed = os.environ["TWINWIRE_POWERCUT_SEED"]
+    seed = os.environ["TWINWIRE_TEST_POWERCUT_SEED"]
     return f"power cuts: seed {seed}; again: make powercut STATES=500 SEED={seed}"
 
 

@@ -399,10 +399,15 @@ def too_large(
             yield conflict(low, high, reason)
 
 
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known name that a misspelt one probably means, or nothing."""
+    return next(iter(difflib.get_close_matches(name, known, n=1)), "")
+
+
 def near(name: str, known: Iterable[str]) -> str:
     """A hint for a misspelt name, or nothing."""
-    close = difflib.get_close_matches(name, known, n=1)
-    return f" (did you mean {close[0]}?)" if close else ""
+    close = nearest(name, known)
+    return f" (did you mean {close}?)" if close else ""
 
 
 # --- lines of keys ------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.base import settings as kinds
 from broker.base.redact import redacted
-from broker.base.settings import near, settings
+from broker.base.settings import near, nearest, settings
 from broker.base.units import COUNT_MAX
 from broker.config.check import conflicts, syntax_error
 from broker.config.config import Config
@@ -36,6 +36,15 @@ LISTS = {
     for name, section in SECTIONS.items()
     for key, entry in kinds.tables(section).items()
 }
+
+PREFIX = "TWINWIRE_"
+# Variables with this prefix that are not settings: of the build and of the test suite.
+_OTHERS = re.compile(r"TWINWIRE_(BUILD|TEST_\w+)")
+# What Kubernetes sets in each pod for a Service of the namespace whose name begins with "twinwire".
+_SERVICE_LINK = re.compile(
+    r"TWINWIRE(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?"
+    r"|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
 
 
 class Mistake(NamedTuple):
@@ -82,6 +91,17 @@ def read_toml(file: Path) -> dict[str, object]:
     return tomllib.loads(file.read_bytes().decode())
 
 
+def _unknown(variable: str, variables: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
+    """What is unknown in the name of a variable, and the one that is probably meant, or nothing."""
+    for section, cls in SECTIONS.items():
+        head = f"{PREFIX}{section}_".upper()
+        if variable.startswith(head):
+            key = variable.removeprefix(head).lower()
+            close = nearest(key, settings(cls))
+            return f"[{section}] has no key {key}", close and f"{head}{close.upper()}"
+    return "it begins with no section's name", nearest(variable, variables)
+
+
 class _Reading:
     """The values found so far, each with its place, and the errors."""
 
@@ -89,6 +109,8 @@ class _Reading:
         self.mistakes: list[Mistake] = []
         self.found: dict[tuple[str, str], tuple[str, object]] = {}
         self.lists: dict[tuple[str, str], tuple[Any, ...]] = {}
+        # Settings whose given value is not known: it is invalid, or under a misspelt name.
+        self.unread: set[tuple[str, str]] = set()
 
     def wrong(self, place: str, key: str, reason: str) -> None:
         self.mistakes.append(Mistake(place, key, reason))
@@ -124,6 +146,7 @@ class _Reading:
                     elif key not in known:
                         reason = f"unknown key{near(key, known)}"
                         self.wrong(place_of(name, key), f"{name}.{key}", reason)
+                        self.unread.add((name, nearest(key, known)))
                     else:
                         self.found[name, key] = (place_of(name, key), value)
         return None
@@ -146,16 +169,24 @@ class _Reading:
         return None
 
     def take_environment(self, environment: Mapping[str, str]) -> None:
+        variables = {
+            f"{PREFIX}{section}_{key}".upper(): (section, key)
+            for section, cls in SECTIONS.items()
+            for key in settings(cls)
+        }
         for variable, value in sorted(environment.items()):
-            match = re.fullmatch(rf"TWINWIRE_({'|'.join(SECTIONS)})_(\w+)", variable, re.IGNORECASE)
-            if match is None:
-                continue
-            section, key = match[1].lower(), match[2].lower()
-            known = settings(SECTIONS[section])
-            if key in known and variable.isupper():
-                self.found[section, key] = (variable, known[key][1].from_text(value))
-            else:
-                self.wrong(variable, "", f"unknown variable: [{section}] has no key {key}")
+            if variable in variables:
+                section, key = variables[variable]
+                kind = settings(SECTIONS[section])[key][1]
+                self.found[section, key] = (variable, kind.from_text(value))
+            elif variable.upper().startswith(PREFIX) and not (
+                _OTHERS.fullmatch(variable) or _SERVICE_LINK.fullmatch(variable)
+            ):
+                reason, meant = _unknown(variable.upper(), variables)
+                if meant:
+                    self.unread.add(variables[meant])
+                    reason += f" (did you mean {meant}?)"
+                self.wrong(variable, "", f"unknown variable: {reason}")
 
     def take_flags(self, flags: Mapping[str, str]) -> None:
         for flag, value in flags.items():
@@ -168,8 +199,8 @@ class _Reading:
         for (section, name), entries in self.lists.items():
             sections[section] = dataclasses.replace(sections[section], **{name: entries})
         config = Config(**sections)
-        if not self.mistakes:
-            for keys, reason in conflicts(config):
+        for keys, reason in conflicts(config):
+            if self.unread.isdisjoint(keys):
                 key = next((k for k in keys if k in self.found), keys[0])
                 place = self.found[key][0] if key in self.found else "default"
                 self.wrong(place, ".".join(key), reason)
@@ -197,4 +228,5 @@ class _Reading:
                 if attribute in hidden:  # without the given value, which may be a secret
                     reason = reason.partition(", got")[0]
                 self.wrong(place, f"{label}.{key}", reason)
+                self.unread.add((label, key))
         return section(**values)

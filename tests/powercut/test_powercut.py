@@ -27,7 +27,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.timeout(600)
 def test_what_was_answered_survives_power_cuts() -> None:
-    seed = os.environ["TWINWIRE_POWERCUT_SEED"]
+    seed = os.environ["TWINWIRE_TEST_POWERCUT_SEED"]
     found = run("--states", str(STATES), "--seed", seed)
     print(found.stdout)
     assert found.returncode == 0, found.stdout + found.stderr

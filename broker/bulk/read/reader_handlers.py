@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from broker.base.logs import fields
 from broker.base.units import SECOND, SEQ_MAX
 from broker.bulk import errors, limits
 from broker.bulk.access import HOLD, READ
@@ -14,6 +16,7 @@ from broker.bulk.errors import wrong
 from broker.bulk.read.readers import Kept, Position
 from broker.bulk.read.topics import Pauses
 from broker.bulk.responses import answer, caller_of, incarnation_of, read_json
+from broker.net.http.requests import client_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from broker.bulk.access import Caller
     from broker.bulk.context import BulkContext
     from broker.bulk.read.readers import Reader, Readers
+
+log = logging.getLogger("broker.bulk")
 
 
 class ReaderUpdate(msgspec.Struct):
@@ -77,7 +82,11 @@ class ReaderHandlers:
         known = self.readers.known.get(name)
         if known is not None:
             self._need(caller, known.kept.hold, known.kept.positions)
-        return answer({"deleted": await self.readers.delete(name)})
+        deleted = await self.readers.delete(name)
+        if deleted:
+            who = fields(reader=name, token=caller.owner, client=client_address(request))
+            log.info("reader is deleted", extra=who)
+        return answer({"deleted": deleted})
 
     def _need(self, caller: Caller, holds: bool, topics: Iterable[str]) -> None:
         """A position needs the right to read its topic, a hold the right to hold."""

@@ -13,12 +13,14 @@ from before a restart. The ids in memory are bounded and can be dropped at any t
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import time
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from broker.base.logs import fields
 from broker.base.units import SECOND
 from broker.bulk import errors, limits
 from broker.bulk.access import WRITE
@@ -33,6 +35,7 @@ from broker.engine.bulk.dedupe import Window
 from broker.engine.log.files import escape
 from broker.engine.log.publish import settled
 from broker.engine.names import is_name
+from broker.net.http.requests import client_address
 from broker.routing.local import shape
 
 if TYPE_CHECKING:
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
     from broker.bulk.write.commits import Commits, Wanted, Writer
     from broker.bulk.write.staging import Key, Staging
     from broker.engine.log.log import Log
+
+log = logging.getLogger("broker.bulk")
 
 EPOCH_MAX: Final = 2**63 - 1
 PART_MAX: Final = 2**31 - 1
@@ -181,9 +186,12 @@ class WriteHandlers:
         caller = caller_of(request)
         caller.need(WRITE)
         epoch = _number(request, "epoch", EPOCH_MAX)
+        writer = writer_of(request)
         await self.commits.drop(
-            writer_of(request), epoch, lambda topic: caller.need(WRITE, topic), caller.owner
+            writer, epoch, lambda topic: caller.need(WRITE, topic), caller.owner
         )
+        who = fields(writer=writer, epoch=epoch, token=caller.owner, client=client_address(request))
+        log.info("staged blocks are dropped", extra=who)
         return answer({})
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.service import ListenerStats, Service
 from broker.engine.config import StorageConfig
+from broker.engine.names import is_ephemeral, is_name
 from broker.net.http.pages import Pages
 from broker.net.openssl import TlsError
 from broker.protocols.nsq.config import NsqConfig
@@ -30,9 +31,25 @@ if TYPE_CHECKING:
     from broker.protocols.nsq.lookup.client import LookupPeers
 
 log = logging.getLogger("broker.server")
+_TOPICS = logging.getLogger("broker.nsq.topics")
 
 # The objects that the HTTP handlers are built from.
 _API_MODULES: Final = ("broker.protocols.nsq.http.api", "broker.protocols.nsq.http.v1")
+
+
+def _log_topics(topic: str, channel: str | None, made: bool) -> None:
+    """Log that a topic or channel was created or deleted, in nsqd's words."""
+    name = (channel or topic).encode()
+    if not is_name(topic.encode()) or not is_name(name):
+        return  # it belongs to another protocol
+    # Clients create and drop ephemeral ones all the time.
+    level = logging.DEBUG if is_ephemeral(name) else logging.INFO
+    if channel is None:
+        _TOPICS.log(level, "TOPIC(%s): %s", topic, "created" if made else "deleting")
+    elif made:
+        _TOPICS.log(level, "TOPIC(%s): new channel(%s)", topic, channel)
+    else:
+        _TOPICS.log(level, "TOPIC(%s): deleting channel %s", topic, channel)
 
 
 class NsqService(Service):
@@ -59,6 +76,7 @@ class NsqService(Service):
         nsq.dead_letters.begin(host.section(StorageConfig).for_topic)
         await nsq.open()
         self.listener = nsq
+        host.engine.watch(_log_topics)
         await self._open_pages(nsq)
         if config.statsd_address is not None:
             self._report_to_statsd(nsq)
@@ -172,6 +190,7 @@ class NsqService(Service):
         if self.listener is not None:
             await self.listener.drain()
             self.listener = None
+            self.host.engine.unwatch(_log_topics)
         await asyncio.gather(*(pages.close() for pages in self._pages.values()))
         self._pages.clear()
 

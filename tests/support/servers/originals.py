@@ -15,7 +15,7 @@ NATS_SERVER_LEAST = (2, 10)  # earlier ones behave differently
 
 def join_path(folder: Path = FOLDER) -> None:
     """Let programs of `make originals` be found by name, before those of the machine."""
-    if folder.is_dir() and "TWINWIRE_BARE" not in os.environ:
+    if folder.is_dir() and "TWINWIRE_TEST_BARE" not in os.environ:
         os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
 
 

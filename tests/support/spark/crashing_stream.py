@@ -29,7 +29,7 @@ from broker.spark.source.options import read_settings
 from broker.spark.source.stream import StreamReader
 from pyspark_twinwire import DefaultSource
 
-PLAN = "TWINWIRE_CRASH_PLAN"
+PLAN = "TWINWIRE_TEST_CRASH_PLAN"
 BATCH = 20  # records, as live_spark.stream_options has it
 
 

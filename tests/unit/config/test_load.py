@@ -186,6 +186,75 @@ def test_wrong_environment_and_flag_name_their_source() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("variable", "reason"),
+    [
+        (
+            "TWINWIRE_NATZ_LISTEN",
+            "it begins with no section's name (did you mean TWINWIRE_NATS_LISTEN?)",
+        ),
+        (
+            "TWINWIRE_NATS_PAYLOD",
+            "[nats] has no key paylod (did you mean TWINWIRE_NATS_MAX_PAYLOAD?)",
+        ),
+        (
+            "TWINWIRE_NATS_MAX_PAYLOD",
+            "[nats] has no key max_paylod (did you mean TWINWIRE_NATS_MAX_PAYLOAD?)",
+        ),
+        ("Twinwire_Nats_Listen", "[nats] has no key listen (did you mean TWINWIRE_NATS_LISTEN?)"),
+        (
+            "TWINWIRE_DATA",
+            "it begins with no section's name (did you mean TWINWIRE_SERVER_DATA?)",
+        ),
+        ("TWINWIRE_NSQ_PORTS", "[nsq] has no key ports"),
+    ],
+)
+def test_unknown_variable(variable: str, reason: str) -> None:
+    assert mistakes(None, {variable: ":1"}) == [f"{variable}: unknown variable: {reason}"]
+
+
+def test_service_links_of_kubernetes_are_ignored() -> None:
+    url = "tcp://10.0.0.1:4150"
+    services = ("TWINWIRE", "TWINWIRE_NSQ", "TWINWIRE_NATS_EAST", "TWINWIRE_MONITOR")
+    environment = {
+        f"{service}_{name}": value
+        for service in services
+        for name, value in {
+            "SERVICE_HOST": "10.0.0.1",
+            "SERVICE_PORT": "4150",
+            "SERVICE_PORT_CLIENTS": "4150",
+            "PORT": url,
+            "PORT_4150_TCP": url,
+            "PORT_4150_TCP_PROTO": "tcp",
+            "PORT_4150_TCP_PORT": "4150",
+            "PORT_4150_TCP_ADDR": "10.0.0.1",
+        }.items()
+    }
+    assert load(None, environment) == load()
+
+
+def test_variables_of_the_build_and_the_tests_are_no_settings() -> None:
+    assert load(None, {"TWINWIRE_BUILD": "debug", "TWINWIRE_TEST_TARGET": "original"}) == load()
+
+
+def test_contradictions_are_reported_beside_other_mistakes(write) -> None:
+    file = write("[nats]\nmax_paylod = 5\n[nsq]\nmsg_timeout = '1h'\n[storage]\nsync = 'often'\n")
+    found = mistakes(file)
+    assert [line.partition(": ")[2].partition(":")[0] for line in found] == [
+        "nats.max_paylod",
+        "nsq.msg_timeout",
+        "storage.sync",
+    ]
+    assert "must not exceed nsq.max_msg_timeout" in found[1]
+
+
+def test_no_contradiction_is_reported_of_a_setting_that_is_misspelt_or_invalid(write) -> None:
+    (line,) = mistakes(write("[nsq]\nmsg_timeout = '1h'\nmax_msg_timeot = '2h'\n"))
+    assert "max_msg_timeot: unknown key" in line
+    (line,) = mistakes(write("[nsq]\nmsg_timeout = '1h'\nmax_msg_timeout = '2x'\n"))
+    assert "max_msg_timeout: invalid duration" in line
+
+
 def test_unreadable_files(tmp_path) -> None:
     missing = tmp_path / "missing.toml"
     assert mistakes(missing) == [f"{missing}: cannot be read: No such file or directory"]

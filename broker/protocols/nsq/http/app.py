@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import posixpath
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from html import escape
 from http import HTTPStatus
@@ -22,7 +23,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import orjson
 from aiohttp import web
 
+from broker.base.gotext import duration_text
 from broker.net.http.errors import HttpError
+from broker.net.http.requests import client_address
 from broker.protocols.nsq.http import errors
 
 if TYPE_CHECKING:
@@ -111,6 +114,7 @@ class Route(NamedTuple):
 
     handler: Handler
     versioned: bool = True  # whether the answer has the API's version in a header
+    publishes: bool = False  # such requests are too frequent to be logged
 
 
 Routes = Mapping[str, Mapping[str, Route]]  # path -> method -> route
@@ -138,6 +142,12 @@ def _refuse(error: HttpError, refusal: ApiError | None = None) -> web.Response:
     if refusal is not None and refusal.close:
         response.force_close()
     return response
+
+
+def _log_change(request: web.Request, uri: str, status: int, elapsed_ns: int) -> None:
+    """Log who changed something, in nsqd's format."""
+    client, elapsed = client_address(request), duration_text(elapsed_ns)
+    LOG.info("%d %s %s (%s) %s", status, request.method, uri, client, elapsed)
 
 
 class _Dispatcher:
@@ -168,6 +178,14 @@ class _Dispatcher:
         route = methods.get(request.method)
         if route is None:
             return self._other_method(request.method, methods)
+        start_ns = time.monotonic_ns()
+        response = await self._answer(route, request, path, query)
+        if request.method != "GET" and not route.publishes:
+            _log_change(request, raw, response.status, time.monotonic_ns() - start_ns)
+        return response
+
+    @staticmethod
+    async def _answer(route: Route, request: web.Request, path: str, query: str) -> web.Response:
         try:
             return _respond(await route.handler(request, Query(query)), versioned=route.versioned)
         except ApiError as refusal:

@@ -80,7 +80,10 @@ def test_environment(write) -> None:
     found = load(None, {"TWINWIRE_STAN_ENABLED": "true", "TWINWIRE_STAN_MAX_BYTES": "1MiB"})
     assert found.stan == StanConfig(enabled=True, max_bytes=MIB)
     assert mistakes(None, {"TWINWIRE_STAN_CHANNEL": "x"}) == [
-        "TWINWIRE_STAN_CHANNEL: unknown variable: [stan] has no key channel"
+        (
+            "TWINWIRE_STAN_CHANNEL: unknown variable: [stan] has no key channel"
+            " (did you mean TWINWIRE_STAN_MAX_CHANNELS?)"
+        )
     ]
 
 
