@@ -47,7 +47,8 @@ $(VENV)/.installed: pyproject.toml
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
 	$(PY) -m pip install --quiet --group dev
-	PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --no-build-isolation --editable .
+	PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --no-build-isolation --config-settings \
+	    editable_mode=compat --editable .
 	touch $@
 
 # The compiled modules: rebuilt if a source is newer; Cython finds the modules that changed.

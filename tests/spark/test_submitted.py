@@ -74,3 +74,26 @@ def test_code_that_is_sent_along(lake: Server, full: str, tmp_path: Path) -> Non
         tmp_path,
     )  # fmt: skip
     assert archived(archive) == RECORDS
+
+
+SCRIPT = """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.master("local[1]").getOrCreate()
+read = spark.read.format("twinwire").options(servers="{servers}", subscribe="{topic}")
+print("records:", read.load().count())
+"""
+
+
+def test_a_script_of_the_user_finds_the_source(lake: Server, full: str, tmp_path: Path) -> None:
+    """In the environment that the Makefile makes, activated, and in a folder of the user's own."""
+    script = tmp_path / "count.py"
+    script.write_text(SCRIPT.format(servers=lake.bulk, topic=full))
+    given = {name: os.environ[name] for name in ("HOME", "JAVA_HOME") if name in os.environ}
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    found = subprocess.run(
+        ["python", script.name],
+        cwd=tmp_path, env={**given, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert f"records: {RECORDS}" in found.stdout, found.stderr[-4000:]
