@@ -35,9 +35,10 @@ class DataLock:
             os.close(self._fd)
             by = f"process {holder}" if holder else "another process"
             raise DataLockedError(f"data folder {folder} is in use by {by}") from None
-        with contextlib.suppress(
-            OSError
-        ):  # for the error text; a full disk must not prevent a start
+        # release() empties the file, so what is in it is of a process that was killed.
+        self.unclean = os.fstat(self._fd).st_size > 0
+        # for the error text; a full disk must not prevent a start
+        with contextlib.suppress(OSError):
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 

@@ -6,10 +6,13 @@ services.py lists the services; broker/base/service.py describes what they do in
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from broker.base.lockfile import DataLock
+from broker.base.logs import fields
+from broker.base.units import SECOND
 from broker.engine.engine import Engine
 from broker.engine.limits import ROUTER_CACHE_REFS, ROUTER_CACHE_SUBJECTS
 from broker.net.listener import Runtime
@@ -140,7 +143,9 @@ class Server:
         )
         for service in self.services:
             service.prepare()
+        start_ns = time.monotonic_ns()
         self._engine.open(runtime.loop)
+        self._log_opened(self._engine, time.monotonic_ns() - start_ns)
         for problem in self._engine.problems:
             self.log.warning("recovered: %s", problem)
         for service in self.services:
@@ -153,6 +158,18 @@ class Server:
             await service.listen()
             self.ports |= service.ports
         self._memory = FreeMemory(runtime.loop)
+
+    def _log_opened(self, engine: Engine, took_ns: int) -> None:
+        """Log what a start found in the data folder, if anything."""
+        if engine.logs:
+            found = fields(
+                logs=len(engine.logs),
+                records=sum(log.visible - log.first_seq for log in engine.logs.values()),
+                quarantined=len(engine.quarantined),
+                last_stop="unclean" if self._lock is not None and self._lock.unclean else "clean",
+                seconds=round(took_ns / SECOND, 3),
+            )
+            self.log.info("data folder is open", extra=found)
 
     async def reload(self) -> None:
         """Let each service reload its files; an error is logged and changes nothing."""
