@@ -94,6 +94,6 @@ def test_a_script_of_the_user_finds_the_source(lake: Server, full: str, tmp_path
     found = subprocess.run(
         ["python", script.name],
         cwd=tmp_path, env={**given, "PATH": path, "SPARK_LOCAL_IP": "127.0.0.1"}, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        capture_output=True, text=True,
     )  # fmt: skip
     assert f"records: {RECORDS}" in found.stdout, found.stderr[-4000:]
