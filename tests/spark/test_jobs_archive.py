@@ -61,3 +61,19 @@ def test_spark_reads_what_was_written(
     assert one is not None
     assert (one.topic, one.offset, one.value) == (topic, 1, b"0")
     assert one.headers[0].key == "A"
+
+
+def test_a_topic_that_does_not_exist(
+    spark: SparkSession, lake: Server, topic: str, tmp_path: Path
+) -> None:
+    fill(lake, topic, numbered(5))
+    given = ["archive", str(tmp_path / "lake"), "--servers", str(lake.bulk), "--no-hold"]
+    given += ["--topics", f"{topic},ordres"]
+    ended = CliRunner().invoke(pipeline, given)
+    assert ended.exit_code == 1
+    assert "archive: 5 records" in ended.output
+    assert ended.output.splitlines()[-1] == (
+        "Error: no broker has a topic 'ordres', or it may not be read with this token: check"
+        " --topics, or give --allow-missing"
+    )
+    assert CliRunner().invoke(pipeline, [*given, "--allow-missing"]).exit_code == 0

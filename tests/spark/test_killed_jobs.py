@@ -91,7 +91,7 @@ def test_compact(
         assert killed(start("compact", lake.bulk, place)), place
         assert rows(folder) == before
         assert len(counted(folder)) == files
-    Compacter(spark, CompactOptions(str(folder))).run(datetime.now(UTC) + timedelta(days=2))
+    Compacter(spark, CompactOptions(str(folder))).run(datetime.now(UTC) + timedelta(days=4))
     assert rows(folder) == before
     assert parquet_files(folder) == counted(folder)
 

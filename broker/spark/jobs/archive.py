@@ -45,6 +45,7 @@ from broker.spark.jobs.errors import (
     BROKER_DOWN,
     FAILED_TASK,
     MAY_NOT_HOLD,
+    MISSING,
     NO_HOLDS,
     NOT_COVERED,
     NOT_SHARED,
@@ -83,6 +84,7 @@ class ArchiveOptions:
     hold_ttl_s: int = HOLD_TTL_S
     key_header: str | None = None
     patience_s: float = BROKER_PATIENCE_S
+    allow_missing: bool = False  # topics that do not exist are no error of a single run
 
 
 class _Seen(NamedTuple):
@@ -119,6 +121,8 @@ class Archiver:
         self.reporter = reporter
         self.stop = threading.Event()
         self.batches = self.records = self.gaps = 0
+        self.missing: list[str] = []  # a line for each named topic that does not exist
+        self._reached = False  # whether a broker has answered in this run
         self._args = archiving
         self._manifest = Manifest(archiving.folder)
         self._manifest.create()
@@ -144,8 +148,10 @@ class Archiver:
         survey = self._survey(self.job.wanted)
         if survey.down:
             self.reporter(f"archive: {DOWN.format(servers='; '.join(survey.down))}")
-        for text in unseen(self.job.wanted, survey):
+        missing = unseen(self.job.wanted, survey)
+        for text in missing:
             self.reporter(f"archive: {text}")
+        self.missing = missing if self.job.wanted.pattern is None else []
         if self._args.latest and not state.version:
             if survey.down:
                 return state, survey.down  # it is unknown which records they have already
@@ -175,23 +181,33 @@ class Archiver:
         return state, survey.down
 
     def _survey(self, wanted: Wanted) -> Survey:
-        """List the topics. Some brokers may be down; if all are, wait for one."""
+        """List the topics. Some brokers may be down; if all are, wait for one.
+
+        A single run does not wait for the first answer: the addresses may be wrong.
+        """
         deadline = time.monotonic() + self._args.patience_s
         reported = False
         while True:
             try:
-                return self._brokers.survey(wanted, patient=True)
+                survey = self._brokers.survey(wanted, patient=True)
             except WrongDoorError:
                 raise
             except BrokerDownError as error:
+                if self.job.every_s is None and not self._reached:
+                    raise
                 if not reported:
                     text = WAITS.format(text=error, seconds=f"{self._args.patience_s:.0f}")
                     self.reporter(f"archive: {text}")
                     reported = True
                 self._wait_for_broker(str(error), deadline)
+            else:
+                self._reached = True
+                return survey
 
     def _wait_for_broker(self, text: str, deadline: float) -> None:
-        if time.monotonic() > deadline or self.stop.wait(BROKER_RETRY_S):
+        if self.stop.wait(BROKER_RETRY_S):
+            raise JobError(f"{text}; {STOPPED}")
+        if time.monotonic() > deadline:
             raise JobError(BROKER_DOWN.format(text=text, seconds=f"{self._args.patience_s:.0f}"))
 
     # --- one batch
@@ -409,6 +425,11 @@ def build(
     show_default=True,
     help="First record of a new archive.",
 )
+@click.option(
+    "--allow-missing",
+    is_flag=True,
+    help="Exit with 0 although a named topic does not exist.",
+)
 @click.option("--hold/--no-hold", default=True, help="Hold records until they are archived.")
 @click.option("--hold-ttl", type=Duration(), default=float(HOLD_TTL_S), help="[default: 3d]")
 @click.option("--key-header", help="Header whose value becomes the column `key`.")
@@ -444,6 +465,7 @@ def command(job: Job, folder: str, kind: str, more: tuple[str, ...], **options: 
         hold=options["hold"],
         hold_ttl_s=int(options["hold_ttl"]),
         key_header=options["key_header"],
+        allow_missing=options["allow_missing"],
     )
     with session(job, "archive", light=True) as spark:
         archiver = build(spark, job, archiving)
@@ -452,6 +474,8 @@ def command(job: Job, folder: str, kind: str, more: tuple[str, ...], **options: 
         print_line(f"archive: {archiver.records:,} records, {archiver.gaps} gaps, in {folder}")
         if archiver.stop.is_set() and job.every_s is None:
             raise JobError(STOPPED)
+        if archiver.missing and job.every_s is None and not archiving.allow_missing:
+            raise JobError(MISSING.format(topics="; ".join(archiver.missing)))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

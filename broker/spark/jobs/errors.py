@@ -62,6 +62,7 @@ MAY_NOT_HOLD: Final = "{text}; run with --no-hold to archive without holding rec
 NOT_COVERED: Final = (
     "topic {topic} ({partition}): a task ended at {seq}; it should have read up to {end}"
 )
+MISSING: Final = "{topics}: check --topics, or give --allow-missing"
 WAITS: Final = "{text}; retrying for {seconds} s"
 BROKER_DOWN: Final = "{text}; retried for {seconds} s"
 FAILED_TASK: Final = "a task failed: {text}"

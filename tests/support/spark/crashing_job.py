@@ -76,8 +76,10 @@ def main(plan: dict[str, str]) -> None:
                 spark, folder, plan["servers"], topic, batch_records=BATCH, task_records=TASK
             ).run()
         elif plan["job"] == "compact":
-            # all days there are will be over
-            Compacter(spark, CompactOptions(str(folder))).run(datetime.now(UTC) + timedelta(days=2))
+            # When all days there are will be over, and once more when replaced files may go.
+            now, args = datetime.now(UTC) + timedelta(days=2), CompactOptions(str(folder))
+            Compacter(spark, args).run(now)
+            Compacter(spark, args).run(now + timedelta(seconds=args.grace_s + 1))
         else:
             selection = ReplaySelection("{topic}-again", epoch_records=EPOCH)
             replaying = ReplayOptions(str(folder), topic, selection, {"to": selection.to})
