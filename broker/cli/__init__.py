@@ -26,6 +26,10 @@ class Commands(click.Group):
             "broker.cli.check_config:check_config",
             "Check a configuration file and the environment.",
         ),
+        "config": (
+            "broker.cli.config:config",
+            "Print the settings in force and where each comes from, or the defaults.",
+        ),
         "export": (
             "broker.cli.tools.export:export",
             "Write the content of topics to Parquet, Arrow or JSON files.",

@@ -78,12 +78,25 @@ def load(
     flags: Mapping[str, str] | None = None,
 ) -> Config:
     """Read all sources; `flags` maps names of FLAGS to text. ConfigError lists all errors."""
+    return load_with_places(file, environment, flags)[0]
+
+
+Given = dict[tuple[str, str], tuple[str, object]]
+
+
+def load_with_places(
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, str] | None = None,
+) -> tuple[Config, Given]:
+    """The same, and by section and key the place and the value of each given setting, as it was
+    written."""
     reading = _Reading()
     if file is not None:
         reading.take_file(file)
     reading.take_environment(environment or {})
     reading.take_flags(flags or {})
-    return reading.finish()
+    return reading.finish(), reading.found
 
 
 def read_toml(file: Path) -> dict[str, object]:
@@ -107,7 +120,7 @@ class _Reading:
 
     def __init__(self) -> None:
         self.mistakes: list[Mistake] = []
-        self.found: dict[tuple[str, str], tuple[str, object]] = {}
+        self.found: Given = {}
         self.lists: dict[tuple[str, str], tuple[Any, ...]] = {}
         # Settings whose given value is not known: it is invalid, or under a misspelt name.
         self.unread: set[tuple[str, str]] = set()
