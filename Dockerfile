@@ -18,7 +18,6 @@ ENV TWINWIRE_SERVER_DATA=/data \
     TWINWIRE_NSQ_LISTEN=:4150 \
     TWINWIRE_NSQ_HTTP=:4151
 EXPOSE 4222 8222 4150 4151
-HEALTHCHECK --interval=10s --timeout=3s CMD ["python", "-c", \
-    "import urllib.request as r; r.urlopen('http://127.0.0.1:8222/healthz', timeout=2)"]
+HEALTHCHECK --interval=10s --timeout=3s CMD ["twinwire", "health"]
 ENTRYPOINT ["twinwire"]
 CMD ["serve"]

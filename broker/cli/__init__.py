@@ -34,6 +34,7 @@ class Commands(click.Group):
             "broker.cli.tools.export:export",
             "Write the content of topics to Parquet, Arrow or JSON files.",
         ),
+        "health": ("broker.cli.health:health", "Ask a broker whether it is healthy, for probes."),
         "import-nsqd": ("broker.cli.imports:import_nsqd", "Import the data folder of an nsqd."),
         "import-stan": (
             "broker.cli.imports:import_stan",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
 _NO_SNIFF: Final = {"X-Content-Type-Options": "nosniff"}
 _CALLBACK: Final = re.compile(r"[A-Za-z_$][\w$.]{0,99}", re.ASCII)
+_HEALTHZ: Final = "/healthz"
 # Links of the front page: path and title.
 _LINKS: Final = (
     ("/varz", "General"),
@@ -50,7 +51,7 @@ _LINKS: Final = (
     ("/leafz", "LeafNodes"),
     ("/gatewayz", "Gateways"),
     ("/raftz", "Raft Groups"),
-    ("/healthz", "Health Probe"),
+    (_HEALTHZ, "Health Probe"),
 )
 _FRONT: Final = """<!doctype html>
 <html lang="en">
@@ -105,7 +106,7 @@ class MonitorHttp:
         add(self.base + "/subsz", self._subsz)
         add(self.base + "/subscriptionsz", self._subsz)
         add(self.base + "/connz", self._connz)
-        add(self.base + "/healthz", self._healthz)
+        add(self.base + _HEALTHZ, self._healthz)
         add(self.base + "/stacksz", self._stacksz)
         add(self.base + "/ipqueuesz", self._ipqueuesz)
         add(self.base + "/raftz", self._raftz)
@@ -118,7 +119,8 @@ class MonitorHttp:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if self.login is not None and not self._knows(request):
+        known = self.login is None or self._knows(request)
+        if not known and request.path != self.base + _HEALTHZ:
             headers = {"WWW-Authenticate": 'Basic realm="monitoring", charset="UTF-8"'}
             return web.Response(status=401, text=errors.LOGIN, headers=headers)
         fault = request.match_info.http_exception
@@ -174,9 +176,12 @@ class MonitorHttp:
         return await _long(request, found.page)
 
     async def _healthz(self, request: web.Request) -> web.StreamResponse:
-        self.pages.requests["/healthz"] += 1
+        self.pages.requests[_HEALTHZ] += 1
         health = self.pages.healthz(options.HealthzOptions.from_query(Query(request.query)))
-        return json_answer(request, encode(health.page, indent=False), health.status)
+        page = health.page
+        if self.login is not None and not self._knows(request):
+            page = {"status": page["status"]}  # probes have no login; reasons name files
+        return json_answer(request, encode(page, indent=False), health.status)
 
     async def _stacksz(self, request: web.Request) -> web.StreamResponse:
         return json_answer(request, stacks())

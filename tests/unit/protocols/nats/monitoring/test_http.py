@@ -147,6 +147,16 @@ def test_a_login_for_the_listener() -> None:
         connection.close()
 
 
+def test_probes_need_no_login() -> None:
+    with LiveNats('twinwire { monitor_user: ops, monitor_password: "p:w" }') as server:
+        assert get(server, "/healthz").json == {"status": "ok"}
+        server.server.lame = True
+        for path, status in (("/healthz", 500), ("/healthz?details=1", 200)):
+            answer = get(server, path)
+            assert (answer.status, answer.json) == (status, {"status": "error"})
+        assert get(server, "/healthz/").status == 401
+
+
 def _https(address: Address, authority: Authority, path: str) -> Any:
     connection = http.client.HTTPSConnection(
         *address, timeout=10, context=ssl.create_default_context(cafile=str(authority.file))

@@ -1,0 +1,102 @@
+"""`twinwire health`: asks the broker of the same configuration whether it is healthy."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import click
+
+from broker.base.redact import redacted
+from broker.base.settings import Address, parse_address
+from broker.config.load import ConfigError, load
+from broker.server import limits
+
+if TYPE_CHECKING:
+    from broker.config.config import Config
+
+HEALTHY: Final = 200
+# An address that means every interface is asked on loopback.
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+_BODY_MAX: Final = 64 * 1024
+
+
+class Probe:
+    """One request for the state of a broker."""
+
+    def __init__(self, address: Address, path: str, login: str = "") -> None:
+        """`login`: USER:PASSWORD, with which the answer has reasons."""
+        self.address = Address(_LOOPBACK.get(address.host, address.host), address.port)
+        self.path = path
+        self.headers = {"Host": str(self.address)}
+        if login:
+            self.headers["Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
+
+    def ask(self, timeout_s: float) -> tuple[int, str]:
+        """Status and text of the answer. OSError, HTTPException."""
+        connection = http.client.HTTPConnection(*self.address, timeout=timeout_s)
+        try:
+            connection.request("GET", self.path, headers=self.headers)
+            response = connection.getresponse()
+            return response.status, response.read(_BODY_MAX).decode("utf-8", "replace").strip()
+        finally:
+            connection.close()
+
+
+def probe_of(config: Config) -> Probe | None:
+    """The monitoring page, else nsqd's /ping; None if neither listener is enabled."""
+    monitor = config.monitor
+    if monitor.listen is not None:
+        login = f"{monitor.user}:{monitor.password}" if monitor.user else ""
+        return Probe(monitor.listen, "/healthz", login)
+    if config.nsq.http is not None:
+        return Probe(config.nsq.http, "/ping")
+    return None
+
+
+def probe_of_url(url: str) -> Probe:
+    """The probe of an address as in http://127.0.0.1:4151/ping. UsageError."""
+    parts = urlsplit(url)
+    try:
+        address = parse_address(parts.netloc)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if parts.scheme != "http":
+        raise click.UsageError(f"invalid URL {url!r}: expected http://HOST:PORT/PATH")
+    return Probe(address, parts.path or "/healthz")
+
+
+@click.command("health")
+@click.argument("url", required=False)
+@click.option(
+    "-c", "--config", "file", type=click.Path(path_type=Path), help="TOML file, as for serve."
+)
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0.1), default=2.0, show_default=True,
+    help="Seconds to wait for the answer.",
+)  # fmt: skip
+def health(url: str | None, file: Path | None, timeout_s: float) -> None:
+    """Exit with 0 if the broker is healthy, else with 1; for probes of containers.
+
+    The broker is found by the configuration that `serve` would read, or by the URL of its /healthz
+    or /ping.
+    """
+    try:
+        probe = probe_of_url(url) if url is not None else probe_of(load(file, os.environ))
+    except ConfigError as error:
+        click.echo(str(error), err=True)
+        sys.exit(limits.EXIT_BAD_CONFIG)
+    if probe is None:
+        raise click.UsageError("neither [monitor] listen nor [nsq] http is enabled: give a URL")
+    try:
+        status, text = probe.ask(timeout_s)
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise click.ClickException(f"{probe.address} does not answer: {reason}") from None
+    click.echo(redacted(text))
+    sys.exit(0 if status == HEALTHY else 1)
