@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 import os
 import sys
-import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +13,7 @@ from typing import Any, Final
 import click
 
 from broker.base.redact import HIDDEN, redacted
-from broker.config.load import SECTIONS, ConfigError, load_with_places
+from broker.config.load import SECTIONS, ConfigError, load_with_places, read_toml
 from broker.server import limits
 
 FILE: Final = "twinwire.toml"
@@ -48,16 +47,15 @@ def config(file: Path | None, *, defaults: bool, effective: bool, changed: bool)
     """
     if defaults and (effective or changed or file is not None):
         raise click.UsageError("--defaults takes no other option")
-    text = defaults_file().read_text()
     if defaults:
-        click.echo(text, nl=False)
+        click.echo(defaults_file().read_text(), nl=False)
         return
     try:
         _, given = load_with_places(file, os.environ)
     except ConfigError as error:
         click.echo(str(error), err=True)
         sys.exit(limits.EXIT_BAD_CONFIG)
-    for section, keys in tomllib.loads(text).items():
+    for section, keys in read_toml(defaults_file()).items():
         shown = {
             key: given.get((section, key), ("default", value))
             for key, value in keys.items()
