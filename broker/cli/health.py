@@ -53,7 +53,7 @@ def probe_of(config: Config) -> Probe | None:
     monitor = config.monitor
     if monitor.listen is not None:
         login = f"{monitor.user}:{monitor.password}" if monitor.user else ""
-        return Probe(monitor.listen, "/healthz", login)
+        return Probe(Address(*monitor.listen), "/healthz", login)
     if config.nsq.http is not None:
         return Probe(config.nsq.http, "/ping")
     return None

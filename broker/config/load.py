@@ -99,8 +99,9 @@ def load_with_places(
     return reading.finish(), reading.found
 
 
-def read_toml(file: Path) -> dict[str, object]:
-    """Parse a TOML file of another program. OSError; ValueError: it is not TOML."""
+def read_toml(file: Path) -> dict[str, Any]:
+    """Parse a TOML file that is not this process's configuration. OSError; ValueError: it is not
+    TOML."""
     return tomllib.loads(file.read_bytes().decode())
 
 
