@@ -1,7 +1,7 @@
 """The archive job on local Spark: its speed, its cost, and whether the cost is linear.
 
-    python benchmarks/spark_archive.py [--records 2000000] [--rounds 3] [--live] [--scale 1,4,16]
-        [--write]
+    python benchmarks/spark_archive.py [--records 2000000] [--rounds 3] [--live] [--one-core]
+        [--scale 1,4,16] [--write]
 
 One broker, four topics, read through its bulk API on this machine. For comparison one process
 converts the same records in two ways: with PyArrow's writer (zstd, otherwise its defaults), and
@@ -123,22 +123,24 @@ def archive(spark: Any, bulk: str, folder: Path) -> int:
     return archiver.records
 
 
-def compare(spark: Any, bulk: str, folder: Path, records: int, rounds: int) -> list[list[str]]:
-    """A row for each way."""
+def compare(
+    spark: Any, bulk: str, folder: Path, records: int, rounds: int, name: str
+) -> list[list[str]]:
+    """A row for each way; `name`: of the archive with its cores."""
     ways: dict[str, Callable[[], object]] = {
         "PyArrow, 1 process": lambda: convert(bulk, folder / "out"),
         "the archive's writer, 1 process": lambda: convert_alike(bulk, folder / "out"),
-        "archive, local[2]": lambda: archive(spark, bulk, folder / "out"),
+        name: lambda: archive(spark, bulk, folder / "out"),
     }
     took: dict[str, list[float]] = {name: [] for name in ways}
     for number in range(rounds + 1):
-        for name, way in ways.items():
+        for one, way in ways.items():
             began = time.perf_counter()
             way()
             if number:  # warms up the JVM and the workers
-                took[name].append(time.perf_counter() - began)
+                took[one].append(time.perf_counter() - began)
             shutil.rmtree(folder / "out")
-    (plain, plain_s), (alike, alike_s), (name, archive_s) = took.items()
+    (plain, plain_s), (alike, alike_s), (_, archive_s) = took.items()
     rows = [
         [one, f"{records / statistics.median(took[one]) / 1e6:.2f} M records/s", "", "", ""]
         for one in took
@@ -223,18 +225,24 @@ def main() -> None:
     parser.add_argument("--scale", default="", help="millions of records, with commas between")
     parser.add_argument("--nice", type=int, default=19, help="of Spark and of the conversion")
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument(
+        "--one-core", action="store_true", help="hold Spark and the conversions to one core"
+    )
     parser.add_argument("--data-root", default=None)
     parser.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
     options = parser.parse_args()
     ours, theirs = multiprocessing.Pipe()
     loader = multiprocessing.Process(target=load, args=(theirs,), daemon=True)
     loader.start()
-    with tempfile.TemporaryDirectory(dir=options.data_root) as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(dir=options.data_root) as place:
+        folder = Path(place)
         with broker(folder, options.records, options.size) as (_, ports):
             os.nice(options.nice)
+            if options.one_core:
+                os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # children inherit it
             with session(Job({}, {}, options.master), "bench", light=True) as spark:
-                rows = compare(spark, ports["bulk"], folder, options.records, options.rounds)
+                name = f"archive, {options.master}{' on one core' * options.one_core}"
+                rows = compare(spark, ports["bulk"], folder, options.records, options.rounds, name)
                 if options.live:
                     rows += live(spark, ports, folder, ours, options.rounds)
                 if options.scale:
@@ -244,7 +252,8 @@ def main() -> None:
     loader.join()
     method = (
         f"{options.records:,} records of {options.size} B in {len(TOPICS)} topics, "
-        f"{options.master}; {options.rounds} rounds, median."
+        f"{options.master}{', Spark held to one core' * options.one_core}; {options.rounds} rounds,"
+        " median."
     )
     head = ["row", "median", "spread", "goal", ""]
     report.tell("archive", method, head, rows, write=options.write)
