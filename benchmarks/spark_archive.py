@@ -124,7 +124,7 @@ def archive(spark: Any, bulk: str, folder: Path) -> int:
 
 
 def compare(
-    spark: Any, bulk: str, folder: Path, records: int, rounds: int, name: str
+    spark: Any, bulk: str, folder: Path, *, records: int, rounds: int, name: str
 ) -> list[list[str]]:
     """A row for each way; `name`: of the archive with its cores."""
     ways: dict[str, Callable[[], object]] = {
@@ -242,7 +242,10 @@ def main() -> None:
                 os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # children inherit it
             with session(Job({}, {}, options.master), "bench", light=True) as spark:
                 name = f"archive, {options.master}{' on one core' * options.one_core}"
-                rows = compare(spark, ports["bulk"], folder, options.records, options.rounds, name)
+                rows = compare(
+                    spark, ports["bulk"], folder,
+                    records=options.records, rounds=options.rounds, name=name,
+                )  # fmt: skip
                 if options.live:
                     rows += live(spark, ports, folder, ours, options.rounds)
                 if options.scale:
