@@ -56,7 +56,6 @@ cdef class OutBuf:
     cdef void mark(self) noexcept
     cdef Chunk take(self)
     cdef void drop(self) noexcept
-    cpdef int put_bytes(self, const unsigned char[:] data) noexcept
 
 
 # n writable bytes, or NULL when the limit would be passed. Valid until the next out_* call;

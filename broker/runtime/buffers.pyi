@@ -18,7 +18,6 @@ class OutBuf:
     limit: int
     overflow: bool
     def __init__(self, owner: Task, turn: Turn, pool: ChunkPool, limit: int) -> None: ...
-    def put_bytes(self, data: bytes) -> int: ...
 
 @final
 class InBuf:

@@ -139,12 +139,6 @@ cdef class OutBuf:
         self.len = self.cap = self.full_bytes = 0
         self.limit = 0
 
-    cpdef int put_bytes(self, const unsigned char[:] data) noexcept:
-        """Append a bytes-like object; 0 when the limit refuses it."""
-        if data.shape[0] == 0:
-            return 1
-        return out_put(self, <const char *>&data[0], <size_t>data.shape[0])
-
 
 cdef class InBuf:
     def __cinit__(self, size_t cap):

@@ -16,6 +16,7 @@ find out which ones the log has.
 """
 import os
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.errno cimport EFAULT, EINVAL, EIO, errno
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
@@ -161,25 +162,29 @@ def check_block(data, bytes name, bytes head):
     A record's subject is that name or empty; its headers begin with `head` and end with an empty
     line.
     """
-    cdef const unsigned char[::1] view = data
-    cdef const char *p = <const char *>&view[0] if view.shape[0] else NULL
-    cdef size_t n = <size_t>view.shape[0]
     cdef size_t name_len = <size_t>len(name), head_len = <size_t>len(head)
     cdef const char *name_at = name
     cdef const char *head_at = head
+    cdef Py_buffer view
     cdef uint32_t count = 0
     cdef int wrong
-    with nogil:
-        wrong = check(p, n, name_at, name_len, head_at, head_len, &count)
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        with nogil:
+            wrong = check(
+                <const char *>view.buf, <size_t>view.len, name_at, name_len, head_at, head_len,
+                &count)
+    finally:
+        PyBuffer_Release(&view)
     return wrong, count
 
 
-def block_bytes(head):
+def block_bytes(bytes head):
     """Bytes of the block that begins with these BLOCK_HEAD_BYTES; 0 = no block does."""
-    cdef const unsigned char[::1] view = head
-    if view.shape[0] < HEAD_BYTES or memcmp(&view[0], b'TWBLOCK1', 8):
+    cdef const char *p = head
+    if len(head) < HEAD_BYTES or memcmp(p, b'TWBLOCK1', 8):
         return 0
-    return tw_load_u64(&view[16]) + HEAD_BYTES
+    return tw_load_u64(p + 16) + HEAD_BYTES
 
 
 # --- files; each returns 0 or an errno and may be called on any thread
@@ -187,20 +192,22 @@ def block_bytes(head):
 
 def write_at(bytes path, int64_t offset, data):
     """Put data into a file, which is made if need be; on an error it ends at `offset` as before."""
-    cdef const unsigned char[::1] view = data
-    cdef const char *p = <const char *>&view[0]
     cdef const char *name = path
-    cdef size_t n = <size_t>view.shape[0]
+    cdef Py_buffer view
     cdef int fd = -1, error
-    with nogil:
-        error = vfs_open(name, O_RDWR | O_CREAT, &fd)
-        if not error:
-            error = vfs_write(fd, p, n, offset)
-            if error:
-                vfs_truncate(fd, offset)
-            else:
-                tw_begin_writeback(fd, offset, n)
-            vfs_close(fd)
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        with nogil:
+            error = vfs_open(name, O_RDWR | O_CREAT, &fd)
+            if not error:
+                error = vfs_write(fd, <const char *>view.buf, <size_t>view.len, offset)
+                if error:
+                    vfs_truncate(fd, offset)
+                else:
+                    tw_begin_writeback(fd, offset, <size_t>view.len)
+                vfs_close(fd)
+    finally:
+        PyBuffer_Release(&view)
     return error
 
 
@@ -286,11 +293,13 @@ cdef class Appender:
 
     def load(self, block):
         """Go on with this block, which was checked and must not change meanwhile."""
-        cdef const unsigned char[::1] view = block
+        cdef Py_buffer view
+        PyObject_GetBuffer(block, &view, PyBUF_SIMPLE)
         self.block = block
         self.at = HEAD_BYTES
-        self.end = <size_t>view.shape[0]
-        self.base = <const char *>&view[0]
+        self.end = <size_t>view.len
+        self.base = <const char *>view.buf
+        PyBuffer_Release(&view)
         self.log.shared.turn.tick()
 
     cdef void next_range(self) noexcept:

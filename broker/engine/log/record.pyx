@@ -2,6 +2,7 @@
 """The codec of records and file headers; it opens no file and knows no log."""
 import os
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
@@ -42,10 +43,12 @@ cdef uint32_t salt_of(const char *log_id) noexcept nogil:
 
 def crc32c(data, uint32_t crc=0):
     """CRC-32C of a bytes-like object, continued from crc."""
-    cdef const unsigned char[:] view = data
-    if view.shape[0] == 0:
-        return crc
-    return tw_crc32c(crc, &view[0], <size_t>view.shape[0])
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        return tw_crc32c(crc, view.buf, <size_t>view.len)
+    finally:
+        PyBuffer_Release(&view)
 
 
 def file_header(bytes log_id, uint64_t first_seq, int64_t created_ns, protocol=None,

@@ -18,7 +18,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from broker.engine.log.log cimport Log
-from broker.runtime.buffers cimport OutBuf, out_commit, out_reserve
+from broker.runtime.buffers cimport OutBuf, out_commit, out_put, out_reserve
 from broker.protocols.nsq.wire cimport (
     OP_AUTH, OP_DPUB, OP_MPUB, OP_PUB, OP_RDY, OP_SUB, OP_UNKNOWN, STAGE_BODY, STAGE_COUNT,
     STAGE_LINE, STAGE_PART_SIZE, STAGE_SIZE, WRONG_BIG, WRONG_CHANNEL, WRONG_COUNT, WRONG_ID,
@@ -124,7 +124,7 @@ cdef class PendingResponses:
         while self.size:
             p = &self.ring[self.head]
             if p.first == 0:
-                out.put_bytes(<bytes>p.what)
+                out_put(out, <bytes>p.what, <size_t>len(<bytes>p.what))
             else:
                 code = (<Log>p.what).outcome(p.last)
                 if code == 0:
