@@ -108,13 +108,15 @@ def connect_line(**more: bool) -> bytes:
     return b"CONNECT " + orjson.dumps(_CONNECT | more)
 
 
-def dial_nats(address: tuple[str, int], subscriptions: list[bytes] | None = None) -> Dialled:
+def dial_nats(
+    address: tuple[str, int], subscriptions: list[bytes] | None = None, *, headers: bool = False
+) -> Dialled:
     """Connect and subscribe; return after the PONG that follows the subscriptions."""
     peer = Peer(address)
     try:
         if not peer.line().startswith(b"INFO"):
             raise LoadError(f"{address[0]}:{address[1]} is not a NATS server")
-        lines = [connect_line(), *(subscriptions or []), b"PING"]
+        lines = [connect_line(headers=headers), *(subscriptions or []), b"PING"]
         peer.sock.sendall(b"\r\n".join(lines) + b"\r\n")
         while (line := peer.line()) != b"PONG":
             if line.startswith(b"-ERR"):

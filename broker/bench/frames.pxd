@@ -42,6 +42,11 @@ ctypedef struct nats_count_t:
     uint32_t head_body    # body length in that line
     char head[HEAD_MAX]
 
+# Bytes that are owned elsewhere.
+ctypedef struct text_t:
+    const char *ptr
+    size_t len
+
 cdef int nats_next(const char *p, size_t n, op_t *op) noexcept nogil
 cdef int nats_reply(const op_t *op, const char **reply, uint32_t *reply_len) noexcept nogil
 cdef int nats_count(nats_count_t *s, const char *p, size_t n, size_t *used,
@@ -57,5 +62,13 @@ cdef class Block:
     cdef uint64_t period_bytes
     cdef uint64_t period_units
     cdef uint64_t *starts         # period_units + 1 offsets; owned
+    cdef uint64_t first_unit(self, int part, int parts) noexcept nogil
     cdef uint64_t bytes_for(self, uint64_t units) noexcept nogil
     cdef uint64_t units_begun(self, uint64_t nbytes) noexcept nogil
+
+
+cdef class Texts:
+    """Byte strings that a load takes by number."""
+    cdef list held                # owns the bytes
+    cdef text_t *each             # owned
+    cdef uint64_t count

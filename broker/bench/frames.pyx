@@ -203,6 +203,10 @@ cdef class Block:
     def __dealloc__(self):
         free(self.starts)
 
+    cdef uint64_t first_unit(self, int part, int parts) noexcept nogil:
+        """Where the stream of one of several publishers begins: evenly spread over the period."""
+        return <uint64_t>part * self.period_units / <uint64_t>parts
+
     cdef uint64_t bytes_for(self, uint64_t units) noexcept nogil:
         """Length of the stream's first `units` units."""
         return (units / self.period_units * self.period_bytes
@@ -265,3 +269,29 @@ def scan_nsq(bytes data not None):
             return found, pos, kind
         found.append((kind, op.text[:op.text_len], op.attempts, op.body_len))
         pos += op.frame_bytes
+
+
+@cython.final
+cdef class Texts:
+    """Byte strings whose addresses a load reads without the GIL."""
+
+    def __cinit__(self, list held not None):
+        cdef size_t i
+        cdef bytes text
+        if not held:
+            raise ValueError("no texts")
+        self.held = held
+        self.count = <uint64_t>len(held)
+        self.each = <text_t *>malloc(self.count * sizeof(text_t))
+        if self.each == NULL:
+            raise MemoryError
+        for i in range(self.count):
+            text = held[i]
+            self.each[i].ptr = text
+            self.each[i].len = <size_t>len(text)
+
+    def __dealloc__(self):
+        free(self.each)
+
+    def __len__(self):
+        return self.count

@@ -8,6 +8,16 @@ from typing import Final
 RECV_BUFFER_BYTES: Final = 256 * 1024
 # Prebuilt publish bytes; sent repeatedly, so they should stay in the L2 cache as well.
 BLOCK_BYTES: Final = 256 * 1024
+# Varied traffic: messages until the sequence of subjects and sizes begins again; fewer of large
+# ones, so that a period stays in the L3 cache, but always more than a server reads at once.
+VARIED_UNITS: Final = 8192
+VARIED_UNITS_MIN: Final = 64
+VARIED_BLOCK_BYTES: Final = 8 * 1024 * 1024
+UNIT_HEAD_BYTES: Final = 24  # a control line, about
+SEED: Final = 1
+# Length of a generated header value, in bytes; uniform.
+HEADER_VALUE_BYTES: Final = (8, 32)
+HEADERS_MAX: Final = 100
 # At most this much per send and turn, so that subscribers of the same loop get their turn.
 SEND_CHUNK_BYTES: Final = 128 * 1024
 # How far publishers may run ahead of the slowest subscriber, in bytes as delivered. A quarter
@@ -38,11 +48,15 @@ NSQ_SIZE_BYTES: Final = 200
 # nats-server's and nsqd's own limits are far below; this one only catches typing errors.
 SIZE_BYTES_MAX: Final = 64 * 1024 * 1024
 REQUESTS_IN_FLIGHT: Final = 1
+# A generator that is busier than this may be what limits the result.
+BUSY_MAX: Final = 0.9
 # Outstanding PUBs of an NSQ publisher; outstanding MPUBs when --batch is used.
 PUB_WINDOW: Final = 200
 MPUB_WINDOW: Final = 8
-# nsqd's default max-rdy-count.
+# nsqd's default max-rdy-count; one with round trips: a server that may send more would hold a
+# delivery back until its buffer is full or FLUSH_MS have passed.
 RDY: Final = 2500
+ROUND_TRIP_RDY: Final = 1
 # NATS Streaming: PubAcks a publisher waits for, as many messages a subscriber may hold, and the
 # usual clients' time to ack; no message is redelivered unless the server stalls for that long.
 STAN_SIZE_BYTES: Final = 128
@@ -57,7 +71,7 @@ STAN_AHEAD: Final = 100_000
 # Smallest output_buffer_timeout of nsqd, so that the last messages of a run do not wait for the
 # usual 250 ms, which would count as part of the run.
 FLUSH_MS: Final = 25
-# With a fixed rate, a body begins with the time it was due.
+# A body whose time to delivery is measured begins with the time it was due or sent.
 STAMP_BYTES: Final = 8
 
 PERCENTILES: Final = (50.0, 90.0, 99.0, 99.9)

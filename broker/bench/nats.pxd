@@ -2,13 +2,16 @@
 """NATS loads: publish to many subscribers, and request/reply."""
 from libc.stdint cimport int64_t, uint64_t
 
-from broker.bench.frames cimport Block, nats_count_t
+from broker.bench.frames cimport Block, Texts, nats_count_t, op_t
 from broker.bench.histogram cimport Histogram
 from broker.bench.loadgen cimport Load, conn_t
 
 ctypedef struct nats_pub_t:
     uint64_t sent_bytes    # position in the block's stream
     uint64_t end_bytes     # end of this publisher's stream
+    uint64_t first         # unit of the block with which it began
+    uint64_t begun         # messages of which at least one byte is sent
+    uint64_t wanted        # messages until end_bytes
     nats_count_t in_       # PINGs and PONGs of the server
     bint ping_sent         # the PONG after the last message
 
@@ -22,8 +25,9 @@ cdef class NatsFlow(Load):
     cdef nats_count_t *subs      # reader_count; owned
     cdef uint64_t ahead          # messages publishers may be ahead of the slowest subscriber
     cdef uint64_t resume         # free bytes at which stopped publishers continue
-    cdef bint shared             # a queue group: subscribers share the messages
+    cdef bint shared             # each message goes to one of the subscribers
     cdef bint ending             # end_bytes are final
+    cdef void end_at(self, nats_pub_t *pub, uint64_t wanted) noexcept nogil
     cdef uint64_t begun(self) noexcept nogil
     cdef uint64_t taken(self) noexcept nogil
     cdef void answer_pings(self, conn_t *c, nats_count_t *count) noexcept nogil
@@ -31,17 +35,18 @@ cdef class NatsFlow(Load):
 
 cdef class NatsRequest(Load):
     cdef Histogram latency
-    cdef bytes head              # PUB line up to the token; prebuilt
-    cdef bytes rest              # size and payload; prebuilt
-    cdef const char *head_ptr    # head's bytes
-    cdef size_t head_len
-    cdef const char *rest_ptr    # rest's bytes
-    cdef size_t rest_len
+    cdef Texts heads             # PUB and its subject, in turn
+    cdef Texts inboxes           # of each requester, up to the token
+    cdef Texts rests             # size and payload, in turn
     cdef int64_t *sent_ns        # slots; owned
-    cdef uint64_t slots          # requests in flight at most
+    cdef int requesters
+    cdef uint64_t in_flight      # requests of a requester at most
+    cdef uint64_t slots          # of all requesters
     cdef uint64_t wanted         # requests to send in all
     cdef uint64_t asked
     cdef uint64_t answered
-    cdef uint64_t payload_bytes
+    cdef uint64_t replied        # by the responder
+    cdef uint64_t reply_bytes    # payloads of the replies
     cdef void ask(self, conn_t *c, uint64_t slot) noexcept nogil
-    cdef void take_reply(self, conn_t *c, const char *token, int64_t now_ns) noexcept nogil
+    cdef void take_reply(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil
+    cdef void reply(self, conn_t *c, const op_t *op) noexcept nogil

@@ -1,12 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """NATS loads.
 
-NatsFlow: publishers stream a prebuilt block; each ends with a PING, whose PONG means that the
-server has processed everything. Subscribers count. Publishers stay within a fixed distance of the
-slowest subscriber, the same for every server.
+NatsFlow: publishers stream a prebuilt block, each from a place of its own in it; each ends with a
+PING, whose PONG means that the server has processed everything. Subscribers count. Publishers stay
+within a fixed distance of the slowest subscriber, the same for every server.
 
-NatsRequest: one requester, one responder. Every request has a reply subject of its own below
-one wildcard inbox, as the usual clients do it:
+NatsRequest: requesters, and one responder. Every request has a reply subject of its own below the
+wildcard inbox of its requester, as the usual clients do it:
 
     PUB <subject> <inbox>.<16 hex digits> <size>      number = turn * slots + slot
 """
@@ -16,8 +16,8 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from broker.bench.frames cimport (
-    OP_BAD, OP_ERR, OP_MORE, OP_MSG, OP_PING, Block, nats_count, nats_count_t, nats_next,
-    nats_reply, op_t,
+    OP_BAD, OP_ERR, OP_MORE, OP_MSG, OP_PING, Block, Texts, nats_count, nats_count_t, nats_next,
+    nats_reply, op_t, text_t,
 )
 from broker.bench.histogram cimport Histogram
 from broker.bench.loadgen cimport (
@@ -44,7 +44,7 @@ cdef void refuse(Load load, conn_t *c, int kind, const op_t *op) noexcept nogil:
 
 @cython.final
 cdef class NatsFlow(Load):
-    """N publishers, M subscribers that each receive everything (or share it, in one group)."""
+    """N publishers, M subscribers that each receive everything (or share it)."""
 
     def __dealloc__(self):
         free(self.pubs)
@@ -64,18 +64,25 @@ cdef class NatsFlow(Load):
             raise MemoryError
         self.ending = bool(counts)
         for i in range(self.publisher_count):
-            self.pubs[i].end_bytes = (block.bytes_for(counts[i]) if counts
-                                      else <uint64_t>1 << ENDLESS_BITS)
+            self.pubs[i].first = block.first_unit(i, self.publisher_count)
+            self.pubs[i].sent_bytes = block.bytes_for(self.pubs[i].first)
+            self.pubs[i].end_bytes = <uint64_t>1 << ENDLESS_BITS
+            if counts:
+                self.end_at(&self.pubs[i], counts[i])
+
+    cdef void end_at(self, nats_pub_t *pub, uint64_t wanted) noexcept nogil:
+        pub.wanted = wanted
+        pub.end_bytes = self.block.bytes_for(pub.first + wanted)
 
     cdef uint64_t begun(self) noexcept nogil:
         cdef uint64_t total = 0
         cdef int i
         for i in range(self.publisher_count):
-            total += self.block.units_begun(self.pubs[i].sent_bytes)
+            total += self.pubs[i].begun
         return total
 
     cdef uint64_t taken(self) noexcept nogil:
-        """Messages delivered to the slowest subscriber, or to the group."""
+        """Messages delivered to the slowest subscriber, or to those that share them."""
         cdef uint64_t total = 0
         cdef uint64_t slowest = self.subs[0].msgs
         cdef int i
@@ -110,7 +117,7 @@ cdef class NatsFlow(Load):
 
     cdef bint pump(self, int64_t now_ns) noexcept nogil:
         cdef uint64_t room = <uint64_t>1 << ENDLESS_BITS
-        cdef uint64_t upto, ahead
+        cdef uint64_t upto, ahead, before
         cdef nats_pub_t *pub
         cdef conn_t *c
         cdef bint busy = False
@@ -125,11 +132,14 @@ cdef class NatsFlow(Load):
             c = &self.publishers[i]
             upto = pub.end_bytes
             if self.reader_count:
-                upto = self.block.bytes_for(self.block.units_begun(pub.sent_bytes) + room)
+                upto = self.block.bytes_for(pub.first + pub.begun + room)
                 if upto > pub.end_bytes:
                     upto = pub.end_bytes
+            before = pub.sent_bytes
             if self.push(c, self.block, &pub.sent_bytes, upto) == SEND_MORE:
                 busy = True
+            if pub.sent_bytes != before:
+                pub.begun = self.block.units_begun(pub.sent_bytes) - pub.first
             if pub.sent_bytes == pub.end_bytes and not pub.ping_sent:
                 pub.ping_sent = True
                 self.put(c, PING, 6)
@@ -138,22 +148,21 @@ cdef class NatsFlow(Load):
 
     cdef void on_stop(self) noexcept nogil:
         """End each publisher after its current message."""
-        cdef nats_pub_t *pub
         cdef int i
         for i in range(self.publisher_count):
-            pub = &self.pubs[i]
-            pub.end_bytes = self.block.bytes_for(self.block.units_begun(pub.sent_bytes))
+            self.end_at(&self.pubs[i], self.pubs[i].begun)
         self.ending = True
 
     cdef bint settled(self, int64_t now_ns) noexcept nogil:
         cdef uint64_t wanted = 0
+        cdef uint64_t total = 0
         cdef int i
         if not self.ending:
             return False
         for i in range(self.publisher_count):
             if self.pubs[i].sent_bytes < self.pubs[i].end_bytes:
                 return False
-            wanted += self.block.units_begun(self.pubs[i].end_bytes)
+            wanted += self.pubs[i].wanted
         if self.reader_count and not self.delivered_ns and self.taken() >= wanted:
             self.delivered_ns = now_ns
         for i in range(self.publisher_count):
@@ -164,7 +173,8 @@ cdef class NatsFlow(Load):
         if self.reader_count and not self.delivered_ns:
             return False
         for i in range(self.reader_count):
-            if self.subs[i].msgs > wanted:
+            total = self.subs[i].msgs + (total if self.shared else 0)
+            if total > wanted:
                 self.fail(FAIL_SURPLUS, &self.readers[i], NULL, 0)
         self.finished_ns = now_ns
         return True
@@ -172,6 +182,10 @@ cdef class NatsFlow(Load):
     def published(self):
         """Messages sent, including incomplete ones."""
         return self.begun()
+
+    def published_each(self):
+        """Of each publisher: the unit with which it began, and its messages."""
+        return [(self.pubs[i].first, self.pubs[i].begun) for i in range(self.publisher_count)]
 
     def received(self):
         """Total messages and payload bytes of all subscribers."""
@@ -190,47 +204,53 @@ cdef class NatsFlow(Load):
 
 @cython.final
 cdef class NatsRequest(Load):
-    """Reader 0 sends requests, reader 1 answers."""
+    """The last reader answers the requests of the others."""
 
     def __dealloc__(self):
         free(self.sent_ns)
 
-    def begin(self, bytes subject not None, bytes inbox not None, uint64_t size,
+    def begin(self, list heads not None, list inboxes not None, list rests not None,
               uint64_t in_flight, uint64_t wanted):
-        """`wanted`: number of requests, or 0 for a timed run."""
-        if self.reader_count != 2 or in_flight < 1:
-            raise ValueError("needs a requester, a responder and at least one request in flight")
+        """`heads` and `rests`: PUB and subject, size and payload of each request in turn, and of
+        each reply; `inboxes`: the reply subject of each requester, up to the token; `wanted`:
+        number of requests, or 0 for a timed run."""
+        self.requesters = self.reader_count - 1
+        if self.requesters < 1 or <int>len(inboxes) != self.requesters or in_flight < 1:
+            raise ValueError("needs requesters, a responder and at least one request in flight")
         self.latency = Histogram()
-        self.head = b"PUB " + subject + b" " + inbox + b"."
-        self.rest = b" %d\r\n" % size + b"x" * size + b"\r\n"
-        self.head_ptr = self.head
-        self.head_len = <size_t>len(self.head)
-        self.rest_ptr = self.rest
-        self.rest_len = <size_t>len(self.rest)
-        self.payload_bytes = size
-        self.slots = in_flight
+        self.heads = Texts(heads)
+        self.inboxes = Texts(inboxes)
+        self.rests = Texts(rests)
+        self.in_flight = in_flight
+        self.slots = in_flight * <uint64_t>self.requesters
         self.wanted = wanted or <uint64_t>1 << ENDLESS_BITS
-        self.sent_ns = <int64_t *>calloc(in_flight, sizeof(int64_t))
+        self.sent_ns = <int64_t *>calloc(self.slots, sizeof(int64_t))
         if self.sent_ns == NULL:
             raise MemoryError
 
     cdef void ask(self, conn_t *c, uint64_t slot) noexcept nogil:
-        cdef size_t token_end = self.head_len + TOKEN_HEX
+        cdef const text_t *head = &self.heads.each[self.asked % self.heads.count]
+        cdef const text_t *inbox = &self.inboxes.each[c.place]
+        cdef const text_t *rest = &self.rests.each[self.asked % self.rests.count]
+        cdef size_t length = head.len + inbox.len + TOKEN_HEX + rest.len
         cdef uint64_t number = self.asked * self.slots + slot
-        cdef char *to = self.room(c, token_end + self.rest_len)
+        cdef char *to = self.room(c, length)
         cdef int i
         if to == NULL:
             return
-        memcpy(to, self.head_ptr, self.head_len)
+        memcpy(to, head.ptr, head.len)
+        memcpy(to + head.len, inbox.ptr, inbox.len)
+        to += head.len + inbox.len
         for i in range(TOKEN_HEX):
-            to[token_end - 1 - i] = HEX[number & 15]
+            to[TOKEN_HEX - 1 - i] = HEX[number & 15]
             number >>= 4
-        memcpy(to + token_end, self.rest_ptr, self.rest_len)
-        c.out_len += token_end + self.rest_len
+        memcpy(to + TOKEN_HEX, rest.ptr, rest.len)
+        c.out_len += length
         self.asked += 1
         self.sent_ns[slot] = monotonic_ns()
 
-    cdef void take_reply(self, conn_t *c, const char *token, int64_t now_ns) noexcept nogil:
+    cdef void take_reply(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil:
+        cdef const char *token = op.text + subject_end(op) - TOKEN_HEX
         cdef uint64_t number = 0
         cdef uint64_t slot
         cdef int i
@@ -239,14 +259,23 @@ cdef class NatsRequest(Load):
         slot = number % self.slots
         self.latency.add(now_ns - self.sent_ns[slot])
         self.answered += 1
+        self.reply_bytes += op.body_len
         self.moved += 1
         if self.asked < self.wanted:
             self.ask(c, slot)
 
-    cdef size_t on_data(self, conn_t *c, const char *p, size_t n) noexcept nogil:
-        cdef int64_t now = monotonic_ns()
+    cdef void reply(self, conn_t *c, const op_t *op) noexcept nogil:
+        cdef const text_t *rest = &self.rests.each[self.replied % self.rests.count]
         cdef const char *reply = NULL
         cdef uint32_t reply_len = 0
+        if nats_reply(op, &reply, &reply_len):
+            self.put(c, b"PUB ", 4)
+            self.put(c, reply, reply_len)
+            self.put(c, rest.ptr, rest.len)
+            self.replied += 1
+
+    cdef size_t on_data(self, conn_t *c, const char *p, size_t n) noexcept nogil:
+        cdef int64_t now = monotonic_ns()
         cdef size_t pos = 0
         cdef int kind
         cdef op_t op
@@ -259,12 +288,10 @@ cdef class NatsRequest(Load):
                 return n
             if kind == OP_PING:
                 self.put(c, PONG, 6)
-            elif kind == OP_MSG and c.place == 0:
-                self.take_reply(c, op.text + subject_end(&op) - TOKEN_HEX, now)
-            elif kind == OP_MSG and nats_reply(&op, &reply, &reply_len):
-                self.put(c, b"PUB ", 4)
-                self.put(c, reply, reply_len)
-                self.put(c, self.rest_ptr, self.rest_len)
+            elif kind == OP_MSG and c.place < self.requesters:
+                self.take_reply(c, &op, now)
+            elif kind == OP_MSG:
+                self.reply(c, &op)
             pos += op.frame_bytes
         self.flush(c)
         return pos
@@ -272,11 +299,14 @@ cdef class NatsRequest(Load):
     cdef bint pump(self, int64_t now_ns) noexcept nogil:
         """Send the first requests; each answer triggers the next."""
         cdef uint64_t slot
+        cdef conn_t *c
         if self.asked == 0:
             for slot in range(self.slots):
+                c = &self.readers[slot / self.in_flight]
                 if slot < self.wanted:
-                    self.ask(&self.readers[0], slot)
-            self.flush(&self.readers[0])
+                    self.ask(c, slot)
+                if slot % self.in_flight == self.in_flight - 1:
+                    self.flush(c)
         return False
 
     cdef void on_stop(self) noexcept nogil:
@@ -294,7 +324,7 @@ cdef class NatsRequest(Load):
 
     def received(self):
         """Replies, and their payload bytes."""
-        return self.answered, self.answered * self.payload_bytes
+        return self.answered, self.reply_bytes
 
     def latencies(self):
         """Latencies from request to reply."""

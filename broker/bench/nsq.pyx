@@ -2,16 +2,18 @@
 """NSQ loads.
 
 Publishers stream a prebuilt block of PUB or MPUB commands within a window of commands that
-wait for their OK. Consumers answer each message with FIN, one send per recv, and end with
-CLS: its CLOSE_WAIT proves that the server has processed every FIN before it.
+wait for their OK, each from a place of its own in the block. Consumers answer each message with
+FIN, one send per recv, and end with CLS: its CLOSE_WAIT proves that the server has processed every
+FIN before it.
 
-At a fixed rate each body begins with the time at which it was due (8 bytes, native byte order),
-so the waiting time of a server that falls behind counts as well.
+With a window of one the time from PUB to OK is measured, and bodies begin with the time at which
+they were sent (8 bytes, native byte order), for the time to delivery. At a fixed rate they begin
+with the time at which they were due, so the waiting time of a server that falls behind counts.
 """
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
+from libc.string cimport memchr, memcpy
 
 from broker.bench.frames cimport (
     FIN_BYTES, ID_BYTES, OP_CLOSE, OP_ERR, OP_MORE, OP_MSG, OP_OK, OP_PING, Block,
@@ -26,6 +28,7 @@ from broker.bench.loadgen cimport (
 cdef enum:
     ENDLESS_BITS = 62
     STAMP_BYTES = 8
+    SIZE_BYTES = 4        # of a body
 
 cdef char *NOP = b"NOP\n"
 cdef char *CLS = b"CLS\n"
@@ -33,41 +36,57 @@ cdef char *CLS = b"CLS\n"
 
 @cython.final
 cdef class NsqFlow(Load):
-    """P publishers, and C consumers of one channel that share the messages."""
+    """Publishers, and the consumers of channels: those of one channel share its messages."""
 
     def __dealloc__(self):
         free(self.pubs)
         free(self.subs)
 
     def begin(self, Block block not None, list counts not None, uint64_t window,
-              uint64_t refill, uint64_t batch, uint64_t body_bytes):
-        """`counts` are commands per publisher; empty for a timed run."""
+              uint64_t refill, uint64_t batch, uint64_t channels, bint stamped, bint round_trip):
+        """`counts`: commands per publisher, empty for a timed run; `channels`: how often each
+        message is delivered; `stamped`: bodies have room for a time; `round_trip`: the only
+        publisher waits for the FIN before it sends the next command."""
         cdef int i
+        if round_trip and (window != 1 or self.publisher_count != 1 or not self.reader_count):
+            raise ValueError("a round trip takes one publisher with a window of one, and consumers")
         self.block = block
         self.window = window
         self.refill = refill
         self.batch = batch
-        self.body_bytes = body_bytes
+        self.channels = channels
+        self.stamped = stamped
+        self.singly = window == 1
+        self.round_trip = round_trip
         self.latency = Histogram()
+        self.ack_latency = Histogram()
         self.pubs = <nsq_pub_t *>calloc(self.publisher_count, sizeof(nsq_pub_t))
         self.subs = <nsq_sub_t *>calloc(self.reader_count + 1, sizeof(nsq_sub_t))
         if self.pubs == NULL or self.subs == NULL:
             raise MemoryError
         self.ending = bool(counts)
         for i in range(self.publisher_count):
-            self.pubs[i].end_bytes = (block.bytes_for(counts[i]) if counts
-                                      else <uint64_t>1 << ENDLESS_BITS)
+            self.pubs[i].first = block.first_unit(i, self.publisher_count)
+            self.pubs[i].sent_bytes = block.bytes_for(self.pubs[i].first)
+            self.pubs[i].end_bytes = <uint64_t>1 << ENDLESS_BITS
+            self.pubs[i].wanted = <uint64_t>1 << ENDLESS_BITS
+            if counts:
+                self.end_at(&self.pubs[i], counts[i])
+
+    cdef void end_at(self, nsq_pub_t *pub, uint64_t wanted) noexcept nogil:
+        pub.wanted = wanted
+        pub.end_bytes = self.block.bytes_for(pub.first + wanted)
 
     def pace_at(self, double per_second, uint64_t messages):
         """Publish `messages` at a fixed rate and measure the time from publish to delivery."""
-        if self.batch != 1 or self.body_bytes < STAMP_BYTES or self.interval_ns:
+        if self.batch != 1 or not self.stamped or self.interval_ns or self.round_trip:
             raise ValueError("a fixed rate needs single messages of 8 bytes or more")
         self.interval_ns = max(1, <int64_t>(1e9 / per_second))
         self.paced_end = messages
         self.make_timer()
 
     cdef size_t on_data(self, conn_t *c, const char *p, size_t n) noexcept nogil:
-        cdef int64_t now = monotonic_ns() if self.interval_ns else 0
+        cdef int64_t now = monotonic_ns() if self.interval_ns or self.singly else 0
         cdef size_t pos = 0
         cdef int kind
         cdef op_t op
@@ -80,6 +99,8 @@ cdef class NsqFlow(Load):
             elif kind == OP_OK and c.role == PUBLISHER:
                 self.pubs[c.place].acked += 1
                 self.moved += 1
+                if self.singly:
+                    self.ack_latency.add(now - self.pubs[c.place].sent_ns)
             elif kind == OP_PING:
                 self.put(c, NOP, 4)
             elif kind == OP_CLOSE and c.role != PUBLISHER:
@@ -113,32 +134,41 @@ cdef class NsqFlow(Load):
         sub.msgs += 1
         sub.body_bytes += op.body_len
         self.firsts += 1
-        if self.interval_ns and op.body_len >= STAMP_BYTES:
+        if self.stamped and op.body_len >= STAMP_BYTES:
             memcpy(&stamp, op.body, STAMP_BYTES)
             self.latency.add(now_ns - stamp)
 
+    cdef bint queue(self, conn_t *c, nsq_pub_t *pub, int64_t stamp_ns) noexcept nogil:
+        """Queue the publisher's next command."""
+        cdef uint64_t at = pub.sent_bytes % self.block.size
+        cdef uint64_t size = self.block.bytes_for(pub.first + pub.begun + 1) - pub.sent_bytes
+        cdef char *to = self.room(c, size)
+        cdef const char *head_end
+        if to == NULL:
+            return False
+        memcpy(to, self.block.ptr + at, size)
+        if self.stamped:
+            head_end = <const char *>memchr(to, 10, size)
+            memcpy(<char *>head_end + 1 + SIZE_BYTES, &stamp_ns, STAMP_BYTES)
+        c.out_len += size
+        pub.sent_bytes += size
+        pub.begun += 1
+        return True
+
     cdef void pace(self, int64_t now_ns) noexcept nogil:
         """Queue the messages that are due, on the publishers in turn."""
-        cdef uint64_t unit = self.block.period_bytes
         cdef nsq_pub_t *pub
-        cdef conn_t *c
-        cdef char *to
         cdef int place, i
         if not self.due_ns:
             self.due_ns = now_ns
         while self.paced < self.paced_end and self.due_ns <= now_ns:
             place = <int>(self.paced % <uint64_t>self.publisher_count)
             pub = &self.pubs[place]
-            c = &self.publishers[place]
-            if pub.sent_bytes / unit - pub.acked >= self.window:
+            if pub.begun - pub.acked >= self.window:
                 break
-            to = self.room(c, unit)
-            if to == NULL:
+            if not self.queue(&self.publishers[place], pub, self.due_ns):
                 return
-            memcpy(to, self.block.ptr, unit)
-            memcpy(to + unit - self.body_bytes, &self.due_ns, STAMP_BYTES)
-            c.out_len += unit
-            pub.sent_bytes += unit
+            pub.sent_ns = now_ns
             self.paced += 1
             self.due_ns += self.interval_ns
         for i in range(self.publisher_count):
@@ -148,52 +178,70 @@ cdef class NsqFlow(Load):
         elif self.due_ns > now_ns:
             self.arm(self.due_ns)
 
+    cdef void pump_singly(self) noexcept nogil:
+        """Send the next command of each publisher that waits for nothing."""
+        cdef nsq_pub_t *pub
+        cdef conn_t *c
+        cdef int i
+        for i in range(self.publisher_count):
+            pub = &self.pubs[i]
+            c = &self.publishers[i]
+            if pub.begun == pub.acked and pub.begun < pub.wanted and not (
+                    self.round_trip and self.firsts < pub.begun * self.batch * self.channels):
+                pub.sent_ns = monotonic_ns()
+                if not self.queue(c, pub, pub.sent_ns):
+                    return
+            if c.out_off < c.out_len:
+                self.flush(c)
+
     cdef bint pump(self, int64_t now_ns) noexcept nogil:
         cdef nsq_pub_t *pub
-        cdef uint64_t begun, upto
+        cdef uint64_t upto, before
         cdef bint busy = False
         cdef int i
         if self.interval_ns:
             self.pace(now_ns)
             return False
+        if self.singly:
+            self.pump_singly()
+            return False
         for i in range(self.publisher_count):
             pub = &self.pubs[i]
-            begun = self.block.units_begun(pub.sent_bytes)
-            upto = self.block.bytes_for(begun)
-            if begun - pub.acked + self.refill <= self.window:
-                upto = self.block.bytes_for(pub.acked + self.window)
+            if pub.begun - pub.acked + self.refill <= self.window:
+                upto = self.block.bytes_for(pub.first + pub.acked + self.window)
+            else:
+                upto = self.block.bytes_for(pub.first + pub.begun)
             if upto > pub.end_bytes:
                 upto = pub.end_bytes
+            before = pub.sent_bytes
             if self.push(&self.publishers[i], self.block, &pub.sent_bytes, upto) == SEND_MORE:
                 busy = True
+            if pub.sent_bytes != before:
+                pub.begun = self.block.units_begun(pub.sent_bytes) - pub.first
         return busy
 
     cdef void on_stop(self) noexcept nogil:
         """End each publisher after its current command."""
-        cdef nsq_pub_t *pub
         cdef int i
         for i in range(self.publisher_count):
-            pub = &self.pubs[i]
-            pub.end_bytes = self.block.bytes_for(self.block.units_begun(pub.sent_bytes))
+            self.end_at(&self.pubs[i], self.pubs[i].begun)
         self.ending = True
 
     cdef bint settled(self, int64_t now_ns) noexcept nogil:
-        cdef uint64_t units = 0
+        cdef uint64_t expected = 0
         cdef bint published = True
-        cdef nsq_pub_t *pub
         cdef int i
         if not self.ending:
             return False
         for i in range(self.publisher_count):
-            pub = &self.pubs[i]
-            units += self.block.units_begun(pub.end_bytes)
-            if pub.acked < self.block.units_begun(pub.end_bytes):
+            expected += self.pubs[i].wanted * self.batch * self.channels
+            if self.pubs[i].acked < self.pubs[i].wanted:
                 published = False
         if published and not self.published_ns:
             self.published_ns = now_ns
-        if self.reader_count and self.firsts < units * self.batch:
+        if self.reader_count and self.firsts < expected:
             return False
-        if self.firsts > units * self.batch:
+        if self.firsts > expected:
             self.fail(FAIL_SURPLUS, &self.readers[0], NULL, 0)
             return True
         if self.reader_count and not self.delivered_ns:
@@ -222,8 +270,12 @@ cdef class NsqFlow(Load):
         cdef uint64_t units = 0
         cdef int i
         for i in range(self.publisher_count):
-            units += self.block.units_begun(self.pubs[i].sent_bytes)
+            units += self.pubs[i].begun
         return units * self.batch
+
+    def published_each(self):
+        """Of each publisher: the unit with which it began, and its commands."""
+        return [(self.pubs[i].first, self.pubs[i].begun) for i in range(self.publisher_count)]
 
     def acknowledged(self):
         """Messages answered with OK."""
@@ -250,5 +302,9 @@ cdef class NsqFlow(Load):
         return repeats
 
     def latencies(self):
-        """Latencies from the due time to the delivery; empty without a fixed rate."""
+        """Latencies from the due time, or from the PUB, to the delivery."""
         return self.latency
+
+    def ack_latencies(self):
+        """Latencies from a command to its OK; empty unless each publisher has one under way."""
+        return self.ack_latency

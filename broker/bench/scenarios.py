@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from broker.bench.loadgen import Load, LoadError
 from broker.bench.nats import NatsFlow, NatsRequest
 from broker.bench.nsq import NsqFlow
 from broker.bench.stan import StanFlow
+from broker.bench.traffic import Period, Size, bounds
 
 if TYPE_CHECKING:
     from broker.bench.histogram import Histogram
@@ -35,7 +37,8 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The result of one run. Latencies are microseconds by percentile name."""
+    """The result of one run. Latencies are microseconds by percentile name: of requests to their
+    reply, of NATS Streaming messages to their PubAck, of NSQ messages to their delivery."""
 
     scenario: str
     msgs: int
@@ -45,9 +48,15 @@ class Result:
     published: Rate
     delivered: Rate | None
     latency_us: dict[str, float] | None = None
+    ack_latency_us: dict[str, float] | None = None  # from an NSQ command to its OK
     redelivered: int = 0
     refused: int = 0  # published and answered with an error
     generator_cpu_seconds: float = 0.0
+
+    @property
+    def generator_busy(self) -> float:
+        """The generator's share of one core; near 1 the result may be its limit."""
+        return self.generator_cpu_seconds / self.seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,45 +67,52 @@ class NatsFlowPlan:
     readers: tuple[str, int] | None = (
         None  # server of the subscribers; None: that of the publishers
     )
-    size: int = limits.NATS_SIZE_BYTES
+    size: Size = limits.NATS_SIZE_BYTES
     msgs: int = limits.MESSAGES
     seconds: float = 0.0
     pubs: int = 1
     subs: int = 0
     subject: str = "bench"
     subjects: int = 1
+    headers: int = 0  # of each message
     group: str = ""
+    to_one: bool = False  # each message goes to the one subscriber of its part of the subjects
     ahead_bytes: int = limits.AHEAD_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
 class NatsRequestPlan:
-    """One requester, one responder."""
+    """Requesters and one responder."""
 
     address: tuple[str, int]
-    responder: tuple[str, int] | None = None  # server of the responder; None: that of the requester
-    size: int = limits.NATS_SIZE_BYTES
+    responder: tuple[str, int] | None = None  # its server; None: that of the requesters
+    size: Size = limits.NATS_SIZE_BYTES
     msgs: int = limits.REQUESTS
     seconds: float = 0.0
-    in_flight: int = limits.REQUESTS_IN_FLIGHT
+    clients: int = 1
+    in_flight: int = limits.REQUESTS_IN_FLIGHT  # of each client
     subject: str = "bench"
+    subjects: int = 1
     spin: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class NsqFlowPlan:
-    """Publishers and the consumers of one channel, or publishers alone (subs = 0)."""
+    """Publishers and the consumers of each channel, or publishers alone (subs = 0)."""
 
     address: tuple[str, int]
-    size: int = limits.NSQ_SIZE_BYTES
+    size: Size = limits.NSQ_SIZE_BYTES
     msgs: int = limits.MESSAGES
     seconds: float = 0.0
     pubs: int = 1
-    subs: int = 1
+    subs: int = 1  # of each channel of each topic
+    topics: int = 1
+    channels: int = 1  # of each topic
     batch: int = 1
-    window: int = 0
-    rdy: int = limits.RDY
+    window: int = 0  # 0: the usual one
+    rdy: int = 0  # 0: the usual one
     rate: float = 0.0
+    round_trip: bool = False  # the next PUB waits for the FIN
     topic: str = field(default_factory=lambda: f"bench_{os.urandom(4).hex()}")
     channel: str = "bench"
 
@@ -106,7 +122,7 @@ class StanFlowPlan:
     """Publishers and the subscribers of one channel, or publishers alone (subs = 0)."""
 
     address: tuple[str, int]
-    size: int = limits.STAN_SIZE_BYTES
+    size: Size = limits.STAN_SIZE_BYTES
     msgs: int = limits.MESSAGES
     seconds: float = 0.0
     pubs: int = 1
@@ -141,11 +157,9 @@ def share(total: int, parts: int) -> list[int]:
     return [total // parts + (i < total % parts) for i in range(parts)]
 
 
-def _rate(msgs: int, size: int, nanoseconds: int) -> Rate:
+def _rate(msgs: int, nbytes: int, nanoseconds: int) -> Rate:
     seconds = max(nanoseconds, 1) / 1e9
-    return Rate(
-        msgs=msgs, bytes=msgs * size, seconds=seconds, msgs_per_second=round(msgs / seconds, 1)
-    )
+    return Rate(msgs=msgs, bytes=nbytes, seconds=seconds, msgs_per_second=round(msgs / seconds, 1))
 
 
 def _percentiles(latency: Histogram) -> dict[str, float]:
@@ -172,58 +186,94 @@ def _close(dialled: list[Dialled]) -> None:
         sock.close()
 
 
-def _recv_bytes(size: int) -> int:
+def _recv_bytes(size: Size) -> int:
     """Space for two whole messages with their lines, at least the default."""
-    return max(limits.RECV_BUFFER_BYTES, 2 * size + 65536)
+    return max(limits.RECV_BUFFER_BYTES, 2 * bounds(size)[1] + 65536)
 
 
-def _nats_block(plan: NatsFlowPlan) -> tuple[Block, bytes]:
-    """The publishers' units, and the subject that matches all of them."""
-    body = b"x" * plan.size
+def _subjects(plan: NatsFlowPlan) -> list[str]:
+    """The subjects; with `to_one` the token before the last says whose they are."""
+    if plan.to_one:
+        return [f"{plan.subject}.{i % plan.subs}.{i}" for i in range(plan.subjects)]
     if plan.subjects == 1:
-        names, match = [plan.subject], plan.subject
-    else:
-        names = [f"{plan.subject}.{i}" for i in range(plan.subjects)]
-        match = f"{plan.subject}.*"
-    units = [b"PUB %s %d\r\n%s\r\n" % (name.encode(), plan.size, body) for name in names]
-    return Block(units, limits.BLOCK_BYTES), match.encode()
+        return [plan.subject]
+    return [f"{plan.subject}.{i}" for i in range(plan.subjects)]
+
+
+def _subscription(plan: NatsFlowPlan, subscriber: int) -> bytes:
+    """SUB of one subscriber."""
+    subject = plan.subject
+    if plan.to_one:
+        subject = f"{subject}.{subscriber}.*"
+    elif plan.subjects > 1:
+        subject = f"{subject}.*"
+    return f"SUB {subject} {plan.group} 1".encode()
+
+
+def _header(headers: int, dice: random.Random) -> bytes:
+    """A header block with so many lines; values of random length."""
+    lines = b"".join(
+        b"Header-%d: %s\r\n" % (i, b"v" * dice.randint(*limits.HEADER_VALUE_BYTES))
+        for i in range(headers)
+    )
+    return b"NATS/1.0\r\n" + lines + b"\r\n"
+
+
+def _nats_units(plan: NatsFlowPlan, period: Period) -> list[bytes]:
+    """What publishers send: PUB, or HPUB with headers."""
+    names = [name.encode() for name in _subjects(plan)]
+    dice = random.Random(limits.SEED)  # noqa: S311
+    units = []
+    for name, (size,) in period.units():
+        body = b"x" * size
+        if plan.headers:
+            head = _header(plan.headers, dice)
+            whole = len(head) + size
+            units.append(b"HPUB %s %d %d\r\n%s%s\r\n" % (names[name], len(head), whole, head, body))
+        else:
+            units.append(b"PUB %s %d\r\n%s\r\n" % (names[name], size, body))
+    return units
 
 
 def run_nats_flow(
     plan: NatsFlowPlan, progress: Progress | None = None, ready: Callable[[], None] | None = None
 ) -> Result:
     """`twinwire bench nats pub` and `pubsub`. `ready` is called when all are connected."""
-    block, match = _nats_block(plan)
-    group = b" " + plan.group.encode() if plan.group else b""
-    ahead = max(1, plan.ahead_bytes // (len(match) + plan.size + 12))
+    if plan.to_one and plan.subjects < plan.subs:
+        raise LoadError("each subscriber needs a subject of its own")
+    period = Period(plan.subjects, plan.size)
+    units = _nats_units(plan, period)
+    # As delivered: MSG has as many bytes as PUB, and a sid.
+    ahead = max(1, plan.ahead_bytes * len(units) // sum(len(unit) + 2 for unit in units))
     readers: list[Dialled] = []
     publishers: list[Dialled] = []
     load = NatsFlow()
+    headers = plan.headers > 0
     try:
-        subscribe = [b"SUB " + match + group + b" 1"]
         there = plan.readers or plan.address
-        readers.extend(dial_nats(there, subscribe) for _ in range(plan.subs))
-        publishers.extend(dial_nats(plan.address) for _ in range(plan.pubs))
+        for k in range(plan.subs):
+            readers.append(dial_nats(there, [_subscription(plan, k)], headers=headers))
+        publishers.extend(dial_nats(plan.address, headers=headers) for _ in range(plan.pubs))
         if ready is not None:
             ready()
         duration_ns = int(plan.seconds * 1e9)
         load.open(readers, publishers, _recv_bytes(plan.size), duration_ns, False)
         load.begin(
-            block,
+            Block(units, limits.BLOCK_BYTES),
             [] if duration_ns else share(plan.msgs, plan.pubs),
             ahead,
             max(1, ahead // limits.AHEAD_RESUME_DIVISOR),
-            bool(plan.group),
+            bool(plan.group) or plan.to_one,
         )
         cpu = drive(load, lambda: (load.published(), load.received()[0]), progress)
     finally:
         _close(readers + publishers)
     published_ns, delivered_ns, _ = load.times_ns()
-    received = load.received()[0]
+    sent = sum(period.body_bytes(first, count) for first, count in load.published_each())
     return _result(
         "nats pubsub" if plan.subs else "nats pub",
-        _rate(load.published(), plan.size, published_ns),
-        _rate(received, plan.size, delivered_ns) if plan.subs else None,
+        _rate(load.published(), sent, published_ns),
+        _rate(*load.received(), delivered_ns) if plan.subs else None,
         generator_cpu_seconds=cpu,
     )
 
@@ -233,64 +283,103 @@ def run_nats_request(
     progress: Progress | None = None,
     ready: Callable[[], None] | None = None,
 ) -> Result:
-    """`twinwire bench nats request`. `ready` is called when both are connected."""
-    inbox = f"_INBOX.{os.urandom(8).hex()}"
+    """`twinwire bench nats request`. `ready` is called when all are connected."""
+    inboxes = [f"_INBOX.{os.urandom(8).hex()}" for _ in range(plan.clients)]
+    period = Period(plan.subjects, plan.size)
+    heads, rests = [], []
+    for name, (size,) in period.units():
+        subject = plan.subject if plan.subjects == 1 else f"{plan.subject}.{name}"
+        heads.append(b"PUB %s " % subject.encode())
+        rests.append(b" %d\r\n%s\r\n" % (size, b"x" * size))
     readers: list[Dialled] = []
     load = NatsRequest()
     try:
-        readers.append(dial_nats(plan.address, [f"SUB {inbox}.* 1".encode()]))
+        for inbox in inboxes:
+            readers.append(dial_nats(plan.address, [f"SUB {inbox}.* 1".encode()]))
         there = plan.responder or plan.address
-        readers.append(dial_nats(there, [f"SUB {plan.subject} 1".encode()]))
+        wildcard = "" if plan.subjects == 1 else ".*"
+        readers.append(dial_nats(there, [f"SUB {plan.subject}{wildcard} 1".encode()]))
         if ready is not None:
             ready()
         duration_ns = int(plan.seconds * 1e9)
         load.open(readers, [], _recv_bytes(plan.size), duration_ns, plan.spin)
-        wanted = 0 if duration_ns else plan.msgs
-        load.begin(plan.subject.encode(), inbox.encode(), plan.size, plan.in_flight, wanted)
+        load.begin(
+            heads,
+            [f"{inbox}.".encode() for inbox in inboxes],
+            rests,
+            plan.in_flight,
+            0 if duration_ns else plan.msgs,
+        )
         cpu = drive(load, lambda: (load.published(), load.received()[0]), progress)
     finally:
         _close(readers)
     published_ns, delivered_ns, _ = load.times_ns()
+    asked = load.published()
     return _result(
         "nats request",
-        _rate(load.published(), plan.size, published_ns),
-        _rate(load.received()[0], plan.size, delivered_ns),
+        _rate(asked, period.body_bytes(0, asked), published_ns),
+        _rate(*load.received(), delivered_ns),
         latency_us=_percentiles(load.latencies()),
         generator_cpu_seconds=cpu,
     )
 
 
-def _nsq_block(plan: NsqFlowPlan) -> Block:
-    body = b"x" * plan.size
-    head = plan.size.to_bytes(4, "big")
-    if plan.batch == 1:
-        unit = b"PUB %s\n%s%s" % (plan.topic.encode(), head, body)
-    else:
-        payload = plan.batch.to_bytes(4, "big") + (head + body) * plan.batch
-        size = len(payload).to_bytes(4, "big")
-        unit = b"MPUB %s\n%s%s" % (plan.topic.encode(), size, payload)
-    # A fixed rate writes into copies of a single unit.
-    return Block([unit], len(unit) if plan.rate else limits.BLOCK_BYTES)
+def _topics(plan: NsqFlowPlan) -> list[str]:
+    return [plan.topic] if plan.topics == 1 else [f"{plan.topic}_{i}" for i in range(plan.topics)]
+
+
+def _channels(plan: NsqFlowPlan) -> list[str]:
+    if plan.channels == 1:
+        return [plan.channel]
+    return [f"{plan.channel}_{i}" for i in range(plan.channels)]
+
+
+def _nsq_units(plan: NsqFlowPlan, period: Period) -> list[bytes]:
+    """PUB, or MPUB of a batch, each to one topic."""
+    topics = [topic.encode() for topic in _topics(plan)]
+    units = []
+    for name, sizes in period.units():
+        bodies = b"".join(size.to_bytes(4, "big") + b"x" * size for size in sizes)
+        if plan.batch == 1:
+            units.append(b"PUB %s\n%s" % (topics[name], bodies))
+        else:
+            payload = plan.batch.to_bytes(4, "big") + bodies
+            size = len(payload).to_bytes(4, "big")
+            units.append(b"MPUB %s\n%s%s" % (topics[name], size, payload))
+    return units
 
 
 def run_nsq_flow(plan: NsqFlowPlan, progress: Progress | None = None) -> Result:
     """`twinwire bench nsq pub` and `pubfin`. `msgs` is rounded up to whole MPUBs."""
     window = plan.window or (limits.PUB_WINDOW if plan.batch == 1 else limits.MPUB_WINDOW)
+    rdy = plan.rdy or (limits.ROUND_TRIP_RDY if plan.round_trip else limits.RDY)
+    if plan.round_trip:
+        window = 1
+    period = Period(plan.topics, plan.size, plan.batch)
+    has_stamp = plan.subs > 0 and plan.batch == 1 and bounds(plan.size)[0] >= limits.STAMP_BYTES
+    stamped = has_stamp and (window == 1 or plan.rate > 0)
     readers: list[Dialled] = []
     publishers: list[Dialled] = []
     load = NsqFlow()
     duration_ns = int(plan.seconds * 1e9)
     commands = [] if duration_ns else share(-(-plan.msgs // plan.batch), plan.pubs)
     try:
-        place = (plan.topic, plan.channel)
-        readers.extend(dial_nsq(plan.address, place, plan.rdy) for _ in range(plan.subs))
+        for topic in _topics(plan):
+            for channel in _channels(plan) * plan.subs:
+                readers.append(dial_nsq(plan.address, (topic, channel), rdy))
         publishers.extend(dial_nsq(plan.address) for _ in range(plan.pubs))
         load.open(
             readers, publishers, _recv_bytes(plan.size), 0 if plan.rate else duration_ns, False
         )
-        refill = max(1, window // limits.WINDOW_REFILL_DIVISOR)
         load.begin(
-            _nsq_block(plan), [] if plan.rate else commands, window, refill, plan.batch, plan.size
+            Block(_nsq_units(plan, period), limits.BLOCK_BYTES),
+            [] if plan.rate else commands,
+            window,
+            max(1, window // limits.WINDOW_REFILL_DIVISOR),
+            plan.batch,
+            plan.channels,
+            stamped,
+            plan.round_trip,
         )
         if plan.rate:
             paced = max(1, int(plan.seconds * plan.rate)) if plan.seconds else plan.msgs
@@ -299,11 +388,13 @@ def run_nsq_flow(plan: NsqFlowPlan, progress: Progress | None = None) -> Result:
     finally:
         _close(readers + publishers)
     published_ns, _, finished_ns = load.times_ns()
+    sent = sum(period.body_bytes(first, count) for first, count in load.published_each())
     return _result(
         "nsq pubfin" if plan.subs else "nsq pub",
-        _rate(load.published(), plan.size, published_ns),
-        _rate(load.received()[0], plan.size, finished_ns) if plan.subs else None,
-        latency_us=_percentiles(load.latencies()) if plan.rate and plan.subs else None,
+        _rate(load.published(), sent, published_ns),
+        _rate(*load.received(), finished_ns) if plan.subs else None,
+        latency_us=_percentiles(load.latencies()) if stamped else None,
+        ack_latency_us=_percentiles(load.ack_latencies()) if window == 1 else None,
         redelivered=load.redelivered(),
         generator_cpu_seconds=cpu,
     )
@@ -315,12 +406,14 @@ def run_stan_flow(plan: StanFlowPlan, progress: Progress | None = None) -> Resul
     peers: list[StanPeer] = []
     load = StanFlow()
     politely = False
+    # Each publisher has messages of its own, so each has fewer if there are many.
+    period = Period(1, plan.size, bodies=1, copies=plan.pubs)
     duration_ns = int(plan.seconds * 1e9)
     try:
         peers.extend(StanPeer(where) for _ in range(plan.subs + plan.pubs))
         readers, publishers = peers[: plan.subs], peers[plan.subs :]
         subscribed = [peer.subscribe(plan.max_in_flight) for peer in readers]
-        units = [peer.unit(b"x" * plan.size) for peer in publishers]
+        units = [[peer.unit(b"x" * size) for _, (size,) in period.units()] for peer in publishers]
         load.open(
             [peer.dialled() for peer in readers],
             [peer.dialled() for peer in publishers],
@@ -347,10 +440,12 @@ def run_stan_flow(plan: StanFlowPlan, progress: Progress | None = None) -> Resul
     if refused == load.published():
         raise LoadError(f"the server refused every message: {reason}")
     published_ns, _, finished_ns = load.times_ns()
+    acked = load.acknowledged()
+    sent = sum(period.body_bytes(0, count) for count in load.published_each())
     return _result(
         "stan pubsub" if plan.subs else "stan pub",
-        _rate(load.acknowledged(), plan.size, published_ns),
-        _rate(load.received()[0], plan.size, finished_ns) if plan.subs else None,
+        _rate(acked, round(sent * acked / (acked + refused)), published_ns),
+        _rate(*load.received(), finished_ns) if plan.subs else None,
         latency_us=_percentiles(load.latencies()),
         redelivered=load.redelivered(),
         refused=refused,

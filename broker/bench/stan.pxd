@@ -2,7 +2,7 @@
 """NATS Streaming loads: publishers with a window of PubAcks, subscribers that ack each message."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from broker.bench.frames cimport op_t
+from broker.bench.frames cimport Texts, op_t, text_t
 from broker.bench.histogram cimport Histogram
 from broker.bench.loadgen cimport Load, conn_t
 
@@ -10,9 +10,8 @@ cdef enum:
     GUID_HEX = 16         # digits at the end of a guid
 
 ctypedef struct stan_pub_t:
-    const char *unit      # PUB line, PubMsg, CR LF; in `parts`
-    size_t unit_len
-    size_t digits_at      # position of the guid's digits in it
+    const text_t *units   # PUB line, PubMsg, CR LF of each message in turn; in `parts`
+    const size_t *digits_at  # position of the guid's digits in each; in `digit_places`
     uint64_t left         # messages still to be sent
     uint64_t sent
     uint64_t acked        # PubAcks without an error
@@ -44,6 +43,8 @@ cdef class StanFlow(Load):
     cdef uint64_t *awaited_slots
     cdef int64_t *sent_slots
     cdef list parts              # owns the bytes that are sent
+    cdef uint64_t turn           # messages until a publisher's first one comes again
+    cdef size_t *digit_places    # of all units of all publishers; owned
     cdef Histogram latency
     cdef uint32_t window
     cdef uint32_t refill         # free slots at which a publisher continues
@@ -51,7 +52,7 @@ cdef class StanFlow(Load):
     cdef bint ending             # `left` is final
     cdef uint32_t refusal_len
     cdef char refusal[256]       # text of the first error
-    cdef void set_up(self, stan_pub_t *pub, size_t first_slot, tuple unit, uint64_t count)
+    cdef void set_up(self, stan_pub_t *pub, size_t first_slot, uint64_t count) noexcept
     cdef uint64_t sent(self) noexcept nogil
     cdef uint64_t slowest(self) noexcept nogil
     cdef bint publish(self, conn_t *c, stan_pub_t *pub) noexcept nogil

@@ -7,9 +7,10 @@ Each connection is a separate client with three subscriptions:
     2   heartbeats: each is answered with an empty message
     3   the answer to the request that ends a subscription
 
-A publisher sends copies of one prebuilt message, which differ in the last digits of their guid:
-number = turn * window + slot. It may wait for `window` PubAcks. A subscriber acks each message;
-the request that ends its subscription is answered when the server has processed all of them.
+A publisher sends copies of prebuilt messages in turn, with the last digits of their guid replaced:
+number = messages before * window + slot. It may wait for `window` PubAcks. A subscriber acks each
+message; the request that ends its subscription is answered when the server has processed all of
+them.
 """
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -17,7 +18,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from broker.bench.frames cimport (
-    OP_BAD, OP_ERR, OP_MORE, OP_MSG, OP_PING, nats_next, nats_reply, op_t,
+    OP_BAD, OP_ERR, OP_MORE, OP_MSG, OP_PING, Texts, nats_next, nats_reply, op_t, text_t,
 )
 from broker.bench.histogram cimport Histogram
 from broker.bench.loadgen cimport (
@@ -79,40 +80,50 @@ cdef class StanFlow(Load):
         free(self.free_slots)
         free(self.awaited_slots)
         free(self.sent_slots)
+        free(self.digit_places)
 
     def begin(self, list units not None, list readers not None, list counts not None,
               uint32_t window, uint32_t refill, uint64_t ahead):
-        """`units`: (PUB with its PubMsg, position of the digits) of each publisher; `readers`: (PUB
-        line of an Ack, Ack without its sequence, last request) of each subscriber; `counts`:
-        messages per publisher, empty for a timed run."""
+        """`units`: the messages of each publisher in turn, as many for each: (PUB with its PubMsg,
+        position of the digits); `readers`: (PUB line of an Ack, Ack without its sequence, last
+        request) of each subscriber; `counts`: messages per publisher, empty for a timed run."""
         cdef size_t slots = <size_t>window * self.publisher_count
+        cdef Texts texts
         cdef int i
+        cdef uint64_t k
         self.window = window
         self.refill = refill
         self.ahead = ahead
         self.latency = Histogram()
-        self.parts = [units, readers]
+        self.parts = [readers]
+        self.turn = <uint64_t>len(units[0])
         self.pubs = <stan_pub_t *>calloc(self.publisher_count + 1, sizeof(stan_pub_t))
         self.subs = <stan_sub_t *>calloc(self.reader_count + 1, sizeof(stan_sub_t))
         self.free_slots = <uint32_t *>calloc(slots + 1, sizeof(uint32_t))
         self.awaited_slots = <uint64_t *>calloc(slots + 1, sizeof(uint64_t))
         self.sent_slots = <int64_t *>calloc(slots + 1, sizeof(int64_t))
+        self.digit_places = <size_t *>calloc(self.turn * self.publisher_count, sizeof(size_t))
         if (self.pubs == NULL or self.subs == NULL or self.free_slots == NULL
-                or self.awaited_slots == NULL or self.sent_slots == NULL):
+                or self.awaited_slots == NULL or self.sent_slots == NULL
+                or self.digit_places == NULL):
             raise MemoryError
         self.ending = bool(counts)
         for i in range(self.publisher_count):
-            self.set_up(&self.pubs[i], <size_t>i * window, units[i],
+            texts = Texts([unit for unit, _ in units[i]])
+            self.parts.append(texts)
+            self.pubs[i].units = texts.each
+            self.pubs[i].digits_at = self.digit_places + i * self.turn
+            for k in range(self.turn):
+                self.digit_places[i * self.turn + k] = units[i][k][1]
+            self.set_up(&self.pubs[i], <size_t>i * window,
                         counts[i] if counts else <uint64_t>1 << ENDLESS_BITS)
         for i in range(self.reader_count):
             place(readers[i][0], &self.subs[i].ack, &self.subs[i].ack_len)
             place(readers[i][1], &self.subs[i].subject, &self.subs[i].subject_len)
             place(readers[i][2], &self.subs[i].bye, &self.subs[i].bye_len)
 
-    cdef void set_up(self, stan_pub_t *pub, size_t first_slot, tuple unit, uint64_t count):
+    cdef void set_up(self, stan_pub_t *pub, size_t first_slot, uint64_t count) noexcept:
         cdef uint32_t slot
-        place(unit[0], &pub.unit, &pub.unit_len)
-        pub.digits_at = unit[1]
         pub.left = count
         pub.free = self.free_slots + first_slot
         pub.awaited = self.awaited_slots + first_slot
@@ -271,7 +282,8 @@ cdef class StanFlow(Load):
 
     cdef bint publish(self, conn_t *c, stan_pub_t *pub) noexcept nogil:
         """Queue one message in a free slot."""
-        cdef char *to = self.room(c, pub.unit_len)
+        cdef const text_t *unit = &pub.units[pub.sent % self.turn]
+        cdef char *to = self.room(c, unit.len)
         cdef uint32_t slot
         cdef uint64_t number
         cdef char *digit
@@ -281,15 +293,15 @@ cdef class StanFlow(Load):
         pub.free_count -= 1
         slot = pub.free[pub.free_count]
         number = pub.sent * self.window + slot
-        memcpy(to, pub.unit, pub.unit_len)
+        memcpy(to, unit.ptr, unit.len)
         pub.awaited[slot] = number + 1
         pub.sent_ns[slot] = monotonic_ns()
-        digit = to + pub.digits_at + GUID_HEX
+        digit = to + pub.digits_at[pub.sent % self.turn] + GUID_HEX
         for _ in range(GUID_HEX):
             digit -= 1
             digit[0] = HEX[number & 15]
             number >>= 4
-        c.out_len += pub.unit_len
+        c.out_len += unit.len
         pub.sent += 1
         pub.left -= 1
         return True
@@ -379,6 +391,10 @@ cdef class StanFlow(Load):
         for i in range(self.publisher_count):
             total += self.pubs[i].refused
         return total, self.refusal[:self.refusal_len].decode("utf-8", "replace")
+
+    def published_each(self):
+        """The messages sent by each publisher."""
+        return [self.pubs[i].sent for i in range(self.publisher_count)]
 
     def received(self):
         """First deliveries of all subscribers together, and their body bytes."""

@@ -41,6 +41,26 @@ class Address(click.ParamType[tuple[str, int]]):
         return host.strip("[]"), int(port)
 
 
+class SizeRange(click.ParamType["int | tuple[int, int]"]):
+    """A parameter N or MIN-MAX."""
+
+    name = "N|MIN-MAX"
+
+    def convert(
+        self,
+        value: str | int,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> int | tuple[int, int]:
+        words = str(value).split("-")
+        if len(words) > 2 or not all(word.isdecimal() for word in words):
+            self.fail(f"invalid size {value!r}: expected N or MIN-MAX", param, ctx)
+        low, high = int(words[0]), int(words[-1])
+        if not low <= high <= limits.SIZE_BYTES_MAX:
+            self.fail(f"sizes go from MIN to MAX, at most {limits.SIZE_BYTES_MAX}", param, ctx)
+        return (low, high) if low < high else low
+
+
 def _options(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
     def decorate(command: Command) -> Command:
         for option in reversed(options):
@@ -61,10 +81,10 @@ def _common(port: int, size: int, msgs: int) -> Callable[[Command], Command]:
         ),
         click.option(
             "--size",
-            type=click.IntRange(0, limits.SIZE_BYTES_MAX),
+            type=SizeRange(),
             default=size,
             show_default=True,
-            help="Size of a message body, in bytes.",
+            help="Size of a message body, in bytes; a range is used uniformly.",
         ),
         click.option(
             "--msgs",
@@ -85,7 +105,15 @@ def _common(port: int, size: int, msgs: int) -> Callable[[Command], Command]:
 
 _pubs = _count("--pubs", 1, "Publisher connections.")
 _subject = click.option("--subject", default="bench", show_default=True)
-_subjects = _count("--subjects", 1, "Publish to SUBJECT.0 ... SUBJECT.N-1 in turn.")
+_subjects = _count(
+    "--subjects", 1, "Publish to SUBJECT.0 ... SUBJECT.N-1, in an order that looks random."
+)
+_headers = click.option(
+    "--headers",
+    type=click.IntRange(0, limits.HEADERS_MAX),
+    default=0,
+    help="Header lines of each message; their bytes count as part of the message.",
+)
 _batch = _count("--batch", 1, "Messages per MPUB; 1 publishes with PUB.")
 _window = click.option(
     "--window",
@@ -93,6 +121,7 @@ _window = click.option(
     help=f"Commands per publisher that wait for an answer. [default: {limits.PUB_WINDOW} PUBs or"
     f" {limits.MPUB_WINDOW} MPUBs]",
 )
+_topics = _count("--topics", 1, "Publish to TOPIC_0 ... TOPIC_N-1, in an order that looks random.")
 _topic = click.option(
     "--topic", help="Name to use; it is not deleted. [default: a new name for each run]"
 )
@@ -126,9 +155,13 @@ def _text(result: Result) -> str:
         lines.append(f"  refused {result.refused:,} msgs")
     if result.redelivered:
         lines.append(f"  redelivered {result.redelivered:,} msgs")
-    if result.latency_us is not None:
-        values = "  ".join(f"{name} {value:,.1f}" for name, value in result.latency_us.items())
-        lines.append(f"  latency us   {values}")
+    latencies = (("latency us", result.latency_us), ("until OK us", result.ack_latency_us))
+    for title, latency in latencies:
+        if latency is not None:
+            values = "  ".join(f"{name} {value:,.1f}" for name, value in latency.items())
+            lines.append(f"  {title:<11}  {values}")
+    limit = ": it may be what limits the result" if result.generator_busy > limits.BUSY_MAX else ""
+    lines.append(f"  generator busy {result.generator_busy:.0%} of a core{limit}")
     return "\n".join(lines)
 
 
@@ -149,7 +182,11 @@ def _run(run: Callable[[P, Progress | None], Result], plan: P, as_json: bool) ->
         if meter is not None:
             meter.end()
     if as_json:
-        found = {"server": "{}:{}".format(*plan.address), **asdict(result)}
+        found = {
+            "server": "{}:{}".format(*plan.address),
+            **asdict(result),
+            "generator_busy": round(result.generator_busy, 3),
+        }
         click.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
     else:
         click.echo(_text(result))
@@ -177,7 +214,7 @@ def stan() -> None:
 
 @nats.command("pub")
 @_common(limits.NATS_PORT, limits.NATS_SIZE_BYTES, limits.MESSAGES)
-@_options(_pubs, _subject, _subjects)
+@_options(_pubs, _subject, _subjects, _headers)
 def nats_pub(as_json: bool, **plan: Any) -> None:
     """Publish only; the run ends when the server answers a PING after the last message."""
     from broker.bench.scenarios import NatsFlowPlan, run_nats_flow
@@ -187,9 +224,14 @@ def nats_pub(as_json: bool, **plan: Any) -> None:
 
 @nats.command("pubsub")
 @_common(limits.NATS_PORT, limits.NATS_SIZE_BYTES, limits.MESSAGES)
-@_options(_pubs, _subject, _subjects)
+@_options(_pubs, _subject, _subjects, _headers)
 @_count("--subs", 1, "Subscriber connections; each receives every message.")
 @click.option("--queue", "group", help="Let subscribers share the messages in this group.")
+@click.option(
+    "--to-one",
+    is_flag=True,
+    help="Send each message to one subscriber: each subscribes to a part of the subjects.",
+)
 @click.option(
     "--ahead",
     "ahead_bytes",
@@ -202,18 +244,21 @@ def nats_pubsub(as_json: bool, **plan: Any) -> None:
     """Publish and receive; the run ends when each subscriber has every message."""
     from broker.bench.scenarios import NatsFlowPlan, run_nats_flow
 
+    if plan["to_one"] and (plan["group"] or plan["subjects"] < plan["subs"]):
+        raise click.UsageError("--to-one needs a subject for each subscriber, and no --queue")
     _run(run_nats_flow, NatsFlowPlan(**_given(plan)), as_json)
 
 
 @nats.command("request")
 @_common(limits.NATS_PORT, limits.NATS_SIZE_BYTES, limits.REQUESTS)
-@_subject
-@_count("--in-flight", limits.REQUESTS_IN_FLIGHT, "Requests waiting for a reply at the same time.")
+@_options(_subject, _subjects)
+@_count("--clients", 1, "Connections that send requests.")
+@_count("--in-flight", limits.REQUESTS_IN_FLIGHT, "Requests of a client that wait for a reply.")
 @click.option(
     "--spin", is_flag=True, help="Poll without sleeping: steadier results, but it occupies a core."
 )
 def nats_request(as_json: bool, **plan: Any) -> None:
-    """Send requests to a responder and report latency percentiles."""
+    """Send requests to a responder and report the latency percentiles of all clients together."""
     from broker.bench.scenarios import NatsRequestPlan, run_nats_request
 
     _run(run_nats_request, NatsRequestPlan(**_given(plan)), as_json)
@@ -221,9 +266,9 @@ def nats_request(as_json: bool, **plan: Any) -> None:
 
 @nsq.command("pub")
 @_common(limits.NSQ_PORT, limits.NSQ_SIZE_BYTES, limits.MESSAGES)
-@_options(_pubs, _batch, _window, _topic)
+@_options(_pubs, _batch, _window, _topic, _topics)
 def nsq_pub(as_json: bool, **plan: Any) -> None:
-    """Publish only; the run ends with the last OK."""
+    """Publish only; the run ends with the last OK. With --window 1, latencies until OK."""
     from broker.bench.scenarios import NsqFlowPlan, run_nsq_flow
 
     _run(run_nsq_flow, NsqFlowPlan(subs=0, **_given(plan)), as_json)
@@ -231,23 +276,41 @@ def nsq_pub(as_json: bool, **plan: Any) -> None:
 
 @nsq.command("pubfin")
 @_common(limits.NSQ_PORT, limits.NSQ_SIZE_BYTES, limits.MESSAGES)
-@_options(_pubs, _batch, _window, _topic)
-@_count("--subs", 1, "Consumer connections on one channel.")
-@_count("--rdy", limits.RDY, "RDY of each consumer.")
+@_options(_pubs, _batch, _window, _topic, _topics)
 @click.option("--channel", default="bench", show_default=True)
+@_count("--channels", 1, "Channels of each topic: CHANNEL_0 ... CHANNEL_M-1.")
+@_count("--subs", 1, "Consumer connections on each channel.")
+@click.option(
+    "--rdy",
+    type=click.IntRange(1),
+    help=f"RDY of each consumer. [default: {limits.RDY}, or 1 with --round-trip]",
+)
 @click.option(
     "--rate",
     type=click.FloatRange(0, 1e9, min_open=True),
     help="Publish this many messages per second and report the time to delivery.",
 )
+@click.option(
+    "--round-trip",
+    is_flag=True,
+    help="One message under way: the next PUB waits for the FIN of the last one.",
+)
 def nsq_pubfin(as_json: bool, **plan: Any) -> None:
-    """Publish, receive and FIN; the run ends when the server has processed the last FIN."""
-    from broker.bench.scenarios import NsqFlowPlan, run_nsq_flow
+    """Publish, receive and FIN; the run ends when the server has processed the last FIN.
 
-    if plan["rate"] is not None and plan["batch"] != 1:
-        raise click.UsageError("--rate needs single messages: omit --batch")
-    if plan["rate"] is not None and plan["size"] < limits.STAMP_BYTES:
-        raise click.UsageError(f"--rate needs bodies of {limits.STAMP_BYTES} bytes or more")
+    With --window 1 or --round-trip, latencies until OK and until delivery."""
+    from broker.bench.scenarios import NsqFlowPlan, run_nsq_flow
+    from broker.bench.traffic import bounds
+
+    timed = "--rate" if plan["rate"] is not None else "--round-trip" if plan["round_trip"] else ""
+    if plan["rate"] is not None and plan["round_trip"]:
+        raise click.UsageError("--rate excludes --round-trip")
+    if plan["round_trip"] and (plan["pubs"] != 1 or plan["window"] not in (None, 1)):
+        raise click.UsageError("--round-trip takes one publisher and a window of one")
+    if timed and plan["batch"] != 1:
+        raise click.UsageError(f"{timed} needs single messages: omit --batch")
+    if timed and bounds(plan["size"])[0] < limits.STAMP_BYTES:
+        raise click.UsageError(f"{timed} needs bodies of {limits.STAMP_BYTES} bytes or more")
     _run(run_nsq_flow, NsqFlowPlan(**_given(plan)), as_json)
 
 

@@ -17,13 +17,14 @@ Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 class ToyNats:
-    """Enough of NATS for one subject; pings now and then and cuts what it sends."""
+    """Enough of NATS for a load; pings now and then and cuts what it sends."""
 
     def __init__(self, breakage: str = "") -> None:
         self.breakage = breakage
         self.subs: list[tuple[bytes, bytes, asyncio.StreamWriter]] = []
         self.pongs = 0
         self.count = 0
+        self.lines: dict[asyncio.StreamWriter, list[bytes]] = {}  # control lines of messages
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b'INFO {"server_id":"toy"} \r\n')
@@ -35,15 +36,19 @@ class ToyNats:
                 self.pongs += 1
             elif verb == b"SUB":
                 self.subs.append((words[0], words[-1], writer))
-            elif verb == b"PUB":
+            elif verb in {b"PUB", b"HPUB"}:
+                self.lines.setdefault(writer, []).append(line)
                 body = await reader.readexactly(int(words[-1]) + 2)
                 assert body.endswith(b"\r\n"), "something stood inside a message"
-                await self.publish(words, body, writer)
+                if verb == b"HPUB":
+                    assert body[: int(words[-2])].startswith(b"NATS/1.0\r\n")
+                    assert body[: int(words[-2])].endswith(b"\r\n\r\n")
+                await self.publish(verb, words, body, writer)
             else:
                 assert verb == b"CONNECT", line
 
     async def publish(
-        self, words: list[bytes], body: bytes, publisher: asyncio.StreamWriter
+        self, verb: bytes, words: list[bytes], body: bytes, publisher: asyncio.StreamWriter
     ) -> None:
         self.count += 1
         if self.breakage == "error":
@@ -56,8 +61,8 @@ class ToyNats:
             return
         copies = 2 if self.breakage == "twice" else 1
         for subject, sid, writer in self.subs:
-            if subject.split(b".*")[0] in words[0]:
-                line = b" ".join([b"MSG", words[0], sid, *words[1:]])
+            if fits(subject, words[0]):
+                line = b" ".join([verb.replace(b"PUB", b"MSG"), words[0], sid, *words[1:]])
                 ping = b"" if self.count % 50 else b"PING\r\n"
                 await send_in_pieces(writer, (line + b"\r\n" + body) * copies + ping)
         if self.count % 50 == 0:
@@ -65,17 +70,30 @@ class ToyNats:
             await publisher.drain()
 
 
+def fits(pattern: bytes, subject: bytes) -> bool:
+    """Whether a subscription without or with a last wildcard matches."""
+    if not pattern.endswith(b".*"):
+        return pattern == subject
+    return subject.rpartition(b".")[0] == pattern[:-2]
+
+
+Key = tuple[bytes, bytes]  # topic, channel
+
+
 class ToyNsq:
-    """Enough of nsqd for one channel. Delivers after RDY or FIN."""
+    """Enough of nsqd for a load. Delivers after RDY or FIN."""
 
     def __init__(self, breakage: str = "") -> None:
         self.breakage = breakage
-        self.waiting: list[bytes] = []
+        self.waiting: dict[Key, list[bytes]] = {}
+        self.places: dict[asyncio.StreamWriter, Key] = {}
+        self.commands: dict[asyncio.StreamWriter, list[tuple[bytes, int]]] = {}
         self.in_flight: dict[bytes, asyncio.StreamWriter] = {}
         self.rdy: dict[asyncio.StreamWriter, int] = {}
         self.ids = itertools.count()
         self.nops = 0
         self.fins = 0
+        self.waiting_max = 0  # messages between PUB and delivery
         self.outstanding_max = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -84,8 +102,10 @@ class ToyNsq:
             verb, *words = line.split()
             if verb in {b"IDENTIFY", b"PUB", b"MPUB"}:
                 body = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
-                await self.with_body(verb, body, writer)
+                await self.with_body(verb, words, body, writer)
             elif verb == b"SUB":
+                self.places[writer] = words[0], words[1]
+                self.waiting.setdefault(self.places[writer], [])
                 writer.write(nsq_frame(0, b"_heartbeat_") + nsq_frame(0, b"OK"))
             elif verb == b"RDY":
                 self.rdy[writer] = int(words[0])
@@ -99,33 +119,40 @@ class ToyNsq:
                 self.nops += 1
             await self.deliver()
 
-    async def with_body(self, verb: bytes, body: bytes, writer: asyncio.StreamWriter) -> None:
-        if verb == b"PUB":
-            self.waiting.append(body)
-        elif verb == b"MPUB":
-            at = 4
-            while at < len(body):
-                size = int.from_bytes(body[at : at + 4], "big")
-                self.waiting.append(body[at + 4 : at + 4 + size])
-                at += 4 + size
+    async def with_body(
+        self, verb: bytes, words: list[bytes], body: bytes, writer: asyncio.StreamWriter
+    ) -> None:
+        bodies = [body] if verb == b"PUB" else []
+        at = 4
+        while verb == b"MPUB" and at < len(body):
+            size = int.from_bytes(body[at : at + 4], "big")
+            bodies.append(body[at + 4 : at + 4 + size])
+            at += 4 + size
+        for (topic, _channel), waiting in self.waiting.items():
+            if words and topic == words[0]:
+                waiting.extend(bodies)
+        if words:
+            self.commands.setdefault(writer, []).append((words[0], len(body)))
+        self.waiting_max = max(self.waiting_max, sum(map(len, self.waiting.values())))
         if self.breakage == "error" and verb != b"IDENTIFY":
             writer.write(nsq_frame(1, b"E_BAD_TOPIC no such luck"))
         else:
             writer.write(nsq_frame(0, b"OK"))
-        if len(self.waiting) % 30 == 0:
+        if len(self.commands.get(writer, ())) % 30 == 0:
             writer.write(nsq_frame(0, b"_heartbeat_"))
 
     async def deliver(self) -> None:
         for writer, rdy in self.rdy.items():
             held = sum(owner is writer for owner in self.in_flight.values())
-            while self.waiting and held < rdy:
+            waiting = self.waiting[self.places[writer]]
+            while waiting and held < rdy:
                 held += 1
                 number = next(self.ids)
                 message_id = b"%016x" % number
                 attempts = 1
                 if self.breakage == "repeat" and number % 10 == 0:
                     attempts = 2
-                body = self.waiting[0] if attempts > 1 else self.waiting.pop(0)
+                body = waiting[0] if attempts > 1 else waiting.pop(0)
                 self.in_flight[message_id] = writer
                 self.outstanding_max = max(self.outstanding_max, held)
                 head = bytes(8) + attempts.to_bytes(2, "big") + message_id

@@ -25,6 +25,19 @@ def test_counts_nats_messages_however_they_are_cut() -> None:
         assert count_nats([MESSAGES[:at], MESSAGES[at:]])[:4] == whole[:4]
 
 
+def test_counts_lines_that_all_differ_however_they_are_cut() -> None:
+    dice = random.Random(1)
+    sizes = [dice.randrange(1200) for _ in range(60)]
+    names = [b"s" * dice.randint(1, 40) for _ in sizes]
+    data = b"".join(
+        b"MSG %s 1 %d\r\n%s\r\n" % (name, size, b"\n" * size)
+        for name, size in zip(names, sizes, strict=True)
+    )
+    assert count_nats([data])[:2] == (60, sum(sizes))
+    for at in range(0, len(data), 3):
+        assert count_nats([data[:at], data[at:]])[:2] == (60, sum(sizes))
+
+
 def test_a_message_counts_when_its_last_byte_is_here() -> None:
     assert count_nats([MESSAGES[:15]])[0] == 0
     assert count_nats([MESSAGES[:15], MESSAGES[15:16]])[0] == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -53,6 +54,50 @@ def test_nats_queue_group_shares(originals: dict[str, Address], uniq: str) -> No
     assert run_nats_flow(plan).msgs == 3000
 
 
+@pytest.mark.parametrize("to_one", [False, True])
+@pytest.mark.parametrize("headers", [0, 3])
+def test_nats_varied_messages_arrive_whole(
+    nats: Address, uniq: str, to_one: bool, headers: int
+) -> None:
+    plan = NatsFlowPlan(
+        address=nats,
+        msgs=700,
+        pubs=3,
+        subs=2,
+        subjects=50,
+        size=(8, 90),
+        headers=headers,
+        to_one=to_one,
+        subject=uniq,
+    )
+    result = run_nats_flow(plan)
+    copies = 1 if to_one else 2
+    assert result.msgs == 700 * copies
+    assert result.published.bytes > 700 * 8
+    if headers == 0:
+        assert result.published.bytes < 700 * 90
+        assert result.bytes == result.published.bytes * copies
+    else:
+        assert result.bytes > result.published.bytes * copies
+
+
+def test_nats_neighbouring_lines_differ(toys: SimpleNamespace) -> None:
+    for plan in ({"subjects": 3}, {"size": (1, 2)}, {"size": (1, 9), "headers": 1}):
+        toy = toys.Nats()
+        with toys.Server(toy.serve) as address:
+            run_nats_flow(NatsFlowPlan(address=address, msgs=900, pubs=2, **plan))
+        one, other = toy.lines.values()
+        for lines in (one, other):
+            assert all(line != after for line, after in itertools.pairwise(lines))
+        assert one != other or plan == {"size": (1, 2)}  # each begins at a place of its own
+
+
+def test_nats_to_one_needs_a_subject_for_each() -> None:
+    plan = NatsFlowPlan(address=("127.0.0.1", 1), subs=3, subjects=2, to_one=True)
+    with pytest.raises(LoadError, match="a subject of its own"):
+        run_nats_flow(plan)
+
+
 def test_nats_timed_run_ends_with_whole_messages(nats: Address, uniq: str) -> None:
     seen: list[tuple[int, int]] = []
     plan = NatsFlowPlan(address=nats, seconds=0.3, subs=1, size=5000, subject=uniq)
@@ -82,6 +127,29 @@ def test_nats_request_reply(nats: Address, uniq: str, in_flight: int, spin: bool
     assert 0 < result.latency_us["p50"] <= result.latency_us["p99"] <= result.latency_us["max"]
 
 
+@pytest.mark.parametrize("in_flight", [1, 3])
+def test_nats_many_clients_request(nats: Address, uniq: str, in_flight: int) -> None:
+    plan = NatsRequestPlan(
+        address=nats,
+        msgs=500,
+        clients=20,
+        in_flight=in_flight,
+        subjects=7,
+        size=(1, 40),
+        subject=uniq,
+    )
+    result = run_nats_request(plan)
+    assert result.msgs == result.published.msgs == 500
+    assert 500 < result.bytes < 500 * 40
+    assert result.latency_us is not None
+    assert 0 < result.latency_us["p50"] <= result.latency_us["p99"]
+
+
+def test_nats_fewer_requests_than_clients(nats: Address, uniq: str) -> None:
+    plan = NatsRequestPlan(address=nats, msgs=3, clients=5, in_flight=2, subject=uniq)
+    assert run_nats_request(plan).msgs == 3
+
+
 @pytest.mark.parametrize(("batch", "pubs", "subs"), [(1, 1, 1), (1, 3, 2), (20, 2, 2), (20, 1, 0)])
 def test_nsq_everything_is_received_and_finished(
     nsq: Address, uniq: str, batch: int, pubs: int, subs: int
@@ -92,6 +160,62 @@ def test_nsq_everything_is_received_and_finished(
     result = run_nsq_flow(plan)
     assert result.published.msgs == result.msgs == 1000
     assert result.redelivered == 0
+
+
+@pytest.mark.parametrize("batch", [1, 9])
+def test_nsq_every_channel_of_every_topic_receives(nsq: Address, uniq: str, batch: int) -> None:
+    plan = NsqFlowPlan(
+        address=nsq,
+        msgs=900,
+        batch=batch,
+        pubs=2,
+        topics=3,
+        channels=2,
+        subs=2,
+        size=(1, 300),
+        window=4,
+        topic=uniq,
+    )
+    result = run_nsq_flow(plan)
+    assert (result.published.msgs, result.msgs) == (900, 1800)
+    assert 900 < result.published.bytes < 900 * 300
+    assert result.bytes == 2 * result.published.bytes
+
+
+def test_nsq_neighbouring_commands_differ(toys: SimpleNamespace) -> None:
+    for plan in ({"topics": 3}, {"size": (1, 2)}, {"size": (8, 10), "window": 1}):
+        toy = toys.Nsq()
+        with toys.Server(toy.serve) as address:
+            run_nsq_flow(NsqFlowPlan(address=address, msgs=900, pubs=2, **plan))
+        one, other = toy.commands.values()
+        for commands in (one, other):
+            assert all(command != after for command, after in itertools.pairwise(commands))
+        assert one != other or plan == {"size": (1, 2)}
+
+
+def test_nsq_window_of_one_measures_until_ok_and_delivery(nsq: Address, uniq: str) -> None:
+    plan = NsqFlowPlan(address=nsq, msgs=60, window=1, pubs=3, size=(8, 50), topic=uniq)
+    result = run_nsq_flow(plan)
+    assert result.msgs == 60
+    for latency in (result.latency_us, result.ack_latency_us):
+        assert latency is not None
+        assert 0 < latency["p50"] <= latency["p99"] <= latency["max"]
+    alone = run_nsq_flow(NsqFlowPlan(address=nsq, msgs=60, window=1, subs=0))
+    assert alone.latency_us is None
+    assert alone.ack_latency_us is not None
+    assert run_nsq_flow(NsqFlowPlan(address=nsq, msgs=60)).ack_latency_us is None
+
+
+def test_nsq_round_trip_has_one_message_under_way(toys: SimpleNamespace) -> None:
+    toy = toys.Nsq()
+    with toys.Server(toy.serve) as address:
+        plan = NsqFlowPlan(address=address, msgs=80, channels=2, size=(8, 50), round_trip=True)
+        result = run_nsq_flow(plan)
+    assert result.msgs == 160
+    assert result.latency_us is not None
+    assert toy.waiting_max == 2  # one on each channel
+    assert toy.rdy
+    assert set(toy.rdy.values()) == {1}
 
 
 def test_nsq_fins_are_taken_before_the_run_is_over(toys: SimpleNamespace) -> None:
@@ -201,6 +325,53 @@ def test_command_prints_json_for_nsq(nsq: Address, arguments: list[str]) -> None
     assert (found["msgs"], found["bytes"]) == (100, 1000)
 
 
+def test_command_shows_how_busy_the_generator_is(
+    toys: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with toys.Server(toys.Nats().serve) as (host, port):
+        arguments = ["nats", "pub", "--msgs", "100", "--server", f"{host}:{port}"]
+        assert "generator busy" in CliRunner().invoke(bench, arguments).stdout
+        monkeypatch.setattr(limits, "BUSY_MAX", -1.0)
+        assert "may be what limits the result" in CliRunner().invoke(bench, arguments).stdout
+        found = run_command([*arguments[:-2], "--json"], (host, port))
+        assert found["generator_busy"] >= 0
+
+
+def test_command_takes_varied_traffic(toys: SimpleNamespace) -> None:
+    varied = ["--subjects", "8", "--size", "10-20"]
+    with toys.Server(toys.Nats().serve) as address:
+        to_one = ["nats", "pubsub", *varied, "--subs", "2", "--to-one", "--headers", "1"]
+        assert run_command([*to_one, "--msgs", "100", "--json"], address)["msgs"] == 100
+        request = ["nats", "request", *varied, "--clients", "3", "--msgs", "100", "--json"]
+        assert 1000 <= run_command(request, address)["bytes"] <= 2000
+    with toys.Server(toys.Nsq().serve) as address:
+        topics = ["nsq", "pubfin", "--topics", "3", "--channels", "2", "--size", "10-20"]
+        assert run_command([*topics, "--msgs", "100", "--json"], address)["msgs"] == 200
+        trip = ["nsq", "pubfin", "--round-trip", "--msgs", "20", "--json"]
+        assert run_command(trip, address)["ack_latency_us"]["p50"] > 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nats", "pub", "--size", "9-8"],
+        ["nats", "pub", "--size", "-1"],
+        ["nats", "pub", "--size", "1-2-3"],
+        ["nats", "pub", "--size", "99999999999"],
+        ["nats", "pubsub", "--to-one", "--subs", "2"],
+        ["nats", "pubsub", "--to-one", "--queue", "g"],
+        ["nsq", "pubfin", "--rate", "5", "--batch", "2"],
+        ["nsq", "pubfin", "--rate", "5", "--round-trip"],
+        ["nsq", "pubfin", "--rate", "5", "--size", "7-20"],
+        ["nsq", "pubfin", "--round-trip", "--pubs", "2"],
+        ["nsq", "pubfin", "--round-trip", "--window", "2"],
+    ],
+    ids=" ".join,
+)
+def test_command_refuses(arguments: list[str]) -> None:
+    assert CliRunner().invoke(bench, arguments).exit_code == 2
+
+
 def run_command(arguments: list[str], address: Address) -> dict[str, Any]:
     done = CliRunner().invoke(bench, [*arguments, "--server", "{}:{}".format(*address)])
     assert done.exit_code == 0, done.output
@@ -214,5 +385,3 @@ def test_command_fails_plainly(toys: SimpleNamespace) -> None:
     assert done.exit_code == 1
     assert "-ERR 'Slow down'" in done.output
     assert CliRunner().invoke(bench, ["nats", "pub", "--server", "nowhere"]).exit_code == 2
-    refused = ["nsq", "pubfin", "--rate", "5", "--batch", "2"]
-    assert CliRunner().invoke(bench, refused).exit_code == 2

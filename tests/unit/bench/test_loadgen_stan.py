@@ -71,6 +71,17 @@ def test_everything_is_acked_in_both_directions(
     assert 0 < result.latency_us["p50"] <= result.latency_us["max"]
 
 
+def test_sizes_vary(toys: SimpleNamespace) -> None:
+    toy = ToyStan()
+    with toys.Server(toy.serve) as address:
+        plan = StanFlowPlan(address=address, msgs=400, pubs=2, subs=1, size=(0, 30))
+        result = run_stan_flow(plan)
+    sizes = [len(message.data) for message in toy.published]
+    assert set(sizes) == set(range(31))
+    assert result.bytes == result.published.bytes == sum(sizes)
+    assert len({(message.clientID, message.guid) for message in toy.published}) == 400
+
+
 def test_a_timed_run_ends_with_the_last_answer(stan: Address) -> None:
     seen: list[tuple[int, int]] = []
     plan = StanFlowPlan(address=stan, seconds=0.2, subs=1, size=5000)
