@@ -23,6 +23,16 @@ def add_rounds(parser: argparse.ArgumentParser, rounds: int, seconds: float) -> 
     parser.add_argument("--rows", default="", help="only rows whose name contains this")
 
 
+def add_against(parser: argparse.ArgumentParser) -> None:
+    """An option of comparisons: an earlier build takes the place of the original."""
+    parser.add_argument(
+        "--against",
+        default="",
+        metavar="COMMAND",
+        help="compare with this command, for example an earlier build, instead of the originals",
+    )
+
+
 def rounds_of(
     parser: argparse.ArgumentParser, full: tuple[int, float], quick: tuple[int, float]
 ) -> argparse.Namespace:

@@ -7,10 +7,13 @@ import os
 import platform
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 from broker import __version__
+from broker.bench.limits import BUSY_MAX
 
+AS_BEFORE = 0.97  # of the performance of an earlier build
 RESULTS = Path(__file__).with_name("RESULTS.md")
 TITLE = "# Results\n\nWritten by the scripts of this folder; see README.md for what they measure.\n"
 
@@ -68,6 +71,28 @@ def spread(values: list[float]) -> str:
     """The smallest and the largest."""
     digits = 2 if max(values) < 100 else 0
     return f"{min(values):,.{digits}f}-{max(values):,.{digits}f}"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A bound on a ratio, ours to the other's."""
+
+    bound: float
+    least: bool = True  # whether more is better
+
+    def cells(self, ratio: float) -> list[str]:
+        """The goal, and whether it is met."""
+        sign = ">=" if self.least else "<="
+        return [f"{sign} {self.bound:.3g}", verdict(ratio, self.bound, least=self.least)]
+
+    def as_before(self) -> Goal:
+        """The goal of a build that is compared with an earlier one."""
+        return Goal(AS_BEFORE if self.least else 1 / AS_BEFORE, self.least)
+
+
+def busy(share: float) -> str:
+    """The generator's share of one core, and whether it may be what limits the result."""
+    return f"{share:.0%}" + (", the limit" if share > BUSY_MAX else "")
 
 
 def verdict(value: float, goal: float, *, least: bool = True) -> str:
