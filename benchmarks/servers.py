@@ -86,6 +86,13 @@ def found(command: str) -> bool:
     return shutil.which(command.format_map(_Blank()).split()[0]) is not None
 
 
+def words_of(command: str, **fields: object) -> list[str]:
+    """A command with its fields filled in. It runs in a folder of its own: there, `-m broker` of
+    another build's Python is not the one of the current folder."""
+    words = [word.format(python=sys.executable, **fields) for word in shlex.split(command)]
+    return [str(Path(shutil.which(words[0]) or words[0]).absolute()), *words[1:]]
+
+
 class _Blank(dict[str, str]):
     def __missing__(self, key: str) -> str:
         return sys.executable if key == "python" else key
@@ -106,13 +113,11 @@ def running(command: str, listeners: tuple[str, ...], root: str | None = None) -
         data = Path(folder) / "data"
         data.mkdir()
         ports = {name: free_port() for name in ("nats", "nsq", "http")}
-        words = [
-            word.format(python=sys.executable, data=data, **ports) for word in shlex.split(command)
-        ]
+        words = words_of(command, data=data, **ports)
         log_path = Path(folder) / "log"
         with log_path.open("wb") as log:
             child = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=folder
             )
         try:
             for listener in listeners:

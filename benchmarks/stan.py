@@ -17,9 +17,11 @@ from dataclasses import dataclass, replace
 import arguments as command_line
 import report
 import servers
+from report import Goal
 
 from broker.bench.loadgen import LoadError
 from broker.bench.scenarios import Result, StanFlowPlan, run_stan_flow
+from broker.bench.traffic import Size, bounds
 
 ROUNDS = 5
 SECONDS = 3.0
@@ -30,8 +32,8 @@ WARM_SECONDS = 0.3
 ORIGINAL = "nats-streaming-server -st file -dir {data} -a 127.0.0.1 -p {nats}"
 OURS = "{python} -m broker " + ORIGINAL
 METHOD = (
-    "{} rounds, alternating, {:g} s of publishing per run after a short warm-up; a fresh server for"
-    " every run, one at a time. Latency: publish to PubAck. Ratio: median of the rounds'"
+    "{} rounds, alternating, {:g} s of publishing per run after a warm-up of {:g} s; a fresh server"
+    " for every run, one at a time. Latency: publish to PubAck. Ratio: median of the rounds'"
     " ours/original; spread: smallest and largest. Generator busy: its share of one core while it"
     " drives ours."
 )
@@ -43,11 +45,11 @@ HEAD = [
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison; `goal`: the smallest acceptable ours/original, 0 = none."""
+    """One comparison; `goal`: the smallest acceptable ours/original."""
 
     name: str
     goal: float
-    size: int = 128
+    size: Size = 128
     pubs: int = 1
     window: int = 1000
     subs: int = 0
@@ -59,12 +61,14 @@ class Row:
 
     def command(self) -> str:
         kind = f"pubsub --subs {self.subs}" if self.subs else "pub"
-        return f"{kind} --size {self.size} --pubs {self.pubs} --window {self.window}"
+        size = "-".join(str(bound) for bound in dict.fromkeys(bounds(self.size)))
+        return f"{kind} --size {size} --pubs {self.pubs} --window {self.window}"
 
 
 ROWS = [
     Row("128 B, 1,000 in flight", 5.0),
     Row("1 KiB, 1,000 in flight", 5.0, size=1024),
+    Row("8-512 B, 1,000 in flight", 5.0, size=(8, 512)),
     Row("128 B, 64 publishers with one in flight", 5.0, pubs=64, window=1),
     Row("128 B, one publisher with one in flight", 1.0, window=1),
     Row("128 B to deliver to ack 1:1, 1,000 in flight", 3.0, subs=1),
@@ -81,13 +85,13 @@ def sample(row: Row, command: str, seconds: float, root: str | None) -> Result:
 
 def measure(row: Row, options: argparse.Namespace) -> list[str]:
     """One line of the table."""
-    found: dict[str, list[Result]] = {options.ours_cmd: [], ORIGINAL: []}
+    ours: list[Result] = []
+    theirs: list[Result] = []
     for turn in range(options.rounds):
-        pair = list(found) if turn % 2 == 0 else list(reversed(found))
-        for command in pair:
-            found[command].append(sample(row, command, options.seconds, options.data_root))
+        pair = [(ours, options.ours_cmd), (theirs, options.against or ORIGINAL)]
+        for found, command in pair if turn % 2 == 0 else reversed(pair):
+            found.append(sample(row, command, options.seconds, options.data_root))
         print(f"{row.name}: round {turn + 1} of {options.rounds}", file=sys.stderr)
-    ours, theirs = found.values()
     pairs = zip(ours, theirs, strict=True)
     ratios = [a.msgs_per_second / b.msgs_per_second for a, b in pairs]
     ratio = statistics.median(ratios)
@@ -96,16 +100,15 @@ def measure(row: Row, options: argparse.Namespace) -> list[str]:
         for name in ("p50", "p99")
         for results in (ours, theirs)
     ]
-    busy = statistics.median(r.generator_cpu_seconds / r.seconds for r in ours)
+    goal = Goal(row.goal).as_before() if options.against else Goal(row.goal)
     return [
         row.name,
         *(f"{statistics.median(r.msgs_per_second for r in rs):,.0f}" for rs in (ours, theirs)),
         f"{ratio:.2f}",
         f"{min(ratios):.2f}-{max(ratios):.2f}",
-        f">= {row.goal:g}" if row.goal else "",
-        ("met" if ratio >= row.goal else "MISSED") if row.goal else "",
+        *goal.cells(ratio),
         *latencies,
-        f"{busy:.0%}",
+        report.busy(statistics.median(result.generator_busy for result in ours)),
     ]
 
 
@@ -117,10 +120,10 @@ def text(options: argparse.Namespace, table: list[list[str]], notes: list[str]) 
     parts = [
         "## NATS Streaming, persisted and synced",
         report.about("nats-streaming-server"),
-        METHOD.format(options.rounds, options.seconds),
+        METHOD.format(options.rounds, options.seconds, WARM_SECONDS),
         report.table(HEAD, table) if table else "",
         "\n".join(f"- {note}" for note in notes),
-        f"Servers:\n\n```\n{options.ours_cmd}\n{ORIGINAL}\n```",
+        f"Servers:\n\n```\n{options.ours_cmd}\n{options.against or ORIGINAL}\n```",
         f"Loads, with `--server` added:\n\n```\n{loads}\n```",
     ]
     return "\n\n".join(part for part in parts if part)
@@ -129,12 +132,13 @@ def text(options: argparse.Namespace, table: list[list[str]], notes: list[str]) 
 def arguments() -> argparse.Namespace:
     parser = command_line.parser_of(__doc__, OURS, "{data} {nats} and {python}")
     command_line.add_rounds(parser, ROUNDS, SECONDS)
+    command_line.add_against(parser)
     return command_line.rounds_of(parser, (ROUNDS, SECONDS), (QUICK_ROUNDS, QUICK_SECONDS))
 
 
 def main() -> int:
     options = arguments()
-    for command in (options.ours_cmd, ORIGINAL):
+    for command in (options.ours_cmd, options.against or ORIGINAL):
         if not servers.found(command):
             sys.exit(f"not found: {command.split()[0]}")
     table: list[list[str]] = []
