@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import resource
 import shutil
 import socket
 import sys
@@ -34,8 +33,6 @@ MATCHES_CHECKED = 2000
 BACKLOG_MSGS = 10_000_000
 BACKLOG_SIZE_BYTES = 200
 BACKLOG_BATCH = 200
-# In addition to the sockets: Python's files, pipes, the log.
-SPARE_FILES = 200
 # Maximum bytes of a message of the backlog on disk, including its record.
 DISK_BYTES_PER_MESSAGE = 400
 MB = 1_000_000
@@ -183,16 +180,6 @@ class Options:
     full: bool
 
 
-def raise_file_limit(wanted: int) -> int:
-    """For servers started from here, which inherit it; the number of connections it allows."""
-    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limit = wanted + SPARE_FILES
-    if hard != resource.RLIM_INFINITY and hard < limit:
-        limit = hard
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    return limit - SPARE_FILES
-
-
 def measure(options: Options, only: str) -> tuple[list[list[str]], list[str]]:
     """Table lines, and what was skipped or failed."""
     ours, nats, nsqd = options.ours, servers.NATS_SERVER, servers.NSQD_DEFAULT
@@ -235,7 +222,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     chosen = arguments()
     part = 20 if chosen.quick else 1
-    connections = raise_file_limit(CONNECTIONS // part)
+    connections = servers.raise_file_limit(CONNECTIONS // part)
     options = Options(
         min(CONNECTIONS // part, connections),
         FIRST_TOKENS // part,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 import shutil
 import signal
@@ -25,6 +26,7 @@ os.environ["PATH"] = os.pathsep.join(
 READY_SECONDS = 15.0
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.01
+SPARE_FILES = 200  # besides sockets: Python's files, pipes, the log
 LOG_SHOWN_CHARS = 2000
 
 OURS = (
@@ -65,6 +67,14 @@ class Running:
                 total[name] += int(fields[name].split()[0]) * 1024
         return total
 
+    def cpu_seconds(self) -> float:
+        """Processor time of all its threads, in steps of the scheduler's clock."""
+        total = 0
+        for pid in _family(self.pid):
+            for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+                total += int(path.read_text().split()[0])
+        return total / 1e9
+
 
 def _family(root: int) -> list[int]:
     """A process and all below it: a command may be a script that starts the server."""
@@ -96,6 +106,16 @@ def words_of(command: str, **fields: object) -> list[str]:
 class _Blank(dict[str, str]):
     def __missing__(self, key: str) -> str:
         return sys.executable if key == "python" else key
+
+
+def raise_file_limit(wanted: int) -> int:
+    """For servers started from here, which inherit it; the number of connections it allows."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = wanted + SPARE_FILES
+    if hard != resource.RLIM_INFINITY and hard < limit:
+        limit = hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return limit - SPARE_FILES
 
 
 def free_port() -> int:

@@ -77,6 +77,7 @@ class NatsFlowPlan:
     headers: int = 0  # of each message
     group: str = ""
     to_one: bool = False  # each message goes to the one subscriber of its part of the subjects
+    by_name: bool = False  # subscribe to each subject instead of to a wildcard
     ahead_bytes: int = limits.AHEAD_BYTES
 
 
@@ -200,14 +201,16 @@ def _subjects(plan: NatsFlowPlan) -> list[str]:
     return [f"{plan.subject}.{i}" for i in range(plan.subjects)]
 
 
-def _subscription(plan: NatsFlowPlan, subscriber: int) -> bytes:
-    """SUB of one subscriber."""
-    subject = plan.subject
-    if plan.to_one:
-        subject = f"{subject}.{subscriber}.*"
-    elif plan.subjects > 1:
-        subject = f"{subject}.*"
-    return f"SUB {subject} {plan.group} 1".encode()
+def _subscriptions(plan: NatsFlowPlan, subscriber: int) -> list[bytes]:
+    """The SUBs of one subscriber."""
+    if plan.by_name:
+        mine = slice(subscriber, None, plan.subs) if plan.to_one else slice(None)
+        subjects = _subjects(plan)[mine]
+    elif plan.to_one:
+        subjects = [f"{plan.subject}.{subscriber}.*"]
+    else:
+        subjects = [f"{plan.subject}.*" if plan.subjects > 1 else plan.subject]
+    return [f"SUB {name} {plan.group} {sid}".encode() for sid, name in enumerate(subjects, 1)]
 
 
 def _header(headers: int, dice: random.Random) -> bytes:
@@ -252,7 +255,7 @@ def run_nats_flow(
     try:
         there = plan.readers or plan.address
         for k in range(plan.subs):
-            readers.append(dial_nats(there, [_subscription(plan, k)], headers=headers))
+            readers.append(dial_nats(there, _subscriptions(plan, k), headers=headers))
         publishers.extend(dial_nats(plan.address, headers=headers) for _ in range(plan.pubs))
         if ready is not None:
             ready()
@@ -349,8 +352,11 @@ def _nsq_units(plan: NsqFlowPlan, period: Period) -> list[bytes]:
     return units
 
 
-def run_nsq_flow(plan: NsqFlowPlan, progress: Progress | None = None) -> Result:
-    """`twinwire bench nsq pub` and `pubfin`. `msgs` is rounded up to whole MPUBs."""
+def run_nsq_flow(
+    plan: NsqFlowPlan, progress: Progress | None = None, ready: Callable[[], None] | None = None
+) -> Result:
+    """`twinwire bench nsq pub` and `pubfin`. `msgs` is rounded up to whole MPUBs. `ready` is called
+    when all are connected."""
     window = plan.window or (limits.PUB_WINDOW if plan.batch == 1 else limits.MPUB_WINDOW)
     rdy = plan.rdy or (limits.ROUND_TRIP_RDY if plan.round_trip else limits.RDY)
     if plan.round_trip:
@@ -368,6 +374,8 @@ def run_nsq_flow(plan: NsqFlowPlan, progress: Progress | None = None) -> Result:
             for channel in _channels(plan) * plan.subs:
                 readers.append(dial_nsq(plan.address, (topic, channel), rdy))
         publishers.extend(dial_nsq(plan.address) for _ in range(plan.pubs))
+        if ready is not None:
+            ready()
         load.open(
             readers, publishers, _recv_bytes(plan.size), 0 if plan.rate else duration_ns, False
         )

@@ -233,6 +233,11 @@ def nats_pub(as_json: bool, **plan: Any) -> None:
     help="Send each message to one subscriber: each subscribes to a part of the subjects.",
 )
 @click.option(
+    "--by-name",
+    is_flag=True,
+    help="Subscribe to every subject by its name instead of to a wildcard.",
+)
+@click.option(
     "--ahead",
     "ahead_bytes",
     type=click.IntRange(1),

@@ -54,10 +54,11 @@ def test_nats_queue_group_shares(originals: dict[str, Address], uniq: str) -> No
     assert run_nats_flow(plan).msgs == 3000
 
 
+@pytest.mark.parametrize("by_name", [False, True])
 @pytest.mark.parametrize("to_one", [False, True])
 @pytest.mark.parametrize("headers", [0, 3])
 def test_nats_varied_messages_arrive_whole(
-    nats: Address, uniq: str, to_one: bool, headers: int
+    nats: Address, uniq: str, to_one: bool, headers: int, by_name: bool
 ) -> None:
     plan = NatsFlowPlan(
         address=nats,
@@ -68,6 +69,7 @@ def test_nats_varied_messages_arrive_whole(
         size=(8, 90),
         headers=headers,
         to_one=to_one,
+        by_name=by_name,
         subject=uniq,
     )
     result = run_nats_flow(plan)
