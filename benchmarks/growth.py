@@ -196,6 +196,7 @@ def table(options: argparse.Namespace) -> tuple[list[list[str]], list[str]]:
     """The lines, and what failed."""
     lines: list[list[str]] = []
     notes: list[str] = []
+    began = time.monotonic()
     for row in ROWS:
         if options.rows.lower() not in row.name.lower():
             continue
@@ -210,7 +211,7 @@ def table(options: argparse.Namespace) -> tuple[list[list[str]], list[str]]:
                 notes.append(f"failed: {row.name}, {size:,}: {str(error).partition(chr(10))[0]}")
                 break
             lines.append(line(row.name, now, before))
-            print(" ".join(lines[-1]), file=sys.stderr)
+            print(f"{time.monotonic() - began:.0f} s:", *lines[-1], file=sys.stderr)
             before = now
     return lines, notes
 

@@ -33,6 +33,7 @@ cdef class NsqFlow(Load):
     cdef uint64_t refill         # free window at which a publisher sends again
     cdef uint64_t batch          # messages per command
     cdef uint64_t channels       # that each receive every message
+    cdef uint64_t waiting        # deliveries of what was published before
     cdef uint64_t firsts         # first deliveries of all readers
     cdef int64_t interval_ns     # interval of a fixed rate; 0 = as fast as the window allows
     cdef int64_t due_ns          # when the next one of a fixed rate is due

@@ -43,10 +43,12 @@ cdef class NsqFlow(Load):
         free(self.subs)
 
     def begin(self, Block block not None, list counts not None, uint64_t window,
-              uint64_t refill, uint64_t batch, uint64_t channels, bint stamped, bint round_trip):
+              uint64_t refill, uint64_t batch, uint64_t channels, bint stamped, bint round_trip,
+              uint64_t waiting):
         """`counts`: commands per publisher, empty for a timed run; `channels`: how often each
         message is delivered; `stamped`: bodies have room for a time; `round_trip`: the only
-        publisher waits for the FIN before it sends the next command."""
+        publisher waits for the FIN before it sends the next command; `waiting`: deliveries to
+        come of what was published before."""
         cdef int i
         if round_trip and (window != 1 or self.publisher_count != 1 or not self.reader_count):
             raise ValueError("a round trip takes one publisher with a window of one, and consumers")
@@ -64,7 +66,8 @@ cdef class NsqFlow(Load):
         self.subs = <nsq_sub_t *>calloc(self.reader_count + 1, sizeof(nsq_sub_t))
         if self.pubs == NULL or self.subs == NULL:
             raise MemoryError
-        self.ending = bool(counts)
+        self.waiting = waiting
+        self.ending = bool(counts) or self.publisher_count == 0
         for i in range(self.publisher_count):
             self.pubs[i].first = block.first_unit(i, self.publisher_count)
             self.pubs[i].sent_bytes = block.bytes_for(self.pubs[i].first)
@@ -228,7 +231,7 @@ cdef class NsqFlow(Load):
         self.ending = True
 
     cdef bint settled(self, int64_t now_ns) noexcept nogil:
-        cdef uint64_t expected = 0
+        cdef uint64_t expected = self.waiting
         cdef bint published = True
         cdef int i
         if not self.ending:

@@ -99,7 +99,8 @@ class NatsRequestPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class NsqFlowPlan:
-    """Publishers and the consumers of each channel, or publishers alone (subs = 0)."""
+    """Publishers and the consumers of each channel, or publishers alone (subs = 0), or consumers
+    alone (pubs = 0): they receive `msgs` messages that wait on each channel."""
 
     address: tuple[str, int]
     size: Size = limits.NSQ_SIZE_BYTES
@@ -355,8 +356,8 @@ def _nsq_units(plan: NsqFlowPlan, period: Period) -> list[bytes]:
 def run_nsq_flow(
     plan: NsqFlowPlan, progress: Progress | None = None, ready: Callable[[], None] | None = None
 ) -> Result:
-    """`twinwire bench nsq pub` and `pubfin`. `msgs` is rounded up to whole MPUBs. `ready` is called
-    when all are connected."""
+    """`twinwire bench nsq pub`, `pubfin` and `sub`. `msgs` is rounded up to whole MPUBs. `ready` is
+    called when all are connected."""
     window = plan.window or (limits.PUB_WINDOW if plan.batch == 1 else limits.MPUB_WINDOW)
     rdy = plan.rdy or (limits.ROUND_TRIP_RDY if plan.round_trip else limits.RDY)
     if plan.round_trip:
@@ -368,7 +369,10 @@ def run_nsq_flow(
     publishers: list[Dialled] = []
     load = NsqFlow()
     duration_ns = int(plan.seconds * 1e9)
-    commands = [] if duration_ns else share(-(-plan.msgs // plan.batch), plan.pubs)
+    waiting = 0 if plan.pubs else plan.msgs * plan.topics * plan.channels
+    commands = []
+    if plan.pubs and not duration_ns:
+        commands = share(-(-plan.msgs // plan.batch), plan.pubs)
     try:
         for topic in _topics(plan):
             for channel in _channels(plan) * plan.subs:
@@ -388,6 +392,7 @@ def run_nsq_flow(
             plan.channels,
             stamped,
             plan.round_trip,
+            waiting,
         )
         if plan.rate:
             paced = max(1, int(plan.seconds * plan.rate)) if plan.seconds else plan.msgs
@@ -397,8 +402,9 @@ def run_nsq_flow(
         _close(readers + publishers)
     published_ns, _, finished_ns = load.times_ns()
     sent = sum(period.body_bytes(first, count) for first, count in load.published_each())
+    scenario = "nsq pubfin" if plan.subs else "nsq pub"
     return _result(
-        "nsq pubfin" if plan.subs else "nsq pub",
+        scenario if plan.pubs else "nsq sub",
         _rate(load.published(), sent, published_ns),
         _rate(*load.received(), finished_ns) if plan.subs else None,
         latency_us=_percentiles(load.latencies()) if stamped else None,

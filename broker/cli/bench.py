@@ -145,7 +145,7 @@ class _Meter:
 def _text(result: Result) -> str:
     lines = [result.scenario]
     for name, rate in (("published", result.published), ("delivered", result.delivered)):
-        if rate is not None:
+        if rate is not None and rate.msgs:
             lines.append(
                 f"  {name}  {rate.msgs:>14,} msgs  {rate.seconds:9.3f} s"
                 f"  {rate.msgs_per_second:>14,.0f} msgs/s"
@@ -277,6 +277,27 @@ def nsq_pub(as_json: bool, **plan: Any) -> None:
     from broker.bench.scenarios import NsqFlowPlan, run_nsq_flow
 
     _run(run_nsq_flow, NsqFlowPlan(subs=0, **_given(plan)), as_json)
+
+
+@nsq.command("sub")
+@click.option(
+    "--server",
+    "address",
+    type=Address(),
+    default=f"127.0.0.1:{limits.NSQ_PORT}",
+    show_default=True,
+)
+@click.option("--topic", required=True)
+@click.option("--channel", default="bench", show_default=True)
+@_count("--msgs", limits.MESSAGES, "Messages to receive, of those that wait.")
+@_count("--subs", 1, "Consumer connections.")
+@_count("--rdy", limits.RDY, "RDY of each consumer.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def nsq_sub(as_json: bool, **plan: Any) -> None:
+    """Receive and FIN what waits on a channel; nothing is published."""
+    from broker.bench.scenarios import NsqFlowPlan, run_nsq_flow
+
+    _run(run_nsq_flow, NsqFlowPlan(pubs=0, **_given(plan)), as_json)
 
 
 @nsq.command("pubfin")

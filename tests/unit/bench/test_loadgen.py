@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from broker.bench import limits
+from broker.bench.dial import dial_nsq
 from broker.bench.loadgen import LoadError
 from broker.bench.scenarios import (
     NatsFlowPlan,
@@ -230,6 +231,16 @@ def test_nsq_fins_are_taken_before_the_run_is_over(toys: SimpleNamespace) -> Non
         assert not toy.in_flight
         assert toy.outstanding_max <= 10
         assert toy.nops > 0
+
+
+def test_nsq_consumers_catch_up(nsq: Address, uniq: str) -> None:
+    sock, _ = dial_nsq(nsq, (uniq, "bench"), 0)
+    sock.close()  # the channel stays
+    run_nsq_flow(NsqFlowPlan(address=nsq, msgs=600, subs=0, topic=uniq, size=100))
+    plan = NsqFlowPlan(address=nsq, msgs=600, pubs=0, subs=1, topic=uniq)
+    result = run_nsq_flow(plan)
+    assert (result.scenario, result.msgs, result.bytes) == ("nsq sub", 600, 60_000)
+    assert result.published.msgs == 0
 
 
 def test_nsq_rounds_up_to_whole_batches(nsq: Address, uniq: str) -> None:
