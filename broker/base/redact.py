@@ -7,20 +7,23 @@ Authorization: Bearer x                             Authorization: Bearer ***
 
 from __future__ import annotations
 
-import re
 from typing import Final
+
+from broker.base.patterns import lazy_pattern
 
 HIDDEN: Final = "***"
 # These run on text of clients, in the event loop: each reads a text once, whatever it contains.
-_IN_URL: Final = re.compile(r"(://)[^\s/?#@\"'<>]+@")
-_NAME: Final = re.compile(r"(?<![\w-])([\w-]++)=")  # whole words only, and none of them twice
-_SECRET: Final = re.compile(
+_IN_URL: Final = lazy_pattern(r"(://)[^\s/?#@\"'<>]+@")
+_NAME: Final = lazy_pattern(r"(?<![\w-])([\w-]++)=")  # whole words only, and none of them twice
+_SECRET: Final = lazy_pattern(
     r"(?i)secret|token|passw(?:or)?d|passphrase|credential|signature|api[_-]?key"
     r"|(?:\A|-)(?:pass|auth|sig|seed|jwt)\Z"
 )
-_VALUE: Final = re.compile(r"[^\s&;\"'<>\\]+")
-_HEADER: Final = re.compile(r"(?i)(authorization['\"]?\s*[:=]\s*b?['\"]?(?:\w+\s+)?)[^\s'\",\\}]+")
-_SCHEME: Final = re.compile(r"(?i)\b(bearer|basic)(\s+)[\w.~+/=%:-]{12,}")
+_VALUE: Final = lazy_pattern(r"[^\s&;\"'<>\\]+")
+_HEADER: Final = lazy_pattern(
+    r"(?i)(authorization['\"]?\s*[:=]\s*b?['\"]?(?:\w+\s+)?)[^\s'\",\\}]+"
+)
+_SCHEME: Final = lazy_pattern(r"(?i)\b(bearer|basic)(\s+)[\w.~+/=%:-]{12,}")
 
 
 def redacted(text: str) -> str:

@@ -8,13 +8,13 @@ the TOML value that it looks like, so all sources share one set of rules.
 from __future__ import annotations
 
 import datetime
-import difflib
 import ipaddress
 import re
 from dataclasses import field, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from broker.base.patterns import lazy_pattern
 from broker.base.units import (
     COUNT_MAX,
     DAY,
@@ -222,7 +222,7 @@ _DURATION_UNITS = {
     "h": HOUR,
     "d": DAY,
 }
-_DURATION_PART = re.compile(r"([0-9]{1,12})(?:\.([0-9]{1,9}))?(us|ms|s|m|h|d)")
+_DURATION_PART = lazy_pattern(r"([0-9]{1,12})(?:\.([0-9]{1,9}))?(us|ms|s|m|h|d)")
 
 
 def duration_text(duration_ns: int) -> str:
@@ -401,6 +401,8 @@ def too_large(
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """The known name that a misspelt one probably means, or nothing."""
+    import difflib
+
     return next(iter(difflib.get_close_matches(name, known, n=1)), "")
 
 
@@ -414,11 +416,11 @@ def near(name: str, known: Iterable[str]) -> str:
 
 _KEY_PART = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
 _KEYS = rf"{_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART})*"
-_STATEMENT = re.compile(
+_STATEMENT = lazy_pattern(
     rf"[ \t]*(?:(?P<many>\[\[)[ \t]*(?P<array>{_KEYS})|\[[ \t]*(?P<table>{_KEYS})"
     rf"|(?P<key>{_KEYS})[ \t]*=)"
 )
-_VALUE_TOKEN = re.compile(
+_VALUE_TOKEN = lazy_pattern(
     r'"""(?:\\.|[^\\])*?"""|' + r"'''.*?'''|" + r'"(?:\\.|[^"\\\n])*"|' + r"'[^'\n]*'|"
     r"#[^\n]*|[\[\]{}]|\n",
     re.DOTALL,

@@ -1,8 +1,9 @@
-"""Classes of plain values: `dataclass`, made in a fifth of the time.
+"""Classes of plain values: `dataclass`, made in a tenth of the time.
 
 The standard decorator compiles up to seven methods of each class when its module is imported, about
 half a millisecond. A start makes some eighty such classes, so that was a quarter of its processor
-time. This one compiles `__init__` alone; the other methods are the same functions for all classes.
+time. This one compiles `__init__` alone, when the first instance of the class is made, which for
+most classes is never; the other methods are the same functions for all classes.
 
 What is made is as in the standard library, which `field`, `fields` and `replace` come from.
 """
@@ -27,7 +28,9 @@ if not TYPE_CHECKING:
 
         def make(kind: type) -> type:
             own = vars(kind)
-            made = dataclasses.dataclass(init=not frozen, eq=False, repr=False, slots=slots)(kind)
+            made = dataclasses.dataclass(init=False, eq=False, repr=False, slots=slots)(kind)
+            if "__init__" not in own:
+                made.__init__ = _init(made, frozen=frozen)
             if "__repr__" not in own:
                 made.__repr__ = _repr
             if "__eq__" not in own:
@@ -35,7 +38,6 @@ if not TYPE_CHECKING:
                 made.__eq__ = _eq
                 made.__hash__ = _hash if frozen else None
             if frozen:
-                made.__init__ = _init(made)
                 made.__setattr__ = made.__delattr__ = _refuse
                 if slots:
                     made.__getstate__, made.__setstate__ = _state, _set_state
@@ -44,8 +46,19 @@ if not TYPE_CHECKING:
         return make
 
 
-def _init(kind: type) -> Callable[..., None]:
-    """The `__init__` of a class whose instances refuse assignments."""
+def _init(kind: Any, *, frozen: bool) -> Callable[..., None]:
+    """An `__init__` that replaces itself by a compiled one at its first call."""
+
+    def __init__(self: Any, *args: Any, **named: Any) -> None:  # noqa: N807 - what it is
+        kind.__init__ = compiled = _compiled(kind, frozen=frozen)
+        compiled(self, *args, **named)
+
+    __init__.__qualname__ = f"{kind.__qualname__}.__init__"
+    return __init__
+
+
+def _compiled(kind: type, *, frozen: bool) -> Callable[..., None]:
+    """`__init__` with the fields as its parameters; a frozen class refuses plain assignments."""
     known: dict[str, Any] = {"MISSING": MISSING, "set_": object.__setattr__}
     parameters, lines = ["self"], []
     for field in dataclasses.fields(kind):
@@ -58,7 +71,9 @@ def _init(kind: type) -> Callable[..., None]:
             parameters.append(f"{name}=default_{name}")
         else:
             parameters.append(name)
-        lines.append(f"    set_(self, {name!r}, {value})")
+        lines.append(
+            f"    set_(self, {name!r}, {value})" if frozen else f"    self.{name} = {value}"
+        )
     if hasattr(kind, "__post_init__"):
         lines.append("    self.__post_init__()")
     text = "\n".join([f"def __init__({', '.join(parameters)}):", *lines, "    return None"])

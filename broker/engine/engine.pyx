@@ -4,7 +4,6 @@ import asyncio
 import errno
 import gc
 import os
-import shutil
 import threading
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -385,4 +384,6 @@ def keep_all(name):
 
 def remove_later(path):
     """Remove a folder on a thread of its own."""
+    import shutil
+
     threading.Thread(target=shutil.rmtree, args=(path, True), daemon=True).start()

@@ -6,10 +6,10 @@ asserted, so a change that breaks one stops the broker at start.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from broker.base.units import GIB, HOUR, KIB, MIB, MS, SECOND
+from broker.base.values import dataclass
 
 ATTEMPTS_MAX: Final = 65_535  # of one message: 16 bits
 
@@ -73,7 +73,7 @@ assert EVENTS_LINGER <= EVENTS_LINGER_MAX
 assert EVENTS_BUFFER < STORAGE_SEGMENT_SIZE_MAX
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class EngineLimits:
     """The numbers of one engine; `EngineState` says what each means."""
 

@@ -22,13 +22,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import re
 import ssl
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from broker.base.errors import WireError
+from broker.base.patterns import lazy_pattern
 from broker.base.units import SECOND
 from broker.net import errors as net_errors
 from broker.net.openssl import (
@@ -91,7 +91,7 @@ _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3
 _OP_PRIORITIZE_CHACHA: Final = 1 << 21  # for clients without AES hardware
 # OpenSSL's errors for plain text, and for alerts of the peer.
 _NO_TLS: Final = {"tls: https proxy request", "tls: http request", "tls: wrong version number"}
-_ALERT: Final = re.compile(r"tls: (?:sslv3|tlsv1|tlsv13) alert (.*)")
+_ALERT: Final = lazy_pattern(r"tls: (?:sslv3|tlsv1|tlsv13) alert (.*)")
 HANDSHAKE: Final = 0x16  # first byte of TLS
 
 

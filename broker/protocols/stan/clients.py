@@ -13,6 +13,7 @@ import secrets
 import string
 from typing import TYPE_CHECKING
 
+from broker.base.patterns import lazy_pattern
 from broker.base.units import SECOND
 from broker.protocols.stan import errors, limits
 from broker.protocols.stan.config import is_speakable
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.stan")
 
-CLIENT_ID = re.compile(r"[a-zA-Z0-9_-]+", re.ASCII)
+CLIENT_ID = lazy_pattern(r"[a-zA-Z0-9_-]+", re.ASCII)
 _BASE62 = string.digits + string.ascii_letters
 _NAME_LENGTH = 22  # of a random name, as in NATS clients
 

@@ -13,6 +13,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from broker.base import settings as kinds
+from broker.base.patterns import lazy_pattern
 from broker.base.units import COUNT_MAX, DURATION_MAX, MS
 from broker.base.values import dataclass
 from broker.engine.config import EngineNeeds, SyncPolicy, sync_policy
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 T = TypeVar("T")
-_SUBJECT: Final = re.compile(r"[^\s.*>]+(\.[^\s.*>]+)*")
+_SUBJECT: Final = lazy_pattern(r"[^\s.*>]+(\.[^\s.*>]+)*")
 _RANK: Final = {">": 0, "*": 1}
-_WORD: Final = re.compile(r"[^\x00-\x20]*")
+_WORD: Final = lazy_pattern(r"[^\x00-\x20]*")
 # Answers and requests between clients and services of NATS Streaming.
 _PRIVATE: Final = b"_STAN."
 

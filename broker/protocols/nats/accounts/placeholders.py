@@ -7,17 +7,17 @@ The checks and error texts are those of nats-server (server/subject_transform.go
 
 from __future__ import annotations
 
-import re
 from typing import Final, NamedTuple
 
+from broker.base.patterns import lazy_pattern
 from broker.protocols.nats import errors
 
 TAIL: Final = ">"
 INT64_MAX: Final = 2**63 - 1
 _DIGITS_MAX: Final = 64  # including leading zeros
-_SPACES: Final = re.compile(r"[\t\n\f\r ]")
-_COMMA: Final = re.compile(r",[\t\n\f\r ]*")
-_INTEGER: Final = re.compile(r"[+-]?[0-9]+")
+_SPACES: Final = lazy_pattern(r"[\t\n\f\r ]")
+_COMMA: Final = lazy_pattern(r",[\t\n\f\r ]*")
+_INTEGER: Final = lazy_pattern(r"[+-]?[0-9]+")
 # In the order of the search. Mappings do not know the last two, which exist in transforms.
 _SPELLINGS: Final = {
     "wildcard": "[wW]ildcard",
@@ -31,7 +31,7 @@ _SPELLINGS: Final = {
     "split": "[sS]plit",
 }
 _FUNCTIONS: Final = {
-    name: re.compile(r"\{\{[\t\n\f\r ]*" + spelling + r"[\t\n\f\r ]*\((.*)\)[\t\n\f\r ]*\}\}")
+    name: lazy_pattern(r"\{\{[\t\n\f\r ]*" + spelling + r"[\t\n\f\r ]*\((.*)\)[\t\n\f\r ]*\}\}")
     for name, spelling in _SPELLINGS.items()
 }
 _NOT_IN_MAPPINGS: Final = ("right", "left")

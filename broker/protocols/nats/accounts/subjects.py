@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from broker.base.patterns import lazy_pattern
 from broker.protocols.nats import errors
 from broker.protocols.nats.accounts.placeholders import parse, wrong
 from broker.protocols.nats.accounts.transform import is_within
 
-_BLANK: Final = re.compile(r"[\t\n\f\r ]")
-_NUMBERED: Final = re.compile(r"\$[1-9].*")
-_WILDCARD: Final = re.compile(
+_BLANK: Final = lazy_pattern(r"[\t\n\f\r ]")
+_NUMBERED: Final = lazy_pattern(r"\$[1-9].*")
+_WILDCARD: Final = lazy_pattern(
     r"\{\{[\t\n\f\r ]*[wW]ildcard[\t\n\f\r ]*\(([^,]+)\)[\t\n\f\r ]*\}\}", re.DOTALL
 )
 

@@ -5,12 +5,12 @@ Source: nats-server events.go ClientInfo (the order of the fields too), client.g
 
 from __future__ import annotations
 
-import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from broker.base.patterns import lazy_pattern
 from broker.base.units import SECOND
 
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 HEADER: Final = b"Nats-Request-Info"
 _VERSION: Final = b"NATS/1.0"
-_FIRST_LINE: Final = re.compile(_VERSION + rb"[^\r\n]*")
+_FIRST_LINE: Final = lazy_pattern(_VERSION + rb"[^\r\n]*")
 # The name, with blanks or unprintable bytes around it, up to the end of its last folded line.
-_TAKEN_FOR_IT: Final = re.compile(
+_TAKEN_FOR_IT: Final = lazy_pattern(
     rb"(?i)(?<=[\r\n])[\x00-\x09\x0b\x0c\x0e-\x20\x7f-\xff]*"
     + HEADER
     + rb"[\x00-\x09\x0b\x0c\x0e-\x20\x7f-\xff]*:[^\r\n]*(?:\r\n?|\n|\Z)"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-import re
 from typing import TYPE_CHECKING, Final
 
 from nacl.bindings import (
@@ -20,6 +19,8 @@ from nacl.bindings import (
     crypto_sign_BYTES,
     crypto_sign_seed_keypair,
 )
+
+from broker.base.patterns import lazy_pattern
 
 if TYPE_CHECKING:
     from nacl.public import Box
@@ -115,7 +116,7 @@ def verify(public: str, message: bytes, signature: bytes) -> bool:
     return True
 
 
-_URL_ONLY: Final = re.compile(r"[A-Za-z0-9_-]*")
+_URL_ONLY: Final = lazy_pattern(r"[A-Za-z0-9_-]*")
 
 
 def from_base64(text: str) -> bytes:

@@ -7,14 +7,13 @@ checks is limited. Results are not cached.
 from __future__ import annotations
 
 import asyncio
-import hmac
-import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from broker.base.patterns import lazy_pattern
 from broker.protocols.nats import limits
 
-_HASH: Final = re.compile(r"\$2[abxy]\$\d\d\$")
+_HASH: Final = lazy_pattern(r"\$2[abxy]\$\d\d\$")
 _PASSWORD_BYTES: Final = 72  # bcrypt ignores further bytes
 
 
@@ -28,6 +27,8 @@ def is_hash(stored: str) -> bool:
 
 def same(stored: str, given: str) -> bool:
     """Whether two secrets are equal, in a time independent of where they differ."""
+    import hmac  # with OpenSSL's digests
+
     return hmac.compare_digest(_bytes(stored), _bytes(given))
 
 

@@ -6,10 +6,10 @@ requested at the end of the block is unknown, unless a $variable refers to it.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.gotext import UNITS
+from broker.base.patterns import lazy_pattern
 from broker.base.units import PORT_MAX, SECOND
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.conf.text import ConfError, ConfNote
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from broker.protocols.nats.conf.text import Value
 
-_PART: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
+_PART: Final = lazy_pattern(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
 _KINDS: Final = {str: "a string", int: "a number", float: "a number with a fraction",
                  bool: "true or false", list: "an array", dict: "a map"}  # fmt: skip
 _OWNERS: Final = {
@@ -31,7 +31,7 @@ _INT64: Final = (1 << 63) - 1
 INT32: Final = (1 << 31) - 1
 _DURATION_MAX: Final = 256  # characters
 PORT_ANY: Final = -1  # the system chooses one
-_PORT: Final = re.compile(r"[+-]?[0-9]{1,9}")
+_PORT: Final = lazy_pattern(r"[+-]?[0-9]{1,9}")
 
 
 def words(text: str) -> tuple[str, ...]:

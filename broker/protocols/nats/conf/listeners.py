@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from broker.base.patterns import lazy_pattern
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.conf import auth
 from broker.protocols.nats.conf.fields import Block, go_duration, kind_of, words
@@ -34,8 +34,8 @@ _COMPRESSIONS: Final = (
     "not supported",
 )
 _PLAIN: Final = frozenset({"off", "disabled", "false", "accept", "not_supported", "not supported"})
-_VERSION: Final = re.compile(r"v?([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})(?:[-+].*)?")
-_VARIABLE: Final = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_VERSION: Final = lazy_pattern(r"v?([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})(?:[-+].*)?")
+_VARIABLE: Final = lazy_pattern(r"\$(?:\{(\w+)\}|(\w+))")
 
 
 def listener(block: Block, default_host: str = _ANY_HOST) -> Address | None:

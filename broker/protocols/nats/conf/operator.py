@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from broker.base.patterns import lazy_pattern
 from broker.base.units import COUNT_MAX
 from broker.protocols.nats import limits
 from broker.protocols.nats.auth import nkeys
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from broker.protocols.nats.conf.text import Value
 
 _OPERATORS: Final = ("operator", "operators", "root_operator", "root_operators", "root", "roots")
-_MEMORY: Final = re.compile(r"MEM", re.IGNORECASE)
-_URL: Final = re.compile(r'URL(?:\(\s*"?([^\s"]*)"?\s*\))?', re.IGNORECASE)
+_MEMORY: Final = lazy_pattern(r"MEM", re.IGNORECASE)
+_URL: Final = lazy_pattern(r'URL(?:\(\s*"?([^\s"]*)"?\s*\))?', re.IGNORECASE)
 
 
 class OperatorMode:

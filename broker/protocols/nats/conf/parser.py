@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.base.patterns import lazy_pattern
 from broker.protocols.nats import limits
 from broker.protocols.nats.conf.text import BLANKS, NEW_LINE, ConfError, Map, Source, Value
 
@@ -27,14 +28,14 @@ __all__ = ["ConfError", "Map", "Value", "parse_file", "parse_text"]
 _SEPARATORS: Final = "=:"
 # Characters that may follow a number; any other one makes it the beginning of a string.
 _AFTER_NUMBER: Final = NEW_LINE + BLANKS + "},;"
-_BARE: Final = re.compile(r"[^\r\n \t;,\]}'\\]*")
-_BARE_KEY: Final = re.compile(r"[^\s=:]*")
-_INCLUDED: Final = re.compile(r"[^\r\n \t;}']*")
-_NUMBER: Final = re.compile(r"(-?[0-9]+)([kKmMgGtTpPeE][bBiI]*)?")
-_FLOAT: Final = re.compile(r"-?[0-9]+\.[0-9]+")
-_ADDRESS: Final = re.compile(r"-?[0-9]+\.[0-9]+\.[0-9.:\-]*")
-_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
-_BLOCK_END: Final = re.compile(r"(?<=\n)\)(?=\n|\Z)")
+_BARE: Final = lazy_pattern(r"[^\r\n \t;,\]}'\\]*")
+_BARE_KEY: Final = lazy_pattern(r"[^\s=:]*")
+_INCLUDED: Final = lazy_pattern(r"[^\r\n \t;}']*")
+_NUMBER: Final = lazy_pattern(r"(-?[0-9]+)([kKmMgGtTpPeE][bBiI]*)?")
+_FLOAT: Final = lazy_pattern(r"-?[0-9]+\.[0-9]+")
+_ADDRESS: Final = lazy_pattern(r"-?[0-9]+\.[0-9]+\.[0-9.:\-]*")
+_DATE: Final = lazy_pattern(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z")
+_BLOCK_END: Final = lazy_pattern(r"(?<=\n)\)(?=\n|\Z)")
 _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", '"': '"', "\\": "\\"}
 _POWERS: Final = {letter: power for power, letter in enumerate("kmgtpe", 1)}
 _BOOLS: Final = {

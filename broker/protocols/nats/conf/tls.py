@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import ssl
 from typing import TYPE_CHECKING, Final
 
+from broker.base.patterns import lazy_pattern
 from broker.net.openssl import TlsError, load_authorities
 from broker.protocols.nats import limits
 from broker.protocols.nats.conf.fields import INT32, Block, go_duration
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from broker.protocols.nats.conf.text import Value
 
-_PIN: Final = re.compile(r"[0-9a-f]{64}")
+_PIN: Final = lazy_pattern(r"[0-9a-f]{64}")
 _VERSIONS: Final = ("1.0", "1.1", "1.2", "1.3")
 
 

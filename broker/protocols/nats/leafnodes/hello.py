@@ -6,12 +6,12 @@ whole object. Source: nats-server leafnode.go leafConnectInfo, processLeafnodeIn
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from broker.base.patterns import lazy_pattern
 from broker.base.values import dataclass
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.leafnodes.limits import NATS_LEAF_URLS_MAX
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from broker.protocols.nats.settings import Remote
 
 # The token, then the seed, each between two lines with dashes.
-_ARMOURED: Final = re.compile(r"-{3,}[^\n]*-{3,}\r?\n(.+?)\r?\n\s*-{3,}[^\n]*-{3,}")
-_VERSION: Final = re.compile(r"[vV]?(\d+)\.(\d+)\.(\d+)")
+_ARMOURED: Final = lazy_pattern(r"-{3,}[^\n]*-{3,}\r?\n(.+?)\r?\n\s*-{3,}[^\n]*-{3,}")
+_VERSION: Final = lazy_pattern(r"[vV]?(\d+)\.(\d+)\.(\d+)")
 
 
 def fold(raw: bytes) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import orjson
 
 from broker.base.gotext import duration_text, go_quote
+from broker.base.patterns import lazy_pattern
 from broker.base.units import MS, SECOND, US
 from broker.base.values import dataclass
 from broker.protocols.nats.monitoring import errors
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 
 _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE: Final = frozenset({"", "0", "f", "F", "FALSE", "false", "False"})
-_INTEGER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
-_UNSIGNED: Final = re.compile(r"[0-9]+", re.ASCII)
+_INTEGER: Final = lazy_pattern(r"[+-]?[0-9]+", re.ASCII)
+_UNSIGNED: Final = lazy_pattern(r"[0-9]+", re.ASCII)
 _INT_MAX: Final = 2**63
 
 OPEN, CLOSED, ANY = range(3)  # `state`

@@ -12,6 +12,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from broker.base.gotext import go_quote
+from broker.base.patterns import lazy_pattern
 from broker.base.units import INT64_MAX, INT64_MIN
 from broker.base.values import dataclass
 from broker.protocols.nats.system import errors
@@ -35,7 +36,7 @@ _UNDERNEATH: Final = {
 _RANGES: Final = {"int": (INT64_MIN, INT64_MAX), "uint64": (0, 2**64 - 1)}
 _INTEGER: Final = {"int": r"-?\d{1,20}", "uint64": r"\d{1,20}"}
 
-_LONELY: Final = re.compile("[\ud800-\udfff]")  # lone surrogates
+_LONELY: Final = lazy_pattern("[\ud800-\udfff]")  # lone surrogates
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +141,11 @@ _BLANK: Final = b" \t\r\n"
 _VALUE: Final = "looking for beginning of value"
 _KEY: Final = "looking for beginning of object key string"
 _LITERALS: Final = {0x74: b"true", 0x66: b"false", 0x6E: b"null"}
-_STRING: Final = re.compile(rb'[^"\\\x00-\x1f]*')
+_STRING: Final = lazy_pattern(rb'[^"\\\x00-\x1f]*')
 _NUMBER_STEPS: Final = (
-    (re.compile(rb"-?"), re.compile(rb"0|[1-9][0-9]*"), "in numeric literal"),
-    (re.compile(rb"\."), re.compile(rb"[0-9]+"), "after decimal point in numeric literal"),
-    (re.compile(rb"[eE][+-]?"), re.compile(rb"[0-9]+"), "in exponent of numeric literal"),
+    (lazy_pattern(rb"-?"), lazy_pattern(rb"0|[1-9][0-9]*"), "in numeric literal"),
+    (lazy_pattern(rb"\."), lazy_pattern(rb"[0-9]+"), "after decimal point in numeric literal"),
+    (lazy_pattern(rb"[eE][+-]?"), lazy_pattern(rb"[0-9]+"), "in exponent of numeric literal"),
 )
 
 
