@@ -11,7 +11,6 @@ it.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import logging
 import re
 import uuid
@@ -114,6 +113,8 @@ class Access:
         scheme, _, token = (authorization or "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             raise RefusedError(errors.BULK_NO_TOKEN)
+        import hmac
+
         given, found = digest(token.strip()), None
         for known, caller in self.tokens:  # always all: the time taken must not reveal which
             if hmac.compare_digest(known, given):

@@ -5,7 +5,7 @@ It is separate so that the configuration can import it without the API.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.base import settings as kinds
 from broker.base.settings import Address, is_loopback
@@ -14,6 +14,11 @@ from broker.bulk import limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+# In the data folder. They outlive a listener: readers hold records, and commits are finished.
+BULK_FOLDER: Final = "bulk"
+STAGED_FOLDER: Final = "staged"
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,11 @@ class BulkConfig:
     token_file: str = kinds.setting(kinds.text(), "")  # empty: no token is required
     allow_anonymous: bool = kinds.setting(kinds.flag(), False)
     partition: int = kinds.setting(kinds.number(-1, limits.BULK_PARTITION_MAX), -1)
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether it names files that are read when the server starts."""
+        return bool(self.token_file or self.tls_cert)
 
     def conflicts(self, _config: object) -> Iterator[kinds.Conflict]:
         """Errors of values that exclude each other."""

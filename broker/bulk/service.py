@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from broker.base.service import Service
 from broker.bulk.access import Access, Identity, IdentityError, TokenFileError, identity
-from broker.bulk.config import BulkConfig
+from broker.bulk.config import BULK_FOLDER, BulkConfig
 from broker.bulk.context import BulkContext
 from broker.bulk.read.readers import Readers
 from broker.bulk.write.service import Writes
 from broker.net.http.pages import Pages
-from broker.net.listener import ListenError
 from broker.net.openssl import TlsError
+from broker.net.sockets import ListenError
 from broker.net.tls import Certificates, TlsFiles
 from broker.runtime.vfs import sync_file_system
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("broker.bulk")
 server_log = logging.getLogger("broker.server")
 
-BULK_FOLDER: Final = "bulk"
 READERS_FOLDER: Final = "readers"
 _APP_MODULES: Final = ("broker.bulk.app", "broker.bulk.write.handlers")
 IDENTITY_PROBLEM: Final = "bulk API"  # a kind of problem on /healthz

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import click
 
-from broker.cli import Commands
+from broker.cli.commands import Commands
 
 _JOBS = "broker.spark.jobs"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import gc
@@ -12,25 +11,25 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-import click
 import orjson
-import uvloop
 
 from broker import __version__
 from broker.base import logs
 from broker.base.settings import Address
 from broker.base.units import SECOND
+from broker.config.check import opened
 from broker.config.config import Config
 from broker.config.load import ConfigError, load
 from broker.net import limits as net_limits
-from broker.net import umask
+from broker.net import sockets, umask
 from broker.runtime import memory
 from broker.server import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    import asyncio
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
     from broker.server.server import Server
 
@@ -41,47 +40,88 @@ _FINE, _FEW, _NONE = range(3)
 _FULL: Final = {errno.EMFILE, errno.ENFILE}
 
 
-@click.command("serve")
-@click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="TOML file.")
-@click.option("--data", metavar="DIR", help="Data folder.")
-@click.option("--nats", metavar="HOST:PORT", help="Listener for NATS clients.")
-@click.option(
-    "--monitor", metavar="HOST:PORT", help="Listener for monitoring: /healthz, /varz, /metrics."
+class Option(NamedTuple):
+    """One flag of `twinwire serve`."""
+
+    flag: str
+    metavar: str
+    help: str
+    short: tuple[str, ...] = ()
+
+
+OPTIONS: Final = (
+    Option("--config", "PATH", "TOML file.", ("-c",)),
+    Option("--data", "DIR", "Data folder."),
+    Option("--nats", "HOST:PORT", "Listener for NATS clients."),
+    Option("--monitor", "HOST:PORT", "Listener for monitoring: /healthz, /varz, /metrics."),
+    Option("--nsq", "HOST:PORT", "Listener for NSQ clients."),
+    Option("--nsq-http", "HOST:PORT", "Listener for NSQ over HTTP: /pub, /stats ..."),
+    Option("--bulk", "HOST:PORT", "Listener of the bulk API, for pipelines."),
+    Option("--log-level", "LEVEL", "debug, info, warning, error."),
+    Option("--log-format", "FORMAT", "text or json."),
+    Option(
+        "--ports-file",
+        "PATH",
+        "When the broker is ready, write the bound addresses to this file, as JSON.",
+    ),
 )
-@click.option("--nsq", metavar="HOST:PORT", help="Listener for NSQ clients.")
-@click.option(
-    "--nsq-http", metavar="HOST:PORT", help="Listener for NSQ over HTTP: /pub, /stats ..."
-)
-@click.option("--bulk", metavar="HOST:PORT", help="Listener of the bulk API, for pipelines.")
-@click.option("--log-level", metavar="LEVEL", help="debug, info, warning, error.")
-@click.option("--log-format", metavar="FORMAT", help="text or json.")
-@click.option(
-    "--ports-file",
-    type=click.Path(path_type=Path),
-    help="When the broker is ready, write the bound addresses to this file, as JSON.",
-)
-def serve(file: Path | None, ports_file: Path | None, **flags: str | None) -> None:
+
+
+def main(args: Sequence[str]) -> int | None:
+    """Run the command; the exit code. None: click explains what is wrong, or shows the help."""
+    given = plain(args)
+    return None if given is None else start(given)
+
+
+def plain(args: Sequence[str]) -> dict[str, str] | None:
+    """The value of each given flag; None unless all are written in full, each with a value."""
+    names = {name: one.flag for one in OPTIONS for name in (one.flag, *one.short)}
+    given: dict[str, str] = {}
+    words = iter(args)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name not in names or (equals and not name.startswith("--")):
+            return None
+        if not equals:
+            value = next(words, "-")
+        if value.startswith("-"):
+            return None
+        given[names[name]] = value
+    return given
+
+
+def start(given: Mapping[str, str]) -> int:
     """Run the broker until SIGTERM or SIGINT.
 
     Without a file every key has its default: data in ./data, loopback, ports 4222, 8222, 4150,
     4151 and 4171. An empty address disables a listener; port 0 picks a free port.
     """
-    given = {
-        f"--{name.replace('_', '-')}": text for name, text in flags.items() if text is not None
-    }
+    flags = dict(given)
+    file, ports = flags.pop("--config", None), flags.pop("--ports-file", None)
     try:
-        config = load(file, os.environ, given)
+        config = load(None if file is None else Path(file), os.environ, flags)
     except ConfigError as error:
-        click.echo(str(error), err=True)
-        sys.exit(limits.EXIT_BAD_CONFIG)
+        print(error, file=sys.stderr, flush=True)
+        return limits.EXIT_BAD_CONFIG
     logs.setup(config.log.level, config.log.format, utc=config.log.utc)
     keep_from_others()
     raise_open_files_limit()
+    ports_file = None if ports is None else Path(ports)
     if ports_file is not None:
         ports_file.unlink(missing_ok=True)  # programs that wait for it must not find an old one
+    if not config.reads_files:
+        sockets.listen_early(address for _, address in opened(config))
+    return until_ended(run(config, lambda server: _announce(server, config, ports_file)))
+
+
+def until_ended(coroutine: Coroutine[Any, Any, int]) -> int:
+    """Run a server on a loop of its own; the exit code."""
+    import asyncio
+
+    import uvloop
+
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        code = runner.run(run(config, lambda server: _announce(server, config, ports_file)))
-    sys.exit(code)
+        return runner.run(coroutine)
 
 
 async def run(
@@ -89,6 +129,8 @@ async def run(
     announce: Callable[[Server], object],
 ) -> int:
     """Start, log the addresses, wait for a signal, drain; return the exit code."""
+    import asyncio
+
     with lasting_memory():
         from broker.server.server import Server
 
@@ -104,6 +146,7 @@ async def run(
     try:
         with lasting_memory():
             await server.start()
+        sockets.close_early()
         if not stopping.is_set():
             announce(server)
     except (
@@ -135,6 +178,8 @@ def _announce(server: Server, config: Config, ports_file: Path | None) -> None:
 
 def reload_soon(server: Reloads, tasks: set[asyncio.Task[None]]) -> None:
     """Reload certificates, tokens and the nats-server file; the task is kept in `tasks`."""
+    import asyncio
+
     task = asyncio.get_running_loop().create_task(server.reload())
     tasks.add(task)
     task.add_done_callback(tasks.discard)
@@ -248,6 +293,8 @@ def lowest_free() -> int:
 
 async def until_stopped(stopping: asyncio.Event, log: logging.Logger) -> None:
     """Wait for the stop; check open files meanwhile."""
+    import asyncio
+
     files = OpenFiles(log)
     while not stopping.is_set():
         files.look()

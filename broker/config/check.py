@@ -22,7 +22,9 @@ def conflicts(config: Config) -> Iterator[Conflict]:
         if found is not None:
             yield from found(config)
     taken: dict[Address, str] = {}
-    for key, address in _opened(config):
+    for key, address in opened(config):
+        if address.port == 0:
+            continue
         if address in taken:
             other = taken[address]
             yield conflict(key, other, f"{address} is also the address of {other}")
@@ -43,10 +45,10 @@ def _listeners(config: Config, mark: str) -> Iterator[tuple[str, Address | None]
                     yield f"{name}.{key.name}", getattr(section, key.name)
 
 
-def _opened(config: Config) -> Iterator[tuple[str, Address]]:
-    """Key and address of all listeners with a given port that will be opened."""
+def opened(config: Config) -> Iterator[tuple[str, Address]]:
+    """Key and address of all listeners that will be opened."""
     for key, address in _listeners(config, "listens"):
-        if address is not None and address.port != 0:
+        if address is not None:
             yield key, address
 
 

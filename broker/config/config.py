@@ -68,6 +68,12 @@ class Config:
             yield each.name, getattr(self, each.name)
 
     @property
+    def reads_files(self) -> bool:
+        """Whether a section names files that are read when the server starts: only then is it
+        known whether they are valid."""
+        return any(getattr(section, "reads_files", False) for _, section in self.sections())
+
+    @property
     def name(self) -> str:
         """The name of the server; empty: its id."""
         return self.server.name

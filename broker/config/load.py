@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tomllib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.base import settings as kinds
@@ -102,6 +101,8 @@ def load_with_places(
 def read_toml(file: Path) -> dict[str, Any]:
     """Parse a TOML file that is not this process's configuration. OSError; ValueError: it is not
     TOML."""
+    import tomllib
+
     return tomllib.loads(file.read_bytes().decode())
 
 
@@ -130,6 +131,8 @@ class _Reading:
         self.mistakes.append(Mistake(place, key, reason))
 
     def take_file(self, file: Path) -> None:
+        import tomllib  # few brokers have a file
+
         try:
             source = file.read_bytes().decode().replace("\r\n", "\n")
             document = tomllib.loads(source)

@@ -38,6 +38,11 @@ _LENGTH = struct.Struct(">i")
 _HEX = frozenset(b"0123456789abcdef")
 
 
+def holds_messages(folder: Path) -> bool:
+    """Whether an nsqd has used the folder."""
+    return (folder / METADATA).exists() or any(folder.glob("*.diskqueue.*.dat"))
+
+
 class SourceError(Exception):
     """The folder cannot be read as a whole."""
 

@@ -26,7 +26,6 @@ from broker.engine.log.files import MetaError, escape, load_meta
 from broker.engine.log.publish import append_at
 from broker.importers import limits
 from broker.importers.diskqueue import (
-    METADATA,
     Problem,
     Queue,
     SourceError,
@@ -124,11 +123,6 @@ def signature(source: Path) -> list[list[object]]:
         status = path.stat()
         found.append([path.name, status.st_size, status.st_mtime_ns])
     return found
-
-
-def holds_messages(folder: Path) -> bool:
-    """Whether an nsqd has used the folder."""
-    return (folder / METADATA).exists() or any(folder.glob("*.diskqueue.*.dat"))
 
 
 class Import:

@@ -7,19 +7,19 @@ raise TlsError, or return False if the feature is optional.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import ssl
-from typing import TYPE_CHECKING, Final
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    import ctypes
     from collections.abc import Iterable
 
 _ssl_module = __import__("_ssl")
 
 _VERIFY_PEER: Final = 1
 _VERIFY_FAIL_IF_NO_PEER_CERT: Final = 2
-_VERIFY_CALLBACK: Final = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
 _SET_SESSION_CACHE: Final = 44  # SSL_CTRL_SET_SESS_CACHE_MODE
 _SET_GROUPS_LIST: Final = 92  # SSL_CTRL_SET_GROUPS_LIST
 
@@ -65,6 +65,8 @@ def load_authorities(context: ssl.SSLContext, file: str) -> None:
 def _name_authorities(context: ssl.SSLContext, file: str) -> None:
     """Send the names of the accepted authorities to clients; those without a matching certificate
     send none, as with the originals. Skipped if this Python does not allow it."""
+    import ctypes
+
     reached = _reach(context)
     if reached is None:
         return
@@ -81,8 +83,12 @@ def _reason(problem: Exception) -> str:
     return getattr(problem, "strerror", None) or str(problem)
 
 
-# Never freed: contexts refer to it.
-_TAKE_IT: Final = _VERIFY_CALLBACK(lambda _good, _store: 1)
+@cache  # never freed: contexts refer to it
+def _take_it() -> Any:
+    """A callback that finds every certificate valid."""
+    import ctypes
+
+    return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p)(lambda _good, _store: 1)
 
 
 def accept_any_certificate(context: ssl.SSLContext) -> None:
@@ -93,7 +99,7 @@ def accept_any_certificate(context: ssl.SSLContext) -> None:
             "this Python does not allow a server to accept unverified client certificates"
         )
     library, inner = reached
-    library.SSL_CTX_set_verify(inner, _mode(context), _TAKE_IT)
+    library.SSL_CTX_set_verify(inner, _mode(context), _take_it())
 
 
 def set_groups(context: ssl.SSLContext, names: Iterable[str]) -> bool:
@@ -107,6 +113,8 @@ def keep_no_sessions(context: ssl.SSLContext) -> bool:
 
 
 def _control(context: ssl.SSLContext, number: int, text: bytes | None) -> int | None:
+    import ctypes
+
     reached = _reach(context)
     if reached is None:
         return None
@@ -118,6 +126,8 @@ def _control(context: ssl.SSLContext, number: int, text: bytes | None) -> int | 
 
 def set_suites(context: ssl.SSLContext, names: Iterable[str]) -> bool:
     """Set the ciphers of TLS 1.3, in this order; those up to 1.2 are unchanged."""
+    import ctypes
+
     reached = _reach(context)
     if reached is None:
         return False
@@ -135,6 +145,8 @@ def _mode(context: ssl.SSLContext) -> int:
 
 def _reach(context: ssl.SSLContext) -> tuple[ctypes.CDLL, ctypes.c_void_p] | None:
     """The library, and its context object; None: it is not at the expected address."""
+    import ctypes
+
     try:
         library = ctypes.CDLL(_ssl_module.__file__)
         get_options = library.SSL_CTX_get_options

@@ -9,8 +9,6 @@ the answers: Go's net/http, and nats-server websocket.go.
 from __future__ import annotations
 
 import re
-from email.utils import formatdate
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.values import dataclass
@@ -120,6 +118,9 @@ def _headers(lines: list[str]) -> dict[str, list[str]]:
 
 def refusal(status: int) -> bytes:
     """The answer to a refused request."""
+    from email.utils import formatdate
+    from http import HTTPStatus
+
     text = HTTPStatus(status).phrase
     return (
         f"HTTP/1.1 {status} {text}\r\n"

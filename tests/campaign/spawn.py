@@ -30,7 +30,7 @@ import broker.protocols.nsq.lookup.service  # noqa: E402
 import broker.protocols.nsq.service  # noqa: E402
 import broker.protocols.stan.service  # noqa: E402
 import broker.server.server  # noqa: E402, F401
-from broker.cli import main as command_line  # noqa: E402
+from broker.cli.commands import main as command_line  # noqa: E402
 
 PR_SET_PDEATHSIG = 1
 CRASHED = 99

@@ -13,10 +13,8 @@ import logging
 import os
 import time
 from collections import defaultdict
-from dataclasses import field
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from broker.base.durable import NEW_SUFFIX, UnsyncedError, save, sync_path, unsealed
 from broker.base.logs import fields
@@ -47,20 +45,22 @@ IN_MEMORY = "in_memory"  # never held: a held record would make the log refuse n
 TRIMMED = "trimmed"  # a state: some records after this position have been dropped
 
 
-class Position(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Position:
     """The next record to read, of one incarnation of a log."""
 
     seq: int
     incarnation: str
 
 
-class Kept(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Kept:
     """A reader as it is stored."""
 
     name: str
     ttl_s: int
     hold: bool = False
-    positions: dict[str, Position] = {}
+    positions: dict[str, Position] = field(default_factory=dict)
     renewed_ns: int = 0  # wall clock; only shown
 
 
@@ -119,6 +119,8 @@ class Readers:
                 with contextlib.suppress(OSError):
                     path.unlink()  # an unfinished write
             elif path.suffix == SUFFIX:
+                import msgspec
+
                 try:
                     kept = msgspec.json.decode(unsealed(path.read_bytes()), type=Kept)
                 except (msgspec.MsgspecError, ValueError, OSError) as problem:
@@ -149,6 +151,8 @@ class Readers:
         return self.folder / (escape(name) + SUFFIX)
 
     def _write(self, kept: Kept) -> None:
+        import msgspec
+
         save(self._path(kept.name), msgspec.json.encode(kept))
 
     def _remove(self, name: str) -> None:
@@ -179,9 +183,9 @@ class Readers:
         for topic in removed:
             positions.pop(topic, None)
         self._bound(positions, kept.positions)
-        fresh = msgspec.structs.replace(kept, positions=positions)
+        fresh = replace(kept, positions=positions)
         is_new = not reader.kept.renewed_ns
-        as_before = fresh == msgspec.structs.replace(reader.kept, renewed_ns=fresh.renewed_ns)
+        as_before = fresh == replace(reader.kept, renewed_ns=fresh.renewed_ns)
         if is_new or reader.doubtful or not as_before:
             try:
                 if kept.name in self._unknown:

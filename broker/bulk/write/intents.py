@@ -15,11 +15,11 @@ import logging
 import os
 import sys
 import time
+from dataclasses import field
 from typing import TYPE_CHECKING, Final, TypeVar
 
-import msgspec
-
 from broker.base.durable import make_folder, sealed, unsealed
+from broker.base.values import dataclass
 from broker.engine.bulk.blocks import find_staged, remove_file, replace_file, sync_path
 from broker.engine.log.files import (
     SEGMENT_SUFFIX,
@@ -58,13 +58,16 @@ class VersionError(IntentError):
     """A file is of a version that this build does not know."""
 
 
-class Plan(msgspec.Struct):
+@dataclass(slots=True)
+class Plan:
     """One topic of a commit."""
 
     log_id: str
     first: int  # no record of the commit has a lower seq, unless `low` says so
     attempts: list[tuple[int, str, int]]  # part, attempt, bytes; in the order they are appended
-    have: list[Range] = []  # numbers of records that are in the log; found after a crash
+    have: list[Range] = field(
+        default_factory=list
+    )  # numbers of records that are in the log; found after a crash
     low: int | None = None  # the lowest and highest seq of those records
     high: int | None = None
 
@@ -75,7 +78,8 @@ class Plan(msgspec.Struct):
         self.high = high if self.high is None else max(self.high, high)
 
 
-class Intent(msgspec.Struct):
+@dataclass(slots=True)
+class Intent:
     """A commit that has begun."""
 
     version: int
@@ -85,7 +89,8 @@ class Intent(msgspec.Struct):
     topics: dict[str, Plan]
 
 
-class Done(msgspec.Struct):
+@dataclass(slots=True)
+class Done:
     """The last commit of a writer to a topic."""
 
     epoch: int
@@ -101,7 +106,8 @@ class Done(msgspec.Struct):
         return {"records": self.records, "first": self.first, "last": self.last, "state": state}
 
 
-class Remembered(msgspec.Struct):
+@dataclass(slots=True)
+class Remembered:
     """The stored state of a writer."""
 
     version: int
@@ -126,6 +132,8 @@ def _load(path: Path, kind: type[F]) -> F | None:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
+    import msgspec  # most brokers start without an intent
+
     try:
         found = msgspec.json.decode(unsealed(data), type=kind)
     except (msgspec.MsgspecError, ValueError) as problem:
@@ -137,6 +145,8 @@ def _load(path: Path, kind: type[F]) -> F | None:
 
 def _save(path: Path, what: Intent | Remembered) -> None:
     """OSError."""
+    import msgspec
+
     data = sealed(msgspec.json.encode(what))
     error = replace_file(os.fsencode(path), data, os.fsencode(path.parent))
     if error:

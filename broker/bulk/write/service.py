@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from broker.base.logs import fields
 from broker.base.units import SECOND
 from broker.bulk import limits
+from broker.bulk.config import STAGED_FOLDER
 from broker.bulk.errors import RefusedError
 from broker.bulk.holds import RetentionHolds
 from broker.bulk.write.commits import Commits
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.bulk")
 
-STAGED_FOLDER: Final = "staged"
 WRITER_PROBLEM: Final = "writer"  # a kind of problem on /healthz
 
 

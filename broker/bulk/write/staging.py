@@ -13,7 +13,6 @@ import asyncio
 import errno
 import logging
 import os
-import shutil
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -101,7 +100,9 @@ def remove_folder(folder: Path, trash: Path) -> None:
         folder.rename(trash)
     except FileNotFoundError:
         return
-    shutil.rmtree(trash, ignore_errors=True)
+    from shutil import rmtree
+
+    rmtree(trash, ignore_errors=True)
 
 
 def remove_files(paths: list[Path]) -> None:
@@ -161,8 +162,10 @@ def renew(path: Path, topic: bytes, size: int) -> None:
     succeeds proves nothing. OSError."""
     if whole_blocks(path, topic) < size:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+    from shutil import copyfile
+
     fresh = path.with_suffix(".new")
-    shutil.copyfile(path, fresh)
+    copyfile(path, fresh)
     sync_durable(fresh)
     fresh.replace(path)
 
@@ -209,7 +212,9 @@ class Staging:
         for entry in entries:
             try:
                 if entry.name.startswith(TRASH):
-                    shutil.rmtree(entry, ignore_errors=True)
+                    from shutil import rmtree
+
+                    rmtree(entry, ignore_errors=True)
                 elif not entry.name.startswith(".") and entry.is_dir():
                     found += self._batches_in(entry)
             except OSError as problem:

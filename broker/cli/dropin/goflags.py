@@ -8,11 +8,13 @@ kind of a flag parses its value from the command line and from a configuration f
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from broker.base.gotext import UNITS, duration_text, go_quote, time_quote
+from broker.base.patterns import lazy_pattern
 from broker.base.units import INT64_MAX, INT64_MIN, MS
+from broker.base.values import dataclass
 from broker.cli.dropin import errors
 
 if TYPE_CHECKING:
@@ -29,10 +31,10 @@ class HelpWanted(Exception):  # noqa: N818 (not an error: a request)
 
 _TRUE = ("1", "t", "T", "TRUE", "true", "True")
 _FALSE = ("0", "f", "F", "FALSE", "false", "False")
-_INT = re.compile(
+_INT = lazy_pattern(
     r"[+-]?(?:0[xX](?:_?[0-9a-fA-F])+|0[bB](?:_?[01])+|0[oO]?(?:_?[0-7])+|0|[1-9](?:_?[0-9])*)"
 )
-_DURATION_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
+_DURATION_PART = lazy_pattern(r"([0-9]*)(?:\.([0-9]*))?(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
 
 
 def parse_bool(value: str) -> bool:
@@ -254,7 +256,7 @@ class Flag:
         return self.key or self.name.replace("-", "_")
 
 
-@dataclass
+@dataclass()
 class Parsed:
     """A parsed command line."""
 

@@ -24,7 +24,7 @@ from broker.base.units import SECOND
 from broker.net import limits, umask
 from broker.net.http.config import HttpConfig
 from broker.net.http.connections import HttpConnection, HttpConnections
-from broker.net.listener import bound, is_answered, opening, remove_socket
+from broker.net.sockets import bound, is_answered, opening, remove_socket
 
 if TYPE_CHECKING:
     import ssl

@@ -18,7 +18,6 @@ from broker.protocols.nats.auth.passwords import Passwords
 from broker.protocols.nats.client.log import ClientLog
 from broker.protocols.nats.client.recheck import Recheck
 from broker.protocols.nats.context import NatsContext, server_info
-from broker.protocols.nats.leafnodes.leafnodes import LeafNodes
 from broker.protocols.nats.listener import (
     ANY_HOST,
     MonitorListener,
@@ -41,7 +40,7 @@ from broker.protocols.nats.wire.options import advertised
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 
     from broker.net.listener import Listener, Runtime
     from broker.protocols.nats.accounts.account import Account
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from broker.protocols.nats.auth.authenticator import Authenticator, Login
     from broker.protocols.nats.auth.jwt.link import OperatorLink
     from broker.protocols.nats.client.session import NatsSession
+    from broker.protocols.nats.leafnodes.leafnodes import LeafNodes
     from broker.protocols.nats.leafnodes.session import LeafSession
     from broker.protocols.nats.monitoring.pages import MonitorPages
     from broker.protocols.nats.settings import Settings
@@ -109,8 +109,10 @@ class NatsServer:
         self.closed = ClosedConnections(settings.max_closed_clients)
         self.handshake.on_leave.append(self.closed.add)
         ClientLog(self.handshake, lambda: self.settings)
-        self.leafs = LeafNodes(context)
-        self.leafs.handshake.on_leave.append(self.closed.add)
+        self.leafs = leaf_nodes(context)  # a reload cannot configure the first ones
+        if self.leafs is not None:
+            self.leafs.handshake.on_leave.append(self.closed.add)
+            context.on_account.append(self.leafs.adopt)
         # Returns the problem of the rest of this process, for /healthz; set before `pages` is used.
         self.broken: Callable[[], str | None] = lambda: None
         self.cpu = CpuMeter()
@@ -120,7 +122,6 @@ class NatsServer:
         self.listener: NatsListener | None = None
         self.websocket: WebsocketListener | None = None
         self.operator: OperatorLink | None = None
-        context.on_account.append(self.leafs.adopt)
         context.make_account(conf.GLOBAL_ACCOUNT, router)
         self.configure(settings)
         if has_operators(settings):
@@ -129,7 +130,7 @@ class NatsServer:
 
             authenticator = self.handshake.authenticator
             assert isinstance(authenticator, OperatorCallout)
-            self.operator = OperatorLink(context, authenticator, self.leafs.recheck)
+            self.operator = OperatorLink(context, authenticator, self._recheck_leafs)
 
     # --- queries
 
@@ -190,7 +191,8 @@ class NatsServer:
         )
         self.handshake.login_timeout_ns = login_timeout_ns(settings)
         self.frontend.must_connect = self.handshake.authenticator.must_connect
-        self.leafs.configure()
+        if self.leafs is not None:
+            self.leafs.configure()
 
     # --- life cycle
 
@@ -224,11 +226,19 @@ class NatsServer:
             self.ports["websocket"] = self.websocket.address
         self.update_info()
         self.context.system = self._open_system()
-        await self.leafs.start()
-        if self.leafs.listener is not None:
-            self.ports["leafnodes"] = self.leafs.listener.address
+        if self.leafs is not None:
+            await self._start_leafs(self.leafs)
+
+    async def _start_leafs(self, leafs: LeafNodes) -> None:
+        await leafs.start()
+        if leafs.listener is not None:
+            self.ports["leafnodes"] = leafs.listener.address
             if self.websocket is not None:
-                self.websocket.new_leaf = self.leafs.listener.new_websocket_session
+                self.websocket.new_leaf = leafs.listener.new_websocket_session
+
+    async def _recheck_leafs(self, sessions: Iterable[LeafSession] | None = None) -> None:
+        if self.leafs is not None:
+            await self.leafs.recheck(sessions)
 
     async def open_pages(self) -> None:
         """Open the monitoring listener only."""
@@ -287,7 +297,7 @@ class NatsServer:
         if listens:
             self._renew_system()
         await Recheck(self.handshake).run()
-        await self.leafs.recheck()
+        await self._recheck_leafs()
         if self.operator is not None:
             return
         configured = {account.name for account in settings.accounts}
@@ -300,7 +310,8 @@ class NatsServer:
         """Stop accepting connections; open ones stay."""
         for listener in self.listeners:
             await listener.close()
-        await self.leafs.close()
+        if self.leafs is not None:
+            await self.leafs.close()
 
     async def stop(self) -> None:
         """End every connection after its pending output is written."""
@@ -309,7 +320,8 @@ class NatsServer:
             self.context.system = None
         for session in list(self.frontend.sessions):
             session.closing_down()
-        await self.leafs.stop()
+        if self.leafs is not None:
+            await self.leafs.stop()
         for listener in self.listeners:
             await listener.drain()
         for task in list(self.handshake.tasks):
@@ -399,9 +411,10 @@ class NatsServer:
         self.handshake.on_connect.append(joined)
         self.handshake.on_leave.append(left)
         self.handshake.on_refuse.append(refused)
-        self.leafs.handshake.on_join.append(joined)
-        self.leafs.handshake.on_leave.append(left)
-        self.leafs.handshake.on_refuse.append(refused)
+        if self.leafs is not None:
+            self.leafs.handshake.on_join.append(joined)
+            self.leafs.handshake.on_leave.append(left)
+            self.leafs.handshake.on_refuse.append(refused)
 
     def _renew_system(self) -> None:
         """Update the service after a reload: rename it, or replace it."""
@@ -412,6 +425,15 @@ class NatsServer:
         if system is not None:
             system.stop()
         self.context.system = self._open_system()
+
+
+def leaf_nodes(context: NatsContext) -> LeafNodes | None:
+    """The leaf nodes of a server; None if none are configured."""
+    if context.settings.leafnodes is None:
+        return None
+    from broker.protocols.nats.leafnodes.leafnodes import LeafNodes
+
+    return LeafNodes(context)
 
 
 def has_operators(settings: Settings) -> bool:

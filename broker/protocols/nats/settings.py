@@ -336,6 +336,11 @@ class Settings:
     slow_consumer: str = SLOW_CONSUMERS[0]  # or drop (its messages), pause (its publishers)
 
     @property
+    def reads_files(self) -> bool:
+        """Whether it names files that are read when the server starts."""
+        return bool(self.config_file)
+
+    @property
     def cluster(self) -> str:
         """The cluster's name; without one, a server that joins others uses its own name."""
         joins = self.leafnodes is not None and self.leafnodes.remotes

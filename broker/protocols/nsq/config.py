@@ -158,6 +158,11 @@ class NsqConfig(NsqWatching):
     http_client_request_timeout_ns: int = kinds.duration_setting(limits.NSQ_AUTH_REQUEST_TIMEOUT)
 
     @property
+    def reads_files(self) -> bool:
+        """Whether it names files that are read when the server starts."""
+        return bool(self.tls_cert)
+
+    @property
     def guards_topics(self) -> bool:
         """Whether clients need a secret to use a topic."""
         return bool(self.auth_http_addresses)

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from broker import __version__
-from broker.cli import Commands, main
+from broker.cli.commands import Commands, main
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -39,7 +39,7 @@ class Server:
 module = types.ModuleType("broker.server.server")
 module.Server = Server
 sys.modules["broker.server.server"] = module
-from broker.cli import main
+from broker.cli.commands import main
 main(prog_name="twinwire")
 """
 

@@ -25,7 +25,7 @@ from support.stan.stores import (
     recorded_store,
 )
 
-from broker.cli import main
+from broker.cli.commands import main
 from broker.config.config import Config
 from broker.engine.cursor.local import LocalConsumer, peek_log
 from broker.engine.log.log import Log

@@ -10,7 +10,8 @@ from aiohttp import web
 
 from broker.net import limits
 from broker.net.http.pages import Pages
-from broker.net.listener import ListenError, Runtime, join
+from broker.net.listener import Runtime
+from broker.net.sockets import ListenError, join
 from broker.protocols.nats.server import NatsServer
 from broker.protocols.nats.settings import Settings, Websocket
 

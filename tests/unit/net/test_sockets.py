@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from broker.net import limits, listener
+from broker.net import limits, sockets
 
 FOUR, SIX = socket.AF_INET, socket.AF_INET6
-ANY = sorted(listener.EVERYWHERE)
+ANY = sorted(sockets.EVERYWHERE)
 
 
 def ports(made: list[socket.socket]) -> dict[int, int]:
@@ -28,7 +28,7 @@ class Binds:
 
     def __init__(self, *refuse: tuple[int, int]) -> None:
         self.refuse = list(refuse)  # (family, error), each once
-        self.real = listener._bind
+        self.real = sockets._bind
         self.asked: list[tuple[int, int]] = []
         self.made: list[socket.socket] = []
 
@@ -45,24 +45,24 @@ class Binds:
 @pytest.mark.parametrize("host", ANY)
 def test_everywhere_is_both_families_on_one_port(host: str) -> None:
     try:
-        listener._bind(SIX, ("::1", 0)).close()
+        sockets._bind(SIX, ("::1", 0)).close()
     except OSError:
         pytest.skip("no IPv6 on this host")
-    found = ports(listener.bound(host, 0))
+    found = ports(sockets.bound(host, 0))
     assert set(found) == {FOUR, SIX}
     assert len(set(found.values())) == 1
     [port] = set(found.values())
-    assert ports(listener.bound(host, port)) == found
+    assert ports(sockets.bound(host, port)) == found
 
 
 def test_one_address() -> None:
-    assert set(ports(listener.bound("127.0.0.1", 0))) == {FOUR}
-    assert set(ports(listener.bound("localhost", 0))) == {FOUR}
+    assert set(ports(sockets.bound("127.0.0.1", 0))) == {FOUR}
+    assert set(ports(sockets.bound("localhost", 0))) == {FOUR}
 
 
 def test_a_name_that_nobody_has() -> None:
     with pytest.raises(socket.gaierror):
-        listener.bound("nobody.invalid", 0)
+        sockets.bound("nobody.invalid", 0)
 
 
 def test_a_port_that_is_taken() -> None:
@@ -71,22 +71,22 @@ def test_a_port_that_is_taken() -> None:
         taken.listen()
         for host in (*ANY, "127.0.0.1"):
             with pytest.raises(OSError, match="in use") as caught:
-                listener.bound(host, taken.getsockname()[1])
+                sockets.bound(host, taken.getsockname()[1])
             assert caught.value.errno == errno.EADDRINUSE
 
 
 def test_a_port_that_is_taken_in_the_other_family(monkeypatch: pytest.MonkeyPatch) -> None:
     binds = Binds((SIX, errno.EADDRINUSE))
-    monkeypatch.setattr(listener, "_bind", binds)
+    monkeypatch.setattr(sockets, "_bind", binds)
     with pytest.raises(OSError, match="in use"):
-        listener.bound("", 4222)
+        sockets.bound("", 4222)
     assert [one.fileno() for one in binds.made] == [-1]  # nothing is left open
 
 
 def test_a_free_port_is_free_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
     binds = Binds((SIX, errno.EADDRINUSE))
-    monkeypatch.setattr(listener, "_bind", binds)
-    made = listener.bound("", 0)
+    monkeypatch.setattr(sockets, "_bind", binds)
+    made = sockets.bound("", 0)
     assert [family for family, _ in binds.asked] == [FOUR, SIX, FOUR, SIX]
     assert binds.asked[2][1] == 0  # another one
     assert binds.asked[3][1] == made[0].getsockname()[1]
@@ -97,23 +97,23 @@ def test_a_free_port_is_free_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_it_does_not_try_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     binds = Binds(*[(SIX, errno.EADDRINUSE)] * 1000)
-    monkeypatch.setattr(listener, "_bind", binds)
+    monkeypatch.setattr(sockets, "_bind", binds)
     with pytest.raises(OSError, match="in use"):
-        listener.bound("", 0)
+        sockets.bound("", 0)
     assert len(binds.made) == limits.FREE_PORT_TRIES
 
 
 @pytest.mark.parametrize("absent", [FOUR, SIX])
 def test_a_host_with_one_family(monkeypatch: pytest.MonkeyPatch, absent: int) -> None:
     binds = Binds((absent, errno.EAFNOSUPPORT))
-    monkeypatch.setattr(listener, "_bind", binds)
-    assert len(ports(listener.bound("0.0.0.0", 4222))) == 1
+    monkeypatch.setattr(sockets, "_bind", binds)
+    assert len(ports(sockets.bound("0.0.0.0", 4222))) == 1
     assert binds.asked == [(FOUR, 4222), (SIX, binds.asked[1][1])]
 
 
 def test_a_host_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
     binds = Binds((FOUR, errno.EAFNOSUPPORT), (SIX, errno.EADDRNOTAVAIL))
-    monkeypatch.setattr(listener, "_bind", binds)
+    monkeypatch.setattr(sockets, "_bind", binds)
     with pytest.raises(OSError, match="assign requested address") as caught:
-        listener.bound("", 4222)
+        sockets.bound("", 4222)
     assert caught.value.errno == errno.EADDRNOTAVAIL

@@ -8,15 +8,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from broker.base.gotext import go_quote
 from broker.base.redact import redacted
 from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_server import flags
 from broker.cli.dropin.nats_server.flags import PROGRAM
-from broker.cli.dropin.nsqd.command import Passed
+from broker.net import sockets
 from broker.protocols.nats import limits as nats_limits
 from broker.protocols.nats.conf.text import ConfErrors, ConfNote
 from broker.protocols.nats.settings import ORIGINAL, Settings
@@ -32,24 +30,18 @@ if TYPE_CHECKING:
 log = logging.getLogger("broker.nats")
 
 
-@click.command(PROGRAM, cls=Passed, add_help_option=False)
-def nats_server(args: tuple[str, ...]) -> None:
-    """Replace nats-server. It accepts nats-server's flags; -h lists them."""
-    sys.exit(main(args))
-
-
 def main(args: Sequence[str]) -> int:
     """Run the command; return the exit code."""
     try:
         given, words = flags.read(args)
     except FlagError as error:
-        click.echo(redacted(str(error)), err=True)
-        click.echo(flags.usage())
+        print(redacted(str(error)), file=sys.stderr, flush=True)
+        print(flags.usage(), flush=True)
         return server_limits.EXIT_OK  # as the original does
     try:
         text = asked_for(given, words)
         if text is not None:
-            click.echo(text)
+            print(text, flush=True)
             return server_limits.EXIT_OK
         flags.check(given)
         if given.get("signal"):
@@ -59,10 +51,10 @@ def main(args: Sequence[str]) -> int:
             return server_limits.EXIT_OK
         settings = first_settings(given)
     except (FlagError, ConfErrors) as error:
-        click.echo(f"{PROGRAM}: {error}", err=True)
+        print(f"{PROGRAM}: {error}", file=sys.stderr, flush=True)
         return server_limits.EXIT_START_FAILED
     if settings is None:
-        click.echo(errors.CHECKED.format(PROGRAM, given["config"]), err=True)
+        print(errors.CHECKED.format(PROGRAM, given["config"]), file=sys.stderr, flush=True)
         return server_limits.EXIT_OK
     return serve(settings, given)
 
@@ -98,7 +90,7 @@ def first_settings(given: Mapping[str, Any]) -> Settings | None:
             raise FlagError("\n".join(doubts))
         return None
     for text, _ in warnings:
-        click.echo(text, err=True)
+        print(text, file=sys.stderr, flush=True)
     return checked(flags.apply(settings, given))
 
 
@@ -137,26 +129,35 @@ def checked(settings: Settings) -> Settings:
     return settings
 
 
+def listen_early(settings: Settings) -> None:
+    """Listen before the server is imported, unless it may still find an error in what is set."""
+    unchecked = (
+        *(settings.tls, settings.https, settings.websocket, settings.leafnodes, settings.resolver),
+        *(settings.authorization.callout, settings.client_advertise, settings.pid_file),
+        *(settings.system_account, settings.accounts),
+    )
+    if not any(unchecked):
+        pages = [] if settings.http is None else [settings.http]
+        sockets.listen_early([*pages, settings.address])
+
+
 def serve(settings: Settings, given: Mapping[str, Any]) -> int:
     """Run until a signal; the exit code."""
-    import asyncio
-
-    import uvloop
-
     from broker.cli.dropin.nats_server import process
     from broker.cli.dropin.nats_server.log import Log, LogError, stamp_now
-    from broker.cli.dropin.nats_server.run import Run
-    from broker.cli.serve import keep_from_others, raise_open_files_limit
+    from broker.cli.serve import keep_from_others, raise_open_files_limit, until_ended
 
     place = Log(PROGRAM)
     try:
         place.use(settings)
     except LogError as error:
-        click.echo(f"{stamp_now()} {error}", err=True)
+        print(f"{stamp_now()} {error}", file=sys.stderr, flush=True)
         return server_limits.EXIT_START_FAILED
     process.take_name()
     keep_from_others()
     raise_open_files_limit()
+    listen_early(settings)
+    from broker.cli.dropin.nats_server.run import Run
 
     def again() -> Settings:
         found, warnings = read_file(given["config"])
@@ -173,8 +174,7 @@ def serve(settings: Settings, given: Mapping[str, Any]) -> int:
         program=PROGRAM,
         remarks=tuple(flags.remarks(given)),
     )
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        code = runner.run(run.run())
+    code = until_ended(run.run())
     place.close()
     return code
 

@@ -9,26 +9,18 @@ and does not stop the broker.
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import logging.handlers
 import os
-import queue
 import re
-import socket
-import stat
 import sys
-import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Final
 
 from broker.base import logs
 from broker.base.units import SECOND
 from broker.cli.dropin import errors
-from broker.protocols.nats import limits
 
 if TYPE_CHECKING:
     from broker.protocols.nats.settings import Settings
@@ -46,7 +38,6 @@ _LABELS: Final = {
 _COLORS: Final = {"TRC": "33", "DBG": "36", "INF": "32", "WRN": "0;93", "ERR": "31", "FTL": "31"}
 _FILE_MODE: Final = 0o640
 _OPEN: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-_LOCAL_SYSLOGS: Final = ("/dev/log", "/var/run/syslog", "/var/run/log")
 
 
 class LogError(Exception):
@@ -176,102 +167,14 @@ class LogFile(logging.Handler):
         super().close()
 
 
-class _Syslog(logging.handlers.SysLogHandler):
-    """Formats messages for a syslog, with the priorities of the original."""
+def _syslog(url: str, tag: str) -> logging.Handler:
+    """A connected syslog. LogError."""
+    from broker.cli.dropin.nats_server import syslog
 
-    append_nul = False
-    priority_map: ClassVar[dict[str, str]] = {
-        "DEBUG": "debug",
-        "INFO": "notice",
-        "WARNING": "warning",
-        "ERROR": "err",
-        "CRITICAL": "crit",
-    }
-
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Drop a line that cannot be sent."""
-
-    def mapPriority(self, levelName: str) -> str:  # noqa: N802, N803 - as it is in logging
-        return self.priority_map.get(levelName, "notice")
-
-
-class _SyslogFormatter(logging.Formatter):
-    """The line after the priority."""
-
-    def __init__(self, tag: str, *, remote: bool) -> None:
-        super().__init__()
-        self.tag = f"{tag}[{os.getpid()}]"
-        self.host = f"{socket.gethostname()} " if remote else ""
-        self.remote = remote
-
-    def format(self, record: logging.LogRecord) -> str:
-        moment = datetime.fromtimestamp(record.created, UTC).astimezone()
-        if self.remote:
-            shown = moment.isoformat(timespec="seconds")
-        else:
-            shown = f"{moment:%b} {moment.day:2} {moment:%H:%M:%S}"
-        return f"{shown} {self.host}{self.tag}: {message_of(record)}\n"
-
-
-class SyslogThread(logging.handlers.QueueHandler):
-    """Passes lines to a thread that writes them to a syslog."""
-
-    def __init__(self, target: _Syslog, formatter: logging.Formatter) -> None:
-        self.lines: queue.Queue[logging.LogRecord | None] = queue.Queue(limits.NATS_SYSLOG_QUEUE)
-        super().__init__(self.lines)
-        self.setFormatter(formatter)
-        self.target = target
-        self.closed = False
-        self.thread = threading.Thread(target=self._run, name="syslog", daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        while (record := self.lines.get()) is not None and not self.closed:
-            self.target.emit(record)  # without the lock: only this thread writes, and may block
-
-    def close(self) -> None:
-        """Wait a short time for the thread to write the remaining lines."""
-        with contextlib.suppress(queue.Full):
-            self.lines.put_nowait(None)
-        self.thread.join(limits.NATS_SYSLOG_FLUSH / SECOND)
-        self.closed = True
-        self.target.close()
-        super().close()
-
-
-def _syslog_of(url: str, tag: str) -> SyslogThread:
-    """Connect to a syslog; without a URL to that of this host. LogError."""
-    if not url:
-        path = next((path for path in _LOCAL_SYSLOGS if _is_socket(path)), "")
-        if not path:
-            raise LogError(errors.SYSLOG.format("Unix syslog delivery error"))
-        daemon = logging.handlers.SysLogHandler.LOG_DAEMON
-        return SyslogThread(_Syslog(path, daemon), _SyslogFormatter(tag, remote=False))
-    parts = urlsplit(url)
-    kinds = {"udp": socket.SOCK_DGRAM, "tcp": socket.SOCK_STREAM}
     try:
-        if parts.scheme == "unix":
-            if not _is_socket(parts.path):
-                raise LogError(errors.SYSLOG.format(f"no socket at {parts.path}"))
-            target = _Syslog(parts.path, logging.handlers.SysLogHandler.LOG_KERN)
-        elif parts.scheme in kinds:
-            if not parts.port:
-                raise LogError(errors.SYSLOG.format(f"address {parts.netloc}: missing port"))
-            address = (parts.hostname or "localhost", parts.port)
-            kern = logging.handlers.SysLogHandler.LOG_KERN
-            target = _Syslog(address, kern, kinds[parts.scheme])
-        else:
-            raise LogError(errors.SYSLOG_NETWORK.format(parts.scheme))
+        return syslog.connected(url, tag, message_of)
     except (OSError, ValueError) as error:
-        raise LogError(errors.SYSLOG.format(error)) from None
-    return SyslogThread(target, _SyslogFormatter(tag, remote=True))
-
-
-def _is_socket(path: str) -> bool:
-    try:
-        return stat.S_ISSOCK(Path(path).stat().st_mode)
-    except OSError:
-        return False
+        raise LogError(error) from None
 
 
 class Log:
@@ -312,7 +215,7 @@ class Log:
                 text = system_text("open", settings.logfile, error)
                 raise LogError(errors.LOG_FILE.format(text)) from None
         elif settings.remote_syslog or settings.syslog:
-            return _syslog_of(settings.remote_syslog, self.tag)
+            return _syslog(settings.remote_syslog, self.tag)
         else:
             handler = logging.StreamHandler(sys.stderr)
             colors = sys.stderr.isatty()

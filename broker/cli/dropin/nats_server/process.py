@@ -18,7 +18,7 @@ from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_server.flags import PROGRAM
 from broker.cli.dropin.nats_server.log import system_text
-from broker.net.listener import EVERYWHERE, join
+from broker.net.sockets import EVERYWHERE, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

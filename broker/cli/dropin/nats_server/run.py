@@ -11,20 +11,21 @@ import asyncio
 import dataclasses
 import logging
 import os
-import re
 import signal
 import time
 from typing import TYPE_CHECKING, Final, Protocol
 
 from broker import __version__
 from broker.base.gotext import go_quote
+from broker.base.patterns import lazy_pattern
 from broker.base.units import PORT_MAX
 from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_server import process
 from broker.cli.dropin.nats_server.log import LogError
 from broker.cli.serve import lasting_memory, until_stopped
-from broker.net.listener import ListenError, join
+from broker.net import sockets
+from broker.net.sockets import ListenError, join
 from broker.protocols.nats import errors as nats_errors
 from broker.protocols.nats import limits as nats_limits
 from broker.protocols.nats import reload
@@ -49,7 +50,7 @@ _NAMES: Final = {
     signal.SIGUSR1: "user defined signal 1",
     signal.SIGUSR2: "user defined signal 2",
 }
-_HASHED: Final = re.compile(r"\$2[abxy]\$\d\d\$")
+_HASHED: Final = lazy_pattern(r"\$2[abxy]\$\d\d\$")
 
 
 class Server(Protocol):
@@ -113,6 +114,7 @@ class Run:
         try:
             with lasting_memory():
                 await self.server.start()
+            sockets.close_early()
         except Exception as error:  # any error: the operator gets one line
             log.debug("not started", exc_info=error)
             return fatal(start_problem(error, self.settings))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import fcntl
+import gc
 import logging
 import os
 import platform
@@ -13,9 +13,6 @@ import sys
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
-
-import click
-import uvloop
 
 from broker.base import logs
 from broker.cli.dropin import errors, goflags
@@ -27,13 +24,17 @@ from broker.cli.serve import (
     on_signal,
     raise_open_files_limit,
     reload_soon,
+    until_ended,
     until_stopped,
 )
+from broker.config.check import opened
 from broker.net import limits as net_limits
+from broker.net import sockets
 from broker.protocols.nsq import limits as nsq_limits
 from broker.server import limits as server_limits
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Mapping, Sequence
 
     from broker.config.config import Config
@@ -48,15 +49,6 @@ _LEVELS = {
     "fatal": logging.CRITICAL,
 }
 _NAMES = {logging.CRITICAL: "FATAL"}
-
-
-class Passed(click.Command):
-    """A command that does not interpret its arguments, including `--`."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Pass all arguments through unchanged."""
-        ctx.params["args"] = tuple(args)
-        return []
 
 
 class Startable(Protocol):
@@ -120,13 +112,13 @@ def read(
     try:
         found = goflags.parse(flags, args)
     except goflags.HelpWanted:
-        click.echo(goflags.usage(program, flags), err=True, nl=False)
+        print(goflags.usage(program, flags), end="", file=sys.stderr, flush=True)
         sys.exit(server_limits.EXIT_OK)
     except goflags.FlagError as error:
-        click.echo(f"{error}\n{goflags.usage(program, flags)}", err=True, nl=False)
+        print(f"{error}\n{goflags.usage(program, flags)}", end="", file=sys.stderr, flush=True)
         sys.exit(server_limits.EXIT_BAD_CONFIG)
     if found.given.get("version"):
-        click.echo(version_line(program))
+        print(version_line(program), flush=True)
         sys.exit(server_limits.EXIT_OK)
     try:
         path = found.given.get("config")
@@ -137,9 +129,8 @@ def read(
     return values, translate.named_in_file(flags, file) | found.given
 
 
-@click.command("nsqd", cls=Passed, add_help_option=False)
-def nsqd(args: tuple[str, ...]) -> None:
-    """Replace nsqd. It accepts nsqd's flags; -h lists them."""
+def nsqd(args: Sequence[str]) -> int:
+    """Run `twinwire nsqd`; return the exit code."""
     keep_from_others()
     flags = nsqd_flags.nsqd()
     values, given = read("nsqd", flags, args)
@@ -154,7 +145,11 @@ def nsqd(args: tuple[str, ...]) -> None:
     log.info("ID: %d", values["node-id"])
     for line in translate.remarks(flags, given):
         log.info("%s", line)
-    take_over(Path(config.server.data), config)
+    data = Path(config.server.data)
+    if not was_used(data):
+        listen_early(config)
+    else:
+        take_over(data, config)
 
     def server() -> Startable:
         from broker.server.server import Server
@@ -164,12 +159,11 @@ def nsqd(args: tuple[str, ...]) -> None:
     addresses = (values["tcp-address"], values["http-address"])
     code = run("nsqd", server, addresses)
     os.close(folder)
-    sys.exit(code)
+    return code
 
 
-@click.command("nsqlookupd", cls=Passed, add_help_option=False)
-def nsqlookupd(args: tuple[str, ...]) -> None:
-    """Replace nsqlookupd. It accepts its flags; -h lists them."""
+def nsqlookupd(args: Sequence[str]) -> int:
+    """Run `twinwire nsqlookupd`; return the exit code."""
     flags = nsqd_flags.nsqlookupd()
     values, _ = read("nsqlookupd", flags, args)
     log_like(values["log-prefix"], values["log-level"])
@@ -179,8 +173,15 @@ def nsqlookupd(args: tuple[str, ...]) -> None:
     except translate.StartError as error:
         die("nsqlookupd", errors.DROPIN_START.format("nsqlookupd", error))
     log.info("%s", version_line("nsqlookupd"))
+    listen_early(config)
     addresses = (values["tcp-address"], values["http-address"])
-    sys.exit(run("nsqlookupd", server, addresses))
+    return run("nsqlookupd", server, addresses)
+
+
+def listen_early(config: Config) -> None:
+    """Listen before the server is imported, unless it may still find an error in a file."""
+    if not config.reads_files:
+        sockets.listen_early(address for _, address in opened(config))
 
 
 def lookup_server(config: Config) -> Callable[[], Startable]:
@@ -212,12 +213,22 @@ def lock_folder(data: str) -> int:
     return fd
 
 
+def was_used(data: Path) -> bool:
+    """Whether an original has left data in the folder."""
+    from broker.importers.diskqueue import holds_messages
+
+    return holds_messages(data)
+
+
 def take_over(data: Path, config: Config) -> None:
     """Import the data that an original left in the folder, once."""
-    from broker.importers.nsqd import ImportRefusedError, holds_messages, importing
+    import asyncio
 
-    if not holds_messages(data):
-        return
+    import uvloop
+
+    from broker.importers.nsqd import ImportRefusedError, importing
+
+    gc.enable()
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     try:
         with importing(data, data, config, held=True) as make, runner:
@@ -238,11 +249,12 @@ def take_over(data: Path, config: Config) -> None:
 def run(program: str, make: Callable[[], Startable], addresses: tuple[str, str]) -> int:
     """Run a server until a signal; return the exit code."""
     raise_open_files_limit()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(program, make, addresses))
+    return until_ended(_run(program, make, addresses))
 
 
 async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str, str]) -> int:
+    import asyncio
+
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -254,6 +266,7 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
     try:
         with lasting_memory():
             await server.start()
+        sockets.close_early()
     except Exception as error:  # any error: the operator gets one line
         reason = translate.listen_failure(error, *addresses)
         log.critical(

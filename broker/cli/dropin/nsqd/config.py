@@ -18,6 +18,7 @@ from broker.config.load import SECTIONS, ConfigError, read_toml
 from broker.engine import limits as engine_limits
 from broker.engine.config import SyncPolicy
 from broker.net import limits as net_limits
+from broker.net.sockets import ListenError
 from broker.protocols.nsq import limits as nsq_limits
 
 if TYPE_CHECKING:
@@ -190,8 +191,6 @@ def named_in_file(flags: Mapping[str, Flag], file: Mapping[str, object]) -> dict
 
 def listen_failure(error: Exception, tcp: str, http: str) -> str:
     """The reason of a failed start; for a failed listener in the original's wording."""
-    from broker.net.listener import ListenError  # with TLS, which a look at flags does not need
-
     if not isinstance(error, ListenError):
         return str(error)
     host, port = error.listen

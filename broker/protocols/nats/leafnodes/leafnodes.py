@@ -8,7 +8,8 @@ import logging
 import socket
 from typing import TYPE_CHECKING
 
-from broker.net.listener import Listener, join
+from broker.net.listener import Listener
+from broker.net.sockets import join
 from broker.protocols.nats import errors
 from broker.protocols.nats.auth.authenticator import Identity, Refused
 from broker.protocols.nats.context import server_info

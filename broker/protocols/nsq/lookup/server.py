@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.net import limits as net_limits
 from broker.net.http.pages import Pages
-from broker.net.listener import bound, opening
+from broker.net.sockets import bound, opening
 from broker.protocols.nsq import limits
 from broker.protocols.nsq.lookup.registry import Registry
 from broker.protocols.nsq.lookup.tcp import LOG, LookupPeer, Peers

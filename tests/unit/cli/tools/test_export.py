@@ -63,7 +63,9 @@ def offsets(out: Path) -> list[int]:
 
 
 def test_without_pyarrow_it_says_what_to_install(tmp_path: Path) -> None:
-    script = "import sys; sys.modules['pyarrow'] = None; from broker.cli import main; main()"
+    script = (
+        "import sys; sys.modules['pyarrow'] = None; from broker.cli.commands import main; main()"
+    )
     command = [sys.executable, "-c", script, "export", "t", "--out", str(tmp_path / "new")]
     ended = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False

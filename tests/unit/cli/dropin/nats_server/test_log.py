@@ -13,6 +13,7 @@ import pytest
 
 from broker.base import logs
 from broker.cli.dropin.nats_server import log as nats_log
+from broker.cli.dropin.nats_server import syslog
 from broker.cli.dropin.nats_server.log import LineFormatter, Log, LogError
 from broker.protocols.nats.settings import Settings
 
@@ -242,7 +243,7 @@ def test_remote_syslog_over_tcp(place: Log) -> None:
 
 def test_local_syslog(place: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(tmp_path / "log")
-    monkeypatch.setattr(nats_log, "_LOCAL_SYSLOGS", (str(tmp_path / "none"), path))
+    monkeypatch.setattr(syslog, "_LOCAL_SYSLOGS", (str(tmp_path / "none"), path))
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as far:
         far.bind(path)
         place.use(Settings(syslog=True))
@@ -269,7 +270,7 @@ def test_no_such_syslog(place: Log, settings: Settings, text: str) -> None:
 
 def test_a_slow_syslog_stops_nobody(place: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody reads; what does not fit is lost."""
-    monkeypatch.setattr(nats_log.limits, "NATS_SYSLOG_FLUSH", 1)
+    monkeypatch.setattr(syslog.limits, "NATS_SYSLOG_FLUSH", 1)
     with socket.create_server(("127.0.0.1", 0)) as far:
         far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         place.use(Settings(remote_syslog=f"tcp://127.0.0.1:{far.getsockname()[1]}"))

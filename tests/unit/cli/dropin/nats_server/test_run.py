@@ -21,7 +21,7 @@ from support.logins.tokens import Company, Tenant
 
 from broker.cli.dropin.nats_server import run
 from broker.cli.dropin.nats_server.log import Log
-from broker.net.listener import ListenError
+from broker.net.sockets import ListenError
 from broker.protocols.nats import limits as nats_limits
 from broker.protocols.nats.settings import (
     Account,

@@ -9,8 +9,8 @@ import pytest
 from broker.base.units import HOUR, MINUTE, SECOND
 from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_streaming import flags
-from broker.cli.dropin.nats_streaming.command import Asked, everything
-from broker.cli.dropin.nats_streaming.settings import read_files
+from broker.cli.dropin.nats_streaming.command import everything, read_files
+from broker.cli.dropin.nats_streaming.settings import Asked
 from broker.engine.config import SyncPolicy
 from broker.protocols.nats.auth.nkeys import USER, KeyPair
 from broker.protocols.nats.conf.text import ConfErrors
@@ -215,5 +215,5 @@ def test_the_store_of_an_original_is_not_passed_over(asked, tmp_path: Path) -> N
 
 
 def test_no_files() -> None:
-    found = read_files("", "", ORIGINAL, {})
+    found = read_files("", "")
     assert (found.own, found.channels, found.warnings) == ({}, {}, [])

@@ -14,6 +14,8 @@ leafnodes { %s }
 
 def counting(server: NatsServer) -> set[str]:
     """The accounts where what is wanted has been counted all along."""
+    if server.leafs is None:
+        return set()
     return {account.name for account in server.leafs.handshake.interests.accounts}
 
 
