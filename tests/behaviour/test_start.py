@@ -7,14 +7,16 @@ memory again for as long as it runs. What is looked at is which modules there ar
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -28,15 +30,22 @@ RARE = {
     "broker.protocols.nats.auth.callout",
     "broker.protocols.nats.auth.jwt.tokens",
     "broker.protocols.nats.conf.reader",
+    "broker.protocols.nats.leafnodes.leafnodes",
     "broker.protocols.nats.monitoring.connz",
     "broker.protocols.nsq.http.api",
     "broker.protocols.nsq.lookup.client",
     "broker.protocols.stan.service",
+    "click",
     "cramjam",
     "cryptography",
+    "ctypes",
+    "email",
     "google.protobuf",
+    "logging.handlers",
+    "msgspec",
     "nacl.secret",
     "prometheus_client",
+    "tomllib",
 }
 IMPORTED = re.compile(r"^import time: +\d+ \| +\d+ \| +(\S+)$", re.MULTILINE)
 
@@ -121,3 +130,168 @@ def test_a_broker_ends_while_a_client_waits_for_the_application(tmp_path: Path) 
     with running(tmp_path) as process:
         client = socket.create_connection(process.ready()["nsq_http"])
     client.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        port: int = one.getsockname()[1]
+    return port
+
+
+def running_first(folder: Path, program: str) -> dict[str, str]:
+    """The environment of a Python that runs this before anything else."""
+    (folder / "sitecustomize.py").write_text(program)
+    return os.environ | {"PYTHONPATH": str(folder)}
+
+
+# Delays the import of one module.
+HELD_UP = """
+import sys, time
+from importlib.abc import MetaPathFinder
+from pathlib import Path
+
+class Finder(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == {name!r}:
+            Path({began!r}).touch()
+            while not Path({go!r}).exists():
+                time.sleep(0.001)
+
+sys.meta_path.insert(0, Finder())
+"""
+
+
+class HeldUp:
+    """A command whose import of a module takes as long as the test wants."""
+
+    def __init__(self, folder: Path, name: str, *words: str) -> None:
+        self.began, self.go = folder / "began", folder / "go"
+        text = HELD_UP.format(name=name, began=str(self.began), go=str(self.go))
+        self.notes = folder / "stderr"
+        with self.notes.open("wb") as notes:
+            self.child = subprocess.Popen(
+                [sys.executable, "-m", "broker", *words],
+                stdout=subprocess.DEVNULL,
+                stderr=notes,
+                env=running_first(folder, text),
+                cwd=folder,
+            )
+
+    def wait(self) -> None:
+        """Until the import has begun."""
+        while not self.began.exists():
+            assert self.child.poll() is None, self.notes.read_text()
+            time.sleep(0.001)
+
+    def end(self) -> str:
+        """Let it go on, and end it; its log."""
+        self.go.touch()
+        self.child.send_signal(signal.SIGTERM)
+        self.child.wait(DEADLINE_S)
+        return self.notes.read_text()
+
+
+NATS_SAYS = (b"", b"INFO ")
+NSQ_SAYS = (b"  V2IDENTIFY\n\0\0\0\2{}", b"\0\0\0\6\0\0\0\0OK")
+EARLY = {
+    "serve": (
+        "--data={data} --nats=127.0.0.1:{0} --nsq=127.0.0.1:{1} --monitor= --nsq-http= --bulk=",
+        (NATS_SAYS, NSQ_SAYS),
+    ),
+    "nats-server": ("-a 127.0.0.1 -p {0}", (NATS_SAYS,)),
+    "nsqd": (
+        "--data-path={data} --tcp-address=127.0.0.1:{0} --http-address=127.0.0.1:0",
+        (NSQ_SAYS,),
+    ),
+    "nsqlookupd": (
+        "--tcp-address=127.0.0.1:{0} --http-address=127.0.0.1:0",
+        ((b"  V1PING\n", b"\0\0\0\2OK"),),
+    ),
+    "nats-streaming-server": ("-a 127.0.0.1 -p {0}", (NATS_SAYS,)),
+}
+
+
+@pytest.mark.parametrize("command", EARLY)
+def test_clients_that_come_during_the_imports_are_served(tmp_path: Path, command: str) -> None:
+    """They wait instead of being refused."""
+    words, protocols = EARLY[command]
+    ports = [free_port() for _ in protocols]
+    (tmp_path / "data").mkdir()
+    given = [word.format(*ports, data=tmp_path / "data") for word in words.split()]
+    process = HeldUp(tmp_path, "asyncio", command, *given)
+    try:
+        process.wait()
+        with ExitStack() as stack:
+            clients = []
+            for port, (said, _) in zip(ports, protocols, strict=True):
+                client = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
+                clients.append(stack.enter_context(client))
+                client.sendall(said)
+            process.go.touch()
+            for client, (_, expected) in zip(clients, protocols, strict=True):
+                assert client.recv(len(expected), socket.MSG_WAITALL) == expected
+    finally:
+        process.end()
+
+
+# Notes that a socket is bound.
+BINDS = """
+import sys
+def note(event, args):
+    if event == "socket.bind":
+        open({0!r}, "a").close()
+sys.addaudithook(note)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "reason"),
+    [
+        ("serve --nats=127.0.0.1:{port} --log-level=loud", "", "--log-level: log.level: "),
+        (
+            "serve --nats=127.0.0.1:{port} -c {file}",
+            "[nats]\nping_max = 0\n",
+            ":2: nats.ping_max: ",
+        ),
+        ("nats-server -a 127.0.0.1 -p {port} -c {file}", "ping_max: many", "ping_max"),
+        ("nats-server -a 127.0.0.1 -p {port} --tls --tlscert=/none --tlskey=/none", "", "x509"),
+        ("nsqd --tcp-address=127.0.0.1:{port} --node-id=4096", "", "--node-id must be"),
+        ("nats-streaming-server -a 127.0.0.1 -p {port} -store SQL", "", "SQL"),
+    ],
+)
+def test_a_wrong_configuration_is_found_before_anything_listens(
+    tmp_path: Path, words: str, file: str, reason: str
+) -> None:
+    """The port is open for a moment in a process that would listen first."""
+    port, path = free_port(), tmp_path / "file"
+    path.write_text(file)
+    given = [word.format(port=port, file=path) for word in words.split()]
+    calls = tmp_path / "calls"
+    done = subprocess.run(
+        [sys.executable, "-m", "broker", *given],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+        env=running_first(tmp_path, BINDS.format(str(calls))),
+        cwd=tmp_path,
+    )
+    assert done.returncode != 0
+    assert reason.lower() in (done.stdout + done.stderr).lower()
+    assert not calls.exists()
+
+
+def test_a_port_that_is_in_use_is_reported_as_before(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            [sys.executable, "-m", "broker", "nats-server", "-a", "127.0.0.1", "-p", str(port)],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+            cwd=tmp_path,
+        )
+    assert done.returncode == 1
+    expected = f'Error listening on port: 127.0.0.1:{port}, "listen tcp 127.0.0.1:{port}: bind: '
+    assert expected + 'address already in use"' in done.stderr

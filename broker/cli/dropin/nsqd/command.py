@@ -146,10 +146,10 @@ def nsqd(args: Sequence[str]) -> int:
     for line in translate.remarks(flags, given):
         log.info("%s", line)
     data = Path(config.server.data)
-    if not was_used(data):
-        listen_early(config)
-    else:
+    if was_used(data):
         take_over(data, config)
+    elif not config.reads_files:  # in which there may still be an error
+        sockets.listen_early(address for _, address in opened(config))
 
     def server() -> Startable:
         from broker.server.server import Server
@@ -173,15 +173,10 @@ def nsqlookupd(args: Sequence[str]) -> int:
     except translate.StartError as error:
         die("nsqlookupd", errors.DROPIN_START.format("nsqlookupd", error))
     log.info("%s", version_line("nsqlookupd"))
-    listen_early(config)
+    wanted = (config.nsqlookupd.listen, config.nsqlookupd.http)
+    sockets.listen_early(one for one in wanted if one is not None)
     addresses = (values["tcp-address"], values["http-address"])
     return run("nsqlookupd", server, addresses)
-
-
-def listen_early(config: Config) -> None:
-    """Listen before the server is imported, unless it may still find an error in a file."""
-    if not config.reads_files:
-        sockets.listen_early(address for _, address in opened(config))
 
 
 def lookup_server(config: Config) -> Callable[[], Startable]:
