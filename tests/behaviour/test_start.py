@@ -13,7 +13,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -146,7 +145,7 @@ def running_first(folder: Path, program: str) -> dict[str, str]:
 
 # Delays the import of one module.
 HELD_UP = """
-import sys, time
+import sys
 from importlib.abc import MetaPathFinder
 from pathlib import Path
 
@@ -154,8 +153,7 @@ class Finder(MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == {name!r}:
             Path({began!r}).touch()
-            while not Path({go!r}).exists():
-                time.sleep(0.001)
+            open({go!r}).read(1)
 
 sys.meta_path.insert(0, Finder())
 """
@@ -166,6 +164,8 @@ class HeldUp:
 
     def __init__(self, folder: Path, name: str, *words: str) -> None:
         self.began, self.go = folder / "began", folder / "go"
+        os.mkfifo(self.go)
+        self.pipe = os.open(self.go, os.O_RDWR)
         text = HELD_UP.format(name=name, began=str(self.began), go=str(self.go))
         self.notes = folder / "stderr"
         with self.notes.open("wb") as notes:
@@ -181,14 +181,17 @@ class HeldUp:
         """Until the import has begun."""
         while not self.began.exists():
             assert self.child.poll() is None, self.notes.read_text()
-            time.sleep(0.001)
 
-    def end(self) -> str:
-        """Let it go on, and end it; its log."""
-        self.go.touch()
+    def resume(self) -> None:
+        """Let the import go on."""
+        os.write(self.pipe, b".")
+
+    def end(self) -> None:
+        """End it."""
+        self.resume()
         self.child.send_signal(signal.SIGTERM)
         self.child.wait(DEADLINE_S)
-        return self.notes.read_text()
+        os.close(self.pipe)
 
 
 NATS_SAYS = (b"", b"INFO ")
@@ -227,7 +230,7 @@ def test_clients_that_come_during_the_imports_are_served(tmp_path: Path, command
                 client = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
                 clients.append(stack.enter_context(client))
                 client.sendall(said)
-            process.go.touch()
+            process.resume()
             for client, (_, expected) in zip(clients, protocols, strict=True):
                 assert client.recv(len(expected), socket.MSG_WAITALL) == expected
     finally:
