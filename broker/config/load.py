@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.base import settings as kinds
+from broker.base.patterns import lazy_pattern
 from broker.base.redact import redacted
 from broker.base.settings import near, nearest, settings
 from broker.base.units import COUNT_MAX
@@ -38,9 +39,9 @@ LISTS = {
 
 PREFIX = "TWINWIRE_"
 # Variables with this prefix that are not settings: of the build and of the test suite.
-_OTHERS = re.compile(r"TWINWIRE_(BUILD|TEST_\w+)")
+_OTHERS = lazy_pattern(r"TWINWIRE_(BUILD|TEST_\w+)")
 # What Kubernetes sets in each pod for a Service of the namespace whose name begins with "twinwire".
-_SERVICE_LINK = re.compile(
+_SERVICE_LINK = lazy_pattern(
     r"TWINWIRE(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?"
     r"|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
