@@ -101,6 +101,10 @@ NSQ_AUTH_CONNECT_TIMEOUT: Final = 2 * SECOND  # of HTTP requests to auth servers
 NSQ_AUTH_REQUEST_TIMEOUT: Final = 5 * SECOND
 NSQ_TLS_TIMEOUT: Final = 5 * SECOND  # of a handshake
 
+# Slots of the table of topics that a connection publishes to, 16 bytes each; a power of two. With
+# more topics their logs are searched by name more often.
+NSQ_PUBLISHED_SLOTS_MAX: Final = 4_096
+
 # Above so many unanswered publishes a connection is not read until half are answered.
 NSQ_PENDING_MAX: Final = 65_536
 NSQ_PENDING_RESUME_DIVISOR: Final = 2

@@ -1,5 +1,6 @@
 # cython: language_level=3
 """The broker's side of one NSQ connection."""
+from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from broker.engine.cursor.cursor cimport Cursor, consumer_t
@@ -31,6 +32,30 @@ cdef enum Admit:
     ADMIT_WAIT = 1      # the session is held; the command is scanned again later
     ADMIT_CLOSED = 2    # the command was refused
 
+# A topic that the connection has published to.
+cdef struct published_t:
+    PyObject *log       # owned; NULL: the slot is free
+    uint64_t count      # messages since it has this slot
+
+
+cdef class PublishedTopics:
+    cdef published_t *slots     # owned, `cap` of them: none, or a power of two
+    cdef uint32_t cap, cap_max
+    cdef uint32_t used
+    cdef uint32_t last          # slot of the last publish
+    cdef dict earlier           # topic -> messages counted in slots that it had before; by age
+
+    # The log of a topic that is in the table; None if it is not, or was deleted.
+    cdef Log find(self, const char *name, uint32_t n)
+    cdef int add(self, Log log) except -1
+    # Count messages of the topic that was found or added last.
+    cdef void count(self, uint32_t messages) noexcept
+    cdef void clear(self) noexcept
+    cdef uint32_t slot_of(self, const char *name, uint32_t n) noexcept
+    cdef int grow(self) except -1
+    cdef uint32_t put(self, Log log, uint64_t count) except *
+    cdef int give_up(self, const published_t *slot) except -1
+
 
 cdef class NsqSession(Session):
     cdef NsqFrontend frontend
@@ -42,9 +67,7 @@ cdef class NsqSession(Session):
     cdef PendingResponses pending       # None before the first publish
     cdef bint waiting                   # the log of the oldest publish will call settled()
     cdef Log topic                      # of the last publish; None = none yet
-    cdef bytes topic_name               # its name
-    cdef uint64_t topic_count           # publishes to `topic` not yet counted in `published`
-    cdef dict published                 # topic -> messages, or None
+    cdef PublishedTopics published      # None before the first publish
     cdef State state
     cdef bint greeted                   # the magic was received
     cdef bint identified                # the first IDENTIFY counted for delivery

@@ -10,13 +10,16 @@ only if they fail.
 """
 import logging
 
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memset
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memcpy, memset
 
 from broker.engine.cursor.cursor cimport ACK_NOT_OWNER, ACK_OK
 from broker.engine.log.log cimport Log
 from broker.runtime.buffers cimport OutBuf, out_commit, out_put, out_reserve
-from broker.runtime.interfaces cimport Session
+from broker.runtime.interfaces cimport RIGHT_WRITE, Session
 from broker.runtime.types cimport record_t, tw_assert
 from broker.protocols.nsq.authorization cimport (
     ALLOWED, DENIED, EXPIRED, NO_GRANT, AuthState, Decision)
@@ -40,12 +43,145 @@ cdef enum:
     OPS_MAX = 128
     MAGIC_BYTES = 4
     MS = 1000000            # nanoseconds
+    SLOTS_MIN = 4
+    PROBES_MAX = 8
 
 cdef const char *MAGIC = b'  V2'
 cdef bytes OK = b'OK'
 cdef bytes CLOSE_WAIT = b'CLOSE_WAIT'
 cdef bytes HEARTBEAT = b'_heartbeat_'
 cdef int64_t NEVER = 0x7FFFFFFFFFFFFFFF
+
+
+cdef class PublishedTopics:
+    """The topics that a connection publishes to: their logs at hand, and how many messages.
+
+    A hash table that grows with the topics. A topic is in its home slot or in one of the next few;
+    if these are taken, it replaces the topic in its home slot, so that no choice of names makes
+    the search long. The log of a deleted topic stays until its slot is needed.
+    """
+
+    def __init__(self, uint32_t cap_max):
+        self.cap_max = cap_max
+        self.earlier = {}
+
+    def __dealloc__(self):
+        self.clear()
+        free(self.slots)
+
+    cdef uint32_t slot_of(self, const char *name, uint32_t n) noexcept:
+        """The slot of that topic, or else the one that it would get. There are slots."""
+        cdef uint32_t home = topic_hash(name, n)
+        cdef uint32_t i, at
+        for i in range(PROBES_MAX):
+            at = (home + i) & (self.cap - 1)
+            if self.slots[at].log == NULL or is_topic(self.slots[at].log, name, n):
+                return at
+        return home & (self.cap - 1)
+
+    cdef Log find(self, const char *name, uint32_t n):
+        cdef published_t *slot
+        if self.cap == 0:
+            return None
+        slot = &self.slots[self.last]
+        if slot.log == NULL or not is_topic(slot.log, name, n):
+            self.last = self.slot_of(name, n)
+            slot = &self.slots[self.last]
+            if slot.log == NULL or not is_topic(slot.log, name, n):
+                return None
+        return None if (<Log>slot.log).deleted else <Log>slot.log
+
+    cdef int add(self, Log log) except -1:
+        if 2 * (self.used + 1) > self.cap and self.cap < self.cap_max:
+            self.grow()
+        self.earlier.setdefault(log.name, 0)
+        self.last = self.put(log, 0)
+        return 0
+
+    cdef uint32_t put(self, Log log, uint64_t count) except *:
+        """Give a log its slot."""
+        cdef uint32_t at = self.slot_of(<const char *>log.subject, <uint32_t>len(log.subject))
+        cdef published_t *slot = &self.slots[at]
+        if slot.log == NULL:
+            self.used += 1
+        else:
+            self.give_up(slot)
+        Py_INCREF(log)
+        slot.log = <PyObject *>log
+        slot.count = count
+        return at
+
+    cdef int give_up(self, const published_t *slot) except -1:
+        """Keep the count of a slot that is needed."""
+        cdef Log log = <Log>slot.log
+        self.earlier[log.name] += slot.count
+        Py_DECREF(log)
+        return 0
+
+    cdef void count(self, uint32_t messages) noexcept:
+        self.slots[self.last].count += messages
+
+    cdef int grow(self) except -1:
+        """Double the table, without the topics that were deleted."""
+        cdef published_t *before = self.slots
+        cdef published_t *slot
+        cdef uint32_t i, cap_before = self.cap
+        cdef uint32_t cap = max(<uint32_t>SLOTS_MIN, 2 * self.cap)
+        cdef published_t *slots = <published_t *>calloc(cap, sizeof(published_t))
+        if slots == NULL:
+            raise MemoryError
+        self.slots = slots
+        self.cap = cap
+        self.used = 0
+        for i in range(cap_before):
+            slot = &before[i]
+            if slot.log == NULL:
+                continue
+            if not (<Log>slot.log).deleted:
+                self.put(<Log>slot.log, slot.count)
+                slot.count = 0
+            self.give_up(slot)
+        free(before)
+        return 0
+
+    def counts(self):
+        """Messages by topic, the one published to first in front; None if there are none."""
+        cdef uint32_t i
+        cdef dict found = self.earlier.copy()
+        for i in range(self.cap):
+            if self.slots[i].log != NULL:
+                found[(<Log>self.slots[i].log).name] += self.slots[i].count
+        return {name: count for name, count in found.items() if count} or None
+
+    cdef void clear(self) noexcept:
+        """The connection has ended: forget the logs, and the counts with them."""
+        cdef uint32_t i
+        for i in range(self.cap):
+            if self.slots[i].log != NULL:
+                Py_DECREF(<Log>self.slots[i].log)
+        if self.cap:
+            memset(self.slots, 0, self.cap * sizeof(published_t))
+        self.used = 0
+        self.earlier.clear()
+
+
+cdef uint32_t topic_hash(const char *name, uint32_t n) noexcept nogil:
+    """Of the length, the first and the last bytes."""
+    cdef uint64_t tail = 0
+    cdef uint64_t head = 0
+    if n >= 8:
+        memcpy(&tail, name + n - 8, 8)
+        memcpy(&head, name, 8)
+    else:
+        memcpy(&tail, name, n)
+    tail = (tail ^ n ^ (head >> 7)) * <uint64_t>0x9E3779B97F4A7C15
+    return <uint32_t>(tail >> 32)
+
+
+cdef inline bint is_topic(PyObject *log, const char *name, uint32_t n) noexcept:
+    """Whether a log has this name. Names of topics are subjects as they are: they have no '/'."""
+    return n == <uint32_t>len((<Log>log).subject) and (
+        memcmp(name, <const char *>(<Log>log).subject, n) == 0)
 
 
 cdef class NsqSession(Session):
@@ -87,6 +223,8 @@ cdef class NsqSession(Session):
             self.cursor = None
         if self.pending is not None:
             self.pending.clear()
+        if self.published is not None:
+            self.published.clear()
         self.topic = None
 
     cdef bint ended(self) noexcept:
@@ -246,7 +384,7 @@ cdef class NsqSession(Session):
             return self.refused(log, op)
         frontend.in_msgs += 1
         frontend.in_bytes += op.text_len
-        self.topic_count += 1
+        self.published.count(1)
         self.pending.publish(log, op.kind, ticket, ticket)
         return True
 
@@ -273,7 +411,7 @@ cdef class NsqSession(Session):
             p += 4 + rec.total_len
         frontend.in_msgs += op.index
         frontend.in_bytes += op.text_len - 4 * <uint64_t>op.index
-        self.topic_count += op.index
+        self.published.count(op.index)
         self.pending.publish(log, OP_MPUB, first, ticket)
         return True
 
@@ -291,32 +429,29 @@ cdef class NsqSession(Session):
 
     cdef Log topic_log(self, const char *name, uint32_t n):
         """The log of a topic, created if necessary; None if it cannot be created now."""
-        if self.topic is not None and not self.topic.deleted and (
-                n == <uint32_t>len(self.topic_name)) and (
-                memcmp(name, <const char *>self.topic_name, n) == 0):
-            return self.topic
-        return self.find_topic(name, n)
+        cdef Log log = None
+        if self.published is not None:
+            log = self.published.find(name, n)
+        if log is not None and log is not self.topic:
+            if not self.frontend.access.may_use_topic(log, RIGHT_WRITE):
+                return None
+            self.topic = log
+        return self.find_topic(name, n) if log is None else log
 
     cdef Log find_topic(self, const char *name, uint32_t n):
         cdef Log log = self.frontend.topic(name, n)
         if log is None:
             return None
-        self.count_published()
         if self.pending is None:
             self.pending = PendingResponses()
+            self.published = PublishedTopics(limits.NSQ_PUBLISHED_SLOTS_MAX)
+        self.published.add(log)
         self.topic = log
-        self.topic_name = name[:n]
         return log
 
     def count_published(self):
         """The number of messages published to each topic; None if none were."""
-        if self.topic_count:
-            if self.published is None:
-                self.published = {}
-            name = self.topic_name.decode()
-            self.published[name] = self.published.get(name, 0) + self.topic_count
-            self.topic_count = 0
-        return self.published
+        return None if self.published is None else self.published.counts()
 
     # --- consuming
 

@@ -90,7 +90,7 @@ class FakeNsq:
     """A frontend, its engine, and a clock that the test moves."""
 
     def __init__(self, engine: dict[str, Any] | None = None, **settings: Any) -> None:
-        authority = settings.pop("authority", None)
+        authority, access = settings.pop("authority", None), settings.pop("access", None)
         self.loop = FakeLoop()
         self.config = replace(NsqConfig(), **settings)
         self.reports: list[str] = []
@@ -102,7 +102,9 @@ class FakeNsq:
             lambda _name: "none",
             lambda _level, text, **_details: self.reports.append(text),
         )
-        self.frontend = NsqFrontend(self.engine, self.loop.turn, self.config, None, authority)
+        self.frontend = NsqFrontend(
+            self.engine, self.loop.turn, self.config, None, authority, access
+        )
         self.listener = FakeListener(self.loop, lambda: NsqSession(self.frontend), 1 << 26)
 
     def dial(self, identify: dict[str, object] | None = None, *, greet: bool = True) -> NsqPeer:

@@ -21,6 +21,7 @@ from support.fakes.nsq import (
 )
 
 from broker.base import units
+from broker.protocols.access import Access
 from broker.protocols.nsq import limits
 
 SECOND = units.SECOND
@@ -109,6 +110,54 @@ def test_a_deleted_topic_is_made_anew(nsq: FakeNsq) -> None:
     assert peer.ask(pub(b"t", b"a")) == [OK]
     nsq.engine.delete_log("t")
     assert peer.ask(pub(b"t", b"b")) == [OK]
+    assert nsq.engine.log("t").message_count == 1
+
+
+def test_a_deleted_topic_among_others_is_made_anew(nsq: FakeNsq) -> None:
+    peer = nsq.dial()
+    every = b"".join(pub(b"t%d" % i, b"a") for i in range(20))
+    assert peer.ask(every) == [OK] * 20
+    for i in range(0, 20, 2):
+        nsq.engine.delete_log(f"t{i}")
+    assert peer.ask(every + every) == [OK] * 40
+    assert [nsq.engine.log(f"t{i}").message_count for i in range(4)] == [2, 3, 2, 3]
+    (session,) = nsq.frontend.sessions
+    assert session.count_published() == {f"t{i}": 3 for i in range(20)}
+
+
+@pytest.mark.parametrize("slots", [4, 8, 1024])
+def test_a_connection_publishes_to_more_topics_than_it_remembers(
+    make_nsq: MakeNsq, monkeypatch: pytest.MonkeyPatch, slots: int
+) -> None:
+    monkeypatch.setattr(limits, "NSQ_PUBLISHED_SLOTS_MAX", slots)
+    nsq = make_nsq()
+    peer = nsq.dial()
+    names = [b"%d" % (i * i) for i in range(60)] + [b"orders.%d.of.many" % i for i in range(60)]
+    data = b"".join(pub(name, name) for name in names) + mpub(names[7], b"x", b"y")
+    for times in range(1, 4):
+        assert peer.ask(data) == [OK] * 121
+        (session,) = nsq.frontend.sessions
+        expected = {name.decode(): times for name in names} | {names[7].decode(): 3 * times}
+        counted = session.count_published()
+        assert counted == expected
+        assert list(counted) == list(expected)
+    for name in names:
+        log = nsq.engine.log(name.decode())
+        assert log.message_count == expected[log.name]
+    peer.leave()
+    nsq.loop.run()
+    assert not nsq.frontend.sessions
+
+
+def test_a_topic_that_is_not_shared_any_more_is_refused_to_those_who_published_to_it(
+    make_nsq: MakeNsq,
+) -> None:
+    nsq = make_nsq(access=Access(nsq_to_stan=False))
+    peer = nsq.dial()
+    assert peer.ask(pub(b"t", b"a") + pub(b"u", b"b")) == [OK, OK]
+    nsq.engine.open_log("t", protocol="stan")
+    ((kind, text),) = peer.ask(pub(b"t", b"c"))
+    assert (kind, text.split()[0]) == (ERROR, b"E_PUB_FAILED")
     assert nsq.engine.log("t").message_count == 1
 
 
