@@ -50,7 +50,7 @@ CURSOR_ENTRIES_MAX: Final = 2**24  # in flight, deferred, to be given again; 64 
 # keeps both without a limit.
 CURSORS_DEFERRED_MAX: Final = 2**24
 CURSOR_WINDOW_MAX: Final = 2**28  # records between the oldest unacked and the newest; a bit each
-ROUTER_CACHE_SUBJECTS: Final = 8192  # answers kept; a power of two
+ROUTER_CACHE_SUBJECTS: Final = 32_768  # answers kept, 64 bytes each; a power of two
 ROUTER_CACHE_REFS: Final = 2**20  # subscriptions named in them, all together
 SETTLE_POLL: Final = 5 * MS  # how often a stopping server looks whether the disk is done
 

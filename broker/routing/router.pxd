@@ -5,17 +5,28 @@ matches.
 All of it is plain C memory owned by the Router. A sub_t belongs to the Sink that created it
 and must be removed before that Sink is freed.
 """
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcmp
 
 from broker.runtime.interfaces cimport Sink
-from broker.routing.trie cimport match_t, node_t, sub_t
-from broker.runtime.types cimport record_t, tw_key_t
+from broker.routing.trie cimport gather_t, match_t, node_t, sub_t
+from broker.runtime.types cimport record_t, tw_cache_hash, tw_equal, tw_key_t, tw_prefetch
 
 cdef enum:
-    CACHE_WAYS = 4      # slots that a match may have in the cache
+    CACHE_WAYS = 4      # slots that a subject may have in the cache
+    SLOT_SUBJECT = 42   # bytes of a subject inside its slot
     ROUTE_DEPTH = 16    # nested messages of the same Router that one message may cause
     CHANGES = 16        # changes of wildcards that are remembered
     CHANGE_SIZE = 63    # bytes of a subject that is remembered
+
+
+# One subject in the cache: a cache line.
+cdef struct slot_t:
+    match_t *match          # shared with other subjects; NULL = an empty slot
+    uint64_t version        # version of the wildcards for which it is right; 0 = for none
+    uint32_t hash           # of the subject
+    uint16_t subject_len
+    char subject[SLOT_SUBJECT]      # or, if it is longer, a pointer to it, owned
 
 
 # An added or removed wildcard subscription.
@@ -31,10 +42,14 @@ cdef class Router:
     cdef uint32_t table_used
     cdef tw_key_t key
     cdef uint64_t random
-    cdef match_t *cache         # sets of CACHE_WAYS slots
+    cdef slot_t *cache          # sets of CACHE_WAYS slots, in cache_memory
+    cdef void *cache_memory     # owned
     cdef uint32_t cache_mask    # number of sets - 1
     cdef uint32_t cache_turn    # the way of a full set that is replaced next
-    cdef size_t cached_refs     # sub pointers in the cache
+    cdef slot_t *found          # of the last result of `match`; NULL = it is not in the cache
+    cdef match_t **shared       # matches by their nodes, for subjects that only wildcards match
+    cdef uint32_t shared_mask
+    cdef size_t cached_refs     # sub pointers in all matches
     cdef size_t cached_refs_max
     cdef uint64_t version       # incremented when a wildcard is added or removed
     cdef change_t recent[CHANGES]       # by version, the change that led to it
@@ -42,7 +57,7 @@ cdef class Router:
     cdef readonly uint64_t size         # number of subscriptions
     cdef readonly uint64_t inserts, removes, matches, cache_hits
     cdef uint32_t busy          # nested calls of route
-    cdef match_t spare[ROUTE_DEPTH]     # matches of the inner calls
+    cdef match_t *spare[ROUTE_DEPTH]    # matches of the inner calls, or NULL
     cdef list late              # sinks that are called when all sinks have the message
     cdef uint32_t late_size
     cdef list watchers          # called for every added or removed subscription
@@ -52,6 +67,8 @@ cdef class Router:
                     size_t queue_len, const char *sid, size_t sid_len) except NULL
     cdef void remove(self, sub_t *sub) noexcept
     cdef const match_t *match(self, const char *subject, size_t n) except NULL
+    # The same, with the hash that `expect` has returned for this subject.
+    cdef const match_t *match_hashed(self, const char *subject, size_t n, uint32_t h) except NULL
     cdef uint32_t route(self, const match_t *m, const record_t *rec, void *skip) noexcept
     cdef uint32_t route_listed(self, const match_t *m, const record_t *rec, void *skip,
                                const char *names, size_t names_len) noexcept
@@ -71,8 +88,28 @@ cdef class Router:
     cdef int grow_table(self) except -1
     cdef void changed(self, const char *subject, size_t n, int shape) noexcept
     cdef void remember(self, const char *subject, size_t n) noexcept
-    cdef bint still_true(self, match_t *m) noexcept
+    cdef bint still_true(self, slot_t *slot) noexcept
     cdef void unlink(self, sub_t *sub) noexcept
     cdef void forget(self, const char *subject, size_t n) noexcept
     cdef void clear_cache(self) noexcept
-    cdef int fill(self, match_t *m, const char *subject, size_t n) except -1
+    cdef match_t *compute(self, const char *subject, size_t n) except NULL
+    cdef match_t *share(self, gather_t *g) except NULL
+    cdef int fill(self, slot_t *slot, const char *subject, size_t n, uint32_t h) except -1
+    cdef void empty(self, slot_t *slot) noexcept
+    cdef void release(self, match_t *m) noexcept
+
+
+cdef inline bint is_of(const slot_t *slot, const char *subject, size_t n) noexcept nogil:
+    """Whether a slot, which is not empty, is for this subject."""
+    if slot.subject_len != n:
+        return False
+    if n > SLOT_SUBJECT:
+        return memcmp((<const char **>slot.subject)[0], subject, n) == 0
+    return tw_equal(slot.subject, subject, n)
+
+
+cdef inline uint32_t expect(Router router, const char *subject, size_t n) noexcept:
+    """The hash of a subject; its slots are prefetched, because many of them exceed the caches."""
+    cdef uint32_t h = tw_cache_hash(&router.key, subject, n)
+    tw_prefetch(router.cache + (h & router.cache_mask) * CACHE_WAYS)
+    return h

@@ -10,21 +10,24 @@ outer call stays unchanged, and the inner call gets a match of its own.
 """
 import os
 
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.string cimport memchr, memcmp, memcpy
 
 from broker.runtime.interfaces cimport Sink
 from broker.routing.trie cimport (
-    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, child_hash, clear_match, collect,
-    find_child, free_branches, free_node, gather_t, is_wildcard_node, join_plain, join_queue,
-    key_of, leave_queue, match_t, may_match, node_t, queue_name, queue_of, queue_t, spell, sub_t,
-    subject_shape, walk)
+    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, child_hash, collect, find_child,
+    free_branches, free_node, gather_free, gather_init, gather_t, is_exact, is_wildcard_node,
+    join_plain, join_queue, key_of, leave_queue, match_t, may_match, node_t, queue_name, queue_of,
+    queue_t, spell, sub_t, subject_shape, walk)
 from broker.runtime.types cimport record_t, tw_cache_hash
 
 cdef enum:
     TABLE_MIN = 64
     SUB_HEAD = 49       # bytes of a sub_t before its sid, without padding
+    SHARED_DIVISOR = 64     # subjects of the cache for each place of a shared match
+
+cdef uint64_t NODE_HASH = 0x9E3779B97F4A7C15
 
 
 cdef class Router:
@@ -37,22 +40,29 @@ cdef class Router:
         self.root = <node_t *>calloc(1, sizeof(node_t))
         self.table = <node_t **>calloc(TABLE_MIN, sizeof(void *))
         self.table_mask = TABLE_MIN - 1
-        self.cache = <match_t *>calloc(cache_subjects, sizeof(match_t))
+        self.cache_memory = calloc(<size_t>cache_subjects + 1, sizeof(slot_t))
+        self.cache = <slot_t *>(
+            (<uintptr_t>self.cache_memory + sizeof(slot_t) - 1) & ~<uintptr_t>(sizeof(slot_t) - 1))
         self.cache_mask = cache_subjects // CACHE_WAYS - 1
+        self.shared_mask = max(cache_subjects // SHARED_DIVISOR, <uint32_t>1) - 1
+        self.shared = <match_t **>calloc(<size_t>self.shared_mask + 1, sizeof(void *))
         self.cached_refs_max = cached_refs_max
         self.version = 1
         self.late = []
         self.watchers = []
-        if self.root == NULL or self.table == NULL or self.cache == NULL:
+        if (self.root == NULL or self.table == NULL or self.cache_memory == NULL
+                or self.shared == NULL):
             raise MemoryError
 
     def __dealloc__(self):
         cdef uint32_t i
         for i in range(<uint32_t>ROUTE_DEPTH):
-            clear_match(self.spare + i)
-        if self.cache != NULL:
+            if self.spare[i] != NULL:
+                self.release(self.spare[i])
+        if self.cache_memory != NULL and self.shared != NULL:
             self.clear_cache()
-            free(self.cache)
+        free(self.cache_memory)
+        free(self.shared)
         if self.table != NULL:
             for i in range(self.table_mask + 1):
                 if self.table[i] != NULL:
@@ -121,18 +131,18 @@ cdef class Router:
             memcpy(change.subject, subject, n)
             change.len = <uint8_t>n
 
-    cdef bint still_true(self, match_t *m) noexcept:
+    cdef bint still_true(self, slot_t *slot) noexcept:
         """Whether no wildcard change since then affects the match; then it gets this version."""
         cdef uint64_t version
         cdef change_t *change
-        if m.version == 0 or self.version - m.version > <uint64_t>CHANGES:
+        if slot.version == 0 or self.version - slot.version > <uint64_t>CHANGES:
             return False
-        for version in range(m.version + 1, self.version + 1):
+        for version in range(slot.version + 1, self.version + 1):
             change = &self.recent[version % <uint64_t>CHANGES]
             if change.len == 0 or may_match(
-                    change.subject, change.len, m.subject, m.subject_len):
+                    change.subject, change.len, subject_of(slot), slot.subject_len):
                 return False
-        m.version = self.version
+        slot.version = self.version
         return True
 
     cdef void remove(self, sub_t *sub) noexcept:
@@ -204,67 +214,129 @@ cdef class Router:
 
     cdef const match_t *match(self, const char *subject, size_t n) except NULL:
         """The subscriptions of a subject; the match is valid until `changes` increases."""
-        cdef uint32_t h = tw_cache_hash(&self.key, subject, n)
-        cdef match_t *ways = self.cache + (h & self.cache_mask) * CACHE_WAYS
-        cdef match_t *m
+        return self.match_hashed(subject, n, tw_cache_hash(&self.key, subject, n))
+
+    cdef const match_t *match_hashed(self, const char *subject, size_t n, uint32_t h) except NULL:
+        cdef slot_t *ways = self.cache + (h & self.cache_mask) * CACHE_WAYS
+        cdef slot_t *slot
         cdef int i
         self.matches += 1
         for i in range(CACHE_WAYS):
-            m = ways + i
-            if m.subject_hash == h and m.subject_len == n and n and (
-                    memcmp(m.subject, subject, n) == 0):
-                if m.version == self.version or self.still_true(m):
-                    self.cache_hits += 1
-                    return m
+            slot = ways + i
+            if slot.match == NULL:
                 break
-            if m.subject_len == 0:
+            if slot.hash == h and is_of(slot, subject, n):
+                if slot.version == self.version or self.still_true(slot):
+                    self.cache_hits += 1
+                    self.found = slot
+                    return slot.match
                 break
         else:
             self.cache_turn = (self.cache_turn + 1) % CACHE_WAYS
-            m = ways + self.cache_turn
+            slot = ways + self.cache_turn
+        self.found = NULL
         if self.busy:
             return self.match_inside(subject, n)
-        if m.subject_len:
-            self.cached_refs -= m.size
-            clear_match(m)
+        if slot.match != NULL:
             self.changes += 1
         if self.cached_refs > self.cached_refs_max:
             self.clear_cache()
-            m = ways        # a set is filled from its first way on: an empty one ends the search
-        m.subject_hash = h
-        self.fill(m, subject, n)
-        self.cached_refs += m.size
-        return m
+            slot = ways     # a set is filled from its first way on: an empty one ends the search
+        self.fill(slot, subject, n, h)
+        self.found = slot
+        return slot.match
 
     cdef const match_t *match_inside(self, const char *subject, size_t n) except NULL:
         """A match within a delivery, when an outer call may be using the cache."""
-        cdef match_t *m
+        cdef match_t **spare
+        cdef match_t *before
         if self.busy > <uint32_t>ROUTE_DEPTH:
             raise RecursionError('messages lead to messages too often')
-        m = self.spare + self.busy - 1
-        clear_match(m)
+        spare = &self.spare[self.busy - 1]
         self.changes += 1
-        self.fill(m, subject, n)
-        return m
+        before = spare[0]
+        spare[0] = self.compute(subject, n)
+        if before != NULL:
+            self.release(before)
+        return spare[0]
 
-    cdef int fill(self, match_t *m, const char *subject, size_t n) except -1:
-        """Compute the match of one subject into an empty slot."""
+    cdef int fill(self, slot_t *slot, const char *subject, size_t n, uint32_t h) except -1:
+        """Put the match of a subject into a slot."""
+        cdef char *copy = NULL
+        cdef match_t *m = self.compute(subject, n)
+        if n > SLOT_SUBJECT:
+            copy = <char *>malloc(n)
+            if copy == NULL:
+                self.release(m)
+                raise MemoryError
+            memcpy(copy, subject, n)
+        if slot.match != NULL:
+            self.empty(slot)
+        if copy != NULL:
+            (<char **>slot.subject)[0] = copy
+        else:
+            memcpy(slot.subject, subject, n)
+        slot.subject_len = <uint16_t>n
+        slot.hash = h
+        slot.version = self.version
+        slot.match = m
+        return 0
+
+    cdef match_t *compute(self, const char *subject, size_t n) except NULL:
+        """The match of a subject; the caller releases it."""
         cdef gather_t g
-        memset(&g, 0, sizeof(g))
-        m.subject = <char *>malloc(max(n, <size_t>1))
-        if m.subject == NULL:
-            raise MemoryError
-        memcpy(m.subject, subject, n)
-        m.subject_len = <uint32_t>n
-        m.version = self.version
+        cdef match_t *m
+        gather_init(&g)
         if n and not subject_shape(subject, n) & SUBJECT_EMPTY_TOKEN:
             walk(self.table, self.table_mask, &self.key, &g, self.root, subject, n)
-        if g.failed or collect(m, &g) < 0:
-            free(g.nodes)
-            clear_match(m)
+        try:
+            m = self.share(&g)
+        finally:
+            gather_free(&g)
+        return m
+
+    cdef match_t *share(self, gather_t *g) except NULL:
+        """A match of the collected nodes, the one that exists if only wildcards led to them: then
+        the next subject probably has it in common. Their version changes with each of them."""
+        cdef uint64_t h = 0
+        cdef size_t i
+        cdef bint common = True
+        cdef match_t **place
+        cdef match_t *m
+        if g.failed:
             raise MemoryError
-        free(g.nodes)
-        return 0
+        for i in range(g.size):
+            common = common and not is_exact(g.nodes[i])
+            h = (h ^ <uint64_t><uintptr_t>g.nodes[i]) * NODE_HASH
+        place = &self.shared[<uint32_t>(h >> 32) & self.shared_mask]
+        m = place[0]
+        if common and m != NULL and m.version == self.version and m.nodes_size == g.size and (
+                memcmp(m.nodes, g.nodes, g.size * sizeof(void *)) == 0):
+            m.refs += 1
+            return m
+        m = collect(g)
+        if m == NULL:
+            raise MemoryError
+        m.version = self.version
+        self.cached_refs += m.size
+        if common:
+            if place[0] != NULL:
+                self.release(place[0])
+            place[0] = m
+            m.refs += 1
+        return m
+
+    cdef void release(self, match_t *m) noexcept:
+        m.refs -= 1
+        if m.refs == 0:
+            self.cached_refs -= m.size
+            free(m)
+
+    cdef void empty(self, slot_t *slot) noexcept:
+        self.release(slot.match)
+        slot.match = NULL
+        if slot.subject_len > SLOT_SUBJECT:
+            free((<char **>slot.subject)[0])
 
     cdef uint32_t route(self, const match_t *m, const record_t *rec, void *skip) noexcept:
         """Deliver to every plain subscription and to one member of each group; return the number of
@@ -441,20 +513,24 @@ cdef class Router:
 
     cdef void forget(self, const char *subject, size_t n) noexcept:
         cdef uint32_t h = tw_cache_hash(&self.key, subject, n)
-        cdef match_t *ways = self.cache + (h & self.cache_mask) * CACHE_WAYS
-        cdef match_t *m
+        cdef slot_t *ways = self.cache + (h & self.cache_mask) * CACHE_WAYS
+        cdef slot_t *slot
         cdef int i
         for i in range(CACHE_WAYS):
-            m = ways + i
-            if m.subject_hash == h and m.subject_len == n and memcmp(m.subject, subject, n) == 0:
-                m.version = 0       # never current: computed again at its next use
+            slot = ways + i
+            if slot.match != NULL and slot.hash == h and is_of(slot, subject, n):
+                slot.version = 0        # never current: computed again at its next use
                 return
 
     cdef void clear_cache(self) noexcept:
         cdef size_t i
         for i in range(<size_t>(self.cache_mask + 1) * CACHE_WAYS):
-            clear_match(self.cache + i)
-        self.cached_refs = 0
+            if self.cache[i].match != NULL:
+                self.empty(self.cache + i)
+        for i in range(<size_t>self.shared_mask + 1):
+            if self.shared[i] != NULL:
+                self.release(self.shared[i])
+                self.shared[i] = NULL
         self.changes += 1
 
     def snapshot(self):
@@ -477,6 +553,10 @@ cdef class Router:
                 list_node(self.table[i], found)
                 list_branches(self.table[i], found)
         return found
+
+
+cdef const char *subject_of(slot_t *slot) noexcept nogil:
+    return (<char **>slot.subject)[0] if slot.subject_len > SLOT_SUBJECT else slot.subject
 
 
 cdef bint is_listed(sub_t *member, const char *names, size_t n) noexcept nogil:
@@ -590,10 +670,10 @@ def fanout(Router router):
     cdef uint64_t count = 0, total = 0, most = 0
     cdef uint32_t i
     for i in range((router.cache_mask + 1) * <uint32_t>CACHE_WAYS):
-        if router.cache[i].subject_len:
+        if router.cache[i].match != NULL:
             count += 1
-            total += router.cache[i].size
-            most = max(most, router.cache[i].size)
+            total += router.cache[i].match.size
+            most = max(most, router.cache[i].match.size)
     return count, total, most
 
 

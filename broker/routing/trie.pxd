@@ -42,18 +42,19 @@ cdef struct node_t:
     uint16_t token_len
     char token[1]           # inline
 
-# The subscriptions of a subject. Valid while Router.changes is unchanged.
+# The subscriptions of one or more subjects, in one allocation with its arrays. Valid while
+# Router.changes is unchanged.
 cdef struct match_t:
-    uint64_t version        # version of the wildcards when it was computed
     sub_t **subs            # the plain ones, then the members group by group
     uint32_t *ends          # for each group the index after its last member
+    node_t **nodes          # where the subscriptions are; not to be followed
+    uint64_t version        # version of the wildcards when it was computed
     uint32_t plain
     uint32_t groups
     uint32_t size           # of subs
-    uint32_t subject_hash
-    uint32_t subject_len    # 0 = an empty cache slot
+    uint32_t nodes_size
+    uint32_t refs           # owners: slots of the cache and others
     bint far                # a group has members on other servers
-    char *subject           # owned
 
 cdef enum:
     SUBJECT_EMPTY_TOKEN = 1     # `a..b`, `.a`, `a.` or empty
@@ -63,12 +64,19 @@ cdef enum:
 # The shape of a subject: a sum of SUBJECT_*.
 cdef int subject_shape(const char *subject, size_t n) noexcept nogil
 
-# The result of one walk through the trie; the caller frees `nodes`.
+cdef enum:
+    GATHER_FIRST = 16
+
+# The result of one walk through the trie; gather_init and gather_free are its begin and end.
 cdef struct gather_t:
-    node_t **nodes
+    node_t **nodes          # `first`, or owned if there are more
     size_t size
     size_t cap
     bint failed
+    node_t *first[GATHER_FIRST]
+
+cdef void gather_init(gather_t *g) noexcept nogil
+cdef void gather_free(gather_t *g) noexcept nogil
 
 cdef bint is_wildcard_node(node_t *node) noexcept nogil
 cdef uint32_t child_hash(const tw_key_t *key, node_t *parent, const char *token,
@@ -80,14 +88,15 @@ cdef void walk(node_t **table, uint32_t mask, const tw_key_t *key, gather_t *g, 
 # Whether a subscription to the pattern may match the subject; a negative answer is certain.
 cdef bint may_match(const char *pattern, size_t pattern_len, const char *subject,
                     size_t n) noexcept nogil
-cdef int collect(match_t *m, gather_t *g) noexcept nogil    # -1 = no memory
+cdef match_t *collect(gather_t *g) noexcept nogil       # the caller frees it; NULL = no memory
+# Whether only one subject leads to the node: no token on the way is a wildcard.
+cdef bint is_exact(node_t *node) noexcept nogil
 cdef int join_plain(node_t *node, sub_t *sub) noexcept nogil
 cdef int join_queue(node_t *node, sub_t *sub, const tw_key_t *key, const char *name,
                     size_t n) noexcept nogil
 cdef void leave_queue(node_t *node, sub_t *sub) noexcept nogil
 cdef queue_t *queue_of(sub_t *sub) noexcept nogil       # its group has to be one
 cdef void set_far(sub_t *sub, uint16_t weight) noexcept nogil
-cdef void clear_match(match_t *m) noexcept nogil
 cdef void free_node(node_t *node) noexcept nogil
 cdef void free_branches(node_t *node) noexcept nogil
 

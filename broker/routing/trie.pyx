@@ -64,23 +64,45 @@ cdef int subject_shape(const char *subject, size_t n) noexcept nogil:
         start = end + 1
 
 
+cdef void gather_init(gather_t *g) noexcept nogil:
+    g.nodes = g.first
+    g.size = 0
+    g.cap = GATHER_FIRST
+    g.failed = False
+
+
+cdef void gather_free(gather_t *g) noexcept nogil:
+    if g.nodes != g.first:
+        free(g.nodes)
+
+
 cdef void gather_node(gather_t *g, node_t *node) noexcept nogil:
     cdef node_t **grown
     if node.subs_size == 0 and node.queues_size == 0:
         return
     if g.size == g.cap:
-        grown = <node_t **>realloc(g.nodes, sizeof(void *) * max(<size_t>16, g.cap * 2))
+        grown = <node_t **>malloc(sizeof(void *) * g.cap * 2)
         if grown == NULL:
             g.failed = True
             return
+        memcpy(grown, g.nodes, sizeof(void *) * g.size)
+        gather_free(g)
         g.nodes = grown
-        g.cap = max(<size_t>16, g.cap * 2)
+        g.cap *= 2
     g.nodes[g.size] = node
     g.size += 1
 
 
 cdef bint is_wildcard_node(node_t *node) noexcept nogil:
     return node.token_len == 1 and (node.token[0] == c'*' or node.token[0] == c'>')
+
+
+cdef bint is_exact(node_t *node) noexcept nogil:
+    while node.parent != NULL:
+        if is_wildcard_node(node):
+            return False
+        node = node.parent
+    return True
 
 
 cdef uint32_t child_hash(const tw_key_t *key, node_t *parent, const char *token,
@@ -160,23 +182,29 @@ cdef bint may_match(const char *pattern, size_t pattern_len, const char *subject
         n -= other_size + 1
 
 
-cdef int collect(match_t *m, gather_t *g) noexcept nogil:
-    """Build a match of the subscriptions of the collected nodes; -1 = out of memory."""
+cdef match_t *collect(gather_t *g) noexcept nogil:
+    """Build a match of the subscriptions of the collected nodes; NULL = out of memory."""
     cdef size_t i, at = 0, total = 0, groups = 0, with_groups = 0
     cdef uint32_t j
     cdef node_t *node = NULL
+    cdef match_t *m
     for i in range(g.size):
         total += g.nodes[i].subs_size
         groups += g.nodes[i].queues_size
         with_groups += g.nodes[i].queues_size != 0
         for j in range(g.nodes[i].queues_size):
             total += g.nodes[i].queues[j].size
-    if total == 0:
-        return 0
-    m.subs = <sub_t **>malloc(total * sizeof(void *))
-    m.ends = <uint32_t *>malloc(max(groups, <size_t>1) * sizeof(uint32_t))
-    if m.subs == NULL or m.ends == NULL:
-        return -1
+    m = <match_t *>malloc(sizeof(match_t) + (total + g.size) * sizeof(void *)
+                          + groups * sizeof(uint32_t))
+    if m == NULL:
+        return NULL
+    memset(m, 0, sizeof(match_t))
+    m.subs = <sub_t **>(m + 1)
+    m.nodes = <node_t **>(m.subs + total)
+    m.ends = <uint32_t *>(m.nodes + g.size)
+    m.nodes_size = <uint32_t>g.size
+    m.refs = 1
+    memcpy(m.nodes, g.nodes, g.size * sizeof(void *))
     for i in range(g.size):
         if g.nodes[i].subs_size:
             memcpy(m.subs + at, g.nodes[i].subs, g.nodes[i].subs_size * sizeof(void *))
@@ -185,12 +213,15 @@ cdef int collect(match_t *m, gather_t *g) noexcept nogil:
             node = g.nodes[i]
     m.plain = m.size = <uint32_t>at
     if with_groups > 1:
-        return collect_groups(m, g, groups)
+        if collect_groups(m, g, groups) < 0:
+            free(m)
+            return NULL
+        return m
     for j in range(node.queues_size if node != NULL else 0):
         take_members(m, &node.queues[j])
         m.ends[m.groups] = m.size
         m.groups += 1
-    return 0
+    return m
 
 
 cdef void take_members(match_t *m, queue_t *q) noexcept nogil:
@@ -485,13 +516,6 @@ cdef void set_far(sub_t *sub, uint16_t weight) noexcept nogil:
     if sub.group:
         queue_of(sub).far += <uint32_t>(weight != 0) - <uint32_t>(sub.far != 0)
     sub.far = weight
-
-
-cdef void clear_match(match_t *m) noexcept nogil:
-    free(m.subject)
-    free(m.subs)
-    free(m.ends)
-    memset(m, 0, sizeof(match_t))
 
 
 cdef void free_node(node_t *node) noexcept nogil:

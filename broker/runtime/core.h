@@ -73,6 +73,20 @@ TW_LOAD(u32, uint32_t)
 TW_LOAD(u64, uint64_t)
 TW_LOAD(i64, int64_t)
 
+/* Whether two texts of n bytes are equal; for short ones, without a call. */
+static inline int tw_equal(const char *a, const char *b, size_t n)
+{
+    if (n < 8 || n > 64)
+        return memcmp(a, b, n) == 0;
+    for (size_t i = 0; i + 8 <= n; i += 8)
+        if (tw_load_u64(a + i) != tw_load_u64(b + i))
+            return 0;
+    return tw_load_u64(a + n - 8) == tw_load_u64(b + n - 8);
+}
+
+/* Loads the cache line of p, which need not be a valid address. */
+static inline void tw_prefetch(const void *p) { __builtin_prefetch(p); }
+
 /* A random key of 128 bits; without it an attacker cannot say which texts have hashes in common. */
 typedef struct {
     uint64_t k0, k1;

@@ -21,6 +21,9 @@ cdef extern from "core.h" nogil:
     # For caches that look at a few places only: quicker, and no more than hard to predict.
     uint32_t tw_cache_hash(const tw_key_t *key, const char *data, size_t len)
 
+    bint tw_equal(const char *a, const char *b, size_t n)
+    void tw_prefetch(const void *p)
+
     # One message on its way through the broker. All pointers are valid for the call only.
     ctypedef struct record_t:
         const char *subject     # subject_len bytes

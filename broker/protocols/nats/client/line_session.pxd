@@ -1,10 +1,9 @@
 # cython: language_level=3
 """One connection with the line protocol of NATS: the base of client and leaf sessions."""
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcmp
 
 from broker.runtime.buffers cimport OutBuf
-from broker.routing.router cimport Router
+from broker.routing.router cimport Router, is_of, slot_t
 from broker.runtime.interfaces cimport Session
 from broker.routing.trie cimport match_t, sub_t
 from broker.runtime.types cimport record_t
@@ -25,6 +24,8 @@ cdef class LineSession(Session):
     cdef const char *input_end          # of the input being fed
     cdef const match_t *memo            # last result of the router; valid while
     cdef uint64_t memo_changes          # ... Router.changes has this value
+    cdef const slot_t *memo_slot        # where the router has it; NULL = it is not for later
+    cdef uint32_t hash                  # Router's hash of the subject that is being published
     cdef uint8_t memo_apart             # each connection only once in it: 1 yes, 2 no, 0 unknown
     cdef uint8_t memo_denied            # the peer may not publish to the memo's subject
     cdef uint64_t stamp                 # see NatsFrontend.stamp
@@ -116,13 +117,16 @@ cdef class LineSession(Session):
 
 
 cdef inline bint recalls(LineSession s, const char *subject, size_t n) noexcept:
-    """Whether the memo is for this subject and still valid."""
-    return s.memo_changes == s.router.changes and s.memo != NULL and s.memo.subject_len == n and (
-        memcmp(s.memo.subject, subject, n) == 0)
+    """Whether the memo is for this subject, whose hash is s.hash, and still valid."""
+    return (s.memo_slot != NULL and s.memo_changes == s.router.changes
+            and s.memo_slot.hash == s.hash and is_of(s.memo_slot, subject, n))
 
 
-cdef inline void remember(LineSession s, const match_t *m) noexcept:
-    """Store a match as the memo; the subclass sets memo_denied."""
-    s.memo = m
+cdef inline int remember(LineSession s, const char *subject, size_t n) except -1:
+    """Store the match of a subject as the memo; the subclass sets memo_denied."""
+    s.memo_slot = NULL
+    s.memo = s.router.match_hashed(subject, n, s.hash)
+    s.memo_slot = s.router.found
     s.memo_changes = s.router.changes
     s.memo_apart = 0
+    return 0

@@ -21,7 +21,7 @@ from broker.base.gotext import go_quote
 from broker.protocols.nats import errors, limits
 from broker.runtime.buffers cimport out_put
 from broker.runtime.interfaces cimport Session, Sink
-from broker.routing.router cimport Router
+from broker.routing.router cimport Router, expect
 from broker.routing.trie cimport match_t, queue_name, set_far, spell, sub_t
 from broker.runtime.turn cimport PHASE_STORE
 from broker.runtime.types cimport record_t
@@ -234,8 +234,14 @@ cdef class LineSession(Session):
         pass
 
     cdef int walk(self, op_t *ops, uint32_t count) except -1:
+        cdef uint32_t hashes[OPS_MAX]
+        cdef Router router = self.router
         cdef uint32_t i
         cdef op_t *op
+        if router is not None:
+            for i in range(count):
+                if ops[i].kind == OP_PUB:
+                    hashes[i] = expect(router, ops[i].subject, ops[i].subject_len)
         for i in range(count):
             op = ops + i
             if self.unknown and op.kind != OP_CONNECT and op.kind != OP_ERROR:
@@ -245,6 +251,10 @@ cdef class LineSession(Session):
             if self.frontend.tracer is not None:
                 self.trace(op)
             if op.kind == OP_PUB:
+                if router is not None and self.router is router:
+                    self.hash = hashes[i]
+                else:
+                    self.hash = expect(self.router, op.subject, op.subject_len)
                 self.publish(op)
             elif op.kind == OP_SUB:
                 self.subscribe(op)
@@ -317,6 +327,7 @@ cdef class LineSession(Session):
             if what == MAP_TO:
                 part.subject = mapped
                 part.subject_len = <uint16_t>mapped_len
+            self.hash = expect(self.router, part.subject, part.subject_len)
             if what == MAP_LOST:
                 self.lose(&part)
             else:

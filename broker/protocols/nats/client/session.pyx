@@ -117,7 +117,7 @@ cdef class NatsSession(LineSession):
         self.permit = permit
         self.filter = None
         self.replies = None
-        self.memo = NULL
+        self.memo_slot = NULL
         self.unknown = False
         self.handshake_due_ns = 0
         self.limit(identity)
@@ -247,7 +247,7 @@ cdef class NatsSession(LineSession):
         """The match for a subject; all that depends on the subject alone is computed once."""
         if recalls(self, subject, n):
             return self.memo
-        remember(self, self.router.match(subject, n))
+        remember(self, subject, n)
         self.memo_denied = self.permit is not None and not self.permit.may_publish(subject, n)
         return self.memo
 

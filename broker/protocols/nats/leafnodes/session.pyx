@@ -108,7 +108,7 @@ cdef class LeafSession(LineSession):
         self.want_deny = Patterns(want.deny) if want.deny else None
         self.want_patterns = tuple(
             rule.subject.encode() for rule in want.allow or () if not rule.queue)
-        self.memo = NULL
+        self.memo_slot = NULL
 
     def begin(self):
         """Start to exchange messages after the handshake."""
@@ -199,7 +199,7 @@ cdef class LeafSession(LineSession):
     cdef const match_t *find(self, const char *subject, size_t n) except NULL:
         if recalls(self, subject, n):
             return self.memo
-        remember(self, self.router.match(subject, n))
+        remember(self, subject, n)
         self.memo_denied = not self.spoke and not self.may_come(subject[:n])
         return self.memo
 

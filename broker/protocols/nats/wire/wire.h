@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "core.h"
+
 /* One operation of a client, or a run of equal PUBs. Pointers are valid until the next read. */
 typedef struct {
     const char *subject;   /* PUB SUB: subject_len bytes */
@@ -26,30 +28,13 @@ typedef struct {
 
 _Static_assert(sizeof(op_t) <= 64, "op_t is at most one cache line");
 
-/* Whether two control lines are equal. Both are readable for n bytes. */
-static inline int tw_same_line(const char *a, const char *b, size_t n)
-{
-    uint64_t x, y;
-    if (n < 8 || n > 64)
-        return memcmp(a, b, n) == 0;
-    for (size_t i = 0; i + 8 <= n; i += 8) {
-        memcpy(&x, a + i, 8);
-        memcpy(&y, b + i, 8);
-        if (x != y)
-            return 0;
-    }
-    memcpy(&x, a + n - 8, 8);
-    memcpy(&y, b + n - 8, 8);
-    return x == y;
-}
-
 /* How many further messages stand at p that repeat the control line before them byte by byte,
    with their payloads complete and ended by CR LF. One takes stride bytes, line included. */
 static inline uint32_t tw_run(const char *p, const char *end, const char *line, size_t line_len,
                               size_t stride, uint32_t at_most)
 {
     uint32_t count = 0;
-    while (count < at_most && (size_t)(end - p) >= stride && tw_same_line(p, line, line_len)
+    while (count < at_most && (size_t)(end - p) >= stride && tw_equal(p, line, line_len)
            && p[stride - 2] == '\r' && p[stride - 1] == '\n') {
         p += stride;
         count++;
