@@ -35,8 +35,8 @@ from broker.protocols.nats.client.subscriptions cimport (
 from broker.protocols.nats.wire.options import parse_object
 from broker.protocols.nats.wire.wire cimport (
     OP_PUB, SIZES_MAX, TW_SLACK, count_tokens, fill_record, head_bytes, join_sizes,
-    no_responders_bytes, op_t, put_head, put_no_responders, reserved_reply, reserved_subject, scan,
-    tw_put_run)
+    no_responders_bytes, op_t, put_head, put_message, put_no_responders, reserved_reply,
+    reserved_subject, scan, tw_put_run)
 
 LOG = logging.getLogger('broker.nats')
 
@@ -275,7 +275,7 @@ cdef class NatsSession(LineSession):
         self.active_ns = self.frontend.turn.now_ns
         self.account.current_publisher.session = <void *>self
         fill_record(&rec, op, self.frontend.turn.wall_ns)
-        if op.headers_len:
+        if op.headers_len and not op.code:
             rec.size_text = sizes
             rec.size_text_len = <uint8_t>join_sizes(sizes, op.text, op.text_len)
         if self.is_plain(op):
@@ -361,7 +361,7 @@ cdef class NatsSession(LineSession):
 
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         cdef sub_t *sub = <sub_t *>ctx
-        cdef size_t size = rec.total_len, room
+        cdef size_t size = rec.total_len, head = 0
         cdef const char *data = rec.data
         cdef char *p
         cdef char *q
@@ -371,24 +371,25 @@ cdef class NatsSession(LineSession):
         if rec.headers_len and not self.state.headers:
             data += rec.headers_len
             size -= rec.headers_len
-        room = head_bytes(rec, sub.sid_len) + size + 2
-        p = out_reserve(self.out, room)
+        p = out_reserve(self.out, head_bytes(rec, sub.sid_len) + size + 2)
         if p == NULL:
             self.no_room(1)
             return 0
-        q = put_head(p, rec, sub.sid, sub.sid_len, self.state.headers)
-        if rec.flags & REC_CRLF:
-            memcpy(q, data, size + 2)
+        if rec.flags & REC_CRLF and self.frontend.tracer is None:
+            q = put_message(p, rec, sub.sid, sub.sid_len, self.state.headers)
         else:
+            q = put_head(p, rec, sub.sid, sub.sid_len, self.state.headers)
+            head = <size_t>(q - p)
             memcpy(q, data, size)
             q[size] = c'\r'
             q[size + 1] = c'\n'
-        out_commit(self.out, <size_t>(q - p) + size + 2)
+            q += size + 2
+        out_commit(self.out, <size_t>(q - p))
         self.counted(sub, 1, size)
         if rec.reply_len and self.permit is not None and self.permit.responses:
             self.may_be_answered(rec)
         if self.frontend.tracer is not None:
-            self.frontend.tracer.went(self, p[:q - p])
+            self.frontend.tracer.went(self, p[:head])
         return 1
 
     cdef void deliver_run(self, sub_t *sub, const record_t *rec, const op_t *op,

@@ -21,7 +21,8 @@ cdef extern from "wire.h" nogil:
         uint16_t reply_len
         uint16_t text_len
         uint8_t kind            # OP_*
-        uint8_t code            # OP_ERROR: SCAN_*; SUB: 1 = with a queue name
+        uint8_t code            # OP_ERROR: SCAN_*; SUB: 1 = with a queue name; PUB: 1 = the text
+                                # is as in MSG and HMSG
 
     enum:
         TW_SLACK
@@ -31,6 +32,12 @@ cdef extern from "wire.h" nogil:
     char *tw_put_run(char *dst, const char *head, size_t head_len, const char *src, size_t stride,
                      size_t body, size_t count, const char *limit)
     char *tw_put_number(char *p, uint32_t v)
+    char *tw_put(char *dst, const char *src, size_t n)
+    const char *tw_pub_line(const char *start, const char *at, const char *end, int sizes,
+                            op_t *op)
+    enum:
+        TW_PUB
+        TW_HPUB
 
 cdef enum:
     OPS_MAX = 128       # operations of one scan
@@ -144,6 +151,9 @@ cdef size_t join_sizes(char *dst, const char *text, size_t n) noexcept nogil
 cdef size_t head_bytes(const record_t *rec, size_t sid_len) noexcept nogil
 cdef char *put_head(char *p, const record_t *rec, const char *sid, size_t sid_len,
                     bint headers) noexcept nogil
+# The same with headers, body and CRLF; rec has REC_CRLF.
+cdef char *put_message(char *p, const record_t *rec, const char *sid, size_t sid_len,
+                       bint headers) noexcept nogil
 cdef size_t no_responders_bytes(size_t reply_len, size_t sid_len) noexcept nogil
 cdef char *put_no_responders(char *p, const char *reply, size_t reply_len, const char *sid,
                              size_t sid_len) noexcept nogil

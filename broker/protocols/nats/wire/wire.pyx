@@ -15,6 +15,9 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 
 from broker.runtime.types cimport record_t
 
+cdef extern from "core.h" nogil:
+    uint32_t tw_load_u32(const void *p)
+
 cdef const char *NO_RESPONDERS = b' 16 16\r\nNATS/1.0 503\r\n\r\n\r\n'
 
 cdef enum:
@@ -50,6 +53,10 @@ cdef size_t scan(const char *data, size_t n, op_t *ops, uint32_t *count,
             continue
         if st.pending:
             used = scan_pending(p, end, op, st)
+        elif end - p > 8 and tw_load_u32(p) == TW_PUB:
+            used = scan_pub(p, 4, end, op, st, False)
+        elif end - p > 8 and tw_load_u32(p) == TW_HPUB and p[4] == c' ':
+            used = scan_pub(p, 4, end, op, st, True)
         elif end - p > 4 and (p[3] == c' ' or p[3] == c'\t') and (p[0] | 32) == c'p' and (
                 (p[1] | 32) == c'u' and (p[2] | 32) == c'b'):
             used = scan_pub(p, 4, end, op, st, False)
@@ -266,8 +273,18 @@ cdef size_t scan_pub(const char *p, size_t at, const char *end, op_t *op, scan_t
     cdef token_t tokens[TOKENS_MAX]
     cdef int n, sizes = 2 if hpub else 1
     cdef size_t stop
-    cdef const char *eol = find_line(p, at, end, st, &arg, &stop, op,
-                                     OP_HPUB if hpub else OP_PUB)
+    cdef const char *eol
+    cdef const char *a = p + at
+    if a < end and a[0] == c' ':
+        a += 1
+    eol = tw_pub_line(p, a, end, sizes, op)
+    if eol != NULL and (st.headers or not hpub) and op.headers_len <= op.total_len and (
+            op.total_len <= st.payload_max) and <size_t>(eol - 2 - a) <= st.control_line_max:
+        stop = scan_payload(p, <size_t>(eol - p), end, op, st)
+        if stop and op.kind == OP_PUB:
+            op.code = 1
+        return stop
+    eol = find_line(p, at, end, st, &arg, &stop, op, OP_HPUB if hpub else OP_PUB)
     if eol == NULL:
         return stop
     if hpub and not st.headers:
@@ -315,26 +332,45 @@ cdef size_t head_bytes(const record_t *rec, size_t sid_len) noexcept nogil:
 cdef char *put_head(char *p, const record_t *rec, const char *sid, size_t sid_len,
                     bint headers) noexcept nogil:
     """Write `MSG subject sid [reply] size CRLF`, or HMSG if the peer accepts headers."""
-    cdef bint with_headers = headers and rec.headers_len
-    if with_headers:
+    p = put_names(p, rec, sid, sid_len, headers)
+    return put_sizes(p, rec, headers and rec.headers_len)
+
+
+cdef char *put_message(char *p, const record_t *rec, const char *sid, size_t sid_len,
+                       bint headers) noexcept nogil:
+    cdef const char *text = rec.size_text
+    cdef size_t n = rec.size_text_len, cut = 0
+    p = put_names(p, rec, sid, sid_len, headers)
+    if text != NULL and (headers or rec.headers_len == 0) and text + n + 2 == rec.data and (
+            text[n] == c'\r' and text[n + 1] == c'\n'):
+        return tw_put(p, text, n + 2 + rec.total_len + 2)   # sizes and data as they came
+    p = put_sizes(p, rec, headers and rec.headers_len)
+    if not headers:
+        cut = rec.headers_len
+    return tw_put(p, rec.data + cut, rec.total_len - cut + 2)
+
+
+cdef inline char *put_names(char *p, const record_t *rec, const char *sid, size_t sid_len,
+                            bint headers) noexcept nogil:
+    """Write a head up to the sizes."""
+    if headers and rec.headers_len:
         p[0] = c'H'
         p += 1
     memcpy(p, b'MSG ', 4)
-    p += 4
-    memcpy(p, rec.subject, rec.subject_len)
-    p += rec.subject_len
+    p = tw_put(p + 4, rec.subject, rec.subject_len)
     p[0] = c' '
-    p += 1
-    memcpy(p, sid, sid_len)
-    p += sid_len
+    if sid_len == 1:
+        p[1] = sid[0]
+        p += 2
+    else:
+        p = tw_put(p + 1, sid, sid_len)
     p[0] = c' '
     p += 1
     if rec.reply_len:
-        memcpy(p, rec.reply, rec.reply_len)
-        p += rec.reply_len
+        p = tw_put(p, rec.reply, rec.reply_len)
         p[0] = c' '
         p += 1
-    return put_sizes(p, rec, with_headers)
+    return p
 
 
 cdef size_t no_responders_bytes(size_t reply_len, size_t sid_len) noexcept nogil:
