@@ -13,7 +13,7 @@ from broker.routing.trie cimport gather_t, match_t, node_t, sub_t
 from broker.runtime.types cimport record_t, tw_cache_hash, tw_equal, tw_key_t, tw_prefetch
 
 cdef enum:
-    CACHE_WAYS = 4      # slots that a subject may have in the cache
+    CACHE_WAYS = 4      # slots that a subject may have: its own and those that follow
     SLOT_SUBJECT = 42   # bytes of a subject inside its slot
     ROUTE_DEPTH = 16    # nested messages of the same Router that one message may cause
     CHANGES = 16        # changes of wildcards that are remembered
@@ -42,10 +42,10 @@ cdef class Router:
     cdef uint32_t table_used
     cdef tw_key_t key
     cdef uint64_t random
-    cdef slot_t *cache          # sets of CACHE_WAYS slots, in cache_memory
+    cdef slot_t *cache          # in cache_memory; a slot that was filled becomes empty only with all
     cdef void *cache_memory     # owned
-    cdef uint32_t cache_mask    # number of sets - 1
-    cdef uint32_t cache_turn    # the way of a full set that is replaced next
+    cdef uint32_t cache_mask    # number of slots - 1
+    cdef uint32_t cache_turn    # which of a subject's slots is replaced next
     cdef slot_t *found          # of the last result of `match`; NULL = it is not in the cache
     cdef match_t **shared       # matches by their nodes, for subjects that only wildcards match
     cdef uint32_t shared_mask
@@ -109,7 +109,7 @@ cdef inline bint is_of(const slot_t *slot, const char *subject, size_t n) noexce
 
 
 cdef inline uint32_t expect(Router router, const char *subject, size_t n) noexcept:
-    """The hash of a subject; its slots are prefetched, because many of them exceed the caches."""
+    """The hash of a subject; its slot is prefetched, because many of them exceed the caches."""
     cdef uint32_t h = tw_cache_hash(&router.key, subject, n)
-    tw_prefetch(router.cache + (h & router.cache_mask) * CACHE_WAYS)
+    tw_prefetch(router.cache + (h & router.cache_mask))
     return h

@@ -43,7 +43,7 @@ cdef class Router:
         self.cache_memory = calloc(<size_t>cache_subjects + 1, sizeof(slot_t))
         self.cache = <slot_t *>(
             (<uintptr_t>self.cache_memory + sizeof(slot_t) - 1) & ~<uintptr_t>(sizeof(slot_t) - 1))
-        self.cache_mask = cache_subjects // CACHE_WAYS - 1
+        self.cache_mask = cache_subjects - 1
         self.shared_mask = max(cache_subjects // SHARED_DIVISOR, <uint32_t>1) - 1
         self.shared = <match_t **>calloc(<size_t>self.shared_mask + 1, sizeof(void *))
         self.cached_refs_max = cached_refs_max
@@ -217,12 +217,11 @@ cdef class Router:
         return self.match_hashed(subject, n, tw_cache_hash(&self.key, subject, n))
 
     cdef const match_t *match_hashed(self, const char *subject, size_t n, uint32_t h) except NULL:
-        cdef slot_t *ways = self.cache + (h & self.cache_mask) * CACHE_WAYS
         cdef slot_t *slot
-        cdef int i
+        cdef uint32_t i
         self.matches += 1
-        for i in range(CACHE_WAYS):
-            slot = ways + i
+        for i in range(<uint32_t>CACHE_WAYS):
+            slot = self.cache + ((h + i) & self.cache_mask)
             if slot.match == NULL:
                 break
             if slot.hash == h and is_of(slot, subject, n):
@@ -233,7 +232,7 @@ cdef class Router:
                 break
         else:
             self.cache_turn = (self.cache_turn + 1) % CACHE_WAYS
-            slot = ways + self.cache_turn
+            slot = self.cache + ((h + self.cache_turn) & self.cache_mask)
         self.found = NULL
         if self.busy:
             return self.match_inside(subject, n)
@@ -241,7 +240,7 @@ cdef class Router:
             self.changes += 1
         if self.cached_refs > self.cached_refs_max:
             self.clear_cache()
-            slot = ways     # a set is filled from its first way on: an empty one ends the search
+            slot = self.cache + (h & self.cache_mask)   # its first: an empty one ends a search
         self.fill(slot, subject, n, h)
         self.found = slot
         return slot.match
@@ -513,18 +512,17 @@ cdef class Router:
 
     cdef void forget(self, const char *subject, size_t n) noexcept:
         cdef uint32_t h = tw_cache_hash(&self.key, subject, n)
-        cdef slot_t *ways = self.cache + (h & self.cache_mask) * CACHE_WAYS
         cdef slot_t *slot
-        cdef int i
-        for i in range(CACHE_WAYS):
-            slot = ways + i
+        cdef uint32_t i
+        for i in range(<uint32_t>CACHE_WAYS):
+            slot = self.cache + ((h + i) & self.cache_mask)
             if slot.match != NULL and slot.hash == h and is_of(slot, subject, n):
                 slot.version = 0        # never current: computed again at its next use
                 return
 
     cdef void clear_cache(self) noexcept:
         cdef size_t i
-        for i in range(<size_t>(self.cache_mask + 1) * CACHE_WAYS):
+        for i in range(<size_t>self.cache_mask + 1):
             if self.cache[i].match != NULL:
                 self.empty(self.cache + i)
         for i in range(<size_t>self.shared_mask + 1):
@@ -669,7 +667,7 @@ def fanout(Router router):
     """Of the cached matches: their number, their subscriptions in total, the most of one."""
     cdef uint64_t count = 0, total = 0, most = 0
     cdef uint32_t i
-    for i in range((router.cache_mask + 1) * <uint32_t>CACHE_WAYS):
+    for i in range(router.cache_mask + 1):
         if router.cache[i].match != NULL:
             count += 1
             total += router.cache[i].match.size
