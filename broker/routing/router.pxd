@@ -42,7 +42,7 @@ cdef class Router:
     cdef uint32_t table_used
     cdef tw_key_t key
     cdef uint64_t random
-    cdef slot_t *cache          # in cache_memory; a slot that was filled becomes empty only with all
+    cdef slot_t *cache          # in cache_memory; slots are filled one by one, emptied all at once
     cdef void *cache_memory     # owned
     cdef uint32_t cache_mask    # number of slots - 1
     cdef uint32_t cache_turn    # which of a subject's slots is replaced next

@@ -56,9 +56,6 @@ cdef class Router:
 
     def __dealloc__(self):
         cdef uint32_t i
-        for i in range(<uint32_t>ROUTE_DEPTH):
-            if self.spare[i] != NULL:
-                self.release(self.spare[i])
         if self.cache_memory != NULL and self.shared != NULL:
             self.clear_cache()
         free(self.cache_memory)
@@ -262,7 +259,10 @@ cdef class Router:
     cdef int fill(self, slot_t *slot, const char *subject, size_t n, uint32_t h) except -1:
         """Put the match of a subject into a slot."""
         cdef char *copy = NULL
-        cdef match_t *m = self.compute(subject, n)
+        cdef match_t *m
+        if n > 0xFFFF:
+            raise ValueError('subject too long')
+        m = self.compute(subject, n)
         if n > SLOT_SUBJECT:
             copy = <char *>malloc(n)
             if copy == NULL:
@@ -521,6 +521,7 @@ cdef class Router:
                 return
 
     cdef void clear_cache(self) noexcept:
+        """Release all matches; not while one is in use."""
         cdef size_t i
         for i in range(<size_t>self.cache_mask + 1):
             if self.cache[i].match != NULL:
@@ -529,6 +530,10 @@ cdef class Router:
             if self.shared[i] != NULL:
                 self.release(self.shared[i])
                 self.shared[i] = NULL
+        for i in range(<size_t>ROUTE_DEPTH):
+            if self.spare[i] != NULL:
+                self.release(self.spare[i])
+                self.spare[i] = NULL
         self.changes += 1
 
     def snapshot(self):

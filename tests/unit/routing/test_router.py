@@ -194,6 +194,38 @@ def test_the_cache_is_bounded_and_stays_right(subscription: Subscriber) -> None:
     assert router.cache_hits > hits
 
 
+def test_subjects_of_the_same_wildcards_share_their_answer() -> None:
+    router = Router(cache_subjects=16384, cached_refs_max=64)
+    subscription = Subscriber(router)
+    for i in range(40):
+        subscription.subscribe(b"%d" % i, b"s.*" if i % 2 else b"s.>")
+    subjects = [b"s.%d" % i for i in range(1000)]
+    for subject in subjects:
+        assert publish(router, subject) == 40
+    hits = router.cache_hits
+    for subject in subjects:
+        assert publish(router, subject) == 40
+    # a few share their slots by chance; 40,000 references would have been too many
+    assert router.cache_hits >= hits + 950
+    subscription.subscribe(b"40", b"s.7")
+    subscription.unsubscribe(b"3")
+    assert [publish(router, subject) for subject in (b"s.7", b"s.8", b"t.8")] == [40, 39, 0]
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 41, 42, 43, 64, 65, 300])
+def test_subjects_of_any_length_are_cached(
+    router: Router, subscription: Subscriber, size: int
+) -> None:
+    first, second = b"a" * size, b"a" * (size - 1) + b"b"
+    subscription.subscribe(b"1", first)
+    for _ in range(2):
+        assert [publish(router, subject) for subject in (first, second)] == [1, 0]
+    assert router.cache_hits == 2
+    subscription.subscribe(b"2", second)
+    assert [publish(router, subject) for subject in (first, second)] == [1, 1]
+    assert router.cache_hits == 3
+
+
 @pytest.mark.parametrize("size", [0, 3, 6])
 def test_a_cache_is_a_power_of_two(size: int) -> None:
     with pytest.raises(ValueError, match="power of two"):

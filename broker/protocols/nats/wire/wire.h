@@ -23,7 +23,8 @@ typedef struct {
     uint16_t reply_len;
     uint16_t text_len;
     uint8_t kind;          /* OP_* */
-    uint8_t code;          /* OP_ERROR: SCAN_*; PUB: 1 = text has one space at most */
+    uint8_t code;          /* OP_ERROR: SCAN_*; SUB: 1 = with a queue name; PUB: 1 = the text
+                              has one space at most, as in HMSG */
 } op_t;
 
 _Static_assert(sizeof(op_t) <= 64, "op_t is at most one cache line");

@@ -21,8 +21,7 @@ cdef extern from "wire.h" nogil:
         uint16_t reply_len
         uint16_t text_len
         uint8_t kind            # OP_*
-        uint8_t code            # OP_ERROR: SCAN_*; SUB: 1 = with a queue name; PUB: 1 = the text
-                                # is as in MSG and HMSG
+        uint8_t code            # OP_ERROR: SCAN_*; SUB: 1 = with a queue name; PUB: 1 = usual text
 
     enum:
         TW_SLACK

@@ -146,6 +146,35 @@ def test_blanks_and_ignored_bytes_do_not_pile_up() -> None:
     assert scan_client(b" a 1\r\nx\r\n", pending=pending)[0] == [("PUB", b"a", b"", b"1", 0, b"x")]
 
 
+@pytest.mark.parametrize("name", [b"PUB", b"HPUB"])
+@pytest.mark.parametrize("names", ["orders.new", "a", "orders.new _INBOX.1", "a b c", ""])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        *("0", "9", "10", "007", "12345678", "000000012", "0000000012", "-1", "+1", "1:", "1;"),
+        *("x", "1 3", "3 1", "0 12", "12 12", "x 3", "12 1;", "1 2 3", "00000001 00000002"),
+    ],
+)
+def test_usual_lines_mean_what_others_mean(name: bytes, names: str, sizes: str) -> None:
+    """Lines with single spaces and CR LF are read by a path of their own."""
+    words = f"{names} {sizes}".encode().split()
+    usual = b" ".join(words) + b"\r\n"
+    other = b" \t".join(words) + b"\r\n"
+    payload = b"x" * 12 + b"\r\n"
+    for payload_max in (1 << 30, 12, 2):
+        scan = partial(scan_client, headers=True, payload_max=payload_max)
+        length = len(usual) - 2
+        found = scan(name + b" " + usual + payload, control_line_max=length)[0]
+        assert plain(found) == plain(scan(name + b" " + other + payload)[0])
+        found = scan(name + b" " + usual + payload, control_line_max=length - 1)[0]
+        assert found == [("ERROR", ERRORS["control line"])]
+
+
+def plain(ops: list[tuple[Any, ...]]) -> list[list[Any]]:
+    """Operations without the blanks between the numbers of their texts."""
+    return [[part.split() if isinstance(part, bytes) else part for part in op] for op in ops]
+
+
 def test_connect_ends_a_scan() -> None:
     ops, used, *_ = scan_client(b"PING\r\nCONNECT {}\r\nPING\r\n")
     assert [op[0] for op in ops] == ["PING", "CONNECT"]
