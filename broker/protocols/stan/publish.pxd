@@ -52,9 +52,10 @@ cdef class Service(Sink):
     cdef bint may_answer(self, const char *reply, size_t n) noexcept
     cdef void take(self, const record_t *rec) noexcept
     cdef Client client_of(self, const pub_msg_t *msg)
-    cdef Channel known_channel(self, const char *name, size_t n)
-    cdef Channel channel_of(self, const char *name, size_t n)
-    cdef bint may_publish(self, Client client, const record_t *rec, const pub_msg_t *msg) except -1
+    cdef Channel known_channel(self, const span_t *name)
+    cdef Channel new_channel(self, const span_t *name)
+    cdef bint may_publish(self, Client client, Channel channel, const record_t *rec,
+                          const pub_msg_t *msg) except -1
     cdef uint32_t say(self, const char *subject, size_t subject_len, const char *reply,
                       size_t reply_len, const char *data, size_t n, const match_t *m) noexcept
     cdef char *room(self, size_t n) except NULL

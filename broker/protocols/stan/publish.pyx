@@ -57,6 +57,7 @@ class RefusedError(Exception):
     """A request is refused; the text is the answer for the client."""
 
 
+@cython.final
 cdef class Service(Sink):
     def __init__(self, Account account, Engine engine, Access access, handle, make_channel):
         """Serve one account. `handle(Request)` handles requests other than publishes;
@@ -125,10 +126,11 @@ cdef class Service(Sink):
         """Whether the answer to a request may be sent to this subject. The service may publish
         anywhere, and the client chooses a part of the answer. So the client itself must have the
         right to publish there; inboxes are exempt, because clients expect answers there."""
-        cdef void *publisher = self.account.current_publisher.session
-        if publisher == NULL or not (<Session>publisher).lives_in(<void *>self.router):
-            return True
+        cdef void *publisher
         if begins(reply, n, b'_INBOX.', 7) or begins(reply, n, b'_STAN.acks.', 11):
+            return True
+        publisher = self.account.current_publisher.session
+        if publisher == NULL or not (<Session>publisher).lives_in(<void *>self.router):
             return True
         try:
             return (<Session>publisher).may(<void *>self.router, RIGHT_WRITE, reply, n)
@@ -161,9 +163,11 @@ cdef class Service(Sink):
                         errors.STAN_INVALID_PUBLISH)
             return
         try:
-            if not self.may_publish(client, rec, &msg):
+            channel = self.known_channel(&msg.subject)
+            if not self.may_publish(client, channel, rec, &msg):
                 raise RefusedError(errors.STAN_INVALID_PUBLISH)
-            channel = self.channel_of(msg.subject.ptr, msg.subject.len)
+            if channel is None:
+                channel = self.new_channel(&msg.subject)
         except RefusedError as problem:
             self.answer(rec.reply, rec.reply_len, msg.guid.ptr, msg.guid.len, str(problem))
             return
@@ -187,12 +191,11 @@ cdef class Service(Sink):
         if channel.log.behind():
             self.turn.pressed = channel.log
 
-    cdef bint may_publish(self, Client client, const record_t *rec,
+    cdef bint may_publish(self, Client client, Channel channel, const record_t *rec,
                           const pub_msg_t *msg) except -1:
         """Whether the NATS client may publish as that streaming client, and to the channel in the
-        message, which may differ from the one in the subject."""
+        message, which may differ from the one in the subject; None = it does not exist yet."""
         cdef Session session
-        cdef Channel channel
         cdef size_t head = <size_t>len(self.pub_prefix) + 1
         cdef bytes subject
         if self.account.current_publisher.session == NULL:
@@ -206,7 +209,6 @@ cdef class Service(Sink):
             if session.lives_in(<void *>self.router) and not session.may(
                     <void *>self.router, RIGHT_WRITE, subject, <size_t>len(subject)):
                 return False
-        channel = self.known_channel(msg.subject.ptr, msg.subject.len)
         return self.access.may_use_channel(
             session, <void *>self.router, RIGHT_WRITE, None if channel is None else channel.log,
             msg.subject.ptr, msg.subject.len)
@@ -226,29 +228,25 @@ cdef class Service(Sink):
         self.last_client = client
         return client
 
-    cdef Channel known_channel(self, const char *name, size_t n):
+    cdef Channel known_channel(self, const span_t *name):
         """The channel of that name; None if it does not exist."""
         cdef Channel channel = self.last_channel
-        cdef span_t span
-        span.ptr = name
-        span.len = <uint32_t>n
-        if channel is not None and same(channel.log.subject, &span) and not channel.log.deleted:
+        if channel is not None and same(channel.log.subject, name) and not channel.log.deleted:
             return channel
-        channel = self.channels.get(name[:n] if n else b'')
+        channel = self.channels.get(name.ptr[:name.len] if name.len else b'')
         if channel is None or channel.log.deleted:
             return None
         self.last_channel = channel
         return channel
 
-    cdef Channel channel_of(self, const char *name, size_t n):
-        """The channel of that name, created if necessary. RefusedError, OSError."""
-        cdef Channel channel = self.known_channel(name, n)
-        if channel is None:
-            text = name[:n].decode() if n else ''       # verified UTF-8
-            if not is_valid_channel(text):
-                raise RefusedError(errors.STAN_INVALID_PUBLISH)
-            channel = self.make_channel(text)
-            self.last_channel = channel
+    cdef Channel new_channel(self, const span_t *name):
+        """Create the channel of that name. RefusedError, OSError."""
+        cdef Channel channel
+        text = name.ptr[:name.len].decode() if name.len else ''       # verified UTF-8
+        if not is_valid_channel(text):
+            raise RefusedError(errors.STAN_INVALID_PUBLISH)
+        channel = self.make_channel(text)
+        self.last_channel = channel
         return channel
 
     cdef char *room(self, size_t n) except NULL:
@@ -357,6 +355,7 @@ cdef class Service(Sink):
         self.last_channel = None
 
 
+@cython.final
 cdef class Client:
     def __init__(self, str client_id, str hb_inbox, bytes conn_id=b'', int protocol=0,
                  int ping_interval=0, int ping_max=0, str owner=None):
@@ -381,6 +380,7 @@ cdef class Client:
                 subscription.cursor.wake()
 
 
+@cython.final
 @cython.no_gc_clear
 cdef class Channel(Session):
     def __init__(self, Service service, Log log):
@@ -493,6 +493,7 @@ cdef class Channel(Session):
         return self.log.visible - 1
 
 
+@cython.final
 @cython.no_gc_clear
 cdef class Subscription(Sink):
     def __init__(self, Channel channel, Cursor cursor, record):
