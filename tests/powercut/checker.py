@@ -8,11 +8,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import uvloop
-from msgspec import structs
 from support.clients.bulk import read_frame
 from support.services import readers_of, streaming_of, writes_of
 
@@ -344,7 +344,7 @@ class Checker:
             behind = (8 + self.stage) * LANE + 5
             places = {topic: (at.seq, behind) for topic, at in positions.items()}
             self.mark("reader-ask", r=name, hold=True, places=places)
-            kept = structs.replace(reader.kept, positions=positions, renewed_ns=time.time_ns())
+            kept = replace(reader.kept, positions=positions, renewed_ns=time.time_ns())
             putting = asyncio.ensure_future(readers_of(self.server).put(kept))
             while not putting.done():
                 self.server.engine.keep_house()  # what is let go too early goes now

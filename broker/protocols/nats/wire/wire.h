@@ -63,8 +63,9 @@ static inline int tw_digits(const char *end, size_t n, uint32_t *value)
 }
 
 /* Reads the arguments of a PUB (sizes = 1) or HPUB (2) that begin at `at`, of an operation at
-   `start`, and returns what follows their line. NULL unless they stand as clients usually write them: with single spaces, and CR LF. That
-   is no error: the line may be incomplete, or written otherwise. */
+   `start`, and returns what follows their line. NULL unless they stand as clients usually write
+   them: with single spaces, and CR LF. That is no error: the line may be incomplete, or written
+   otherwise. */
 static inline const char *tw_pub_line(const char *start, const char *at, const char *end,
                                       int sizes, op_t *op)
 {
