@@ -6,7 +6,7 @@ All of it is plain C memory owned by the Router. A sub_t belongs to the Sink tha
 and must be removed before that Sink is freed.
 """
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 
 from broker.runtime.interfaces cimport Sink
 from broker.routing.trie cimport gather_t, match_t, node_t, sub_t
@@ -99,12 +99,19 @@ cdef class Router:
     cdef void release(self, match_t *m) noexcept
 
 
+cdef inline char *long_subject(const slot_t *slot) noexcept nogil:
+    """The subject that a slot points to; the pointer is not aligned."""
+    cdef char *subject
+    memcpy(&subject, slot.subject, sizeof(subject))
+    return subject
+
+
 cdef inline bint is_of(const slot_t *slot, const char *subject, size_t n) noexcept nogil:
     """Whether a slot, which is not empty, is for this subject."""
     if slot.subject_len != n:
         return False
     if n > SLOT_SUBJECT:
-        return memcmp((<const char **>slot.subject)[0], subject, n) == 0
+        return memcmp(long_subject(slot), subject, n) == 0
     return tw_equal(slot.subject, subject, n)
 
 

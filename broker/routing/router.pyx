@@ -272,7 +272,7 @@ cdef class Router:
         if slot.match != NULL:
             self.empty(slot)
         if copy != NULL:
-            (<char **>slot.subject)[0] = copy
+            memcpy(slot.subject, &copy, sizeof(copy))   # not aligned as a pointer
         else:
             memcpy(slot.subject, subject, n)
         slot.subject_len = <uint16_t>n
@@ -335,7 +335,7 @@ cdef class Router:
         self.release(slot.match)
         slot.match = NULL
         if slot.subject_len > SLOT_SUBJECT:
-            free((<char **>slot.subject)[0])
+            free(long_subject(slot))
 
     cdef uint32_t route(self, const match_t *m, const record_t *rec, void *skip) noexcept:
         """Deliver to every plain subscription and to one member of each group; return the number of
@@ -559,7 +559,7 @@ cdef class Router:
 
 
 cdef const char *subject_of(slot_t *slot) noexcept nogil:
-    return (<char **>slot.subject)[0] if slot.subject_len > SLOT_SUBJECT else slot.subject
+    return long_subject(slot) if slot.subject_len > SLOT_SUBJECT else slot.subject
 
 
 cdef bint is_listed(sub_t *member, const char *names, size_t n) noexcept nogil:
