@@ -36,7 +36,7 @@ cdef enum:
     AGAIN_BYTES_MIN = 1 << 16       # read again at a time,
     AGAIN_BYTES_MAX = 1 << 22
     READ_TWICE_MAX = 64             # places of a segment that are read again at all
-    CHUNK_BYTES = 1 << 22   # written and synced at a time, so that others get at the disk between
+    CHUNK_BYTES = 1 << 18   # written and synced at a time, so that others get at the disk between
 
 cdef char *zeros = NULL     # CHUNK_BYTES of them, made when the first spare file is
 cdef char small[SMALL_BYTES]
