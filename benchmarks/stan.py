@@ -5,14 +5,25 @@
 Both keep channels in files and sync before they answer (`-st file`, where the original's
 file_sync is on by default). Every run starts a new server with an empty folder;
 rounds alternate which of the two goes first, and a ratio is taken within a round.
+
+After each pair appender.c, compiled with cc, appends records of the same size to files and syncs
+them, without a network and a protocol: what the disk allows while no more messages are
+unacknowledged than in the row. It forms the batches of a broker: the whole window, or two halves
+under way at a time; the better one counts. With files full of zeros, made before its clock starts
+(its best case: a broker has to make them meanwhile), and with files that grow.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import arguments as command_line
 import report
@@ -28,6 +39,9 @@ SECONDS = 3.0
 QUICK_ROUNDS = 2
 QUICK_SECONDS = 1.0
 WARM_SECONDS = 0.3
+APPENDER_SECONDS = 1.0
+LANES = (1, 2)  # batches under way: Twinwire syncs at most two of a log at a time
+RECORD_HEADER_BYTES = 40  # of Twinwire's log; a record ends at a multiple of 8
 
 ORIGINAL = "nats-streaming-server -st file -dir {data} -a 127.0.0.1 -p {nats}"
 OURS = "{python} -m broker " + ORIGINAL
@@ -35,11 +49,13 @@ METHOD = (
     "{} rounds, alternating, {:g} s of publishing per run after a warm-up of {:g} s; a fresh server"
     " for every run, one at a time. Latency: publish to PubAck. Ratio: median of the rounds'"
     " ours/original; spread: smallest and largest. Generator busy: its share of one core while it"
-    " drives ours."
+    " drives ours. Disk: records per second of appender.c, which only writes and syncs, into files"
+    " full of zeros and into files that grow; ours/disk: medians of the ratios of the rounds."
 )
 HEAD = [
     "row", "msgs/s ours", "original", "ratio", "spread", "goal", "", "p50 us ours", "original",
-    "p99 us ours", "original", "generator busy",
+    "p99 us ours", "original", "generator busy", "disk, zeros", "disk, growing",
+    "ours/disk, zeros", "growing",
 ]  # fmt: skip
 
 
@@ -58,6 +74,11 @@ class Row:
         return StanFlowPlan(
             address=address, size=self.size, pubs=self.pubs, window=self.window, subs=self.subs
         )
+
+    @property
+    def record_bytes(self) -> int:
+        low, high = bounds(self.size)
+        return (RECORD_HEADER_BYTES + (low + high) // 2 + 7) // 8 * 8
 
     def command(self) -> str:
         kind = f"pubsub --subs {self.subs}" if self.subs else "pub"
@@ -83,18 +104,50 @@ def sample(row: Row, command: str, seconds: float, root: str | None) -> Result:
         return run_stan_flow(replace(plan, seconds=seconds))
 
 
-def measure(row: Row, options: argparse.Namespace) -> list[str]:
+@contextmanager
+def compiled() -> Iterator[Path]:
+    """The program of appender.c."""
+    with tempfile.TemporaryDirectory(prefix="twinwire-bench-") as folder:
+        program = Path(folder) / "appender"
+        source = Path(__file__).with_name("appender.c")
+        subprocess.run(["cc", "-O2", "-pthread", "-o", program, source], check=True)
+        yield program
+
+
+def disk_rate(row: Row, program: Path, zeroed: bool, root: str | None) -> float:
+    """Records per second that the disk allows with the window of the row."""
+    window = row.pubs * row.window
+    rates = []
+    for lanes in LANES:
+        if window % lanes:
+            continue
+        with tempfile.TemporaryDirectory(prefix="twinwire-bench-", dir=root) as folder:
+            words = (row.record_bytes, window // lanes, lanes, int(zeroed), APPENDER_SECONDS)
+            run = [str(program), folder, *(str(word) for word in words)]
+            done = subprocess.run(run, check=True, capture_output=True, text=True)
+            rates.append(float(done.stdout.split()[0]))
+    return max(rates)
+
+
+def measure(row: Row, options: argparse.Namespace, program: Path) -> list[str]:
     """One line of the table."""
+    disk: dict[bool, list[float]] = {True: [], False: []}
     ours: list[Result] = []
     theirs: list[Result] = []
     for turn in range(options.rounds):
         pair = [(ours, options.ours_cmd), (theirs, options.against or ORIGINAL)]
         for found, command in pair if turn % 2 == 0 else reversed(pair):
             found.append(sample(row, command, options.seconds, options.data_root))
+        for zeroed, rates in disk.items():
+            rates.append(disk_rate(row, program, zeroed, options.data_root))
         print(f"{row.name}: round {turn + 1} of {options.rounds}", file=sys.stderr)
     pairs = zip(ours, theirs, strict=True)
     ratios = [a.msgs_per_second / b.msgs_per_second for a, b in pairs]
     ratio = statistics.median(ratios)
+    shares = [
+        statistics.median(a.msgs_per_second / b for a, b in zip(ours, rates, strict=True))
+        for rates in disk.values()
+    ]
     latencies = [
         f"{statistics.median((result.latency_us or {})[name] for result in results):,.0f}"
         for name in ("p50", "p99")
@@ -109,6 +162,8 @@ def measure(row: Row, options: argparse.Namespace) -> list[str]:
         *goal.cells(ratio),
         *latencies,
         report.busy(statistics.median(result.generator_busy for result in ours)),
+        *(f"{statistics.median(rates):,.0f}" for rates in disk.values()),
+        *(f"{share:.0%}" for share in shares),
     ]
 
 
@@ -143,16 +198,17 @@ def main() -> int:
             sys.exit(f"not found: {command.split()[0]}")
     table: list[list[str]] = []
     notes: list[str] = []
-    for row in ROWS:
-        if options.rows.lower() not in row.name.lower():
-            continue
-        try:
-            table.append(measure(row, options))
-        except (LoadError, servers.ServerError) as error:
-            print(error, file=sys.stderr)
-            notes.append(f"failed: {row.name}: {str(error).partition(chr(10))[0]}")
-            continue
-        print(" ".join(table[-1]), file=sys.stderr)
+    with compiled() as program:
+        for row in ROWS:
+            if options.rows.lower() not in row.name.lower():
+                continue
+            try:
+                table.append(measure(row, options, program))
+            except (LoadError, servers.ServerError) as error:
+                print(error, file=sys.stderr)
+                notes.append(f"failed: {row.name}: {str(error).partition(chr(10))[0]}")
+                continue
+            print(" ".join(table[-1]), file=sys.stderr)
     whole = text(options, table, notes)
     print(whole)
     if options.write:
