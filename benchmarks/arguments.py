@@ -8,7 +8,7 @@ import argparse
 def parser_of(doc: str | None, ours: str, fields: str = "") -> argparse.ArgumentParser:
     """What all have; `fields`: what is filled into --ours-cmd."""
     parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
-    parser.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="write the page in results/")
     filled = f"; {fields} are filled in" if fields else ""
     parser.add_argument("--ours-cmd", default=ours, help=f"command to compare instead{filled}")
     parser.add_argument("--data-root", help="where data folders are made; default: TMPDIR")

@@ -115,7 +115,7 @@ def main() -> None:
     arguments.add_argument("--size", type=int, default=256)
     arguments.add_argument("--frame", type=int, default=4 << 20)
     arguments.add_argument("--rounds", type=int, default=5)
-    arguments.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
+    arguments.add_argument("--write", action="store_true", help="write the page in results/")
     given = arguments.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         broker, ports = start(Path(folder))

@@ -105,7 +105,7 @@ def main() -> None:
     arguments.add_argument("--records", type=int, default=200_000)
     arguments.add_argument("--size", type=int, default=256)
     arguments.add_argument("--rounds", type=int, default=5)
-    arguments.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
+    arguments.add_argument("--write", action="store_true", help="write the page in results/")
     given = arguments.parse_args()
     body = os.urandom(given.size)
     headers = header_block((b"Key", b"customer-17"), (b"Nats-Msg-Id", b"0123456789abcdef"))

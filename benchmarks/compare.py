@@ -293,7 +293,7 @@ def run(tables: list[Table], options: argparse.Namespace) -> list[str]:
 
 
 def text(options: argparse.Namespace, tables: list[Table], notes: list[str]) -> str:
-    """The section of RESULTS.md."""
+    """The page in results/."""
     method = (
         f"{options.rounds} rounds, alternating, {options.seconds:g} s of publishing per run after a"
         f" warm-up of {WARM_SECONDS:g} s; a fresh server for every run, one at a time. Ratio:"

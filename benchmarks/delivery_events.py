@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--before", default="", help="another build, without any delivery events")
-    parser.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="write the page in results/")
     options = parser.parse_args()
     commands = {
         "off": f"env TWINWIRE_EVENTS_TOPIC= {servers.OURS}",

@@ -44,7 +44,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0)
-    parser.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="write the page in results/")
     options = parser.parse_args()
     rows = []
     with tempfile.TemporaryDirectory(prefix="twinwire-bench-") as folder:

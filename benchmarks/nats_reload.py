@@ -131,7 +131,7 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=10_000)
     parser.add_argument("--users", type=int, default=1_000)
     parser.add_argument("--reloads", type=int, default=5)
-    parser.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="write the page in results/")
     options = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

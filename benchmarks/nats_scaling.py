@@ -117,7 +117,7 @@ def read_to_pong(sock: socket.socket) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=20_000)
-    parser.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="write the page in results/")
     options = parser.parse_args()
     rows, worst = [], 0.0
     for load in LOADS:

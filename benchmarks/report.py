@@ -1,21 +1,23 @@
-"""Machine, versions, and benchmarks/RESULTS.md, in which each script owns one section."""
+"""Machine, versions, tables, and benchmarks/results/, in which each script owns one page."""
 
 from __future__ import annotations
 
 import datetime
 import os
 import platform
+import re
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+import summary
+
 from broker import __version__
 from broker.bench.limits import BUSY_MAX
 
 AS_BEFORE = 0.97  # of the performance of an earlier build
-RESULTS = Path(__file__).with_name("RESULTS.md")
-TITLE = "# Results\n\nWritten by the scripts of this folder; see README.md for what they measure.\n"
+RESULTS = Path(__file__).with_name("results")
 
 
 def cpu_model() -> str:
@@ -44,7 +46,7 @@ def about_us() -> str:
     """Date, machine and the version of Twinwire."""
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     now = datetime.datetime.now(datetime.UTC)
-    commit = _first_line("git", "-C", str(RESULTS.parent), "describe", "--always", "--dirty")
+    commit = _first_line("git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty")
     lines = {
         "date": f"{now:%Y-%m-%d %H:%M} UTC",
         "machine": f"{os.cpu_count()} cores, {cpu_model()}, {memory_bytes / 2**30:.0f} GiB",
@@ -101,7 +103,7 @@ def verdict(value: float, goal: float, *, least: bool = True) -> str:
 
 
 def tell(name: str, method: str, head: list[str], rows: list[list[str]], *, write: bool) -> None:
-    """Print a table about Twinwire alone; with `write` also put it into its section."""
+    """Print a table about Twinwire alone; with `write` also write it to its page."""
     title = f"## {name[0].upper()}{name[1:]}"
     whole = "\n\n".join([title, about_us(), method, table(head, rows)])
     print(whole)
@@ -110,13 +112,16 @@ def tell(name: str, method: str, head: list[str], rows: list[list[str]], *, writ
 
 
 def write_section(name: str, text: str) -> None:
-    """Replace the text of the section."""
-    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
-    whole = RESULTS.read_text() if RESULTS.exists() else TITLE
-    section = f"{begin}\n{text.strip()}\n{end}"
-    if begin in whole and end in whole:
-        before, _, rest = whole.partition(begin)
-        whole = before + section + rest.partition(end)[2]
-    else:
-        whole = whole.rstrip() + "\n\n" + section + "\n"
-    RESULTS.write_text(whole)
+    """Replace the page of this name, and write the summary of all pages again.
+
+    The text's headings start at level 2, as if the page were a section.
+    """
+    RESULTS.mkdir(exist_ok=True)
+    page = re.sub(r"^#(#+ )", r"\1", text.strip(), flags=re.MULTILINE)
+    (RESULTS / f"{slug(name)}.md").write_text(page + "\n")
+    summary.write()
+
+
+def slug(name: str) -> str:
+    """The file name of a page, without its ending."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower())

@@ -229,7 +229,7 @@ def main() -> None:
         "--one-core", action="store_true", help="hold Spark and the conversions to one core"
     )
     parser.add_argument("--data-root", default=None)
-    parser.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="write the page in results/")
     options = parser.parse_args()
     ours, theirs = multiprocessing.Pipe()
     loader = multiprocessing.Process(target=load, args=(theirs,), daemon=True)

@@ -145,7 +145,7 @@ def main() -> None:
     arguments.add_argument("--topics", type=int, default=4)
     arguments.add_argument("--size", type=int, default=256)
     arguments.add_argument("--rounds", type=int, default=3)
-    arguments.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
+    arguments.add_argument("--write", action="store_true", help="write the page in results/")
     given = arguments.parse_args()
     topics = [f"bench-{number}" for number in range(given.topics)]
     with tempfile.TemporaryDirectory() as name:

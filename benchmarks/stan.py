@@ -168,7 +168,7 @@ def measure(row: Row, options: argparse.Namespace, program: Path) -> list[str]:
 
 
 def text(options: argparse.Namespace, table: list[list[str]], notes: list[str]) -> str:
-    """The section of RESULTS.md."""
+    """The page in results/."""
     loads = "\n".join(
         f"twinwire bench stan {row.command()} --duration {options.seconds:g}" for row in ROWS
     )

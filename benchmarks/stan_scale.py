@@ -154,7 +154,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--channels", type=int, default=CHANNELS)
     parser.add_argument("--durables", type=int, default=DURABLES)
-    parser.add_argument("--write", action="store_true", help="write RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="write the page in results/")
     parser.add_argument("--root", help="folder for the data; default: a temporary one")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="twinwire-scale-", dir=args.root) as name:
@@ -187,9 +187,8 @@ def main() -> int:
         ),
         [f"{what}: RSS", f"{rss / MB:,.0f} MB", "< 1,000 MB", met[rss < RSS_MAX]],
     ]
-    print(report.table(HEAD, rows))
-    if args.write:
-        report.write_section("stan-scale", report.table(HEAD, rows))
+    method = "One server with files, filled by one client, started again on the same folder."
+    report.tell("stan-scale", method, HEAD, rows, write=args.write)
     return 0
 
 

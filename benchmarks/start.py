@@ -31,6 +31,8 @@ READY_S = 20.0
 IDLE_S = 0.5
 POLL_S = 0.001
 MS = 1000.0
+UNIT = "CPU / import asyncio, ssl"
+GOAL = report.Goal(2.5, least=False)
 NS_PER_S = 1e9
 
 BASE = ("-c", "import asyncio, ssl; print(open('/proc/self/schedstat').read().split()[0])")
@@ -162,14 +164,13 @@ def measure(rounds: int) -> list[list[str]]:
             f"`twinwire {name}`",
             *_medians(costs),
             f"{statistics.median(ratios[name]):.1f}",
+            *GOAL.cells(statistics.median(ratios[name])),
             " / ".join(_medians(originals[name])) if name in originals else "",
         ]
         for name, costs in ours.items()
     ]
     for words, times_ms in commands.items():
-        rows.append(
-            [f"`twinwire {words}`", f"{statistics.median(times_ms):.0f} ms", "", "", "", ""]
-        )
+        rows.append([f"`twinwire {words}`", f"{statistics.median(times_ms):.0f} ms", *[""] * 6])
     return rows
 
 
@@ -179,17 +180,17 @@ def _medians(costs: list[Cost]) -> list[str]:
 
 
 def main() -> None:
-    """Measure, print, and with --write put the table into RESULTS.md."""
+    """Measure, print, and with --write write the table to its page in results/."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
-    parser.add_argument("--write", action="store_true", help="put the table into RESULTS.md")
+    parser.add_argument("--write", action="store_true", help="write the page in results/")
     given = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     method = (
         f"`benchmarks/start.py`, medians of {given.rounds} rounds: from the start of the process"
         " until every protocol answers, on an empty folder; the original beside it in each round."
     )
-    head = ["program", "ready after", "CPU", "idle memory", "CPU / import asyncio, ssl", "original"]
+    head = ["program", "ready after", "CPU", "idle memory", UNIT, "goal", "", "original"]
     report.tell("start", method, head, measure(given.rounds), write=given.write)
 
 

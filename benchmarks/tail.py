@@ -155,7 +155,7 @@ def measure(command: str, msgs: int, root: str | None) -> Round:
 
 
 def text(rounds: list[Round], msgs: int) -> str:
-    """The section of RESULTS.md."""
+    """The page in results/."""
     rows = []
     for name, rates, goal in (
         ("catching up, GB/s", [r.alone for r in rounds], RATE_GOAL),

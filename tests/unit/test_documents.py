@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
@@ -13,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *ROOT.glob("*.md"),
     *sorted((ROOT / "docs").rglob("*.md")),
-    *sorted((ROOT / "benchmarks").glob("*.md")),
+    *sorted((ROOT / "benchmarks").rglob("*.md")),
 ]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -77,3 +78,9 @@ def test_configurations_are_valid(page: Path, tmp_path: Path) -> None:
             load(file, {}, {})
         except ConfigError as error:
             pytest.fail(f"{error}\n{example}")
+
+
+def test_results_are_the_summary_of_their_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    summary = importlib.import_module("summary")
+    assert (ROOT / "benchmarks" / "RESULTS.md").read_text() == summary.text_of(summary.PAGES)
