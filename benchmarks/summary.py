@@ -47,9 +47,9 @@ MAIN = (
         "compare",
         "NATS and NSQ against the originals",
         "The ratio of Twinwire to nats-server or nsqd on the same load: for `msgs/s` more is\n"
-        "better, for `us` less. `1:4` is one publisher and four subscribers. `PUB to FIN`: published,\n"
-        "delivered and finished; Twinwire has each message in its log file before it answers OK,\n"
-        "nsqd keeps it in memory.",
+        "better, for `us` less. `1:4` is one publisher and four subscribers. `PUB to FIN` is\n"
+        "published, delivered and finished; Twinwire has each message in its log file before it\n"
+        "answers OK, nsqd keeps it in memory.",
     ),
     Group(
         "stan",
