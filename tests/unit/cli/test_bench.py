@@ -12,6 +12,15 @@ from broker.cli import bench
 @pytest.mark.parametrize("part", [0.01, 1.0])
 def test_a_short_run_says_so(part: float) -> None:
     seconds = limits.SECONDS_MIN * part
-    rate = Rate(1000, 16_000, seconds, 1000 / seconds)
-    result = Result("nats pub", 1000, 16_000, seconds, 1000 / seconds, rate, None)
+    speed = 1000 / seconds
+    rate = Rate(msgs=1000, bytes=16_000, seconds=seconds, msgs_per_second=speed)
+    result = Result(
+        scenario="nats pub",
+        msgs=1000,
+        bytes=16_000,
+        seconds=seconds,
+        msgs_per_second=speed,
+        published=rate,
+        delivered=None,
+    )
     assert ("too short to compare" in bench._text(result)) == (part < 1)
