@@ -33,6 +33,10 @@ class Commands(click.Group):
             "broker.cli.check_config:check_config",
             "Check a configuration file and the environment before a start.",
         ),
+        "completion": (
+            "broker.cli.completion:completion",
+            "Print the script for completion in a shell.",
+        ),
         "config": (
             "broker.cli.config:config",
             "Print the settings in force and where each comes from, or the defaults.",
@@ -57,16 +61,20 @@ class Commands(click.Group):
         ),
         "pipeline": ("broker.cli.pipeline:pipeline", "Run a Spark job."),
         "pub": ("broker.cli.tools.pub:pub", "Publish arguments or lines of stdin to a topic."),
+        "support-bundle": (
+            "broker.cli.support:support_bundle",
+            "Collect settings, statistics and logs for a report of a problem.",
+        ),
         "serve": ("", "Run the broker: all protocols, one configuration file."),
         "sub": ("broker.cli.tools.sub:sub", "Print the messages of topics."),
     }
 
     # The order of --help; commands in no group follow.
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "Run the broker": ("serve", "check-config", "config", "health"),
+        "Run the broker": ("serve", "check-config", "config", "health", "support-bundle"),
         "Replace an original": ("nats-server", "nats-streaming-server", "nsqd", "nsqlookupd"),
         "Import data": ("import-nsqd", "import-stan"),
-        "Tools": ("pub", "sub", "forward", "archive", "export", "bench"),
+        "Tools": ("pub", "sub", "forward", "archive", "export", "bench", "completion"),
         "Pipelines": ("pipeline",),
     }
 
