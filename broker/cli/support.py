@@ -101,7 +101,10 @@ def _hidden(config: Config) -> Iterator[tuple[str, str]]:
     for _, section in config.sections():
         for each in fields(section):
             if not each.repr and "kind" in each.metadata:
-                yield each.name, str(getattr(section, each.name))
+                value = getattr(section, each.name)
+                for text in value if isinstance(value, tuple) else (value,):
+                    yield each.name, str(text)
+                    yield each.name, str(text).partition("=")[2]
 
 
 def _content(file: str) -> str:
