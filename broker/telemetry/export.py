@@ -31,12 +31,12 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from broker import __version__
 from broker.base.units import SECOND
 from broker.telemetry import limits
-from broker.telemetry.spans import DELIVER, PUBLISH, Span
+from broker.telemetry.spans import DELIVER, FAILED, PUBLISH, Span
 
 if TYPE_CHECKING:
     from collections import deque
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.telemetry")
 _SCOPE: Final = InstrumentationScope("twinwire", __version__)
-_KINDS: Final = {PUBLISH: SpanKind.SERVER, DELIVER: SpanKind.INTERNAL}
-_TYPES: Final = {PUBLISH: "send", DELIVER: "receive"}  # messaging.operation.type
+_KINDS: Final = {PUBLISH: SpanKind.SERVER}  # others are internal
+_TYPES: Final = {PUBLISH: "send", DELIVER: "receive"}  # messaging.operation.type; others settle
 _ADDED: Final = AggregationTemporality.CUMULATIVE
 
 
@@ -71,6 +71,17 @@ def readable(span: Span, resource: Resource) -> ReadableSpan:
     state = TraceState.from_header([span.state]) if span.state else None
     flags = TraceFlags(span.flags)
 
+    where: dict[str, str | int] = {}
+    if span.client:
+        where = {
+            "messaging.client.id": str(span.client),
+            "network.peer.address": span.host,
+            "network.peer.port": span.port,
+        }
+    if span.group:
+        where["messaging.consumer.group.name"] = span.group
+        where["twinwire.delivery.attempt"] = span.attempts
+
     def context(number: int, *, remote: bool) -> SpanContext:
         return SpanContext(span.trace_id, number, remote, flags, state)
 
@@ -82,15 +93,14 @@ def readable(span: Span, resource: Resource) -> ReadableSpan:
         {
             "messaging.system": "nats",
             "messaging.operation.name": span.operation,
-            "messaging.operation.type": _TYPES[span.operation],
+            "messaging.operation.type": _TYPES.get(span.operation, "settle"),
             "messaging.destination.name": span.subject,
             "messaging.message.body.size": span.body_bytes,
             "messaging.message.envelope.size": span.envelope_bytes,
-            "messaging.client.id": str(span.client),
-            "network.peer.address": span.host,
-            "network.peer.port": span.port,
+            **where,
         },
-        kind=_KINDS[span.operation],
+        kind=_KINDS.get(span.operation, SpanKind.INTERNAL),
+        status=Status(StatusCode.ERROR) if span.operation in FAILED else Status(),
         start_time=span.start_ns,
         end_time=span.end_ns,
         instrumentation_scope=_SCOPE,

@@ -11,6 +11,7 @@ from broker.base.service import Service
 from broker.base.units import SECOND
 from broker.protocols.nats.service import NatsService
 from broker.telemetry.config import TelemetryConfig
+from broker.telemetry.deliveries import DeliverySpans
 from broker.telemetry.spans import SpanTracer
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class TelemetryService(Service):
         self.config = host.section(TelemetryConfig)
         self.tracer: SpanTracer | None = None
         self.exporter: Exporter | None = None
+        self._deliveries: DeliverySpans | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
@@ -54,6 +56,9 @@ class TelemetryService(Service):
         self.exporter = Exporter(config, instance, self.tracer.queue)
         if config.traces and server is not None:
             server.frontend.tracer = self.tracer
+        if config.traces:
+            self._deliveries = DeliverySpans(self.host.engine.shared, self.tracer.settled)
+            self._deliveries.begin()
         if config.metrics:
             self._timer = loop.call_later(config.interval_ns / SECOND, self._export)
 
@@ -73,6 +78,9 @@ class TelemetryService(Service):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._deliveries is not None:
+            self._deliveries.end()
+            self._deliveries = None
         if self.tracer is not None:
             self.tracer.finish()
         exporter, self.exporter = self.exporter, None

@@ -2,6 +2,8 @@
 
     publish orders.new      from the receipt of the message until the end of the loop's turn
       deliver orders.new    from the receipt until the message is in a subscriber's output
+    deliver orders.new      from a log: from the publish until the message is sent to a consumer
+      ack orders.new        from then until its answer; also requeue, timeout, close, dead
 
 The parent of a publish is the span that the header names; headers are passed on unchanged. A
 message without the header, with an invalid one or without the sampled flag has no spans. Everything
@@ -35,6 +37,7 @@ _SAMPLED: Final = 1
 _LOW_64: Final = (1 << 64) - 1
 _PUB: Final = next(kind for kind, name in NAMES.items() if name == "PUB")
 PUBLISH, DELIVER = "publish", "deliver"
+FAILED: Final = frozenset({"requeue", "timeout", "close", "dead"})  # outcomes other than ack
 
 
 class Parent(NamedTuple):
@@ -49,7 +52,7 @@ class Parent(NamedTuple):
 class Span(NamedTuple):
     """A finished span, as the exporter takes it."""
 
-    operation: str  # PUBLISH, DELIVER
+    operation: str  # PUBLISH, DELIVER, or how a delivery from a log ended
     trace_id: int
     span_id: int
     parent_id: int
@@ -62,7 +65,9 @@ class Span(NamedTuple):
     envelope_bytes: int  # headers and body
     host: str
     port: int
-    client: int
+    client: int  # 0: not known
+    group: str = ""  # the channel or durable subscription
+    attempts: int = 0
 
 
 def parent_of(headers: bytes) -> Parent | None:
@@ -148,6 +153,37 @@ class SpanTracer:
             if span is not None:
                 self._delivered(session, span, parts[1])
 
+    def settled(
+        self,
+        headers: bytes,
+        names: tuple[str, str, str],
+        times_ns: tuple[int, int, int],
+        attempts: int,
+        envelope: int,
+    ) -> None:
+        """A delivery from a log has ended. `names`: subject, cursor, outcome; `times_ns`: of the
+        publish, of the delivery, of the consumer's answer."""
+        subject, group, outcome = names
+        stored_ns, sent_ns, now_ns = times_ns
+        parent = parent_of(headers)
+        if parent is None or not self._wants(parent):
+            return
+        stay = Span(
+            DELIVER, parent.trace_id, self._new_id(), parent.span_id, parent.flags, parent.state,
+            min(stored_ns, sent_ns), sent_ns, subject, envelope - len(headers), envelope, "", 0, 0,
+            group, attempts,
+        )  # fmt: skip
+        self._put(stay)
+        self._put(
+            stay._replace(
+                operation=outcome,
+                span_id=self._new_id(),
+                parent_id=stay.span_id,
+                start_ns=sent_ns,
+                end_ns=max(now_ns, sent_ns),
+            )
+        )
+
     def finish(self) -> None:
         """End the publishes that are being handled."""
         if self._run:
@@ -170,11 +206,7 @@ class SpanTracer:
     ) -> None:
         span = None
         parent = parent_of(data[:size])
-        if (
-            parent is not None
-            and parent.flags & _SAMPLED
-            and parent.trace_id & _LOW_64 < self._bound
-        ):
+        if parent is not None and self._wants(parent):
             now_ns, envelope = self._clock(), int(total)
             span = Span(
                 PUBLISH, parent.trace_id, self._new_id(), parent.span_id, parent.flags,
@@ -186,6 +218,9 @@ class SpanTracer:
                 self._call_soon(self.finish)
         self._total = total
         self._run.append(span)
+
+    def _wants(self, parent: Parent) -> bool:
+        return bool(parent.flags & _SAMPLED) and parent.trace_id & _LOW_64 < self._bound
 
     def _delivered(self, session: NatsSession | LeafSession, span: Span, subject: bytes) -> None:
         self._deliveries += 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+import json
 import subprocess
 import sys
 import threading
@@ -16,6 +18,8 @@ import nats
 import pytest
 from support.clients.http import request
 from support.servers.processes import Broker
+
+from broker.client.nsq import Message, Reader
 
 pytest.importorskip("opentelemetry.proto", reason="the extra otel is not installed")
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -172,6 +176,60 @@ async def test_a_run_of_messages_has_each_its_trace(tmp_path: Path, receiver: Re
     for span in receiver.spans:
         if span.name.startswith("deliver"):
             assert span.parent_span_id == publishes[span.trace_id]
+
+
+@pytest.mark.parametrize("events", ["", "deliveries"])
+async def test_spans_of_a_delivery_from_a_log(
+    tmp_path: Path, receiver: Receiver, events: str
+) -> None:
+    """A NATS message in an NSQ channel: requeued once, then finished."""
+    telemetry = {"endpoint": receiver.url, "metrics": False}
+    config = {"telemetry": telemetry, "events": {"topic": events, "linger": "off"}}
+    broker = Broker(tmp_path / "server", config)
+    broker.start()
+    done = asyncio.Event()
+
+    def handle(message: Message) -> None:
+        if message.attempts == 1:
+            message.requeue(0, backoff=False)
+        else:
+            message.finish()
+            done.set()
+
+    try:
+        request(broker.nsq_http, "POST", "/topic/create", topic="orders")
+        request(broker.nsq_http, "POST", "/channel/create", topic="orders", channel="billing")
+        client = await nats.connect(broker.nats_url)
+        await client.publish("orders", b"plain")
+        given = {"traceparent": SAMPLED, "tracestate": STATE}
+        await client.publish("orders", b"hello", headers=given)
+        await client.flush()
+        await client.close()
+        async with Reader("orders", "billing", handle, nsqd=[str(broker.nsq)]):
+            await asyncio.wait_for(done.wait(), DEADLINE_S)
+            await asyncio.to_thread(receiver.wait, lambda: len(receiver.spans) == 5)
+        if events:
+            depth = json.loads(request(broker.nsq_http, "GET", "/stats", format="json").body)
+            assert events in [topic["topic_name"] for topic in depth["topics"]]
+    finally:
+        broker.close()
+    names = sorted(span.name for span in receiver.spans)
+    assert names == [
+        "ack orders", "deliver orders", "deliver orders", "publish orders", "requeue orders",
+    ]  # fmt: skip
+    by_id = {span.span_id: span for span in receiver.spans}
+    for name, attempt, failed in (("requeue orders", 1, True), ("ack orders", 2, False)):
+        (end,) = (span for span in receiver.spans if span.name == name)
+        found = attributes(end)
+        assert found["messaging.operation.type"] == "settle"
+        assert found["messaging.consumer.group.name"] == "billing"
+        assert found["twinwire.delivery.attempt"] == attempt
+        assert (end.status.code == end.status.STATUS_CODE_ERROR) == failed
+        deliver = by_id[end.parent_span_id]
+        assert deliver.parent_span_id.hex() == PARENT
+        assert deliver.start_time_unix_nano <= deliver.end_time_unix_nano
+        assert deliver.end_time_unix_nano == end.start_time_unix_nano
+        assert end.trace_state == deliver.trace_state == STATE
 
 
 async def test_metrics_are_those_of_the_page(tmp_path: Path, receiver: Receiver) -> None:
