@@ -28,7 +28,7 @@ class DataFolderError(OSError):
         self.folder = folder
 
     def __str__(self) -> str:
-        reason = self.strerror
+        reason = self.strerror or "unknown reason"
         if self.errno in (errno.EEXIST, errno.ENOTDIR):
             reason = "it is, or is below, a file"
         elif self.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
