@@ -89,6 +89,20 @@ def test_other_lines_are_no_deliveries() -> None:
     assert [span.operation for span in tracer.queue] == [PUBLISH]
 
 
+def test_a_run_is_delivered_in_parts_to_each_subscriber() -> None:
+    tracer, _ = tracer_of()
+    traces = [f"{n:032x}" for n in range(1, 4)]
+    for trace in traces:
+        total = publish(tracer, f"00-{trace}-{PARENT}-01", count=3)
+    line = b"HMSG t %d 9 " + total + b"\r\n"
+    for sid, count in ((1, 2), (1, 1), (2, 1), (2, 2)):
+        tracer.went(SESSION, line % sid, count)
+    found = [f"{span.trace_id:032x}" for span in tracer.queue]
+    assert found == [*traces, *traces]
+    tracer.finish()
+    assert [f"{span.trace_id:032x}" for span in tracer.queue][6:] == traces
+
+
 def test_what_does_not_fit_is_counted() -> None:
     tracer, _ = tracer_of(queue_max=2)
     for _ in range(5):
