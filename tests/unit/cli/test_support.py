@@ -17,7 +17,7 @@ from broker.cli.support import support_bundle
 
 SECRETS = (
     "pw-of-monitor", "pw-of-auth-url", "tok-of-a-reader", "pw-of-nats-user", "tok-of-nats",
-    "SUACSEEDSEEDSEED", "pw-in-a-log", "tok-in-a-log", "pw-of-environment",
+    "SUACSEEDSEEDSEED", "pw-in-a-log", "tok-in-a-log", "pw-of-environment", "tok-of-telemetry",
 )  # fmt: skip
 BODY = "the-body-of-a-message"
 
@@ -54,6 +54,7 @@ def configured(tmp_path: Path) -> dict[str, dict[str, object]]:
         "nsq": {"auth_http_addresses": [f"http://user:{SECRETS[1]}@127.0.0.1:1/"]},
         "bulk": {"token_file": str(tokens)},
         "nats": {"config_file": str(nats)},
+        "telemetry": {"headers": [f"x-key=Bearer {SECRETS[9]}"]},
         "bridge": {"nats_to_nsq": False, "nsq_to_nats": False},
     }
 
@@ -80,6 +81,7 @@ def test_no_secret_of_a_configuration_is_in_it(
     log = tmp_path / "broker.log"
     log.write_text(
         f"connected to nats://a:{SECRETS[6]}@h with token={SECRETS[7]}\n"
+        f"sent x-key: Bearer {SECRETS[9]}\n"
         f"refused {SECRETS[0]} {SECRETS[2]} {SECRETS[3]}\n"
     )
     file = tmp_path / "t.toml"
