@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 from typing import TYPE_CHECKING
@@ -19,15 +20,34 @@ class DataLockedError(Exception):
     """Another process uses the data folder."""
 
 
+class DataFolderError(OSError):
+    """The data folder cannot be used. Its text says why."""
+
+    def __init__(self, folder: Path, cause: OSError) -> None:
+        super().__init__(cause.errno, cause.strerror)
+        self.folder = folder
+
+    def __str__(self) -> str:
+        reason = self.strerror or "unknown reason"
+        if self.errno in (errno.EEXIST, errno.ENOTDIR):
+            reason = "it is, or is below, a file"
+        elif self.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            reason += f" for user id {os.geteuid()}, which must be able to write there"
+        return f"data folder {self.folder} cannot be used: {reason}"
+
+
 class DataLock:
     """Locks a data folder, which is created if it is missing, until release() or the end of the
     process."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK_NAME
-        make_folder(folder, 0o750)
-        # Never unlinked: a second process could then lock a file without a name.
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        try:
+            make_folder(folder, 0o750)
+            # Never unlinked: a second process could then lock a file without a name.
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        except OSError as error:
+            raise DataFolderError(folder, error) from error
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

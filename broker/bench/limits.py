@@ -28,6 +28,9 @@ AHEAD_RESUME_DIVISOR: Final = 8
 # NSQ publishers refill their window when this part of it is free, for the same reason.
 WINDOW_REFILL_DIVISOR: Final = 4
 
+# Shorter runs measure mostly how they begin.
+SECONDS_MIN: Final = 1.0
+
 # The loop returns to Python this often: progress, Ctrl-C, stall detection.
 STEP_MS: Final = 100
 # Without progress for this long, the run fails.

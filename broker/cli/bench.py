@@ -151,6 +151,9 @@ def _text(result: Result) -> str:
                 f"  {rate.msgs_per_second:>14,.0f} msgs/s"
                 f"  {rate.bytes / rate.seconds / 1e6:10,.1f} MB/s"
             )
+    timed = [rate for rate in (result.published, result.delivered) if rate is not None]
+    if timed and max(rate.seconds for rate in timed) < limits.SECONDS_MIN:
+        lines.append("  too short to compare: give more --msgs, or --duration 5")
     if result.refused:
         lines.append(f"  refused {result.refused:,} msgs")
     if result.redelivered:

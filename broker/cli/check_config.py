@@ -19,18 +19,20 @@ from broker.server import limits
 
 
 @click.command("check-config")
+@click.argument("path", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
 @click.option(
-    "-c",
-    "--config",
-    "file",
-    type=click.Path(path_type=Path),
-    help="TOML file; without it only the environment is checked.",
-)
-def check_config(file: Path | None) -> None:
-    """Check a configuration file and the environment as `serve` reads them.
+    "-c", "--config", "option", metavar="FILE", type=click.Path(path_type=Path),
+    help="The same as FILE, as for serve.",
+)  # fmt: skip
+def check_config(path: Path | None, option: Path | None) -> None:
+    """Check a configuration FILE and the environment as `serve` reads them; without FILE only the
+    environment.
 
     Each error is reported as FILE:LINE: KEY: REASON, and the exit code is then 2.
     """
+    if path is not None and option is not None:
+        raise click.UsageError("give FILE or --config FILE, not both")
+    file = path or option
     try:
         nats_settings(load(file, os.environ))
     except (ConfigError, ConfErrors) as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import click
 
 from broker import __version__
+from broker.base.settings import near
 from broker.cli.servers import run_server
 
 if TYPE_CHECKING:
@@ -26,11 +27,15 @@ class Commands(click.Group):
         "bench": ("broker.cli.bench:bench", "Measure a NATS, NSQ or NATS Streaming server."),
         "archive": (
             "broker.cli.tools.archive:archive",
-            "Write messages of topics to text files, as a consumer.",
+            "Append new messages of topics to text files, as a consumer.",
         ),
         "check-config": (
             "broker.cli.check_config:check_config",
-            "Check a configuration file and the environment.",
+            "Check a configuration file and the environment before a start.",
+        ),
+        "completion": (
+            "broker.cli.completion:completion",
+            "Print the script for completion in a shell.",
         ),
         "config": (
             "broker.cli.config:config",
@@ -38,7 +43,7 @@ class Commands(click.Group):
         ),
         "export": (
             "broker.cli.tools.export:export",
-            "Write the content of topics to Parquet, Arrow or JSON files.",
+            "Copy the stored records of topics to Parquet, Arrow or JSON files.",
         ),
         "health": ("broker.cli.health:health", "Ask a broker whether it is healthy, for probes."),
         "import-nsqd": ("broker.cli.imports:import_nsqd", "Import the data folder of an nsqd."),
@@ -56,13 +61,35 @@ class Commands(click.Group):
         ),
         "pipeline": ("broker.cli.pipeline:pipeline", "Run a Spark job."),
         "pub": ("broker.cli.tools.pub:pub", "Publish arguments or lines of stdin to a topic."),
+        "support-bundle": (
+            "broker.cli.support:support_bundle",
+            "Collect settings, statistics and logs for a report of a problem.",
+        ),
         "serve": ("", "Run the broker: all protocols, one configuration file."),
         "sub": ("broker.cli.tools.sub:sub", "Print the messages of topics."),
     }
 
+    # The order of --help; commands in no group follow.
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "Run the broker": ("serve", "check-config", "config", "health", "support-bundle"),
+        "Replace an original": ("nats-server", "nats-streaming-server", "nsqd", "nsqlookupd"),
+        "Import data": ("import-nsqd", "import-stan"),
+        "Tools": ("pub", "sub", "forward", "archive", "export", "bench", "completion"),
+        "Pipelines": ("pipeline",),
+    }
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The names for --help."""
+        """All names."""
         return sorted(self.known)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The called command. UsageError with a suggestion for a misspelt name."""
+        name = args[0]
+        if name not in self.known and not name.startswith("-"):
+            raise click.UsageError(f"no command {name!r}{near(name, self.known)}", ctx)
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """Import the module of one command."""
@@ -79,10 +106,13 @@ class Commands(click.Group):
             gc.enable()
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """The list in --help, without importing what it lists."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, self.known[name][1]) for name in self.list_commands(ctx)])
+        rest = set(self.known) - {name for names in self.groups.values() for name in names}
+        for title, names in {**self.groups, "Commands": sorted(rest)}.items():
+            if names:
+                with formatter.section(title):
+                    formatter.write_dl([(name, self.known[name][1]) for name in names])
 
 
 class Passed(click.Command):

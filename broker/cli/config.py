@@ -8,13 +8,16 @@ import os
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from broker.base.redact import HIDDEN, redacted
 from broker.config.load import SECTIONS, ConfigError, load_with_places, read_toml
 from broker.server import limits
+
+if TYPE_CHECKING:
+    from broker.config.load import Given
 
 FILE: Final = "twinwire.toml"
 _SOURCE_TREE: Final = Path(__file__).resolve().parents[2] / "conf" / FILE
@@ -55,6 +58,13 @@ def config(file: Path | None, *, defaults: bool, effective: bool, changed: bool)
     except ConfigError as error:
         click.echo(str(error), err=True)
         sys.exit(limits.EXIT_BAD_CONFIG)
+    click.echo(in_force(given, changed=changed), nl=False)
+
+
+def in_force(given: Given, *, changed: bool = False) -> str:
+    """The settings in force with their places, without secrets. `changed`: only those that are
+    given."""
+    lines: list[str] = []
     for section, keys in read_toml(defaults_file()).items():
         shown = {
             key: given.get((section, key), ("default", value))
@@ -64,12 +74,13 @@ def config(file: Path | None, *, defaults: bool, effective: bool, changed: bool)
         # Tables of single topics are not in the file of defaults.
         shown |= {k: v for (s, k), v in given.items() if s == section and k not in keys}
         if shown:
-            click.echo(f"[{section}]")
+            lines.append(f"[{section}]")
             hidden = {each.name for each in fields(SECTIONS[section]) if not each.repr}
             width = max(len(_line(key, value, hidden)) for key, (_, value) in shown.items())
             for key, (place, value) in shown.items():
-                click.echo(f"{_line(key, value, hidden):{min(width, 60)}}  # {place}")
-            click.echo()
+                lines.append(f"{_line(key, value, hidden):{min(width, 60)}}  # {place}")
+            lines.append("")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _line(key: str, value: object, hidden: set[str]) -> str:

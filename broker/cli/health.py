@@ -37,13 +37,13 @@ class Probe:
         if login:
             self.headers["Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
 
-    def ask(self, timeout_s: float) -> tuple[int, str]:
-        """Status and text of the answer. OSError, HTTPException."""
+    def ask(self, timeout_s: float, most: int = _BODY_MAX) -> tuple[int, str]:
+        """Status and text of the answer, of at most `most` bytes. OSError, HTTPException."""
         connection = http.client.HTTPConnection(*self.address, timeout=timeout_s)
         try:
             connection.request("GET", self.path, headers=self.headers)
             response = connection.getresponse()
-            return response.status, response.read(_BODY_MAX).decode("utf-8", "replace").strip()
+            return response.status, response.read(most).decode("utf-8", "replace").strip()
         finally:
             connection.close()
 

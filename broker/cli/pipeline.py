@@ -17,6 +17,7 @@ _JOBS = "broker.spark.jobs"
 class Pipelines(Commands):
     """The jobs by name; only the called one is imported."""
 
+    groups: ClassVar[dict[str, tuple[str, ...]]] = {}
     known: ClassVar[dict[str, tuple[str, str]]] = {
         "archive": (f"{_JOBS}.archive:command", "Write topics to Parquet files, each record once."),
         "compact": (

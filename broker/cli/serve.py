@@ -17,11 +17,12 @@ import orjson
 
 from broker import __version__
 from broker.base import logs
+from broker.base.lockfile import DataFolderError, DataLockedError
 from broker.base.settings import Address
 from broker.base.units import SECOND
 from broker.config.check import opened
 from broker.config.config import Config
-from broker.config.load import ConfigError, load
+from broker.config.load import FLAGS, ConfigError, load
 from broker.net import limits as net_limits
 from broker.net import sockets, umask
 from broker.runtime import memory
@@ -152,7 +153,8 @@ async def run(
     except (
         Exception
     ) as error:  # any error: the operator gets one line, and with debug the traceback
-        log.error("cannot start: %s", error, exc_info=log.isEnabledFor(logging.DEBUG))
+        problem = start_problem(error, config)
+        log.error("cannot start: %s", problem, exc_info=log.isEnabledFor(logging.DEBUG))
         return limits.EXIT_START_FAILED
     await until_stopped(stopping, log)
     log.info("stopping")
@@ -163,6 +165,28 @@ async def run(
         return limits.EXIT_STOP_FAILED
     log.info("stopped")
     return limits.EXIT_OK
+
+
+def start_problem(error: Exception, config: Config) -> str:
+    """Why a start failed, with the settings to change: all listeners that cannot be opened, not
+    only the first."""
+    if isinstance(error, DataFolderError | DataLockedError):
+        return f"{error}; another folder is chosen by {_named('server.data')}"
+    if not isinstance(error, sockets.ListenError):
+        return str(error)
+    sockets.close_early()
+    found = []
+    for key, address in opened(config):
+        problem = error if address == error.listen else sockets.problem_of(*address)
+        if problem is not None:
+            found.append(f"{_named(key)}: {problem}")
+    return "; ".join(found) or str(error)
+
+
+def _named(key: str) -> str:
+    """A setting with the flag that sets it."""
+    flag = next((flag for flag, names in FLAGS.items() if ".".join(names) == key), "")
+    return f"{key} ({flag})" if flag else key
 
 
 def _announce(server: Server, config: Config, ports_file: Path | None) -> None:

@@ -19,6 +19,7 @@ from broker.protocols.nats.settings import MonitorConfig, Settings
 from broker.protocols.nsq.config import NsqConfig
 from broker.protocols.nsq.lookup.config import LookupConfig
 from broker.protocols.stan.config import StanConfig
+from broker.telemetry.config import TelemetryConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +62,7 @@ class Config:
     bridge: BridgeConfig = BridgeConfig()
     bulk: BulkConfig = BulkConfig()
     events: EventsConfig = EventsConfig()
+    telemetry: TelemetryConfig = TelemetryConfig()
 
     def sections(self) -> Iterator[tuple[str, Any]]:
         """Each section with its name."""

@@ -88,6 +88,18 @@ def close_early() -> None:
                 one.close()
 
 
+def problem_of(host: str, port: int) -> ListenError | None:
+    """Why a listener cannot be opened here now; None if it can."""
+    if not port or port == limits.UNIX_SOCKET_PORT:
+        return None
+    try:
+        for one in bound(host, port):
+            one.close()
+    except OSError as error:
+        return ListenError((host, port), error)
+    return None
+
+
 def bound(host: str, port: int) -> list[socket.socket]:
     """Sockets that are bound, and listen only if they did before; port 0 picks a free port, the
     same for all. Of a name with several addresses the first IPv4 one is used, else the first.

@@ -14,6 +14,7 @@ from broker.bulk.config import BULK_FOLDER, STAGED_FOLDER, BulkConfig
 from broker.protocols.nats.settings import MonitorConfig, Settings
 from broker.protocols.nsq.lookup.config import LookupConfig
 from broker.protocols.stan.config import StanConfig
+from broker.telemetry.config import TelemetryConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +68,11 @@ def has_bulk(host: Host) -> bool:
     )
 
 
+def has_telemetry(host: Host) -> bool:
+    """Whether [telemetry] has an endpoint."""
+    return host.section(TelemetryConfig).enabled
+
+
 SERVICES: Final[tuple[Factory, ...]] = (
     Factory("broker.protocols.nsq.lookup.service", "LookupService", has_lookup),
     Factory("broker.server.metrics", "MetricsService"),
@@ -75,4 +81,5 @@ SERVICES: Final[tuple[Factory, ...]] = (
     Factory("broker.protocols.nsq.service", "NsqService"),
     Factory("broker.bulk.service", "BulkService", has_bulk),
     Factory("broker.protocols.nats.service", "MonitorService", has_nats),
+    Factory("broker.telemetry.service", "TelemetryService", has_telemetry),
 )

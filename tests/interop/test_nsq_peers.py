@@ -80,7 +80,7 @@ def test_channels_known_elsewhere_exist_before_the_first_message(
         request(there.http, "POST", "/channel/create", topic="t", channel="early")
         request(there.http, "POST", "/channel/create", topic="t", channel="short#ephemeral")
         with nsqd(tmp_path, f"--lookupd-tcp-address={there.tcp}", original=False) as here:
-            here.await_log("peer info")
+            here.await_log('peer info {"')  # JSON
             with Wire(here.tcp) as wire:
                 wire.send(body(b"PUB t", b"first") + b"SUB t own\nRDY 1\n")
                 assert [wire.frame() for _ in range(2)] == [OK, OK]

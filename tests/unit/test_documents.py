@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,15 @@ def test_named_files_and_make_targets_exist(page: Path) -> None:
     assert [
         path for path in named if not any((ROOT / f"{path}{end}").exists() for end in ends)
     ] == []
+
+
+def test_man_pages_are_current() -> None:
+    """They are written by tools/man_pages.py from the help texts."""
+    ended = subprocess.run(
+        [sys.executable, "tools/man_pages.py", "--check"],
+        capture_output=True, text=True, cwd=ROOT, check=False,
+    )  # fmt: skip
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("", "", 0)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

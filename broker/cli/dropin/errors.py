@@ -31,6 +31,7 @@ NSQD_LOCKED: Final = (
 )
 DROPIN_START: Final = "failed to instantiate {} - {}"
 DROPIN_CONFIG: Final = "failed to load config file {} - {}"
+DROPIN_UNKNOWN_KEY: Final = "{}: unknown key {} has no effect{}"
 DROPIN_PARSING: Final = "failed parsing {} {}"
 
 # --- nats-server ---------------------------------------------------------------------------------

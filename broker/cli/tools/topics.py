@@ -81,7 +81,7 @@ class Source:
             "lookupd": self.lookupd,
             "max_in_flight": self.max_in_flight,
             "options": self.options,
-            "on_error": print_error,
+            "on_error": Complaints(),
         }
 
 
@@ -143,6 +143,19 @@ def ephemeral_channel() -> str:
 def print_error(error: object) -> None:
     """A line on stderr."""
     click.echo(f"twinwire: {error}", err=True)
+
+
+class Complaints:
+    """Prints errors after which a client tries again, each once until another one comes."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def __call__(self, error: object) -> None:
+        """Print the error unless it was the last one."""
+        if str(error) != self._last:
+            self._last = str(error)
+            print_error(f"{error}; trying again")
 
 
 class Ending:

@@ -7,6 +7,7 @@ commands, so those waiting for one are a queue of futures.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import struct
 from collections import deque
@@ -82,7 +83,10 @@ class Connection(asyncio.Protocol):
             raise ConnectError(f"{where}: no answer in time") from error
         except (OSError, NsqError, ValueError) as error:
             self.abort(ClosedError(str(error)))
-            raise ConnectError(f"{where}: {error}") from error
+            # The system's text alone: the number says nothing to most readers.
+            number = getattr(error, "errno", None) or 0
+            reason = os.strerror(number) if number > 0 else str(error)
+            raise ConnectError(f"{where}: {reason}") from error
         except BaseException:
             self.abort(ClosedError("given up"))
             raise
@@ -322,6 +326,10 @@ class Connection(asyncio.Protocol):
             self._on_lost(error)
 
 
+# What other servers send first, read as the size of a frame.
+_OTHERS: Final = {b"INFO": "the port of a NATS server", b"HTTP": "an HTTP port"}
+
+
 def _sized(body: bytes) -> bytes:
     return len(body).to_bytes(4, "big") + body
 
@@ -329,5 +337,6 @@ def _sized(body: bytes) -> bytes:
 def _size(data: bytearray) -> int:
     size = int.from_bytes(data[:4], "big", signed=True)
     if not 4 <= size <= limits.FRAME_BYTES_MAX:
-        raise NsqError(f"a frame of {size} bytes")
+        other = _OTHERS.get(bytes(data[:4]))
+        raise NsqError(f"this is {other}" if other else f"a frame of {size} bytes")
     return size

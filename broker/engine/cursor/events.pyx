@@ -130,7 +130,7 @@ cdef class EventLog(DeliveryEvents):
         return self.last_place
 
     cdef void run(self) noexcept:
-        if self.linger_ns and self.shared.events is self:
+        if self.linger_ns and self.shared.events is not None:   # another one may pass them on
             self.shared.turn.arm(self, self.shared.turn.now_ns + self.linger_ns)
         else:
             self.flush()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from aiohttp import web
+from aiohttp import web, web_response
 
 from broker.base.units import SECOND
 from broker.net import limits
@@ -20,6 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
     from broker.net.http.config import HttpConfig
+
+
+# Versions help attackers only. Answers to requests that are no HTTP call no signal of the
+# application: these say at least no more than the program.
+web_response.SERVER_SOFTWARE = "twinwire"  # type: ignore[attr-defined]
+
+
+async def _without_server(_request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.pop("Server", None)
 
 
 class Application:
@@ -37,6 +46,7 @@ class Application:
         """`names`, `loopback`, `public`: see HttpGuard."""
         self.guard = HttpGuard(settings, names, loopback=loopback, public=public)
         pages.middlewares.insert(0, self._guarded)
+        pages.on_response_prepare.append(_without_server)
         # Bodies stay as they were sent; a request that hangs must not hold up the end for long.
         self.runner = web.AppRunner(
             pages,

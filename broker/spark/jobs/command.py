@@ -115,7 +115,6 @@ _NAMES: Final = {
 _DEFAULTS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.log.level": "ERROR",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 _LOCAL: Final = {
@@ -125,7 +124,22 @@ _LOCAL: Final = {
     "spark.ui.showConsoleProgress": "false",
 }
 # For a JVM that only schedules tasks: its optimising compiler would cost more time than it saves.
-_LIGHT: Final = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+_LIGHT: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_JAVA: Final = "spark.driver.extraJavaOptions"
+_LOG_PROPERTIES: Final = "log4j2.properties"
+# Errors only, from the first line on: `spark.log.level` is too late for what a start prints, and is
+# reported itself. Spark reports a level for its shell that differs from the root's.
+_LOG4J: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = console
+logger.repl.name = org.apache.spark.api.python.PythonGatewayServer
+logger.repl.level = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
 
 
 def ends_with_signals(stop: threading.Event, job: str) -> None:
@@ -419,6 +433,8 @@ def session(job: Job, name: str, *, light: bool = False) -> Iterator[SparkSessio
     builder = SparkSession.builder.appName(f"twinwire-{name}")
     with tempfile.TemporaryDirectory(prefix="twinwire-") as folder:
         given = settings(job, submitted=submitted, light=light)
+        if not submitted:
+            given[_JAVA] = java_options(given.get(_JAVA, ""), Path(folder))
         if job.ship_code:
             given |= shipped_settings(pack_code(Path(folder)))
         for key, value in given.items():
@@ -456,12 +472,24 @@ def _is_java_gone(error: Exception) -> bool:
 def settings(job: Job, *, submitted: bool, light: bool = False) -> dict[str, str]:
     """Spark's configuration."""
     found = dict(_DEFAULTS)
+    if submitted:
+        found["spark.log.level"] = "ERROR"  # its Java runs already
     if job.master is not None or not submitted:
         found["spark.master"] = job.master or "local[*]"
         if found["spark.master"].startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            found |= {**_LOCAL, **_LIGHT} if light else _LOCAL
+            found |= {**_LOCAL, _JAVA: _LIGHT} if light else _LOCAL
     return found | dict(job.conf)
+
+
+def java_options(chosen: str, folder: Path) -> str:
+    """The options of the driver's Java with a log of errors only, unless they choose another one.
+    Its configuration is written into that folder."""
+    if "log4j" in chosen:
+        return chosen
+    path = folder / _LOG_PROPERTIES
+    path.write_text(_LOG4J)
+    return f"{chosen} -Dlog4j2.configurationFile={path.as_uri()}".strip()
 
 
 def read_stream(

@@ -17,11 +17,13 @@ from broker.spark.report.page import Html, clip, join, tag
 WIDTH, HEIGHT = 640, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 10, 10, 26
 _PLOT_W, _PLOT_H = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
-LABELS_MAX: Final = 10  # below a plot; half as many if they are long
+LABELS_MAX: Final = 8  # below a plot; half as many if they are long
 LABEL_CHARS: Final = 8
 POINTS_MAX: Final = 400  # more are drawn as the largest of neighbours
 _ROW_H: Final = 22
-_NAME_CHARS: Final = 26
+_NAME_CHARS: Final = 30
+_BAR_MAX: Final = 64.0  # width: a single bar must not look like a background
+_DOT, _DOT_STEP = 2.5, 1.5  # radius of the last series, and how much larger each earlier one is
 
 Text = Callable[[float], str]
 
@@ -118,6 +120,7 @@ def bars(
     names = squeeze_labels(labels)
     highest = max(drawn, default=0.0)
     width = _PLOT_W / max(len(drawn), 1)
+    thick = min(max(width - min(2.0, width * 0.2), 0.5), _BAR_MAX)
     place, marks = _powers(highest) if logarithmic else _quarters(highest, plot)
     made = _axes(
         [(place(value), plot.show(value)) for value in marks],
@@ -129,9 +132,9 @@ def bars(
             tag(
                 "rect",
                 tag("title", f"{names[i]}: {plot.show(value)}"),
-                x=_n(_LEFT + width * i + min(1.0, width * 0.1)),
+                x=_n(_LEFT + width * (i + 0.5) - thick / 2),
                 y=_n(y),
-                width=_n(max(width - min(2.0, width * 0.2), 0.5)),
+                width=_n(thick),
                 height=_n(max(_TOP + _PLOT_H - y, 0.0)),
                 class_="bar",
             )
@@ -182,11 +185,13 @@ def lines(plot: Plot, labels: Sequence[str], series: Sequence[Series]) -> Html:
             points = " ".join(f"{_n(_LEFT + step * i)},{_n(y_of(v))}" for i, v in run)
             if len(run) > 1:
                 made.append(tag("polyline", points=points, class_=f"line s{number}"))
+        # Equal values of two series have one centre: the earlier dot is a ring around it.
+        radius = _n(_DOT + _DOT_STEP * (len(series) - 1 - number))
         for i, value in enumerate(values):
             if value is not None:
                 said = tag("title", f"{names[i]}: {one.name} {plot.show(value)}")
                 x, y = _n(_LEFT + step * i), _n(y_of(value))
-                made.append(tag("circle", said, cx=x, cy=y, r="2.5", class_=f"dot k{number}"))
+                made.append(tag("circle", said, cx=x, cy=y, r=radius, class_=f"dot k{number}"))
     rows = [
         (label, *(plot.show(v) if (v := one.values[i]) is not None else "" for one in series))
         for i, label in enumerate(labels)
@@ -218,7 +223,7 @@ def _legend(series: Sequence[Series]) -> Html:
 def ranks(plot: Plot, rows: Sequence[tuple[str, float]]) -> Html:
     """A ranking: names with a bar each, the longest first."""
     top = max((value for _, value in rows), default=0.0) or 1.0
-    left, room = 200, WIDTH - 200 - 90
+    left, room = 236, WIDTH - 236 - 90
     height = max(len(rows), 1) * _ROW_H + 8
     made = []
     for i, (name, value) in enumerate(rows):

@@ -37,8 +37,9 @@ min-width:8.5rem}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,30rem),1fr));gap:1rem}
 figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:.8rem}
 figcaption{font-weight:600;margin-bottom:.3rem}
-svg{display:block;width:100%;height:auto}
-svg text{fill:var(--soft);font:11px system-ui,sans-serif}
+svg{display:block;width:100%;height:auto;max-height:18rem}
+.plots figure:last-child:nth-child(odd){grid-column:1/-1}
+svg text{fill:var(--soft);font:14px system-ui,sans-serif}
 .grid{stroke:var(--line);stroke-width:1}.axis{stroke:var(--soft);stroke-width:1}
 .bar{fill:var(--a)}.line{fill:none;stroke-width:2;stroke-linejoin:round}
 .s0{stroke:var(--a)}.s1{stroke:var(--b);stroke-dasharray:6 3}

@@ -129,6 +129,9 @@ def rollup_page(shown: Shown, made: datetime | None = None) -> str:
         f"{numbers.moment(shown.from_us)} to {numbers.moment(shown.to_us)} UTC, in windows of "
         f"{numbers.duration(shown.window_us * 1000.0)}."
     )
+    if windows := _windows(shown, shown.topics):
+        last = numbers.moment(windows[-1] + shown.window_us)
+        about += f" Windows with records: {numbers.moment(windows[0])} to {last} UTC."
     body: list[Child] = [_tiles(shown, topics, holes), _records(shown, topics)]
     body.append(_topics(shown, topics))
     if shown.has_events:
@@ -322,9 +325,13 @@ def _channels(channels: Mapping[tuple[str, str], Deliveries]) -> Html:
                 _alarm(one.dead_share, numbers.share),
             ]
         )
-    caption = f"Times from publish to ack.{_rest(len(channels), REPORT_TOPICS, 'channels')}"
+    caption = (
+        "p50, p99, longest: time from publish to ack. Attempts: mean until the ack. Requeued, timed"
+        " out, connection closed: how other attempts ended. Dead share: dead letters among all"
+        f" messages that were finished.{_rest(len(channels), REPORT_TOPICS, 'channels')}"
+    )
     head = ("topic", "channel", "acked", "p50", "p99", "longest", "attempts", "requeued",
-            "timed out", "closed", "dead", "share")  # fmt: skip
+            "timed out", "connection closed", "dead letters", "dead share")  # fmt: skip
     return table(caption, head, rows, words=2)
 
 

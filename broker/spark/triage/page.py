@@ -72,11 +72,16 @@ def _hours(hours: Mapping[int, int]) -> Html:
 
 
 def _largest(groups: list[tuple[Key, Group]]) -> Html:
+    # The id first: groups often differ in nothing else but the shape.
     rows = [
-        (f"{key.reason}: {key.origin or key.topic} / {key.channel or '-'}", float(group.count))
+        (
+            f"{key.id}: {key.reason}, {key.origin or key.topic} / {key.channel or '-'}",
+            float(group.count),
+        )
         for key, group in groups[:REPORT_RANKS]
     ]
-    plot = Plot("groups", "Largest groups", "Dead letters in the largest groups.", numbers.count)
+    text = "Dead letters in the largest groups, by the id of the group."
+    plot = Plot("groups", "Largest groups", text, numbers.count)
     return charts.ranks(plot, rows)
 
 
@@ -150,7 +155,7 @@ def _card(key: Key, group: Group, found: Found, servers: str) -> Html:
         for name, value in facts
     ]
     parts: list[Child] = [
-        tag("h3", f"{key.reason}: {where}", id=f"g-{key.id}", class_="name"),
+        tag("h3", tag("code", key.id), f" {key.reason}: {where}", id=f"g-{key.id}", class_="name"),
         tag("pre", clip(key.shape, _SHAPE_CHARS)),
         tag("table", tag("tbody", rows)),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -87,8 +88,27 @@ def test_help_lists_commands_that_exist() -> None:
         assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0, name
 
 
-def test_unknown_command() -> None:
-    assert CliRunner().invoke(main, ["sevre"]).exit_code == 2
+def test_help_groups_commands() -> None:
+    output = CliRunner().invoke(main, ["--help"]).output
+    titles = [line for line in output.splitlines() if line.endswith(":")][1:]
+    assert titles == ["Run the broker:", "Replace an original:", "Import data:", "Tools:",
+                      "Pipelines:"]  # fmt: skip
+    named = [name for names in Commands.groups.values() for name in names]
+    assert sorted(named) == sorted(Commands.known)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["sevre"], "no command 'sevre' (did you mean serve?)"),
+        (["pipeline", "triag"], "no command 'triag' (did you mean triage?)"),
+        (["xyzzy"], "no command 'xyzzy'\n"),
+    ],
+)
+def test_unknown_command(words: list[str], said: str) -> None:
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    assert said in result.output
 
 
 def test_check_config(tmp_path: Path) -> None:
@@ -100,6 +120,11 @@ def test_check_config(tmp_path: Path) -> None:
     file.write_text("")
     result = CliRunner().invoke(main, ["check-config", "-c", str(file)])
     assert (result.exit_code, result.output) == (0, f"{file}: ok\n")
+    result = CliRunner().invoke(main, ["check-config", str(file)])
+    assert (result.exit_code, result.output) == (0, f"{file}: ok\n")
+    result = CliRunner().invoke(main, ["check-config", str(file), "-c", str(file)])
+    assert result.exit_code == 2
+    assert "not both" in result.output
 
 
 @pytest.mark.parametrize(
@@ -156,6 +181,48 @@ def test_a_failed_start_is_one_line(start: Start, tmp_path: Path) -> None:
     (line,) = errors.splitlines()
     assert line.endswith("ERROR serve: cannot start: [Errno 98] address already in use")
     assert not ports.exists()
+
+
+def run_serve(*arguments: str) -> str:
+    """The only line of a start that fails."""
+    quiet = ("--nats=", "--monitor=", "--nsq=", "--nsq-http=", "--bulk=")
+    given = {argument.split("=")[0] for argument in arguments}
+    ended = subprocess.run(
+        [sys.executable, "-m", "broker", "serve", *arguments,
+         *(one for one in quiet if one.split("=")[0] not in given)],
+        capture_output=True, text=True, cwd=ROOT, check=False, timeout=60,
+    )  # fmt: skip
+    assert ended.returncode == 1
+    (line,) = ended.stderr.splitlines()
+    return line
+
+
+def test_all_taken_ports_are_named_with_their_settings(tmp_path: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.2", 0)) as two,
+    ):
+        ports = one.getsockname()[1], two.getsockname()[1]
+        line = run_serve(
+            f"--data={tmp_path / 'd'}",
+            f"--nats=127.0.0.1:{ports[0]}",
+            f"--nsq=127.0.0.2:{ports[1]}",
+            "--monitor=127.0.0.1:0",
+        )
+    assert line.endswith(
+        f" ERROR serve: cannot start: nats.listen (--nats): 127.0.0.1:{ports[0]}: Address already"
+        f" in use; nsq.listen (--nsq): 127.0.0.2:{ports[1]}: Address already in use"
+    )
+
+
+def test_a_data_folder_that_is_a_file_is_named_with_its_setting(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    line = run_serve(f"--data={file}", "--nats=127.0.0.1:0")
+    assert line.endswith(
+        f"cannot start: data folder {file} cannot be used: it is, or is below, a file;"
+        " another folder is chosen by server.data (--data)"
+    )
 
 
 def test_a_failed_stop_is_reported(start: Start) -> None:

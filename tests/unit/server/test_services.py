@@ -17,7 +17,14 @@ from broker.server.server import Server
 from broker.server.services import SERVICES
 
 ROOT = Path(__file__).resolve().parents[3]
-ALL = "[nsqlookupd]\nenabled = true\n[stan]\nenabled = true\n"
+ALL = """
+[nsqlookupd]
+enabled = true
+[stan]
+enabled = true
+[telemetry]
+endpoint = "http://127.0.0.1:4318"
+"""
 STEPS = ("prepare", "recover", "start", "listen", "drain", "disconnect", "stop", "reload")
 # A broker without a listener but that of NATS: of the other protocols only the sections are read.
 IMPORTED = """
@@ -38,7 +45,7 @@ def test_services_follow_the_order_of_the_registry(tmp_path: Path) -> None:
     (tmp_path / "all.toml").write_text(ALL)
     assert named(Server(Config())) == ["metrics", "nats", "nsq", "bulk", "monitor"]
     found = named(Server(load(tmp_path / "all.toml")))
-    assert found == ["nsqlookupd", "metrics", "nats", "stan", "nsq", "bulk", "monitor"]
+    assert found == ["nsqlookupd", "metrics", "nats", "stan", "nsq", "bulk", "monitor", "telemetry"]
     assert len(found) == len(SERVICES)
 
 

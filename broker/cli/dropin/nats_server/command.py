@@ -49,14 +49,16 @@ def main(args: Sequence[str]) -> int:
 
             process.send(given["signal"])
             return server_limits.EXIT_OK
-        settings = first_settings(given)
+        settings, warnings = first_settings(given)
     except (FlagError, ConfErrors) as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr, flush=True)
         return server_limits.EXIT_START_FAILED
-    if settings is None:
+    if given.get("check"):
+        for text in warnings:
+            print(text, file=sys.stderr)
         print(errors.CHECKED.format(PROGRAM, given["config"]), file=sys.stderr, flush=True)
         return server_limits.EXIT_OK
-    return serve(settings, given)
+    return serve(settings, given, warnings)
 
 
 def asked_for(given: Mapping[str, Any], words: Sequence[str]) -> str | None:
@@ -78,20 +80,19 @@ def asked_for(given: Mapping[str, Any], words: Sequence[str]) -> str | None:
     return None
 
 
-def first_settings(given: Mapping[str, Any]) -> Settings | None:
-    """The settings of the file and the flags; None if they were only checked (-t). FlagError."""
+def first_settings(given: Mapping[str, Any]) -> tuple[Settings, list[str]]:
+    """The settings of the file and the flags, and warnings. FlagError; for a check (-t) also if
+    there are warnings that are more than notes."""
     if not given.get("config"):
         if given.get("check"):
             raise FlagError(errors.CHECK_WHAT)
-        return checked(flags.apply(ORIGINAL, given))
+        return checked(flags.apply(ORIGINAL, given)), []
     settings, warnings = read_file(given["config"])
-    if given.get("check"):
-        if doubts := [text for text, harmless in warnings if not harmless]:
-            raise FlagError("\n".join(doubts))
-        return None
-    for text, _ in warnings:
-        print(text, file=sys.stderr, flush=True)
-    return checked(flags.apply(settings, given))
+    if not given.get("check"):
+        settings = checked(flags.apply(settings, given))
+    elif not all(harmless for _, harmless in warnings):
+        raise FlagError("\n".join(text for text, harmless in warnings if not harmless))
+    return settings, [text for text, _ in warnings]
 
 
 def read_file(path: str) -> tuple[Settings, list[tuple[str, bool]]]:
@@ -141,8 +142,8 @@ def listen_early(settings: Settings) -> None:
         sockets.listen_early([*pages, settings.address])
 
 
-def serve(settings: Settings, given: Mapping[str, Any]) -> int:
-    """Run until a signal; the exit code."""
+def serve(settings: Settings, given: Mapping[str, Any], warnings: Sequence[str] = ()) -> int:
+    """Run until a signal; the exit code. `warnings`: of the configuration file, to be logged."""
     from broker.cli.dropin.nats_server import process
     from broker.cli.dropin.nats_server.log import Log, LogError, stamp_now
     from broker.cli.serve import keep_from_others, raise_open_files_limit, until_ended
@@ -172,7 +173,7 @@ def serve(settings: Settings, given: Mapping[str, Any]) -> int:
         file=given.get("config", ""),
         read_again=again,
         program=PROGRAM,
-        remarks=tuple(flags.remarks(given)),
+        remarks=(*warnings, *flags.remarks(given)),
     )
     code = until_ended(run.run())
     place.close()

@@ -65,6 +65,8 @@ def main(args: Sequence[str]) -> int:
         print(redacted(str(error)), file=sys.stderr, flush=True)
         return server_limits.EXIT_START_FAILED
     if nats.get("check"):
+        for text in asked.remarks:
+            print(text, file=sys.stderr)
         print(errors.CHECKED.format(PROGRAM, nats["config"]), file=sys.stderr, flush=True)
         return server_limits.EXIT_OK
     return serve(asked, own, nats)
@@ -106,8 +108,6 @@ def read(own: Mapping[str, Any], nats: Mapping[str, Any]) -> Files:
 def everything(own: Mapping[str, Any], nats: Mapping[str, Any]) -> Asked:
     """Combine flags and files; flags override. FlagError, ConfErrors."""
     files = read(own, nats)
-    for text, _ in files.warnings:
-        print(text, file=sys.stderr, flush=True)
     both = files.own | dict(own)
     check(both)
     if "SDV" in own:
@@ -115,7 +115,8 @@ def everything(own: Mapping[str, Any], nats: Mapping[str, Any]) -> Asked:
     account = account_of(files.settings, both)
     problem = problem_of(both, files)
     stan = settings_of(both, files, account or "")
-    remarks = list(nats_flags.remarks(nats))
+    remarks = [text for text, _ in files.warnings]
+    remarks += nats_flags.remarks(nats)
     if idle := [*own.get("", ()), *files.idle]:
         remarks.append(errors.STAN_NO_EFFECT.format(", ".join(idle)))
     return Asked(

@@ -107,8 +107,9 @@ def die(program: str, text: str) -> NoReturn:
 
 def read(
     program: str, flags: Mapping[str, goflags.Flag], args: Sequence[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The value of each flag, and the names of the given ones. Exits as the original does."""
+) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """The value of each flag, the given ones, and what to log about unknown keys of the file. Exits
+    as the original does."""
     try:
         found = goflags.parse(flags, args)
     except goflags.HelpWanted:
@@ -126,14 +127,15 @@ def read(
         values = goflags.resolve(flags, found.given, file)
     except goflags.FlagError as error:
         die(program, str(error))
-    return values, translate.named_in_file(flags, file) | found.given
+    given = translate.named_in_file(flags, file) | found.given
+    return values, given, list(translate.unknown_keys(flags, file, path or ""))
 
 
 def nsqd(args: Sequence[str]) -> int:
     """Run `twinwire nsqd`; return the exit code."""
     keep_from_others()
     flags = nsqd_flags.nsqd()
-    values, given = read("nsqd", flags, args)
+    values, given, unknown = read("nsqd", flags, args)
     log_like(values["log-prefix"], values["log-level"])
     try:
         translate.check(values)
@@ -145,6 +147,8 @@ def nsqd(args: Sequence[str]) -> int:
     log.info("ID: %d", values["node-id"])
     for line in translate.remarks(flags, given):
         log.info("%s", line)
+    for line in unknown:
+        log.warning("%s", line)
     data = Path(config.server.data)
     if was_used(data):
         take_over(data, config)
@@ -165,7 +169,7 @@ def nsqd(args: Sequence[str]) -> int:
 def nsqlookupd(args: Sequence[str]) -> int:
     """Run `twinwire nsqlookupd`; return the exit code."""
     flags = nsqd_flags.nsqlookupd()
-    values, _ = read("nsqlookupd", flags, args)
+    values, _, unknown = read("nsqlookupd", flags, args)
     log_like(values["log-prefix"], values["log-level"])
     try:
         config = translate.to_config(flags, values)
@@ -173,6 +177,8 @@ def nsqlookupd(args: Sequence[str]) -> int:
     except translate.StartError as error:
         die("nsqlookupd", errors.DROPIN_START.format("nsqlookupd", error))
     log.info("%s", version_line("nsqlookupd"))
+    for line in unknown:
+        log.warning("%s", line)
     wanted = (config.nsqlookupd.listen, config.nsqlookupd.http)
     sockets.listen_early(one for one in wanted if one is not None)
     addresses = (values["tcp-address"], values["http-address"])

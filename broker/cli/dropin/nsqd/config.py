@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.base.settings import Address, duration_text, parse_address, settings
+from broker.base.settings import Address, duration_text, near, parse_address, settings
 from broker.base.units import US
 from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import Flag, FlagError
@@ -187,6 +187,15 @@ def named_in_file(flags: Mapping[str, Flag], file: Mapping[str, object]) -> dict
     """Flag name -> value, for the keys of a file that belong to a flag."""
     keys = {flag.file_key: name for name, flag in flags.items() if flag.in_file}
     return {keys[key]: value for key, value in file.items() if key in keys}
+
+
+def unknown_keys(flags: Mapping[str, Flag], file: Mapping[str, object], path: str) -> Iterator[str]:
+    """A line for each key of a file that belongs to no flag: the original ignores it too, but it
+    may be a misspelt limit."""
+    known = [flag.file_key for flag in flags.values() if flag.in_file]
+    for key in file:
+        if key not in known:
+            yield errors.DROPIN_UNKNOWN_KEY.format(path, key, near(key, known))
 
 
 def listen_failure(error: Exception, tcp: str, http: str) -> str:

@@ -12,6 +12,7 @@ from broker.base.gotext import UNITS
 from broker.base.patterns import lazy_pattern
 from broker.base.units import PORT_MAX, SECOND
 from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.conf import later
 from broker.protocols.nats.conf.text import ConfError, ConfNote
 
 if TYPE_CHECKING:
@@ -79,12 +80,12 @@ class Mistakes:
         """Add a warning: the value works, but should be written in another way."""
         self.warnings.append(value.error(reason))
 
-    def unknown(self, value: Value, key: str) -> None:
-        """Add an error, or a note if tolerant, for an unknown key."""
+    def unknown(self, value: Value, key: str, block: str = "") -> None:
+        """Add an error, or a note if tolerant, for an unknown key in that block."""
         if self.tolerant:
             self.note(value, f'"{key}" is not known here, and left out')
         else:
-            self.add(value, f'unknown field "{key}"')
+            self.add(value, f'unknown field "{key}"{later.remark(block, key)}')
 
     def note(self, value: Value, reason: str) -> None:
         """Add a note: the value has no effect here."""
@@ -126,7 +127,7 @@ class Block:
         """Report unread keys as unknown; `variables`: except those that a $variable refers to."""
         for key, entry in self.rest():
             if not (entry.used and variables):
-                self.mistakes.unknown(entry, key)
+                self.mistakes.unknown(entry, key, self.what)
 
     def rest(self) -> list[tuple[str, Value]]:
         """The unread keys with their values; marks them as read."""

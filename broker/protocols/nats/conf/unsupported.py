@@ -38,6 +38,11 @@ _ACCOUNT_JETSTREAM: Final = words(
     " max_consumers consumers max_bytes_required max_stream_bytes max_bytes mem_max_stream_bytes"
     " memory_max_stream_bytes disk_max_stream_bytes store_max_stream_bytes max_ack_pending"
 )
+NO_JETSTREAM: Final = (
+    "jetstream: JetStream is not available. Remove this key to start without it: requests of"
+    " JetStream clients are then answered with 503, no responders. For what replaces streams and"
+    " consumers see docs/reference/nats-configuration.md#jetstream"
+)
 _SWITCH: Final = {"enabled": True, "enable": True, "disabled": False, "disable": False}
 
 
@@ -91,7 +96,7 @@ def jetstream(root: Block) -> None:
     else:
         wanted = _switch(entry, root)
     if wanted:
-        root.mistakes.add(entry, "jetstream: JetStream is not available")
+        root.mistakes.add(entry, NO_JETSTREAM)
 
 
 def account_jetstream(block: Block) -> None:
@@ -108,7 +113,7 @@ def account_jetstream(block: Block) -> None:
     else:
         wanted = _switch(entry, block)
     if wanted:
-        block.mistakes.add(entry, "jetstream: JetStream is not available")
+        block.mistakes.add(entry, NO_JETSTREAM)
 
 
 def profiling_and_ocsp(root: Block) -> None:

@@ -164,7 +164,7 @@ class LookupLink:
             good = False
         if not good:
             raise JunkError(f"not an answer to IDENTIFY: {reply[:_SHOWN_BYTES]!r}")
-        LOG.info("LOOKUPD(%s): peer info %s", self.address, identity)
+        LOG.info("LOOKUPD(%s): peer info %s", self.address, orjson.dumps(identity).decode())
         self.http_address = None
         if host and port:
             self.http_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

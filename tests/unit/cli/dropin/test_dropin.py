@@ -210,6 +210,19 @@ def test_a_link_with_the_name_of_the_original(link: str, tmp_path: Path) -> None
     assert said.startswith("nats-streaming-server version 0.25.6, nats-server: v")
 
 
+def test_unknown_keys_of_a_file_are_logged(tmp_path: Path, processes: list[Running]) -> None:
+    (tmp_path / "nsqd.cfg").write_text('max_msg_sze = 5\nlog_level = "info"\n')
+    one = Running(OURS, tmp_path, "-config=nsqd.cfg", "-tcp-address=127.0.0.1:0", "-http-address=")
+    processes.append(one)
+    one.until("TCP: listening on")
+    one.end()
+    found = [line for line in one.lines if "unknown key" in line]
+    assert len(found) == 1
+    assert found[0].endswith(
+        "WARNING: nsqd.cfg: unknown key max_msg_sze has no effect (did you mean max_msg_size?)"
+    )
+
+
 def test_sighup_ends_nothing_and_remarks_are_made_once(
     tmp_path: Path, processes: list[Running]
 ) -> None:

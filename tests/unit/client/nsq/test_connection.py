@@ -178,3 +178,24 @@ async def test_compression_begins_exactly_behind_the_answer(
         connection.data_received(stream[begin:])
         await asyncio.wait_for(opening, WAIT_S)
         connection.close()
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (b'INFO {"server_id":"x"}\r\n', "this is the port of a NATS server"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "this is an HTTP port"),
+        (b"\xff\xff\xff\xff", "a frame of -1 bytes"),
+    ],
+)
+async def test_another_kind_of_server_is_named(first: bytes, said: str) -> None:
+    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(first)
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    address = listener.sockets[0].getsockname()
+    with pytest.raises(ConnectError, match=said):
+        await Connection(address, Options(), LoopClock(), on_lost=lambda _: None).open()
+    listener.close()
+    with pytest.raises(ConnectError, match=r":\d+: Connection refused$"):
+        await Connection(address, Options(), LoopClock(), on_lost=lambda _: None).open()

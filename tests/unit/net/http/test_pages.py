@@ -119,6 +119,18 @@ async def test_a_header_that_does_not_come(begun: bytes) -> None:
         assert listener.pages.connections.open == {}
 
 
+@pytest.mark.parametrize("asked", [ASK, ASK.replace(b"ping", b"none"), b"\0no request\r\n\r\n"])
+@on_uvloop
+async def test_answers_name_no_versions(asked: bytes) -> None:
+    async with opened() as listener:
+        reader, writer = await listener.dial(asked)
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+    assert head.startswith(b"HTTP/1.")
+    assert b"aiohttp" not in head
+    assert b"Python" not in head
+
+
 @on_uvloop
 async def test_bytes_that_trickle_do_not_help() -> None:
     async with opened(header_timeout_ns=SECOND) as listener:

@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.reports import HOSTILE, channel_row, shown, topic_row
+from support.reports import HOSTILE, HOUR, START, channel_row, shown, topic_row
 
 from broker.spark.report import charts, numbers, page
 from broker.spark.report.charts import Plot, Series
 from broker.spark.report.page import clip, escape, tag, visible
 from broker.spark.rollup.page import missing, rollup_page
-from broker.spark.triage.page import body_text
+from broker.spark.triage.page import body_text, triage_page
+from broker.spark.triage.tasks import Found, Group, Key, Sample
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -108,6 +109,32 @@ def test_what_a_rollup_shows() -> None:
     assert tiles["publish to ack, p99"] == "1.07 ms"
     assert "7 events were not written" in said(root)
     assert "101 - 110" in said(root)
+
+
+def test_groups_of_dead_letters_have_different_labels() -> None:
+    """Groups often differ in nothing but the shape of their bodies."""
+    found = Found(hours={START // HOUR: 3})
+    for shape in ("empty", "text", "JSON"):
+        group = found.groups[Key("orders.dead", "requeue", "orders", "billing", shape)] = Group()
+        group.take(Sample(0, 1, START, 5, START, 1, b"x"))
+    root = parse(triage_page(found, "a:1"))
+    check_safe(root)
+    ids = [key.id for key in found.groups]
+    (ranks,) = [svg for svg in root.iter(f"{SVG}svg") if svg[0].text == "Largest groups"]
+    labels = [e.text or "" for e in ranks.iter(f"{SVG}text") if e.get("text-anchor") == "end"]
+    assert sorted(label.split(":")[0] for label in labels) == sorted(ids)
+    headings = ["".join(h.itertext()) for h in root.iter("h3")]
+    assert sorted(headings) == sorted(f"{one} requeue: orders / billing" for one in ids)
+
+
+def test_a_single_value_is_a_bar_and_two_rings() -> None:
+    plot = Plot("k", "A title", "What it shows.", numbers.count)
+    (bar,) = ET.fromstring(charts.bars(plot, ["1"], [5.0])).iter(f"{SVG}rect")
+    assert float(bar.get("width", "")) < charts.WIDTH / 8
+    both = charts.lines(plot, ["1"], [Series("p50", [5.0]), Series("p99", [5.0])])
+    radii = [float(dot.get("r", "")) for dot in ET.fromstring(both).iter(f"{SVG}circle")]
+    assert radii == sorted(radii, reverse=True)
+    assert len(set(radii)) == len(radii)
 
 
 def test_a_rollup_of_nothing() -> None:

@@ -134,6 +134,23 @@ def test_what_is_not_here(args: list[str], tmp_path: Path) -> None:
     assert re.fullmatch(r"nats-server: --\w+ is not supported: .*\n", done.stderr)
 
 
+@pytest.mark.only_ours
+def test_notes_are_shown_by_a_check_and_logged_by_a_start(
+    folder: Path, processes: list[Running]
+) -> None:
+    (folder / "note.conf").write_text("port: -1\nprof_port: 65432\nlog_file: the.log\n")
+    note = "note.conf:2:1: prof_port: has no effect here"
+    done = once(OURS, "-t", "-c", "note.conf", cwd=folder)
+    valid = "nats-server: configuration file note.conf is valid"
+    assert (done.returncode, done.stderr.splitlines()) == (0, [note, valid])
+    processes.append(server := Running(OURS, folder, "-c", "note.conf"))
+    log = folder / "the.log"
+    eventually(lambda: log.exists() and "Server is ready" in log.read_text())
+    server.end(signal.SIGINT)
+    assert f"[WRN] {note}\n" in log.read_text()
+    assert server.lines == []
+
+
 # --- lines
 
 

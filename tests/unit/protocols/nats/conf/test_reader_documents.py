@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.conf_corpus import ENVIRONMENT, cases, make_files
 
+from broker.protocols.nats import limits
 from broker.protocols.nats.conf import fields
 from broker.protocols.nats.conf.reader import ConfErrors, ConfNote, read_file, read_text
 from broker.protocols.nats.settings import ORIGINAL
@@ -55,6 +56,40 @@ def words(text: str) -> set[str]:
 
 def test_the_sample_holds_the_defaults() -> None:
     assert read_file(SAMPLE, {}) == (ORIGINAL, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        ("proxy_protocol: true", "2.14"),
+        ("accounts { A { msg_trace: t } }", "2.11"),
+        ("websocket { port: -1, no_tls: true, headers {} }", "2.11"),
+        ("leafnodes { remotes [ { url: nats://h:1, request_isolation: true } ] }", "2.12"),
+        ("tls { ca_certs_match: x }", "2.11"),
+        ("jetstream { strict: true, enabled: false }", "2.11"),
+    ],
+)
+def test_keys_of_later_servers_are_no_typing_mistakes(text: str, release: str) -> None:
+    with pytest.raises(ConfErrors) as failure:
+        read_text(text, {})
+    level = f"this server is at the level of {limits.NATS_VERSION}"
+    expected = rf'unknown field "\w+": a key of nats-server {release} and later; {level}'
+    assert re.search(expected, str(failure.value))
+    assert limits.NATS_VERSION in PAGE.read_text().split("\n\n")[1]
+
+
+def test_only_keys_of_their_block_are_later_ones() -> None:
+    with pytest.raises(ConfErrors) as failure:
+        read_text("headers: {}", {})
+    assert str(failure.value).endswith('unknown field "headers"')
+
+
+def test_jetstream_has_a_way_forward() -> None:
+    with pytest.raises(ConfErrors) as failure:
+        read_text("jetstream: true", {})
+    assert "Remove this key to start without it" in str(failure.value)
+    assert "nats-configuration.md#jetstream" in str(failure.value)
+    assert "\n## JetStream\n" in PAGE.read_text()
 
 
 def test_the_sample_has_every_key(asked: set[tuple[str, tuple[str, ...]]]) -> None:
