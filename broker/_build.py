@@ -237,8 +237,8 @@ class BuildExt(build_ext):
         return sorted(done, key=lambda ext: -Path(ext.sources[0]).stat().st_size)
 
     def _to_c(self, modules: Sequence[Extension]) -> list[Any]:
-        from Cython import __version__
         from Cython.Build import cythonize
+        from Cython.Shadow import __version__
 
         folder = Path("build") / mode_name() / "c"
         directives = DIRECTIVES | dict(MODES[mode_name()].directives)
