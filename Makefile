@@ -15,6 +15,7 @@ REPLAY ?=
 FUZZ_ARGS ?= --keep --seed $(shell date +%s)
 MINUTES ?= 300
 CAMPAIGN_ARGS ?=
+PYTHONS ?=
 
 # Overrides the environment: otherwise each of the hundreds of servers that tests start would compile
 # the broker's Python again, a third of the cost of a start.
@@ -37,7 +38,7 @@ GO ?= $(shell go version 2>/dev/null | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' && ec
 
 .DEFAULT_GOAL := help
 .PHONY: help run test bare originals spark lint types build debug proto asan-tree asan fuzz fuzz-targets \
-	campaign powercut bench clean
+	campaign powercut sdist wheel deb bench clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -153,6 +154,14 @@ campaign: $(VENV)/.built  ## run hours of faults: MINUTES=300 SEED=n PARTS=kill,
 powercut: $(VENV)/.built  ## check STATES (default 100000) of disks after power cuts, by SEED; or REPLAY one
 	$(PY) tests/powercut $(if $(REPLAY),--replay $(REPLAY), \
 	    --states $(STATES) $(if $(SEED),--seed $(SEED)))
+
+sdist: $(VENV)/.installed  ## build dist/*.tar.gz, the source distribution
+	$(PY) -m pip install --quiet --group package
+	$(PY) tools/wheels.py --sdist-only
+
+wheel: $(VENV)/.installed  ## build dist/*.tar.gz and a manylinux wheel for each Python found, PYTHONS='3.12 3.13'
+	$(PY) -m pip install --quiet --group package
+	$(PY) tools/wheels.py $(addprefix --python ,$(PYTHONS))
 
 bench: $(VENV)/.built originals  ## compare with the original servers
 	$(PY) benchmarks/compare.py

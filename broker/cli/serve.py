@@ -20,11 +20,12 @@ from broker.base import logs
 from broker.base.lockfile import DataFolderError, DataLockedError
 from broker.base.settings import Address
 from broker.base.units import SECOND
+from broker.cli import notify
 from broker.config.check import opened
 from broker.config.config import Config
 from broker.config.load import FLAGS, ConfigError, load
+from broker.net import activation, sockets, umask
 from broker.net import limits as net_limits
-from broker.net import sockets, umask
 from broker.runtime import memory
 from broker.server import limits
 
@@ -110,6 +111,11 @@ def start(given: Mapping[str, str]) -> int:
     ports_file = None if ports is None else Path(ports)
     if ports_file is not None:
         ports_file.unlink(missing_ok=True)  # programs that wait for it must not find an old one
+    try:
+        activation.adopt(opened(config))
+    except activation.ActivationError as error:
+        log.error("cannot start: %s", error)
+        return limits.EXIT_START_FAILED
     if not config.reads_files:
         sockets.listen_early(address for _, address in opened(config))
     return until_ended(run(config, lambda server: _announce(server, config, ports_file)))
@@ -157,6 +163,7 @@ async def run(
         log.error("cannot start: %s", problem, exc_info=log.isEnabledFor(logging.DEBUG))
         return limits.EXIT_START_FAILED
     await until_stopped(stopping, log)
+    notify.stopping()
     log.info("stopping")
     try:
         await server.stop()
@@ -198,15 +205,21 @@ def _announce(server: Server, config: Config, ports_file: Path | None) -> None:
             log.error("the ports file cannot be written: %s", problem)
     extra = logs.fields(**ports, data=config.server.data, pid=os.getpid())
     log.info("twinwire %s ready", __version__, extra=extra)
+    notify.ready(", ".join(f"{name} {address}" for name, address in ports.items()))
 
 
 def reload_soon(server: Reloads, tasks: set[asyncio.Task[None]]) -> None:
     """Reload certificates, tokens and the nats-server file; the task is kept in `tasks`."""
     import asyncio
 
-    task = asyncio.get_running_loop().create_task(server.reload())
+    task = asyncio.get_running_loop().create_task(_reload(server))
     tasks.add(task)
     task.add_done_callback(tasks.discard)
+
+
+async def _reload(server: Reloads) -> None:
+    with notify.reloading():
+        await server.reload()
 
 
 class Reloads(Protocol):

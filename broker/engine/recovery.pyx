@@ -285,7 +285,7 @@ cdef object log_id_of(folder, paths):
 cdef bytes head_of(path):
     """The file header; empty if it cannot be read."""
     cdef char head[FILE_HEADER_BYTES]
-    cdef ssize_t got
+    cdef ssize_t got = 0
     with open(path, 'rb', buffering=0) as file:
         got = read_at(file.fileno(), head, FILE_HEADER_BYTES, 0)
     return head[:max(<ssize_t>0, got)]

@@ -1,10 +1,15 @@
-"""Errors of WebSocket and HTTP listeners, as peers get them."""
+"""Errors of WebSocket and HTTP listeners, as peers get them, and of passed sockets."""
 
 from __future__ import annotations
 
 from typing import Final
 
 TLS_TIMED_OUT: Final = "tls: handshake timed out"  # the reason for a handshake that times out
+
+# Sockets that a service manager passes (socket activation).
+PASSED_NAME: Final = "the socket {!r} was passed, which is no listener of this command; known: {}"
+PASSED_KIND: Final = "the socket {!r} was passed, and is not a listening TCP socket"
+PASSED_ADDRESS: Final = "the socket {!r} was passed for {}, but the configured address is {}"
 
 # --- WebSocket (server/websocket.go of nats-server 2.10.22) and HTTP ------------------------------
 

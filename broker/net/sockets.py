@@ -68,7 +68,7 @@ def listen_early(addresses: Iterable[tuple[str, int]]) -> None:
     """Listen at these addresses, for `bound` to return the sockets. Where this fails, nothing is
     left open, and the listener reports why when it tries again."""
     for host, port in addresses:
-        if port == limits.UNIX_SOCKET_PORT:
+        if port == limits.UNIX_SOCKET_PORT or (port and (host, port) in _early):
             continue
         with contextlib.suppress(OSError, OverflowError), contextlib.ExitStack() as undo:
             made = bound(host, port)
@@ -78,6 +78,11 @@ def listen_early(addresses: Iterable[tuple[str, int]]) -> None:
                 one.listen(limits.ACCEPT_BACKLOG)
             undo.pop_all()
             _early.setdefault((host, port), []).append(made)
+
+
+def use_early(address: tuple[str, int], made: list[socket.socket]) -> None:
+    """Let `bound` return these sockets for this address."""
+    _early.setdefault(address, []).append(made)
 
 
 def close_early() -> None:

@@ -92,7 +92,7 @@ def quantiles(sketches, parts, int64_t now_ns):
         for half in range(HALVES):
             if sketch.totals[half]:
                 total += sketch.totals[half]
-                for i in range(BUCKETS):
+                for i in range(<uint32_t>BUCKETS):
                     merged[i] += sketch.counts[half][i]
     found = dict.fromkeys(parts, 0)
     i = 0

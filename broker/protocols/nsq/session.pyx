@@ -73,7 +73,7 @@ cdef class PublishedTopics:
         """The slot of that topic, or else the one that it would get. There are slots."""
         cdef uint32_t home = topic_hash(name, n)
         cdef uint32_t i, at
-        for i in range(PROBES_MAX):
+        for i in range(<uint32_t>PROBES_MAX):
             at = (home + i) & (self.cap - 1)
             if self.slots[at].log == NULL or is_topic(self.slots[at].log, name, n):
                 return at

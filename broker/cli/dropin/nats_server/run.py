@@ -19,12 +19,13 @@ from broker import __version__
 from broker.base.gotext import go_quote
 from broker.base.patterns import lazy_pattern
 from broker.base.units import PORT_MAX
+from broker.cli import notify
 from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_server import process
 from broker.cli.dropin.nats_server.log import LogError
 from broker.cli.serve import lasting_memory, until_stopped
-from broker.net import sockets
+from broker.net import activation, sockets
 from broker.net.sockets import ListenError, join
 from broker.protocols.nats import errors as nats_errors
 from broker.protocols.nats import limits as nats_limits
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     from broker.cli.dropin.nats_server.log import Log
     from broker.protocols.nats.client.frontend import NatsFrontend
-    from broker.protocols.nats.settings import Settings
+    from broker.protocols.nats.settings import Address, Settings
 
 log = logging.getLogger("broker.nats")
 
@@ -125,6 +126,8 @@ class Run:
         if problem := await self.when_ready():
             self.code = fatal(problem)
         else:
+            ports = self.server.ports
+            notify.ready(", ".join(f"{name} {join(*bound[:2])}" for name, bound in ports.items()))
             await until_stopped(self._stopping, log)
         return await self._end()
 
@@ -132,6 +135,10 @@ class Run:
         """Log the first lines and write the pid file; return the reason if that fails."""
         if problem := self.early_problem():
             return problem
+        try:
+            activation.adopt(passable(self.settings))
+        except activation.ActivationError as error:
+            return errors.START.format(error)
         if plain_passwords(self.settings):
             log.warning("Plaintext passwords detected, use nkeys or bcrypt")
         for line in self.remarks:
@@ -171,6 +178,7 @@ class Run:
         )
 
     async def _end(self) -> int:
+        notify.stopping()
         log.info("Initiating Shutdown...")
         try:
             await self.stop_server()
@@ -222,6 +230,7 @@ class Run:
             self._duck = asyncio.get_running_loop().create_task(self._lame_duck())
 
     async def _lame_duck(self) -> None:
+        notify.stopping("lame duck mode")
         log.info("Entering lame duck mode, stop accepting new clients")
         try:
             await self.server.lame_duck()
@@ -238,16 +247,20 @@ class Run:
     async def reload(self) -> str:
         """Reload now; return the error, if any. The old settings then stay."""
         async with self._reloading:
-            try:
-                await self._reload()
-            except (reload.ReloadRefused, FlagError, ConfErrors, LogError) as error:
-                problem = str(error)
-            except Exception as error:  # a running server continues unchanged
-                log.debug("not reloaded", exc_info=error)
-                problem = str(error) or type(error).__name__
-            else:
-                log.info("Reloaded server configuration")
-                return ""
+            with notify.reloading():
+                return await self._try_reload()
+
+    async def _try_reload(self) -> str:
+        try:
+            await self._reload()
+        except (reload.ReloadRefused, FlagError, ConfErrors, LogError) as error:
+            problem = str(error)
+        except Exception as error:  # a running server continues unchanged
+            log.debug("not reloaded", exc_info=error)
+            problem = str(error) or type(error).__name__
+        else:
+            log.info("Reloaded server configuration")
+            return ""
         for line in problem.splitlines():
             log.error("%s", nats_errors.RELOAD_FAILED.format(line))
         return problem
@@ -308,6 +321,20 @@ def plain_passwords(settings: Settings) -> bool:
 
 
 # --- listeners
+
+
+def passable(settings: Settings) -> Iterator[tuple[str, Address]]:
+    """Name and address of the listeners that a service manager may open."""
+    websocket, leafs = settings.websocket, settings.leafnodes
+    listeners = {
+        "nats": settings.address,
+        "monitor": settings.https or settings.http,
+        "websocket": None if websocket is None else websocket.listen,
+        "leafnodes": None if leafs is None else leafs.listen,
+    }
+    for name, address in listeners.items():
+        if address:
+            yield name, address
 
 
 def listener_lines(

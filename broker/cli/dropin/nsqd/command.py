@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 from broker.base import logs
+from broker.cli import notify
 from broker.cli.dropin import errors, goflags
 from broker.cli.dropin.nsqd import config as translate
 from broker.cli.dropin.nsqd import flags as nsqd_flags
@@ -28,14 +29,14 @@ from broker.cli.serve import (
     until_stopped,
 )
 from broker.config.check import opened
+from broker.net import activation, sockets
 from broker.net import limits as net_limits
-from broker.net import sockets
 from broker.protocols.nsq import limits as nsq_limits
 from broker.server import limits as server_limits
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from broker.config.config import Config
 
@@ -150,6 +151,7 @@ def nsqd(args: Sequence[str]) -> int:
     for line in unknown:
         log.warning("%s", line)
     data = Path(config.server.data)
+    adopt("nsqd", opened(config))
     if was_used(data):
         take_over(data, config)
     elif not config.reads_files:  # in which there may still be an error
@@ -179,10 +181,23 @@ def nsqlookupd(args: Sequence[str]) -> int:
     log.info("%s", version_line("nsqlookupd"))
     for line in unknown:
         log.warning("%s", line)
-    wanted = (config.nsqlookupd.listen, config.nsqlookupd.http)
-    sockets.listen_early(one for one in wanted if one is not None)
+    wanted = {
+        "nsqlookupd.listen": config.nsqlookupd.listen,
+        "nsqlookupd.http": config.nsqlookupd.http,
+    }
+    listeners = [(key, address) for key, address in wanted.items() if address is not None]
+    adopt("nsqlookupd", listeners)
+    sockets.listen_early(address for _, address in listeners)
     addresses = (values["tcp-address"], values["http-address"])
     return run("nsqlookupd", server, addresses)
+
+
+def adopt(program: str, listeners: Iterable[tuple[str, tuple[str, int]]]) -> None:
+    """Use the sockets that a service manager has passed; exits if one cannot be used."""
+    try:
+        activation.adopt(listeners)
+    except activation.ActivationError as error:
+        die(program, errors.DROPIN_START.format(program, error))
 
 
 def lookup_server(config: Config) -> Callable[[], Startable]:
@@ -279,7 +294,10 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
     names = listeners(server.ports)
     for name, where in names:
         log.info("%s: listening on %s", name, where)
+    bound = server.ports.items()
+    notify.ready(", ".join(f"{name} {address_text(*at[:2])}" for name, at in bound))
     await until_stopped(stopping, log)
+    notify.stopping()
     for name, where in names:
         log.info("%s: closing %s", name, where)
     try:

@@ -36,7 +36,8 @@ cdef enum:
 
 cdef str LETTERS = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz'
 
-assert limits.NATS_IMPORT_CHAIN == CHAIN_MAX
+if limits.NATS_IMPORT_CHAIN != CHAIN_MAX:
+    raise AssertionError('NATS_IMPORT_CHAIN is not CHAIN_MAX')
 
 
 @cython.final
