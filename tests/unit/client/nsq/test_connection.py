@@ -178,3 +178,27 @@ async def test_compression_begins_exactly_behind_the_answer(
         connection.data_received(stream[begin:])
         await asyncio.wait_for(opening, WAIT_S)
         connection.close()
+
+
+@pytest.mark.parametrize(
+    ("greeting", "text"),
+    [
+        (b'INFO {"server_id":"x"}\r\n', "this is a NATS server, not an nsqd"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "this is an HTTP server; nsqd's TCP port is 4150"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "this server requires TLS from the first byte"),
+        (b"\0\0\0\x0eE_BAD_PROTOCOL", "this is an nsqlookupd: give lookupd_http_addresses its"),
+        (b"-ERR unknown command\r\n", "this is a Redis server, not an nsqd"),
+        (b"220 mail ready\r\n", r"this is not an nsqd: it sent b'220 mail ready\r\n'"),
+    ],
+)
+async def test_a_port_of_another_server(greeting: bytes, text: str) -> None:
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting)
+
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as listener:
+        address = listener.sockets[0].getsockname()
+        lost: list[NsqError] = []
+        with pytest.raises(ConnectError) as caught:
+            await Connection(address, Options(), LoopClock(), on_lost=lost.append).open()
+        assert str(caught.value).startswith(f"127.0.0.1:{address[1]}: {text}")
+        assert lost == []
