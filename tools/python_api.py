@@ -19,14 +19,15 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "python-api.md"
-MODULES = ("nsq", "bulk")
+MODULES = ("nsq", "bulk", "testing")
 COLUMNS = 96
 NUMBER = re.compile(r"(?<=twinwire/)[0-9][\w.]*")  # of the version
 HEAD = """\
 # Python API
 
 Every public name of the package `twinwire`, with its signature; for Python developers. Guides:
-[NSQ client](../guides/python-client.md), [topics as Arrow tables](bulk-client.md).
+[NSQ client](../guides/python-client.md), [topics as Arrow tables](bulk-client.md),
+[testing with Twinwire](../guides/testing-with-twinwire.md).
 `tools/python_api.py` writes this page from the docstrings.
 
 Names that begin with an underscore, and modules below `broker` other than `broker.client.nsq` and
@@ -65,12 +66,12 @@ def class_lines(name: str, found: type) -> Iterator[str]:
     """A class: its call, its docstring, its fields, its methods."""
     yield f"### {name}\n"
     fields = [f for f in dataclasses.fields(found) if f.repr or f.init] if is_data(found) else []
-    if not fields and not is_tuple(found) and "For readers" not in (found.__init__.__doc__ or ""):
+    if not fields and not is_tuple(found) and "For " not in (found.__init__.__doc__ or ""):
         yield f"```python\n{signature(name, found.__init__)}\n```\n"
     text = doc_of(found)
     if not is_data(found) and not is_tuple(found) and found.__init__.__doc__:
         more = inspect.cleandoc(found.__init__.__doc__)
-        if found.__init__ is not object.__init__ and "For readers" not in more:
+        if found.__init__ is not object.__init__ and "For " not in more:
             text += f"\n\n{more}"
     yield text + "\n"
     if fields:

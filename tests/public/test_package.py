@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,7 +47,7 @@ def loaded(program: str) -> list[str]:
     return [str(name) for name in json.loads(run(LOADED.format(program)))]
 
 
-@pytest.mark.parametrize("module", ["nsq", "bulk"])
+@pytest.mark.parametrize("module", ["nsq", "bulk", "testing"])
 def test_no_part_of_the_server_is_imported(module: str) -> None:
     names = loaded(f"from twinwire import {module}")
     assert f"twinwire.{module}" in names
@@ -61,10 +63,9 @@ def test_no_part_of_the_server_is_imported(module: str) -> None:
 
 def test_the_package_alone_imports_nothing() -> None:
     names = loaded("import twinwire")
-    assert [name for name in names if name.startswith(("broker", "twinwire", "asyncio"))] == [
-        "broker",
-        "twinwire",
-    ]
+    found = [name for name in names if name.startswith(("broker", "twinwire", "asyncio"))]
+    assert found == ["twinwire"]
+    assert run("import twinwire; print(twinwire.__version__)").startswith("0.")
     assert "twinwire.nsq" in loaded("import twinwire; twinwire.nsq.Writer")
 
 
@@ -78,7 +79,7 @@ def test_a_client_needs_no_other_package() -> None:
     run(
         ALONE
         + """
-from twinwire import bulk, nsq
+from twinwire import bulk, nsq, testing
 nsq.Writer("127.0.0.1:4150"), bulk.Connection
 def refused(call, text):
     try:
@@ -103,9 +104,9 @@ refused(lambda: bulk.read_arrow, "twinwire[arrow]")
 
 def test_unknown_names() -> None:
     import twinwire
-    from twinwire import bulk
+    from twinwire import bulk, testing
 
-    for module in (twinwire, bulk):
+    for module in (twinwire, bulk, testing):
         with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
             _ = module.nothing
         assert set(module.__all__) <= set(dir(module))
@@ -153,7 +154,7 @@ PROGRAM = """
 import asyncio
 from typing import assert_type
 
-from twinwire import bulk, nsq
+from twinwire import bulk, nsq, testing
 
 
 async def handle(message: nsq.Message) -> bool:
@@ -169,6 +170,10 @@ async def main() -> None:
         await writer.pub("t", "text")
     async with nsq.Reader("t", "c", handle, nsqd_tcp_addresses="127.0.0.1:4150") as reader:
         await reader.connected(timeout_s=5)
+    async with testing.Broker({"storage": {"sync": "always"}}) as broker:
+        assert_type(broker.nats_url, str)
+        with broker.faults.full_disk():
+            assert_type(broker.faults.drop_connections(), int)
     with bulk.Connection("127.0.0.1:4171") as connection:
         assert_type(connection.topics(), bulk.Listing)
 
@@ -215,6 +220,28 @@ def test_every_public_name_is_documented() -> None:
             if tool.is_class(found):
                 silent += [f"{each}.{call}" for call, doc in tool.members_of(found) if not doc]
         assert silent == [], name
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "docs/guides/python-client.md",
+        "docs/guides/testing-with-twinwire.md",
+        "docs/reference/bulk-client.md",
+    ],
+)
+def test_examples_are_python_and_their_names_exist(page: str) -> None:
+    found = 0
+    blocks = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    for code in blocks.findall((ROOT / page).read_text()):
+        tree = compile(code, page, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("twinwire"):
+                module = importlib.import_module(str(node.module))
+                assert [one.name for one in node.names if not hasattr(module, one.name)] == []
+                found += 1
+    assert found
 
 
 def test_a_wheel_has_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
