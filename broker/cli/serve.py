@@ -92,11 +92,14 @@ def plain(args: Sequence[str]) -> dict[str, str] | None:
     return given
 
 
-def start(given: Mapping[str, str]) -> int:
+def start(
+    given: Mapping[str, str], when_ready: Callable[[Mapping[str, str]], object] | None = None
+) -> int:
     """Run the broker until SIGTERM or SIGINT.
 
     Without a file every key has its default: data in ./data, loopback, ports 4222, 8222, 4150,
-    4151 and 4171. An empty address disables a listener; port 0 picks a free port.
+    4151 and 4171. An empty address disables a listener; port 0 picks a free port. `when_ready` is
+    called with the bound addresses once all listeners are open.
     """
     flags = dict(given)
     file, ports = flags.pop("--config", None), flags.pop("--ports-file", None)
@@ -118,7 +121,13 @@ def start(given: Mapping[str, str]) -> int:
         return limits.EXIT_START_FAILED
     if not config.reads_files:
         sockets.listen_early(address for _, address in opened(config))
-    return until_ended(run(config, lambda server: _announce(server, config, ports_file)))
+
+    def announce(server: Server) -> None:
+        ports = _announce(server, config, ports_file)
+        if when_ready is not None:
+            when_ready(ports)
+
+    return until_ended(run(config, announce))
 
 
 def until_ended(coroutine: Coroutine[Any, Any, int]) -> int:
@@ -196,7 +205,7 @@ def _named(key: str) -> str:
     return f"{key} ({flag})" if flag else key
 
 
-def _announce(server: Server, config: Config, ports_file: Path | None) -> None:
+def _announce(server: Server, config: Config, ports_file: Path | None) -> dict[str, str]:
     ports = {name: str(Address(*bound[:2])) for name, bound in server.ports.items()}
     if ports_file is not None:
         try:
@@ -206,6 +215,7 @@ def _announce(server: Server, config: Config, ports_file: Path | None) -> None:
     extra = logs.fields(**ports, data=config.server.data, pid=os.getpid())
     log.info("twinwire %s ready", __version__, extra=extra)
     notify.ready(", ".join(f"{name} {address}" for name, address in ports.items()))
+    return ports
 
 
 def reload_soon(server: Reloads, tasks: set[asyncio.Task[None]]) -> None:

@@ -10,7 +10,8 @@ cdef enum FileCall:
     CALL_RENAME = 4
     CALL_UNLINK = 5
     CALL_SYNC_PATH = 6      # those of CALL_SYNC that are given a path
-    CALLS = 7
+    CALL_CREATE = 7         # those of CALL_OPEN that make a file
+    CALLS = 8
 
 cdef int vfs_open(const char *path, int flags, int *fd) noexcept nogil
 cdef int vfs_write(int fd, const char *data, size_t n, int64_t offset) noexcept nogil   # all of it

@@ -73,12 +73,15 @@ cdef enum:
 cdef extern from *:
     """
     #include <pthread.h>
-    /* A barrier per kind of call: a thread that reaches a closed one waits until it is opened. */
+    #include <time.h>
+    /* A barrier per kind of call: a thread that reaches a closed one waits until it is opened, and
+     * at one with a delay for that long, or until the delay is taken back. */
     static pthread_mutex_t tw_barrier_lock = PTHREAD_MUTEX_INITIALIZER;
     static pthread_cond_t tw_barrier_opened = PTHREAD_COND_INITIALIZER;
     static int tw_barriers_closed;     /* how many: all that a call looks at while there are none */
-    static int tw_barrier_closed[7];
-    static long tw_barrier_waiting[7];
+    static int tw_barrier_closed[8];
+    static long tw_barrier_waiting[8];
+    static long long tw_barrier_delay_ns[8];
     static void tw_barrier_wait(int kind)
     {
         pthread_mutex_lock(&tw_barrier_lock);
@@ -88,10 +91,30 @@ cdef extern from *:
         tw_barrier_waiting[kind]--;
         pthread_mutex_unlock(&tw_barrier_lock);
     }
+    static void tw_barrier_linger(int kind)
+    {
+        long long left = __atomic_load_n(&tw_barrier_delay_ns[kind], __ATOMIC_ACQUIRE);
+        while (left > 0 && __atomic_load_n(&tw_barrier_delay_ns[kind], __ATOMIC_ACQUIRE)) {
+            struct timespec step = {0, left < 10000000 ? (long)left : 10000000};
+            nanosleep(&step, NULL);
+            left -= step.tv_nsec;
+        }
+    }
     static void tw_barrier_pass(int kind)
     {
-        if (__atomic_load_n(&tw_barriers_closed, __ATOMIC_ACQUIRE) && tw_barrier_closed[kind])
+        if (!__atomic_load_n(&tw_barriers_closed, __ATOMIC_ACQUIRE))
+            return;
+        if (tw_barrier_closed[kind])
             tw_barrier_wait(kind);
+        tw_barrier_linger(kind);
+    }
+    static void tw_barrier_slow(int kind, long long delay_ns)
+    {
+        pthread_mutex_lock(&tw_barrier_lock);
+        __atomic_fetch_add(&tw_barriers_closed,
+                           (delay_ns > 0) - (tw_barrier_delay_ns[kind] > 0), __ATOMIC_ACQ_REL);
+        __atomic_store_n(&tw_barrier_delay_ns[kind], delay_ns, __ATOMIC_RELEASE);
+        pthread_mutex_unlock(&tw_barrier_lock);
     }
     static void tw_barrier_set(int kind, int closed)
     {
@@ -110,7 +133,7 @@ cdef extern from *:
     }
     /* A fault per kind of call: it fires when `left` calls have passed, `times` times. */
     typedef struct { long left; long times; int error; long partial; } tw_fault;
-    static tw_fault tw_faults[7];
+    static tw_fault tw_faults[8];
     static int tw_fault_check(int kind, long *partial)
     {
         tw_fault *f = &tw_faults[kind];
@@ -129,9 +152,10 @@ cdef extern from *:
         long times
         int error
         long partial
-    tw_fault tw_faults[7]
+    tw_fault tw_faults[8]
     void tw_barrier_pass(int kind) nogil
     void tw_barrier_set(int kind, int closed) nogil
+    void tw_barrier_slow(int kind, long long delay_ns) nogil
     long tw_barrier_count(int kind) nogil
     int tw_fault_check(int kind, long *partial) nogil
 
@@ -167,6 +191,13 @@ def held(int kind):
     return tw_barrier_count(kind)
 
 
+def slow(int kind, long long delay_ns):
+    """Have each write (call kind 1) or sync (2, 6) take this much longer, until 0 is given."""
+    if not 0 <= kind < <int>CALLS:
+        raise ValueError('no such file call')
+    tw_barrier_slow(kind, max(0, delay_ns))
+
+
 def unfired(int kind):
     """How many times call `kind` is still to fail."""
     return max(0, tw_faults[kind].times)
@@ -178,10 +209,13 @@ def heal():
     for kind in range(<int>CALLS):
         tw_faults[kind].times = 0
         tw_barrier_set(kind, 0)
+        tw_barrier_slow(kind, 0)
 
 
 cdef int vfs_open(const char *path, int flags, int *fd) noexcept nogil:
     cdef int fault = tw_fault_check(CALL_OPEN, NULL)
+    if not fault and flags & O_CREAT:
+        fault = tw_fault_check(CALL_CREATE, NULL)
     if fault:
         return fault
     fd[0] = c_open(path, flags | O_CLOEXEC, 0o640)

@@ -27,6 +27,7 @@ from broker.client.bulk.errors import (
     Unreachable,
     Unstorable,
     WrongDoor,
+    WrongServer,
 )
 from broker.client.bulk.options import Options, Tls
 
@@ -58,6 +59,7 @@ __all__ = [
     "Unreachable",
     "Unstorable",
     "WrongDoor",
+    "WrongServer",
     "connect",
     "iter_arrow",
     "read_arrow",

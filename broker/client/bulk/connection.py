@@ -210,12 +210,12 @@ class _Wire(http.client.HTTPConnection):
 class Connection:
     """The bulk API of a broker, `HOST:PORT` or `https://HOST:PORT`. For one thread at a time."""
 
+    _wait: Callable[[float], None] = staticmethod(time.sleep)
+
     def __init__(
         self,
         server: str,
         options: Options | None = None,
-        *,
-        wait: Callable[[float], None] = time.sleep,
         **changes: Any,
     ) -> None:
         """`changes` override the options: Connection(server, token="...", retries=2)."""
@@ -231,7 +231,6 @@ class Connection:
                 raise BulkError(f"{server}: TLS files: {error}") from error
         name = tls.server_name if tls is not None else ""
         self._wire = _Wire(host, port, self.options.timeout_s, context, name)
-        self._wait = wait
         self._tls = context is not None
         self._token: str | None = None
 

@@ -29,8 +29,11 @@ class Unreachable(BulkError):
     """No response, even after retries: it is unknown whether the request was carried out."""
 
 
-class WrongDoor(Unreachable):
+class WrongServer(Unreachable):
     """A retry cannot help: the certificate is not trusted, or the server is not a bulk API."""
+
+
+WrongDoor = WrongServer  # its name in earlier versions
 
 
 def is_passing(error: BaseException) -> bool:

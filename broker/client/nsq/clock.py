@@ -1,4 +1,4 @@
-"""The clock of the client, a parameter so that tests need not wait.
+"""The clock of the client: its time and its timers.
 
 It is separate because connections, the flow of RDY and readers all take one.
 """

@@ -8,8 +8,6 @@ from __future__ import annotations
 import zlib
 from typing import Protocol
 
-import snappy  # type: ignore[import-untyped]
-
 
 class Codec(Protocol):
     """Compresses bytes for the socket, and decompresses those read from it."""
@@ -42,6 +40,8 @@ class Snappy:
     """The snappy framing format."""
 
     def __init__(self) -> None:
+        import snappy  # type: ignore[import-untyped]  # needed by few clients
+
         self._out = snappy.StreamCompressor()
         self._in = snappy.StreamDecompressor()
 

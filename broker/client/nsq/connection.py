@@ -7,14 +7,13 @@ commands, so those waiting for one are a queue of futures.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import struct
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, cast
-
-import orjson
 
 from broker.client.nsq import limits
 from broker.client.nsq.clock import Clock, Timer
@@ -28,6 +27,15 @@ FRAME_MESSAGE: Final = 2
 _HEADER: Final = struct.Struct(">iI")
 _MESSAGE_HEAD: Final = struct.Struct(">qH16s")
 _HEARTBEAT: Final = b"_heartbeat_"
+_GREETING_BYTES: Final = 64
+# How the first bytes of other servers begin: at which byte, with what, and what to say.
+_OTHER_SERVERS: Final = (
+    (0, b"INFO ", "this is a NATS server, not an nsqd"),
+    (0, b"HTTP/", "this is an HTTP server; nsqd's TCP port is 4150 by default"),
+    (0, b"\x15\x03", "this server requires TLS from the first byte, which nsqd does not"),
+    (0, b"-ERR", "this is a Redis server, not an nsqd"),
+    (4, b"E_BAD_PROTOCOL", "this is an nsqlookupd: give lookupd_http_addresses its HTTP address"),
+)
 
 Delivery = Callable[[bytes, int, int, bytes], None]  # id, timestamp_ns, attempts, body
 
@@ -65,6 +73,7 @@ class Connection(asyncio.Protocol):
         self._watch: Timer | None = None
         self._failure: NsqError | None = None
         self._opened = False
+        self._greeting: bytes | None = b""  # the first bytes, until there is a valid frame
         # During upgrades, bytes after an answer may have another encoding: they are kept until
         # `_release` knows which.
         self._upgrading = True
@@ -83,10 +92,7 @@ class Connection(asyncio.Protocol):
             raise ConnectError(f"{where}: no answer in time") from error
         except (OSError, NsqError, ValueError) as error:
             self.abort(ClosedError(str(error)))
-            # The system's text alone: the number says nothing to most readers.
-            number = getattr(error, "errno", None) or 0
-            reason = os.strerror(number) if number > 0 else str(error)
-            raise ConnectError(f"{where}: {reason}") from error
+            raise ConnectError(f"{where}: {_reason(error)}") from error
         except BaseException:
             self.abort(ClosedError("given up"))
             raise
@@ -101,8 +107,8 @@ class Connection(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         answer = await self.ask(b"  V2IDENTIFY\n" + _sized(self.options.identify()))
         try:
-            features = orjson.loads(answer)
-        except orjson.JSONDecodeError:
+            features = json.loads(answer)
+        except ValueError:
             features = {}  # `OK`: the server does not support features
         self.features = features if isinstance(features, dict) else {}
         await self._upgrade(loop)
@@ -110,7 +116,7 @@ class Connection(asyncio.Protocol):
             if not self.options.auth_secret:
                 raise ConnectError("the server requires AUTH and no secret is set")
             answer = await self.ask(b"AUTH\n" + _sized(self.options.auth_secret.encode()))
-            self.identity = orjson.loads(answer)
+            self.identity = json.loads(answer)
 
     async def _upgrade(self, loop: asyncio.AbstractEventLoop) -> None:
         if self.options.tls is not None:
@@ -202,6 +208,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Process the frames of one read; an incomplete rest is kept for the next."""
         self._heard_s = self._clock.now()
+        if self._greeting is not None:
+            self._greeting = (self._greeting + data)[:_GREETING_BYTES]
         if self._holding:
             self._tail += data
             return
@@ -219,7 +227,7 @@ class Connection(asyncio.Protocol):
             if len(self._tail) >= 4 and not self._holding:
                 _size(self._tail)
         except Exception as error:
-            self.abort(NsqError(f"the stream is invalid: {error}"))
+            self.abort(NsqError(self._other_server() or f"the stream is invalid: {error}"))
 
     def _split(self, data: bytes) -> int:
         pos, end, deliver = 0, len(data), self._on_message
@@ -257,6 +265,16 @@ class Connection(asyncio.Protocol):
                 self.abort(error)  # the server stops reading after this error
         else:
             raise NsqError(f"a frame of an unknown kind {kind}")
+        self._greeting = None
+
+    def _other_server(self) -> str | None:
+        """What the other side is, if its first bytes show that it is not an nsqd."""
+        if self._greeting is None:
+            return None
+        for at, begins, text in _OTHER_SERVERS:
+            if self._greeting[at:].startswith(begins):
+                return text
+        return f"this is not an nsqd: it sent {self._greeting!r}"
 
     def _answer(self, payload: bytes, error: ServerError | None) -> None:
         if not self._waiters:
@@ -326,8 +344,11 @@ class Connection(asyncio.Protocol):
             self._on_lost(error)
 
 
-# What other servers send first, read as the size of a frame.
-_OTHERS: Final = {b"INFO": "the port of a NATS server", b"HTTP": "an HTTP port"}
+def _reason(error: Exception) -> str:
+    """Without the number and the address that Python adds."""
+    if isinstance(error, ConnectionError) and error.errno is not None:
+        return os.strerror(error.errno).lower()
+    return str(error)
 
 
 def _sized(body: bytes) -> bytes:
@@ -337,6 +358,5 @@ def _sized(body: bytes) -> bytes:
 def _size(data: bytearray) -> int:
     size = int.from_bytes(data[:4], "big", signed=True)
     if not 4 <= size <= limits.FRAME_BYTES_MAX:
-        other = _OTHERS.get(bytes(data[:4]))
-        raise NsqError(f"this is {other}" if other else f"a frame of {size} bytes")
+        raise NsqError(f"a frame of {size} bytes")
     return size

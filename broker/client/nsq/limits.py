@@ -32,6 +32,9 @@ LOOKUP_S: Final = 60.0
 LOOKUP_JITTER: Final = 0.3  # part of LOOKUP_S that is added at random
 LOOKUP_TIMEOUT_S: Final = 10.0
 
+# Kinds of errors of a handler whose traceback is logged once; later kinds are logged without.
+ERROR_KINDS_MAX: Final = 64
+
 CLOSE_S: Final = 30.0
 # Publishes of one connection that wait for their answer.
 PENDING_MAX: Final = 65_536

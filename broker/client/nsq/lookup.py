@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
-
-import orjson
 
 from broker.client.nsq import limits
 from broker.client.nsq.errors import NsqError
@@ -23,7 +23,9 @@ class DiscoveryError(NsqError):
 
 
 def base_url(text: str) -> str:
-    """The URL of `HOST:PORT` or of a URL, without a slash at the end."""
+    """The URL of `HOST:PORT` or of a URL, without a slash at the end. TypeError."""
+    if not isinstance(text, str):
+        raise TypeError(f"an address must be a str 'HOST:PORT', not {type(text).__name__}")
     url = text if "://" in text else f"http://{text}"
     return url.rstrip("/")
 
@@ -54,6 +56,8 @@ class Lookup:
     """A set of nsqlookupds; results are the union of their answers."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
+        if find_spec("aiohttp") is None:
+            raise ImportError("a reader with nsqlookupd needs aiohttp: pip install aiohttp")
         self.urls = [base_url(text) for text in addresses]
         self._session: aiohttp.ClientSession | None = None
 
@@ -102,8 +106,8 @@ class Lookup:
             if response.status != 200:
                 raise DiscoveryError(f"{url}: status {response.status}")
             try:
-                return unwrap(orjson.loads(await response.read()))
-            except orjson.JSONDecodeError as error:
+                return unwrap(json.loads(await response.read()))
+            except ValueError as error:
                 raise DiscoveryError(f"{url}: {error}") from error
 
     async def close(self) -> None:

@@ -24,49 +24,82 @@ class Origin(Protocol):
 
 
 class Message:
-    """One delivery. It is answered once, by `finish` or `requeue`; later calls do nothing."""
+    """One delivery. It is answered once, by `finish` or `requeue`; later calls do nothing.
 
-    __slots__ = ("answered", "attempts", "body", "id", "manual", "origin", "timestamp_ns")
+    `body` and `id` are bytes, `attempts` is 1 on the first delivery, `timestamp_ns` is the time of
+    the publish in nanoseconds since 1970.
+    """
+
+    __slots__ = ("_answered", "_detached", "_origin", "attempts", "body", "id", "timestamp_ns")
+
+    id: bytes
+    timestamp_ns: int
+    attempts: int
+    body: bytes
 
     def __init__(
         self, origin: Origin, message_id: bytes, timestamp_ns: int, attempts: int, body: bytes
     ) -> None:
-        self.origin = origin
+        """For readers, which create the messages."""
+        self._origin = origin
         self.id = message_id
-        self.timestamp_ns = timestamp_ns  # when it was published
-        self.attempts = attempts  # 1 on the first delivery
+        self.timestamp_ns = timestamp_ns
+        self.attempts = attempts
         self.body = body
-        self.answered = False
-        self.manual = False  # the return of the handler does not answer it
+        self._answered = False
+        self._detached = False
 
     @property
     def topic(self) -> str:
         """The topic it was read from."""
-        return self.origin.topic
+        return self._origin.topic
 
     @property
     def address(self) -> Address:
-        """The server it came from."""
-        return self.origin.address
+        """Host and port of the server it came from."""
+        return self._origin.address
 
     def finish(self) -> bool:
         """Finish it. False: it was answered before, or its connection is lost."""
-        return self.origin.finish(self)
+        return self._origin.finish(self)
 
     def requeue(self, delay_s: float | None = None, *, backoff: bool = True) -> bool:
         """Let the server deliver it again after the delay (None: it grows with the attempts).
 
         With `backoff` this counts as a failure and pauses the whole reader.
         """
-        return self.origin.requeue(self, delay_s, backoff)
+        return self._origin.requeue(self, delay_s, backoff)
 
     def touch(self) -> bool:
         """Restart its timeout."""
-        return self.origin.touch(self)
+        return self._origin.touch(self)
 
-    def detach(self) -> None:
+    def enable_async(self) -> None:
         """Let the handler return without answering: `finish` or `requeue` comes later."""
-        self.manual = True
+        self._detached = True
+
+    def is_async(self) -> bool:
+        """Whether `enable_async` was called."""
+        return self._detached
+
+    def has_responded(self) -> bool:
+        """Whether it was finished or requeued."""
+        return self._answered
+
+    detach = enable_async  # its name in earlier versions
 
     def __repr__(self) -> str:
         return f"<Message {self.id.decode()} attempts={self.attempts} {len(self.body)} bytes>"
+
+
+def claim_answer(message: Message) -> bool:
+    """Mark it as answered; False: it was before."""
+    if message._answered:
+        return False
+    message._answered = True
+    return True
+
+
+def came_from(message: Message, origin: Origin) -> bool:
+    """Whether it was received on this connection."""
+    return message._origin is origin

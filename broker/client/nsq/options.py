@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any, Final
-
-import orjson
 
 from broker import __version__
 from broker.client.nsq import limits
@@ -45,6 +45,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.snappy and self.deflate:
             raise ValueError("give snappy or deflate, not both")
+        if self.snappy and find_spec("snappy") is None:
+            raise ImportError("snappy=True needs python-snappy: pip install python-snappy")
 
     def identify(self) -> bytes:
         """The body of IDENTIFY."""
@@ -67,7 +69,7 @@ class Options:
             "deflate_level": self.deflate_level if self.deflate else 0,
         }
         body.update((key, value) for key, value in wishes.items() if value)
-        return orjson.dumps(body)
+        return json.dumps(body).encode()
 
 
 _INTEGERS: Final = {
@@ -147,7 +149,9 @@ def _context(words: dict[str, str]) -> ssl.SSLContext:
 
 
 def parse_address(text: str, port: int = limits.PORT) -> Address:
-    """Parse `HOST`, `HOST:PORT` or `[IPV6]:PORT`. ValueError."""
+    """Parse `HOST`, `HOST:PORT` or `[IPV6]:PORT`. ValueError, TypeError."""
+    if not isinstance(text, str):
+        raise TypeError(f"an address must be a str 'HOST:PORT', not {type(text).__name__}")
     host, colon, number = text.rpartition(":")
     if not colon or text.endswith("]"):
         host, number = text, str(port)
@@ -157,8 +161,24 @@ def parse_address(text: str, port: int = limits.PORT) -> Address:
     return host, int(number)
 
 
-def checked(name: str) -> bytes:
-    """The name of a topic or channel as it is sent; ValueError: invalid name."""
+def several(name: str, given: str | Iterable[str]) -> list[str]:
+    """A list of addresses from an argument that is one or several. TypeError."""
+    if isinstance(given, str):
+        return [given]
+    try:
+        return list(given)
+    except TypeError:
+        kind = type(given).__name__
+        raise TypeError(f"{name} must be an address or a list of them, not {kind}") from None
+
+
+def checked(name: str, kind: str = "topic") -> bytes:
+    """The name of a topic or channel as it is sent. ValueError, TypeError."""
+    if not isinstance(name, str):
+        raise TypeError(f"a {kind} name must be a str, not {type(name).__name__}")
     if len(name) > limits.NAME_MAX or not _NAME.fullmatch(name):
-        raise ValueError(f"invalid topic or channel name {name!r}")
+        raise ValueError(
+            f"invalid {kind} name {name!r}: use letters, digits, '.', '_' and '-',"
+            f" at most {limits.NAME_MAX} characters"
+        )
     return name.encode()

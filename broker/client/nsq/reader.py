@@ -7,29 +7,34 @@ import inspect
 import logging
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Self
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import ClassVar, Self
 
 from broker.client.nsq import limits
 from broker.client.nsq.clock import Clock, LoopClock, Timer
-from broker.client.nsq.errors import ClosedError, NsqError
+from broker.client.nsq.errors import ClosedError, ConnectError, NsqError
 from broker.client.nsq.flow import Flow
 from broker.client.nsq.lookup import Lookup
-from broker.client.nsq.message import Message
-from broker.client.nsq.options import Address, Options, checked, parse_address
+from broker.client.nsq.message import Message, came_from
+from broker.client.nsq.options import Address, Options, checked, parse_address, several
 from broker.client.nsq.subscription import Subscription
 
 Handler = Callable[[Message], bool | Awaitable[bool | None] | None]
-_log = logging.getLogger("broker.client")
+_log = logging.getLogger("twinwire.nsq")
 
 
 class Reader:
     """A consumer: with a handler, or as an async iterator whose messages the caller answers.
 
     The handler, plain or async, succeeds (FIN) unless it returns False or raises (REQ). At most
-    `max_in_flight` messages are in progress at any time. Servers are given as `nsqd`
-    addresses, or found through `lookupd` HTTP addresses.
+    `max_in_flight` messages are in progress at any time. Servers are given as
+    `nsqd_tcp_addresses`, or found through `lookupd_http_addresses`.
+
+    `async with Reader(...)` starts to connect and does not wait, since servers may come later;
+    `await reader.connected()` waits.
     """
+
+    _clock: ClassVar[Clock] = LoopClock()
 
     def __init__(
         self,
@@ -37,8 +42,8 @@ class Reader:
         channel: str,
         handler: Handler | None = None,
         *,
-        nsqd: str | Sequence[str] = (),
-        lookupd: str | Sequence[str] = (),
+        nsqd_tcp_addresses: str | Iterable[str] = (),
+        lookupd_http_addresses: str | Iterable[str] = (),
         options: Options | None = None,
         max_in_flight: int = limits.MAX_IN_FLIGHT,
         max_attempts: int = limits.MAX_ATTEMPTS,
@@ -49,23 +54,26 @@ class Reader:
         lookup_s: float = limits.LOOKUP_S,
         on_giving_up: Callable[[Message], object] | None = None,
         on_error: Callable[[NsqError], object] | None = None,
-        clock: Clock | None = None,
-        chance: random.Random | None = None,
+        nsqd: str | Iterable[str] = (),
+        lookupd: str | Iterable[str] = (),
     ) -> None:
-        direct = [nsqd] if isinstance(nsqd, str) else list(nsqd)
-        lookups = [lookupd] if isinstance(lookupd, str) else list(lookupd)
+        """`nsqd` and `lookupd` are short names of `nsqd_tcp_addresses` and
+        `lookupd_http_addresses`."""
+        direct = several("nsqd_tcp_addresses", nsqd_tcp_addresses or nsqd)
+        lookups = several("lookupd_http_addresses", lookupd_http_addresses or lookupd)
         if bool(direct) == bool(lookups):
-            raise ValueError("give addresses of nsqd or of nsqlookupd, and not both")
+            raise ValueError("give nsqd_tcp_addresses or lookupd_http_addresses, and not both")
+        if handler is not None and not callable(handler):
+            raise TypeError(f"handler must be a function, not {type(handler).__name__}")
         checked(topic)
-        checked(channel)
+        checked(channel, "channel")
         self.topic, self.channel = topic, channel
         self._handler = handler
         self._direct = [parse_address(text) for text in direct]
         self._lookup = Lookup(lookups) if lookups else None
         self._options = options or Options()
-        self._clock = clock or LoopClock()
-        self._chance = chance or random.Random()  # noqa: S311  spreads load, guards nothing
-        self.flow = Flow(
+        self._chance = random.Random()  # noqa: S311  spreads load, guards nothing
+        self._flow = Flow(
             max_in_flight, self._clock, backoff_s_max=backoff_s_max, chance=self._chance
         )
         self._max_attempts = max_attempts
@@ -83,7 +91,9 @@ class Reader:
         self._handling: set[asyncio.Task[None]] = set()
         self._queue: deque[Message] = deque()
         self._changed = asyncio.Event()
-        self._connected = asyncio.Event()
+        self._connected = asyncio.Event()  # or closed
+        self._last_error: NsqError | None = None
+        self._kinds: set[tuple[type[BaseException], str]] = set()
         self._running = 0
         self._closed = False
 
@@ -99,28 +109,49 @@ class Reader:
         """The servers with a current subscription."""
         return [
             subscription.address
-            for subscription in self.flow.subscriptions
+            for subscription in self._flow.subscriptions
             if isinstance(subscription, Subscription)
         ]
 
     @property
     def in_flight(self) -> int:
         """The number of received messages without an answer."""
-        return sum(subscription.in_flight for subscription in self.flow.subscriptions)
+        return sum(subscription.in_flight for subscription in self._flow.subscriptions)
 
     # --- connections ---
 
     async def start(self) -> None:
         """Start connecting; unreachable servers are retried."""
-        self.flow.start()
+        self._flow.start()
         for address in self._direct:
             self._dial(address)
         if self._lookup is not None:
             self._spawn(self._poll())
 
-    async def connected(self) -> None:
-        """Wait for the first subscription."""
-        await self._connected.wait()
+    async def connected(self, timeout_s: float | None = None) -> None:
+        """Wait until it is subscribed on at least one server.
+
+        ConnectError: not within the timeout; its text has the last error. ClosedError: the reader
+        was closed meanwhile.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._connected.wait()
+        except TimeoutError:
+            why = self._last_error or "no server of the topic was found"
+            raise ConnectError(f"not connected after {timeout_s} s: {why}") from None
+        if self._closed:
+            raise ClosedError("the reader is closed")
+
+    @property
+    def max_in_flight(self) -> int:
+        """The limit of messages in progress; 0 = paused."""
+        return self._flow.max_in_flight
+
+    @property
+    def backing_off(self) -> bool:
+        """Whether messages have failed and the reader is slowed down."""
+        return self._flow.level > 0
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -128,6 +159,7 @@ class Reader:
         task.add_done_callback(self._tasks.discard)
 
     def _complain(self, error: NsqError) -> None:
+        self._last_error = error
         if self._on_error is not None:
             self._on_error(error)
         else:
@@ -145,7 +177,7 @@ class Reader:
             self.topic,
             self._options,
             self._clock,
-            self.flow,
+            self._flow,
             deliver=self._deliver,
             on_lost=self._lost,
             on_error=self._complain,
@@ -164,14 +196,16 @@ class Reader:
             return
         self._subscriptions[address] = subscription
         self._failures.pop(address, None)
-        self.flow.add(subscription)
+        self._flow.add(subscription)
         self._connected.set()
 
     def _lost(self, subscription: Subscription, error: NsqError) -> None:
         if self._subscriptions.get(subscription.address) is not subscription:
             return  # it had not subscribed: _connect handles that
-        self.flow.remove(subscription)
-        for message in [m for m in self._queue if m.origin is subscription]:
+        self._flow.remove(subscription)
+        if not self._flow.subscriptions and not self._closed:
+            self._connected.clear()
+        for message in [m for m in self._queue if came_from(m, subscription)]:
             self._queue.remove(message)  # the server delivers them to another consumer
         self._changed.set()
         if not self._closed:
@@ -207,7 +241,7 @@ class Reader:
         elif self._handler is None:
             self._queue.append(message)
             self._changed.set()
-        elif self._running < max(1, self.flow.max_in_flight) and not self._queue:
+        elif self._running < max(1, self._flow.max_in_flight) and not self._queue:
             self._handle(message)
         else:
             self._queue.append(message)
@@ -220,8 +254,8 @@ class Reader:
         self._running += 1
         try:
             result = self._handler(message)
-        except Exception:
-            self._raised(message)
+        except Exception as error:
+            self._raised(message, error)
             self._handled()
             return
         if inspect.isawaitable(result):
@@ -235,8 +269,8 @@ class Reader:
     async def _await(self, message: Message, result: Awaitable[bool | None]) -> None:
         try:
             self._settle(message, await result)
-        except Exception:
-            self._raised(message)
+        except Exception as error:
+            self._raised(message, error)
         finally:
             self._handled()
 
@@ -251,27 +285,40 @@ class Reader:
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
-        while self._queue and self._running < max(1, self.flow.max_in_flight):
+        while self._queue and self._running < max(1, self._flow.max_in_flight):
             self._handle(self._queue.popleft())
 
     def _settle(self, message: Message, result: bool | None) -> None:
-        if message.answered or message.manual:
+        if message.has_responded() or message.is_async():
             return
         if result is False:
             message.requeue()
         else:
             message.finish()
 
-    def _raised(self, message: Message) -> None:
-        _log.exception("%s/%s: the handler failed on %r", self.topic, self.channel, message)
+    def _raised(self, message: Message, error: Exception) -> None:
+        """Log a line; the traceback only for the first error of a kind, or with DEBUG."""
+        kind = type(error), _place(error)
+        shown = kind not in self._kinds and len(self._kinds) < limits.ERROR_KINDS_MAX
+        if shown:
+            self._kinds.add(kind)
+        _log.error(
+            "%s/%s: the handler failed on %r: %s: %s",
+            self.topic,
+            self.channel,
+            message,
+            type(error).__name__,
+            str(error).partition("\n")[0],
+            exc_info=error if shown or _log.isEnabledFor(logging.DEBUG) else None,
+        )
         message.requeue()
 
     def _give_up(self, message: Message) -> None:
         try:
             if self._on_giving_up is not None:
                 self._on_giving_up(message)
-        except Exception:
-            self._raised(message)
+        except Exception as error:
+            self._raised(message, error)
             return
         message.finish()
 
@@ -295,7 +342,7 @@ class Reader:
 
     def change_max_in_flight(self, count: int) -> None:
         """Change max_in_flight; 0 pauses."""
-        self.flow.change(count)
+        self._flow.change(count)
 
     # --- the end ---
 
@@ -308,7 +355,8 @@ class Reader:
         if self._closed:
             return
         self._closed = True
-        self.flow.stop()
+        self._connected.set()
+        self._flow.stop()
         for timer in self._timers.values():
             timer.cancel()
         for task in self._tasks:
@@ -336,3 +384,11 @@ class Reader:
             task.cancel()
         if self._lookup is not None:
             await self._lookup.close()
+
+
+def _place(error: Exception) -> str:
+    """File and line where it was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"

@@ -9,7 +9,7 @@ from broker.client.nsq.clock import Clock
 from broker.client.nsq.connection import Connection
 from broker.client.nsq.errors import NsqError, ServerError
 from broker.client.nsq.flow import Flow, Outcome
-from broker.client.nsq.message import Message
+from broker.client.nsq.message import Message, claim_answer
 from broker.client.nsq.options import Address, Options
 
 
@@ -78,15 +78,9 @@ class Subscription:
             self.late_answers += 1
             self._on_error(error)  # after a fatal one the connection is lost, which is reported
 
-    def _take(self, message: Message) -> bool:
-        if message.answered:
-            return False
-        message.answered = True
-        return True
-
     def finish(self, message: Message) -> bool:
         """FIN."""
-        if not self._take(message):
+        if not claim_answer(message):
             return False
         sent = self.connection.alive
         if sent:
@@ -98,7 +92,7 @@ class Subscription:
 
     def requeue(self, message: Message, delay_s: float | None, backoff: bool) -> bool:
         """REQ; without a delay it grows with the attempts."""
-        if not self._take(message):
+        if not claim_answer(message):
             return False
         if delay_s is None:
             delay_s = min(self._requeue_s[0] * message.attempts, self._requeue_s[1])
@@ -113,7 +107,7 @@ class Subscription:
 
     def touch(self, message: Message) -> bool:
         """TOUCH."""
-        if message.answered or not self.connection.alive:
+        if message.has_responded() or not self.connection.alive:
             return False
         self.connection.command(b"TOUCH %b\n" % message.id)
         return True

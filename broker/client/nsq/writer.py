@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from typing import Self
+import math
+from collections.abc import Iterable
+from typing import ClassVar, Self
 
 from broker.client.nsq import limits
 from broker.client.nsq.clock import Clock, LoopClock
 from broker.client.nsq.connection import Connection
 from broker.client.nsq.errors import ClosedError, ConnectError, NsqError, PendingFullError
-from broker.client.nsq.options import Address, Options, checked, parse_address
+from broker.client.nsq.options import Address, Options, checked, parse_address, several
+
+Body = bytes | bytearray | memoryview
 
 
 class _Node:
@@ -52,24 +55,28 @@ class _Node:
 class Writer:
     """A publisher. With several addresses they take turns.
 
-    A publish that was sent and lost its connection raises ClosedError: the server may have it.
-    `failover` skips unreachable servers; without it each has its turn.
+    `async with Writer("127.0.0.1:4150") as writer` connects and closes. A publish whose connection
+    is lost before the answer raises ClosedError: the server may have the message. With `failover`
+    unreachable servers are skipped; without it each has its turn. At most `pending_max` publishes
+    of one connection wait for their answer.
     """
+
+    _clock: ClassVar[Clock] = LoopClock()
 
     def __init__(
         self,
-        addresses: str | Sequence[str],
+        nsqd_tcp_addresses: str | Iterable[str] = (),
         options: Options | None = None,
         *,
         failover: bool = True,
         pending_max: int = limits.PENDING_MAX,
-        clock: Clock | None = None,
+        addresses: str | Iterable[str] = (),
     ) -> None:
-        given = [addresses] if isinstance(addresses, str) else list(addresses)
+        """`addresses` is an earlier name of `nsqd_tcp_addresses`."""
+        given = several("nsqd_tcp_addresses", nsqd_tcp_addresses or addresses)
         if not given:
-            raise ValueError("give the address of at least one nsqd")
-        clock = clock or LoopClock()
-        self._nodes = [_Node(parse_address(a), options or Options(), clock) for a in given]
+            raise ValueError("nsqd_tcp_addresses is empty: give at least one nsqd")
+        self._nodes = [_Node(parse_address(a), options or Options(), self._clock) for a in given]
         self._turn = 0
         self._failover = failover
         self._pending_max = pending_max
@@ -115,20 +122,22 @@ class Writer:
             raise PendingFullError(f"{connection.pending} publishes wait for their answer")
         return connection.ask(data)
 
-    async def pub(self, topic: str, body: bytes) -> None:
-        """Publish one message; return when the server has acknowledged it. Calls may be
-        concurrent."""
+    async def publish(self, topic: str, body: Body) -> None:
+        """Publish one message; return when the server has acknowledged it.
+
+        Calls may be concurrent. ServerError: the server refused it. ConnectError: nothing was sent.
+        """
         await self._publish(encode_pub(topic, body))
 
-    async def mpub(self, topic: str, bodies: Iterable[bytes]) -> None:
+    async def multi_publish(self, topic: str, bodies: Iterable[Body]) -> None:
         """Publish several messages at once: all or none."""
         await self._publish(encode_mpub(topic, bodies))
 
-    async def dpub(self, topic: str, body: bytes, delay_s: float) -> None:
+    async def deferred_publish(self, topic: str, body: Body, delay_s: float) -> None:
         """Publish one message that is delivered after the delay."""
         await self._publish(encode_dpub(topic, body, delay_s))
 
-    def send(self, topic: str, body: bytes) -> asyncio.Future[bytes]:
+    def send(self, topic: str, body: Body) -> asyncio.Future[bytes]:
         """Publish on an open connection and return the future of the answer.
 
         The fastest way to publish many messages; the caller limits their number.
@@ -137,8 +146,13 @@ class Writer:
             node = self._nodes[self._turn]
             self._turn = (self._turn + 1) % len(self._nodes)
             if node.connection is not None:
-                return self._ask(node.connection, encode_pub(topic, body))
-        raise ClosedError("not connected")
+                return self._ask(node.connection, encode_pub(topic, body, "send()"))
+        raise ClosedError("not connected: await connect() first")
+
+    # NSQ's commands, which are the names in pynsq and ansq.
+    pub = publish
+    mpub = multi_publish
+    dpub = deferred_publish
 
     async def close(self) -> None:
         """Wait some time for pending answers, then close."""
@@ -154,23 +168,53 @@ class Writer:
                 connection.close()
 
 
-def encode_pub(topic: str, body: bytes) -> bytes:
-    """PUB; ValueError: invalid name."""
-    return b"PUB %b\n%b%b" % (checked(topic), len(body).to_bytes(4, "big"), body)
+def encode_pub(topic: str, body: Body, call: str = "publish()") -> bytes:
+    """PUB; ValueError, TypeError: an argument of `call` is invalid."""
+    name, data = checked(topic), _bytes(body, call)
+    return b"PUB %b\n%b%b" % (name, len(data).to_bytes(4, "big"), data)
 
 
-def encode_dpub(topic: str, body: bytes, delay_s: float) -> bytes:
+def encode_dpub(topic: str, body: Body, delay_s: float) -> bytes:
     """DPUB."""
-    size = len(body).to_bytes(4, "big")
-    return b"DPUB %b %d\n%b%b" % (checked(topic), round(delay_s * 1000), size, body)
+    call = "deferred_publish()"
+    name, data = checked(topic), _bytes(body, call)
+    _check_delay(delay_s, call)
+    size = len(data).to_bytes(4, "big")
+    return b"DPUB %b %d\n%b%b" % (name, round(delay_s * 1000), size, data)
 
 
-def encode_mpub(topic: str, bodies: Iterable[bytes]) -> bytes:
+def encode_mpub(topic: str, bodies: Iterable[Body]) -> bytes:
     """MPUB."""
+    call = "multi_publish()"
+    name = checked(topic)
+    _check_list(bodies, call)
     parts: list[bytes] = []
     for body in bodies:
-        parts += [len(body).to_bytes(4, "big"), body]
+        data = _bytes(body, call)
+        parts += [len(data).to_bytes(4, "big"), data]
     if not parts:
-        raise ValueError("give at least one message")
+        raise ValueError(f"{call} bodies is empty: give at least one message")
     content = (len(parts) // 2).to_bytes(4, "big") + b"".join(parts)
-    return b"MPUB %b\n%b%b" % (checked(topic), len(content).to_bytes(4, "big"), content)
+    return b"MPUB %b\n%b%b" % (name, len(content).to_bytes(4, "big"), content)
+
+
+def _check_delay(delay_s: object, call: str) -> None:
+    if not isinstance(delay_s, int | float):
+        kind = type(delay_s).__name__
+        raise TypeError(f"{call} delay_s must be a number of seconds, not {kind}")
+    if not 0 <= delay_s < math.inf:
+        raise ValueError(f"{call} delay_s must be at least 0, not {delay_s}")
+
+
+def _check_list(bodies: object, call: str) -> None:
+    if isinstance(bodies, str | bytes | bytearray | memoryview) or not isinstance(bodies, Iterable):
+        raise TypeError(f"{call} bodies must be a list of bytes, not {type(bodies).__name__}")
+
+
+def _bytes(body: object, call: str) -> bytes:
+    if isinstance(body, bytes):
+        return body
+    if isinstance(body, bytearray | memoryview):
+        return bytes(body)
+    hint = ": encode it" if isinstance(body, str) else ""
+    raise TypeError(f"{call} body must be bytes, not {type(body).__name__}{hint}")

@@ -14,7 +14,7 @@ import pytest
 from support.authority import Authority
 from support.bulk.toy import Answer, ToyBulkApi, json_answer, script
 
-from broker.client.bulk import Connection, Refused, Tls, Unreachable, WrongDoor
+from broker.client.bulk import Connection, Refused, Tls, Unreachable, WrongServer
 from broker.client.bulk.connection import is_lasting
 from broker.client.bulk.errors import is_passing
 from broker.spark.brokers import Brokers
@@ -26,6 +26,12 @@ EMPTY = json_answer({"broker": "b", "broker_id": "i", "partition": 0, "topics": 
 
 def never(_seconds: float) -> None:
     pytest.fail("this must not be tried again")
+
+
+class Impatient(Connection):
+    """It must not wait for another attempt."""
+
+    _wait = staticmethod(never)
 
 
 @pytest.fixture
@@ -51,12 +57,12 @@ def other_protocol() -> Iterator[str]:
 
 
 def test_a_port_of_something_else(other_protocol: str) -> None:
-    with pytest.raises(WrongDoor, match="does not use HTTP") as caught:
-        Connection(other_protocol, wait=never).topics()
+    with pytest.raises(WrongServer, match="does not use HTTP") as caught:
+        Impatient(other_protocol).topics()
     assert str(caught.value).isprintable()
     assert not is_passing(pickle.loads(pickle.dumps(caught.value)))
-    with pytest.raises(WrongDoor, match="does not use TLS"):
-        Connection(f"https://{other_protocol}", wait=never).topics()
+    with pytest.raises(WrongServer, match="does not use TLS"):
+        Impatient(f"https://{other_protocol}").topics()
 
 
 def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
@@ -65,10 +71,10 @@ def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(pair.certificate, pair.key)
     with ToyBulkApi(script(EMPTY), context) as toy:
-        with pytest.raises(WrongDoor, match=r"not trusted: certificate has expired$"):
-            Connection(toy.address, wait=never, tls=Tls(ca_file=str(authority.file))).topics()
-        with pytest.raises(WrongDoor, match="not trusted: unable to get local issuer"):
-            Connection(toy.address, wait=never).topics()
+        with pytest.raises(WrongServer, match=r"not trusted: certificate has expired$"):
+            Impatient(toy.address, tls=Tls(ca_file=str(authority.file))).topics()
+        with pytest.raises(WrongServer, match="not trusted: unable to get local issuer"):
+            Impatient(toy.address).topics()
 
 
 def test_another_http_server() -> None:
@@ -76,12 +82,12 @@ def test_another_http_server() -> None:
         ToyBulkApi(script(Answer(404, b"<html>"))) as toy,
         pytest.raises(Refused, match=r"HTTP status 404; .* may not be a bulk API"),
     ):
-        Connection(toy.address, wait=never).topics()
+        Impatient(toy.address).topics()
 
 
 def test_a_listener_that_hangs_up_may_want_tls() -> None:
     with ToyBulkApi(script(Answer(drop=True))) as toy, pytest.raises(Unreachable, match="https://"):
-        Connection(toy.address, retries=0).topics()
+        Impatient(toy.address, retries=0).topics()
 
 
 @pytest.mark.parametrize("line", ["H", "HTTP", "HTTP/1.", "HTTP/1.1 2x0 OK", ""])

@@ -8,6 +8,7 @@ import pickle
 import re
 import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,15 @@ def no_wait(_seconds: float) -> None:
     pass
 
 
+def with_wait(wait: Callable[[float], None], address: str, **changes: Any) -> Connection:
+    """A connection that calls this instead of sleeping."""
+    connection = Connection(address, **changes)
+    connection._wait = wait  # type: ignore[method-assign]
+    return connection
+
+
 def ask(toy: ToyBulkApi, **changes: Any) -> Connection:
-    return Connection(toy.address, wait=no_wait, **changes)
+    return with_wait(no_wait, toy.address, **changes)
 
 
 def test_what_is_sent() -> None:
@@ -156,7 +164,7 @@ def test_what_is_lost_is_asked_for_again(fault: Answer) -> None:
 def test_the_wait_grows_and_ends() -> None:
     waits: list[float] = []
     with ToyBulkApi(script(Answer(drop=True))) as toy:
-        bulk = Connection(toy.address, retries=3, wait=waits.append)
+        bulk = with_wait(waits.append, toy.address, retries=3)
         with pytest.raises(Unreachable, match=toy.address):
             bulk.range("t", 1)
         assert len(toy.requests) == 4
@@ -169,7 +177,7 @@ def test_nobody_listens() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(Unreachable, match=f"127.0.0.1:{port}"):
-        Connection(f"127.0.0.1:{port}", retries=1, wait=no_wait).topics()
+        with_wait(no_wait, f"127.0.0.1:{port}", retries=1).topics()
 
 
 def test_nobody_answers() -> None:
@@ -184,7 +192,7 @@ def test_a_busy_broker_is_waited_for() -> None:
     waits: list[float] = []
     busy = json_answer({"error": "busy"}, 429, Retry_After="2")
     with ToyBulkApi(script(busy, busy, Answer(200, FRAME))) as toy:
-        bulk = Connection(toy.address, wait=waits.append)
+        bulk = with_wait(waits.append, toy.address)
         assert bytes(bulk.range("t", 1)) == FRAME
         assert waits == [2.0, 2.0]
         assert toy.connections == 1
@@ -193,7 +201,7 @@ def test_a_busy_broker_is_waited_for() -> None:
 def test_a_broker_that_stays_busy() -> None:
     waits: list[float] = []
     with ToyBulkApi(script(json_answer({"error": "busy"}, 429, Retry_After="9"))) as toy:
-        bulk = Connection(toy.address, timeout_s=10, retries=2, wait=waits.append)
+        bulk = with_wait(waits.append, toy.address, timeout_s=10, retries=2)
         with pytest.raises(Refused, match="busy") as raised:
             bulk.range("t", 1)
     assert raised.value.status == 429

@@ -181,21 +181,24 @@ async def test_compression_begins_exactly_behind_the_answer(
 
 
 @pytest.mark.parametrize(
-    ("first", "said"),
+    ("greeting", "text"),
     [
-        (b'INFO {"server_id":"x"}\r\n', "this is the port of a NATS server"),
-        (b"HTTP/1.1 400 Bad Request\r\n", "this is an HTTP port"),
-        (b"\xff\xff\xff\xff", "a frame of -1 bytes"),
+        (b'INFO {"server_id":"x"}\r\n', "this is a NATS server, not an nsqd"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "this is an HTTP server; nsqd's TCP port is 4150"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "this server requires TLS from the first byte"),
+        (b"\0\0\0\x0eE_BAD_PROTOCOL", "this is an nsqlookupd: give lookupd_http_addresses its"),
+        (b"-ERR unknown command\r\n", "this is a Redis server, not an nsqd"),
+        (b"220 mail ready\r\n", r"this is not an nsqd: it sent b'220 mail ready\r\n'"),
     ],
 )
-async def test_another_kind_of_server_is_named(first: bytes, said: str) -> None:
-    async def serve(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(first)
+async def test_a_port_of_another_server(greeting: bytes, text: str) -> None:
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting)
 
-    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
-    address = listener.sockets[0].getsockname()
-    with pytest.raises(ConnectError, match=said):
-        await Connection(address, Options(), LoopClock(), on_lost=lambda _: None).open()
-    listener.close()
-    with pytest.raises(ConnectError, match=r":\d+: Connection refused$"):
-        await Connection(address, Options(), LoopClock(), on_lost=lambda _: None).open()
+    async with await asyncio.start_server(greet, "127.0.0.1", 0) as listener:
+        address = listener.sockets[0].getsockname()
+        lost: list[NsqError] = []
+        with pytest.raises(ConnectError) as caught:
+            await Connection(address, Options(), LoopClock(), on_lost=lost.append).open()
+        assert str(caught.value).startswith(f"127.0.0.1:{address[1]}: {text}")
+        assert lost == []

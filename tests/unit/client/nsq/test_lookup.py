@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -98,11 +97,16 @@ class _Clock:
         return type("Timer", (), {"cancel": lambda self: None})()
 
 
+def _timed(clock: _Clock) -> type[Reader]:
+    """Readers on this clock."""
+    return type("TimedReader", (Reader,), {"_clock": clock})
+
+
 async def test_polls_come_every_minute_and_up_to_a_third_later(
     pair: tuple[_Nsqlookupd, _Nsqlookupd],
 ) -> None:
     clock, fake = _Clock(), pair[0]
-    reader = Reader("t", "c", lookupd=fake.address, clock=clock, chance=random.Random(3))
+    reader = _timed(clock)("t", "c", lookupd=fake.address)
     await reader.start()
     delays = []
     for _ in range(20):
@@ -119,7 +123,7 @@ async def test_polls_come_every_minute_and_up_to_a_third_later(
 async def test_a_direct_address_is_tried_again_ever_later() -> None:
     clock = _Clock()
     errors: list[NsqError] = []
-    reader = Reader("t", "c", nsqd="127.0.0.1:1", clock=clock, on_error=errors.append)
+    reader = _timed(clock)("t", "c", nsqd="127.0.0.1:1", on_error=errors.append)
     await reader.start()
     delays = []
     for _ in range(7):
