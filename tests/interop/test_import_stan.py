@@ -117,7 +117,7 @@ async def test_where_a_durable_goes_on_by_itself_the_original_agrees(
 
 @needs_original
 async def test_connected_clients_do_not_notice(tmp_path: Path) -> None:
-    source = StanSource(tmp_path / "source")
+    source = StanSource(tmp_path / "source", "-SV")
     source.start()
     client = await StanClient("client").connect(source.url)
     plain = await client.subscribe("c")
@@ -125,6 +125,7 @@ async def test_connected_clients_do_not_notice(tmp_path: Path) -> None:
     await client.publish("c", b"1", b"2")
     await plain.take_and_ack(1)
     await asyncio.gather(plain.take(1), durable.take_and_ack(2))
+    await source.acknowledged(3)
     source.stop()
     data = tmp_path / "data"
     assert "c: 2 messages (1-2), 2 subscriptions, 1 unacknowledged" in take_over(source.store, data)

@@ -330,7 +330,8 @@ def test_configuration_is_read_in_one_place() -> None:
     """Other modules neither parse TOML nor look for settings in the environment."""
     reader = re.compile(r"^\s*import tomllib|environ\[|environ\.get|getenv", re.MULTILINE)
     wrong = [name_of(path) for path in CODE if reader.search(path.read_text())]
-    assert set(wrong) <= {"broker.config.load", "broker._build"}
+    # The service manager's variables are no settings.
+    assert set(wrong) <= {"broker.config.load", "broker.cli.notify", "broker._build"}
 
 
 COLUMNS_MAX = 100

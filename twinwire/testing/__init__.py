@@ -2,7 +2,7 @@
 
     from twinwire.testing import Broker
 
-    with Broker() as broker:                    # or: async with
+    with Broker() as broker:  # or: async with
         client = await nats.connect(broker.nats_url)
 
 pytest has the fixtures `twinwire_broker` and others as soon as Twinwire is installed. In

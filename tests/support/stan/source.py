@@ -53,6 +53,14 @@ class StanSource:
     def url(self) -> str:
         return f"nats://127.0.0.1:{self.port}"
 
+    async def acknowledged(self, count: int) -> None:
+        """Wait until so many acks were processed: clients get no answer to them. Needs `-SV`."""
+        deadline = time.monotonic() + WAIT_S
+        while self.process.output().count("Processing ack for") < count:
+            if time.monotonic() > deadline:
+                raise ServerError(self.process.output())
+            await asyncio.sleep(0.01)
+
     def stop(self, number: signal.Signals = signal.SIGINT) -> None:
         self.process.end(number)
 
