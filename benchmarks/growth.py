@@ -2,6 +2,9 @@
 
     python benchmarks/growth.py [--quick] [--rows TEXT] [--write]
 
+With --rows and --write only those rows of the table are replaced, so that it can be measured in
+parts. 100,000 topics take two minutes: with fewer open files than topics the broker syncs and
+closes the files of most of them while they are made, and publishers wait for that.
 Each line is a run on a fresh server, after a short run of the first line's load. CPU is the
 broker's own, of all threads, from the moment when every client is connected. Growth is the exponent
 of a cost between two lines: 0 = the same, 1 = in proportion to the size, 2 = quadratic. Nothing may
@@ -42,7 +45,7 @@ GROWTH_MAX = 1.0
 TOLERANCE = 0.1
 # Memory below this is one buffer more or less.
 MEMORY_BYTES_MIN = 4_000_000
-SECONDS_MAX = 360.0
+SECONDS_MAX = 240.0  # of one row
 ANYWHERE = ("127.0.0.1", 0)
 MB = 1_000_000
 Plan = NatsFlowPlan | NsqFlowPlan
@@ -196,10 +199,10 @@ def table(options: argparse.Namespace) -> tuple[list[list[str]], list[str]]:
     """The lines, and what failed."""
     lines: list[list[str]] = []
     notes: list[str] = []
-    began = time.monotonic()
     for row in ROWS:
         if options.rows.lower() not in row.name.lower():
             continue
+        began = time.monotonic()
         before: Cost | None = None
         for size in row.sizes:
             if options.quick and before is not None and before.size > QUICK_MAX:
@@ -213,7 +216,21 @@ def table(options: argparse.Namespace) -> tuple[list[list[str]], list[str]]:
             lines.append(line(row.name, now, before))
             print(f"{time.monotonic() - began:.0f} s:", *lines[-1], file=sys.stderr)
             before = now
+        took = time.monotonic() - began
+        if took > SECONDS_MAX:
+            notes.append(f"failed: {row.name} took {took:.0f} s, more than {SECONDS_MAX:.0f} s")
     return lines, notes
+
+
+def with_others(lines: list[list[str]]) -> list[list[str]]:
+    """The lines, and those of all other rows in RESULTS.md."""
+    measured = {cells[0] for cells in lines}
+    places = {row.name: place for place, row in enumerate(ROWS)}
+    for text in report.section("growth").splitlines():
+        cells = [cell.strip() for cell in text.strip().strip("|").split("|")]
+        if cells[0] in places.keys() - measured and len(cells) == len(HEAD):
+            lines.append(cells)
+    return sorted(lines, key=lambda cells: places[cells[0]])
 
 
 def arguments() -> argparse.Namespace:
@@ -221,8 +238,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="only the smaller sizes")
     parser.add_argument("--rows", default="", help="only rows whose name contains this")
     options = parser.parse_args()
-    if options.write and (options.quick or options.rows):
-        parser.error("--write takes every row in full")
+    if options.write and options.quick:
+        parser.error("--write takes rows in full")
     return options
 
 
@@ -231,16 +248,14 @@ def main() -> int:
     wanted = max(size for row in ROWS[:1] for size in row.sizes)
     if servers.raise_file_limit(wanted) < wanted:
         sys.exit(f"{wanted:,} connections need as many open files")
-    began = time.monotonic()
     lines, notes = table(options)
-    took = time.monotonic() - began
-    if took > SECONDS_MAX:
-        notes.append(f"failed: the table took {took:.0f} s, more than {SECONDS_MAX:.0f} s")
+    if options.write:
+        lines = with_others(lines)
     method = (
         "Growth is the exponent of a cost between a line and the one before: 0 = no growth, 1 = in"
         f" proportion to the size. At most linear: both exponents are at most {GROWTH_MAX:g}, with"
         f" {TOLERANCE:g} for noise; memory is the peak beyond the idle server, at least"
-        f" {MEMORY_BYTES_MIN / MB:.0f} MB. CPU is the broker's. {took:.0f} s for all of it."
+        f" {MEMORY_BYTES_MIN / MB:.0f} MB. CPU is the broker's."
     )
     parts = ["## Cost growth", report.about_us(), method]
     parts += [report.table(HEAD, lines) if lines else "", "\n".join(f"- {note}" for note in notes)]

@@ -111,6 +111,12 @@ def tell(name: str, method: str, head: list[str], rows: list[list[str]], *, writ
         write_section(name, whole)
 
 
+def section(name: str) -> str:
+    """The text of a section; empty if there is none."""
+    whole = RESULTS.read_text() if RESULTS.exists() else ""
+    return whole.partition(f"<!-- {name} -->")[2].partition(f"<!-- end of {name} -->")[0]
+
+
 def write_section(name: str, text: str) -> None:
     """Replace the page of this name, and write the summary of all pages again.
 

@@ -52,6 +52,8 @@ CURSORS_DEFERRED_MAX: Final = 2**24
 CURSOR_WINDOW_MAX: Final = 2**28  # records between the oldest unacked and the newest; a bit each
 ROUTER_CACHE_SUBJECTS: Final = 32_768  # answers kept, 64 bytes each; a power of two
 ROUTER_CACHE_REFS: Final = 2**20  # subscriptions named in them, all together
+# Of all files that may be open; when so many are, publishers wait for logs to close theirs.
+OPEN_FILES_SHARE: Final = 0.875
 SETTLE_POLL: Final = 5 * MS  # how often a stopping server looks whether the disk is done
 
 assert LOAD_BYTES <= STORAGE_SEGMENT_SIZE

@@ -53,6 +53,11 @@ cdef class EngineState:
     cdef readonly object health         # a Health: what is wrong with the data folder, for long
     cdef readonly list watchers         # called with (log, cursor or None, made): see Engine
     cdef readonly set touched           # logs that the housekeeping must look at
+    # Logs keep a file open until what they wrote is synced, so very many logs that are written to
+    # at once can use up the process's open files: then publishers wait for syncs.
+    cdef int files_mark                 # a file with this descriptor or above: few are left
+    cdef int files_awaited              # syncs that publishers wait for; 0 = they do not wait
+    cdef list stalled                   # their links
     # counters for monitoring
     cdef public uint64_t bytes_written, write_errors, sync_errors
     cdef public uint64_t torn_bytes, quarantined_bytes, quarantined_ranges
@@ -65,3 +70,4 @@ cdef class EngineState:
     cdef int write_inline(self, int fd, const char *data, size_t n, int64_t offset) noexcept
     cdef void changed(self, str log, cursor, bint made)
     cdef void note_sync(self, int64_t took_ns) noexcept
+    cdef void file_closed(self) noexcept    # one of the syncs that are awaited has ended

@@ -1,5 +1,8 @@
 # cython: language_level=3
 """What all logs of one engine share: the turn, the workers, the limits, the counters."""
+import resource
+
+from libc.limits cimport INT_MAX
 from libc.stdint cimport int64_t
 
 from broker.runtime.workers cimport Worker, monotonic_ns
@@ -8,6 +11,7 @@ from broker.runtime.turn cimport Turn
 from broker.runtime.vfs cimport vfs_truncate, vfs_write
 
 from broker.engine.health import Health
+from broker.engine.limits import OPEN_FILES_SHARE
 
 cdef enum:
     DEFERRED_MIN = 1024     # one cursor may defer, however many cursors there are
@@ -46,6 +50,11 @@ cdef class EngineState:
         self.ack_latency_ns = limits.ack_latency_ns
         self.private_subjects = limits.private_subjects
         self.touched = set()
+        self.stalled = []
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self.files_mark = (
+            INT_MAX if files == resource.RLIM_INFINITY
+            else <int>min(files * OPEN_FILES_SHARE, <double>INT_MAX))
         self.health = Health()
         self.watchers = []
         self.writer = Worker('log-writer')
@@ -105,6 +114,15 @@ cdef class EngineState:
         self.sync_buckets[i] += 1
         self.syncs += 1
         self.sync_seconds += seconds
+
+    cdef void file_closed(self) noexcept:
+        cdef list links = self.stalled
+        if self.files_awaited:
+            self.files_awaited -= 1
+        if links and not self.files_awaited:
+            self.stalled = []
+            for link in links:
+                link.resume()
 
     @property
     def workers(self):

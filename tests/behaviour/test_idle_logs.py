@@ -7,11 +7,15 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from support.engine import OPEN, Rig, bodies_of
+from support.clients.nsq import Wire, body
+from support.engine import OPEN, SYNC, Rig, bodies_of
+from support.programs import nsqd
 
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.publish import append, outcome
 from broker.runtime import vfs
+
+OPEN_FILES = 128  # of a process that has few
 
 
 def open_files(root: Path) -> list[Path]:
@@ -92,3 +96,34 @@ def test_when_all_files_are_busy_an_append_is_refused(tmp_path: Path) -> None:
         assert append(log, b"x") == 0
         rig.advance(1)
         assert rig.publish(log, [b"x"]) == [1]
+
+
+def test_a_log_keeps_its_file_for_a_sync_that_takes_long_and_closes_it_then(
+    tmp_path: Path,
+) -> None:
+    with Rig(tmp_path, sync=1.0) as rig:
+        log = rig.log()
+        assert rig.publish(log, [b"x"]) == [1]
+        vfs.hold(SYNC)
+        for _ in range(5):
+            rig.loop.advance(1_000_000_000)
+            rig.loop.run()
+        rig.until(lambda: vfs.held(SYNC) == 1)
+        assert len(open_files(tmp_path)) == 1
+        vfs.release(SYNC)
+        rig.settle()
+        for _ in range(3):
+            rig.advance(1)
+        assert open_files(tmp_path) == []
+
+
+def test_publishers_to_more_topics_than_files_may_be_open_wait_for_syncs(tmp_path: Path) -> None:
+    topics = 3 * OPEN_FILES
+    program = nsqd(tmp_path, original=False)
+    program.command = ["prlimit", f"--nofile={OPEN_FILES}:{OPEN_FILES}", *program.command]
+    with program, Wire(program.tcp) as client:
+        for n in range(topics):
+            client.send(body(b"PUB topic%d" % n, b"x"))
+        for n in range(topics):
+            assert client.frame() == (0, b"OK"), n
+        assert len(list(tmp_path.rglob("*.seg"))) == topics

@@ -131,6 +131,32 @@ def test_a_broker_ends_while_a_client_waits_for_the_application(tmp_path: Path) 
     client.close()
 
 
+def test_nats_streaming_imports_protobuf_for_the_first_request(tmp_path: Path) -> None:
+    port = free_port()
+    notes = tmp_path / "stderr"
+    command = [sys.executable, "-X", "importtime", "-m", "broker", "nats-streaming-server"]
+    with notes.open("wb") as file:
+        child = subprocess.Popen([*command, "-p", str(port)], stderr=file)
+    try:
+        while b"Streaming Server is ready" not in notes.read_bytes():
+            assert child.poll() is None, notes.read_text()
+        assert rare(set(IMPORTED.findall(notes.read_text()))) == {"broker.protocols.stan.service"}
+        request = b"\x0a\x01c\x12\x01h"  # clientID "c", heartbeatInbox "h"
+        with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client:
+            client.sendall(
+                b"CONNECT {}\r\nSUB answer 1\r\n"
+                b"PUB _STAN.discover.test-cluster answer %d\r\n%s\r\n" % (len(request), request)
+            )
+            answer = client.makefile("rb")
+            while not (line := answer.readline()).startswith(b"MSG answer"):
+                assert line
+            assert b"_STAN.pub.test-cluster" in answer.read(int(line.split()[-1]))
+        assert "google.protobuf" in notes.read_text()
+    finally:
+        child.send_signal(signal.SIGTERM)
+        child.wait(DEADLINE_S)
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as one:
         port: int = one.getsockname()[1]

@@ -66,6 +66,7 @@ cdef class LogState(JobOwner):
 
     # What parts ask the log to do.
     cdef void touch(self) noexcept              # something changed: the housekeeping has to look
+    cdef void round_ended(self) noexcept        # a round of syncs, with or without success
     cdef void records_synced(self) noexcept     # more of what is stored counts as on the disk
     # A sync has failed: let there be none of the records that it refuses. False: not yet, a write
     # is under way.

@@ -97,6 +97,9 @@ cdef class LogState(JobOwner):
     cdef void touch(self) noexcept:
         pass
 
+    cdef void round_ended(self) noexcept:
+        pass
+
     cdef void records_synced(self) noexcept:
         pass
 

@@ -79,9 +79,10 @@ cdef class Log(LogState):
         if ticket > self.sync.settled_ticket:
             return 0
         return 1 if self.sync.failures is None else self.sync.outcome_among_failures(ticket)
-    # True when the disk is so far behind that publishers must pause: call stall(link) then.
+    # True when the disk is so far behind, or so few files can still be opened, that publishers must
+    # pause: call stall(link) then.
     cdef inline bint behind(self) noexcept:
-        return self.waiting_bytes > self.shared.append_bytes_max
+        return self.waiting_bytes > self.shared.append_bytes_max or self.shared.files_awaited
 
     cdef Batch open_batch(self, size_t size)
     cdef Segment new_segment(self, uint64_t first_seq, size_t record_bytes)

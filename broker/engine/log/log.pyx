@@ -77,6 +77,7 @@ cdef extern from * nogil:
 cdef enum:
     BATCH_BYTES_MIN = 4096
     BATCH_BYTES_KEPT = 1 << 24      # a larger buffer is not kept for the next batch
+    SYNCS_AT_ONCE = 500     # begun in one turn for the sake of their files
     WORD_MAX = 4096     # of a subject that live clients can be expected to take
 
 
@@ -235,6 +236,8 @@ cdef class Log(LogState):
             batch = Batch()
         batch.begin(segment, self.next_seq)
         self.batch = batch
+        if segment.fd >= self.shared.files_mark and not self.shared.files_awaited:
+            close_more_files(self.shared)
         return batch
 
     cdef Segment new_segment(self, uint64_t first_seq, size_t record_bytes):
@@ -428,10 +431,11 @@ cdef class Log(LogState):
         self.sync.wait(session)
 
     def stall(self, link):
-        """Pause a connection until the disk has caught up."""
-        if link not in self.stalled:
+        """Pause a connection until the disk has caught up, or files have been closed."""
+        cdef list links = self.shared.stalled if self.shared.files_awaited else self.stalled
+        if link not in links:
             link.pause()
-            self.stalled.append(link)
+            links.append(link)
 
     cdef void unstall(self) noexcept:
         cdef list links = self.stalled
@@ -444,6 +448,11 @@ cdef class Log(LogState):
         cdef LogReader cursor
         for cursor in self.cursors.values():
             cursor.records_added()
+
+    cdef void round_ended(self) noexcept:
+        if self.shared.files_awaited:
+            self.close_files()
+            self.shared.file_closed()
 
     cdef void records_synced(self) noexcept:
         if self.durable_only and self.sync.durable > self.frontier:
@@ -732,6 +741,8 @@ cdef class Log(LogState):
         if retention.limits is not None or self.waiting_bytes or self.sync.last_error or (
                 retention.keep_ns and len(self.segments) > 1):
             return False
+        if self.sync.under_way:
+            return False        # the file is open until that ends
         if self.policy.sync_mode == SYNC_NONE:
             return True
         if self.sync.unsynced:
@@ -1160,6 +1171,19 @@ cdef bint files_closed(EngineState shared, object problem) noexcept:
         if log.active is not None and log.active.fd >= 0 and log.close_files():
             found = True
     return found
+
+
+cdef void close_more_files(EngineState shared) noexcept:
+    """Few files can still be opened: close those that need no sync, and begin to sync others."""
+    cdef Log log
+    cdef int under_way = 0
+    for log in list(shared.touched):
+        if log.active is None or log.active.fd < 0 or log.close_files():
+            continue
+        if under_way < <int>SYNCS_AT_ONCE:
+            log.sync.start()
+            under_way += log.sync.under_way
+    shared.files_awaited = under_way
 
 
 cdef void give_space_back(bytes path, size_t size) noexcept:

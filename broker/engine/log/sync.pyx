@@ -377,6 +377,7 @@ cdef class Sync:
         """All jobs of a round are done."""
         self.under_way -= 1
         if self.log.deleted:
+            self.log.round_ended()
             return
         self.seal_written()
         if round.error:
@@ -389,6 +390,7 @@ cdef class Sync:
             self.settle()
         if self.unsynced and self.log.policy.sync_mode == SYNC_ALWAYS:
             self.start()
+        self.log.round_ended()
 
     cdef void succeeded(self, Round round) noexcept:
         """All of a round is on the disk."""

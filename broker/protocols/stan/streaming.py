@@ -14,7 +14,6 @@ from broker.protocols.stan import errors, limits
 from broker.protocols.stan.channels import Channels
 from broker.protocols.stan.clients import Clients, random_name
 from broker.protocols.stan.publish import KINDS, RefusedError, Service
-from broker.protocols.stan.requests import Requests, Subjects
 from broker.protocols.stan.store import Store
 from broker.protocols.stan.subscriptions import Subscriptions
 
@@ -26,9 +25,23 @@ if TYPE_CHECKING:
     from broker.protocols.nats.server import NatsServer
     from broker.protocols.stan.config import StanConfig
     from broker.protocols.stan.publish import Channel, Client, Request
+    from broker.protocols.stan.requests import Requests
     from broker.protocols.stan.store import SubRecord
 
 log = logging.getLogger("broker.stan")
+
+
+class Subjects:
+    """The subject of each kind of request."""
+
+    def __init__(self, cluster_id: str, discover_prefix: str) -> None:
+        self.connect = f"{discover_prefix}.{cluster_id}"
+        self.ping = f"{self.connect}.pings"
+        self.publish = f"_STAN.pub.{cluster_id}"
+        self.subscribe = f"_STAN.sub.{cluster_id}"
+        self.unsubscribe = f"_STAN.unsub.{cluster_id}"
+        self.close_subscription = f"_STAN.subclose.{cluster_id}"
+        self.close = f"_STAN.close.{cluster_id}"
 
 
 class Streaming:
@@ -61,13 +74,7 @@ class Streaming:
         self.channel_table = Channels(settings, self.service, engine)
         self.channel_table.on_gone = self._channel_gone
         self.subscriptions = Subscriptions(settings, self.channel_table, self.store)
-        self.requests = Requests(
-            self.subjects,
-            self.service,
-            self.client_table,
-            self.channel_table,
-            self.subscriptions,
-        )
+        self.requests: Requests | None = None  # made for the first one
         self._account = partial(nats.bus, settings.account)
         self._is_lost = False  # its account was removed or created again
         self._timer: asyncio.TimerHandle | None = None
@@ -132,9 +139,10 @@ class Streaming:
             self.service.engine.unwatch(self._log_changed)
         self.client_table.stop()
         self.service.close()
-        for task in list(self.requests.tasks):
+        searches = [] if self.requests is None else list(self.requests.tasks)
+        for task in searches:
             task.cancel()
-        await asyncio.gather(*self.requests.tasks, return_exceptions=True)
+        await asyncio.gather(*searches, return_exceptions=True)
         for channel in self.channels.values():
             for subscription in channel.subscriptions:
                 subscription.detach()
@@ -226,6 +234,16 @@ class Streaming:
     # --- callbacks of the parts
 
     def _handle(self, request: Request) -> None:
+        if self.requests is None:
+            from broker.protocols.stan.requests import Requests
+
+            self.requests = Requests(
+                self.subjects,
+                self.service,
+                self.client_table,
+                self.channel_table,
+                self.subscriptions,
+            )
         self.requests.handle(request)
 
     def _make_channel(self, name: str) -> Channel:

@@ -19,7 +19,6 @@ from broker.engine.bulk.ranges import TimeSearch
 from broker.engine.cursor.cursor import cursors_of, open_cursor
 from broker.engine.log.files import escape
 from broker.protocols.stan import errors
-from broker.protocols.stan import stan_pb2 as pb
 from broker.protocols.stan.channels import CURSOR_PREFIX
 from broker.protocols.stan.clients import random_name
 from broker.protocols.stan.config import is_speakable
@@ -29,6 +28,7 @@ from broker.protocols.stan.store import SubRecord
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from broker.protocols.stan import stan_pb2 as pb
     from broker.protocols.stan.channels import Channels
     from broker.protocols.stan.config import StanConfig
     from broker.protocols.stan.publish import Channel
@@ -41,6 +41,8 @@ _NAME_MAX = 200  # bytes of a cursor's file name; longer names are hashed
 
 def check(request: pb.SubscriptionRequest, is_valid: Callable[[str], bool]) -> None:
     """Raise RefusedError for an invalid request, with the checks in the original's order."""
+    from broker.protocols.stan import stan_pb2 as pb
+
     if not request.clientID:
         raise RefusedError(errors.STAN_NO_CLIENT_ID)
     if request.ackWaitInSecs < 1:
@@ -187,6 +189,8 @@ class Subscriptions:
         self, channel: Channel, request: pb.SubscriptionRequest, found: int | None = None
     ) -> int:
         """The sequence of the first message for a new subscription."""
+        from broker.protocols.stan import stan_pb2 as pb
+
         first, end = channel.first_available, channel.log.visible
         match request.startPosition:
             case pb.LastReceived:
