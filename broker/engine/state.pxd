@@ -56,6 +56,8 @@ cdef class EngineState:
     # Logs keep a file open until what they wrote is synced, so very many logs that are written to
     # at once can use up the process's open files: then publishers wait for syncs.
     cdef int files_mark                 # a file with this descriptor or above: few are left
+    cdef int files_left                 # how many those are
+    cdef int64_t files_search_ns        # when it may be worth while to look for files to close
     cdef int files_awaited              # syncs that publishers wait for; 0 = they do not wait
     cdef list stalled                   # their links
     # counters for monitoring

@@ -55,6 +55,8 @@ cdef class EngineState:
         self.files_mark = (
             INT_MAX if files == resource.RLIM_INFINITY
             else <int>min(files * OPEN_FILES_SHARE, <double>INT_MAX))
+        self.files_left = 0 if files == resource.RLIM_INFINITY else <int>min(
+            files - files * OPEN_FILES_SHARE, <double>INT_MAX)
         self.health = Health()
         self.watchers = []
         self.writer = Worker('log-writer')

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import resource
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from support.engine import OPEN, SYNC, Rig, bodies_of
 from support.programs import nsqd
 
 from broker.engine.cursor.local import LocalConsumer
+from broker.engine.limits import OPEN_FILES_SHARE
 from broker.engine.log.publish import append, outcome
 from broker.runtime import vfs
 
@@ -115,6 +118,29 @@ def test_a_log_keeps_its_file_for_a_sync_that_takes_long_and_closes_it_then(
         for _ in range(3):
             rig.advance(1)
         assert open_files(tmp_path) == []
+
+
+def test_batches_are_not_synced_for_their_files_when_connections_hold_the_others(
+    tmp_path: Path,
+) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    least = os.dup(0)
+    os.close(least)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (least + OPEN_FILES, limits[1]))
+    taken = []
+    try:
+        with Rig(tmp_path, sync=3600.0) as rig:
+            logs = [rig.log(f"t{n}") for n in range(3)]
+            while not taken or taken[-1] < (least + OPEN_FILES) * OPEN_FILES_SHARE:
+                taken.append(os.dup(0))
+            for _ in range(10):
+                for log in logs:
+                    assert rig.publish(log, [b"x"]) == [1]
+            assert rig.engine.shared.syncs == 0
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_publishers_to_more_topics_than_files_may_be_open_wait_for_syncs(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ cdef enum:
     BATCH_BYTES_MIN = 4096
     BATCH_BYTES_KEPT = 1 << 24      # a larger buffer is not kept for the next batch
     SYNCS_AT_ONCE = 500     # begun in one turn for the sake of their files
+    FILES_PAUSE_NS = 10_000_000     # until files to close are searched again, if there were none
     WORD_MAX = 4096     # of a subject that live clients can be expected to take
 
 
@@ -237,7 +238,7 @@ cdef class Log(LogState):
         batch.begin(segment, self.next_seq)
         self.batch = batch
         if segment.fd >= self.shared.files_mark and not self.shared.files_awaited:
-            close_more_files(self.shared)
+            close_more_files(self.shared)   # rare: connections may hold the other files for long
         return batch
 
     cdef Segment new_segment(self, uint64_t first_seq, size_t record_bytes):
@@ -1174,9 +1175,15 @@ cdef bint files_closed(EngineState shared, object problem) noexcept:
 
 
 cdef void close_more_files(EngineState shared) noexcept:
-    """Few files can still be opened: close those that need no sync, and begin to sync others."""
+    """Few files can still be opened: close those that need no sync, and begin to sync others.
+
+    Nothing is done for the sake of a few: a server whose connections hold almost all files must not
+    sync each batch. Nor are many logs searched again and again when none can close its file.
+    """
     cdef Log log
     cdef int under_way = 0
+    if len(shared.touched) < shared.files_left or shared.turn.now_ns < shared.files_search_ns:
+        return
     for log in list(shared.touched):
         if log.active is None or log.active.fd < 0 or log.close_files():
             continue
@@ -1184,6 +1191,8 @@ cdef void close_more_files(EngineState shared) noexcept:
             log.sync.start()
             under_way += log.sync.under_way
     shared.files_awaited = under_way
+    if not under_way:
+        shared.files_search_ns = shared.turn.now_ns + FILES_PAUSE_NS
 
 
 cdef void give_space_back(bytes path, size_t size) noexcept:
