@@ -136,6 +136,7 @@ def test_batches_are_not_synced_for_their_files_when_connections_hold_the_others
             for _ in range(10):
                 for log in logs:
                     assert rig.publish(log, [b"x"]) == [1]
+                rig.advance(0.1)
             assert rig.engine.shared.syncs == 0
     finally:
         for fd in taken:

@@ -78,7 +78,7 @@ cdef enum:
     BATCH_BYTES_MIN = 4096
     BATCH_BYTES_KEPT = 1 << 24      # a larger buffer is not kept for the next batch
     SYNCS_AT_ONCE = 500     # begun in one turn for the sake of their files
-    FILES_PAUSE_NS = 10_000_000     # until files to close are searched again, if there were none
+    FILES_PAUSE_NS = 5_000_000      # until files to close are searched again, if there were none
     WORD_MAX = 4096     # of a subject that live clients can be expected to take
 
 
