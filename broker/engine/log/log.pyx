@@ -210,6 +210,7 @@ cdef class Log(LogState):
         """A batch whose segment has room for `size` more bytes; None when the log is full."""
         cdef Batch batch
         cdef Segment segment
+        cdef bint opened = False
         if self.active is not None and self.active.doubtful and not self.begin_segment_after():
             raise OSError(errno.EIO, os.strerror(errno.EIO), self.name)
         segment = self.active
@@ -224,8 +225,10 @@ cdef class Log(LogState):
                 segment.widen(segment.planned + size)   # empty: a new one would have its name
             else:
                 segment = self.new_segment(self.next_seq, size)
+                opened = True
         if segment.fd < 0 and segment.path is not None:
             segment.open_again()
+            opened = True
         if segment.bare:
             self.write_header(segment)
         if self.batch is not None:
@@ -236,7 +239,8 @@ cdef class Log(LogState):
             batch = Batch()
         batch.begin(segment, self.next_seq)
         self.batch = batch
-        if segment.fd >= self.shared.files_mark and not self.shared.files_awaited:
+        # not for a file that is open for long: others may have been closed since
+        if opened and segment.fd >= self.shared.files_mark:
             close_more_files(self.shared)
         return batch
 
@@ -450,7 +454,7 @@ cdef class Log(LogState):
             cursor.records_added()
 
     cdef void round_ended(self) noexcept:
-        if self.shared.files_awaited:
+        if self.shared.files_awaited or self.shared.files_given_up:
             self.close_files()
             self.shared.file_closed()
 
@@ -1177,6 +1181,8 @@ cdef void close_more_files(EngineState shared) noexcept:
     """Few files can still be opened: close those that need no sync, and begin to sync others."""
     cdef Log log
     cdef int under_way = 0
+    if shared.files_awaited or shared.files_given_up:
+        return
     for log in list(shared.touched):
         if log.active is None or log.active.fd < 0 or log.close_files():
             continue
@@ -1184,6 +1190,7 @@ cdef void close_more_files(EngineState shared) noexcept:
             log.sync.start()
             under_way += log.sync.under_way
     shared.files_awaited = under_way
+    shared.files_awaited_since = shared.turn.now_ns
 
 
 cdef void give_space_back(bytes path, size_t size) noexcept:
