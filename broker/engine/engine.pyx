@@ -304,6 +304,7 @@ cdef class Engine:
         cdef Log log
         self.shared.turn.tick()
         self.shared.found_left = FOUND_SYNCS
+        self.shared.end_long_wait()
         for log in list(self.shared.touched):
             log.keep_house()
         self.timer = self.loop.call_later(1.0, self.keep_house)

@@ -54,6 +54,7 @@ ROUTER_CACHE_SUBJECTS: Final = 32_768  # answers kept, 64 bytes each; a power of
 ROUTER_CACHE_REFS: Final = 2**20  # subscriptions named in them, all together
 # Of all files that may be open; when so many are, publishers wait for logs to close theirs.
 OPEN_FILES_SHARE: Final = 0.875
+FILES_WAIT: Final = 10 * SECOND  # publishers wait no longer; what finds no file then is refused
 SETTLE_POLL: Final = 5 * MS  # how often a stopping server looks whether the disk is done
 
 assert LOAD_BYTES <= STORAGE_SEGMENT_SIZE

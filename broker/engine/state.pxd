@@ -59,7 +59,10 @@ cdef class EngineState:
     cdef int files_left                 # how many those are
     cdef int64_t files_search_ns        # when it may be worth while to look for files to close
     cdef int files_awaited              # syncs that publishers wait for; 0 = they do not wait
-    cdef list stalled                   # their links
+    cdef int64_t files_wait_ns          # publishers wait no longer
+    cdef int64_t files_awaited_since    # monotonic
+    cdef bint files_given_up            # they waited long enough: not again until a sync ends
+    cdef list stalled                   # links of the publishers
     # counters for monitoring
     cdef public uint64_t bytes_written, write_errors, sync_errors
     cdef public uint64_t torn_bytes, quarantined_bytes, quarantined_ranges
@@ -73,3 +76,5 @@ cdef class EngineState:
     cdef void changed(self, str log, cursor, bint made)
     cdef void note_sync(self, int64_t took_ns) noexcept
     cdef void file_closed(self) noexcept    # one of the syncs that are awaited has ended
+    cdef void resume_stalled(self) noexcept
+    cdef void end_long_wait(self) noexcept  # publishers get an error rather than wait for ever

@@ -11,7 +11,7 @@ from broker.runtime.turn cimport Turn
 from broker.runtime.vfs cimport vfs_truncate, vfs_write
 
 from broker.engine.health import Health
-from broker.engine.limits import OPEN_FILES_SHARE
+from broker.engine.limits import FILES_WAIT, OPEN_FILES_SHARE
 
 cdef enum:
     DEFERRED_MIN = 1024     # one cursor may defer, however many cursors there are
@@ -51,6 +51,7 @@ cdef class EngineState:
         self.private_subjects = limits.private_subjects
         self.touched = set()
         self.stalled = []
+        self.files_wait_ns = FILES_WAIT
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.files_mark = (
             INT_MAX if files == resource.RLIM_INFINITY
@@ -118,13 +119,24 @@ cdef class EngineState:
         self.sync_seconds += seconds
 
     cdef void file_closed(self) noexcept:
-        cdef list links = self.stalled
+        self.files_given_up = False
         if self.files_awaited:
             self.files_awaited -= 1
-        if links and not self.files_awaited:
-            self.stalled = []
-            for link in links:
-                link.resume()
+        if not self.files_awaited:
+            self.resume_stalled()
+
+    cdef void end_long_wait(self) noexcept:
+        if self.files_awaited and (
+                self.turn.now_ns - self.files_awaited_since >= self.files_wait_ns):
+            self.files_awaited = 0
+            self.files_given_up = True
+            self.resume_stalled()
+
+    cdef void resume_stalled(self) noexcept:
+        cdef list links = self.stalled
+        self.stalled = []
+        for link in links:
+            link.resume()
 
     @property
     def workers(self):

@@ -14,7 +14,7 @@ from support.engine import OPEN, SYNC, Rig, bodies_of
 from support.programs import nsqd
 
 from broker.engine.cursor.local import LocalConsumer
-from broker.engine.limits import OPEN_FILES_SHARE
+from broker.engine.limits import FILES_WAIT, OPEN_FILES_SHARE
 from broker.engine.log.publish import append, outcome
 from broker.runtime import vfs
 
@@ -154,3 +154,41 @@ def test_publishers_to_more_topics_than_files_may_be_open_wait_for_syncs(tmp_pat
         for n in range(topics):
             assert client.frame() == (0, b"OK"), n
         assert len(list(tmp_path.rglob("*.seg"))) == topics
+
+
+class Publisher:
+    """A connection that a log pauses and resumes."""
+
+    def __init__(self) -> None:
+        self.paused = False
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+
+def test_publishers_wait_for_files_no_longer_than_files_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (1, 1))  # any file is the last
+    publisher = Publisher()
+    with Rig(tmp_path, sync=1.0) as rig:
+        first, second, third = (rig.log(name) for name in ("first", "second", "third"))
+        assert rig.publish(first, [b"x"]) == [1]
+        vfs.hold(SYNC)
+        assert append(second, b"x")
+        rig.loop.run()
+        rig.until(lambda: vfs.held(SYNC) >= 1)
+        second.stall(publisher)
+        assert publisher.paused
+        for waited_s in range(FILES_WAIT // 10**9 + 2):
+            assert publisher.paused or waited_s >= FILES_WAIT // 10**9
+            rig.loop.advance(10**9)
+            rig.loop.run()
+        assert not publisher.paused
+        assert append(third, b"x")
+        rig.loop.run()
+        vfs.release(SYNC)
+        rig.settle()

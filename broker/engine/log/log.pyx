@@ -211,6 +211,7 @@ cdef class Log(LogState):
         """A batch whose segment has room for `size` more bytes; None when the log is full."""
         cdef Batch batch
         cdef Segment segment
+        cdef bint opened = False
         if self.active is not None and self.active.doubtful and not self.begin_segment_after():
             raise OSError(errno.EIO, os.strerror(errno.EIO), self.name)
         segment = self.active
@@ -225,8 +226,10 @@ cdef class Log(LogState):
                 segment.widen(segment.planned + size)   # empty: a new one would have its name
             else:
                 segment = self.new_segment(self.next_seq, size)
+                opened = True
         if segment.fd < 0 and segment.path is not None:
             segment.open_again()
+            opened = True
         if segment.bare:
             self.write_header(segment)
         if self.batch is not None:
@@ -237,8 +240,9 @@ cdef class Log(LogState):
             batch = Batch()
         batch.begin(segment, self.next_seq)
         self.batch = batch
-        if segment.fd >= self.shared.files_mark and not self.shared.files_awaited:
-            close_more_files(self.shared)   # rare: connections may hold the other files for long
+        # not for a file that is open for long: others may have been closed since
+        if opened and segment.fd >= self.shared.files_mark:
+            close_more_files(self.shared)
         return batch
 
     cdef Segment new_segment(self, uint64_t first_seq, size_t record_bytes):
@@ -451,7 +455,7 @@ cdef class Log(LogState):
             cursor.records_added()
 
     cdef void round_ended(self) noexcept:
-        if self.shared.files_awaited:
+        if self.shared.files_awaited or self.shared.files_given_up:
             self.close_files()
             self.shared.file_closed()
 
@@ -1182,15 +1186,17 @@ cdef void close_more_files(EngineState shared) noexcept:
     """
     cdef Log log
     cdef int under_way = 0
-    if len(shared.touched) < shared.files_left or shared.turn.now_ns < shared.files_search_ns:
+    if shared.files_awaited or shared.files_given_up or (
+            len(shared.touched) < shared.files_left or shared.turn.now_ns < shared.files_search_ns):
         return
     for log in list(shared.touched):
         if log.active is None or log.active.fd < 0 or log.close_files():
             continue
-        if under_way < <int>SYNCS_AT_ONCE:
+        if under_way < <int>SYNCS_AT_ONCE and log.policy.sync_mode != SYNC_NONE:
             log.sync.start()
             under_way += log.sync.under_way
     shared.files_awaited = under_way
+    shared.files_awaited_since = shared.turn.now_ns
     if not under_way:
         shared.files_search_ns = shared.turn.now_ns + FILES_PAUSE_NS
 
