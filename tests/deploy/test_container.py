@@ -119,7 +119,7 @@ class Container:
             f"mount --bind -o remount,ro {self.root}; exec "
         )
         unshare = ["unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork"]
-        with self.log.open("ab") as log:
+        with self.log.open("wb") as log:
             script = [*unshare, "--kill-child", "sh", "-ec", setup + shlex.join(self._inside(words))]
             self.child = subprocess.Popen(script, stdout=log, stderr=log)
         children = Path(f"/proc/{self.child.pid}/task/{self.child.pid}/children")
