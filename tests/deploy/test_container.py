@@ -223,7 +223,7 @@ def test_the_life_of_a_container(container: Container) -> None:
 
     # the same volume in a new container
     container.start()
-    taken = container.run("twinwire", "sub", "-n", "1", "orders", "--channel", "c")
+    taken = container.run("twinwire", "sub", "--nsqd-tcp-address=127.0.0.1:4150", "-n1", "orders")
     assert taken.stdout == "two coffees\n", taken.stderr
     container.signal(signal.SIGINT)
     assert container.ended() == 0
