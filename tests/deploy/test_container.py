@@ -120,7 +120,13 @@ class Container:
         )
         unshare = ["unshare", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork"]
         with self.log.open("wb") as log:
-            script = [*unshare, "--kill-child", "sh", "-ec", setup + shlex.join(self._inside(words))]
+            script = [
+                *unshare,
+                "--kill-child",
+                "sh",
+                "-ec",
+                setup + shlex.join(self._inside(words)),
+            ]
             self.child = subprocess.Popen(script, stdout=log, stderr=log)
         children = Path(f"/proc/{self.child.pid}/task/{self.child.pid}/children")
         deadline = time.monotonic() + DEADLINE_S
@@ -245,15 +251,15 @@ def test_the_image_has_nothing_that_a_broker_does_not_need(
 def test_settings_come_from_the_environment(container: Container) -> None:
     """Also a wrong one: exit code 2, and the reason in the log."""
     container.config = {**container.config, "Env": [*container.config["Env"]]}
-    container.config["Env"] += ["TWINWIRE_LOG_FORMAT=json", "TWINWIRE_NSQ_LISTEN="]
+    container.config["Env"] += ["TWINWIRE_LOG_FORMAT=json", "TWINWIRE_NATS_LISTEN="]
     container.start()
     lines = [json.loads(line) for line in container.log.read_text().splitlines()]
     (ready,) = [line for line in lines if " ready" in line["message"]]
-    assert "nsq_http" in ready
-    assert "nsq" not in ready
+    assert "nsq" in ready
+    assert "nats" not in ready
     container.signal(signal.SIGTERM)
     assert container.ended() == 0
-    container.config["Env"] += ["TWINWIRE_NATS_LISTEN=nowhere"]
-    with pytest.raises(AssertionError, match="nats.listen"):
+    container.config["Env"] += ["TWINWIRE_NSQ_LISTEN=nowhere"]
+    with pytest.raises(AssertionError, match=r"nsq\.listen"):
         container.start()
     assert container.ended() == 2

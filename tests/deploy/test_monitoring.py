@@ -247,7 +247,10 @@ def test_the_variables_and_legends_of_a_dashboard(dashboard: Path, scraped: Scra
         assert panel["description"]
         for target in panel["targets"]:
             legend = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
-            (*_, every) = [set(), *(scraped[s.name] for s in selectors(promql.parse(plain(target["expr"]))))]
+            (*_, every) = [
+                set(),
+                *(scraped[s.name] for s in selectors(promql.parse(plain(target["expr"])))),
+            ]
             assert legend <= every | TARGET, panel["title"]
 
 
@@ -331,8 +334,8 @@ class Prometheus:
         )
         self.process = _Process(folder / "prometheus.log")
         self.process.spawn(
-            ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/db",
-             "--web.listen-address=127.0.0.1:0"]
+            ["prometheus", f"--config.file={folder}/prometheus.yml",
+             f"--storage.tsdb.path={folder}/db", "--web.listen-address=127.0.0.1:0"]
         )  # fmt: skip
         eventually(lambda: "Server is ready" in self.process.output())
         found = re.search(r'msg="Listening on" address=(\S+)', self.process.output())
