@@ -26,7 +26,7 @@ PACKAGES = "ca-certificates,python3,python3-dev,python3-pip,python3-venv"
 BASE, IMAGE = "localhost/python-base", "localhost/twinwire"
 DEADLINE_S = 120.0
 NEEDED = ("buildah", "debootstrap", "unshare", "nsenter", "setpriv", "ip", "tar", "git")
-# What a machine has told pip and TLS, for the build only.
+# Settings of this machine for pip and TLS, for the build only.
 SHARED = ("/etc/ssl/certs", "/etc/pip.conf")
 
 pytestmark = [
