@@ -1,3 +1,4 @@
+// hash: #overview #topics #topic?topic=T #channel?topic=T&channel=C #dead-letters #nats #publish #readers #configuration
 // The frame of the console: which page is shown, navigation, keys, login.
 //
 // A page is a module of pages/ that is loaded when it is first opened. It exports `Page`, which is
@@ -118,8 +119,8 @@ function Body({ page, parameters }) {
   const [error, fail] = useState(null);
   const shown = modules.get(page.module);
   useEffect(() => {
-    document.title = `${parameters.name ?? page.title} – Twinwire`;
-  }, [page, parameters.name]);
+    document.title = `${parameters.channel ?? parameters.topic ?? page.title} – Twinwire`;
+  }, [page, parameters.topic, parameters.channel]);
   useEffect(() => {
     if (shown) return;
     import(`./pages/${page.module}.js`).then((module) => {
@@ -149,7 +150,7 @@ function Frame() {
       main.current.focus();
     }
     first.current = false;
-  }, [path, parameters.name]);
+  }, [path, parameters.topic, parameters.channel]);
   const toMain = (event) => {
     event.preventDefault();
     main.current.focus();

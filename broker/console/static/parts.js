@@ -49,9 +49,10 @@ export function duration(seconds) {
 
 const pad = (number, size = 2) => String(number).padStart(size, "0");
 
-export function time(seconds, fractions = false) {
-  if (!isNumber(seconds) || seconds <= 0) return NOTHING;
-  const at = new Date(seconds * 1000);
+/** Local time; `moment`: seconds since 1970, or RFC 3339 as the broker writes it. */
+export function time(moment, fractions = false) {
+  const at = new Date(isNumber(moment) ? moment * 1000 : (moment ?? NaN));
+  if (Number.isNaN(at.getTime())) return NOTHING;
   const day = `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())}`;
   const clock = `${pad(at.getHours())}:${pad(at.getMinutes())}:${pad(at.getSeconds())}`;
   return `${day} ${clock}${fractions ? `.${pad(at.getMilliseconds(), 3)}` : ""}`;
@@ -65,9 +66,7 @@ export const Count = ({ value, as = count }) =>
   html`<span class=${value ? undefined : "zero"}>${as(value)}</span>`;
 
 export const Time = ({ at, fractions }) =>
-  isNumber(at) && at > 0
-    ? html`<time datetime=${new Date(at * 1000).toISOString()}>${time(at, fractions)}</time>`
-    : NOTHING;
+  at ? html`<time datetime=${at}>${time(at, fractions)}</time>` : NOTHING;
 
 // --- what happened -------------------------------------------------------------------------------
 
