@@ -146,7 +146,9 @@ class Visit:
         assert self.page.locator("main img, main script").count() == 0
         over = "document.documentElement.scrollWidth - innerWidth"
         assert self.page.evaluate(over) <= 0
-        assert all(request.url.startswith(("http://127.0.0.1", "blob:")) for request in self.requests)
+        assert all(
+            request.url.startswith(("http://127.0.0.1", "blob:")) for request in self.requests
+        )
 
     def go(self, path: str) -> None:
         """Open another page of the console by its address."""

@@ -190,6 +190,8 @@ export function useGet(path) {
   return { ...state, refresh: () => refresh((n) => n + 1) };
 }
 
+const STEP_S = 2; // between events of what changes
+
 /** Values of live events over time, for charts: the last `length` of them. */
 export function useHistory(key, values, length = 180) {
   const kept = useRef({ key: null, times: [], columns: {} });
@@ -197,9 +199,15 @@ export function useHistory(key, values, length = 180) {
   const all = kept.current;
   if (values && all.last !== values.of) {
     all.last = values.of;
-    all.times = [...all.times, Date.now() / 1000].slice(-length);
-    for (const [name, value] of Object.entries(values))
-      if (name !== "of") all.columns[name] = [...(all.columns[name] ?? []), value].slice(-length);
+    const now = Date.now() / 1000;
+    // Nothing is sent while nothing changes: the line was flat until shortly before this value.
+    const flat = all.times.length && now - all.times.at(-1) > 2 * STEP_S ? [now - STEP_S] : [];
+    all.times = [...all.times, ...flat, now].slice(-length);
+    for (const [name, value] of Object.entries(values)) {
+      if (name === "of") continue;
+      const old = all.columns[name] ?? [];
+      all.columns[name] = [...old, ...flat.map(() => old.at(-1)), value].slice(-length);
+    }
   }
   return all;
 }

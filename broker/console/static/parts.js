@@ -417,6 +417,15 @@ export function Chart({ label, times, series, as = compact }) {
     </figure>`;
 }
 
+const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((n) => n * 10 ** power)).flat();
+const SPAN_MIN_S = 60;
+
+/** A chart that has just begun is empty on its left, not stretched. */
+function spanOf(first, last) {
+  const end = Number.isFinite(last) ? last : Date.now() / 1000;
+  return [Math.min(first ?? end, end - SPAN_MIN_S), end];
+}
+
 function chartOptions(box, series, as) {
   const style = getComputedStyle(box);
   const color = (name) => style.getPropertyValue(`--${name}`).trim();
@@ -433,10 +442,13 @@ function chartOptions(box, series, as) {
     legend: { show: false },
     cursor: { y: false, points: { size: 6 } },
     padding: [8, 8, 0, 0],
-    scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+    scales: {
+      x: { range: (_, first, last) => spanOf(first, last) },
+      y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] },
+    },
     axes: [
-      { ...axis, space: 90, values: (_, all) => all.map((at) => time(at).slice(11)) },
-      { ...axis, size: 56, space: 32, values: (_, all) => all.map((value) => as(value)) },
+      { ...axis, size: 28, space: 90, values: (_, all) => all.map((at) => time(at).slice(11)) },
+      { ...axis, size: 52, space: 32, ...(as === compact && { incrs: WHOLE }), values: (_, all) => all.map((value) => as(value)) },
     ],
     series: [
       {},

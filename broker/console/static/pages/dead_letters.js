@@ -9,7 +9,14 @@ import { html, useEffect, useState } from "../vendor/ui.js";
 import { Message, preview } from "./messages.js";
 
 const POLL_MS = 1000; // while messages are being sent back
-const REASONS = { max_attempts: "Too many attempts", body_size: "Too large", expired: "Expired" };
+const REASONS = {
+  requeue: "Requeued by the consumer",
+  timeout: "Not answered in time",
+  close: "Connection closed before an answer",
+  returned: "Returned without an answer",
+  unreadable: "Cannot be read",
+  unknown: "Unknown reason",
+};
 
 function sendBack(topic, { seqs, total, done }) {
   const some = seqs ? plural(seqs.length, "message") : `all ${plural(total, "message")}`;

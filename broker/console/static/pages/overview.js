@@ -46,19 +46,19 @@ const LISTENERS = [
   { id: "name", title: "Listener", head: true, cell: (row) => row.name },
   { id: "connections", title: "Connections", num: true,
     cell: (row) => html`<${Count} value=${row.connections} />` },
-  { id: "total", title: "Since start", num: true, less: true,
+  { id: "total", title: "Total", num: true, less: true,
     cell: (row) => html`<${Count} value=${row.total_connections} />` },
-  { id: "in", title: "Messages in", num: true, cell: (row) => html`<${Count} value=${row.in_msgs} />` },
-  { id: "out", title: "Messages out", num: true,
+  { id: "in", title: "In", num: true, cell: (row) => html`<${Count} value=${row.in_msgs} />` },
+  { id: "out", title: "Out", num: true,
     cell: (row) => html`<${Count} value=${row.out_msgs} />` },
-  { id: "slow", title: "Slow consumers", num: true, less: true,
+  { id: "slow", title: "Slow", num: true, less: true,
     cell: (row) => html`<${Count} value=${row.slow_consumers} />` },
 ];
 
 function Disk({ disk }) {
   const used = disk.total_bytes ? 1 - disk.free_bytes / disk.total_bytes : 0;
   const text = `${bytes(disk.free_bytes)} of ${bytes(disk.total_bytes)} free`;
-  return html`<div class="stack small"><span>${text}</span>
+  return html`<div class="disk"><span>${text}</span>
     <${Bar} part=${used} label=${`${Math.round(used * 100)} percent of the disk is used`} /></div>`;
 }
 
@@ -71,6 +71,8 @@ export function Page() {
   const times = history.in_msgs.map(
     (_, place, all) => history.end - (all.length - 1 - place) * history.step_s,
   );
+  const urgent = health.problems.length + data.attention.length > 0;
+  const attention = html`<${Attention} key="attention" health=${health} findings=${data.attention} />`;
   return html`
     <div class="stack">
       <${Head} title=${server.name || "Overview"}
@@ -92,6 +94,7 @@ export function Page() {
         <${Tile} title="Lag of readers" value=${compact(readers.lag)}
           more=${plural(readers.count, "reader")} />
       </dl>
+      ${urgent && attention}
       <div class="grid">
         <${Panel} title="Messages per second">
           <${Chart} label="Messages per second, in and out" times=${times} as=${rate}
@@ -105,7 +108,7 @@ export function Page() {
             series=${[{ label: "Waiting", color: "accent", values: history.depth }]} />
         <//>
       </div>
-      <${Attention} health=${health} findings=${data.attention} />
+      ${!urgent && attention}
       <div class="grid">
         <${Panel} bare title="Listeners">
           <${Table} label="Listeners" columns=${LISTENERS} rows=${data.listeners}

@@ -5,9 +5,9 @@ import {
 } from "../api.js";
 import {
   Button, Chart, Choice, Count, Empty, Facts, Field, Head, Loaded, Pages, Panel, Search, Table, Tag,
-  Tile, Time, bytes, compact, confirm, count, rate, time,
+  Tile, Time, bytes, compact, confirm, count, rate,
 } from "../parts.js";
-import { html, useState } from "../vendor/ui.js";
+import { html } from "../vendor/ui.js";
 import { Messages } from "./messages.js";
 
 const LIMIT = 50;
