@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
-import time
 from typing import TYPE_CHECKING, Any
 
 from broker.base.values import dataclass
-from broker.console import errors, limits
+from broker.console import errors
 from broker.console.errors import RefusedError
 from broker.engine.cursor.cursor import cursors_of
 
@@ -91,23 +89,3 @@ class ConsoleContext:
         if cursor is None:
             raise RefusedError(errors.NO_CHANNEL, topic=log.name, channel=name)
         return cursor
-
-
-class Pauses:
-    """Lets other tasks run while one loops for long."""
-
-    def __init__(self) -> None:
-        self._since = time.monotonic_ns()
-        self._steps = 0
-
-    def is_due(self) -> bool:
-        """Whether the task has run long enough; asked for each row."""
-        self._steps += 1
-        if self._steps % limits.CONSOLE_STEP_ROWS:
-            return False
-        return time.monotonic_ns() - self._since > limits.CONSOLE_STEP
-
-    async def rest(self) -> None:
-        """Let others run now."""
-        await asyncio.sleep(0)
-        self._since = time.monotonic_ns()

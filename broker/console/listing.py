@@ -11,20 +11,21 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
+from array import array
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broker.base.units import SECOND
 from broker.console import limits
-from broker.console.context import Pauses
+from broker.console.pauses import Pauses
 from broker.engine.cursor.cursor import cursors_of
 from broker.engine.cursor.deadletter import dead_letters_of
 from broker.protocols.access import STAN
 from broker.protocols.nsq.topics import is_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from broker.engine.cursor.cursor import Cursor
     from broker.engine.engine import Engine
@@ -45,12 +46,15 @@ class Counts(NamedTuple):
     channels: int
     consumers: int
     delivered: int  # finished or dropped, of all channels together
+    odd: bool  # a channel is paused, or cannot write its dead letters
 
 
 def counts_of(log: Log) -> Counts:
     """The numbers at this moment."""
     depth = in_flight = deferred = consumers = passed = channels = 0
+    odd = False
     for cursor in cursors_of(log).values():
+        odd = odd or cursor.paused or _is_failing(cursor)
         channels += 1
         depth += cursor.depth
         in_flight += cursor.in_flight_count
@@ -70,7 +74,20 @@ def counts_of(log: Log) -> Counts:
         channels,
         consumers,
         passed - waiting,
+        odd,
     )
+
+
+def _is_failing(cursor: Cursor) -> bool:
+    if cursor.dead is None:
+        return False
+    dead = dead_letters_of(cursor)
+    return dead is not None and dead.failing
+
+
+COLUMNS = Counts._fields[:-1]
+RATES = {"in_rate": "messages", "out_rate": "delivered"}  # and their counters
+_SUMMED = ("depth", "in_flight", "deferred", "channels", "bytes")
 
 
 class Rates:
@@ -110,14 +127,63 @@ def per_second(
     )
 
 
-class Sweep(NamedTuple):
-    """The values of all topics at one time."""
+class Sweep:
+    """The values of all topics at one time, in columns: 100,000 tuples would have to be looked at
+    by the garbage collector, and freed at once."""
 
-    at_ns: int
-    took_ns: int
-    values: dict[str, Counts]
-    rates: dict[str, tuple[float, float]]
-    totals: dict[str, int]
+    def __init__(self, at_ns: int) -> None:
+        self.at_ns = at_ns
+        self.took_ns = 0
+        self.names: list[str] = []  # in order
+        self.columns = {name: array("q") for name in COLUMNS}
+        self.rates = {name: array("d") for name in RATES}
+        self.totals = dict.fromkeys((*_SUMMED, "paused"), 0)
+        self.noticed: list[str] = []  # topics that need attention, perhaps
+
+    def add(self, log: Log) -> None:
+        """Count one topic."""
+        counts = counts_of(log)
+        self.names.append(log.name)
+        for column, value in zip(self.columns.values(), counts, strict=False):
+            column.append(value)
+        for name in _SUMMED:
+            self.totals[name] += getattr(counts, name)
+        self.totals["paused"] += log.paused
+        if (
+            log.last_error or log.unclaimed or log.paused or counts.odd
+            or counts.depth >= limits.ATTENTION_DEPTH
+        ) and len(self.noticed) < limits.NOTICED_MAX:  # fmt: skip
+            self.noticed.append(log.name)
+
+    async def compare(self, before: Sweep | None) -> None:
+        """Set the rates since an earlier sweep; 0 for new topics."""
+        pauses, at = Pauses(), 0
+        elapsed_ns = 0 if before is None else self.at_ns - before.at_ns
+        for number, name in enumerate(self.names):
+            if pauses.is_due():
+                await pauses.rest()
+            if before is not None:
+                while at < len(before.names) and before.names[at] < name:
+                    at += 1
+                    if pauses.is_due():
+                        await pauses.rest()
+            is_known = (
+                before is not None
+                and elapsed_ns > 0
+                and (at < len(before.names) and before.names[at] == name)
+            )
+            for rate, counter in RATES.items():
+                found = 0.0
+                if is_known:
+                    assert before is not None
+                    column = self.columns[counter]
+                    gained = column[number] - before.columns[counter][at]
+                    found = max(0, gained) * SECOND / elapsed_ns
+                self.rates[rate].append(found)
+
+    def column(self, name: str) -> array[int] | array[float]:
+        """The values of a column, in the order of the names."""
+        return self.rates[name] if name in self.rates else self.columns[name]
 
 
 class Selection(NamedTuple):
@@ -138,7 +204,9 @@ class Listing:
         self.engine = engine
         self.now_ns = now_ns
         self.rates = Rates(now_ns)
-        self.names = sorted(engine.logs)
+        self.names: list[str] = []  # in order, after `ready`
+        self._sorting: asyncio.Task[None] | None = None
+        self._missed: list[tuple[str, bool]] | None = []  # changes while the names are sorted
         self.sweep: Sweep | None = None
         self._sweeping: asyncio.Task[Sweep] | None = None
         self._dropping: asyncio.TimerHandle | None = None
@@ -155,6 +223,9 @@ class Listing:
     def _changed(self, name: str, cursor: str | None, made: bool) -> None:
         if cursor is not None:
             return
+        if self._missed is not None:
+            self._missed.append((name, made))
+            return
         at = bisect_left(self.names, name)
         known = at < len(self.names) and self.names[at] == name
         if made and not known:
@@ -162,22 +233,57 @@ class Listing:
         elif not made and known:
             del self.names[at]
 
+    async def ready(self) -> None:
+        """Wait until the names are in order: the first time they are sorted, in steps."""
+        if self._missed is None:
+            return
+        if self._sorting is None:
+            self._sorting = asyncio.get_running_loop().create_task(self._sort())
+        await asyncio.shield(self._sorting)
+
+    async def _sort(self) -> None:
+        self._missed = []
+        names, pauses, chunks = list(self.engine.logs), Pauses(), []
+        for at in range(0, len(names), limits.SORT_CHUNK):
+            chunks.append(sorted(names[at : at + limits.SORT_CHUNK]))
+            await pauses.rest()
+        for name in heapq.merge(*chunks):
+            self.names.append(name)
+            if pauses.is_due():
+                await pauses.rest()
+        missed, self._missed = self._missed, None
+        for name, made in missed:
+            self._changed(name, None, made)
+
     # --- sweeps
+
+    async def lately(self) -> Sweep | None:
+        """The values of all topics; None if they are so many that the first count takes a while,
+        and it is under way."""
+        await self.ready()
+        if self.sweep is None and len(self.names) > limits.SWEEP_TOPICS_QUICK:
+            self._begin()
+            return None
+        return await self.swept()
 
     async def swept(self) -> Sweep:
         """The values of all topics: counted now if that is quick, else lately."""
+        await self.ready()
+        last, task = self.sweep, self._begin()
+        if task is not None and (last is None or last.took_ns < limits.SWEEP_QUICK):
+            return await asyncio.shield(task)
+        assert last is not None
+        return last
+
+    def _begin(self) -> asyncio.Task[Sweep] | None:
+        """Count again if the values are old; the task if they are being counted."""
         self._keep()
-        last = self.sweep
-        if self._sweeping is None:
-            wait_ns = 0
-            if last is not None:
-                wait_ns = max(limits.SWEEP_AGE, limits.SWEEP_SHARE * last.took_ns)
-            if last is None or self.now_ns() - last.at_ns >= wait_ns:
-                self._sweeping = asyncio.get_running_loop().create_task(self._run())
-        if self._sweeping is not None and (last is None or last.took_ns < limits.SWEEP_QUICK):
-            return await asyncio.shield(self._sweeping)
-        assert self.sweep is not None
-        return self.sweep
+        last, wait_ns = self.sweep, 0
+        if last is not None:
+            wait_ns = max(limits.SWEEP_AGE, limits.SWEEP_SHARE * last.took_ns)
+        if self._sweeping is None and (last is None or self.now_ns() - last.at_ns >= wait_ns):
+            self._sweeping = asyncio.get_running_loop().create_task(self._run())
+        return self._sweeping
 
     def _keep(self) -> None:
         """Drop the values a while after the last request."""
@@ -197,53 +303,24 @@ class Listing:
             self._sweeping = None
 
     async def _count(self) -> Sweep:
-        before, start_ns = self.sweep, self.now_ns()
-        values: dict[str, Counts] = {}
-        totals = dict.fromkeys(("depth", "in_flight", "deferred", "channels", "bytes", "paused"), 0)
-        took_ns, pauses, since_ns = 0, Pauses(), time.monotonic_ns()
+        found, pauses, since_ns = Sweep(self.now_ns()), Pauses(), time.monotonic_ns()
         for name in list(self.names):
             log = self.engine.logs.get(name)
-            if log is None:
-                continue
-            found = values[name] = counts_of(log)
-            totals["depth"] += found.depth
-            totals["in_flight"] += found.in_flight
-            totals["deferred"] += found.deferred
-            totals["channels"] += found.channels
-            totals["bytes"] += found.bytes
-            totals["paused"] += log.paused
+            if log is not None:
+                found.add(log)
             if pauses.is_due():
-                took_ns += time.monotonic_ns() - since_ns
+                found.took_ns += time.monotonic_ns() - since_ns
                 await pauses.rest()
                 since_ns = time.monotonic_ns()
-        took_ns += time.monotonic_ns() - since_ns
-        rates = await self._swept_rates(before, values, start_ns)
-        return Sweep(start_ns, took_ns, values, rates, totals)
-
-    @staticmethod
-    async def _swept_rates(
-        before: Sweep | None, values: dict[str, Counts], now_ns: int
-    ) -> dict[str, tuple[float, float]]:
-        """In and out per second of topics whose counters have moved."""
-        rates: dict[str, tuple[float, float]] = {}
-        if before is None or now_ns <= before.at_ns:
-            return rates
-        elapsed_ns, pauses = now_ns - before.at_ns, Pauses()
-        for name, found in values.items():
-            old = before.values.get(name)
-            if old is not None and (old[4], old[8]) != (found[4], found[8]):
-                rates[name] = (
-                    max(0, found.messages - old.messages) * SECOND / elapsed_ns,
-                    max(0, found.delivered - old.delivered) * SECOND / elapsed_ns,
-                )
-            if pauses.is_due():
-                await pauses.rest()
-        return rates
+        found.took_ns += time.monotonic_ns() - since_ns
+        await found.compare(self.sweep)
+        return found
 
     # --- pages
 
     async def page(self, asked: Selection) -> dict[str, Any]:
         """The topics that are selected, as the API answers them."""
+        await self.ready()
         sweep, age_s = None, 0.0
         column = asked.sort.removeprefix("-")
         if asked.non_empty or column != "name":
@@ -278,11 +355,10 @@ class Listing:
 
     async def _select(self, asked: Selection, sweep: Sweep | None) -> tuple[int, list[str]]:
         """How many names match, and those of the page."""
-        names, pauses = list(self.names), Pauses()
-        text = (asked.filter or "").lower()
-        matched: list[int] = []
+        names, pauses = list(self.names) if sweep is None else sweep.names, Pauses()
+        text, matched = (asked.filter or "").lower(), array("q")
         for number, name in enumerate(names):
-            if self._is_wanted(name, text, asked, sweep):
+            if self._is_wanted(number, name, text, asked, sweep):
                 matched.append(number)
             if pauses.is_due():
                 await pauses.rest()
@@ -293,18 +369,18 @@ class Listing:
                 matched.reverse()
             return len(matched), [names[number] for number in matched[asked.offset : end]]
         assert sweep is not None
-        value = _value_of(column, sweep)
-        sign = -1 if falls else 1
-        found = await ordered([(sign * value(names[n]), n) for n in matched], asked.offset, end)
+        value = sweep.column(column).__getitem__
+        found = await ordered(matched, value, asked.offset, end, falls=falls)
         return len(matched), [names[number] for number in found]
 
-    def _is_wanted(self, name: str, text: str, asked: Selection, sweep: Sweep | None) -> bool:
+    def _is_wanted(
+        self, number: int, name: str, text: str, asked: Selection, sweep: Sweep | None
+    ) -> bool:
         if text and text not in name.lower():
             return False
         if asked.non_empty:
             assert sweep is not None
-            counts = sweep.values.get(name)
-            if counts is None or not (counts.depth or counts.in_flight or counts.deferred):
+            if not any(sweep.columns[key][number] for key in ("depth", "in_flight", "deferred")):
                 return False
         if asked.kind is None:
             return True
@@ -373,24 +449,21 @@ def problem_of(log: Log) -> str | None:
     return None if problem is None else str(problem)
 
 
-def _value_of(column: str, sweep: Sweep) -> Callable[[str], float]:
-    if column in ("in_rate", "out_rate"):
-        at = ("in_rate", "out_rate").index(column)
-        rates = sweep.rates
-        return lambda name: rates[name][at] if name in rates else 0.0
-    index, values = Counts._fields.index(column), sweep.values
-    return lambda name: values[name][index] if name in values else 0
-
-
-async def ordered(keyed: list[tuple[float, int]], start: int, end: int) -> Iterable[int]:
-    """The numbers of the rows from `start` to `end` in order of their keys, sorted in steps."""
-    chunks: list[Iterator[tuple[float, int]]] = []
-    pauses = Pauses()
-    for at in range(0, len(keyed), limits.SORT_CHUNK):
-        chunks.append(iter(sorted(keyed[at : at + limits.SORT_CHUNK])))
+async def ordered(
+    rows: Sequence[int],
+    value: Callable[[int], float],
+    start: int,
+    end: int,
+    *,
+    falls: bool = False,
+) -> list[int]:
+    """The rows from `start` to `end` in order of their values, sorted in steps."""
+    chunks, pauses = [], Pauses()
+    for at in range(0, len(rows), limits.SORT_CHUNK):
+        chunks.append(sorted(rows[at : at + limits.SORT_CHUNK], key=value, reverse=falls))
         await pauses.rest()
-    found = []
-    for number, (_, row) in enumerate(heapq.merge(*chunks)):
+    found: list[int] = []
+    for number, row in enumerate(heapq.merge(*chunks, key=value, reverse=falls)):
         if number >= end:
             break
         if number >= start:

@@ -13,8 +13,8 @@ from broker.base.values import dataclass
 from broker.console import errors, limits
 from broker.console.api.messages import shown
 from broker.console.api.topics import need_nsq, policy_page
-from broker.console.context import Pauses
 from broker.console.errors import RefusedError
+from broker.console.pauses import Pauses
 from broker.engine.cursor.cursor import open_cursor
 from broker.engine.cursor.deadletter import dead_letters_of
 from broker.engine.cursor.local import peek_cursor, peek_log
@@ -84,6 +84,7 @@ class DeadLetterHandlers:
 
     async def show(self, _call: Call) -> Json:
         """Topics that are, or look like, a target of dead letters; and all policies."""
+        await self.context.listing.ready()
         found: set[str] = set()
         policies: list[Json] = []
         complete, pauses = True, Pauses()

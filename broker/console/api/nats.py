@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from broker.base.units import MS, SECOND
 from broker.console import errors
-from broker.console.context import Pauses
 from broker.console.errors import RefusedError
+from broker.console.pauses import Pauses
 from broker.protocols.nats.monitoring.accountz import account_stat
 from broker.protocols.nats.monitoring.options import ANY, CLOSED, OPEN, ConnzOptions
 from broker.protocols.nats.service import NatsService

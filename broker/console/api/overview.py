@@ -14,7 +14,6 @@ from broker.base.settings import Address
 from broker.base.units import SECOND
 from broker.bulk.service import BulkService
 from broker.console import limits
-from broker.console.context import Pauses
 from broker.console.recent import level_name
 from broker.engine.cursor.cursor import cursors_of
 from broker.engine.cursor.deadletter import dead_letters_of
@@ -51,7 +50,7 @@ class OverviewHandlers:
 
     async def overview(self, _call: Call) -> Json:
         """Everything that the first page shows."""
-        sweep = await self.context.listing.swept()
+        sweep = await self.context.listing.lately()
         problems = self.host.engine.shared.health.problems()
         now_ns = time.time_ns()
         return {
@@ -68,14 +67,14 @@ class OverviewHandlers:
                     {"kind": one.kind, "name": one.name, "reason": one.reason} for one in problems
                 ],
             },
-            "attention": await self._attention(sweep),
+            "attention": self._attention(sweep),
             "rates": self.context.history.rates(),
             "listeners": [
                 {key: getattr(row, key) for key in type(row).__slots__} for row in self.host.stats()
             ],
             "topics": {
                 "count": len(self.context.listing.names),
-                **{key: sweep.totals[key] for key in _TOTALS},
+                **{key: None if sweep is None else sweep.totals[key] for key in _TOTALS},
                 "quarantined": len(self.host.engine.quarantined),
             },
             "disk": self._disk(),
@@ -115,7 +114,7 @@ class OverviewHandlers:
 
     # --- attention
 
-    async def _attention(self, sweep: Sweep) -> list[Json]:
+    def _attention(self, sweep: Sweep | None) -> list[Json]:
         found: list[Json] = []
         for problem in self.host.engine.shared.health.problems():
             found.append(_item("error", str(problem), problem.name))
@@ -125,14 +124,9 @@ class OverviewHandlers:
         ):
             percent = 100 * disk["free_bytes"] // disk["total_bytes"]
             found.append(_item("warning", f"{percent} % of the disk is free ({disk['path']})"))
-        pauses = Pauses()
-        for name, counts in sweep.values.items():
-            if pauses.is_due():
-                await pauses.rest()
+        for name in () if sweep is None else sweep.noticed:
             log = self.host.engine.logs.get(name)
-            if log is None or len(found) >= limits.ATTENTION_MAX:
-                continue
-            if log.last_error or log.unclaimed or log.paused or counts.depth:
+            if log is not None:
                 found += _of_topic(log)
         found.sort(key=lambda item: item["severity"])
         return found[: limits.ATTENTION_MAX]

@@ -9,8 +9,8 @@ from broker.base.units import SECOND
 from broker.bulk.errors import RefusedError as BulkRefusedError
 from broker.bulk.service import BulkService
 from broker.console import errors
-from broker.console.context import Pauses
 from broker.console.errors import RefusedError
+from broker.console.pauses import Pauses
 from broker.protocols.nsq.http.v1 import moment
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from broker.console import errors
-from broker.console.context import Pauses
 from broker.console.errors import RefusedError
 from broker.console.listing import Selection, ordered
+from broker.console.pauses import Pauses
 from broker.engine.config import StorageConfig, TopicConfig
 from broker.engine.cursor.cursor import cursors_of
 from broker.engine.cursor.deadletter import dead_letters_of
@@ -51,19 +51,18 @@ class TopicHandlers:
     async def channels(self, call: Call) -> Json:
         """A page of the channels of a topic."""
         log, query = self.context.log(call.topic), call.query
-        cursors, pauses = sorted(cursors_of(log).items()), Pauses()
-        text, matched = (query["filter"] or "").lower(), []
+        cursors, pauses = [cursor for _, cursor in sorted(cursors_of(log).items())], Pauses()
+        text, values, matched = (query["filter"] or "").lower(), [], []
         column, falls = query["sort"].removeprefix("-"), query["sort"].startswith("-")
-        for number, (name, cursor) in enumerate(cursors):
-            if text in name.lower():
-                matched.append((self._key(cursor, column) * (-1 if falls else 1), number))
+        for number, cursor in enumerate(cursors):
+            value = number if column == "name" else self.listing.channel_row(cursor)[column]
+            values.append(value or 0)
+            if text in cursor.name.lower():
+                matched.append(number)
             if pauses.is_due():
                 await pauses.rest()
-        if column == "name" and falls:
-            matched.reverse()
-            matched = [(-number, number) for _, number in matched]
         end = query["offset"] + query["limit"]
-        shown = await ordered(matched, query["offset"], end)
+        shown = await ordered(matched, values.__getitem__, query["offset"], end, falls=falls)
         return {
             "topic": log.name,
             "total": len(cursors),
@@ -72,14 +71,9 @@ class TopicHandlers:
             "limit": query["limit"],
             "sort": query["sort"],
             "channels": [
-                self.listing.channel_row(cursors[n][1]) for n in shown if not cursors[n][1].deleted
+                self.listing.channel_row(cursors[n]) for n in shown if not cursors[n].deleted
             ],
         }
-
-    def _key(self, cursor: Cursor, column: str) -> float:
-        if column == "name":
-            return 0
-        return float(self.listing.channel_row(cursor)[column] or 0)
 
     async def channel(self, call: Call) -> Json:
         """One channel with its consumers."""

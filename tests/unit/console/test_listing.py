@@ -12,7 +12,7 @@ from support.console import Console, console
 from support.engine import Rig
 
 from broker.console import limits
-from broker.console.listing import Listing, Rates, Selection, ordered
+from broker.console.listing import Listing, Rates, Selection, Sweep, ordered
 from broker.engine.cursor.cursor import open_cursor
 
 
@@ -91,11 +91,45 @@ async def test_values_are_dropped_when_nobody_looks(
 
 
 async def test_ordered_in_steps() -> None:
-    keyed = [(float(-n % 97), n) for n in range(3 * limits.SORT_CHUNK)]
-    wanted = [row for _, row in sorted(keyed)]
-    assert await ordered(keyed, 0, 50) == wanted[:50]
-    assert await ordered(keyed, 2990, 3100) == wanted[2990:]
-    assert await ordered([], 0, 50) == []
+    rows = range(3 * limits.SORT_CHUNK)
+
+    def value(row: int) -> float:
+        return -row % 97
+
+    wanted = sorted(rows, key=value)
+    assert await ordered(rows, value, 0, 50) == wanted[:50]
+    assert await ordered(rows, value, 2990, 3100) == wanted[2990:]
+    assert await ordered(rows, value, 0, 9, falls=True) == sorted(rows, key=value, reverse=True)[:9]
+    assert await ordered([], value, 0, 50) == []
+
+
+async def test_changes_while_the_names_are_sorted(listing: tuple[Rig, Listing]) -> None:
+    rig, found = listing
+    for name in ("b", "d"):
+        rig.engine.open_log(name)
+    ready = asyncio.create_task(found.ready())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # it has taken the names
+    rig.engine.open_log("c")
+    rig.engine.delete_log("d")
+    await ready
+    assert found.names == ["b", "c"]
+
+
+async def test_rates_of_all_topics(listing: tuple[Rig, Listing]) -> None:
+    rig, _ = listing
+    logs = {name: rig.engine.open_log(name) for name in ("a", "c")}
+    before = Sweep(0)
+    for log in logs.values():
+        before.add(log)
+    logs["b"] = rig.engine.open_log("b")
+    rig.publish(logs["c"], [b"x", b"y"])
+    after = Sweep(2 * 10**9)
+    for name in sorted(logs):
+        after.add(logs[name])
+    await after.compare(before)
+    assert list(after.column("in_rate")) == [0.0, 0.0, 1.0]
+    assert list(after.column("messages")) == [0, 0, 2]
 
 
 def test_rates() -> None:
