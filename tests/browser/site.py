@@ -118,10 +118,13 @@ class Visit:
         self.page = self.context.new_page()
         self.requests: list[Any] = []
         self.errors: list[str] = []
-        self.page.on("request", lambda request: self.requests.append(request))
+        self.page.on("request", self._asked)
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("console", self._said)
         self.page.goto(f"/#{path}")
+
+    def _asked(self, request: Any) -> None:
+        self.requests.append(request)
 
     def _said(self, message: Any) -> None:
         # Answers that refuse are shown by the page; the browser notes them too.

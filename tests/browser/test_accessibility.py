@@ -7,7 +7,6 @@ import hashlib
 import shutil
 import subprocess
 import tarfile
-from pathlib import Path
 from typing import Any
 
 import pytest

@@ -121,7 +121,10 @@ const changeSettings = (topic, settings) =>
             onInput=${(event) => change(key, event.target.value)} /><//>`)}
     </div>`,
     act: async (values) => {
-      const kept = Object.entries(values).filter(([, value]) => value !== "");
+      const numbers = new Set(settings.filter((one) => typeof one.value === "number").map((one) => one.key));
+      const kept = Object.entries(values)
+        .filter(([, value]) => value !== "")
+        .map(([key, value]) => [key, numbers.has(key) && /^\d+$/.test(value) ? Number(value) : value]);
       await put(`${at("topics", topic)}/settings`, Object.fromEntries(kept));
       return `Saved the settings of ${topic}.`;
     },
