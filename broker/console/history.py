@@ -62,7 +62,8 @@ class History:
         at_ns, before = self._step
         rates = per_second(before, totals, max(1, now_ns - at_ns))
         sweep = self.listing.sweep
-        self._values.append((tuple(rate or 0.0 for rate in rates), None if sweep is None else sweep.totals["depth"]))
+        depth = None if sweep is None else sweep.totals["depth"]
+        self._values.append((tuple(rate or 0.0 for rate in rates), depth))
         self._end, self._step = time.time(), (now_ns, totals)
         self._again()
 
