@@ -165,10 +165,13 @@ class Visit:
         self.page.get_by_role("main").get_by_text(text).first.wait_for()
 
     def press(self, name: str) -> None:
-        """Press the button with this name: of the dialog if one is open."""
-        box = self.page.locator("dialog[open]")
-        place = box if box.count() else self.page.get_by_role("main")
+        """Press the button of the page with this name."""
+        place = self.page.get_by_role("main")
         place.get_by_role("button", name=name, exact=True).first.click()
+
+    def answer(self, name: str) -> None:
+        """Press the button of the dialog with this name."""
+        self.page.locator("dialog[open]").get_by_role("button", name=name, exact=True).click()
 
     def told(self, text: str) -> None:
         self.page.locator(".toasts").get_by_text(text).wait_for()
@@ -179,4 +182,4 @@ class Visit:
             button = self.page.locator("dialog[open]").get_by_role("button", name=verb, exact=True)
             assert button.is_disabled()
             self.page.locator("dialog[open] [data-typed]").fill(typed)
-        self.press(verb)
+        self.answer(verb)

@@ -193,7 +193,7 @@ export function Search({ label, value, onChange, placeholder }) {
     timer.current = setTimeout(() => onChange(text), 60);
   };
   return html`<input ref=${field} type="search" data-filter aria-label=${label} onInput=${typed}
-    placeholder=${placeholder ?? label} autocomplete="off" spellcheck="false"
+    placeholder=${placeholder ?? label} autocomplete="off" spellcheck=${false}
     defaultValue=${value} />`;
 }
 
@@ -341,7 +341,7 @@ export function confirm({ title, text, verb, typed, danger, fields, initial = {}
         ${fields?.(values, change)}
         ${typed !== undefined &&
         html`<${Field} label=${html`Type <code>${typed}</code> to confirm`}>
-          <input type="text" value=${name} autofocus autocomplete="off" spellcheck="false"
+          <input type="text" value=${name} autofocus autocomplete="off" spellcheck=${false}
             data-typed onInput=${(event) => setName(event.target.value)} />
         <//>`}
         ${state.error && html`<${Notice} kind="bad" title="Nothing was changed.">

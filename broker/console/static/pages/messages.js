@@ -182,10 +182,10 @@ export function Messages({ path, name, states }) {
             <input type="number" min="0" ...${field("from")} placeholder="oldest" /><//>
           <${Field} label="From time"><input type="datetime-local" step="1" ...${field("time")} /><//>
           <${Field} label="Body contains">
-            <input type="search" data-filter ...${field("contains")} spellcheck="false" /><//>
+            <input type="search" data-filter ...${field("contains")} spellcheck=${false} /><//>
           <${Field} label="Header">
             <input type="text" ...${field("header")} placeholder="Name or Name: value"
-              spellcheck="false" /><//>
+              spellcheck=${false} /><//>
           <div class="actions wide">
             ${states && html`<${Choice} label="State" options=${STATES} value=${wanted.state}
               onChange=${(state) => {

@@ -47,7 +47,7 @@ function Publish({ kind, name }) {
   return html`
     <${Panel} title="Publish">
       <form class="form" onSubmit=${send}>
-        <div class="wide"><${Field} label="Body"><textarea ...${field("body")} spellcheck="false" /><//></div>
+        <div class="wide"><${Field} label="Body"><textarea ...${field("body")} spellcheck=${false} /><//></div>
         <${Field} label="Body is">
           <select value=${form.encoding}
             onChange=${(event) => setForm({ ...form, encoding: event.target.value })}>
@@ -58,7 +58,7 @@ function Publish({ kind, name }) {
               <input type="number" min="0" step="any" ...${field("delay")} /><//>`
           : html`<${Field} label="Reply subject"><input type="text" ...${field("reply")} /><//>`}
         <div class="wide"><${Field} label="Headers, one a line" hint="Name: value">
-          <textarea rows="2" class="short" ...${field("headers")} spellcheck="false" /><//></div>
+          <textarea rows="2" class="short" ...${field("headers")} spellcheck=${false} /><//></div>
         <div class="wide actions">
           <button class="button main" disabled=${state.busy || !name}>Publish</button>
           ${!name && html`<span class="muted small">Choose where to above.</span>`}
@@ -130,7 +130,7 @@ function Tail({ kind, name }) {
       <${Panel} bare title="Tail" note=${note}>
         <form class="body filters" onSubmit=${toggle}>
           <input type="search" data-filter aria-label="Body contains" placeholder="Body contains"
-            value=${contains} disabled=${running !== null} spellcheck="false"
+            value=${contains} disabled=${running !== null} spellcheck=${false}
             onInput=${(event) => setContains(event.target.value)} />
           <button class=${running === null ? "button main" : "button"} disabled=${!name}>
             ${running === null ? "Start" : "Stop"}</button>
@@ -161,7 +161,7 @@ export function Page({ topic = "", subject = "" }) {
         <${Choice} label="Kind" value=${kind} options=${TARGETS} onChange=${setKind} />
         <input type="text" class="target" aria-label=${kind === "topic" ? "Topic" : "Subject"}
           placeholder=${kind === "topic" ? "Topic" : "Subject, to tail also with * and >"}
-          value=${name} autocomplete="off" spellcheck="false"
+          value=${name} autocomplete="off" spellcheck=${false}
           onInput=${(event) => setName(event.target.value)} />
       </section>
       <div class="grid">

@@ -47,7 +47,7 @@ const create = () =>
     fields: (values, change) => html`
       <${Field} label="Name">
         <input type="text" value=${values.name} autofocus required autocomplete="off"
-          spellcheck="false" onInput=${(event) => change("name", event.target.value)} />
+          spellcheck=${false} onInput=${(event) => change("name", event.target.value)} />
       <//>`,
     act: async ({ name }) => {
       await post(at("topics"), { name });
