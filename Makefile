@@ -37,7 +37,7 @@ GO ?= $(shell go version 2>/dev/null | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' && ec
 	echo $(CURDIR)/$(BIN)/go)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bare originals spark lint types build debug proto asan-tree asan fuzz fuzz-targets \
+.PHONY: help run test bare browser originals spark lint types build debug proto asan-tree asan fuzz fuzz-targets \
 	campaign powercut sdist wheel deb bench clean
 
 help:  ## show this list
@@ -73,6 +73,10 @@ test: $(VENV)/.built  ## run the tests, except slow and browser ones; Spark's ne
 
 spark: $(VENV)/.installed  ## install PySpark (half a gigabyte) for the pipeline; install Java 17 yourself
 	$(PY) -m pip install --quiet --group spark
+
+browser: $(VENV)/.built  ## run the tests of pages with a real browser (install Chromium yourself)
+	$(PY) -m pip install --quiet --group browser
+	$(PY) -m pytest -q -m browser $(PYTEST_ARGS) tests/browser
 
 originals: $(patsubst tests/originals/%/go.mod,$(ORIGINALS)/%.made, \
 	    $(wildcard tests/originals/*/go.mod))  ## build the original servers for tests and benchmarks

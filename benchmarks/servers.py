@@ -32,6 +32,7 @@ LOG_SHOWN_CHARS = 2000
 OURS = (
     "{python} -m broker serve --data {data} --nats 127.0.0.1:{nats} --monitor 127.0.0.1:0"
     " --nsq 127.0.0.1:{nsq} --nsq-http 127.0.0.1:0 --bulk 127.0.0.1:0"
+    " --console 127.0.0.1:0"
 )
 NATS_SERVER = "nats-server -a 127.0.0.1 -p {nats}"
 # Everything stays in memory: nsqd at its best.

@@ -121,7 +121,7 @@ class Ours:
         ports.unlink(missing_ok=True)
         command = [sys.executable, "-m", "broker", "serve", "-c", str(config)]
         command += ["--data", str(folder / "data"), "--ports-file", str(ports)]
-        for flag in ("--nats", "--nsq", "--nsq-http", "--monitor", "--bulk"):
+        for flag in ("--nats", "--nsq", "--nsq-http", "--monitor", "--bulk", "--console"):
             command += [flag, "127.0.0.1:0"]
         began = time.monotonic()
         self.log = folder / "log"

@@ -60,7 +60,8 @@ PROGRAMS = (
     Program(
         "serve",
         BROKER + "serve --data {data} --nats 127.0.0.1:{0} --nsq 127.0.0.1:{1}"
-        " --monitor 127.0.0.1:0 --nsq-http 127.0.0.1:0 --bulk 127.0.0.1:0",
+        " --monitor 127.0.0.1:0 --nsq-http 127.0.0.1:0 --bulk 127.0.0.1:0"
+        " --console 127.0.0.1:0",
         "",
         (NATS, NSQ),
     ),

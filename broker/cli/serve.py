@@ -23,7 +23,7 @@ from broker.base.units import SECOND
 from broker.cli import notify
 from broker.config.check import opened
 from broker.config.config import Config
-from broker.config.load import FLAGS, ConfigError, load
+from broker.config.load import FLAGS, ConfigError, load_with_places
 from broker.net import activation, sockets, umask
 from broker.net import limits as net_limits
 from broker.runtime import memory
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 
+    from broker.config.load import Given
     from broker.server.server import Server
 
 log = logging.getLogger("broker.serve")
@@ -59,6 +60,7 @@ OPTIONS: Final = (
     Option("--nsq", "HOST:PORT", "Listener for NSQ clients."),
     Option("--nsq-http", "HOST:PORT", "Listener for NSQ over HTTP: /pub, /stats ..."),
     Option("--bulk", "HOST:PORT", "Listener of the bulk API, for pipelines."),
+    Option("--console", "HOST:PORT", "Listener of the web console and its API."),
     Option("--log-level", "LEVEL", "debug, info, warning, error."),
     Option("--log-format", "FORMAT", "text or json."),
     Option(
@@ -98,13 +100,13 @@ def start(
     """Run the broker until SIGTERM or SIGINT.
 
     Without a file every key has its default: data in ./data, loopback, ports 4222, 8222, 4150,
-    4151 and 4171. An empty address disables a listener; port 0 picks a free port. `when_ready` is
-    called with the bound addresses once all listeners are open.
+    4151, 4171 and 8171. An empty address disables a listener; port 0 picks a free port.
+    `when_ready` is called with the bound addresses once all listeners are open.
     """
     flags = dict(given)
     file, ports = flags.pop("--config", None), flags.pop("--ports-file", None)
     try:
-        config = load(None if file is None else Path(file), os.environ, flags)
+        config, places = load_with_places(None if file is None else Path(file), os.environ, flags)
     except ConfigError as error:
         print(error, file=sys.stderr, flush=True)
         return limits.EXIT_BAD_CONFIG
@@ -127,7 +129,7 @@ def start(
         if when_ready is not None:
             when_ready(ports)
 
-    return until_ended(run(config, announce))
+    return until_ended(run(config, announce, places))
 
 
 def until_ended(coroutine: Coroutine[Any, Any, int]) -> int:
@@ -143,6 +145,7 @@ def until_ended(coroutine: Coroutine[Any, Any, int]) -> int:
 async def run(
     config: Config,
     announce: Callable[[Server], object],
+    given: Given | None = None,
 ) -> int:
     """Start, log the addresses, wait for a signal, drain; return the exit code."""
     import asyncio
@@ -150,7 +153,7 @@ async def run(
     with lasting_memory():
         from broker.server.server import Server
 
-        server = Server(config)  # imports only the enabled services
+        server = Server(config, given=given)  # imports only the enabled services
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

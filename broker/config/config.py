@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from broker.base import settings as kinds
 from broker.base.values import dataclass
 from broker.bulk.config import BulkConfig
+from broker.console.config import ConsoleConfig
 from broker.engine.config import EventsConfig, StorageConfig
 from broker.net.http.config import HttpConfig
 from broker.protocols.config import BridgeConfig
@@ -61,6 +62,7 @@ class Config:
     storage: StorageConfig = StorageConfig()
     bridge: BridgeConfig = BridgeConfig()
     bulk: BulkConfig = BulkConfig()
+    console: ConsoleConfig = ConsoleConfig()
     events: EventsConfig = EventsConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
 

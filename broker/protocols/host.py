@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from broker.base.metrics import Block
-    from broker.base.service import Handler, Service
+    from broker.base.service import Handler, ListenerStats, Service
     from broker.engine.engine import Engine
     from broker.net.http.config import HttpConfig
     from broker.net.listener import Runtime
@@ -58,6 +58,12 @@ class Host(Sections, Protocol):
 
     def health(self) -> str | None:
         """The problem with the data folder or a log; None if all is well."""
+
+    def stats(self) -> list[ListenerStats]:
+        """The counters of all listeners at this moment."""
+
+    def settings_in_force(self) -> Iterable[tuple[str, str, str, str]]:
+        """Section, key, value as TOML writes it, and origin of each setting; without secrets."""
 
     def metrics(self) -> list[Block]:
         """The series of the server and of all services, in the order of the page."""

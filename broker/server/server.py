@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from broker.base.metrics import Block
     from broker.base.service import Handler, ListenerStats, Service
     from broker.config.config import Config
+    from broker.config.load import Given
     from broker.engine.cursor.events import EventLog
     from broker.protocols.host import Host
 
@@ -53,9 +54,12 @@ class Server:
         *,
         in_memory: bool = False,
         log: logging.Logger | None = None,
+        given: Given | None = None,
     ) -> None:
-        """`in_memory`: without a data folder. `log`: for reports of the recovery."""
+        """`in_memory`: without a data folder. `log`: for reports of the recovery. `given`: where
+        the settings come from."""
         self.config = config
+        self._given = given or {}
         self.name = config.server.name
         self.data = None if in_memory else Path(config.server.data)
         self.logs = None if self.data is None else self.data / LOGS_FOLDER
@@ -115,6 +119,12 @@ class Server:
 
             own = server_blocks(self.stats(), engine_stats(self._engine, self._events))
         return own + [block for each in self.services for block in each.metrics()]
+
+    def settings_in_force(self) -> Iterable[tuple[str, str, str, str]]:
+        """Section, key, value and origin of each setting."""
+        from broker.config.effective import entries
+
+        return entries(self._given)
 
     # --- life
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.base.values import dataclass
 from broker.bulk.config import BULK_FOLDER, STAGED_FOLDER, BulkConfig
+from broker.console.config import ConsoleConfig
 from broker.protocols.nats.settings import MonitorConfig, Settings
 from broker.protocols.nsq.lookup.config import LookupConfig
 from broker.protocols.stan.config import StanConfig
@@ -73,6 +74,11 @@ def has_telemetry(host: Host) -> bool:
     return host.section(TelemetryConfig).enabled
 
 
+def has_console(host: Host) -> bool:
+    """Whether [console] has a listener."""
+    return host.section(ConsoleConfig).listen is not None
+
+
 SERVICES: Final[tuple[Factory, ...]] = (
     Factory("broker.protocols.nsq.lookup.service", "LookupService", has_lookup),
     Factory("broker.server.metrics", "MetricsService"),
@@ -80,6 +86,7 @@ SERVICES: Final[tuple[Factory, ...]] = (
     Factory("broker.protocols.stan.service", "StanService", has_streaming),
     Factory("broker.protocols.nsq.service", "NsqService"),
     Factory("broker.bulk.service", "BulkService", has_bulk),
+    Factory("broker.console.service", "ConsoleService", has_console),
     Factory("broker.protocols.nats.service", "MonitorService", has_nats),
     Factory("broker.telemetry.service", "TelemetryService", has_telemetry),
 )

@@ -224,7 +224,10 @@ NATS_SAYS = (b"", b"INFO ")
 NSQ_SAYS = (b"  V2IDENTIFY\n\0\0\0\2{}", b"\0\0\0\6\0\0\0\0OK")
 EARLY = {
     "serve": (
-        "--data={data} --nats=127.0.0.1:{0} --nsq=127.0.0.1:{1} --monitor= --nsq-http= --bulk=",
+        (
+            "--data={data} --nats=127.0.0.1:{0} --nsq=127.0.0.1:{1} --monitor= --nsq-http= "
+            "--bulk= --console="
+        ),
         (NATS_SAYS, NSQ_SAYS),
     ),
     "nats-server": ("-a 127.0.0.1 -p {0}", (NATS_SAYS,)),

@@ -102,7 +102,7 @@ class Debian:
         unit = (self.folder / "usr/lib/systemd/system/twinwire.service").read_text()
         (start,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
         free = {"NATS_LISTEN": 0, "MONITOR_LISTEN": 0, "NSQ_LISTEN": 0, "NSQ_HTTP": 0}
-        free |= {"BULK_LISTEN": 0}
+        free |= {"BULK_LISTEN": 0, "CONSOLE_LISTEN": 0}
         setting = " ".join(f"TWINWIRE_{key}=127.0.0.1:0" for key in free)
         ports = self.folder / DATA / "ports"
         ports.unlink(missing_ok=True)

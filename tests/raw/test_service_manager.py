@@ -66,7 +66,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]
 def commands(folder: Path) -> dict[str, list[str]]:
     """Each server with its listeners at free ports."""
     free = "127.0.0.1:0"
-    flags = ("--nats", "--monitor", "--nsq", "--nsq-http", "--bulk")
+    flags = ("--nats", "--monitor", "--nsq", "--nsq-http", "--bulk", "--console")
     listeners = [word for flag in flags for word in (flag, free)]
     nsq = [f"--tcp-address={free}", f"--http-address={free}"]
     streaming = ["-a", "127.0.0.1", "-p", "-1", "-store", "memory"]

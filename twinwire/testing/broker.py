@@ -21,7 +21,7 @@ from typing import IO, Any, Final, Self
 from twinwire.testing.faults import Faults
 from twinwire.testing.settings import Sections, toml
 
-LISTENERS: Final = ("nats", "monitor", "nsq", "nsq_http", "bulk")
+LISTENERS: Final = ("nats", "monitor", "nsq", "nsq_http", "bulk", "console")
 HOST: Final = "127.0.0.1"
 START_S: Final = 30.0
 STOP_S: Final = 30.0
@@ -128,7 +128,8 @@ class Broker:
         return self.address("bulk")
 
     def address(self, listener: str) -> str:
-        """HOST:PORT of nats, monitor, nsq, nsq_http, bulk or a listener of the configuration."""
+        """HOST:PORT of nats, monitor, nsq, nsq_http, bulk, console or a listener of the
+        configuration."""
         if listener not in self._addresses:
             known = ", ".join(self._addresses) or "none before the first start"
             raise BrokerError(f"no listener {listener!r}; there are: {known}")

@@ -234,8 +234,16 @@ class Returned(NamedTuple):
     failed: str  # why the rest was not tried; empty: all were tried
 
 
-async def give_back(topics: Topics, cursor: Cursor, most: int, *, to_topic: bool) -> Returned:
-    """Move up to `most` of the messages that wait in a channel back to their origin.
+async def give_back(
+    topics: Topics,
+    cursor: Cursor,
+    most: int,
+    *,
+    to_topic: bool,
+    only: frozenset[int] | None = None,
+) -> Returned:
+    """Move up to `most` of the messages that wait in a channel back to their origin; `only`: those
+    with these sequence numbers, and the others wait again.
 
     Each is appended to its topic, for its original channel only unless `to_topic`, and finished
     after the topic's log has stored it: if the process ends in between, both copies remain.
@@ -244,12 +252,14 @@ async def give_back(topics: Topics, cursor: Cursor, most: int, *, to_topic: bool
     consumer.heads = []
     arrived = asyncio.Event()
     consumer.arrived = arrived.set
-    moved = kept = 0
+    moved = kept = others = 0
     failed = ""
     most = min(most, cursor.depth)
+    wanted = most if only is None else len(only)
     try:
-        while moved + kept < most and not failed:
-            consumer.set_credit(kept + min(limits.REQUEUE_WINDOW, most - moved - kept))
+        while moved + kept + others < most and moved + kept < wanted and not failed:
+            left = most - moved - kept - others
+            consumer.set_credit(kept + others + min(limits.REQUEUE_WINDOW, left))
             await _some(consumer, arrived)
             if not consumer.records:
                 break
@@ -257,6 +267,9 @@ async def give_back(topics: Topics, cursor: Cursor, most: int, *, to_topic: bool
             heads, consumer.heads = consumer.heads, []
             sent: list[tuple[Log, int, int]] = []
             for (seq, _, _, body), (_, _, headers) in zip(records, heads, strict=True):
+                if only is not None and seq not in only:
+                    others += 1
+                    continue
                 origin = origin_of(headers)
                 log = None if origin is None else _home(topics, origin, to_topic=to_topic)
                 if log is None or origin is None:

@@ -96,8 +96,8 @@ class NsqService(Service):
         }
 
     @cached_property
-    def _api(self) -> NsqApi:
-        """The handlers of both HTTP listeners, created for the first client."""
+    def api(self) -> NsqApi:
+        """The handlers of all HTTP listeners, created for the first client."""
         from broker.protocols.nsq.http.api import NsqApi
         from broker.protocols.nsq.http.settings import TopicSettings
         from broker.protocols.nsq.http.v1 import V1Api
@@ -110,10 +110,10 @@ class NsqService(Service):
         return api
 
     def _app(self) -> web.Application:
-        return self._api.app()
+        return self.api.app()
 
     def _refusing_app(self) -> web.Application:
-        return self._api.refusing_app()
+        return self.api.refusing_app()
 
     def _port(self, name: str) -> int:
         """The port of that listener; 0 if it is not open."""

@@ -56,7 +56,7 @@ class Address(NamedTuple):
 
 
 ANY = Address("127.0.0.1", 0)
-LISTENERS = ("nats", "monitor", "nsq", "nsq_http", "bulk")
+LISTENERS = ("nats", "monitor", "nsq", "nsq_http", "bulk", "console")
 
 
 def running_servers() -> list[Server]:

@@ -185,7 +185,7 @@ def test_a_failed_start_is_one_line(start: Start, tmp_path: Path) -> None:
 
 def run_serve(*arguments: str) -> str:
     """The only line of a start that fails."""
-    quiet = ("--nats=", "--monitor=", "--nsq=", "--nsq-http=", "--bulk=")
+    quiet = ("--nats=", "--monitor=", "--nsq=", "--nsq-http=", "--bulk=", "--console=")
     given = {argument.split("=")[0] for argument in arguments}
     ended = subprocess.run(
         [sys.executable, "-m", "broker", "serve", *arguments,

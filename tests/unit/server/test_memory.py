@@ -112,6 +112,7 @@ async def test_a_server_does_so_by_itself(
     file.write_text(
         f'[server]\ndata = "{tmp_path}/data"\n[nats]\nlisten = "127.0.0.1:0"\n'
         '[nsq]\nlisten = ""\nhttp = ""\n[monitor]\nlisten = ""\n[bulk]\nlisten = "off"\n'
+        '[console]\nlisten = "off"\n'
     )
     server = Server(load(file))
     before = resident_bytes()

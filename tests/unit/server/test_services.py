@@ -43,9 +43,11 @@ def named(server: Server) -> list[str]:
 
 def test_services_follow_the_order_of_the_registry(tmp_path: Path) -> None:
     (tmp_path / "all.toml").write_text(ALL)
-    assert named(Server(Config())) == ["metrics", "nats", "nsq", "bulk", "monitor"]
+    assert named(Server(Config())) == ["metrics", "nats", "nsq", "bulk", "console", "monitor"]
     found = named(Server(load(tmp_path / "all.toml")))
-    assert found == ["nsqlookupd", "metrics", "nats", "stan", "nsq", "bulk", "monitor", "telemetry"]
+    assert found == [
+        "nsqlookupd", "metrics", "nats", "stan", "nsq", "bulk", "console", "monitor", "telemetry",
+    ]  # fmt: skip
     assert len(found) == len(SERVICES)
 
 

@@ -109,6 +109,7 @@ def to_config(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Config:
     changed: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     changed["nats"]["listen"] = changed["monitor"]["listen"] = None
     changed["nsq"]["listen"] = changed["nsq"]["http"] = changed["bulk"]["listen"] = None
+    changed["console"]["listen"] = None
     for name, flag in flags.items():
         place = attribute_of(flag.target)
         if place is not None:

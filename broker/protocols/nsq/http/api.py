@@ -246,8 +246,8 @@ class NsqApi:
         self.start_ns = listener.start_ns
         self.extra_routes: Routes = {}  # additional ones, set before `app`
 
-    def app(self) -> web.Application:
-        """The application with all routes."""
+    def routes(self) -> Routes:
+        """All paths and their handlers."""
         routes = {
             "/ping": {"GET": Route(self.ping, versioned=False)},
             "/info": {"GET": Route(self.info)},
@@ -268,7 +268,11 @@ class NsqApi:
             **debug.routes(self.config.debug_peers),
         }
         routes |= dead_letter_routes(self.listener)
-        return make_app({**routes, **self.extra_routes}, self.config.max_body_size + 1)
+        return {**routes, **self.extra_routes}
+
+    def app(self) -> web.Application:
+        """The application with all routes."""
+        return make_app(self.routes(), self.config.max_body_size + 1)
 
     def refusing_app(self) -> web.Application:
         """The application for plain HTTP if TLS is required: it names the HTTPS port."""

@@ -133,7 +133,8 @@ def _holder(sink: object) -> dict[str, str] | None:
     }
 
 
-def _body(body: bytes, form: str) -> dict[str, object]:
+def body_of(body: bytes, form: str) -> dict[str, object]:
+    """A body as text if it is any, or base64; nothing with the form "none"."""
     if form == "none":
         return {}
     if form == "text":
@@ -185,7 +186,7 @@ def fill(rows: list[dict[str, Any]], page: Peek, form: str) -> list[dict[str, An
             "subject": subject.decode("utf-8", "replace"),
             "headers": headers_of(headers),
             "body_bytes": len(body),
-            **_body(body, form),
+            **body_of(body, form),
         }
         if reply and not addressed:
             row["reply"] = reply.decode("utf-8", "replace")

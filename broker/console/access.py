@@ -1,0 +1,201 @@
+"""Who uses the console: users with passwords, tools with tokens, and their roles.
+
+The users file has a line for each user, `NAME ROLE HASH`, the hash being bcrypt's; the token file
+one for each token, `NAME ROLE TOKEN`. A role includes those before it: viewer, operator, admin.
+Blank lines and those that begin with # are ignored. Logins are kept in memory, so a restart of the
+broker ends them; a user who is removed from the file is logged out by a reload.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from broker.base.units import SECOND
+from broker.base.values import dataclass
+from broker.console import errors, limits
+from broker.console.errors import RefusedError
+from broker.protocols.nats.auth.passwords import Busy, Passwords, is_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from broker.console.config import ConsoleConfig
+
+VIEWER: Final = "viewer"
+OPERATOR: Final = "operator"
+ADMIN: Final = "admin"
+ROLES: Final = (VIEWER, OPERATOR, ADMIN)
+# Checked for unknown users, so that the time of an answer does not tell which users there are.
+_NOBODY: Final = "$2b$10$" + "." * 53
+
+
+class UsersFileError(ValueError):
+    """A file of users or tokens is invalid; the text names the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The client of a request."""
+
+    user: str | None  # None: nobody has logged in
+    role: str | None
+    by_token: bool = False  # a tool: no page of another site can send its token
+
+    def may(self, role: str | None) -> bool:
+        """Whether it may do what this role may; None: what everybody may."""
+        if role is None:
+            return True
+        return self.role is not None and ROLES.index(self.role) >= ROLES.index(role)
+
+
+@dataclass(slots=True)
+class Login:
+    """A logged-in user."""
+
+    user: str
+    expires_ns: int  # monotonic
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(path.read_text("utf-8", "surrogateescape").splitlines(), 1):
+        words = line.split()
+        if words and not words[0].startswith("#"):
+            yield number, words
+
+
+def read_file(path: Path, what: str) -> dict[str, tuple[str, str]]:
+    """Name -> role and secret, of a file of users or tokens. OSError; UsersFileError."""
+    found: dict[str, tuple[str, str]] = {}
+    for number, words in _lines(path):
+        if len(words) != 3:
+            raise UsersFileError(f"{path}:{number}: expected NAME ROLE {what}")
+        name, role, secret = words
+        if role not in ROLES:
+            roles = ", ".join(ROLES)
+            raise UsersFileError(f"{path}:{number}: unknown role {role}; expected one of {roles}")
+        if what == "HASH" and not is_hash(secret):
+            raise UsersFileError(f"{path}:{number}: expected a bcrypt hash ($2b$...)")
+        if name in found:
+            raise UsersFileError(f"{path}:{number}: {name} is there twice")
+        found[name] = (role, secret)
+    return found
+
+
+def digest(secret: str) -> bytes:
+    """The stored and compared form of a token: its length says nothing about the token's."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+
+
+class Access:
+    """The users and tokens in force, and who is logged in."""
+
+    def __init__(
+        self, config: ConsoleConfig, now_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        """OSError, UsersFileError: a file cannot be used."""
+        self.config = config
+        self.now_ns = now_ns
+        self.users: dict[str, tuple[str, str]] = {}
+        self.tokens: dict[str, tuple[str, bytes]] = {}
+        self._logins: OrderedDict[bytes, Login] = OrderedDict()
+        self._failures: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._passwords: Passwords | None = None
+        self.reload()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody needs to log in."""
+        return not self.config.users_file and not self.config.token_file
+
+    def reload(self) -> None:
+        """Read the files again; OSError and UsersFileError leave everything as it was."""
+        users, tokens = self.config.users_file, self.config.token_file
+        read = read_file(Path(users), "HASH") if users else {}
+        given = read_file(Path(tokens), "TOKEN") if tokens else {}
+        self.users = read
+        self.tokens = {name: (role, digest(token)) for name, (role, token) in given.items()}
+
+    # --- callers
+
+    def caller(self, authorization: str | None, cookie: str | None) -> Caller:
+        """The caller whose token or cookie a request has. RefusedError: an unknown token."""
+        if self.is_open:
+            return Caller(None, ADMIN)
+        if authorization is not None:
+            scheme, _, token = authorization.partition(" ")
+            if scheme.lower() == "bearer":
+                return self._of_token(token.strip())
+        login = self._logins.get(digest(cookie)) if cookie else None
+        if login is None or login.expires_ns <= self.now_ns() or login.user not in self.users:
+            return Caller(None, None)
+        login.expires_ns = self.now_ns() + self.config.session_ttl_ns
+        return Caller(login.user, self.users[login.user][0])
+
+    def _of_token(self, token: str) -> Caller:
+        given, found = digest(token), None
+        for name, (role, known) in self.tokens.items():  # always all, see bulk/access.py
+            if hmac.compare_digest(known, given):
+                found = Caller(name, role, by_token=True)
+        if found is None:
+            raise RefusedError(errors.UNAUTHENTICATED)
+        return found
+
+    def is_valid(self, caller: Caller) -> bool:
+        """Whether the caller still has its role: a stream may outlive a change of the files."""
+        if self.is_open:
+            return caller.role == ADMIN
+        known: dict[str, tuple[str, str]] | dict[str, tuple[str, bytes]]
+        known = self.tokens if caller.by_token else self.users
+        entry = known.get(caller.user or "")
+        return entry is not None and entry[0] == caller.role
+
+    # --- logins
+
+    async def login(self, user: str, password: str, client: str) -> tuple[str, Caller]:
+        """Check a password; the value of the new cookie. RefusedError."""
+        since_ns, count = self._failures.get(client, (0, 0))
+        if self.now_ns() - since_ns > limits.LOGIN_WINDOW:
+            since_ns, count = self.now_ns(), 0
+        if count >= limits.LOGIN_FAILURES_MAX:
+            raise RefusedError(errors.TOO_MANY)
+        # Counted before the check, so that many at once do not pass.
+        self._failures[client] = (since_ns, count + 1)
+        self._failures.move_to_end(client)
+        while len(self._failures) > limits.LOGIN_CLIENTS_MAX:
+            self._failures.popitem(last=False)
+        role, stored = self.users.get(user, ("", _NOBODY))
+        if self._passwords is None:
+            self._passwords = Passwords()
+        try:
+            matches = await self._passwords.matches(stored, password)
+        except Busy:
+            raise RefusedError(errors.TOO_MANY) from None
+        if not matches or user not in self.users:
+            raise RefusedError(errors.BAD_LOGIN)
+        self._failures.pop(client, None)
+        value = secrets.token_urlsafe(32)
+        self._logins[digest(value)] = Login(user, self.now_ns() + self.config.session_ttl_ns)
+        while len(self._logins) > limits.SESSIONS_MAX:
+            self._logins.popitem(last=False)
+        return value, Caller(user, role)
+
+    def logout(self, cookie: str | None) -> None:
+        """End the login of this cookie."""
+        if cookie:
+            self._logins.pop(digest(cookie), None)
+
+    @property
+    def ttl_s(self) -> int:
+        """How long a login lasts without a request."""
+        return self.config.session_ttl_ns // SECOND
+
+    def close(self) -> None:
+        """End the threads that check passwords."""
+        if self._passwords is not None:
+            self._passwords.close()

@@ -1,0 +1,153 @@
+"""Server-sent events: answers of requests whenever they change.
+
+All clients that follow the same request share one task, which asks it and encodes the answer once.
+A client that reads slowly misses values and gets the newest one. A hidden page closes its stream,
+and a request that nobody follows is not asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from aiohttp import web
+
+from broker.base.units import SECOND
+from broker.console import errors, limits
+from broker.console.errors import RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+log = logging.getLogger("broker.console")
+
+Ask = Callable[[], Awaitable[dict[str, Any]]]
+HEARTBEAT = b": \n\n"
+
+
+def event(name: str, data: object) -> bytes:
+    """One event as it is sent."""
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data))
+
+
+class Feed:
+    """The answers of one request."""
+
+    def __init__(self, ask: Ask, interval_ns: int) -> None:
+        self._ask = ask
+        self._interval_s = interval_ns / SECOND
+        self.followers = 0
+        self.number = 0  # of the newest value
+        self.newest = b""
+        self.changed = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Ask again and again."""
+        while True:
+            try:
+                found = event("data", await self._ask())
+            except RefusedError as refusal:
+                found = event("problem", {"status": refusal.status, **refusal.page()})
+            except Exception:
+                log.exception("an answer cannot be made")
+                internal = RefusedError(errors.INTERNAL)
+                found = event("problem", {"status": internal.status, **internal.page()})
+            if found != self.newest:
+                self.newest = found
+                self.number += 1
+                self.changed.set()
+                self.changed = asyncio.Event()
+            await asyncio.sleep(self._interval_s)
+
+
+class Streams:
+    """All open streams of one listener."""
+
+    def __init__(self) -> None:
+        self.stopping = asyncio.Event()
+        self.open = 0
+        self._feeds: dict[str, Feed] = {}
+
+    def stop(self) -> None:
+        """End all streams."""
+        self.stopping.set()
+        for feed in self._feeds.values():
+            if feed.task is not None:
+                feed.task.cancel()
+
+    async def follow(self, key: str, ask: Ask, interval_ns: int) -> AsyncIterator[bytes]:
+        """The answers of a request, each when it has changed. `key`: equal requests share one."""
+        feed = self._feeds.get(key)
+        if feed is None:
+            feed = self._feeds[key] = Feed(ask, interval_ns)
+            feed.task = asyncio.get_running_loop().create_task(feed.run())
+        feed.followers += 1
+        seen = 0
+        try:
+            while True:
+                if feed.number == seen:
+                    await feed.changed.wait()
+                seen = feed.number
+                yield feed.newest
+        finally:
+            feed.followers -= 1
+            if not feed.followers:
+                assert feed.task is not None
+                feed.task.cancel()
+                del self._feeds[key]
+
+    async def serve(
+        self,
+        request: web.Request,
+        events: AsyncIterator[bytes],
+        is_valid: Callable[[], bool],
+    ) -> web.StreamResponse:
+        """Send the events until the client leaves, the broker stops or the login ends."""
+        if self.open >= limits.STREAMS_MAX:
+            raise RefusedError(errors.STREAMS)
+        response = web.StreamResponse(
+            headers={
+                "Content-Type": "text/event-stream",
+                "Cache-Control": "no-store",
+                "X-Accel-Buffering": "no",  # nginx would keep events back
+            }
+        )
+        self.open += 1
+        source = aiter(events)
+        waiting: asyncio.Task[bytes] | None = None
+        stopping = asyncio.create_task(self.stopping.wait())
+        try:
+            await response.prepare(request)
+            while is_valid() and not stopping.done():
+                if waiting is None:
+                    waiting = asyncio.ensure_future(anext(source))
+                await asyncio.wait(
+                    (waiting, stopping),
+                    timeout=limits.EVENTS_HEARTBEAT / SECOND,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if waiting.done():
+                    await response.write(waiting.result())
+                    waiting = None
+                elif not stopping.done():
+                    await response.write(HEARTBEAT)
+        except (ConnectionError, StopAsyncIteration):
+            pass  # the client has left
+        finally:
+            self.open -= 1
+            stopping.cancel()
+            await _end(source, waiting)
+        return response
+
+
+async def _end(source: AsyncIterator[bytes], waiting: asyncio.Task[bytes] | None) -> None:
+    if waiting is not None:
+        waiting.cancel()
+        await asyncio.wait((waiting,))
+    close = getattr(source, "aclose", None)
+    if close is not None:
+        await close()

@@ -1,0 +1,134 @@
+// The overview: what the broker does now, whether it is well, what needs attention.
+
+import { link, useLive } from "../api.js";
+import {
+  Bar, Chart, Count, Empty, Facts, Head, Loaded, Panel, Table, Tag, Tile, bytes, compact, count,
+  duration, plural, rate,
+} from "../parts.js";
+import { html } from "../vendor/ui.js";
+
+const KINDS = { error: "bad", critical: "bad", warning: "warn" };
+
+export const place = (topic, channel) =>
+  channel ? link("channel", { topic, channel }) : link("topic", { topic });
+
+function Attention({ health, findings }) {
+  const all = [
+    ...health.problems.map((one) => ({
+      severity: "error",
+      text: [one.kind, one.name, one.reason].filter(Boolean).join(" · "),
+    })),
+    ...findings,
+  ];
+  return html`
+    <${Panel} bare title="Needs attention"
+      note=${all.length ? plural(all.length, "finding") : undefined}>
+      ${all.length
+        ? html`<ul class="findings">
+            ${all.map(
+              (one, number) => html`
+                <li key=${number}>
+                  <${Tag} kind=${KINDS[one.severity] ?? ""}>${one.severity}<//>
+                  <span>
+                    ${one.topic
+                      ? html`<a href=${place(one.topic, one.channel)}>${one.text}</a>`
+                      : one.text}
+                  </span>
+                </li>`,
+            )}
+          </ul>`
+        : html`<${Empty} title="Nothing needs attention.">
+            Stalled channels, failing dead letters, a full disk and slow consumers appear here.<//>`}
+    <//>`;
+}
+
+const LISTENERS = [
+  { id: "name", title: "Listener", head: true, cell: (row) => row.name },
+  { id: "connections", title: "Connections", num: true,
+    cell: (row) => html`<${Count} value=${row.connections} />` },
+  { id: "total", title: "Total", num: true, less: true,
+    cell: (row) => html`<${Count} value=${row.total_connections} />` },
+  { id: "in", title: "In", num: true, cell: (row) => html`<${Count} value=${row.in_msgs} />` },
+  { id: "out", title: "Out", num: true,
+    cell: (row) => html`<${Count} value=${row.out_msgs} />` },
+  { id: "slow", title: "Slow", num: true, less: true,
+    cell: (row) => html`<${Count} value=${row.slow_consumers} />` },
+];
+
+function Disk({ disk }) {
+  const used = disk.total_bytes ? 1 - disk.free_bytes / disk.total_bytes : 0;
+  const text = `${bytes(disk.free_bytes)} of ${bytes(disk.total_bytes)} free`;
+  return html`<div class="disk"><span>${text}</span>
+    <${Bar} part=${used} label=${`${Math.round(used * 100)} percent of the disk is used`} /></div>`;
+}
+
+export function Page() {
+  const { data, error, retry } = useLive("/v1/overview");
+  if (!data || error)
+    return html`<div class="stack"><${Head} title="Overview" />
+      <${Loaded} data=${data} error=${error} retry=${retry} what="the overview" /></div>`;
+  const { server, health, rates, topics, readers, history, process } = data;
+  const times = history.in_msgs.map(
+    (_, place, all) => history.end - (all.length - 1 - place) * history.step_s,
+  );
+  const urgent = health.problems.length + data.attention.length > 0;
+  const attention = html`<${Attention} key="attention" health=${health} findings=${data.attention} />`;
+  return html`
+    <div class="stack">
+      <${Head} title=${server.name || "Overview"}
+        tags=${html`<${Tag} kind=${health.ok ? "good" : "bad"}>
+          ${health.ok ? "healthy" : "not healthy"}<//>`}
+        lead=${`Twinwire ${server.version}, up for ${duration(server.uptime_s)}`} />
+      <dl class="tiles">
+        <${Tile} title="In" mark="in" value=${rate(rates.in_msgs)} unit="msg/s"
+          more=${`${bytes(rates.in_bytes)}/s`} />
+        <${Tile} title="Out" mark="out" value=${rate(rates.out_msgs)} unit="msg/s"
+          more=${`${bytes(rates.out_bytes)}/s`} />
+        <${Tile} title="Depth" value=${compact(topics.depth)}
+          more=${`${count(topics.deferred)} deferred`} />
+        <${Tile} title="In flight" value=${compact(topics.in_flight)} />
+        <${Tile} title="Topics" value=${compact(topics.count)}
+          more=${`${count(topics.channels)} channels, ${count(topics.paused)} paused`} />
+        <${Tile} title="Stored" value=${bytes(topics.bytes)}
+          more=${data.disk && html`${bytes(data.disk.free_bytes)} free`} />
+        <${Tile} title="Lag of readers" value=${compact(readers.lag)}
+          more=${plural(readers.count, "reader")} />
+      </dl>
+      ${urgent && attention}
+      <div class="grid">
+        <${Panel} title="Messages per second">
+          <${Chart} label="Messages per second, in and out" times=${times} as=${rate}
+            series=${[
+              { label: "In", color: "in", values: history.in_msgs },
+              { label: "Out", color: "out", values: history.out_msgs },
+            ]} />
+        <//>
+        <${Panel} title="Depth">
+          <${Chart} label="Messages that wait" times=${times} as=${compact}
+            series=${[{ label: "Waiting", color: "accent", values: history.depth }]} />
+        <//>
+      </div>
+      ${!urgent && attention}
+      <div class="grid">
+        <${Panel} bare title="Listeners">
+          <${Table} label="Listeners" columns=${LISTENERS} rows=${data.listeners}
+            keyOf=${(row) => row.name}
+            empty=${html`<${Empty} title="No listener is open.">
+              See the section of each protocol in the configuration.<//>`} />
+        <//>
+        <${Panel} title="Process">
+          <${Facts} rows=${[
+            ["Memory", bytes(process.memory_bytes)],
+            ["CPU", `${rate(process.cpu_percent)} %`],
+            ["Open files", count(process.open_files)],
+            data.disk && ["Data folder", html`<span class="mono">${data.disk.path}</span>`],
+            data.disk && ["Disk", html`<${Disk} disk=${data.disk} />`],
+            ...Object.entries(server.ports).map(([name, address]) => [
+              `Port of ${name}`,
+              html`<span class="mono">${address}</span>`,
+            ]),
+          ]} />
+        <//>
+      </div>
+    </div>`;
+}

@@ -1,0 +1,207 @@
+"""Every page of the console in a real browser: contents, sizes, themes, keys, hostile texts."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser.site import RUNS, Site, Visit
+
+pytestmark = [pytest.mark.browser, pytest.mark.only_ours]
+
+PAGES = {
+    "overview": "Messages per second",
+    "topics": "orders",
+    "topic?topic=orders": "billing",
+    "topic?topic=orders&view=settings": "max_age",
+    "topic?topic=ledger": "Subscriptions",
+    "channel?topic=orders&channel=billing": "127.0.0.1",
+    "dead-letters": "broken / worker",
+    "dead-letters?topic=broken.dead": "Requeued by the consumer",
+    "nats": "127.0.0.1",
+    "nats?view=subscriptions": "prices.>",
+    "nats?view=accounts": "$G",
+    "nats?view=leafs": "No leaf nodes.",
+    "publish?topic=orders": "Nothing is followed.",
+    "readers": "There are no readers.",
+    "configuration": "nsq.listen",
+    "configuration?view=log": "Recent log lines",
+}
+MESSAGES = "topic?topic=orders&view=messages"
+COLD_BYTES_MAX = 100_000
+COLD_REQUESTS_MAX = 10
+ONE_PAGE = 400  # nodes
+
+
+@pytest.mark.parametrize("width", [320, 1280, 3840])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page(browser: Any, site: Site, width: int, scheme: str) -> None:
+    size = {"width": width, "height": 900}
+    with Visit(browser, site, viewport=size, color_scheme=scheme) as visit:
+        for path, text in PAGES.items():
+            visit.go(path)
+            visit.sees(text)
+            visit.check()
+
+
+def test_bodies_are_text(browser: Any, site: Site) -> None:
+    """JSON, text and bytes of a message; what would run is shown and does not run."""
+    with Visit(browser, site, MESSAGES) as visit:
+        page = visit.page
+        visit.sees(RUNS[:40])
+        body = page.locator("pre.dump")
+        visit.press("2")
+        body.get_by_text("owned").wait_for()
+        assert body.inner_text() == RUNS
+        visit.press("1")
+        body.get_by_text('"order": 17').wait_for()
+        assert body.inner_text() == '{\n  "order": 17,\n  "paid": true\n}'
+        visit.press("Hex")
+        assert body.inner_text().startswith("00000000  7b 22 6f 72 64 65 72 22  3a")
+        visit.press("3")
+        body.get_by_text("00 ff fe 20").wait_for()
+        with page.expect_download() as download:
+            visit.press("Download")
+        assert Path(download.value.path()).read_bytes() == b"\x00\xff\xfe not text"
+
+
+def test_messages_are_found_without_consuming(browser: Any, site: Site) -> None:
+    with Visit(browser, site, "channel?topic=orders&channel=mail&view=messages") as visit:
+        visit.page.get_by_role("button", name="4", exact=True).wait_for()
+        visit.page.get_by_label("Body contains").fill("plain")
+        visit.press("Look")
+        visit.page.get_by_text("1 shown").wait_for()
+        visit.sees("plain text")
+        visit.go("topic?topic=orders")
+        row = visit.page.get_by_role("row", name="mail")
+        assert row.locator("td.num").first.inner_text() == "4"  # as many wait as before
+
+
+def test_hostile_names_in_addresses(browser: Any, site: Site) -> None:
+    with Visit(browser, site) as visit:
+        for path in (
+            "topic?topic=",
+            "channel?channel=c&topic=",
+            "publish?topic=",
+            "topics?filter=",
+        ):
+            visit.page.evaluate(
+                "(at) => { location.hash = at[0] + encodeURIComponent(at[1]); }", [path, RUNS]
+            )
+            visit.page.wait_for_timeout(0)
+            visit.page.get_by_role("main").get_by_role("heading", level=1).wait_for()
+            visit.check()
+
+
+def test_unknown_topics_are_said_so(browser: Any, site: Site) -> None:
+    with Visit(browser, site, "topic?topic=missing") as visit:
+        visit.page.get_by_role("alert").get_by_text("Cannot show the topic.").wait_for()
+
+
+def test_filter_and_order_are_the_servers(browser: Any, site: Site) -> None:
+    with Visit(browser, site, "topics") as visit:
+        page = visit.page
+        rows = page.locator("tbody th a")
+        visit.sees("quiet")
+        page.keyboard.press("/")
+        page.keyboard.type("ord")
+        page.get_by_text(re.compile("of 1 topic$")).wait_for()
+        assert rows.all_inner_texts() == ["orders"]
+        page.get_by_label("Filter by name").fill("")
+        page.get_by_text("of 5 topics").wait_for()
+        page.get_by_role("button", name="Depth").click()
+        page.locator('[data-sort="-depth"]').wait_for()
+        assert rows.first.inner_text() == "orders"
+        page.get_by_label("Not empty only").check()
+        page.get_by_text("of 5 topics").wait_for(state="detached")
+        assert "quiet" not in rows.all_inner_texts()
+
+
+def test_keys(browser: Any, site: Site) -> None:
+    with Visit(browser, site) as visit:
+        page = visit.page
+        visit.sees("Messages per second")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "main"
+        page.keyboard.press("?")
+        page.locator("dialog[open]").get_by_text("Keyboard shortcuts").wait_for()
+        page.keyboard.press("Escape")
+        page.locator("dialog[open]").wait_for(state="detached")
+        page.keyboard.press("g")
+        page.keyboard.press("t")
+        visit.title("Topics")
+        visit.sees("orders")
+        page.keyboard.press("j")
+        page.keyboard.press("j")
+        assert page.evaluate("document.activeElement.textContent") == "broken.dead"
+        page.keyboard.press("Enter")
+        visit.title("broken.dead")
+
+
+def test_a_cold_start_is_small(browser: Any, site: Site) -> None:
+    with Visit(browser, site) as visit:
+        visit.sees("Messages per second")
+        visit.page.locator(".chart canvas").first.wait_for()
+        size = 0
+        for request in visit.requests:
+            if "/v1/events" not in request.url:
+                size += len(gzip.compress(request.response().body()))
+        assert len(visit.requests) <= COLD_REQUESTS_MAX, [one.url for one in visit.requests]
+        assert size <= COLD_BYTES_MAX
+
+
+def test_updates_do_not_grow_the_page(browser: Any, site: Site) -> None:
+    """A live page replaces what it shows: many events later it has as many nodes."""
+    with Visit(browser, site, "topics") as visit:
+        visit.sees("orders")
+        devtools = visit.context.new_cdp_session(visit.page)
+
+        def nodes() -> int:
+            devtools.send("HeapProfiler.collectGarbage")
+            return int(devtools.send("Memory.getDOMCounters")["nodes"])
+
+        def turn() -> None:
+            for path, text in (
+                ("overview", "Messages per second"),
+                ("topics", "quiet"),
+                ("topic?topic=orders", "billing"),
+                ("nats", "127.0.0.1"),
+            ):
+                visit.go(path)
+                visit.sees(text)
+
+        turn()
+        turn()
+        before = nodes()
+        for _ in range(20):
+            turn()
+        assert nodes() <= before + ONE_PAGE  # the browser may keep what was last shown
+
+
+def test_a_hidden_tab_is_not_live(browser: Any, site: Site) -> None:
+    hide = """(hidden) => {
+        Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });
+        document.dispatchEvent(new Event('visibilitychange'));
+    }"""
+    with Visit(browser, site, "topics") as visit:
+        visit.page.get_by_text("Live", exact=True).wait_for()
+        streams = [one for one in visit.requests if "/v1/events" in one.url]
+        ended: list[Any] = []
+
+        def end(request: Any) -> None:
+            ended.append(request)
+
+        visit.page.on("requestfailed", end)
+        visit.page.on("requestfinished", end)
+        visit.page.evaluate(hide, True)
+        visit.page.get_by_text("Paused", exact=True).wait_for()
+        visit.page.evaluate(hide, False)
+        visit.page.get_by_text("Live", exact=True).wait_for()
+        again = [one for one in visit.requests if "/v1/events" in one.url]
+        assert (len(streams), len(again)) == (1, 2)
+        assert streams[0] in ended
