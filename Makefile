@@ -167,6 +167,10 @@ wheel: $(VENV)/.installed  ## build dist/*.tar.gz and a manylinux wheel for each
 	$(PY) -m pip install --quiet --group package
 	$(PY) tools/wheels.py $(addprefix --python ,$(PYTHONS))
 
+deb: $(VENV)/.installed  ## build dist/*.deb, for the Python of this Debian
+	$(PY) -m pip install --quiet --group package
+	$(PY) tools/deb.py
+
 bench: $(VENV)/.built originals  ## compare with the original servers
 	$(PY) benchmarks/compare.py
 

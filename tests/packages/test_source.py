@@ -127,7 +127,7 @@ def test_jobs_cover_both_architectures_and_each_python(workflow: dict[Any, Any])
 
 
 def test_make_has_the_targets_of_the_workflow() -> None:
-    targets = set(re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     used = re.findall(r"run: make ([a-z ]+)", WORKFLOW.read_text())
     assert used
     assert {word for words in used for word in words.split() if word.islower()} <= targets
