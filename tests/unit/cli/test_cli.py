@@ -24,7 +24,7 @@ import asyncio, sys, types
 behaviour = sys.argv.pop(1)
 
 class Server:
-    def __init__(self, config):
+    def __init__(self, config, **_more):
         self.ports = {}
     async def start(self):
         if behaviour == "taken":
