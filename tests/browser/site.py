@@ -173,7 +173,7 @@ class Visit:
         """Press the button of the dialog with this name."""
         self.page.locator("dialog[open]").get_by_role("button", name=name, exact=True).click()
 
-    def told(self, text: str) -> None:
+    def notices(self, text: str) -> None:
         self.page.locator(".toasts").get_by_text(text).wait_for()
 
     def confirm(self, verb: str, typed: str = "") -> None:

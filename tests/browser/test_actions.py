@@ -63,7 +63,7 @@ def test_rewind_skip_and_empty(browser: Any, busy: Site) -> None:
         visit.answer("A sequence")
         visit.page.get_by_label("Sequence").fill("3")
         visit.confirm("Move", typed="c")
-        visit.told("Moved to sequence 3")
+        visit.notices("Moved to sequence 3")
         depth(visit, "1")
         visit.press("Rewind or skip")
         visit.answer("Now")
@@ -73,7 +73,7 @@ def test_rewind_skip_and_empty(browser: Any, busy: Site) -> None:
         depth(visit, "1")
         visit.press("Empty")
         visit.confirm("Empty", typed="c")
-        visit.told("Emptied")
+        visit.notices("Emptied")
         depth(visit, "0")
 
 
@@ -90,7 +90,7 @@ def test_delete_wants_the_name(browser: Any, busy: Site) -> None:
         visit.press("Delete")
         visit.confirm("Delete", typed="gone")
         visit.title("Topics")
-        visit.told("Deleted: the topic gone.")
+        visit.notices("Deleted: the topic gone.")
 
 
 def test_settings_of_a_topic(browser: Any, busy: Site) -> None:
@@ -102,7 +102,7 @@ def test_settings_of_a_topic(browser: Any, busy: Site) -> None:
         visit.page.locator("dialog[open]").get_by_text("Nothing was changed.").wait_for()
         visit.page.locator("dialog[open]").get_by_label("max_msgs").fill("70000")
         visit.answer("Save")
-        visit.told("Saved the settings of kept.")
+        visit.notices("Saved the settings of kept.")
         row = visit.page.get_by_role("row", name="max_msgs")
         row.get_by_text("70000").wait_for()
         row.get_by_text("topic", exact=True).wait_for()
@@ -114,7 +114,7 @@ def test_dead_letters_go_back(browser: Any, busy: Site) -> None:
         visit.press("Change")
         visit.page.locator("dialog[open]").get_by_label("Attempts").fill("1")
         visit.answer("Save")
-        visit.told("Saved the dead letter policy of worker.")
+        visit.notices("Saved the dead letter policy of worker.")
         busy.fail("failing", "worker", 2)
         visit.go("dead-letters")
         visit.page.get_by_role("link", name="failing.dead").first.click()
