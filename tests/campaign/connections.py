@@ -141,6 +141,7 @@ HONEST: dict[str, Callable[[Address], None]] = {
     "nsqlookupd": _lookupd,
     "nsqlookupd_http": _get("/ping"),
     "bulk": _bulk,
+    "console": _get("/"),
 }
 
 

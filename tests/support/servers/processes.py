@@ -89,6 +89,9 @@ class _Process:
             )
 
     def output(self, start: int | None = None) -> str:
+        """The log from here on; empty if its folder was removed."""
+        if not self.log.exists():
+            return ""
         with self.log.open("rb") as log:
             log.seek(self.log_start if start is None else start)
             return log.read().decode("utf-8", "replace")
