@@ -104,14 +104,12 @@ def test_ipv6(program: Path) -> None:
     except OSError:
         pytest.skip("this machine has no IPv6")
     with server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"[::1]:{server.server_port}"
         every = f"[::]:{server.server_port}"
         assert health(program, f"http://{address}/good") == (0, f"{address}\n", "")
         assert health(program, TWINWIRE_MONITOR_LISTEN=every) == (1, f"{address}\n", "")
         server.shutdown()
-        thread.join(DEADLINE_S)
 
 
 def test_a_login_is_not_needed(program: Path, start_broker: StartBroker) -> None:
