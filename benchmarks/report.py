@@ -102,19 +102,28 @@ def verdict(value: float, goal: float, *, least: bool = True) -> str:
     return "met" if (value >= goal if least else value <= goal) else "MISSED"
 
 
-def tell(name: str, method: str, head: list[str], rows: list[list[str]], *, write: bool) -> None:
-    """Print a table about Twinwire alone; with `write` also write it to its page."""
-    title = f"## {name[0].upper()}{name[1:]}"
-    whole = "\n\n".join([title, about_us(), method, table(head, rows)])
+def tell(
+    name: str,
+    method: str,
+    head: list[str],
+    rows: list[list[str]],
+    *,
+    write: bool,
+    title: str = "",
+) -> None:
+    """Print a table about Twinwire alone; with `write` also write it to its page. The title is the
+    page's name unless given."""
+    heading = f"## {title or name[0].upper() + name[1:]}"
+    whole = "\n\n".join([heading, about_us(), method, table(head, rows)])
     print(whole)
     if write:
         write_section(name, whole)
 
 
 def section(name: str) -> str:
-    """The text of a section; empty if there is none."""
-    whole = RESULTS.read_text() if RESULTS.exists() else ""
-    return whole.partition(f"<!-- {name} -->")[2].partition(f"<!-- end of {name} -->")[0]
+    """The page of this name; empty if there is none."""
+    page = RESULTS / f"{slug(name)}.md"
+    return page.read_text() if page.exists() else ""
 
 
 def write_section(name: str, text: str) -> None:
