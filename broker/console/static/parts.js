@@ -443,7 +443,8 @@ function chartOptions(box, series, as) {
     cursor: { y: false, points: { size: 6 } },
     padding: [8, 8, 0, 0],
     scales: {
-      x: { range: (_, first, last) => spanOf(first, last) },
+      // uPlot gives a day to a single point
+      x: { range: (plot, first, last) => spanOf(first, plot.data[0].length > 1 ? last : first) },
       y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] },
     },
     axes: [
