@@ -17,6 +17,7 @@ from pathlib import Path
 # Each hides a program by its whole name.
 HIDDEN = re.compile(
     r"go|gofmt|nsq\w*|to_nsq|nats\S*|node|nodejs|npm|npx|java|javac|jshell"
+    r"|prometheus|promtool|buildah|debootstrap|systemd-analyze"
     r"|chromium\S*|google-chrome\S*|chrome\S*|pyenv|python(2|3\.([0-9]|10))(\.\d+)?"
 )
 KEPT = ("LANG", "LC_ALL", "TZ", "TMPDIR", "CC", "CI", "PIP_INDEX_URL", "PIP_CONFIG_FILE")
