@@ -177,6 +177,7 @@ def test_publishers_wait_for_files_no_longer_than_files_wait(
     with Rig(tmp_path, sync=1.0) as rig:
         first, second, third = (rig.log(name) for name in ("first", "second", "third"))
         assert rig.publish(first, [b"x"]) == [1]
+        rig.advance(0.01)  # no file could be closed for it; they are searched again after 5 ms
         vfs.hold(SYNC)
         assert append(second, b"x")
         rig.loop.run()

@@ -132,15 +132,17 @@ def test_a_broker_ends_while_a_client_waits_for_the_application(tmp_path: Path) 
 
 
 def test_nats_streaming_imports_protobuf_for_the_first_request(tmp_path: Path) -> None:
-    port = free_port()
     notes = tmp_path / "stderr"
     command = [sys.executable, "-X", "importtime", "-m", "broker", "nats-streaming-server"]
     with notes.open("wb") as file:
-        child = subprocess.Popen([*command, "-p", str(port)], stderr=file)
+        child = subprocess.Popen([*command, "-a", "127.0.0.1", "-p", "-1"], stderr=file)
     try:
         while b"Streaming Server is ready" not in notes.read_bytes():
             assert child.poll() is None, notes.read_text()
         assert rare(set(IMPORTED.findall(notes.read_text()))) == {"broker.protocols.stan.service"}
+        found = re.search(r"client connections on 127.0.0.1:(\d+)", notes.read_text())
+        assert found is not None
+        port = int(found[1])
         request = b"\x0a\x01c\x12\x01h"  # clientID "c", heartbeatInbox "h"
         with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as client:
             client.sendall(

@@ -18,6 +18,8 @@ data = "{data}"
 listen = "127.0.0.1:0"
 [monitor]
 listen = ""
+[console]
+listen = ""
 [nsq]
 listen = ""
 http = ""

@@ -190,3 +190,16 @@ def is_valid_channel(name: str, *, wildcards: bool = False) -> bool:
     if ">" in tokens[:-1]:
         return False
     return all(word in _RANK for word in tokens if "*" in word or ">" in word)
+
+
+class Subjects:
+    """The subject of each kind of request."""
+
+    def __init__(self, cluster_id: str, discover_prefix: str) -> None:
+        self.connect = f"{discover_prefix}.{cluster_id}"
+        self.ping = f"{self.connect}.pings"
+        self.publish = f"_STAN.pub.{cluster_id}"
+        self.subscribe = f"_STAN.sub.{cluster_id}"
+        self.unsubscribe = f"_STAN.unsub.{cluster_id}"
+        self.close_subscription = f"_STAN.subclose.{cluster_id}"
+        self.close = f"_STAN.close.{cluster_id}"

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from broker.protocols.stan.channels import Channels
     from broker.protocols.stan.clients import Clients
+    from broker.protocols.stan.config import Subjects
     from broker.protocols.stan.publish import Request, Service, Subscription
     from broker.protocols.stan.store import Done
-    from broker.protocols.stan.streaming import Subjects
     from broker.protocols.stan.subscriptions import Subscriptions
     from broker.runtime.interfaces import Session
 

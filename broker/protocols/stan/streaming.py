@@ -13,6 +13,7 @@ from broker.protocols.access import STAN
 from broker.protocols.stan import errors, limits
 from broker.protocols.stan.channels import Channels
 from broker.protocols.stan.clients import Clients, random_name
+from broker.protocols.stan.config import Subjects
 from broker.protocols.stan.publish import KINDS, RefusedError, Service
 from broker.protocols.stan.store import Store
 from broker.protocols.stan.subscriptions import Subscriptions
@@ -29,19 +30,6 @@ if TYPE_CHECKING:
     from broker.protocols.stan.store import SubRecord
 
 log = logging.getLogger("broker.stan")
-
-
-class Subjects:
-    """The subject of each kind of request."""
-
-    def __init__(self, cluster_id: str, discover_prefix: str) -> None:
-        self.connect = f"{discover_prefix}.{cluster_id}"
-        self.ping = f"{self.connect}.pings"
-        self.publish = f"_STAN.pub.{cluster_id}"
-        self.subscribe = f"_STAN.sub.{cluster_id}"
-        self.unsubscribe = f"_STAN.unsub.{cluster_id}"
-        self.close_subscription = f"_STAN.subclose.{cluster_id}"
-        self.close = f"_STAN.close.{cluster_id}"
 
 
 class Streaming:
