@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -53,6 +54,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS", PROFILES[0]))
 
 LOG_SHOWN_CHARS = 8_000
 SPARK = "tests/spark/"
+SPARK_LOGGERS = {"DataFrameQueryContextLogger", "SQLQueryContextLogger"}
 _NUMBERS = itertools.count()
 _MARKS = pytest.StashKey[dict[int, list[int]]]()
 
@@ -101,6 +103,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     item.stash[_MARKS] = {id(server): server.log_marks() for server in running_servers()}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """A failed Spark query leaves loggers that do not propagate. pytest adds its own handler to
+    such loggers when the next phase begins, and these would set their JSON formatter on it."""
+    try:
+        return (yield)
+    finally:
+        for name in SPARK_LOGGERS & logging.Logger.manager.loggerDict.keys():
+            logging.getLogger(name).propagate = True
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -106,7 +106,7 @@ def test_why_it_was_closed(
     for act in hooks.on_leave:
         act(session(closed_because=why))
     first = caplog.records[0]
-    assert (first.levelname, first.message) == (level, f"{WHO} - {shown}")
+    assert (first.levelname, first.getMessage()) == (level, f"{WHO} - {shown}")
 
 
 def test_one_subscription_too_many(caplog: pytest.LogCaptureFixture) -> None:
