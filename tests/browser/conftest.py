@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browser.site import Site, chromium
+from browser.site import Site
+from support.browser import chromium
 
 
 @pytest.fixture(scope="session")

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-import pytest
 from support import Broker, RawPeer, nats_peer, nsq_peer
 from support.clients.peer import pack_frame
 from support.stan.client import StanClient
@@ -33,19 +29,6 @@ WATCH = """
     addEventListener('securitypolicyviolation', (event) => window.reports.push(
         event.violatedDirective + ' ' + event.blockedURI + ' ' + event.sourceFile));
 """
-
-
-@contextmanager
-def chromium() -> Iterator[Any]:
-    """A browser; skips without Playwright or Chromium."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    program = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
-    if program is None:
-        pytest.skip("no browser")
-    with playwright.sync_playwright() as tools:
-        found = tools.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield found
-        found.close()
 
 
 class Site:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.browser import chromium
 from support.reports import HOSTILE, START, channel_row, shown, topic_row
 
 from broker.spark.report.page import write
@@ -64,14 +64,8 @@ class Visit:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    program = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
-    if program is None:
-        pytest.skip("no browser")
-    with playwright.sync_playwright() as tools:
-        found = tools.chromium.launch(executable_path=program, args=["--no-sandbox"])
+    with chromium() as found:
         yield found
-        found.close()
 
 
 def rollup() -> str:
