@@ -1,0 +1,61 @@
+"""Numbers of JetStream: defaults of nats-server and our own limits.
+
+Times are nanoseconds, sizes are bytes, unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.base.units import INT64_MAX, KIB, MIB, MINUTE, MS, SECOND
+
+# What this server claims to clients.
+JS_API_LEVEL: Final = 0  # `api_lvl` of INFO, `api.level` of account info
+JS_ASSET_LEVEL_MAX: Final = 4  # the newest level whose streams and consumers can be loaded
+
+# --- names and texts (server/jetstream_api.go, stream.go, consumer.go) ---------------------------
+
+JS_NAME_MAX: Final = 255  # characters of the name of a stream or consumer
+JS_DESCRIPTION_MAX: Final = 4 * KIB
+JS_METADATA_MAX: Final = 128 * KIB  # keys and values together
+JS_PRIORITY_GROUP_MAX: Final = 16  # characters of the name of a priority group
+JS_HEADERS_MAX: Final = 64 * KIB - 1
+
+# --- streams -------------------------------------------------------------------------------------
+
+JS_REPLICAS_MAX: Final = 5  # of a configuration; one server keeps one
+JS_MAX_AGE_MIN: Final = 100 * MS
+JS_DUPLICATE_WINDOW: Final = 2 * MINUTE
+JS_DUPLICATE_WINDOW_MIN: Final = 100 * MS
+JS_MARKER_TTL_MIN: Final = 1 * SECOND
+
+# --- consumers -----------------------------------------------------------------------------------
+
+JS_ACK_WAIT: Final = 30 * SECOND
+JS_MAX_ACK_PENDING: Final = 1_000
+JS_MAX_WAITING: Final = 512
+JS_INACTIVE_THRESHOLD: Final = 5 * SECOND  # of consumers that are not durable
+JS_PINNED_TTL: Final = 2 * MINUTE
+JS_HEARTBEAT_MIN: Final = 100 * MS
+JS_REQUEST_EXPIRES_MIN: Final = 1 * MS
+JS_CONSUMER_NAME: Final = 8  # characters of a name that the server chooses
+
+# --- the API -------------------------------------------------------------------------------------
+
+JS_NAMES_PAGE: Final = 1_024  # names in one answer
+JS_LIST_PAGE: Final = 256  # streams or consumers in one answer
+JS_SUBJECTS_PAGE: Final = 100_000  # subjects in one STREAM.INFO
+JS_DELETED_MAX: Final = 100_000  # deleted seqs in one STREAM.INFO
+JS_REQUESTS_MAX: Final = 10_000  # waiting requests of one account; one more drops them all
+JS_REQUEST_BODY_MAX: Final = 1 * MIB  # of a request that waits
+
+JS_BATCH_MESSAGES_MAX: Final = 1_000
+JS_BATCHES_PER_STREAM: Final = 50
+JS_BATCHES_TOTAL: Final = 1_000
+JS_BATCH_TIMEOUT: Final = 10 * SECOND
+
+JS_UNLIMITED: Final = -1
+JS_SIZE_MAX: Final = INT64_MAX
+
+assert JS_LIST_PAGE <= JS_NAMES_PAGE
+assert JS_DUPLICATE_WINDOW_MIN < JS_DUPLICATE_WINDOW
