@@ -1,0 +1,436 @@
+"""The rules for configurations of consumers: defaults, refusals, updates.
+
+Source: nats-server consumer.go (setConsumerConfigDefaults, checkConsumerCfg).
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from broker.base.gotext import duration_text, go_quote
+from broker.base.units import SECOND
+from broker.protocols.jetstream import errors, limits
+from broker.protocols.jetstream.errors import ApiError
+from broker.protocols.jetstream.structs import ZERO_TIME, ConsumerConfig
+from broker.protocols.nats.accounts.subjects import collide, has_wildcard, is_subject, lies_within
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from broker.protocols.jetstream.structs import AccountLimits, StreamConfig
+
+LETTERS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
+NAME_PROBLEM: Final = "consumer name can not contain '.', '*', '>', '\\', '/'"
+FLOW_CONTROL_HEARTBEAT: Final = 1 * SECOND  # that the policy flow_control requires
+
+_NOT_IN_NAMES: Final = frozenset(".*>/\\ \t\r\n\f")
+_GROUP_LETTERS: Final = frozenset(string.ascii_letters + string.digits + "-_/=)+")
+_DELIVER: Final = {
+    "all": "deliver all",
+    "last": "deliver last",
+    "new": "deliver new",
+    "last_per_subject": "deliver last per subject",
+    "by_start_sequence": "deliver by start sequence",
+    "by_start_time": "deliver by start time",
+}
+_FROZEN: Final = (
+    ("deliver_policy", "deliver policy can not be updated"),
+    ("opt_start_seq", "start sequence can not be updated"),
+    ("opt_start_time", "start time can not be updated"),
+    ("ack_policy", "ack policy can not be updated"),
+    ("replay_policy", "replay policy can not be updated"),
+    ("idle_heartbeat", "heart beats can not be updated"),
+    ("flow_control", "flow control can not be updated"),
+    ("mem_storage", "storage type can not be updated"),
+    ("direct", "direct can not be updated"),
+    ("sourcing", "sourcing can not be updated"),
+)
+
+
+def filters_of(config: ConsumerConfig) -> list[str]:
+    """The subjects a consumer reads; none = all."""
+    if config.filter_subject:
+        return [config.filter_subject]
+    return list(config.filter_subjects)
+
+
+def is_push(config: ConsumerConfig) -> bool:
+    """Whether the server sends messages unasked."""
+    return bool(config.deliver_subject)
+
+
+def has_policy(config: ConsumerConfig) -> bool:
+    """Whether requests belong to priority groups."""
+    return config.priority_policy not in {"", "none"}
+
+
+def random_name() -> str:
+    """The name of a consumer that has none."""
+    return "".join(secrets.choice(LETTERS) for _ in range(limits.JS_CONSUMER_NAME))
+
+
+def required_level(config: ConsumerConfig) -> int:
+    """The level of the API that the configuration requires."""
+    if config.ack_policy == "flow_control":
+        return 4
+    paused = config.pause_until not in {"", ZERO_TIME}
+    if paused or has_policy(config) or config.priority_groups or config.priority_timeout:
+        return 1
+    return 0
+
+
+# --- names in requests ---------------------------------------------------------------------------
+
+
+def name_by_subject(
+    config: ConsumerConfig, name: str, filter_tokens: str, *, durable: bool
+) -> None:
+    """Settle the name of a consumer that its creation subject names. ApiError.
+
+    `filter_tokens`: the filter that follows the name; `durable`: the old form for durables.
+    """
+    if durable:
+        if not config.durable_name:
+            raise ApiError(errors.CONSUMER_DURABLE_NAME_NOT_SET)
+        if config.durable_name != name:
+            raise ApiError(errors.CONSUMER_DURABLE_NAME_MISMATCH)
+        return
+    if config.durable_name and config.durable_name != name:
+        raise ApiError(errors.CONSUMER_DURABLE_NAME_MISMATCH)
+    config.name = name
+    if not filter_tokens:
+        return
+    if config.filter_subjects:
+        raise ApiError(errors.FILTERS_IN_SUBJECT)
+    if config.filter_subject != filter_tokens:
+        raise ApiError(errors.CREATE_FILTER_MISMATCH)
+
+
+def check_unnamed(config: ConsumerConfig) -> None:
+    """Refuse a durable whose creation subject has no name. ApiError."""
+    if config.durable_name:
+        raise ApiError(errors.CONSUMER_EPHEMERAL_DURABLE_NAME)
+
+
+def check_path(name: str) -> None:
+    """Refuse names that cannot be files. ApiError."""
+    if "/" in name or "\\" in name:
+        raise ApiError(errors.CONSUMER_NAME_PATH)
+
+
+# --- defaults ------------------------------------------------------------------------------------
+
+
+def set_defaults(
+    config: ConsumerConfig, stream: StreamConfig, account: AccountLimits, *, pedantic: bool
+) -> None:
+    """Fill in what a configuration leaves open; pedantic requests are refused instead. ApiError."""
+
+    def correct(problem: str) -> None:
+        if pedantic:
+            raise ApiError(errors.PEDANTIC, err=problem)
+
+    if config.max_deliver < -1:
+        correct("max_deliver must be set to -1")
+    if config.max_deliver == 0 or config.max_deliver < -1:
+        config.max_deliver = -1
+    if config.max_waiting < 0:
+        correct("max_waiting must not be negative")
+    if not is_push(config) and config.max_waiting <= 0:
+        config.max_waiting = limits.JS_MAX_WAITING
+    if config.max_ack_pending < -1:
+        correct("max_ack_pending must be set to -1")
+        config.max_ack_pending = -1
+    for field in (
+        "max_batch",
+        "max_expires",
+        "max_bytes",
+        "idle_heartbeat",
+        "inactive_threshold",
+        "priority_timeout",
+    ):
+        if getattr(config, field) < 0:
+            correct(f"{field} must not be negative")
+            setattr(config, field, 0)
+    if config.backoff and config.backoff[0] >= 0:
+        if config.ack_wait not in {0, config.backoff[0]}:
+            correct("first backoff value has to equal batch AckWait")
+        config.ack_wait = config.backoff[0]
+    _limits_of_stream(config, stream, account, correct)
+    if config.priority_policy == "pinned_client" and not config.priority_timeout:
+        config.priority_timeout = limits.JS_PINNED_TTL
+
+
+def _limits_of_stream(
+    config: ConsumerConfig,
+    stream: StreamConfig,
+    account: AccountLimits,
+    correct: Callable[[str], None],
+) -> None:
+    acks = config.ack_policy not in {"none", "flow_control"}
+    own = stream.consumer_limits
+    if own.max_ack_pending > 0 and config.max_ack_pending == 0 and acks:
+        correct("max_ack_pending must be set if it's configured in stream limits")
+        config.max_ack_pending = own.max_ack_pending
+    if own.inactive_threshold > 0 and config.inactive_threshold == 0:
+        correct("inactive_threshold must be set if it's configured in stream limits")
+        config.inactive_threshold = own.inactive_threshold
+    if acks:
+        if config.ack_wait == 0:
+            config.ack_wait = limits.JS_ACK_WAIT
+        if config.max_ack_pending == 0:
+            config.max_ack_pending = limits.JS_MAX_ACK_PENDING
+            if 0 < account.max_ack_pending < config.max_ack_pending:
+                config.max_ack_pending = account.max_ack_pending
+    if not config.durable_name and config.inactive_threshold == 0:
+        config.inactive_threshold = limits.JS_INACTIVE_THRESHOLD
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+def check(config: ConsumerConfig, stream: StreamConfig, account: AccountLimits) -> None:
+    """Refuse a configuration, after its defaults are set; the first problem answers. ApiError."""
+    replicas = max(1, stream.num_replicas)
+    if config.num_replicas > replicas:
+        raise ApiError(errors.CONSUMER_REPLICAS_EXCESS)
+    if config.num_replicas < 0:
+        raise ApiError(errors.REPLICAS_NEGATIVE)
+    _check_acks(config)
+    if len(config.description) > limits.JS_DESCRIPTION_MAX:
+        raise ApiError(errors.CONSUMER_DESCRIPTION_TOO_LONG, max=limits.JS_DESCRIPTION_MAX)
+    if is_push(config):
+        _check_push(config, stream)
+    else:
+        _check_pull(config, stream)
+    _check_limits(config, stream, account)
+    if config.direct:
+        if not is_push(config):
+            raise ApiError(errors.DIRECT_REQUIRES_PUSH)
+        if config.durable_name and not config.sourcing:
+            raise ApiError(errors.DIRECT_REQUIRES_EPHEMERAL)
+    _check_filters(config)
+    _check_start(config)
+    _check_rest(config)
+    _check_priority(config)
+    if config.ack_policy == "flow_control" and config.idle_heartbeat != FLOW_CONTROL_HEARTBEAT:
+        raise ApiError(errors.STREAM_CONFIG, err="flow control ack policy heartbeat needs to be 1s")
+
+
+def _check_acks(config: ConsumerConfig) -> None:
+    if any(step < 0 for step in config.backoff):
+        raise ApiError(errors.BACKOFF_NEGATIVE)
+    if config.ack_wait < 0:
+        raise ApiError(errors.ACK_WAIT_NEGATIVE)
+    if config.ack_policy == "flow_control":
+        for refused, row in (
+            (not is_push(config), errors.ACK_FLOW_CONTROL_PUSH),
+            (not config.flow_control, errors.ACK_FLOW_CONTROL),
+            (config.max_ack_pending <= 0, errors.ACK_FLOW_CONTROL_PENDING),
+            (config.ack_wait != 0, errors.ACK_FLOW_CONTROL_WAIT),
+            (config.max_deliver > 0, errors.ACK_FLOW_CONTROL_DELIVER),
+        ):
+            if refused:
+                raise ApiError(row)
+    if config.max_deliver != -1 and len(config.backoff) > config.max_deliver:
+        raise ApiError(errors.MAX_DELIVER_BACKOFF)
+
+
+def _check_push(config: ConsumerConfig, stream: StreamConfig) -> None:
+    if has_wildcard(config.deliver_subject):
+        raise ApiError(errors.DELIVER_WILDCARDS)
+    if not is_subject(config.deliver_subject):
+        raise ApiError(errors.DELIVER_SUBJECT_INVALID)
+    if any(lies_within(config.deliver_subject, subject) for subject in stream.subjects):
+        raise ApiError(errors.DELIVER_CYCLE)
+    if config.max_waiting:
+        raise ApiError(errors.PUSH_MAX_WAITING)
+    if config.max_ack_pending > 0 and config.ack_policy == "none":
+        raise ApiError(errors.MAX_ACK_PENDING_POLICY)
+    if 0 < config.idle_heartbeat < limits.JS_HEARTBEAT_MIN:
+        raise ApiError(errors.HEARTBEAT_TOO_SHORT)
+
+
+def _check_pull(config: ConsumerConfig, stream: StreamConfig) -> None:
+    if stream.retention == "workqueue" and config.ack_policy == "none":
+        raise ApiError(errors.PULL_WORKQUEUE_ACK)
+    if config.rate_limit_bps:
+        raise ApiError(errors.PULL_RATE_LIMIT)
+    if config.idle_heartbeat:
+        raise ApiError(errors.HEARTBEAT_REQUIRES_PUSH)
+    if config.flow_control:
+        raise ApiError(errors.FLOW_CONTROL_REQUIRES_PUSH)
+    if 0 < config.max_expires < limits.JS_REQUEST_EXPIRES_MIN:
+        raise ApiError(errors.REQUEST_EXPIRES_TOO_SHORT)
+
+
+def _check_limits(config: ConsumerConfig, stream: StreamConfig, account: AccountLimits) -> None:
+    for limit in (account.max_ack_pending, stream.consumer_limits.max_ack_pending):
+        if limit > 0 and not 0 <= config.max_ack_pending <= limit:
+            raise ApiError(errors.MAX_ACK_PENDING_EXCESS, limit=limit)
+    limit = stream.consumer_limits.inactive_threshold
+    if 0 < limit < config.inactive_threshold:
+        raise ApiError(errors.INACTIVE_THRESHOLD_EXCESS, limit=duration_text(limit))
+
+
+def _check_filters(config: ConsumerConfig) -> None:
+    if config.filter_subject and config.filter_subjects:
+        raise ApiError(errors.FILTER_DUPLICATE)
+    filters = filters_of(config)
+    for subject in filters:
+        if not subject:
+            raise ApiError(errors.FILTER_EMPTY)
+        if not is_subject(subject):
+            raise ApiError(errors.STREAM_CONFIG, err="invalid subject")
+    if overlap_within(filters):
+        raise ApiError(errors.FILTERS_OVERLAP)
+
+
+def overlap_within(filters: Sequence[str]) -> bool:
+    """Whether one of these subjects is contained in another, or twice among them."""
+    if len(set(filters)) != len(filters):
+        return True
+    if not any(map(has_wildcard, filters)):
+        return False
+    return any(
+        one is not other and lies_within(one, other)
+        for other in filters
+        if has_wildcard(other)
+        for one in filters
+    )
+
+
+def _check_start(config: ConsumerConfig) -> None:
+    timed = config.opt_start_time not in {"", ZERO_TIME}
+    policy = _DELIVER[config.deliver_policy]
+    problem = ""
+    if config.deliver_policy == "by_start_sequence":
+        if not config.opt_start_seq:
+            problem = "start sequence is not set"
+        elif timed:
+            problem = "start time is also set"
+    elif config.deliver_policy == "by_start_time":
+        if not timed:
+            problem = "start time is not set"
+        elif config.opt_start_seq:
+            problem = "start start sequence is also set"  # the doubled word is the original's
+    elif config.deliver_policy == "last_per_subject" and not filters_of(config):
+        problem = "filter subject is not set"
+    elif config.opt_start_seq:
+        problem = "start sequence is also set"
+    elif timed:
+        problem = "start time is also set"
+    if problem:
+        raise ApiError(
+            errors.DELIVER_POLICY,
+            err=f"consumer delivery policy is {policy}, but optional {problem}",
+        )
+
+
+def _check_rest(config: ConsumerConfig) -> None:
+    sample_percent(config.sample_freq)
+    if config.flow_control and not config.idle_heartbeat:
+        raise ApiError(errors.FLOW_CONTROL_HEARTBEAT)
+    if config.durable_name and config.name and config.durable_name != config.name:
+        raise ApiError(errors.DURABLE_AND_NAME)
+    size = sum(len(key.encode()) + len(text.encode()) for key, text in config.metadata.items())
+    if size > limits.JS_METADATA_MAX:
+        raise ApiError(errors.CONSUMER_METADATA_TOO_LARGE, limit="128KB")
+    name = config.durable_name or config.name
+    if len(name) > limits.JS_NAME_MAX:
+        raise ApiError(errors.CONSUMER_NAME_TOO_LONG, max=limits.JS_NAME_MAX)
+    if not _NOT_IN_NAMES.isdisjoint(config.durable_name):
+        raise ApiError(errors.DURABLE_NAME_INVALID)
+    if not _NOT_IN_NAMES.isdisjoint(config.name):
+        raise ApiError(errors.STREAM_CONFIG, err=NAME_PROBLEM)
+
+
+def sample_percent(text: str) -> int:
+    """The share of acknowledgements that are reported, in percent. ApiError."""
+    if not text:
+        return 0
+    digits = text.removesuffix("%")
+    sign = digits[1:] if digits[:1] in {"+", "-"} else digits
+    if not sign.isascii() or not sign.isdigit():
+        raise ApiError(
+            errors.SAMPLING, err=f"strconv.Atoi: parsing {go_quote(digits)}: invalid syntax"
+        )
+    return min(100, max(0, int(digits)))
+
+
+def _check_priority(config: ConsumerConfig) -> None:
+    if not has_policy(config):
+        if config.priority_groups:
+            raise ApiError(errors.PRIORITY_GROUPS_WITHOUT_POLICY)
+        if config.priority_timeout:
+            raise ApiError(errors.PRIORITY_TIMEOUT_WITHOUT_POLICY)
+        return
+    if is_push(config):
+        raise ApiError(errors.PRIORITY_WITH_PUSH)
+    if not config.priority_groups:
+        raise ApiError(errors.PRIORITY_POLICY_WITHOUT_GROUP)
+    for group in config.priority_groups:
+        if not group:
+            raise ApiError(errors.PRIORITY_GROUP_EMPTY)
+        check_group_name(group)
+
+
+def check_group_name(group: str) -> None:
+    """Refuse a name that no priority group can have. ApiError."""
+    if len(group) > limits.JS_PRIORITY_GROUP_MAX or not _GROUP_LETTERS.issuperset(group):
+        raise ApiError(errors.PRIORITY_GROUP_NAME)
+
+
+def check_workqueue(config: ConsumerConfig, others: Iterable[ConsumerConfig]) -> None:
+    """Refuse what would share the messages of a work queue with another consumer. ApiError."""
+    if config.ack_policy not in {"explicit", "flow_control"}:
+        raise ApiError(errors.WORKQUEUE_EXPLICIT_ACK)
+    if config.deliver_policy != "all":
+        raise ApiError(errors.WORKQUEUE_DELIVER_ALL)
+    filters = filters_of(config)
+    for other in others:
+        if not filters:
+            raise ApiError(errors.WORKQUEUE_UNFILTERED)
+        theirs = filters_of(other)
+        if not theirs or any(collide(one, two) for one in filters for two in theirs):
+            raise ApiError(errors.WORKQUEUE_NOT_UNIQUE)
+
+
+# --- updates -------------------------------------------------------------------------------------
+
+
+def check_update(old: ConsumerConfig, new: ConsumerConfig) -> None:
+    """Refuse changes that an existing consumer cannot make. ApiError."""
+    for field, problem in _FROZEN:
+        if getattr(old, field) != getattr(new, field):
+            raise ApiError(errors.CONSUMER_CREATE, err=problem)
+    if is_push(old) != is_push(new):
+        problem = (
+            "can not update push consumer to pull based"
+            if is_push(old)
+            else "can not update pull consumer to push based"
+        )
+        raise ApiError(errors.CONSUMER_CREATE, err=problem)
+    if old.max_waiting != new.max_waiting:
+        raise ApiError(errors.CONSUMER_CREATE, err="max waiting can not be updated")
+
+
+def is_same(old: ConsumerConfig, new: ConsumerConfig) -> bool:
+    """Whether a creation asks for what exists; what the server adds to metadata does not count."""
+
+    def stripped(config: ConsumerConfig) -> ConsumerConfig:
+        return msgspec.structs.replace(
+            config, metadata=users_metadata(config.metadata), pause_until=""
+        )
+
+    return stripped(old) == stripped(new)
+
+
+def users_metadata(metadata: dict[str, str]) -> dict[str, str]:
+    """Metadata without the keys that the server sets."""
+    own = ("_nats.ver", "_nats.level", "_nats.req.level")
+    return {key: text for key, text in metadata.items() if key not in own}
