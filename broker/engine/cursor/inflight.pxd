@@ -23,18 +23,43 @@ cdef enum:
     REASON_REQUEUE = 2      # its consumer gave it back
     REASON_CLOSE = 3        # its consumer went away
 
-cdef struct entry_t:
-    heap_item_t timer       # owner: the consumer_t while SENT; tag: the entry's own index
-    uint64_t seq
-    int64_t mark            # SENT: when it was sent (ns); AGAIN: turn of fresh records to wait for
-    uint32_t segment        # id of its segment, 0 = not known
-    uint32_t offset         # in the segment's file, in units of 8 bytes
-    uint32_t prev           # neighbours in the consumer's list or in the queue
-    uint32_t next
-    uint16_t attempts       # deliveries so far
-    uint8_t state           # ENTRY_*
-    uint8_t reason          # of its leaving: REASON_*
-    float age_ns            # SENT: how old the record was then; kept if its cursor has `latency`
+cdef extern from *:
+    """
+    #ifndef TW_ENTRY
+    #define TW_ENTRY
+    #include <stdint.h>
+    typedef struct {
+        heap_item_t timer;
+        uint64_t seq;
+        int64_t mark;
+        union {
+            struct { uint32_t segment, offset; };
+            struct { uint32_t before, after; };
+        };
+        uint32_t prev, next;
+        uint16_t attempts;
+        uint8_t state, reason;
+        union { float age_ns; uint32_t deliveries; };
+    } entry_t;
+    #endif
+    """
+    ctypedef struct entry_t:
+        heap_item_t timer       # owner: the consumer_t while SENT; tag: the entry's own index
+        uint64_t seq
+        int64_t mark            # SENT: when it was sent (ns); AGAIN: fresh records to wait for
+        uint32_t segment        # id of its segment, 0 = not known
+        uint32_t offset         # in the segment's file, in units of 8 bytes
+        uint32_t prev           # neighbours in the consumer's list or in the queue
+        uint32_t next
+        uint16_t attempts       # deliveries so far
+        uint8_t state           # ENTRY_*
+        uint8_t reason          # of its leaving: REASON_*
+        float age_ns            # SENT: how old the record was then; kept for `latency`
+        # A StreamCursor has these instead of segment and offset, attempts, age_ns and the owner of
+        # the timer, which is its consumer_seq; `mark` is when it was sent last (ns, wall clock).
+        uint32_t before         # neighbours in the order of seqs
+        uint32_t after
+        uint32_t deliveries     # so far
 
 
 cdef class Inflight:

@@ -1,0 +1,74 @@
+# cython: language_level=3
+"""Cursors of streams, as a protocol uses them."""
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from broker.engine.stream.cursor cimport CursorOwner, StreamCursor, delivery_t, pending_t
+
+
+cdef class Taker(CursorOwner):
+    """Takes what a cursor has, up to `room` messages, and keeps what it is told."""
+    cdef readonly StreamCursor cursor
+    cdef public uint64_t room
+    cdef readonly list deliveries, exhausted_ones, dropped_ones, tickets
+    cdef readonly uint64_t wakes
+
+    def __init__(self, StreamCursor cursor not None, uint64_t room=1 << 62):
+        self.cursor = cursor
+        self.room = room
+        self.deliveries = []
+        self.exhausted_ones = []
+        self.dropped_ones = []
+        self.tickets = []
+        cursor.attach(self)
+        self.take()
+
+    cdef void woken(self) noexcept:
+        self.wakes += 1
+        self.take()
+
+    cdef void exhausted(self, uint64_t seq, uint32_t deliveries) noexcept:
+        self.exhausted_ones.append((seq, deliveries))
+
+    cdef void dropped(self, uint64_t seq, uint64_t consumer_seq, uint32_t deliveries) noexcept:
+        self.dropped_ones.append((seq, consumer_seq, deliveries))
+
+    cdef void durable(self, uint64_t ticket) noexcept:
+        self.tickets.append(ticket)
+
+    cpdef take(self):
+        """Take what there is, as (seq, deliveries, consumer seq, pending, body)."""
+        cdef delivery_t d
+        while self.room and self.cursor.peek(&d):
+            self.room -= 1
+            self.deliveries.append((
+                d.rec.seq, d.deliveries, d.consumer_seq, d.pending,
+                d.rec.data[d.rec.headers_len:d.rec.total_len]))
+            self.cursor.sent()
+
+    def got(self):
+        """The deliveries since the last call."""
+        got, self.deliveries = self.deliveries, []
+        return got
+
+    def ack(self, uint64_t seq):
+        return self.cursor.ack(seq)
+
+    def ack_all(self, uint64_t seq, uint64_t consumer_seq=0):
+        return self.cursor.ack_all(seq, consumer_seq)
+
+    def nak(self, uint64_t seq, int64_t delay_ns=0):
+        return self.cursor.nak(seq, delay_ns)
+
+    def progress(self, uint64_t seq):
+        return self.cursor.progress(seq)
+
+    def term(self, uint64_t seq):
+        return self.cursor.term(seq)
+
+    def promise(self):
+        return self.cursor.promise()
+
+    def pending(self, uint64_t seq):
+        """(consumer seq, deliveries) of a message in flight, or None."""
+        cdef pending_t p
+        return (p.consumer_seq, p.deliveries) if self.cursor.find_pending(seq, &p) else None
