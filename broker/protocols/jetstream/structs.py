@@ -44,7 +44,7 @@ def always(value: Any) -> Any:
     return msgspec.field(default_factory=lambda: value)
 
 
-class GoStruct(Struct, kw_only=True, omit_defaults=True):
+class GoStruct(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A struct whose fields are written in their order, defaults omitted."""
 
 

@@ -155,11 +155,17 @@ class _Stop(Exception):  # noqa: N818 - how the scanner ends
 
 def syntax_error(body: bytes) -> str:
     """Go's error for a body that is not JSON."""
+    return syntax_error_at(body)[0]
+
+
+def syntax_error_at(body: bytes) -> tuple[str, int]:
+    """The same, with the number of bytes that Go has read by then."""
+    scanner = _Scanner(body)
     try:
-        _Scanner(body).run()
+        scanner.run()
     except _Stop as stop:
-        return str(stop)
-    return errors.GO_JSON_END
+        return str(stop), min(scanner.at + 1, len(body))
+    return errors.GO_JSON_END, len(body)
 
 
 class _Scanner:

@@ -1,0 +1,204 @@
+"""Decodes bodies of requests as Go does, with Go's errors.
+
+msgspec decodes a body that has the exact names and types. Whatever it refuses is read again in
+Python: names match in any case, null changes nothing, and what is still wrong gets Go's text.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import msgspec
+from msgspec import inspect
+
+from broker.base.gotext import go_quote
+from broker.protocols.jetstream import errors
+from broker.protocols.jetstream.errors import ApiError
+from broker.protocols.jetstream.structs import time_ns, time_text
+from broker.protocols.nats.system.errors import GO_JSON_DEPTH, GO_JSON_TYPE
+from broker.protocols.nats.system.go_json import syntax_error_at
+
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+T = TypeVar("T", bound=msgspec.Struct)
+log = logging.getLogger("broker.jetstream")
+
+_BLANK: Final = b" \t\r\n"
+_RANGES: Final = {"uint64": (0, 2**64 - 1)}
+_INT64: Final = (-(2**63), 2**63 - 1)
+_KINDS: Final[dict[type, str]] = {
+    str: "string",
+    bool: "bool",
+    int: "number",
+    float: "number",
+    list: "array",
+    dict: "object",
+}
+# The struct that Go embeds in a request, as its errors name it.
+_EMBEDDED: Final = {"StreamConfigRequest": "StreamConfigRequest.StreamConfig"}
+
+
+def is_empty(body: bytes) -> bool:
+    """Whether a body counts as empty where none is allowed."""
+    text = body.strip(_BLANK)
+    return not text or text == b"{}"
+
+
+def is_json(body: bytes) -> bool:
+    """Whether an optional body is read: whether it begins like an object or array."""
+    return body.lstrip(_BLANK)[:1] in (b"{", b"[")
+
+
+def decode(body: bytes, kind: type[T], *, strict: bool = True) -> T:
+    """The request in a body; ApiError 10025. `strict`: unknown fields are errors."""
+    try:
+        found = msgspec.json.decode(body, type=kind, strict=True)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return _decode_slowly(body, kind, strict=strict)
+    return _with_times(found)
+
+
+def _plain(kind: inspect.Type) -> tuple[inspect.Type, str]:
+    """The type without constraints and None, and its name in Go if that was given."""
+    name = ""
+    while True:
+        if isinstance(kind, inspect.Metadata):
+            name = (kind.extra or {}).get("go", name)
+            kind = kind.type
+        elif isinstance(kind, inspect.UnionType):
+            kind = next(each for each in kind.types if not isinstance(each, inspect.NoneType))
+        else:
+            return kind, name
+
+
+# --- the slow path -------------------------------------------------------------------------------
+
+
+def _decode_slowly(body: bytes, kind: type[T], *, strict: bool) -> T:
+    try:
+        value = json.loads(body.decode("utf-8", "replace"), parse_constant=_refuse_constant)
+    except RecursionError:
+        refuse(GO_JSON_DEPTH)
+    except ValueError:
+        text, at = syntax_error_at(body)
+        refuse(f"{text} at offset {at}")
+    reader = _Reader(strict=strict)
+    if value is None:
+        return kind()
+    built = reader.read(value, inspect.type_info(kind), kind.__name__)
+    return _with_times(cast("T", msgspec.convert(built, kind, strict=True)))
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(word)
+
+
+def refuse(text: str) -> NoReturn:
+    """Refuse a body: 10025."""
+    raise ApiError(errors.INVALID_JSON, err=text)
+
+
+class _Reader:
+    """Reads a parsed body into the names and values that msgspec expects."""
+
+    def __init__(self, *, strict: bool) -> None:
+        self.strict = strict
+
+    def read(self, value: Any, kind: inspect.Type, path: str) -> Any:
+        kind, go = _plain(kind)
+        if isinstance(kind, inspect.StructType):
+            return self._struct(value, kind, path)
+        if isinstance(kind, inspect.ListType):
+            if not isinstance(value, list):
+                self._wrong(value, path, "[]string")
+            found = [self.read(each, kind.item_type, path) for each in value]
+            return ["" if each is None else each for each in found]
+        if isinstance(kind, inspect.DictType):
+            if not isinstance(value, dict):
+                self._wrong(value, path, "map[string]string")
+            return {name: self.read(each, kind.value_type, path) for name, each in value.items()}
+        return self._scalar(value, kind, go, path)
+
+    def _struct(self, value: Any, kind: inspect.StructType, path: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            name = _KINDS.get(type(value), "null")
+            refuse(f"json: cannot unmarshal {name} into Go value of type server.{path}")
+        fields = {each.encode_name: each.type for each in kind.fields}
+        built: dict[str, Any] = {}
+        inside = _EMBEDDED.get(path, path)
+        for given, inner in value.items():
+            name = given if given in fields else given.casefold()
+            if name not in fields:
+                if self.strict:
+                    refuse(f"json: unknown field {go_quote(given)}")
+                log.warning("a request has the unknown field %s", go_quote(given))
+            elif inner is not None:  # null changes nothing
+                built[name] = self.read(inner, fields[name], f"{inside}.{name}")
+        return built
+
+    def _scalar(self, value: Any, kind: inspect.Type, go: str, path: str) -> Any:
+        if isinstance(kind, inspect.LiteralType):
+            if value not in kind.values or not isinstance(value, str):
+                refuse(f"can not unmarshal {go_quote(json.dumps(value, ensure_ascii=False))}")
+        elif isinstance(kind, inspect.StrType):
+            if not isinstance(value, str):
+                self._wrong(value, path, go or "string")
+        elif isinstance(kind, inspect.BoolType):
+            if not isinstance(value, bool):
+                self._wrong(value, path, "bool")
+        elif isinstance(kind, inspect.IntType):
+            low, high = _RANGES.get(go, _INT64)
+            if isinstance(value, bool) or not isinstance(value, int):
+                number = f"number {value}" if isinstance(value, float) else None
+                self._wrong(value, path, go, number)
+            if not low <= value <= high:
+                self._wrong(value, path, go, f"number {value}")
+        return value
+
+    def _wrong(self, value: Any, path: str, go: str, shown: str | None = None) -> NoReturn:
+        name = shown or _KINDS.get(type(value), "null")
+        refuse(GO_JSON_TYPE.format(name, f"struct field {path}", go))
+
+
+# --- times ---------------------------------------------------------------------------------------
+
+
+def _with_times(found: T) -> T:
+    """The same with each time in UTC, as Go would write it."""
+    for name, go in _times_of(type(found)):
+        text = getattr(found, name)
+        if go and text:
+            try:
+                setattr(found, name, time_text(time_ns(text)))
+            except (ValueError, OverflowError):
+                refuse(f'parsing time {go_quote(go_quote(text))} as "2006-01-02T15:04:05Z07:00"')
+        elif not go:
+            for inner in text if isinstance(text, list) else [text]:
+                if isinstance(inner, msgspec.Struct):
+                    _with_times(inner)
+    return found
+
+
+_TIMES: Final[dict[type, list[tuple[str, bool]]]] = {}
+
+
+def _times_of(kind: type[msgspec.Struct]) -> list[tuple[str, bool]]:
+    """Fields that are times (True), or that may contain some (False)."""
+    known = _TIMES.get(kind)
+    if known is None:
+        known = _TIMES[kind] = []
+        info = inspect.type_info(kind)
+        assert isinstance(info, inspect.StructType)
+        for each in info.fields:
+            inner, go = _plain(each.type)
+            if go == "time.Time":
+                known.append((each.name, True))
+            elif isinstance(inner, inspect.StructType) or (
+                isinstance(inner, inspect.ListType)
+                and isinstance(_plain(inner.item_type)[0], inspect.StructType)
+            ):
+                known.append((each.name, False))
+    return known

@@ -1,0 +1,20 @@
+# cython: language_level=3
+"""Receives the API requests of one account and passes them on in order."""
+from broker.protocols.nats.accounts.account cimport Account
+from broker.routing.trie cimport sub_t
+from broker.runtime.interfaces cimport Sink
+from broker.runtime.types cimport record_t
+
+
+cdef class ApiSink(Sink):
+    cdef readonly Account account
+    cdef readonly object waiting        # deque of Requests that are not handled yet
+    cdef readonly Py_ssize_t dropped    # because too many waited; since the last report
+    cdef public bint busy               # a request is still being handled: the others wait
+    cdef object handle                  # handle(Request)
+    cdef object overflow                # overflow(): called at the end of a turn that dropped some
+    cdef Py_ssize_t waiting_max
+    cdef list subs                      # addresses of sub_t
+    cdef list heads                     # for each of them, the bytes before the verb
+
+    cdef bint may_answer(self, const record_t *rec) noexcept

@@ -1,0 +1,113 @@
+# cython: language_level=3
+"""Receives the API requests of one account and passes them on in order.
+
+Requests are handled at the end of the turn, so everything that was published before is stored. Two
+kinds are left to the subscriptions of consumers and streams: without one, the requester must get
+the answer that there is no responder.
+"""
+cimport cython
+import logging
+from collections import deque, namedtuple
+from libc.stdint cimport uintptr_t
+from libc.string cimport memcmp
+
+from broker.routing.trie cimport sub_t
+from broker.runtime.interfaces cimport RIGHT_READ, RIGHT_WRITE, Session, Sink
+from broker.runtime.turn cimport PHASE_STORE
+from broker.runtime.types cimport record_t
+from broker.protocols.nats.accounts.account cimport Account
+
+LOG = logging.getLogger('broker.jetstream')
+
+# A request: its whole subject, the part after `$JS.API.`, and the client, or None.
+Request = namedtuple('Request', 'subject verb reply headers data session')
+
+cdef enum:
+    PER_TURN = 256      # requests handled in one turn; the rest waits for the next one
+
+
+@cython.final
+cdef class ApiSink(Sink):
+    def __init__(self, Account account, handle, overflow, Py_ssize_t waiting_max):
+        """`handle(Request)` may set `busy`; `resume` then continues with the next request.
+        `overflow(count)`: so many requests were dropped, since `waiting_max` others waited."""
+        self.account = account
+        self.handle = handle
+        self.overflow = overflow
+        self.waiting_max = waiting_max
+        self.waiting = deque()
+        self.subs = []
+        self.heads = []
+
+    def listen(self, bytes head):
+        """Receive requests whose subject begins with `head`, such as `$JS.API.`."""
+        cdef bytes subject = head + b'>'
+        self.heads.append(head)
+        self.subs.append(<uintptr_t>self.account.router.add(
+            self, subject, <size_t>len(subject), NULL, 0, b'', 0))
+
+    def close(self):
+        """Receive nothing more; what waits is dropped."""
+        for address in self.subs:
+            self.account.router.remove(<sub_t *><uintptr_t>address)
+        self.subs.clear()
+        self.heads.clear()
+        self.waiting.clear()
+
+    cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
+        cdef void *publisher = self.account.current_publisher.session
+        cdef Py_ssize_t head = len(<bytes>self.heads[self.subs.index(<uintptr_t>ctx)])
+        cdef const char *verb = rec.subject + head
+        cdef size_t n = rec.subject_len - <size_t>head
+        if begins(verb, n, b'CONSUMER.MSG.NEXT.', 18) or begins(verb, n, b'DIRECT.GET.', 11):
+            return 0
+        if len(self.waiting) >= self.waiting_max:
+            self.dropped += 1
+        else:
+            self.waiting.append(Request(
+                rec.subject[:rec.subject_len], verb[:n],
+                rec.reply[:rec.reply_len] if rec.reply_len and self.may_answer(rec) else b'',
+                rec.data[:rec.headers_len], rec.data[rec.headers_len:rec.total_len],
+                <object>publisher if publisher != NULL else None))
+        self.account.turn.add(PHASE_STORE, self)
+        return 1
+
+    cdef bint may_answer(self, const record_t *rec) noexcept:
+        """Whether the requester may have an answer sent to its reply subject. The server may publish
+        anywhere, so the client itself must have a right to the subject; inboxes are exempt."""
+        cdef void *publisher = self.account.current_publisher.session
+        cdef void *space = <void *>self.account.router
+        if publisher == NULL or begins(rec.reply, rec.reply_len, b'_INBOX.', 7):
+            return True
+        if not (<Session>publisher).lives_in(space):
+            return True
+        try:
+            return (
+                (<Session>publisher).may(space, RIGHT_WRITE, rec.reply, rec.reply_len)
+                or (<Session>publisher).may(space, RIGHT_READ, rec.reply, rec.reply_len))
+        except Exception:
+            return False
+
+    cdef void run(self) noexcept:
+        cdef int left = PER_TURN
+        try:
+            if self.dropped:
+                dropped, self.dropped = self.dropped, 0
+                self.overflow(dropped)
+            while self.waiting and not self.busy and left:
+                left -= 1
+                self.handle(self.waiting.popleft())
+            if self.waiting and not self.busy:
+                self.account.turn.call_soon(self.resume)
+        except Exception:
+            LOG.exception('requests of account %s', self.account.name)
+
+    def resume(self):
+        """Continue with the requests that wait."""
+        self.busy = False
+        if self.waiting:
+            self.account.turn.add(PHASE_STORE, self)
+
+
+cdef bint begins(const char *text, size_t n, const char *head, size_t head_len) noexcept nogil:
+    return n >= head_len and memcmp(text, head, head_len) == 0
