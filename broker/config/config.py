@@ -16,6 +16,7 @@ from broker.console.config import ConsoleConfig
 from broker.engine.config import EventsConfig, StorageConfig
 from broker.net.http.config import HttpConfig
 from broker.protocols.config import BridgeConfig
+from broker.protocols.jetstream.config import JetStreamConfig
 from broker.protocols.nats.settings import MonitorConfig, Settings
 from broker.protocols.nsq.config import NsqConfig
 from broker.protocols.nsq.lookup.config import LookupConfig
@@ -59,6 +60,7 @@ class Config:
     nsq: NsqConfig = NsqConfig()
     nsqlookupd: LookupConfig = LookupConfig()
     stan: StanConfig = StanConfig()
+    jetstream: JetStreamConfig = JetStreamConfig()
     storage: StorageConfig = StorageConfig()
     bridge: BridgeConfig = BridgeConfig()
     bulk: BulkConfig = BulkConfig()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from broker.base.values import dataclass
 from broker.bulk.config import BULK_FOLDER, STAGED_FOLDER, BulkConfig
 from broker.console.config import ConsoleConfig
+from broker.protocols.jetstream.config import JetStreamConfig
 from broker.protocols.nats.settings import MonitorConfig, Settings
 from broker.protocols.nsq.lookup.config import LookupConfig
 from broker.protocols.stan.config import StanConfig
@@ -52,6 +53,11 @@ def has_streaming(host: Host) -> bool:
     return host.section(StanConfig).enabled
 
 
+def has_jetstream(host: Host) -> bool:
+    """Whether [jetstream] is enabled and NATS clients can connect."""
+    return host.section(JetStreamConfig).enabled and host.section(Settings).listen is not None
+
+
 def has_nats(host: Host) -> bool:
     """Whether NATS clients, monitoring clients or NATS Streaming use a NATS server."""
     nats = host.section(Settings)
@@ -83,6 +89,7 @@ SERVICES: Final[tuple[Factory, ...]] = (
     Factory("broker.protocols.nsq.lookup.service", "LookupService", has_lookup),
     Factory("broker.server.metrics", "MetricsService"),
     Factory("broker.protocols.nats.service", "NatsService", has_nats),
+    Factory("broker.protocols.jetstream.service", "JetStreamService", has_jetstream),
     Factory("broker.protocols.stan.service", "StanService", has_streaming),
     Factory("broker.protocols.nsq.service", "NsqService"),
     Factory("broker.bulk.service", "BulkService", has_bulk),

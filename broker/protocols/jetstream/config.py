@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from broker.base import settings as kinds
 from broker.base.patterns import lazy_pattern
@@ -10,9 +10,6 @@ from broker.base.units import COUNT_MAX
 from broker.base.values import dataclass
 from broker.engine.config import EngineNeeds, SyncPolicy, sync_policy
 from broker.protocols.jetstream import limits
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _DOMAIN: Final = lazy_pattern(r"[^\s.*>]*")
 
@@ -43,7 +40,3 @@ class JetStreamConfig:
     def engine_needs(self) -> EngineNeeds:
         """Subjects of the service, which are excluded from topics."""
         return EngineNeeds(private_subjects=(b"$JS.",) if self.enabled else ())
-
-    def conflicts(self, _config: object) -> Iterator[kinds.Conflict]:
-        """No values exclude each other."""
-        return iter(())

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from broker.net.listener import Runtime
     from broker.protocols.nats.system.system import System
+    from broker.protocols.nats.views import JetStreamView
     from broker.routing.router import Router
 
 
@@ -46,6 +47,8 @@ class NatsContext:
             server_name=self.server_name,
             cluster=settings.cluster,
         )
+        # The service for JetStream clients, from its start to its end.
+        self.jetstream: JetStreamView | None = None
         # Called with each new account, and with each account that was configured alone.
         self.on_account: list[Callable[[Account], object]] = []
         # Operator mode: the configured system account, and the accounts from tokens.

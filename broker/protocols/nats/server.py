@@ -263,6 +263,8 @@ class NatsServer:
         if self.settings.cluster:
             info["cluster"] = self.settings.cluster
         info["xkey"] = self.xkey.public
+        if self.context.jetstream is not None:
+            info |= self.context.jetstream.info()
         if self.lame:
             info["ldm"] = True
         self.handshake.set_info(info)

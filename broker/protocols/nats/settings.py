@@ -143,6 +143,39 @@ class AccountLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class JetStreamLimits:
+    """The limits of an account's streams and consumers; -1 = no limit."""
+
+    max_memory: int = -1  # bytes of all streams in memory
+    max_storage: int = -1  # bytes of all file streams
+    max_streams: int = -1
+    max_consumers: int = -1  # of one stream
+    max_ack_pending: int = -1  # of one consumer
+    memory_max_stream_bytes: int = -1
+    storage_max_stream_bytes: int = -1
+    max_bytes_required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JetStream:
+    """The block `jetstream` of nats-server's files, and its flags; 0 = the default."""
+
+    enabled: bool = True
+    store_dir: str = ""
+    sync_ns: int = 0
+    sync_always: bool = False
+    max_memory: int = 0
+    max_storage: int = 0
+    domain: str = ""
+    strict: bool = True
+    max_ack_pending: int = 0
+    max_request_batch: int = 0
+    max_consumers: int = 0  # of streams without a limit of their own
+    duplicate_window_ns: int = 0
+    request_queue: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Account:
     """An account: a separate subject space."""
 
@@ -153,6 +186,7 @@ class Account:
     imports: tuple[Import, ...] = ()
     mappings: tuple[Mapping, ...] = ()
     limits: AccountLimits = AccountLimits()
+    jetstream: JetStreamLimits | None = None  # None: not enabled for it
     rate: RateLimit | None = None  # of all its connections together
     default_permissions: Permissions | None = None
 
@@ -331,6 +365,7 @@ class Settings:
     websocket: Websocket | None = None
     leafnodes: Leafnodes | None = None
     resolver: Resolver | None = None
+    jetstream: JetStream | None = None  # None: not mentioned
     cluster_name: str = ""  # as configured
     server_tags: tuple[str, ...] = ()
     slow_consumer: str = SLOW_CONSUMERS[0]  # or drop (its messages), pause (its publishers)

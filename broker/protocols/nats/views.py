@@ -174,6 +174,15 @@ class Message(ReceivedMessage, Protocol):
     def session(self) -> SessionView | None: ...  # the publisher
 
 
+# --- JetStream -----------------------------------------------------------------------------------
+
+
+class JetStreamView(Protocol):
+    """The service for JetStream clients, as pages and INFO show it."""
+
+    def info(self) -> dict[str, Any]: ...  # fields of INFO
+
+
 # --- the server ----------------------------------------------------------------------------------
 
 

@@ -28,7 +28,7 @@ log = logging.getLogger("broker.jetstream")
 
 T = TypeVar("T", bound=GoStruct)
 Parts = tuple[object, ...]
-Handler = Callable[["Call"], "Parts | None | Awaitable[Parts | None]"]
+Handler = Callable[["Call"], "Parts | Awaitable[Parts | None] | None"]
 
 _LEVEL: Final = b"nats-required-api-level"
 
@@ -117,7 +117,7 @@ class Dispatcher:
         self.account = account
         self.task: asyncio.Task[None] | None = None
         self.sink = ApiSink(
-            account.account, self.handle, self._overflow, account.js.requests_max
+            account.account, self.handle, self._overflow, account.context.config.request_queue
         )
 
     def handle(self, request: Request) -> None:

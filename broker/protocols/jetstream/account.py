@@ -1,0 +1,184 @@
+"""An account with JetStream: its streams, limits and usage, its requests and advisories."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from broker.protocols.jetstream import errors, files
+from broker.protocols.jetstream.errors import ApiError
+from broker.protocols.jetstream.structs import AccountLimits, encode, time_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from broker.protocols.jetstream.api.sink import Request
+    from broker.protocols.jetstream.context import JetStreamContext
+    from broker.protocols.jetstream.publish.stream import Stream
+    from broker.protocols.nats.accounts.account import Account
+
+log = logging.getLogger("broker.jetstream")
+
+_ADVISORY: Final = "$JS.EVENT.ADVISORY."
+_METRIC: Final = "$JS.EVENT.METRIC."
+
+
+class JetStreamAccount:
+    """The JetStream side of one NATS account."""
+
+    def __init__(
+        self, context: JetStreamContext, account: Account, limits: AccountLimits | None
+    ) -> None:
+        """`limits`: None = JetStream is not enabled for the account."""
+        self.context = context
+        self.account = account
+        self.name = account.name
+        self.limits = limits or AccountLimits()
+        self.enabled = limits is not None
+        self.folder: Path | None = (
+            None if context.folder is None else context.folder / files.token_of(self.name)
+        )
+        self.streams: dict[str, Stream] = {}
+        self.offline: dict[str, str] = {}  # streams that cannot be served: name -> reason
+        self.api_total = self.api_errors = 0
+
+    # --- for its parts
+
+    @property
+    def strict(self) -> bool:
+        """Whether requests with unknown fields are refused."""
+        return self.context.config.strict
+
+    @property
+    def domain(self) -> str:
+        """The domain of the server; empty without one."""
+        return self.context.domain
+
+    @property
+    def is_system(self) -> bool:
+        """Whether this is the account of the server's own events, which has no streams."""
+        return self.account is self.context.nats.system_account
+
+    def stream(self, name: str) -> Stream:
+        """The stream of this name: 10059, 10194."""
+        found = self.streams.get(name)
+        if found is not None:
+            return found
+        if name in self.offline:
+            raise ApiError(errors.STREAM_OFFLINE_REASON, err=self.offline[name])
+        raise ApiError(errors.STREAM_NOT_FOUND)
+
+    def stream_folder(self, name: str) -> Path | None:
+        """The folder for the files of a stream; None if everything is in memory."""
+        return None if self.folder is None else self.folder / files.token_of(name)
+
+    def sorted_streams(self) -> Iterator[Stream]:
+        """The streams in the order of their names' bytes."""
+        for name in sorted(self.streams, key=str.encode):
+            yield self.streams[name]
+
+    # --- usage
+
+    def used(self, storage: str) -> int:
+        """The bytes of all streams with this storage, "file" or "memory"."""
+        return sum(s.store.bytes for s in self.streams.values() if s.config.storage == storage)
+
+    def reserved(self, storage: str, without: str = "") -> int:
+        """The bytes that streams with this storage reserve by max_bytes, but for one of them."""
+        return sum(
+            s.config.max_bytes
+            for name, s in self.streams.items()
+            if s.config.storage == storage and s.config.max_bytes > 0 and name != without
+        )
+
+    def limit(self, storage: str) -> int:
+        """The limit of bytes in this storage; -1 = none."""
+        return self.limits.max_storage if storage == "file" else self.limits.max_memory
+
+    def has_room(self, storage: str, size: int) -> bool:
+        """Whether this account and the server may store so many bytes more."""
+        most = self.limit(storage)
+        return most < 0 or self.used(storage) + size <= most
+
+    # --- messages of the server
+
+    def publish(self, subject: bytes, data: bytes, headers: bytes = b"") -> int:
+        """Publish in the account, now."""
+        return self.account.publish(subject, data, b"", headers)
+
+    def listens(self, subject: str) -> bool:
+        """Whether somebody receives advisories of this subject, such as `CONSUMER.CREATED.S.C`."""
+        return self.account.interest(f"{_ADVISORY}{subject}".encode()) > 0
+
+    def advisory(self, subject: str, kind: str, fields: dict[str, Any]) -> None:
+        """Send an advisory if somebody receives it: ("STREAM.CREATED.S", "stream_action", ...)."""
+        self._event(f"{_ADVISORY}{subject}", f"io.nats.jetstream.advisory.v1.{kind}", fields)
+
+    def metric(self, subject: str, kind: str, fields: dict[str, Any]) -> None:
+        """Send a metric if somebody receives it: ("CONSUMER.ACK.S.C", "consumer_ack", ...)."""
+        self._event(f"{_METRIC}{subject}", f"io.nats.jetstream.metric.v1.{kind}", fields)
+
+    def _event(self, subject: str, kind: str, fields: dict[str, Any]) -> None:
+        to = subject.encode()
+        if not self.account.interest(to):
+            return
+        event = {
+            "type": kind,
+            "id": self.context.ids.next(),
+            "timestamp": time_text(time.time_ns()),
+            **fields,
+        }
+        if self.domain:
+            event["domain"] = self.domain
+        self.account.publish(to, encode(event))
+
+    def limit_reached(self, dropped: int) -> None:
+        """Report API requests that were dropped."""
+        fields = {"server": self.context.server_name, "dropped": dropped}
+        self.advisory("API.LIMIT_REACHED", "api_limit_reached", fields)
+
+    # --- counts
+
+    def count(self, *, error: bool = False) -> None:
+        """Count an answered request, or that an answer was an error."""
+        if error:
+            self.api_errors += 1
+            self.context.api_errors += 1
+        else:
+            self.api_total += 1
+            self.context.api_total += 1
+
+    def audit(self, request: Request, body: bytes) -> None:
+        """Report an answered request, if somebody receives that."""
+        if not self.listens("API"):
+            return
+        fields: dict[str, Any] = {
+            "server": self.context.server_name,
+            "client": self.context.client_info(request.session, self.name),
+            "subject": request.subject.decode("utf-8", "replace"),
+        }
+        if request.data:
+            fields["request"] = request.data.decode("utf-8", "replace")
+        fields["response"] = body.decode()
+        self.advisory("API", "api_audit", fields)
+
+    # --- life
+
+    def configure(self, limits: AccountLimits | None) -> None:
+        """Use these limits from now on; what is above them stays."""
+        self.limits = limits or AccountLimits()
+        self.enabled = limits is not None
+
+    def close(self) -> None:
+        """Close the streams; their files stay."""
+        for stream in self.streams.values():
+            stream.close()
+        self.streams.clear()
+
+
+async def in_thread(function: Any, *args: Any) -> Any:
+    """Call a function that waits for the disk."""
+    return await asyncio.to_thread(function, *args)

@@ -1,0 +1,51 @@
+"""The verbs of accounts, streams and messages, by their names in subjects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.protocols.jetstream.api.dispatch import Verb
+from broker.protocols.jetstream.structs import AccountInfo, ApiStats
+
+if TYPE_CHECKING:
+    from broker.protocols.jetstream.api.dispatch import Call, Parts
+
+
+def account_info(call: Call) -> Parts:
+    """INFO: usage and limits of the account."""
+    account = call.account
+    info = AccountInfo(
+        memory=account.used("memory"),
+        storage=account.used("file"),
+        reserved_memory=account.reserved("memory"),
+        reserved_storage=account.reserved("file"),
+        streams=len(account.streams),
+        consumers=sum(len(stream.consumers) for stream in account.streams.values()),
+        limits=account.limits,
+        domain=account.domain,
+        api=ApiStats(
+            level=account.context.level, total=account.api_total, errors=account.api_errors
+        ),
+    )
+    return (info,)
+
+
+def _cluster_only(_call: Call) -> Parts:
+    """Never called: the dispatcher refuses these verbs."""
+    return ()
+
+
+def _clustered(kind: str, *names: int) -> Verb:
+    return Verb(kind, _cluster_only, names or (1,), needs_cluster=True)
+
+
+VERBS: Final = {
+    "INFO": Verb("account_info", account_info, (0,)),
+    "STREAM.PEER.REMOVE": _clustered("stream_remove_peer"),
+    "STREAM.PEER.EVACUATE": _clustered("stream_evacuate_peer"),
+    "STREAM.LEADER.STEPDOWN": _clustered("stream_leader_stepdown"),
+    "STREAM.CANCEL_MOVE": _clustered("stream_cancel_move"),
+    "CONSUMER.LEADER.STEPDOWN": _clustered("consumer_leader_stepdown", 2),
+    "CONSUMER.PEER.REMOVE": _clustered("consumer_remove_peer", 2),
+    "CONSUMER.PEER.EVACUATE": _clustered("consumer_evacuate_peer", 2),
+}

@@ -1,0 +1,102 @@
+"""What the accounts of one server share: settings, capacity, counters. Its parts get it at their
+construction; none of them imports `jetstream`, which has the accounts."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from broker.protocols.jetstream import limits
+from broker.protocols.nats.auth.client_info import client_info
+from broker.protocols.nats.system.envelope import EventIds
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from broker.engine.engine import Engine
+    from broker.protocols.jetstream.config import JetStreamConfig
+    from broker.protocols.nats.server import NatsServer
+
+_SHARE: Final = (3, 4)  # of the memory and of the free space, without configured limits
+
+
+class Reserving(Protocol):
+    """An account whose streams reserve space."""
+
+    def reserved(self, storage: str, without: str = "") -> int:
+        """The bytes that its streams reserve, but for one of them."""
+
+
+class JetStreamContext:
+    """The state that all accounts share."""
+
+    def __init__(
+        self, config: JetStreamConfig, nats: NatsServer, engine: Engine, folder: Path | None
+    ) -> None:
+        """`folder`: of the files of configurations; None = everything is in memory."""
+        self.config = config
+        self.nats = nats
+        self.engine = engine
+        self.folder = folder
+        self.max_memory = config.max_memory or _memory()
+        self.max_storage = config.max_storage or _storage(folder)
+        self.reserving: dict[str, Reserving] = {}  # all accounts, by name
+        self.ids = EventIds()
+        self.api_total = self.api_errors = 0
+
+    @property
+    def server_name(self) -> str:
+        """The name of the server, the leader of all streams."""
+        return self.nats.server_name
+
+    @property
+    def level(self) -> int:
+        """The API level that clients see."""
+        return limits.JS_API_LEVEL
+
+    @property
+    def domain(self) -> str:
+        """The domain of the server; empty without one."""
+        return self.config.domain
+
+    def reserved(self, storage: str, account: str = "", stream: str = "") -> int:
+        """The bytes that streams reserve on this server, but for one of them."""
+        return sum(
+            each.reserved(storage, stream if name == account else "")
+            for name, each in self.reserving.items()
+        )
+
+    def capacity(self, storage: str) -> int:
+        """The bytes that this server may use in this storage."""
+        return self.max_storage if storage == "file" else self.max_memory
+
+    def client_info(self, session: Any, account: str) -> dict[str, Any]:
+        """The client of a request, for advisories."""
+        if session is None:
+            return {"acc": account}
+        return client_info(session, {"server": self.server_name})
+
+    def info(self) -> dict[str, Any]:
+        """The fields of INFO."""
+        found: dict[str, Any] = {"jetstream": True}
+        if self.level:
+            found["api_lvl"] = self.level
+        if self.domain:
+            found["domain"] = self.domain
+        return found
+
+
+def _memory() -> int:
+    part, whole = _SHARE
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * part // whole
+
+
+def _storage(folder: Path | None) -> int:
+    if folder is None:
+        return _memory()
+    here = folder
+    while not here.exists() and here != here.parent:
+        here = here.parent
+    part, whole = _SHARE
+    found = os.statvfs(here)
+    return found.f_bavail * found.f_frsize * part // whole

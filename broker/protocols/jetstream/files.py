@@ -1,0 +1,166 @@
+"""Files of configurations: one folder for each stream, one file for each consumer.
+
+    <data>/jetstream/<account>/<stream>/stream.json
+    <data>/jetstream/<account>/<stream>/consumers/<consumer>.json
+
+Names are escaped; very long ones are replaced by a hash, since each file holds its own name. The
+folder of a stream that is being deleted is renamed first, so that a start can finish the deletion.
+All functions wait for the disk: call them in a thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from broker.base.durable import NEW_SUFFIX, UnsyncedError, make_folder, save, sync_path, unsealed
+from broker.base.values import dataclass
+from broker.engine.log.files import escape
+from broker.protocols.jetstream.structs import (
+    ConsumerConfig,
+    GoStruct,
+    StreamConfig,
+    always,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+T = TypeVar("T", bound=GoStruct)
+STREAM_FILE: Final = "stream.json"
+CONSUMERS: Final = "consumers"
+_GONE: Final = ".deleted"  # end of the name of a folder; no escaped name has a dot
+_TOKEN_MAX: Final = 120  # bytes of a file name made of a name
+
+
+class StoredStream(GoStruct):
+    """The content of stream.json."""
+
+    created: str = always("")
+    config: StreamConfig = msgspec.field(default_factory=StreamConfig)
+
+
+class StoredConsumer(GoStruct):
+    """The content of the file of a consumer."""
+
+    created: str = always("")
+    config: ConsumerConfig = msgspec.field(default_factory=ConsumerConfig)
+
+
+@dataclass(slots=True)
+class FoundStream:
+    """The folder of a stream; `problem` says why its file cannot be used."""
+
+    folder: Path
+    name: str  # as far as it is known
+    stored: StoredStream | None = None
+    problem: str = ""
+
+
+def token_of(name: str) -> str:
+    """The name of the file or folder for a name."""
+    token = escape(name).replace(".", "%2E")
+    if len(token) <= _TOKEN_MAX:
+        return token
+    return "=" + hashlib.sha256(name.encode()).hexdigest()[:40]
+
+
+def log_name(account: str, stream: str) -> str:
+    """The name of the log of a stream."""
+    return f"js.{account}/{token_of(stream)}"
+
+
+def save_stream(folder: Path, stored: StoredStream) -> None:
+    """Write stream.json, on the disk when this returns. OSError."""
+    _save(folder / STREAM_FILE, stored)
+
+
+def save_consumer(folder: Path, stored: StoredConsumer) -> None:
+    """Write the file of a consumer of the stream in this folder. OSError."""
+    _save(folder / CONSUMERS / f"{token_of(stored.config.name)}.json", stored)
+
+
+def remove_consumer(folder: Path, name: str) -> None:
+    """Remove the file of a consumer. OSError."""
+    path = folder / CONSUMERS / f"{token_of(name)}.json"
+    if path.exists():
+        path.unlink()
+        sync_path(path.parent)
+
+
+def _save(path: Path, stored: GoStruct) -> None:
+    if not path.parent.is_dir():
+        make_folder(path.parent)
+    with contextlib.suppress(UnsyncedError):  # the new content is there, and replaces the old one
+        save(path, encode(stored))
+        return
+    sync_path(path.parent)
+
+
+def put_away(folder: Path) -> Path:
+    """Rename the folder of a stream that is to be deleted; returns its new path. OSError."""
+    gone = folder.with_name(folder.name + _GONE)
+    if gone.exists():
+        shutil.rmtree(gone)
+    folder.rename(gone)
+    sync_path(folder.parent)
+    return gone
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder that was put away. OSError."""
+    shutil.rmtree(folder)
+    sync_path(folder.parent)
+
+
+def account_folders(root: Path) -> Iterator[Path]:
+    """The folders of accounts."""
+    if root.is_dir():
+        yield from sorted(path for path in root.iterdir() if path.is_dir())
+
+
+def find_streams(folder: Path) -> tuple[list[FoundStream], list[Path]]:
+    """The streams in the folder of an account, and the folders of those being deleted."""
+    found, gone = [], []
+    if folder.is_dir():
+        for path in sorted(folder.iterdir()):
+            if path.name.endswith(_GONE):
+                gone.append(path)
+            elif path.is_dir():
+                found.append(_find_stream(path))
+    return found, gone
+
+
+def _find_stream(folder: Path) -> FoundStream:
+    found = FoundStream(folder, folder.name)
+    try:
+        text = unsealed((folder / STREAM_FILE).read_bytes())
+        found.name = msgspec.json.decode(text)["config"]["name"]
+        found.stored = msgspec.json.decode(text, type=StoredStream)
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        found.problem = str(problem)
+    return found
+
+
+def find_consumers(folder: Path) -> tuple[list[StoredConsumer], list[tuple[str, str]]]:
+    """The consumers of the stream in this folder, and (name, problem) of unusable files."""
+    found: list[StoredConsumer] = []
+    problems: list[tuple[str, str]] = []
+    inner = folder / CONSUMERS
+    for path in sorted(inner.glob("*.json")) if inner.is_dir() else ():
+        name = path.stem
+        try:
+            text = unsealed(path.read_bytes())
+            name = msgspec.json.decode(text)["config"]["name"]
+            found.append(msgspec.json.decode(text, type=StoredConsumer))
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            problems.append((name, str(problem)))
+    for path in inner.glob(f"*{NEW_SUFFIX}") if inner.is_dir() else ():
+        path.unlink()
+    return found, problems

@@ -1,0 +1,54 @@
+"""JetStream as a service of the broker: start and shutdown."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from broker.base.service import Service
+from broker.protocols.jetstream.config import JetStreamConfig
+from broker.protocols.nats.service import NatsService
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from broker.protocols.host import Host
+    from broker.protocols.jetstream.jetstream import JetStream
+
+log = logging.getLogger("broker.server")
+
+JETSTREAM_FOLDER: Final = "jetstream"  # in the data folder
+
+
+class JetStreamService(Service):
+    """JetStream in the NATS server of the same process."""
+
+    name = "jetstream"
+
+    def __init__(self, host: Host, config: JetStreamConfig | None = None) -> None:
+        """`config`: None = the section of the configuration."""
+        self.host = host
+        self.config = config or host.section(JetStreamConfig)
+        self.jetstream: JetStream | None = None
+
+    @property
+    def _folder(self) -> Path | None:
+        return None if self.host.data is None else self.host.data / JETSTREAM_FOLDER
+
+    async def start(self) -> None:
+        """Open the stored streams and serve requests, before NATS clients can connect."""
+        nats = self.host.service(NatsService)
+        if nats is None or nats.server is None:
+            return
+        from broker.protocols.jetstream.jetstream import JetStream
+
+        self.jetstream = JetStream(self.config, nats.server, self.host.engine, self._folder)
+        nats.server.context.jetstream = self.jetstream
+        await self.jetstream.start()
+
+    async def stop(self) -> None:
+        """End the service; streams stay on the disk."""
+        if self.jetstream is not None:
+            jetstream, self.jetstream = self.jetstream, None
+            jetstream.nats.context.jetstream = None
+            await jetstream.stop()
