@@ -109,14 +109,19 @@ def connect_line(**more: bool) -> bytes:
 
 
 def dial_nats(
-    address: tuple[str, int], subscriptions: list[bytes] | None = None, *, headers: bool = False
+    address: tuple[str, int],
+    subscriptions: list[bytes] | None = None,
+    *,
+    headers: bool = False,
+    no_responders: bool = False,
 ) -> Dialled:
     """Connect and subscribe; return after the PONG that follows the subscriptions."""
     peer = Peer(address)
     try:
         if not peer.line().startswith(b"INFO"):
             raise LoadError(f"{address[0]}:{address[1]} is not a NATS server")
-        lines = [connect_line(headers=headers), *(subscriptions or []), b"PING"]
+        more = {"no_responders": True} if no_responders else {}
+        lines = [connect_line(headers=headers, **more), *(subscriptions or []), b"PING"]
         peer.sock.sendall(b"\r\n".join(lines) + b"\r\n")
         while (line := peer.line()) != b"PONG":
             if line.startswith(b"-ERR"):
@@ -127,6 +132,31 @@ def dial_nats(
         peer.sock.close()
         raise
     return peer.sock, peer.held
+
+
+def ask_jetstream(
+    address: tuple[str, int], verb: str, body: dict[str, object] | None = None
+) -> dict[str, object]:
+    """Send one request to the API of JetStream. LoadError: nobody answers, or it is refused."""
+    inbox = f"_INBOX.{os.urandom(8).hex()}".encode()
+    sock, held = dial_nats(address, [b"SUB %s 1" % inbox], headers=True, no_responders=True)
+    peer = Peer.__new__(Peer)
+    peer.sock, peer.held = sock, held
+    with sock:
+        data = orjson.dumps(body) if body else b""
+        sock.sendall(b"PUB $JS.API.%s %s %d\r\n%s\r\n" % (verb.encode(), inbox, len(data), data))
+        while True:
+            words = peer.line().split()
+            if words[:1] == [b"PING"]:
+                sock.sendall(b"PONG\r\n")
+            elif words[:1] == [b"HMSG"]:
+                raise LoadError(f"{address[0]}:{address[1]} has no JetStream")
+            elif words[:1] == [b"MSG"]:
+                break
+        answer: dict[str, object] = orjson.loads(peer.take(int(words[-1])))
+    if (error := answer.get("error")) is not None:
+        raise LoadError(f"{verb} is refused: {error}")
+    return answer
 
 
 def dial_nsq(

@@ -71,6 +71,10 @@ ACK_WAIT_SECONDS: Final = 30
 # messages drops undelivered ones.
 STAN_AHEAD: Final = 100_000
 
+# JetStream: PubAcks a publisher waits for, as clients with asynchronous publishing do.
+JETSTREAM_SIZE_BYTES: Final = 128
+JETSTREAM_WINDOW: Final = 1000
+
 # Smallest output_buffer_timeout of nsqd, so that the last messages of a run do not wait for the
 # usual 250 ms, which would count as part of the run.
 FLUSH_MS: Final = 25

@@ -10,8 +10,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.bench import limits
-from broker.bench.dial import Dialled, StanPeer, Streaming, dial_nats, dial_nsq
+from broker.bench.dial import (
+    Dialled,
+    StanPeer,
+    Streaming,
+    ask_jetstream,
+    dial_nats,
+    dial_nsq,
+)
 from broker.bench.frames import Block
+from broker.bench.jetstream import JetStreamPublish
 from broker.bench.loadgen import Load, LoadError
 from broker.bench.nats import NatsFlow, NatsRequest
 from broker.bench.nsq import NsqFlow
@@ -95,6 +103,21 @@ class NatsRequestPlan:
     subject: str = "bench"
     subjects: int = 1
     spin: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class JetStreamPublishPlan:
+    """Publishers to the subjects of one stream, which is made for the run unless it is named."""
+
+    address: tuple[str, int]
+    size: Size = limits.JETSTREAM_SIZE_BYTES
+    msgs: int = limits.MESSAGES
+    seconds: float = 0.0
+    pubs: int = 1
+    window: int = limits.JETSTREAM_WINDOW  # PubAcks that a publisher waits for
+    subjects: int = 1
+    storage: str = "file"
+    stream: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,6 +347,58 @@ def run_nats_request(
         _rate(asked, period.body_bytes(0, asked), published_ns),
         _rate(*load.received(), delivered_ns),
         latency_us=_percentiles(load.latencies()),
+        generator_cpu_seconds=cpu,
+    )
+
+
+def run_jetstream_publish(plan: JetStreamPublishPlan, progress: Progress | None = None) -> Result:
+    """`twinwire bench js pub`: until the last PubAck. A stream that is made for it is deleted."""
+    stream = plan.stream or f"BENCH_{os.urandom(4).hex()}"
+    inboxes = [f"_INBOX.{os.urandom(8).hex()}" for _ in range(plan.pubs)]
+    period = Period(plan.subjects, plan.size)
+    heads, rests = [], []
+    for name, (size,) in period.units():
+        subject = stream if plan.subjects == 1 else f"{stream}.{name}"
+        heads.append(b"PUB %s " % subject.encode())
+        rests.append(b" %d\r\n%s\r\n" % (size, b"x" * size))
+    publishers: list[Dialled] = []
+    load = JetStreamPublish()
+    if not plan.stream:
+        ask_jetstream(
+            plan.address,
+            f"STREAM.CREATE.{stream}",
+            {"name": stream, "subjects": [stream, f"{stream}.>"], "storage": plan.storage},
+        )
+    try:
+        for inbox in inboxes:
+            line = f"SUB {inbox}.* 1".encode()
+            publishers.append(dial_nats(plan.address, [line], headers=True, no_responders=True))
+        duration_ns = int(plan.seconds * 1e9)
+        load.open([], publishers, _recv_bytes(plan.size), duration_ns, False)
+        load.begin(
+            heads,
+            [f"{inbox}.".encode() for inbox in inboxes],
+            rests,
+            plan.window,
+            0 if duration_ns else plan.msgs,
+        )
+        cpu = drive(load, lambda: (load.acknowledged(), 0), progress)
+    finally:
+        _close(publishers)
+        if not plan.stream:
+            ask_jetstream(plan.address, f"STREAM.DELETE.{stream}")
+    refused, reason = load.refused()
+    if refused == load.published():
+        raise LoadError(f"the server refused every message: {reason}")
+    published_ns, _, _ = load.times_ns()
+    acked = load.acknowledged()
+    sent = period.body_bytes(0, load.published())
+    return _result(
+        "js pub",
+        _rate(acked, round(sent * acked / (acked + refused)), published_ns),
+        None,
+        latency_us=_percentiles(load.latencies()),
+        refused=refused,
         generator_cpu_seconds=cpu,
     )
 

@@ -1,4 +1,7 @@
-"""`twinwire bench`: measures NATS, NSQ and NATS Streaming servers with a compiled generator."""
+"""`twinwire bench`: measures NATS, NSQ, NATS Streaming and JetStream servers.
+
+The load generator is compiled.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from broker.bench import limits
 
 if TYPE_CHECKING:
     from broker.bench.scenarios import (
+        JetStreamPublishPlan,
         NatsFlowPlan,
         NatsRequestPlan,
         NsqFlowPlan,
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
         StanFlowPlan,
     )
 
-    P = TypeVar("P", NatsFlowPlan, NatsRequestPlan, NsqFlowPlan, StanFlowPlan)
+    P = TypeVar("P", JetStreamPublishPlan, NatsFlowPlan, NatsRequestPlan, NsqFlowPlan, StanFlowPlan)
 
 Command = Callable[..., None]
 
@@ -215,6 +219,11 @@ def stan() -> None:
     """Loads for NATS Streaming."""
 
 
+@bench.group()
+def js() -> None:
+    """Loads for JetStream."""
+
+
 @nats.command("pub")
 @_common(limits.NATS_PORT, limits.NATS_SIZE_BYTES, limits.MESSAGES)
 @_options(_pubs, _subject, _subjects, _headers)
@@ -374,3 +383,34 @@ def stan_pubsub(as_json: bool, **plan: Any) -> None:
     from broker.bench.scenarios import StanFlowPlan, run_stan_flow
 
     _run(run_stan_flow, StanFlowPlan(**_given(plan)), as_json)
+
+
+@js.command("pub")
+@_common(limits.NATS_PORT, limits.JETSTREAM_SIZE_BYTES, limits.MESSAGES)
+@_options(
+    _pubs,
+    _count(
+        "--window",
+        limits.JETSTREAM_WINDOW,
+        "PubAcks that each publisher waits for at the same time.",
+    ),
+    _count("--subjects", 1, "Publish to STREAM.0 ... STREAM.N-1, in an order that looks random."),
+    click.option(
+        "--storage",
+        type=click.Choice(["file", "memory"]),
+        default="file",
+        show_default=True,
+        help="Storage of the stream that is made for the run.",
+    ),
+    click.option(
+        "--stream",
+        default="",
+        help="A stream that exists; its name and the names below it must be among its subjects."
+        " [default: a new one for each run, deleted at its end]",
+    ),
+)
+def js_pub(as_json: bool, **plan: Any) -> None:
+    """Publish only; the run ends with the last PubAck. Latency is from publish to PubAck."""
+    from broker.bench.scenarios import JetStreamPublishPlan, run_jetstream_publish
+
+    _run(run_jetstream_publish, JetStreamPublishPlan(**_given(plan)), as_json)
