@@ -5,6 +5,7 @@
 """
 from libc.stdint cimport uint64_t
 
+from broker.runtime.interfaces cimport Task
 from broker.runtime.workers cimport JobKind, JobOwner, job_t
 from broker.engine.state cimport EngineState
 
@@ -14,6 +15,16 @@ cdef enum JournalOp:
     OP_ENTRY = 3        # varint seq, varint attempts, varint due_ns (wall clock, 0 = at once)
     OP_FLOOR = 4        # varint seq: forget everything; all below it is done with
     OP_PAUSE = 5        # varint 0 or 1
+    # Those of cursors of streams.
+    OP_CLOCK = 6        # varint ms (wall clock): the deliveries that follow were then
+    OP_SENT = 7         # varint seq, count, consumer_seq: delivered for the first time, a run
+    OP_AGAIN = 8        # varint seq, varint deliveries: delivered again
+    OP_DELIVERED = 9    # varint seq, varint consumer_seq: of the last delivery, the highest seq
+    OP_SETTLED = 10     # varint seq, varint consumer_seq: the ack floor
+    OP_EXHAUSTED = 11   # varint seq, count: a run whose last allowed delivery was not acked
+    OP_UNTIL = 12       # varint ns (wall clock): paused until then, 0 = not
+    OP_LISTED = 13      # varint seq, count: a run to be delivered before what comes after `start`
+    OP_START = 14       # varint seq: where the cursor went on when its list was made
 
 
 cdef class Journal(JobOwner):
@@ -28,8 +39,12 @@ cdef class Journal(JobOwner):
     cdef int under_way                  # jobs of the writer
     cdef readonly size_t file_bytes     # written and submitted
     cdef readonly size_t snapshot_bytes     # of which the snapshot
-    cdef uint64_t run_first             # acks not yet in the block: a run of seqs
+    cdef uint64_t run_first             # acks or deliveries not yet in the block: a run of seqs
     cdef uint64_t run_count
+    cdef uint64_t run_consumer_seq      # of deliveries: the first one's; 0 = they are acks
+    # Queued for the end of the turn when a write or a sync has ended; borrowed from the owner,
+    # which closes the journal before it goes.
+    cdef Task watcher
     cdef readonly bint unsynced
     cdef readonly uint64_t syncs_begun
     cdef readonly uint64_t syncs_ended  # however they ended
@@ -44,6 +59,7 @@ cdef class Journal(JobOwner):
     cdef readonly uint64_t done         # writes ended
 
     cdef void ack(self, uint64_t seq) noexcept
+    cdef void delivered(self, uint64_t seq, uint64_t consumer_seq) noexcept     # the first time
     cdef void op(self, JournalOp kind, uint64_t a, uint64_t b, uint64_t c, int arity) noexcept
     cdef bint pending(self) noexcept
     cdef void flush(self) noexcept      # hand the block to the writer

@@ -24,6 +24,7 @@ from broker.runtime.workers cimport (
     job_t,
 )
 from broker.engine.state cimport EngineState
+from broker.runtime.turn cimport PHASE_PUMP
 from broker.runtime.vfs cimport (
     vfs_close,
     vfs_open,
@@ -117,17 +118,32 @@ cdef class Journal(JobOwner):
     cdef void ack(self, uint64_t seq) noexcept:
         if self.last_error or self.closed:
             return
-        if self.run_count and seq == self.run_first + self.run_count:
+        if self.run_count and seq == self.run_first + self.run_count and (
+                self.run_consumer_seq == 0):
             self.run_count += 1
             return
         self.end_run()
         self.run_first = seq
         self.run_count = 1
 
+    cdef void delivered(self, uint64_t seq, uint64_t consumer_seq) noexcept:
+        if self.last_error or self.closed:
+            return
+        if self.run_consumer_seq and seq == self.run_first + self.run_count and (
+                consumer_seq == self.run_consumer_seq + self.run_count):
+            self.run_count += 1
+            return
+        self.end_run()
+        self.run_first = seq
+        self.run_count = 1
+        self.run_consumer_seq = consumer_seq
+
     cdef void end_run(self) noexcept:
-        cdef uint64_t count = self.run_count
-        if count:
-            self.run_count = 0
+        cdef uint64_t count = self.run_count, consumer_seq = self.run_consumer_seq
+        self.run_count = self.run_consumer_seq = 0
+        if consumer_seq:
+            self.op(OP_SENT, self.run_first, count, consumer_seq, 3)
+        elif count:
             self.op(OP_ACK, self.run_first, count, 0, 2)
 
     @property
@@ -229,7 +245,7 @@ cdef class Journal(JobOwner):
         self.old_fd = self.fd
         self.fd = fd
         self.len = 0
-        self.run_count = 0
+        self.run_count = self.run_consumer_seq = 0
         self.room(OP_BYTES_MAX)
 
     cdef void end_rewrite(self) noexcept:
@@ -278,6 +294,8 @@ cdef class Journal(JobOwner):
         self.wrote(error)
 
     cdef void finished(self, job_t *job) noexcept:
+        if self.watcher is not None and not self.watcher.queued:
+            self.shared.turn.add(PHASE_PUMP, self.watcher)
         if job.kind == <int>JOB_SYNC_PATH:
             self.syncs_ended += 1
             self.name_error = job.error
@@ -309,7 +327,7 @@ cdef class Journal(JobOwner):
             # what is lost here is in memory: a whole new file follows, once that works
             self.last_error = error
             self.len = 0
-            self.run_count = 0
+            self.run_count = self.run_consumer_seq = 0
         else:
             self.unsynced = True
 
@@ -392,7 +410,7 @@ cdef class Journal(JobOwner):
         cdef int error
         self.closed = True
         self.len = 0
-        self.run_count = 0
+        self.run_count = self.run_consumer_seq = 0
         if self.under_way == 0:
             self.release()
         # Without it a rename that the writer has still to do fails. A later removal by the writer
@@ -446,11 +464,13 @@ cdef bint read_block(const char *p, size_t n, list ops):
     while at < n:
         kind = p[at]
         at += 1
-        if kind == <int>OP_ENTRY:
+        if kind in (<int>OP_ENTRY, <int>OP_SENT):
             arity = 3
-        elif kind == <int>OP_ACK:
+        elif kind in (<int>OP_ACK, <int>OP_AGAIN, <int>OP_DELIVERED, <int>OP_SETTLED,
+                      <int>OP_EXHAUSTED, <int>OP_LISTED):
             arity = 2
-        elif kind in (<int>OP_NEXT, <int>OP_FLOOR, <int>OP_PAUSE):
+        elif kind in (<int>OP_NEXT, <int>OP_FLOOR, <int>OP_PAUSE, <int>OP_CLOCK, <int>OP_UNTIL,
+                      <int>OP_START):
             arity = 1
         else:
             return False

@@ -1,0 +1,25 @@
+# cython: language_level=3
+"""The base class by which a store calls the cursors of its stream, which know the store.
+
+It stands alone because it would close a circle of imports anywhere else.
+"""
+from libc.stdint cimport uint32_t, uint64_t
+
+from broker.runtime.interfaces cimport Task
+
+
+cdef class StreamReaders(Task):
+    cdef void stored(self) noexcept:
+        pass
+
+    cdef void killed(self, uint64_t seq, uint32_t subject) noexcept:
+        pass
+
+    cdef void purged_below(self, uint64_t seq) noexcept:
+        pass
+
+    cdef void purge_begins(self, object filter, tuple subjects) noexcept:
+        pass
+
+    cdef void purge_ends(self) noexcept:
+        pass
