@@ -67,6 +67,7 @@ class Commands(click.Group):
         ),
         "serve": ("", "Run the broker: all protocols, one configuration file."),
         "sub": ("broker.cli.tools.sub:sub", "Print the messages of topics."),
+        "top": ("broker.cli.tools.top:top", "Show topics with their rates and depths, like top."),
     }
 
     # The order of --help; commands in no group follow.
@@ -74,7 +75,7 @@ class Commands(click.Group):
         "Run the broker": ("serve", "check-config", "config", "health", "support-bundle"),
         "Replace an original": ("nats-server", "nats-streaming-server", "nsqd", "nsqlookupd"),
         "Import data": ("import-nsqd", "import-stan"),
-        "Tools": ("pub", "sub", "forward", "archive", "export", "bench", "completion"),
+        "Tools": ("top", "pub", "sub", "forward", "archive", "export", "bench", "completion"),
         "Pipelines": ("pipeline",),
     }
 

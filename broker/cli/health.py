@@ -26,12 +26,17 @@ _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 _BODY_MAX: Final = 64 * 1024
 
 
+def reachable(address: Address) -> Address:
+    """The address for a client on this machine."""
+    return Address(_LOOPBACK.get(address.host, address.host), address.port)
+
+
 class Probe:
     """One request for the state of a broker."""
 
     def __init__(self, address: Address, path: str, login: str = "") -> None:
         """`login`: USER:PASSWORD, with which the answer has reasons."""
-        self.address = Address(_LOOPBACK.get(address.host, address.host), address.port)
+        self.address = reachable(address)
         self.path = path
         self.headers = {"Host": str(self.address)}
         if login:

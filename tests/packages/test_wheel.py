@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = "{}.{}".format(*sys.version_info)
 DEADLINE_S = 120.0
+LISTENERS = ("nats", "monitor", "nsq", "nsq-http", "bulk", "console")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -82,7 +84,7 @@ def test_it_is_installed_and_serves_without_a_compiler(wheel: Path, tmp_path: Pa
     install = [programs / "pip", "install", "--quiet", str(wheel)]
     subprocess.run(install, env=environment, cwd=tmp_path, check=True)
     ports = tmp_path / "ports"
-    flags = [w for f in ("nats", "monitor", "nsq", "nsq-http", "bulk") for w in (f"--{f}", ":0")]
+    flags = [word for name in LISTENERS for word in (f"--{name}", "127.0.0.1:0")]
     command = [programs / "twinwire", "serve", *flags, "--ports-file", ports]
     with subprocess.Popen(command, env=environment, cwd=tmp_path) as child:
         try:
@@ -92,7 +94,11 @@ def test_it_is_installed_and_serves_without_a_compiler(wheel: Path, tmp_path: Pa
                 except subprocess.TimeoutExpired:
                     continue
                 raise AssertionError(f"ended with {child.returncode}")
-            assert set(json.loads(ports.read_text())) >= {"nats", "nsq", "monitor"}
+            found = json.loads(ports.read_text())
+            assert set(found) == {name.replace("-", "_") for name in LISTENERS}
+            for path in ("", "app.js", "vendor/ui.js"):
+                with urllib.request.urlopen(f"http://{found['console']}/{path}") as answer:
+                    assert answer.status == 200
         finally:
             child.send_signal(signal.SIGTERM)
         assert child.wait(DEADLINE_S) == 0
