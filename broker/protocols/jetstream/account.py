@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from broker.engine.stream.store import StreamLimits
     from broker.protocols.jetstream.api.sink import Request
     from broker.protocols.jetstream.context import JetStreamContext
     from broker.protocols.jetstream.publish.stream import Stream
+    from broker.protocols.jetstream.structs import StreamConfig
     from broker.protocols.nats.accounts.account import Account
 
 log = logging.getLogger("broker.jetstream")
@@ -79,6 +81,74 @@ class JetStreamAccount:
         """The streams in the order of their names' bytes."""
         for name in sorted(self.streams, key=str.encode):
             yield self.streams[name]
+
+    # --- changes of streams
+
+    async def create(self, config: StreamConfig) -> Stream:
+        """Create a stream, whose configuration is complete and checked. OSError."""
+        created_ns = time.time_ns()
+        folder = self.stream_folder(config.name) if config.storage == "file" else None
+        if folder is not None:
+            stored = files.StoredStream(created=time_text(created_ns), config=config)
+            await asyncio.to_thread(files.save_stream, folder, stored)
+        return self.open(config, created_ns)
+
+    def open(self, config: StreamConfig, created_ns: int) -> Stream:
+        """Open the log of a stream and receive its messages. OSError."""
+        from broker.engine.stream.store import open_store
+        from broker.protocols.jetstream.publish.stream import Stream
+
+        store = open_store(
+            self.context.engine,
+            files.log_name(self.name, config.name),
+            limits_of(config),
+            protocol="jetstream",
+            sync=self.context.config.sync.policy,
+            memory=config.storage == "memory",
+        )
+        stream = Stream(self.account, store, config, created_ns, self.domain)
+        self.streams[config.name] = stream
+        stream.start()
+        return stream
+
+    async def update(self, stream: Stream, config: StreamConfig) -> None:
+        """Give a stream another configuration, complete and checked. OSError."""
+        folder = self.stream_folder(config.name) if config.storage == "file" else None
+        if folder is not None:
+            stored = files.StoredStream(created=time_text(stream.created_ns), config=config)
+            await asyncio.to_thread(files.save_stream, folder, stored)
+        stream.store.set_limits(limits_of(config))
+        stream.configure(config)
+
+    async def delete(self, name: str) -> None:
+        """Delete a stream with its messages, consumers and files. OSError."""
+        stream = self.streams.get(name)
+        folder = self.stream_folder(name)
+        gone = None
+        if folder is not None and folder.exists():
+            gone = await asyncio.to_thread(files.put_away, folder)
+        if stream is not None:
+            for consumer in list(stream.consumers):
+                self.advisory(
+                    f"CONSUMER.DELETED.{name}.{consumer}",
+                    "consumer_action",
+                    {"stream": name, "consumer": consumer, "action": "delete"},
+                )
+            del self.streams[name]
+            stream.close()
+            stream.store.close()
+        self.offline.pop(name, None)
+        log_name = files.log_name(self.name, name)
+        if self.context.engine.log(log_name) is not None:
+            self.context.engine.delete_log(log_name)
+        if gone is not None:
+            await asyncio.to_thread(files.remove, gone)
+        self.stream_advisory("DELETED", name, "delete")
+
+    def stream_advisory(self, event: str, name: str, action: str) -> None:
+        """Report that a stream was created, updated or deleted."""
+        fields = {"stream": name, "action": action}
+        self.advisory(f"STREAM.{event}.{name}", "stream_action", fields)
 
     # --- usage
 
@@ -179,6 +249,16 @@ class JetStreamAccount:
         self.streams.clear()
 
 
-async def in_thread(function: Any, *args: Any) -> Any:
-    """Call a function that waits for the disk."""
-    return await asyncio.to_thread(function, *args)
+def limits_of(config: StreamConfig) -> StreamLimits:
+    """The limits of a stream as its store applies them."""
+    from broker.engine.stream.store import StreamLimits
+
+    return StreamLimits(
+        max_msgs=config.max_msgs,
+        max_bytes=config.max_bytes,
+        max_msgs_per_subject=config.max_msgs_per_subject,
+        max_age_ns=config.max_age,
+        discard_new=config.discard == "new",
+        discard_new_per_subject=config.discard_new_per_subject,
+        duplicate_window_ns=config.duplicate_window,
+    )

@@ -511,6 +511,11 @@ def encode(value: object) -> bytes:
     return text
 
 
+def copied(config: StreamConfig) -> StreamConfig:
+    """A copy of a configuration that shares nothing with it."""
+    return msgspec.convert(msgspec.to_builtins(config), StreamConfig)
+
+
 def answer(kind: str, *parts: object, error: object | None = None) -> bytes:
     """The answer of a kind ("stream_create"): its type, an ApiError if any, then the parts."""
     text = [_TYPE % kind.encode()]

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.protocols.jetstream import limits
+from broker.protocols.jetstream.api import streams
 from broker.protocols.jetstream.api.dispatch import Verb
-from broker.protocols.jetstream.structs import AccountInfo, ApiStats
+from broker.protocols.jetstream.structs import (
+    AccountInfo,
+    ApiStats,
+    Page,
+    StreamListAnswer,
+    StreamNamesAnswer,
+)
 
 if TYPE_CHECKING:
     from broker.protocols.jetstream.api.dispatch import Call, Parts
@@ -41,6 +49,22 @@ def _clustered(kind: str, *names: int) -> Verb:
 
 VERBS: Final = {
     "INFO": Verb("account_info", account_info, (0,)),
+    "STREAM.CREATE": Verb("stream_create", streams.create),
+    "STREAM.UPDATE": Verb("stream_update", streams.update),
+    "STREAM.INFO": Verb("stream_info", streams.info, on_error=(Page(),)),
+    "STREAM.NAMES": Verb(
+        "stream_names",
+        streams.names,
+        (0,),
+        on_error=(StreamNamesAnswer(limit=limits.JS_NAMES_PAGE),),
+    ),
+    "STREAM.LIST": Verb(
+        "stream_list",
+        streams.listed,
+        (0,),
+        on_error=(StreamListAnswer(limit=limits.JS_LIST_PAGE),),
+    ),
+    "STREAM.DELETE": Verb("stream_delete", streams.delete, empty=True),
     "STREAM.PEER.REMOVE": _clustered("stream_remove_peer"),
     "STREAM.PEER.EVACUATE": _clustered("stream_evacuate_peer"),
     "STREAM.LEADER.STEPDOWN": _clustered("stream_leader_stepdown"),

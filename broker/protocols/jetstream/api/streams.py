@@ -1,0 +1,307 @@
+"""The verbs STREAM.CREATE, UPDATE, INFO, NAMES, LIST, DELETE."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.protocols.jetstream import errors, limits
+from broker.protocols.jetstream.api import checks, metadata
+from broker.protocols.jetstream.errors import ApiError
+from broker.protocols.jetstream.structs import (
+    ClusterInfo,
+    Created,
+    Page,
+    StreamConfig,
+    StreamConfigRequest,
+    StreamInfo,
+    StreamInfoRequest,
+    StreamListAnswer,
+    StreamNamesAnswer,
+    StreamNamesRequest,
+    StreamState,
+    Success,
+    copied,
+    now_text,
+    time_text,
+)
+from broker.protocols.nats.accounts.subjects import collide, is_subject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from broker.protocols.jetstream.account import JetStreamAccount
+    from broker.protocols.jetstream.api.dispatch import Call, Parts
+    from broker.protocols.jetstream.publish.stream import Stream
+
+
+# --- create and update ---------------------------------------------------------------------------
+
+
+def _requested(call: Call) -> tuple[StreamConfig, bool]:
+    """The configuration in a request, and whether it is pedantic: 10025, 10056, 10128."""
+    request = call.body(StreamConfigRequest)
+    if request.name != call.stream_name:
+        raise ApiError(errors.STREAM_MISMATCH)
+    if "/" in request.name or "\\" in request.name:
+        raise ApiError(errors.STREAM_NAME_PATH)
+    names = StreamConfig.__struct_fields__
+    return StreamConfig(**{name: getattr(request, name) for name in names}), request.pedantic
+
+
+def _around(account: JetStreamAccount, *, pedantic: bool) -> checks.Around:
+    return checks.Around(
+        {name: stream.config for name, stream in account.streams.items()},
+        account.context.config.duplicate_window_ns,
+        pedantic,
+    )
+
+
+def _complete(account: JetStreamAccount, config: StreamConfig, *, pedantic: bool) -> None:
+    checks.complete(config, _around(account, pedantic=pedantic))
+    level = metadata.stream_level(config)
+    config.metadata = metadata.stored(config.metadata, level)
+
+
+async def create(call: Call) -> Parts:
+    """STREAM.CREATE: a new stream, or the existing one if it has the same configuration."""
+    account = call.account
+    config, pedantic = _requested(call)
+    if config.sealed:
+        checks.refuse("stream configuration for create can not be sealed")
+    if config.mirror_direct and config.mirror is None:
+        checks.refuse("stream has no mirror but does have mirror direct")
+    _check_limits(account, config)
+    _complete(account, config, pedantic=pedantic)
+    if config.num_replicas > 1:
+        raise ApiError(errors.REPLICAS_NOT_SUPPORTED)
+    known = account.streams.get(config.name)
+    if known is not None:
+        if not _is_same(known.config, config):
+            raise ApiError(errors.STREAM_NAME_EXISTS)
+    elif config.name in account.offline:
+        account.stream(config.name)
+    else:
+        _check_room(account, config)
+        _check_overlap(account, config)
+        known = await account.create(config)
+        account.stream_advisory("CREATED", config.name, "create")
+    return info_of(account, known), Created(did_create=True)
+
+
+def _is_same(one: StreamConfig, other: StreamConfig) -> bool:
+    """Whether the configurations are equal, without what the server itself adds."""
+    first, second = copied(one), copied(other)
+    for each in (first, second):
+        each.metadata = metadata.users(each.metadata)
+        each.persist_mode = each.persist_mode or "default"
+    return first == second
+
+
+def _check_limits(account: JetStreamAccount, config: StreamConfig) -> None:
+    """The account's limits of one stream: 10113, 10122, 10026."""
+    most = account.limits
+    if most.max_bytes_required and config.max_bytes <= 0:
+        raise ApiError(errors.MAX_BYTES_REQUIRED)
+    in_file = config.storage == "file"
+    size = most.storage_max_stream_bytes if in_file else most.memory_max_stream_bytes
+    if 0 < size < config.max_bytes:
+        raise ApiError(errors.MAX_STREAM_BYTES)
+    if 0 < most.max_consumers < config.max_consumers:
+        raise ApiError(errors.CONSUMERS_MAX)
+
+
+def _check_room(account: JetStreamAccount, config: StreamConfig) -> None:
+    """The number of streams and the bytes they reserve: 10027, 10047, 10028."""
+    most = account.limits.max_streams
+    if 0 < most <= len(account.streams):
+        raise ApiError(errors.STREAMS_MAX)
+    _check_reserved(account, config)
+
+
+def _check_reserved(account: JetStreamAccount, config: StreamConfig) -> None:
+    if config.max_bytes <= 0:
+        return
+    storage, name = config.storage, config.name
+    row = errors.STORAGE_RESOURCES if storage == "file" else errors.MEMORY_RESOURCES
+    limit, context = account.limit(storage), account.context
+    if 0 <= limit < account.reserved(storage, name) + config.max_bytes:
+        raise ApiError(row)
+    all_of_them = context.reserved(storage, account.name, name) + config.max_bytes
+    if all_of_them > context.capacity(storage):
+        raise ApiError(row)
+
+
+def _check_overlap(account: JetStreamAccount, config: StreamConfig) -> None:
+    """10065 if another stream of the account stores one of the subjects."""
+    for name, stream in account.streams.items():
+        if name != config.name and _overlap(stream.config.subjects, config.subjects):
+            raise ApiError(errors.SUBJECTS_OVERLAP)
+
+
+def _overlap(some: Iterable[str], others: Iterable[str]) -> bool:
+    return any(collide(one, other) for one in some for other in others)
+
+
+async def update(call: Call) -> Parts:
+    """STREAM.UPDATE: another configuration for an existing stream."""
+    account = call.account
+    config, pedantic = _requested(call)
+    _complete(account, config, pedantic=pedantic)
+    stream = account.stream(config.name)
+    if config.num_replicas > 1:
+        raise ApiError(errors.REPLICAS_NOT_SUPPORTED)
+    old = stream.config
+    checks.check_update(old, config)
+    config.first_seq = old.first_seq
+    _check_limits(account, config)
+    if config.max_bytes > old.max_bytes:
+        _check_reserved(account, config)
+    _check_overlap(account, config)
+    _check_consumer_limits(stream, config)
+    if not _is_same(old, config):
+        await account.update(stream, config)
+    account.stream_advisory("UPDATED", config.name, "modify")
+    return (info_of(account, stream),)
+
+
+def _check_consumer_limits(stream: Stream, config: StreamConfig) -> None:
+    """10069 if consumers have more than the new limits allow."""
+    most = config.consumer_limits
+    names = []
+    for name, consumer in stream.consumers.items():
+        own = consumer.config
+        if (0 < most.max_ack_pending < own.max_ack_pending) or (
+            0 < most.inactive_threshold < own.inactive_threshold
+        ):
+            names.append(name)
+    if names:
+        text = ", ".join(sorted(names))
+        raise ApiError(errors.STREAM_UPDATE, err=f"change to limits violates consumers: {text}")
+
+
+# --- info ----------------------------------------------------------------------------------------
+
+
+def info_of(account: JetStreamAccount, stream: Stream, *, own_metadata: bool = True) -> StreamInfo:
+    """The stream in an answer. `own_metadata`: with the version and level of this server."""
+    config = stream.config
+    if own_metadata:
+        config = shown_config(config)
+    return StreamInfo(
+        config=config,
+        created=time_text(stream.created_ns),
+        state=state_of(stream),
+        domain=account.domain,
+        ts=now_text(),
+    )
+
+
+def shown_config(config: StreamConfig) -> StreamConfig:
+    """The configuration as answers show it."""
+    names = StreamConfig.__struct_fields__
+    found = StreamConfig(**{name: getattr(config, name) for name in names})
+    found.metadata = metadata.shown(config.metadata)
+    return found
+
+
+def state_of(stream: Stream) -> StreamState:
+    """What the stream holds, without lists."""
+    store = stream.store
+    return StreamState(
+        messages=store.messages,
+        bytes=store.bytes,
+        first_seq=store.first_seq,
+        first_ts=time_text(store.first_ns),
+        last_seq=store.last_seq,
+        last_ts=time_text(store.last_ns),
+        num_subjects=store.subjects.count,
+        num_deleted=deleted_count(stream),
+        consumer_count=stream.consumer_count,
+    )
+
+
+def deleted_count(stream: Stream) -> int:
+    """The number of seqs between the first and the last message without a message."""
+    store = stream.store
+    if store.messages == 0 or store.last_seq < store.first_seq:
+        return 0
+    return int(store.last_seq - store.first_seq + 1 - store.messages)
+
+
+def info(call: Call) -> Parts:
+    """STREAM.INFO, with the lists that the request asks for."""
+    request = call.optional(StreamInfoRequest)
+    account = call.account
+    stream = account.stream(call.stream_name)
+    found = info_of(account, stream)
+    found.cluster = ClusterInfo(leader=account.context.server_name)
+    page = Page()
+    if request.deleted_details:
+        found.state.deleted = stream.store.deleted(limits.JS_DELETED_MAX)
+    if request.subjects_filter:
+        _list_subjects(stream, request, found.state, page)
+    return page, found
+
+
+def _list_subjects(
+    stream: Stream, request: StreamInfoRequest, state: StreamState, page: Page
+) -> None:
+    pattern = request.subjects_filter
+    if not is_subject(pattern):
+        return
+    total = stream.store.count_subjects(pattern)
+    if total == 0:
+        return
+    offset = min(max(0, request.offset), total)
+    rows = stream.store.list_subjects(pattern, offset, limits.JS_SUBJECTS_PAGE)
+    state.subjects = dict(rows)
+    page.total, page.offset, page.limit = total, offset, limits.JS_SUBJECTS_PAGE
+
+
+# --- lists ---------------------------------------------------------------------------------------
+
+
+def _matching(account: JetStreamAccount, subject: str) -> list[Stream]:
+    return [
+        stream
+        for stream in account.sorted_streams()
+        if not subject or _overlap(stream.config.subjects, [subject])
+    ]
+
+
+def paged(offset: int, total: int) -> int:
+    """The offset of a page, within the list."""
+    return min(max(0, offset), total)
+
+
+def names(call: Call) -> Parts:
+    """STREAM.NAMES."""
+    request = call.optional(StreamNamesRequest)
+    found = [stream.name for stream in _matching(call.account, request.subject)]
+    start, size = paged(request.offset, len(found)), limits.JS_NAMES_PAGE
+    page = found[start : start + size]
+    return (StreamNamesAnswer(total=len(found), offset=start, limit=size, streams=page or None),)
+
+
+def listed(call: Call) -> Parts:
+    """STREAM.LIST."""
+    request = call.optional(StreamNamesRequest)
+    account = call.account
+    found = _matching(account, request.subject)
+    start, size = paged(request.offset, len(found)), limits.JS_LIST_PAGE
+    page = [info_of(account, s, own_metadata=False) for s in found[start : start + size]]
+    answer = StreamListAnswer(total=len(found), offset=start, limit=size, streams=page)
+    answer.offline = account.offline
+    return (answer,)
+
+
+# --- delete --------------------------------------------------------------------------------------
+
+
+async def delete(call: Call) -> Parts:
+    """STREAM.DELETE: the stream, its messages and its consumers."""
+    account, name = call.account, call.stream_name
+    if name not in account.offline:
+        account.stream(name)
+    await account.delete(name)
+    return (Success(success=True),)
