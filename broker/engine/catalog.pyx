@@ -25,6 +25,7 @@ from libc.stdint cimport uint64_t
 from broker.engine.cursor.cursor cimport Cursor
 from broker.runtime.vfs cimport stat_t, vfs_stat_at
 from broker.engine.log.log cimport Log
+from broker.engine.log.policy cimport RETENTION_OWNED
 from broker.engine.log.record cimport FILE_HEADER_BYTES
 from broker.engine.log.segment cimport SMALL_BYTES, Segment
 
@@ -48,6 +49,8 @@ def entry_of(Log log):
     cdef list segments = [], cursors = []
     if log.folder is None or log.last_error or log.waiting_bytes or log.next_seq != log.visible:
         return None
+    if log.policy.retention_mode == RETENTION_OWNED:
+        return None         # its owner reads all of it anyway
     if log.delays is not None and len(log.delays):
         return None         # a scan finds them again
     for segment in log.segments:

@@ -14,7 +14,7 @@ from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR
 from broker.engine.cursor.cursor cimport Cursor
 from broker.engine.cursor.journal cimport OP_FLOOR, OP_PAUSE, Journal
 from broker.engine.log.log cimport Log
-from broker.engine.log.policy cimport LogPolicy
+from broker.engine.log.policy cimport RETENTION_OWNED, LogPolicy
 from broker.engine.log.record cimport FILE_HEADER_BYTES, record_get, stored_t
 from broker.engine.log.segment cimport Segment, read_small
 from broker.engine.state cimport EngineState
@@ -42,9 +42,9 @@ from broker.engine.log.files import (
     unescape,
 )
 from broker.engine.health import RECORDS
-from broker.engine.log.policy import plain_policy
+from broker.engine.log.policy import OWNED, plain_policy
 from broker.engine.cursor.journal import read_journal
-from broker.engine.log.record import check_header, header_facts
+from broker.engine.log.record import check_header, header_facts, is_sparse
 from broker.engine.settings import configure, valid
 from broker.base.durable import sync_path
 
@@ -72,7 +72,7 @@ def open_log(EngineState shared, folder, sync_for, retention_for, list problems)
     log = new_log(shared, folder, meta, sync_for, retention_for)
     try:
         open_segments(log, paths, problems)
-        if CURSORS in names:
+        if CURSORS in names and log.policy.retention_mode != RETENTION_OWNED:
             open_cursors(log, problems)
         log.recovered(meta)
     except BaseException:
@@ -300,7 +300,10 @@ def meta_from(paths, folder):
         header = check_header(head, path)
         if header is not None:
             protocol, own = header_facts(head) or (None, True)
-            return meta_for(folder, header[0], protocol, own)
+            meta = meta_for(folder, header[0], protocol, own)
+            if is_sparse(head):
+                meta['retention'] = OWNED
+            return meta
     return None
 
 
@@ -406,7 +409,7 @@ cdef object take_last(Log log, Segment segment, list problems):
         problems.append(f'{path}: file header is damaged')
     if segment.bare:
         give_header(log, segment, problems)
-    if segment.delayed:
+    if segment.delayed and log.policy.retention_mode != RETENTION_OWNED:
         find_delays(log, segment)
     if faults_of(&segment.file):
         segment.cap = segment.planned   # what comes goes into a new file

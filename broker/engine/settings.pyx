@@ -11,6 +11,8 @@ win over it:
 """
 from broker.engine.log.log cimport Log
 
+from broker.engine.log.policy import OWNED
+
 KEYS = ('sync', 'max_age', 'max_bytes', 'max_msgs', 'keep', 'keep_bytes')
 SYNC_NAMES = ('always', 'none')
 
@@ -24,6 +26,8 @@ def effective(Log log, sync_for, retention_for):
 
 def configure(Log log, sync_for, retention_for):
     """Let a log follow the configuration and its own settings."""
+    if log.policy.retention == OWNED:
+        return      # its owner has settings of its own
     values = effective(log, sync_for, retention_for)
     log.set_sync(values['sync'])
     log.retention.configure(

@@ -55,12 +55,13 @@ cdef class Position(JobOwner):
             tw_touch(base + self.offset, size)
             if tw_faults_now(all_faults) != self.faults and self.faulted():
                 continue
-            if size == 0 or not in_place(s.rec.seq, self.segment.first_seq, self.offset):
+            if size == 0 or not in_place(
+                    s.rec.seq, self.segment.origin(), self.offset):
                 if self.segment.read_again(self.offset, self.offset):
                     self.segment.ready = self.loaded = 0
                     continue
                 hopped = resync(base, self.segment.size, self.offset + 8, self.segment.salt,
-                                self.segment.first_seq, below(seq))
+                                self.segment.origin(), below(seq))
                 self.log.quarantine(self.segment, self.offset, hopped or self.segment.size)
                 continue
             if s.rec.seq < seq:
@@ -189,7 +190,7 @@ cdef class Position(JobOwner):
         job.offset = <int64_t>start
         job.tag = min(segment.size, start + self.log.shared.load_bytes)
         job.salt = segment.salt
-        job.first_seq = segment.first_seq
+        job.first_seq = segment.origin()
         job.seq = below(seq)
         self.loading = segment
         segment.users += 1
@@ -228,4 +229,4 @@ cdef class Position(JobOwner):
         """The record of that seq, which was read here before, does not read any more."""
         cdef size_t end = min(segment.size, start + GIVE_UP_BYTES_MAX)
         self.log.quarantine(segment, start, resync(
-            segment.base, end, start + 8, segment.salt, segment.first_seq, seq) or end)
+            segment.base, end, start + 8, segment.salt, segment.origin(), seq) or end)

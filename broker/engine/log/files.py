@@ -19,7 +19,7 @@ import orjson
 
 from broker.base.durable import NEW_SUFFIX, sync_path
 from broker.engine import limits
-from broker.engine.log.policy import ACKED, LIMITS, LogPolicy, implied_retention
+from broker.engine.log.policy import ACKED, LIMITS, OWNED, LogPolicy, implied_retention
 from broker.engine.log.record import crc32c
 
 META_VERSION = 1
@@ -107,12 +107,12 @@ def meta_of(log: Any, floor: int) -> dict[str, Any]:
 
 def has_more_than_header(log: Any) -> bool:
     """Whether metadata that are lost cannot be made again from the header of a segment, which has
-    the log's id and its protocol: then nothing of the log may be dropped before it is claimed."""
+    the log's id, its protocol and whether it is sparse: then nothing of the log may be dropped before it is claimed."""
     policy = log.policy
     return (
         bool(log.settings)
         or policy.subjects is not None
-        or policy.retention != implied_retention(log.protocol)
+        or policy.retention not in (OWNED, implied_retention(log.protocol))
     )
 
 
@@ -210,7 +210,7 @@ def _complete(meta: dict[str, Any]) -> bool:
         and isinstance(meta.get("paused"), bool)
         and (protocol is None or isinstance(protocol, str))
         and isinstance(meta.get("unclaimed", False), bool)
-        and meta.get("retention") in (None, ACKED, LIMITS)
+        and meta.get("retention") in (None, ACKED, LIMITS, OWNED)
         and _are_subjects(subjects_in(meta))
         and isinstance(floor, int)
         and 0 <= floor < SEQ_MAX

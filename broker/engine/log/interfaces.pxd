@@ -8,6 +8,7 @@ from broker.engine.log.policy cimport LogPolicy
 from broker.engine.log.record cimport stored_t
 from broker.engine.log.segment cimport Segment
 from broker.engine.state cimport EngineState
+from broker.runtime.interfaces cimport Session
 from broker.runtime.workers cimport JobOwner
 
 
@@ -32,6 +33,16 @@ cdef class LogReader(JobOwner):
     cdef void let_go(self) noexcept     # the log cannot be opened: write nothing
     # Whether the limits of its log apply to it: records go before it has acked them.
     cdef bint is_limited(self) noexcept
+
+
+cdef class LogOwner(Session):
+    """What decides on the messages of a log with the retention 'owned', and knows them all."""
+    cdef void stored(self) noexcept             # more is written, or more of it is on the disk
+    # Records from seq on do not exist: they could not be written, or not be synced. Those that come
+    # next may have their seqs again, or leave them out.
+    cdef void taken_back(self, uint64_t seq) noexcept
+    cdef void keep_house(self) noexcept         # once a second while the log is in use
+    cdef bint is_idle(self) noexcept            # nothing is left for keep_house to do
 
 
 cdef class LogState(JobOwner):

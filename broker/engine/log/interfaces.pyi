@@ -7,6 +7,7 @@ from broker.engine.cursor.journal import Journal
 from broker.engine.log.policy import LogPolicy
 from broker.engine.log.segment import Segment
 from broker.engine.state import EngineState
+from broker.runtime.interfaces import Session
 from broker.runtime.workers import JobOwner
 
 @disjoint_base
@@ -16,6 +17,9 @@ class LogReader(JobOwner):
     next_seq: int
     acks: AckSet
     journal: Journal | None
+
+@disjoint_base
+class LogOwner(Session): ...
 
 @disjoint_base
 class LogState(JobOwner):

@@ -3,7 +3,8 @@
 
     LogState    the fields of a log that its parts read, and what they ask it to do; Log is its
                 only subclass
-    LogReader   what a log asks of those that read it; Cursor is its only subclass
+    LogReader   what a log asks of those that read it: cursors
+    LogOwner    what a log reports to the one that decides which of its messages stay
 
 A part (Sync, Retention) assigns its own fields only: what it wants changed in the log is a method.
 """
@@ -11,6 +12,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from broker.engine.log.record cimport stored_t
 from broker.engine.log.segment cimport Segment
+from broker.runtime.interfaces cimport Session
 from broker.runtime.workers cimport JobOwner
 
 from broker.engine.health import RECORDS
@@ -52,6 +54,20 @@ cdef class LogReader(JobOwner):
 
     cdef bint is_limited(self) noexcept:
         return False
+
+
+cdef class LogOwner(Session):
+    cdef void stored(self) noexcept:
+        pass
+
+    cdef void taken_back(self, uint64_t seq) noexcept:
+        pass
+
+    cdef void keep_house(self) noexcept:
+        pass
+
+    cdef bint is_idle(self) noexcept:
+        return True
 
 
 cdef class LogState(JobOwner):

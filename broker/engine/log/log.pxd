@@ -8,7 +8,7 @@
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from broker.engine.log.interfaces cimport LogReader, LogState
+from broker.engine.log.interfaces cimport LogOwner, LogReader, LogState
 from broker.engine.log.record cimport stored_t
 from broker.engine.log.retention cimport Retention
 from broker.engine.log.segment cimport Preallocation, Segment
@@ -66,11 +66,16 @@ cdef class Log(LogState):
     cdef readonly dict settings         # see settings.pyx; stored with the metadata
     cdef readonly object delays             # Delays of records that are to wait; None = none do
     cdef readonly bint to_live          # what is stored goes to live subscribers
+    cdef LogOwner owner          # with the retention 'owned', once it is loaded; else None
     cdef object on_unused        # called with the name of an in-memory log without cursors
 
     # Appends one record; an empty subject means the log's own name. Returns its ticket, or 0
     # when it is refused (see refusal). `wait` until outcome(ticket) is not 0.
     cdef uint64_t append(self, const record_t *rec, int64_t not_before_ns, uint8_t flags) noexcept
+    # As append, for a log whose owner chooses seqs and times: `seq` at or above next_seq.
+    # `expires_ns` is for the owner, as are the flags.
+    cdef uint64_t append_at(self, const record_t *rec, uint64_t seq, int64_t timestamp_ns,
+                            int64_t expires_ns, uint8_t flags) noexcept
     # Room for records of `size` bytes together (see record_size) in one batch: all or nothing.
     cdef bint reserve(self, size_t size) noexcept
     cdef void wait(self, Session session) noexcept
@@ -84,6 +89,7 @@ cdef class Log(LogState):
     cdef inline bint behind(self) noexcept:
         return self.waiting_bytes > self.shared.append_bytes_max or self.shared.files_awaited
 
+    cdef bint leave_out(self, uint64_t seq) noexcept
     cdef Batch open_batch(self, size_t size)
     cdef Segment new_segment(self, uint64_t first_seq, size_t record_bytes)
     cdef int write_header(self, Segment segment) except -1
@@ -101,7 +107,9 @@ cdef class Log(LogState):
     cdef void write_failed(self, int error) noexcept
     cdef void withdraw(self) noexcept
     cdef object put_away(self)
+    cdef bint drop(self, Segment segment) noexcept      # one that is not active; False: not now
     cdef void drop_segment(self, Segment segment) noexcept
+    cdef void own(self, LogOwner owner) noexcept
     cdef object save_paused(self, bint paused)
     cdef void keep_house(self) noexcept     # an error must not end that of other logs
     cdef bint is_idle(self) noexcept

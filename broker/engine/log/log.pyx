@@ -18,11 +18,13 @@ from libc.string cimport memcmp, memcpy
 from posix.fcntl cimport O_RDWR
 
 from broker.engine.log.delays cimport Delays
-from broker.engine.log.interfaces cimport LogReader, LogState
-from broker.engine.log.policy cimport RETENTION_ACKED, SYNC_ALWAYS, SYNC_NONE, LogPolicy
+from broker.engine.log.interfaces cimport LogOwner, LogReader, LogState
+from broker.engine.log.policy cimport (
+    RETENTION_ACKED, RETENTION_OWNED, SYNC_ALWAYS, SYNC_NONE, LogPolicy)
 from broker.engine.log.record cimport (
     FILE_HEADER_BYTES,
     HEADERS_LEN_MAX,
+    SPARSE_SPAN_BITS,
     STORED_ADDRESSED,
     STORED_LIVE,
     STORED_STAGED,
@@ -144,49 +146,34 @@ cdef class Log(LogState):
 
     cdef uint64_t append(self, const record_t *rec, int64_t not_before_ns, uint8_t flags) noexcept:
         cdef record_t r = rec[0]
-        cdef size_t size
-        cdef Batch batch = self.batch
-        if r.headers_len > HEADERS_LEN_MAX:
-            return 0
-        if r.subject_len == <size_t>len(self.subject) and (
-                memcmp(r.subject, <const char *>self.subject, r.subject_len) == 0):
-            r.subject_len = 0
-        size = record_size(r.subject_len, r.reply_len, r.total_len)
-        if batch is None or self.sync.refused_until_ns or (
-                batch.segment.planned + size > batch.segment.cap):
-            if not self.reserve(size):
-                return 0
-            batch = self.batch
-        try:
-            batch.room(size)
-            batch.segment.note(self.next_seq, batch.segment.planned)
-        except MemoryError as problem:
-            self.sync.refuse(problem)
-            return 0
         r.seq = self.next_seq
         r.timestamp_ns = self.shared.turn.wall_ns
-        record_put(batch.data + batch.len, &r, not_before_ns, flags)
-        if flags & STORED_STAGED:
-            r.reply_len = 0     # counts as it is read
-        batch.len += size
-        batch.segment.planned += size
-        self.waiting_bytes += size
-        self.next_seq += 1
-        self.ticket += 1
-        batch.next_seq = self.next_seq
-        batch.last_ticket = self.ticket
-        batch.payload += r.total_len
-        if self.retention.limiter is not None:
-            batch.cost += self.retention.limiter.cost(&r, <size_t>len(self.subject))
-        if not flags & STORED_LIVE:
-            batch.unrouted += 1
-        if not_before_ns or flags & STORED_ADDRESSED:
-            batch.delayed += 1
-        if r.subject_len:
-            batch.foreign += 1
-        if not self.queued:
-            self.shared.turn.add(PHASE_STORE, self)
-        return self.ticket
+        return put(self, &r, not_before_ns, flags)
+
+    cdef uint64_t append_at(self, const record_t *rec, uint64_t seq, int64_t timestamp_ns,
+                            int64_t expires_ns, uint8_t flags) noexcept:
+        cdef record_t r = rec[0]
+        if seq != self.next_seq and self.active is not None and (
+                seq - self.active.first_seq) >> SPARSE_SPAN_BITS:
+            # too far from the first one of the file: see in_place
+            if self.sync.is_refusing() or not self.leave_out(seq):
+                return 0
+        r.seq = seq
+        r.timestamp_ns = timestamp_ns
+        return put(self, &r, expires_ns, flags)
+
+    cdef bint leave_out(self, uint64_t seq) noexcept:
+        """Begin a segment with this seq, at which nothing was stored before."""
+        try:
+            if self.batch is not None:
+                self.full_batches.append(self.batch)
+                self.batch = None
+            self.new_segment(seq, 0)
+        except (OSError, MemoryError) as problem:
+            self.sync.refuse(problem)
+            return False
+        self.next_seq = seq
+        return True
 
     cdef bint reserve(self, size_t size) noexcept:
         """See that records of `size` bytes together go into one batch; False when they cannot."""
@@ -215,8 +202,9 @@ cdef class Log(LogState):
         if self.active is not None and self.active.doubtful and not self.begin_segment_after():
             raise OSError(errno.EIO, os.strerror(errno.EIO), self.name)
         segment = self.active
-        # One that drops its oldest records is bounded by that; the others refuse what is new.
-        if self.folder is None and self.retention.limiter is None and (
+        # One that drops its oldest records, or has an owner, is bounded by that; the others refuse
+        # what is new.
+        if self.folder is None and self.retention.limiter is None and self.owner is None and (
                 self.memory_bytes() + size > self.shared.memory_bytes_max):
             self.sync.memory_full()
             return None
@@ -253,6 +241,7 @@ cdef class Log(LogState):
         cdef bytes head
         segment.first_seq = segment.next_seq = first_seq
         segment.salt = self.salt
+        segment.sparse = self.policy.retention_mode == RETENTION_OWNED
         self.segment_ids += 1
         segment.id = self.segment_ids
         segment.active = True
@@ -396,7 +385,9 @@ cdef class Log(LogState):
         self.message_count += count
         self.message_bytes += batch.payload
         self.advance()
-        if batch.delayed or (batch.unrouted and self.to_live):
+        if self.owner is not None:
+            self.owner.stored()
+        elif batch.delayed or (batch.unrouted and self.to_live):
             self.deliver_live(batch)
         if self.retention.limiter is not None:
             self.retention.limiter.added(batch.next_seq, batch.segment.id, batch.cost)
@@ -465,6 +456,8 @@ cdef class Log(LogState):
             self.wake_cursors()
         if self.retention.limiter is not None and self.sync.waits_for_disk():
             self.retention.limiter.catch_up()
+        if self.owner is not None:
+            self.owner.stored()
 
     cdef void pass_over(self, uint64_t seq) noexcept:
         cdef LogReader cursor
@@ -558,6 +551,8 @@ cdef class Log(LogState):
         self.batch = None
         self.waiting_bytes = 0
         self.next_seq = first
+        if self.owner is not None:
+            self.owner.taken_back(first)
         self.sync.write_failed(error)
         if self.shared.uncut and self.folder is not None:
             self.active.doubtful = True
@@ -582,6 +577,8 @@ cdef class Log(LogState):
         return True
 
     cdef bint take_back(self) noexcept:
+        if self.owner is not None:
+            self.owner.taken_back(self.sync.refused_from())
         if self.writing is None:
             self.withdraw()
             return True
@@ -654,7 +651,9 @@ cdef class Log(LogState):
 
     cdef bint drop_first(self) noexcept:
         """Drop the oldest segment unless it is still being written or loaded."""
-        cdef Segment segment = self.segments[0]
+        return self.drop(self.segments[0])
+
+    cdef bint drop(self, Segment segment) noexcept:
         cdef LogReader cursor
         if segment.active or segment.size != segment.planned:
             return False
@@ -662,9 +661,12 @@ cdef class Log(LogState):
             cursor.leave_segment(segment)
         if segment.users or segment.mending is not None:
             return False        # a cold read of it is under way
-        self.segments.pop(0)
+        self.segments.remove(segment)
         self.drop_segment(segment)
         return True
+
+    cdef void own(self, LogOwner owner) noexcept:
+        self.owner = owner
 
     cdef void drop_segment(self, Segment segment) noexcept:
         cdef job_t *job
@@ -726,6 +728,8 @@ cdef class Log(LogState):
         retention.trim()
         if retention.limits is not None:
             retention.enforce()
+        if self.owner is not None:
+            self.owner.keep_house()
         for segment in self.segments:
             if segment.users == 0 and not segment.active and segment.path is not None:
                 segment.unmap()
@@ -748,6 +752,8 @@ cdef class Log(LogState):
             return False
         if self.sync.under_way:
             return False        # the file is open until that ends
+        if self.owner is not None and not self.owner.is_idle():
+            return False
         if self.policy.sync_mode == SYNC_NONE:
             return True
         if self.sync.unsynced:
@@ -790,7 +796,8 @@ cdef class Log(LogState):
     def header(self, first_seq):
         """The file header of a segment of this log."""
         return file_header(self.log_id, first_seq, self.shared.turn.wall_ns, self.protocol,
-                           has_more_than_header(self))
+                           has_more_than_header(self),
+                           self.policy.retention_mode == RETENTION_OWNED)
 
     def restamp(self):
         """The protocol or the settings have changed: the header of the active segment says so too,
@@ -907,6 +914,7 @@ cdef class Log(LogState):
         segment.path = os.fsencode(path)
         segment.first_seq = segment.next_seq = first_seq
         segment.salt = self.salt
+        segment.sparse = self.policy.retention_mode == RETENTION_OWNED
         self.segment_ids += 1
         segment.id = self.segment_ids
         segment.known_to_folder = True
@@ -961,6 +969,7 @@ cdef class Log(LogState):
             segment.fd = -1
         self.segments.clear()
         self.active = None
+        self.owner = None
 
     def skip_to(self, uint64_t seq):
         """Let the next record be `seq`: those before it are lost."""
@@ -1114,6 +1123,8 @@ cdef class Log(LogState):
     def connect(self, bint to_live, bint from_live, Router router=None):
         """Whether live subscribers get what is stored, and what is published to its subjects is
         stored. `router`: of the account that both are about; None = the one that all share."""
+        if self.policy.retention_mode == RETENTION_OWNED:
+            to_live = from_live = False     # all that concerns its messages is its owner's
         if self.subject.startswith(self.shared.private_subjects):
             to_live = False
         if router is None:
@@ -1162,6 +1173,51 @@ cdef class Log(LogState):
     def disk_bytes(self):
         """Bytes in segments."""
         return self.retention.bytes()
+
+
+cdef inline uint64_t put(Log log, record_t *r, int64_t not_before_ns, uint8_t flags) noexcept:
+    """Append a record with its seq and time; its ticket, or 0 when it is refused."""
+    cdef size_t size
+    cdef Batch batch = log.batch
+    if r.headers_len > HEADERS_LEN_MAX:
+        return 0
+    if r.subject_len == <size_t>len(log.subject) and (
+            memcmp(r.subject, <const char *>log.subject, r.subject_len) == 0):
+        r.subject_len = 0
+    size = record_size(r.subject_len, r.reply_len, r.total_len)
+    if batch is None or log.sync.refused_until_ns or (
+            batch.segment.planned + size > batch.segment.cap):
+        if not log.reserve(size):
+            return 0
+        batch = log.batch
+    try:
+        batch.room(size)
+        batch.segment.note(r.seq, batch.segment.planned)
+    except MemoryError as problem:
+        log.sync.refuse(problem)
+        return 0
+    record_put(batch.data + batch.len, r, not_before_ns, flags)
+    if flags & STORED_STAGED:
+        r.reply_len = 0     # counts as it is read
+    batch.len += size
+    batch.segment.planned += size
+    log.waiting_bytes += size
+    log.next_seq = r.seq + 1
+    log.ticket += 1
+    batch.next_seq = log.next_seq
+    batch.last_ticket = log.ticket
+    batch.payload += r.total_len
+    if log.retention.limiter is not None:
+        batch.cost += log.retention.limiter.cost(r, <size_t>len(log.subject))
+    if not flags & STORED_LIVE:
+        batch.unrouted += 1
+    if not_before_ns or flags & STORED_ADDRESSED:
+        batch.delayed += 1
+    if r.subject_len:
+        batch.foreign += 1
+    if not log.queued:
+        log.shared.turn.add(PHASE_STORE, log)
+    return log.ticket
 
 
 cdef bint files_closed(EngineState shared, object problem) noexcept:

@@ -10,6 +10,7 @@ cdef enum SyncMode:
 cdef enum RetentionMode:
     RETENTION_ACKED = 0     # messages go when all cursors have finished them
     RETENTION_LIMITS = 1    # messages go by limits, finished or not
+    RETENTION_OWNED = 2     # messages go when the log's owner says so
 
 
 cdef class LogPolicy:

@@ -5,6 +5,7 @@ from typing import Final, final
 
 ACKED: Final[str]
 LIMITS: Final[str]
+OWNED: Final[str]
 
 @final
 class LogPolicy:

@@ -6,6 +6,8 @@
                 'none'      answered when it is written, synced when the kernel does it
     retention   'acked'     messages go when all cursors have finished them
                 'limits'    messages go by limits of age, bytes and count, finished or not
+                'owned'     messages go when the log's owner says so, which also opens its readers;
+                            seqs may be left out
     subjects    None        what is published to the log's own name is stored
                 a tuple     what is published to one of these subjects, which may have wildcards
 
@@ -17,6 +19,9 @@ from broker.engine.log.subjects import check_subject
 
 ACKED = 'acked'
 LIMITS = 'limits'
+OWNED = 'owned'
+
+cdef tuple NAMES = (ACKED, LIMITS, OWNED)      # in order of RetentionMode
 
 cdef dict plain = {}        # (sync, retention) -> LogPolicy
 
@@ -38,9 +43,9 @@ cdef class LogPolicy:
             self.sync_period_ns = int(sync * 1e9)
 
     cdef object set_retention(self, object retention):
-        if retention not in (ACKED, LIMITS):
+        if retention not in NAMES:
             raise ValueError(f'invalid retention {retention!r}')
-        self.retention_mode = RETENTION_LIMITS if retention == LIMITS else RETENTION_ACKED
+        self.retention_mode = <RetentionMode><int>NAMES.index(retention)
 
     cdef object set_subjects(self, object subjects):
         if subjects is None:
@@ -69,8 +74,8 @@ cdef class LogPolicy:
 
     @property
     def retention(self):
-        """'acked' or 'limits'."""
-        return LIMITS if self.retention_mode == RETENTION_LIMITS else ACKED
+        """'acked', 'limits' or 'owned'."""
+        return NAMES[<int>self.retention_mode]
 
     cdef LogPolicy with_sync(self, object sync):
         cdef LogPolicy other = self.copy()

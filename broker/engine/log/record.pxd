@@ -19,6 +19,7 @@ from broker.runtime.workers cimport job_t
 
 cdef enum:
     FORMAT_VERSION = 1
+    FORMAT_SPARSE = 2       # of files in which seqs may be left out
     FILE_HEADER_BYTES = 64
     LOG_ID_BYTES = 16
     RECORD_HEADER_BYTES = 40
@@ -28,6 +29,12 @@ cdef enum:
     # Record flag: it came with a commit. `reply` has the commit's id and, as u32, which record of
     # the commit it is; readers get the record without a reply subject.
     STORED_STAGED = 4
+    STORED_SKIPPED = 8      # record flag: nothing was stored under its seq, which stays used up
+    STORED_ERASED = 16      # record flag: deleted, and what it contained was overwritten
+    STORED_ROLLUP = 32      # record flag: earlier ones of its subject went with it
+    STORED_ROLLUP_ALL = 64  # record flag: all earlier ones did
+    SPARSE_SHIFT = 63
+    SPARSE_SPAN_BITS = 32   # seqs of one sparse file are less than this apart
 
 # A record as it stands in a segment; pointers into the mapping.
 cdef struct stored_t:
@@ -50,9 +57,16 @@ cdef void sum_records(char *p, size_t n, uint32_t salt) noexcept nogil
 cdef size_t record_get(const char *p, size_t available, uint32_t salt, bint check,
                        stored_t *out) noexcept nogil
 # Could the record `at` this offset have that seq? They follow each other without gaps, and none is
-# shorter than its header. This is so wherever the file was cut.
-cdef inline bint in_place(uint64_t seq, uint64_t first_seq, size_t at) noexcept nogil:
-    return seq - first_seq <= at // RECORD_HEADER_BYTES
+# shorter than its header. This is so wherever the file was cut. In a sparse file, of which `origin`
+# has its highest bit set, seqs may be left out.
+cdef inline bint in_place(uint64_t seq, uint64_t origin, size_t at) noexcept nogil:
+    return seq - origin <= at // RECORD_HEADER_BYTES or (
+        origin >> SPARSE_SHIFT
+        and (seq - (origin ^ <uint64_t>1 << SPARSE_SHIFT)) >> SPARSE_SPAN_BITS == 0)
+
+# What `in_place` and all that calls it expect of a file that begins with this seq.
+cdef inline uint64_t origin_of(uint64_t first_seq, bint sparse) noexcept nogil:
+    return first_seq | <uint64_t>sparse << SPARSE_SHIFT
 
 # The seq before this one; before 0, which a file may be named after, there is none.
 cdef inline uint64_t below(uint64_t seq) noexcept nogil:
@@ -60,10 +74,10 @@ cdef inline uint64_t below(uint64_t seq) noexcept nogil:
 
 # Offset of the next good record at or after `start` with a seq above `above`; 0 = none.
 cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt,
-                   uint64_t first_seq, uint64_t above) noexcept nogil
+                   uint64_t origin, uint64_t above) noexcept nogil
 # Verifies records of base[start..size) until `end` is passed.
 cdef void load_window(const char *base, size_t size, int64_t start, size_t end, uint32_t salt,
-                      uint64_t first_seq, uint64_t above, size_t *done,
+                      uint64_t origin, uint64_t above, size_t *done,
                       size_t *good_again) noexcept nogil
 cdef uint32_t salt_of(const char *log_id) noexcept nogil
 

@@ -52,15 +52,16 @@ def crc32c(data, uint32_t crc=0):
 
 
 def file_header(bytes log_id, uint64_t first_seq, int64_t created_ns, protocol=None,
-                bint own=False):
+                bint own=False, bint sparse=False):
     """The 64 bytes a segment file begins with.
 
-    `protocol`: the protocol whose own the log is; `own`: it has settings of its own.
+    `protocol`: the protocol whose own the log is; `own`: it has settings of its own; `sparse`:
+    seqs may be left out in it.
     """
     cdef bytearray head = bytearray(FILE_HEADER_BYTES)
     cdef char *p = head
     head[0:8] = MAGIC
-    tw_store_u16(p + 8, FORMAT_VERSION)
+    tw_store_u16(p + 8, FORMAT_SPARSE if sparse else FORMAT_VERSION)
     tw_store_u16(p + 10, FILE_HEADER_BYTES)
     head[16:16 + LOG_ID_BYTES] = log_id
     tw_store_u64(p + 32, first_seq)
@@ -81,10 +82,15 @@ def check_header(bytes head, path):
     version = tw_load_u16(p + 8)
     if tw_load_u32(p + 12) != tw_crc32c(0, p + 16, FILE_HEADER_BYTES - 16):
         return None
-    if version != FORMAT_VERSION:
+    if version not in (FORMAT_VERSION, FORMAT_SPARSE):
         raise FormatError(
-            f'{os.fsdecode(path)}: log format version {version}; this build reads {FORMAT_VERSION}')
+            f'{os.fsdecode(path)}: log format version {version}; this build reads {FORMAT_SPARSE}')
     return head[16:16 + LOG_ID_BYTES], tw_load_u64(p + 32)
+
+
+def is_sparse(bytes head):
+    """Whether a good file header is of a file in which seqs may be left out."""
+    return tw_load_u16(<const char *>head + 8) == FORMAT_SPARSE
 
 
 def header_facts(bytes head):
@@ -165,13 +171,13 @@ cdef size_t record_get(const char *p, size_t available, uint32_t salt, bint chec
 
 
 cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt,
-                   uint64_t first_seq, uint64_t above) noexcept nogil:
+                   uint64_t origin, uint64_t above) noexcept nogil:
     cdef stored_t s
     cdef size_t at = (start + 7) & ~<size_t>7
     while at + RECORD_HEADER_BYTES <= size:
         # the cheap tests first: a sum is only taken where a record could stand
         if (tw_load_u64(base + at + 8) > above
-                and in_place(tw_load_u64(base + at + 8), first_seq, at)
+                and in_place(tw_load_u64(base + at + 8), origin, at)
                 and record_get(base + at, size - at, salt, True, &s)):
             return at
         at += 8
@@ -179,7 +185,7 @@ cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt,
 
 
 cdef void load_window(const char *base, size_t size, int64_t start, size_t end, uint32_t salt,
-                      uint64_t first_seq, uint64_t above, size_t *done,
+                      uint64_t origin, uint64_t above, size_t *done,
                       size_t *good_again) noexcept nogil:
     cdef stored_t s
     cdef size_t at = <size_t>start, step
@@ -187,8 +193,8 @@ cdef void load_window(const char *base, size_t size, int64_t start, size_t end, 
     good_again[0] = 0
     while at < end and at < size:
         step = record_get(base + at, size - at, salt, True, &s)
-        if step == 0 or not in_place(s.rec.seq, first_seq, at):
-            good_again[0] = resync(base, size, at + 8, salt, first_seq, last)
+        if step == 0 or not in_place(s.rec.seq, origin, at):
+            good_again[0] = resync(base, size, at + 8, salt, origin, last)
             break
         last = max(last, s.rec.seq)
         at += step

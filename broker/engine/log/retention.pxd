@@ -22,6 +22,7 @@ cdef class Retention:
 
     cdef uint64_t first_seq(self) noexcept
     cdef void restore(self, uint64_t floor) noexcept        # from the metadata
+    cdef void raise_floor(self, uint64_t seq) noexcept     # by the log's owner
     cdef void segment_added(self) noexcept
     cdef void trim(self) noexcept                           # drop what every cursor is done with
     cdef bint kept(self, Segment segment) noexcept

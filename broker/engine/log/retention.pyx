@@ -16,7 +16,7 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
 from broker.engine.log.interfaces cimport LogReader, LogState
-from broker.engine.log.policy cimport RETENTION_LIMITS
+from broker.engine.log.policy cimport RETENTION_ACKED, RETENTION_LIMITS
 from broker.engine.log.record cimport (
     RECORD_HEADER_BYTES, below, record_get, resync, stored_t)
 from broker.engine.log.segment cimport Segment
@@ -81,6 +81,11 @@ cdef class Retention:
     cdef void restore(self, uint64_t floor) noexcept:
         self.floor = min(floor, self.log.visible)
 
+    cdef void raise_floor(self, uint64_t seq) noexcept:
+        self.floor = max(self.floor, seq)
+        if self.floor >= self.trim_at:
+            self.trim()
+
     cdef void segment_added(self) noexcept:
         self.trim_at = min(self.trim_at, (<Segment>self.log.segments[0]).next_seq)
 
@@ -93,7 +98,7 @@ cdef class Retention:
         if log.unclaimed:
             self.trim_at = <uint64_t>-1
             return
-        if log.policy.retention_mode == RETENTION_LIMITS:
+        if log.policy.retention_mode != RETENTION_ACKED:
             keep = min(self.floor, self.held_from)      # read or not
         else:
             for cursor in log.cursors.values():
@@ -475,7 +480,7 @@ cdef class Limiter(Task):
                     if segment.read_again(self.offset, self.offset):
                         continue
                     again = resync(segment.base, segment.size, self.offset + 8, segment.salt,
-                                   segment.first_seq, below(self.retention.floor))
+                                   segment.origin(), below(self.retention.floor))
                     log.quarantine(segment, self.offset, again or segment.size)
                     continue
                 if s.rec.seq < self.retention.floor:

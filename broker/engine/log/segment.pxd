@@ -2,6 +2,7 @@
 """One file of a log: where its records are, its mapping, what of it does not read."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from broker.engine.log.record cimport origin_of
 from broker.engine.state cimport EngineState
 from broker.runtime.mapping cimport mapping_t
 from broker.runtime.workers cimport JobOwner
@@ -29,6 +30,7 @@ cdef class Segment:
     cdef uint64_t second_since          # the log's last round when that was opened
     cdef char *base                     # mapping or memory; NULL when not mapped
     cdef uint32_t salt
+    cdef bint sparse                    # seqs may be left out in it
     cdef size_t ready                   # [0, ready) can be read without waiting for a disk
     cdef int users                      # cursors that stand or load here
     cdef readonly bint active           # still written to
@@ -46,6 +48,9 @@ cdef class Segment:
     cdef size_t index_size
     cdef size_t index_cap
     cdef size_t index_next              # offset from which the next entry is due
+
+    cdef inline uint64_t origin(self) noexcept:     # see in_place
+        return origin_of(self.first_seq, self.sparse)
 
     cdef int note(self, uint64_t seq, size_t offset) except -1
     cdef void forget_from(self, size_t offset) noexcept

@@ -159,11 +159,11 @@ cdef class Segment:
                 return self.size
             # what a disk may have changed is verified: a wrong length leads astray
             step = record_get(base + at, self.size - at, self.salt, at >= self.ready, &s)
-            if step == 0 or not in_place(s.rec.seq, self.first_seq, at):
+            if step == 0 or not in_place(s.rec.seq, self.origin(), at):
                 if self.read_again(at, at):
                     continue
                 self.quarantine(at, resync(
-                    base, self.size, at + 8, self.salt, self.first_seq, last) or self.size)
+                    base, self.size, at + 8, self.salt, self.origin(), last) or self.size)
                 continue
             last = max(last, s.rec.seq)
             if s.rec.seq >= seq:
@@ -232,13 +232,13 @@ cdef class Segment:
         while at < size:
             faults = faults_of(&self.file)
             step = record_get(base + at, size - at, self.salt, True, &s)
-            if step and s.rec.seq >= expected and in_place(s.rec.seq, self.first_seq, at):
+            if step and s.rec.seq >= expected and in_place(s.rec.seq, self.origin(), at):
                 self.note(s.rec.seq, at)
                 self.delayed |= s.not_before_ns != 0
                 expected = s.rec.seq + 1
                 at += step
                 continue
-            again = resync(base, size, at + 8, self.salt, self.first_seq, below(expected))
+            again = resync(base, size, at + 8, self.salt, self.origin(), below(expected))
             if again == 0:
                 if faults == faults_of(&self.file):
                     break
@@ -268,7 +268,7 @@ cdef class Segment:
         data = read_small(self.fd, self.size)
         if data != NULL:
             load_window(data, self.size, <int64_t>self.start(), self.size, self.salt,
-                        self.first_seq, below(self.first_seq), &done, &again)
+                        self.origin(), below(self.first_seq), &done, &again)
             if done >= self.size:
                 self.ready = self.size
         return 0

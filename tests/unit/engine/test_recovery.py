@@ -246,7 +246,7 @@ def test_a_segment_of_another_version_is_refused(tmp_path: Path) -> None:
     file.write_bytes(data)
     with Rig(tmp_path) as rig:
         assert "t" in rig.engine.quarantined
-        assert ".seg: log format version 9; this build reads 1" in rig.engine.shared.health.first()
+        assert ".seg: log format version 9; this build reads 2" in rig.engine.shared.health.first()
     assert file.read_bytes() == data
 
 
