@@ -67,7 +67,7 @@ def complete(config: StreamConfig, around: Around) -> None:
     if config.mirror is not None:
         _mirror(config, config.mirror, around)
     _sources(config, around)
-    _externals(config)
+    _externals(config, around)
     _cycle(config, around)
     _subjects(config)
     _mappings(config, around)
@@ -221,7 +221,7 @@ def _mirror(config: StreamConfig, mirror: StreamSource, around: Around) -> None:
     if not is_name(mirror.name):
         raise ApiError(errors.MIRROR_NAME)
     if mirror.name == config.name:
-        refuse(f"mirror configuration cycle detected: {config.name}")
+        refuse("detected cycle")
     origin = around.streams.get(mirror.name)
     if origin is not None:
         if 0 <= config.max_msg_size < _size_max(origin):
@@ -230,8 +230,8 @@ def _mirror(config: StreamConfig, mirror: StreamSource, around: Around) -> None:
             if around.pedantic:
                 _pedantic("origin stream has direct get set, mirror has it disabled")
             config.mirror_direct = True
-    if mirror.opt_start_seq and mirror.opt_start_time:
-        raise ApiError(errors.MIRROR_START_SEQ_AND_TIME)
+        if mirror.opt_start_seq and mirror.opt_start_time:
+            raise ApiError(errors.MIRROR_START_SEQ_AND_TIME)
 
 
 def _size_max(origin: StreamConfig) -> int:
@@ -287,7 +287,7 @@ def mapping_problem(source: str, destination: str) -> str:
     return ""
 
 
-def _externals(config: StreamConfig) -> None:
+def _externals(config: StreamConfig, around: Around) -> None:
     origins = [*config.sources, *([config.mirror] if config.mirror is not None else [])]
     for origin in origins:
         external = origin.external
@@ -301,8 +301,9 @@ def _externals(config: StreamConfig) -> None:
             raise ApiError(errors.EXTERNAL_API_OVERLAP, prefix=api, subject=_API_PREFIX)
         if deliver and has_wildcard(deliver):
             raise ApiError(errors.EXTERNAL_DELIVER_WILDCARDS, prefix=deliver)
-        for subject in config.subjects:
-            if deliver and collide(f"{deliver}.>", subject):
+        known = around.streams.get(origin.name)
+        for subject in known.subjects if known is not None and deliver else ():
+            if collide(f"{deliver}.{subject}", subject):
                 row = errors.EXTERNAL_DELIVER_OVERLAP
                 raise ApiError(row, prefix=deliver, subject=subject)
 

@@ -128,7 +128,7 @@ class _Reader:
             refuse(f"json: cannot unmarshal {name} into Go value of type server.{path}")
         fields = {each.encode_name: each.type for each in kind.fields}
         built: dict[str, Any] = {}
-        inside = _EMBEDDED.get(path, path)
+        inside = _EMBEDDED.get(path) or _inner(kind.cls.__name__, path)
         for given, inner in value.items():
             name = given if given in fields else given.casefold()
             if name not in fields:
@@ -161,6 +161,11 @@ class _Reader:
     def _wrong(self, value: Any, path: str, go: str, shown: str | None = None) -> NoReturn:
         name = shown or _KINDS.get(type(value), "null")
         refuse(GO_JSON_TYPE.format(name, f"struct field {path}", go))
+
+
+def _inner(name: str, path: str) -> str:
+    """The place of a nested struct in Go's words: its own name, then the fields that lead to it."""
+    return ".".join([name, *path.split(".")[1:]])
 
 
 # --- times ---------------------------------------------------------------------------------------

@@ -80,8 +80,8 @@ class Call:
         return decode(self.request.data, kind, strict=self.account.strict)
 
     def body(self, kind: type[T]) -> T:
-        """The decoded body, or the defaults if it is empty: 10025."""
-        if not self.request.data:
+        """The decoded body, or the defaults if it is blank: 10025."""
+        if not self.request.data.strip():
             return kind()
         return decode(self.request.data, kind, strict=self.account.strict)
 

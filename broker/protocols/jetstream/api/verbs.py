@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.protocols.jetstream import limits
 from broker.protocols.jetstream.api import streams
 from broker.protocols.jetstream.api.dispatch import Verb
 from broker.protocols.jetstream.structs import (
@@ -52,18 +51,8 @@ VERBS: Final = {
     "STREAM.CREATE": Verb("stream_create", streams.create),
     "STREAM.UPDATE": Verb("stream_update", streams.update),
     "STREAM.INFO": Verb("stream_info", streams.info, on_error=(Page(),)),
-    "STREAM.NAMES": Verb(
-        "stream_names",
-        streams.names,
-        (0,),
-        on_error=(StreamNamesAnswer(limit=limits.JS_NAMES_PAGE),),
-    ),
-    "STREAM.LIST": Verb(
-        "stream_list",
-        streams.listed,
-        (0,),
-        on_error=(StreamListAnswer(limit=limits.JS_LIST_PAGE),),
-    ),
+    "STREAM.NAMES": Verb("stream_names", streams.names, (0,), on_error=(StreamNamesAnswer(),)),
+    "STREAM.LIST": Verb("stream_list", streams.listed, (0,), on_error=(StreamListAnswer(),)),
     "STREAM.DELETE": Verb("stream_delete", streams.delete, empty=True),
     "STREAM.PEER.REMOVE": _clustered("stream_remove_peer"),
     "STREAM.PEER.EVACUATE": _clustered("stream_evacuate_peer"),

@@ -1,0 +1,89 @@
+"""Raw JetStream requests, sent alike to Twinwire and to nats-server, and what may differ in answers.
+
+A script is a list of steps: a verb with its body, or `=SUBJECT` with a message to publish.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import nats
+import nats.errors
+from nats.aio.client import Client
+
+WAIT_S = 0.4  # for requests that neither server answers
+TIMES = re.compile(r'"\d{4}-\d\d-\d\dT[\d:.]+Z"')
+ZERO = '"0001-01-01T00:00:00Z"'
+MASKED = {
+    "_nats.level": "LEVEL",
+    "_nats.ver": "VERSION",
+    "level": "LEVEL",
+    "leader": "SERVER",
+    "server": "SERVER",
+}
+SILENCE, NOBODY = "no answer", "no responders"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One request: a verb of the API, or a subject to publish to."""
+
+    verb: str
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def subject(self) -> str:
+        return self.verb[1:] if self.verb.startswith("=") else f"$JS.API.{self.verb}"
+
+
+def step(verb: str, body: object = b"", **headers: str) -> Step:
+    """A step; a body that is no bytes is sent as JSON."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    return Step(verb, data, {name.replace("_", "-"): value for name, value in headers.items()})
+
+
+def masked(text: str) -> Any:
+    """The answer without what differs between two servers and two runs."""
+    text = TIMES.sub(lambda found: found[0] if found[0] == ZERO else '"TIME"', text)
+    try:
+        value = json.loads(text, object_pairs_hook=list)
+    except ValueError:
+        return text
+    return _mask(value)
+
+
+def _mask(value: Any) -> Any:
+    if isinstance(value, list):
+        return [
+            (each[0], MASKED.get(each[0], _mask(each[1])))
+            if isinstance(each, tuple)
+            else _mask(each)
+            for each in value
+        ]
+    return value
+
+
+async def ask(client: Client, one: Step) -> str:
+    """The answer to a step as text."""
+    try:
+        message = await client.request(
+            one.subject, one.body, timeout=WAIT_S, headers=one.headers or None
+        )
+    except nats.errors.NoRespondersError:
+        return NOBODY
+    except (nats.errors.TimeoutError, TimeoutError):
+        return SILENCE
+    return message.data.decode()
+
+
+async def run(url: str, steps: list[Step]) -> list[str]:
+    """The answers to all steps, in order."""
+    client = await nats.connect(url, connect_timeout=5, allow_reconnect=False)
+    try:
+        return [await ask(client, each) for each in steps]
+    finally:
+        await client.close()
