@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from broker.base import settings as kinds
 from broker.base.patterns import lazy_pattern
@@ -10,6 +11,9 @@ from broker.base.units import COUNT_MAX
 from broker.base.values import dataclass
 from broker.engine.config import EngineNeeds, SyncPolicy, sync_policy
 from broker.protocols.jetstream import limits
+
+if TYPE_CHECKING:
+    from broker.protocols.nats.settings import JetStream
 
 _DOMAIN: Final = lazy_pattern(r"[^\s.*>]*")
 
@@ -40,3 +44,27 @@ class JetStreamConfig:
     def engine_needs(self) -> EngineNeeds:
         """Subjects of the service, which are excluded from topics."""
         return EngineNeeds(private_subjects=(b"$JS.",) if self.enabled else ())
+
+    def merged(self, block: JetStream | None) -> JetStreamConfig:
+        """With what the block of a nats-server file sets; None = there is none."""
+        if block is None:
+            return self
+        sync = self.sync
+        if block.sync_always:
+            sync = SyncPolicy("always")
+        elif block.sync_ns:
+            sync = SyncPolicy("period", block.sync_ns)
+        return replace(
+            self,
+            enabled=block.enabled,
+            max_memory=block.max_memory or self.max_memory,
+            max_storage=block.max_storage or self.max_storage,
+            sync=sync,
+            domain=block.domain or self.domain,
+            strict=block.strict,
+            max_ack_pending=block.max_ack_pending or self.max_ack_pending,
+            max_request_batch=block.max_request_batch or self.max_request_batch,
+            max_consumers=block.max_consumers or self.max_consumers,
+            duplicate_window_ns=block.duplicate_window_ns or self.duplicate_window_ns,
+            request_queue=block.request_queue or self.request_queue,
+        )

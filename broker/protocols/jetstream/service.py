@@ -40,9 +40,12 @@ class JetStreamService(Service):
         nats = self.host.service(NatsService)
         if nats is None or nats.server is None:
             return
+        config = self.config.merged(nats.server.settings.jetstream)
+        if not config.enabled:
+            return
         from broker.protocols.jetstream.jetstream import JetStream
 
-        self.jetstream = JetStream(self.config, nats.server, self.host.engine, self._folder)
+        self.jetstream = JetStream(config, nats.server, self.host.engine, self._folder)
         nats.server.context.jetstream = self.jetstream
         await self.jetstream.start()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from broker.base.metrics import Block, Place
 from broker.base.service import ListenerStats, Service
-from broker.protocols.nats.conf.section import nats_settings
+from broker.protocols.nats.section import nats_settings
 from broker.protocols.nats.server import NatsServer
 from broker.protocols.nats.settings import Settings
 

@@ -17,9 +17,8 @@ from broker.protocols.nats.accounts.placeholders import (
 )
 from broker.protocols.nats.accounts.subjects import is_subject
 from broker.protocols.nats.auth import nkeys
-from broker.protocols.nats.conf import auth
+from broker.protocols.nats.conf import auth, jetstream
 from broker.protocols.nats.conf.fields import INT32, Block, kind_of
-from broker.protocols.nats.conf.unsupported import account_jetstream
 from broker.protocols.nats.settings import (
     GLOBAL_ACCOUNT,
     Account,
@@ -102,7 +101,6 @@ def _account(name: str, block: Block, logins: Logins) -> Placed:
             imports.append(taken)
             placed.imports.append(inner.value)
     _unique_services(imports, placed.imports, block.mistakes)
-    account_jetstream(block)
     placed.account = Account(
         name=name,
         nkey=nkey,
@@ -111,6 +109,7 @@ def _account(name: str, block: Block, logins: Logins) -> Placed:
         imports=tuple(imports),
         mappings=mappings(block),
         limits=_limits(block),
+        jetstream=jetstream.account(block),
         default_permissions=auth.optional_permissions(block, "default_permissions"),
         rate=auth.rate_limits(block),
     )

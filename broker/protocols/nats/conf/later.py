@@ -53,17 +53,6 @@ _KEYS: Final = {
     "cluster": {**_TIMES, "connect_backoff": "2.12"},
     "gateway": {**_TIMES, "connect_backoff": "2.12"},
     "mqtt": {"api_timeout": "2.11", "js_api_timeout": "2.11"},
-    "jetstream": {
-        "info_queue_limit": "2.12",
-        "max_buffered_msgs": "2.11",
-        "max_buffered_size": "2.11",
-        "max_concurrent_io": "2.14",
-        "meta_compact": "2.12",
-        "meta_compact_size": "2.12",
-        "meta_compact_sync": "2.12",
-        "strict": "2.11",
-        "tpm": "2.11",
-    },
 }
 
 

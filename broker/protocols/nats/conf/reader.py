@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from broker.base.units import COUNT_MAX
 from broker.protocols.nats import limits
-from broker.protocols.nats.conf import auth, conflicts, unsupported
+from broker.protocols.nats.conf import auth, conflicts, jetstream, unsupported
 from broker.protocols.nats.conf.accounts import Placed, accounts, mappings
 from broker.protocols.nats.conf.fields import INT32, Block, Mistakes
 from broker.protocols.nats.conf.listeners import Leafs, websocket
@@ -95,7 +95,7 @@ class _Reader:
         settings = self.ours(self.trust(self.listeners(self.numbers(self.plain(ORIGINAL)))))
         unsupported.gateway(self.root)
         unsupported.mqtt(self.root)
-        unsupported.jetstream(self.root)
+        settings = replace(settings, jetstream=jetstream.server(self.root))
         unsupported.profiling_and_ocsp(self.root)
         settings = replace(settings, cluster_name=unsupported.cluster_name(self.root))
         self.root.done()

@@ -6,12 +6,9 @@ working where no function is lost.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from broker.protocols.nats.conf.fields import Block, kind_of, words
-
-if TYPE_CHECKING:
-    from broker.protocols.nats.conf.text import Value
+from broker.protocols.nats.conf.fields import Block, words
 
 _LISTEN: Final = ("listen", "port")
 # Keys without an effect on their own: they only modify a missing feature.
@@ -28,22 +25,6 @@ _MQTT: Final = words(
     " consumer_inactive_threshold consumer_auto_cleanup reject_qos2_publish"
     " downgrade_qos2_subscribe"
 )
-_JETSTREAM: Final = words(
-    "store store_dir storedir sync sync_interval max_memory_store max_mem_store max_mem"
-    " max_file_store max_file domain key ek encryption_key prev_key prev_ek prev_encryption_key"
-    " cipher extension_hint limits unique_tag max_outstanding_catchup request_queue_limit"
-)
-_ACCOUNT_JETSTREAM: Final = words(
-    "max_memory max_mem mem memory max_store max_file max_disk store disk max_streams streams"
-    " max_consumers consumers max_bytes_required max_stream_bytes max_bytes mem_max_stream_bytes"
-    " memory_max_stream_bytes disk_max_stream_bytes store_max_stream_bytes max_ack_pending"
-)
-NO_JETSTREAM: Final = (
-    "jetstream: JetStream is not available. Remove this key to start without it: requests of"
-    " JetStream clients are then answered with 503, no responders. For what replaces streams and"
-    " consumers see docs/reference/nats-configuration.md#jetstream"
-)
-_SWITCH: Final = {"enabled": True, "enable": True, "disabled": False, "disable": False}
 
 
 def cluster_name(root: Block) -> str:
@@ -82,40 +63,6 @@ def mqtt(root: Block) -> None:
     _leave_out(inner, _MQTT)
 
 
-def jetstream(root: Block) -> None:
-    """Refuse JetStream."""
-    entry = root.take("jetstream")
-    if entry is None:
-        return
-    if isinstance(entry.it, dict):
-        inner = Block(entry, root.mistakes, "jetstream")
-        wanted = inner.flag("enabled", "enable", default=True)
-        for key in _JETSTREAM:
-            inner.take(key)
-        inner.done()
-    else:
-        wanted = _switch(entry, root)
-    if wanted:
-        root.mistakes.add(entry, NO_JETSTREAM)
-
-
-def account_jetstream(block: Block) -> None:
-    """Refuse JetStream of an account."""
-    entry = block.take("jetstream")
-    if entry is None:
-        return
-    wanted = True
-    if isinstance(entry.it, dict):
-        inner = Block(entry, block.mistakes, "jetstream")
-        for key in _ACCOUNT_JETSTREAM:
-            inner.take(key)
-        inner.done()
-    else:
-        wanted = _switch(entry, block)
-    if wanted:
-        block.mistakes.add(entry, NO_JETSTREAM)
-
-
 def profiling_and_ocsp(root: Block) -> None:
     """Keys without an effect here, and OCSP stapling, of which only mode auto is accepted."""
     for key in ("prof_port", "prof_block_rate"):
@@ -144,7 +91,6 @@ def profiling_and_ocsp(root: Block) -> None:
     domains = root.take("default_js_domain")
     if domains is not None:
         root.mistakes.note(domains, "default_js_domain: has no effect here")
-    root.text("store_dir", "storedir")
 
 
 def _without_effect(root: Block, read: object, key: str) -> None:
@@ -153,17 +99,6 @@ def _without_effect(root: Block, read: object, key: str) -> None:
         assert callable(read)
         read(key)
         root.mistakes.note(entry, f"{key}: has no effect here")
-
-
-def _switch(entry: Value, block: Block) -> bool:
-    it = entry.it
-    if isinstance(it, bool):
-        return it
-    if isinstance(it, str) and it.lower() in _SWITCH:
-        return _SWITCH[it.lower()]
-    reason = f'jetstream: expected "enabled", "disabled" or a map, got {kind_of(it)}'
-    block.mistakes.add(entry, reason)
-    return False
 
 
 def _no_listener(block: Block, name: str, what: str, are: str = "are") -> None:
