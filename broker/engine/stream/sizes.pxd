@@ -1,0 +1,25 @@
+# cython: language_level=3
+"""What each live message of a stream counts for in bytes, by seq. See sizes.pyx."""
+from libc.stdint cimport uint32_t, uint64_t
+
+cdef enum:
+    CHUNK_SHIFT = 7
+    CHUNK_SEQS = 1 << CHUNK_SHIFT
+
+cdef struct sizes_t:
+    uint64_t block              # seq >> CHUNK_SHIFT of all in it
+    uint32_t live               # of them that are not 0
+    uint32_t sizes[CHUNK_SEQS]  # 0 = not live
+
+
+cdef class Sizes:
+    cdef sizes_t **chunks       # owned, in order of their blocks, from `start` on
+    cdef size_t start, end, cap
+
+    # Seqs rise, unless those above were removed again.
+    cdef int add(self, uint64_t seq, uint32_t size) except -1
+    cdef uint32_t size_of(self, uint64_t seq) noexcept      # 0 = not live
+    cdef uint32_t remove(self, uint64_t seq) noexcept       # the size it had; 0 = it was not live
+    cdef size_t place_of(self, uint64_t block) noexcept
+    cdef int make_room(self) except -1
+    cdef void clear(self) noexcept

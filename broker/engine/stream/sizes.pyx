@@ -1,0 +1,103 @@
+# cython: language_level=3
+"""What each live message of a stream counts for in bytes, by seq.
+
+    chunks   [block 0: 128 sizes] [block 1] [block 7] ...
+
+A message that goes must be taken off the totals without a look at its file. Chunks are small, so
+that streams in which most seqs are left out do not pay for those; one without live messages is
+freed.
+"""
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
+from libc.string cimport memmove
+
+
+cdef class Sizes:
+    def __dealloc__(self):
+        self.clear()
+        free(self.chunks)
+
+    cdef void clear(self) noexcept:
+        cdef size_t i
+        for i in range(self.start, self.end):
+            free(self.chunks[i])
+        self.start = self.end = 0
+
+    cdef int add(self, uint64_t seq, uint32_t size) except -1:
+        cdef uint64_t block = seq >> CHUNK_SHIFT
+        cdef sizes_t *chunk = NULL
+        if self.end > self.start:
+            chunk = self.chunks[self.end - 1]
+        if chunk == NULL or chunk.block != block:
+            if self.end == self.cap:
+                self.make_room()
+            chunk = <sizes_t *>calloc(1, sizeof(sizes_t))
+            if chunk == NULL:
+                raise MemoryError
+            chunk.block = block
+            self.chunks[self.end] = chunk
+            self.end += 1
+        chunk.live += chunk.sizes[seq & (CHUNK_SEQS - 1)] == 0
+        chunk.sizes[seq & (CHUNK_SEQS - 1)] = size
+        return 0
+
+    cdef int make_room(self) except -1:
+        cdef sizes_t **grown
+        cdef size_t cap
+        if 2 * self.start >= self.cap and self.cap:
+            memmove(self.chunks, self.chunks + self.start,
+                    (self.end - self.start) * sizeof(sizes_t *))
+            self.end -= self.start
+            self.start = 0
+            return 0
+        cap = max(<size_t>64, 2 * self.cap)
+        grown = <sizes_t **>realloc(self.chunks, cap * sizeof(sizes_t *))
+        if grown == NULL:
+            raise MemoryError
+        self.chunks = grown
+        self.cap = cap
+        return 0
+
+    cdef size_t place_of(self, uint64_t block) noexcept:
+        """Index of the chunk with that block, or `end`."""
+        cdef size_t low = self.start, high = self.end, middle
+        cdef uint64_t first
+        if low == high:
+            return self.end
+        first = self.chunks[low].block
+        # where it is as long as none between is missing
+        if first <= block < first + (high - low) and (
+                self.chunks[low + <size_t>(block - first)].block == block):
+            return low + <size_t>(block - first)
+        while low < high:
+            middle = (low + high) // 2
+            if self.chunks[middle].block < block:
+                low = middle + 1
+            else:
+                high = middle
+        return low if low < self.end and self.chunks[low].block == block else self.end
+
+    cdef uint32_t size_of(self, uint64_t seq) noexcept:
+        cdef size_t at = self.place_of(seq >> CHUNK_SHIFT)
+        return 0 if at == self.end else self.chunks[at].sizes[seq & (CHUNK_SEQS - 1)]
+
+    cdef uint32_t remove(self, uint64_t seq) noexcept:
+        cdef size_t at = self.place_of(seq >> CHUNK_SHIFT)
+        cdef sizes_t *chunk
+        cdef uint32_t size
+        if at == self.end:
+            return 0
+        chunk = self.chunks[at]
+        size = chunk.sizes[seq & (CHUNK_SEQS - 1)]
+        chunk.sizes[seq & (CHUNK_SEQS - 1)] = 0
+        chunk.live -= size != 0
+        if chunk.live:
+            return size
+        free(chunk)
+        if at == self.start:
+            self.start += 1
+        else:
+            self.end -= 1
+            memmove(self.chunks + at, self.chunks + at + 1,
+                    (self.end - at) * sizeof(sizes_t *))
+        return size

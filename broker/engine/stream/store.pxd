@@ -1,0 +1,154 @@
+# cython: language_level=3
+"""One stream: a log, the subject and size of each of its messages, its limits. See store.pyx."""
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from broker.engine.log.interfaces cimport LogOwner
+from broker.engine.log.log cimport Log
+from broker.engine.log.record cimport stored_t
+from broker.engine.log.segment cimport Segment
+from broker.engine.stream.interfaces cimport StreamReaders
+from broker.engine.stream.sizes cimport Sizes
+from broker.engine.stream.subjects cimport SubjectIndex
+from broker.runtime.types cimport record_t
+
+cdef enum:
+    # Counted with each message, as the original does.
+    FILE_OVERHEAD = 30
+    HEADERS_OVERHEAD = 4
+    MEMORY_OVERHEAD = 16
+
+# Why a message was refused.
+cdef enum Refusal:
+    STORE_TAKEN = 0             # it was not
+    STORE_FULL_MSGS = 1         # max_msgs, with discard_new
+    STORE_FULL_BYTES = 2        # max_bytes, with discard_new
+    STORE_FULL_SUBJECT = 3      # max_msgs_per_subject, with discard_new_per_subject
+    STORE_FAILED = 4            # the disk or memory: log.refusal says it in words
+    STORE_TOO_LARGE = 5         # longer than any message may be
+
+# What a message does to earlier ones, in one step with being stored.
+cdef enum Rollup:
+    ROLLUP_NONE = 0
+    ROLLUP_SUBJECT = 1          # those of its subject go
+    ROLLUP_ALL = 2              # all go
+
+# One stored message.
+cdef struct message_t:
+    record_t rec                # the subject is never empty; pointers are valid for the call
+    int64_t expires_ns          # wall clock; 0 = when the limits say so, -1 = never for its age
+    uint32_t size               # bytes it counts for
+
+
+cdef class StreamLimits:
+    # 0 = no limit, of all of them
+    cdef readonly uint64_t max_msgs
+    cdef readonly uint64_t max_bytes
+    cdef readonly uint64_t max_msgs_per_subject
+    cdef readonly int64_t max_age_ns
+    cdef readonly bint discard_new              # refuse what would be beyond max_msgs, max_bytes
+    cdef readonly bint discard_new_per_subject  # ... and max_msgs_per_subject
+    cdef readonly int64_t duplicate_window_ns   # ids are remembered so long; 0 = not at all
+
+
+# A message that was appended and can still fail.
+cdef struct appended_t:
+    uint64_t seq
+    int64_t timestamp_ns
+    uint32_t id                 # of its subject
+    uint32_t size               # 0 = a seq that was skipped
+
+
+# A message that goes because of a later one, once that one cannot fail any more.
+cdef struct victim_t:
+    uint64_t cause              # seq of the later one
+    uint64_t seq
+    uint32_t id                 # of its subject; 0 = it went already
+    uint32_t size
+
+
+# The victims of one subject.
+cdef struct doomed_t:
+    uint32_t id                 # of the subject; 0 = free
+    uint32_t count
+    uint64_t last               # seq of the last one: all of the subject up to it are victims
+
+
+cdef class StreamStore(LogOwner):
+    cdef readonly Log log
+    cdef readonly SubjectIndex subjects
+    cdef readonly StreamLimits limits
+    # What clients see; it includes what was appended in this turn.
+    cdef readonly uint64_t first_seq        # of the oldest message; last_seq + 1 without messages
+    cdef readonly uint64_t last_seq         # the last seq that was used
+    cdef readonly uint64_t messages
+    cdef readonly uint64_t bytes
+    cdef readonly int64_t last_ns           # wall clock of the last message; 0 = there was none
+    cdef readonly uint64_t lost_messages, lost_bytes    # that do not read any more
+    cdef uint64_t readable                  # messages below it may be read
+    cdef uint64_t ticket                    # of the last append: see Log.outcome
+    cdef Refusal refused                    # of the last append
+    cdef Sizes sizes
+    cdef list readers                       # StreamReaders
+
+    cdef appended_t *appended               # ring of those that can still fail, oldest first
+    cdef size_t appended_first, appended_size, appended_cap
+    cdef uint64_t kept_seq                  # last_seq and last_ns without them
+    cdef int64_t kept_ns
+    cdef victim_t *victims                  # ring, in order of their causes
+    cdef size_t victims_first, victims_size, victims_cap
+    cdef doomed_t *doomed                   # hash table by subject
+    cdef size_t doomed_size, doomed_cap
+    cdef Segment found_in                   # where the last message was found: near the next one
+    cdef uint64_t found_seq
+    cdef size_t found_at
+
+    # Stores one message at the end and applies the limits. Its seq, or 0 and `refused`. It is safe
+    # once log.outcome(ticket) is 1. `ttl_ns`: it goes after that time; 0 = none, -1 = its age is no
+    # reason to go. The reply subject is left out.
+    cdef uint64_t append(self, const record_t *rec, int64_t ttl_ns, Rollup rollup) noexcept
+    # The same for a message of another stream, with its seq, at or above next_seq, and its time.
+    # `expires_ns`: as in message_t.
+    cdef uint64_t append_at(self, const record_t *rec, uint64_t seq, int64_t timestamp_ns,
+                            int64_t expires_ns, Rollup rollup) noexcept
+    # Uses a seq up and stores nothing; the seq, or 0 and `refused`.
+    cdef uint64_t skip(self) noexcept
+    # The last message of a subject, appended ones included; 0 = there is none.
+    cdef uint64_t last_seq_of(self, const char *subject, size_t n) noexcept
+    # A message that is stored and was not deleted; False = there is none.
+    cdef bint read(self, uint64_t seq, message_t *m) noexcept
+    # Deletes one message because its consumers are done with it, or for a limit; True = it was
+    # there. Not synced: after a power cut it may be back.
+    cdef bint kill(self, uint64_t seq) noexcept
+    cdef void add_reader(self, StreamReaders reader) noexcept
+    cdef void remove_reader(self, StreamReaders reader) noexcept
+    cdef inline uint64_t next_seq(self) noexcept:   # of the next message
+        return self.log.next_seq
+
+    cdef inline uint32_t size_in(self, const record_t *rec) noexcept:
+        """The bytes that a message counts for."""
+        if self.log.folder is None:
+            return <uint32_t>(MEMORY_OVERHEAD + rec.subject_len + rec.total_len)
+        return <uint32_t>(FILE_OVERHEAD + rec.subject_len + rec.total_len + (
+            HEADERS_OVERHEAD if rec.headers_len else 0))
+
+    cdef Refusal fullness(self, const record_t *rec, Rollup rollup) noexcept
+    cdef int make_room(self) except -1
+    cdef void push(self, uint64_t seq, int64_t timestamp_ns, uint32_t id, uint32_t size) noexcept
+    cdef void trim(self, uint64_t cause, uint32_t id, Rollup rollup) noexcept
+    cdef int doom(self, uint64_t cause, uint64_t seq) except -1
+    cdef int more_victims(self) except -1
+    cdef int rehash(self) except -1
+    cdef doomed_t *slot_of(self, uint32_t id) noexcept
+    cdef bint is_doomed(self, uint64_t seq, uint32_t id) noexcept
+    cdef uint64_t count_of(self, uint32_t id) noexcept
+    cdef uint64_t oldest_of(self, uint32_t id) noexcept
+    cdef void move_first(self, uint64_t seq) noexcept
+    cdef bint find(self, uint64_t seq, stored_t *s) noexcept
+    cdef void forgive(self, uint64_t seq) noexcept
+    cdef void bury(self, uint64_t seq) noexcept
+    cdef void lose(self, uint64_t seq) noexcept
+    cdef object load(self)
+    cdef object load_segment(self, Segment segment)
+    cdef int load_record(self, stored_t *s) except -1
+    cdef void drop_loaded(self, uint64_t seq) noexcept

@@ -1,0 +1,59 @@
+# cython: language_level=3
+"""Messages of a stream, as protocols store and read them."""
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memset
+
+from broker.engine.stream.store cimport Rollup, StreamStore
+from broker.runtime.types cimport record_t
+
+
+cdef record_t record_of(bytes subject, bytes data, size_t headers_len):
+    cdef record_t rec
+    memset(&rec, 0, sizeof(rec))
+    rec.subject = subject
+    rec.subject_len = <uint16_t>len(subject)
+    rec.data = data
+    rec.headers_len = <uint32_t>headers_len
+    rec.total_len = <uint32_t>len(data)
+    return rec
+
+
+def publish(StreamStore store not None, bytes subject not None, bytes body=b'', *,
+            bytes headers=b'', int64_t ttl_ns=0, int rollup=0):
+    """Append one message; its seq, or 0."""
+    cdef bytes data = headers + body
+    cdef record_t rec = record_of(subject, data, <size_t>len(headers))
+    store.log.shared.turn.tick()
+    return store.append(&rec, ttl_ns, <Rollup>rollup)
+
+
+def publish_at(StreamStore store not None, uint64_t seq, bytes subject not None, bytes body=b'', *,
+               int64_t timestamp_ns=1):
+    """Append one message of another stream; its seq, or 0."""
+    cdef record_t rec = record_of(subject, body, 0)
+    return store.append_at(&rec, seq, timestamp_ns, 0, <Rollup>0)
+
+
+def skip(StreamStore store not None):
+    """Use a seq up; the seq, or 0."""
+    return store.skip()
+
+
+def outcome(StreamStore store not None):
+    """Of the last append: 1 = it is safe, 0 = not yet, -1 = it failed."""
+    return store.log.outcome(store.ticket)
+
+
+def refusal(StreamStore store not None):
+    """Why the last append was refused: a Refusal."""
+    return <int>store.refused
+
+
+def kill(StreamStore store not None, uint64_t seq):
+    """Delete a message that its consumers are done with; whether it was there."""
+    return store.kill(seq)
+
+
+def last_seq_of(StreamStore store not None, bytes subject not None):
+    """The last message of a subject, 0 = none."""
+    return store.last_seq_of(subject, <size_t>len(subject))
