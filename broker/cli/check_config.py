@@ -13,8 +13,8 @@ import click
 
 from broker.base.redact import redacted
 from broker.config.load import ConfigError, load
-from broker.protocols.nats.section import nats_settings
 from broker.protocols.nats.conf.text import ConfErrors
+from broker.protocols.nats.section import nats_settings
 from broker.server import limits
 
 

@@ -1,4 +1,4 @@
-"""Raw JetStream requests, sent alike to Twinwire and to nats-server, and what may differ in answers.
+"""Raw JetStream requests, sent alike to Twinwire and to nats-server, and what may differ.
 
 A script is a list of steps: a verb with its body, or `=SUBJECT` with a message to publish.
 """

@@ -37,6 +37,7 @@ DROPIN_PARSING: Final = "failed parsing {} {}"
 # --- nats-server ---------------------------------------------------------------------------------
 
 FLAG_REFUSED: Final = "{} is not supported: {}"
+STAN_JETSTREAM: Final = "JetStream is in twinwire nats-server and twinwire serve"
 FLAG_NO_EFFECT: Final = "{} has no effect: {}"
 TLS_NO_CERTIFICATE: Final = "TLS Server certificate must be present and valid"
 TLS_NO_KEY: Final = "TLS Server private key must be present and valid"

@@ -166,15 +166,18 @@ def serve(settings: Settings, given: Mapping[str, Any], warnings: Sequence[str] 
             log.warning("%s", text)
         return checked(flags.apply(found, given))
 
-    run = Run(
-        settings,
-        place,
-        make_server,
-        file=given.get("config", ""),
-        read_again=again,
-        program=PROGRAM,
-        remarks=(*warnings, *flags.remarks(given)),
-    )
+    options: dict[str, Any] = {
+        "file": given.get("config", ""),
+        "read_again": again,
+        "program": PROGRAM,
+        "remarks": (*warnings, *flags.remarks(given)),
+    }
+    if settings.jetstream is not None and settings.jetstream.enabled:
+        from broker.cli.dropin.nats_server.jetstream import JetStreamRun
+
+        run: Run = JetStreamRun(settings, place, pages=_more_pages, **options)
+    else:
+        run = Run(settings, place, make_server, **options)
     code = until_ended(run.run())
     place.close()
     return code

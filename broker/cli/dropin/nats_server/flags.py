@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.base.values import dataclass
 from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import BOOL, INT, STRING, Flag, FlagError, Kind, parse
-from broker.protocols.nats.settings import ORIGINAL, Settings, Tls
+from broker.protocols.nats.settings import ORIGINAL, JetStream, Settings, Tls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -126,10 +126,15 @@ GROUPS: Final[tuple[Group, ...]] = (
         ),
     ),
     (
+        "JetStream",
+        (
+            row("js jetstream", "jetstream", "serve JetStream clients"),
+            row("sd store_dir", "store_dir", "folder for streams", "DIR"),
+        ),
+    ),
+    (
         "Accepted without effect, or refused",
         (
-            row("js jetstream", "jetstream", "refused: JetStream is not available"),
-            row("sd store_dir", "store_dir", "no effect: nothing is stored", "DIR"),
             row("routes", "routes", "refused: clusters are not available", "URLS"),
             row("cluster cluster_listen", "cluster", "refused: clusters are not available", "URL"),
             row("cluster_name", "cluster_name", "name of the cluster that is shown", "NAME"),
@@ -165,12 +170,10 @@ FLAGS: Final = flags_of(GROUPS)
 
 # Flags for features that are not available; only an empty value is accepted.
 REFUSED: Final = {
-    "jetstream": ("--jetstream", "JetStream is not available"),
     "routes": ("--routes", "clusters are not available; use leaf nodes"),
     "cluster": ("--cluster", "clusters are not available; use leaf nodes"),
 }
 NO_EFFECT: Final = {
-    "store_dir": ("--store_dir", "nothing is stored"),
     "cluster_advertise": ("--cluster_advertise", "there is no cluster"),
     "no_advertise": ("--no_advertise", "there is no cluster"),
     "connect_retries": ("--connect_retries", "there is no cluster"),
@@ -222,6 +225,8 @@ def apply(settings: Settings, given: Mapping[str, Any]) -> Settings:
     if login:
         changed["authorization"] = dataclasses.replace(settings.authorization, **login)
     changed["tls"] = _tls(settings.tls, given)
+    if "jetstream" in given or "store_dir" in given:
+        changed["jetstream"] = _jetstream(settings.jetstream, given)
     return dataclasses.replace(settings, **changed)
 
 
@@ -266,6 +271,16 @@ def _tls(before: Tls | None, given: Mapping[str, Any]) -> Tls | None:
         key_file=given["tlskey"],
         ca_file=given.get("tlscacert", ""),
         verify=given.get("tlsverify", False),
+    )
+
+
+def _jetstream(before: JetStream | None, given: Mapping[str, Any]) -> JetStream:
+    """The block of the file, overridden by the flags."""
+    block = before or JetStream(enabled=False)
+    return dataclasses.replace(
+        block,
+        enabled=given.get("jetstream", block.enabled),
+        store_dir=given.get("store_dir") or block.store_dir,
     )
 
 

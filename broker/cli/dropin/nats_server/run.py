@@ -114,7 +114,7 @@ class Run:
             loop.add_signal_handler(number, self.on_signal, number)
         try:
             with lasting_memory():
-                await self.server.start()
+                await self.start_server()
             sockets.close_early()
         except Exception as error:  # any error: the operator gets one line
             log.debug("not started", exc_info=error)
@@ -163,6 +163,10 @@ class Run:
     async def when_ready(self) -> str:
         """Start what else there is; why it cannot, if it cannot."""
         return ""
+
+    async def start_server(self) -> None:
+        """Start the server and everything that must be there before its clients."""
+        await self.server.start()
 
     async def stop_server(self) -> None:
         """Stop the server and everything that was started with it."""

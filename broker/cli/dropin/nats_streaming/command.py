@@ -55,6 +55,8 @@ def main(args: Sequence[str]) -> int:
             print(text, flush=True)
             return server_limits.EXIT_OK
         nats_flags.check(nats)
+        if nats.get("jetstream"):
+            raise FlagError(errors.FLAG_REFUSED.format("--jetstream", errors.STAN_JETSTREAM))
         if nats.get("signal"):
             process.send(nats["signal"], PROGRAM)
             return server_limits.EXIT_OK
