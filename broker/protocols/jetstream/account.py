@@ -100,7 +100,7 @@ class JetStreamAccount:
 
         store = open_store(
             self.context.engine,
-            files.log_name(self.name, config.name),
+            files.log_of(self.name, files.token_of(config.name)),
             limits_of(config),
             protocol="jetstream",
             sync=self.context.config.sync.policy,
@@ -138,12 +138,16 @@ class JetStreamAccount:
             stream.close()
             stream.store.close()
         self.offline.pop(name, None)
-        log_name = files.log_name(self.name, name)
-        if self.context.engine.log(log_name) is not None:
-            self.context.engine.delete_log(log_name)
+        self.drop_log(files.token_of(name))
         if gone is not None:
             await asyncio.to_thread(files.remove, gone)
         self.stream_advisory("DELETED", name, "delete")
+
+    def drop_log(self, token: str) -> None:
+        """Delete the log of a stream, if there is one; `token`: the name of its folder."""
+        name = files.log_of(self.name, token)
+        if self.context.engine.log(name) is not None:
+            self.context.engine.delete_log(name)
 
     def stream_advisory(self, event: str, name: str, action: str) -> None:
         """Report that a stream was created, updated or deleted."""

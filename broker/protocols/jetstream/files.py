@@ -71,9 +71,9 @@ def token_of(name: str) -> str:
     return "=" + hashlib.sha256(name.encode()).hexdigest()[:40]
 
 
-def log_name(account: str, stream: str) -> str:
-    """The name of the log of a stream."""
-    return f"js.{account}/{token_of(stream)}"
+def log_of(account: str, token: str) -> str:
+    """The name of the log of a stream; `token`: the name of its folder."""
+    return f"js.{account}/{token}"
 
 
 def save_stream(folder: Path, stored: StoredStream) -> None:

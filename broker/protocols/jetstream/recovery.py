@@ -1,9 +1,16 @@
-"""Opens the stored streams when the server starts. A damaged one harms no other."""
+"""Opens the stored streams when the server starts. One that is damaged or of a newer server is
+offline: requests for it are refused with the reason, its files stay, and all others are served.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from broker.protocols.jetstream import files, limits
+from broker.protocols.jetstream.api.metadata import required_level
+from broker.protocols.jetstream.structs import time_ns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,6 +20,44 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.jetstream")
 
+_LEVEL: Final = "unsupported - required API level: {}, current API level: {}"
+
 
 async def recover(root: Path, accounts: Mapping[str, JetStreamAccount]) -> None:
-    """Open the streams of all accounts."""
+    """Open the streams of all accounts; those of accounts that do not exist stay in their files."""
+    known = set()
+    for account in accounts.values():
+        if account.folder is not None:
+            known.add(account.folder.name)
+            await _recover_account(account, account.folder)
+    for folder in await asyncio.to_thread(lambda: list(files.account_folders(root))):
+        if folder.name not in known:
+            log.warning("the streams in %s are of no account; they stay as they are", folder)
+
+
+async def _recover_account(account: JetStreamAccount, folder: Path) -> None:
+    found, gone = await asyncio.to_thread(files.find_streams, folder)
+    for path in gone:
+        account.drop_log(path.name.partition(".")[0])
+        await asyncio.to_thread(files.remove, path)
+    for each in found:
+        problem = each.problem or _open(account, each)
+        if problem:
+            account.offline[each.name] = problem
+            log.error("stream '%s > %s' is offline: %s", account.name, each.name, problem)
+
+
+def _open(account: JetStreamAccount, found: files.FoundStream) -> str:
+    """Open one stream; returns why it cannot be served, or an empty text."""
+    assert found.stored is not None
+    config = found.stored.config
+    level = required_level(config.metadata)
+    if level > limits.JS_ASSET_LEVEL_MAX:
+        return _LEVEL.format(level, limits.JS_API_LEVEL)
+    if files.token_of(config.name) != found.folder.name:
+        return f"its folder {found.folder.name} belongs to another name"
+    try:
+        account.open(config, time_ns(found.stored.created))
+    except (OSError, ValueError) as problem:
+        return str(problem)
+    return ""

@@ -214,7 +214,7 @@ def state_of(stream: Stream) -> StreamState:
         first_ts=time_text(store.first_ns),
         last_seq=store.last_seq,
         last_ts=time_text(store.last_ns),
-        num_subjects=store.subjects.count,
+        num_subjects=store.subjects.size,
         num_deleted=deleted_count(stream),
         consumer_count=stream.consumer_count,
     )
@@ -237,7 +237,9 @@ def info(call: Call) -> Parts:
     found.cluster = ClusterInfo(leader=account.context.server_name)
     page = Page()
     if request.deleted_details:
-        found.state.deleted = stream.store.deleted(limits.JS_DELETED_MAX)
+        from broker.protocols.jetstream.api.deleted import deleted_seqs
+
+        found.state.deleted = deleted_seqs(stream.store, limits.JS_DELETED_MAX)
     if request.subjects_filter:
         _list_subjects(stream, request, found.state, page)
     return page, found
@@ -246,15 +248,15 @@ def info(call: Call) -> Parts:
 def _list_subjects(
     stream: Stream, request: StreamInfoRequest, state: StreamState, page: Page
 ) -> None:
-    pattern = request.subjects_filter
+    pattern, index = request.subjects_filter, stream.store.subjects
     if not is_subject(pattern):
         return
-    total = stream.store.count_subjects(pattern)
+    wanted = index.filter([pattern])
+    total = index.size if wanted is None else wanted.size
     if total == 0:
         return
-    offset = min(max(0, request.offset), total)
-    rows = stream.store.list_subjects(pattern, offset, limits.JS_SUBJECTS_PAGE)
-    state.subjects = dict(rows)
+    offset = paged(request.offset, total)
+    state.subjects = dict(index.subjects(wanted, offset, limits.JS_SUBJECTS_PAGE))
     page.total, page.offset, page.limit = total, offset, limits.JS_SUBJECTS_PAGE
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from broker.protocols.jetstream.api import streams
+from broker.protocols.jetstream.api import messages, streams
 from broker.protocols.jetstream.api.dispatch import Verb
 from broker.protocols.jetstream.structs import (
     AccountInfo,
     ApiStats,
     Page,
+    PurgeAnswer,
     StreamListAnswer,
     StreamNamesAnswer,
 )
@@ -54,6 +55,9 @@ VERBS: Final = {
     "STREAM.NAMES": Verb("stream_names", streams.names, (0,), on_error=(StreamNamesAnswer(),)),
     "STREAM.LIST": Verb("stream_list", streams.listed, (0,), on_error=(StreamListAnswer(),)),
     "STREAM.DELETE": Verb("stream_delete", streams.delete, empty=True),
+    "STREAM.MSG.GET": Verb("stream_msg_get", messages.get, counted=False),
+    "STREAM.MSG.DELETE": Verb("stream_msg_delete", messages.delete),
+    "STREAM.PURGE": Verb("stream_purge", messages.purge, on_error=(PurgeAnswer(),)),
     "STREAM.PEER.REMOVE": _clustered("stream_remove_peer"),
     "STREAM.PEER.EVACUATE": _clustered("stream_evacuate_peer"),
     "STREAM.LEADER.STEPDOWN": _clustered("stream_leader_stepdown"),

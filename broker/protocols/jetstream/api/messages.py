@@ -1,0 +1,71 @@
+"""The verbs STREAM.MSG.GET, STREAM.MSG.DELETE and STREAM.PURGE."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.protocols.jetstream import errors
+from broker.protocols.jetstream.errors import ApiError
+from broker.protocols.jetstream.structs import (
+    MsgDeleteRequest,
+    MsgGetAnswer,
+    MsgGetRequest,
+    PurgeAnswer,
+    PurgeRequest,
+    Success,
+)
+
+if TYPE_CHECKING:
+    from broker.protocols.jetstream.api.dispatch import Call, Parts
+
+
+def get(call: Call) -> Parts:
+    """STREAM.MSG.GET: one message, by its seq, subject or time."""
+    request = call.required(MsgGetRequest)
+    if not _is_one_question(request):
+        raise ApiError(errors.BAD_REQUEST)
+    found = call.account.stream(call.stream_name).lookup.get(request)
+    if found is None:
+        raise ApiError(errors.MESSAGE_NOT_FOUND)
+    return (MsgGetAnswer(message=found),)
+
+
+def _is_one_question(request: MsgGetRequest) -> bool:
+    if request.batch or request.max_bytes or request.multi_last:
+        return False
+    if request.up_to_seq or request.up_to_time:
+        return False
+    if request.last_by_subj:
+        return not (request.seq or request.next_by_subj or request.start_time)
+    if request.seq and request.start_time:
+        return False
+    return bool(request.seq or request.next_by_subj or request.start_time)
+
+
+async def delete(call: Call) -> Parts:
+    """STREAM.MSG.DELETE: one message, whose bytes are overwritten unless `no_erase`."""
+    request = call.required(MsgDeleteRequest)
+    stream = call.account.stream(call.stream_name)
+    if stream.config.sealed:
+        raise ApiError(errors.STREAM_SEALED)
+    if stream.config.deny_delete:
+        raise ApiError(errors.MESSAGE_DELETE, err="message delete not permitted")
+    if request.seq > stream.store.last_seq:
+        raise ApiError(errors.MESSAGE_DELETE, err="stream store EOF")
+    if not await stream.store.delete(request.seq, erase=not request.no_erase):
+        raise ApiError(errors.MESSAGE_DELETE, err="no message found")
+    return (Success(success=True),)
+
+
+async def purge(call: Call) -> Parts:
+    """STREAM.PURGE: all messages, those before a seq, all but the newest, those of a filter."""
+    request = call.optional(PurgeRequest)
+    if request.seq and request.keep:
+        raise ApiError(errors.BAD_REQUEST)
+    stream = call.account.stream(call.stream_name)
+    if stream.config.sealed:
+        raise ApiError(errors.STREAM_SEALED)
+    if stream.config.deny_purge:
+        raise ApiError(errors.STREAM_PURGE, err="stream purge not permitted")
+    count = await stream.store.purge(request.filter, seq=request.seq, keep=request.keep)
+    return (PurgeAnswer(success=True, purged=count),)
