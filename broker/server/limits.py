@@ -22,7 +22,6 @@ ARENAS_MAX: Final = 2
 EXIT_OK: Final = 0
 EXIT_START_FAILED: Final = 1
 EXIT_STOP_FAILED: Final = 1  # something may not have been saved; the log has the details
-EXIT_TERMINATED: Final = 1  # ended by SIGTERM, where the original's code is this one
 EXIT_BAD_CONFIG: Final = 2
 EXIT_PARTLY: Final = 3  # done, except for unreadable parts
 EXIT_SIGNAL_BASE: Final = 128

@@ -95,6 +95,7 @@ def shown(it: Any) -> Any:
         return {
             f.name: shown(value)
             for f in dataclasses.fields(it)
+            if f.compare
             if (value := getattr(it, f.name)) != f.default or f.default is dataclasses.MISSING
         }
     if isinstance(it, frozenset):

@@ -108,6 +108,7 @@ class NatsServer:
         self.starting = self.lame = False
         self.closed = ClosedConnections(settings.max_closed_clients)
         self.handshake.on_leave.append(self.closed.add)
+        self.handshake.is_system = lambda account: account is self.system_account
         ClientLog(self.handshake, lambda: self.settings)
         self.leafs = leaf_nodes(context)  # a reload cannot configure the first ones
         if self.leafs is not None:

@@ -330,6 +330,7 @@ class Settings:
     syslog: bool = False
     remote_syslog: str = ""
     pid_file: str = ""
+    digest: str = field(default="", compare=False)  # of the configuration file: conf/digest
     ports_file_dir: str = ""
     max_traced_msg_len: int = 0
     max_control_line: int = kinds.size_setting(

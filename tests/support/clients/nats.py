@@ -33,7 +33,7 @@ class NatsClient(RawPeer):
         super().__init__(address, skips_pings=True)
         self.info: dict[str, Any] = json.loads(self.read_line()[5:])
         self.count = 0
-        asked = {"verbose": False, "headers": True, "protocol": 1, **options}
+        asked = {"verbose": False, "headers": True, "protocol": 0, **options}
         if user:
             asked |= {"user": user, "pass": user}
         self.send(f"CONNECT {json.dumps(asked)}\r\n".encode())

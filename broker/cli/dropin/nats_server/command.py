@@ -56,7 +56,8 @@ def main(args: Sequence[str]) -> int:
     if given.get("check"):
         for text in warnings:
             print(text, file=sys.stderr)
-        print(errors.CHECKED.format(PROGRAM, given["config"]), file=sys.stderr, flush=True)
+        line = errors.CHECKED.format(PROGRAM, given["config"], settings.digest)
+        print(line, file=sys.stderr, flush=True)
         return server_limits.EXIT_OK
     return serve(settings, given, warnings)
 

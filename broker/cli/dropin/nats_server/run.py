@@ -72,7 +72,9 @@ class Server(Protocol):
 class Run:
     """A server from its first log line to its last."""
 
-    terminated = server_limits.EXIT_TERMINATED  # the exit code after SIGTERM
+    terminated = server_limits.EXIT_OK  # the exit code after SIGTERM
+    signal_level = logging.INFO  # of the log line about a signal
+    shows_digest = True  # in log lines about the configuration file
 
     def __init__(
         self,
@@ -144,7 +146,7 @@ class Run:
         for line in self.remarks:
             log.warning("%s", line)
         if self.file:
-            log.info("Using configuration file: %s", self.file)
+            log.info("Using configuration file: %s%s", self.file, self._digest)
         if self.settings.max_payload > nats_limits.NATS_MAX_PAYLOAD_ADVISED:
             log.warning("%s", errors.PAYLOAD_LARGE)
         for level, line in trusted(self.settings):
@@ -202,11 +204,17 @@ class Run:
         yield f"  Name:     {self.server.server_name}"
         yield f"  ID:       {self.server.server_id}"
 
+    @property
+    def _digest(self) -> str:
+        """The digest of the configuration file for a log line, if it is one that has a digest."""
+        digest = self.settings.digest
+        return f" ({digest})" if digest and self.shows_digest else ""
+
     # --- signals
 
     def on_signal(self, number: signal.Signals) -> None:
         """Handle a signal; the table is at the top of this module."""
-        log.debug('Trapped "%s" signal', _NAMES[number])
+        log.log(self.signal_level, 'Trapped "%s" signal', _NAMES[number])
         if number in (signal.SIGINT, signal.SIGTERM):
             self._stop(number)
         elif number == signal.SIGUSR1:
@@ -263,7 +271,7 @@ class Run:
             log.debug("not reloaded", exc_info=error)
             problem = str(error) or type(error).__name__
         else:
-            log.info("Reloaded server configuration")
+            log.info("Reloaded server configuration%s", self._digest)
             return ""
         for line in problem.splitlines():
             log.error("%s", nats_errors.RELOAD_FAILED.format(line))

@@ -69,7 +69,8 @@ def main(args: Sequence[str]) -> int:
     if nats.get("check"):
         for text in asked.remarks:
             print(text, file=sys.stderr)
-        print(errors.CHECKED.format(PROGRAM, nats["config"]), file=sys.stderr, flush=True)
+        line = errors.CHECKED_SHORT.format(PROGRAM, nats["config"])
+        print(line, file=sys.stderr, flush=True)
         return server_limits.EXIT_OK
     return serve(asked, own, nats)
 

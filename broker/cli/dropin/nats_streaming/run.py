@@ -40,6 +40,8 @@ class StreamingRun(Run):
     recovers the store. `server` is the NATS server, `broker` runs both."""
 
     terminated = server_limits.EXIT_SIGNAL_BASE + signal.SIGTERM
+    signal_level = logging.DEBUG
+    shows_digest = False
     server: NatsServer
     broker: Server
     stan: StanService

@@ -29,7 +29,7 @@ cdef class NatsFrontend:
     cdef readonly int64_t payload_max
     cdef size_t run_bytes
     cdef uint64_t subscriptions_max, tokens_max     # 0 = no limit
-    cdef readonly uint64_t connections_max          # 0 = no limit
+    cdef readonly uint64_t connections_max          # 0 = none may connect
     cdef readonly int64_t ping_interval_ns
     cdef int64_t first_ping_ns, write_deadline_ns, stall_ns, rtt_max_age_ns
     cdef uint32_t ping_max, first_ping_jitter

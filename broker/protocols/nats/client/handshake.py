@@ -64,6 +64,7 @@ class ClientHandshake:
         self.info: dict[str, Any] = {}  # fields of every INFO
         self.tasks: set[asyncio.Task[None]] = set()  # pending logins
         self.find_account: Callable[[str], Account | None] = lambda _name: None
+        self.is_system: Callable[[Account], bool] = lambda _account: False
         self.on_open: list[Callable[[NatsSession], object]] = []  # called for a new connection
         self.on_connect: list[Callable[[NatsSession], object]] = []  # called after a login
         self.on_refuse: list[Callable[[NatsSession, Login, str], object]] = []
@@ -84,7 +85,7 @@ class ClientHandshake:
             act(session)
         tls = self.tls if session.extra is None else None
         frontend = self.frontend
-        if frontend.connections_max and len(frontend.sessions) > frontend.connections_max:
+        if len(frontend.sessions) > frontend.connections_max:
             if tls is None or not tls.first:
                 session.send(self.info_line(session))
             session.end(errors.NATS_CONNECTIONS, errors.NATS_CLOSED_CONNECTIONS)
@@ -132,6 +133,15 @@ class ClientHandshake:
         self.info = fields
         self.frontend.info_head = b"INFO " + orjson.dumps(fields)[:-1]
 
+    def connected(self, session: NatsSession) -> None:
+        """Send INFO again, after the first PONG: which account the client is in."""
+        if session.account is None or session.options.protocol < 1:
+            return
+        more: dict[str, object] = {"connect_info": True, "remote_account": session.account.name}
+        if self.is_system(session.account):
+            more["acc_is_sys"] = True
+        session.send(self.info_line(session, **more))
+
     def first(self, session: NatsSession) -> None:
         """Handle a first operation other than CONNECT."""
         anonymous = self.authenticator.anonymous
@@ -142,12 +152,15 @@ class ClientHandshake:
 
     def connect(self, session: NatsSession, raw: bytes) -> None:
         """Handle CONNECT, the first or a later one."""
+        again = session.options is not None
         options = session.options or ClientOptions()
         try:
             options.merge(raw)
         except ValueError:
             session.end(None, errors.NATS_CLOSED_PARSE)
             return
+        if again:
+            session.unsubscribe_all()
         session.take(options)
         self._check(session, self.login(session))
 

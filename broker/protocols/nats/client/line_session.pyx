@@ -227,6 +227,9 @@ cdef class LineSession(Session):
     cdef int not_connect(self) except -1:
         return 0
 
+    cdef int first_pong(self) except -1:
+        return 0
+
     cdef int before_connect(self) except -1:
         return 0
 
@@ -263,7 +266,9 @@ cdef class LineSession(Session):
             elif op.kind == OP_PING:
                 self.pinged_ns = self.frontend.turn.now_ns
                 self.say(PONG, PING_LEN)
-                self.ponged = self.options is not None
+                if not self.ponged and self.options is not None:
+                    self.ponged = True
+                    self.first_pong()
             elif op.kind == OP_PONG:
                 self.pings_out = 0
                 if self.rtt_start_ns:

@@ -99,9 +99,9 @@ class Recheck:
         """Close connections above a lowered limit."""
         most = self.handshake.frontend.connections_max
         sessions = self.handshake.frontend.sessions
-        if not most or len(sessions) <= most:
-            return
         many = len(sessions) - most
+        if many <= 0:
+            return
         for session in list(sessions)[:many]:
             session.end(errors.NATS_CONNECTIONS, errors.NATS_CLOSED_CONNECTIONS)
         log.info("Closed %d connections to fall within max_connections", many)

@@ -105,9 +105,7 @@ cdef class NatsSession(LineSession):
         """Bind the session to an account with these rights."""
         if self.account is not None and self.account is not account:
             self.account.leave(self)
-            self.remove_retired()       # else they would be removed twice
-            while self.drop_any():
-                pass
+            self.unsubscribe_all()
         if self.account is not account:
             account.join(self)
         self.account = account
@@ -121,6 +119,16 @@ cdef class NatsSession(LineSession):
         self.unknown = False
         self.handshake_due_ns = 0
         self.limit(identity)
+
+    def unsubscribe_all(self):
+        """Remove all subscriptions. Must not be called while a message is being delivered."""
+        self.remove_retired()       # else they would be removed twice
+        while self.drop_any():
+            pass
+
+    cdef int first_pong(self) except -1:
+        self.frontend.handshake.connected(self)
+        return 0
 
     cdef bint may(self, void *space, int right, const char *subject, size_t n) except -1:
         if space != <void *>self.router:
@@ -336,11 +344,13 @@ cdef class NatsSession(LineSession):
             sub = m.subs[i]
             if sub.sink != <void *>self or sub.retired:
                 continue
-            p = out_reserve(self.out, no_responders_bytes(op.reply_len, sub.sid_len))
+            p = out_reserve(self.out, no_responders_bytes(
+                op.reply_len, sub.sid_len, op.subject_len))
             if p == NULL:
                 self.drop_slow(errors.NATS_CLOSED_PENDING)
                 return 0
-            end = put_no_responders(p, op.reply, op.reply_len, sub.sid, sub.sid_len)
+            end = put_no_responders(p, op.reply, op.reply_len, sub.sid, sub.sid_len, op.subject,
+                                    op.subject_len)
             out_commit(self.out, <size_t>(end - p))
             return 0
         return 0

@@ -19,6 +19,7 @@ from broker.base.units import COUNT_MAX
 from broker.protocols.nats import limits
 from broker.protocols.nats.conf import auth, conflicts, jetstream, unsupported
 from broker.protocols.nats.conf.accounts import Placed, accounts, mappings
+from broker.protocols.nats.conf.digest import digest_of
 from broker.protocols.nats.conf.fields import INT32, Block, Mistakes
 from broker.protocols.nats.conf.listeners import Leafs, websocket
 from broker.protocols.nats.conf.operator import OperatorMode
@@ -98,6 +99,7 @@ class _Reader:
         settings = replace(settings, jetstream=jetstream.server(self.root))
         unsupported.profiling_and_ocsp(self.root)
         settings = replace(settings, cluster_name=unsupported.cluster_name(self.root))
+        settings = replace(settings, digest=digest_of(self.root.value.it))
         self.root.done()
         if self.mistakes.errors:
             # Conflicts that only follow from a mistake are not reported.
@@ -186,7 +188,9 @@ class _Reader:
             or default.max_control_line,
             max_payload=payload or default.max_payload,
             max_pending=pending,
-            max_connections=root.number("max_connections", "max_conn") or default.max_connections,
+            max_connections=root.number(
+                "max_connections", "max_conn", default=default.max_connections
+            ),
             max_subscriptions=max(root.number("max_subscriptions", "max_subs"), 0),
             max_sub_tokens=root.number(
                 "max_sub_tokens",

@@ -48,6 +48,7 @@ def varz(server: ServerView, cpu: CpuMeter, requests: Counter[str]) -> dict[str,
     page |= {
         "http_req_stats": dict(sorted(requests.items())),
         "config_load_time": rfc3339(server.reload_ns),
+        "config_digest": server.settings.digest,
     }
     page |= _trust(server)
     page["slow_consumer_stats"] = {

@@ -153,9 +153,10 @@ cdef char *put_head(char *p, const record_t *rec, const char *sid, size_t sid_le
 # The same with headers, body and CRLF; rec has REC_CRLF.
 cdef char *put_message(char *p, const record_t *rec, const char *sid, size_t sid_len,
                        bint headers) noexcept nogil
-cdef size_t no_responders_bytes(size_t reply_len, size_t sid_len) noexcept nogil
+cdef size_t no_responders_bytes(
+    size_t reply_len, size_t sid_len, size_t subject_len) noexcept nogil
 cdef char *put_no_responders(char *p, const char *reply, size_t reply_len, const char *sid,
-                             size_t sid_len) noexcept nogil
+                             size_t sid_len, const char *subject, size_t n) noexcept nogil
 cdef bint reserved_subject(const char *subject, size_t n) noexcept nogil
 cdef bint reserved_reply(const char *reply, size_t n) noexcept nogil
 cdef uint64_t count_tokens(const char *subject, size_t n) noexcept nogil

@@ -18,10 +18,11 @@ from broker.runtime.types cimport record_t
 cdef extern from "core.h" nogil:
     uint32_t tw_load_u32(const void *p)
 
-cdef const char *NO_RESPONDERS = b' 16 16\r\nNATS/1.0 503\r\n\r\n\r\n'
+cdef const char *NO_RESPONDERS = b'NATS/1.0 503\r\nNats-Subject: '
 
 cdef enum:
-    NO_RESPONDERS_LEN = 26
+    NO_RESPONDERS_LEN = 28
+    HEADERS_END_LEN = 4     # CR LF of the header's line, and of the block
     TOKENS_MAX = 5          # one more than any operation has
     DIGITS_MAX = 9
     BLANKS_KEPT = 64        # after a name at the end of the input; more are consumed
@@ -373,13 +374,16 @@ cdef inline char *put_names(char *p, const record_t *rec, const char *sid, size_
     return p
 
 
-cdef size_t no_responders_bytes(size_t reply_len, size_t sid_len) noexcept nogil:
-    return 5 + reply_len + 1 + sid_len + NO_RESPONDERS_LEN
+cdef size_t no_responders_bytes(
+        size_t reply_len, size_t sid_len, size_t subject_len) noexcept nogil:
+    return (5 + reply_len + 1 + sid_len + 1 + SIZES_MAX + 2
+            + NO_RESPONDERS_LEN + subject_len + HEADERS_END_LEN + 2)
 
 
 cdef char *put_no_responders(char *p, const char *reply, size_t reply_len, const char *sid,
-                             size_t sid_len) noexcept nogil:
-    """Write the status that answers a request without subscribers."""
+                             size_t sid_len, const char *subject, size_t n) noexcept nogil:
+    """Write the status that answers a request without subscribers of its subject."""
+    cdef size_t size = NO_RESPONDERS_LEN + n + HEADERS_END_LEN
     memcpy(p, b'HMSG ', 5)
     p += 5
     memcpy(p, reply, reply_len)
@@ -387,8 +391,18 @@ cdef char *put_no_responders(char *p, const char *reply, size_t reply_len, const
     p[0] = c' '
     memcpy(p + 1, sid, sid_len)
     p += 1 + sid_len
+    p[0] = c' '
+    p = tw_put_number(p + 1, <uint32_t>size)
+    p[0] = c' '
+    p = tw_put_number(p + 1, <uint32_t>size)
+    memcpy(p, b'\r\n', 2)
+    p += 2
     memcpy(p, NO_RESPONDERS, NO_RESPONDERS_LEN)
-    return p + NO_RESPONDERS_LEN
+    p += NO_RESPONDERS_LEN
+    memcpy(p, subject, n)
+    p += n
+    memcpy(p, b'\r\n\r\n\r\n', HEADERS_END_LEN + 2)
+    return p + HEADERS_END_LEN + 2
 
 
 cdef bint reserved_subject(const char *subject, size_t n) noexcept nogil:

@@ -185,7 +185,7 @@ def test_every_setting_is_thought_of() -> None:
         "https": ("a", 1),
     }
     for field in dataclasses.fields(Settings):
-        if field.name == "config_file":  # where they are read from
+        if field.name in {"config_file", "digest"}:  # where they are read from
             continue
         value = getattr(Settings(), field.name)
         if field.name not in changed:

@@ -89,7 +89,7 @@ async def test_lines_of_every_listener(case: Case) -> None:
 
 async def test_term_is_exit_one(case: Case) -> None:
     await case.begin()
-    assert await case.end(signal.SIGTERM) == server_limits.EXIT_TERMINATED
+    assert await case.end(signal.SIGTERM) == server_limits.EXIT_OK
     assert case.server.asked == ["stop"]
 
 

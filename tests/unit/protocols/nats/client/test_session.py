@@ -166,7 +166,7 @@ def test_unsub_without_a_number_cancels_a_limit_and_a_limit_may_rise(nats: FakeN
 def test_503s_do_not_count(nats: FakeNats) -> None:
     peer = nats.dial(QUIET, quiet=False)
     peer.send(b"SUB inbox 1\r\nUNSUB 1 1\r\n")
-    status = b"HMSG inbox 1 16 16\r\nNATS/1.0 503\r\n\r\n\r\n"
+    status = b"HMSG inbox 1 36 36\r\nNATS/1.0 503\r\nNats-Subject: none\r\n\r\n\r\n"
     assert peer.talk(b"PUB none inbox 0\r\n\r\n" * 3) == status * 3
     assert peer.talk(b"PUB inbox 1\r\nx\r\n") == b"MSG inbox 1 1\r\nx\r\n"
     assert peer.talk(b"PUB none inbox 0\r\n\r\n") == b""
