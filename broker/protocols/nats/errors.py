@@ -69,8 +69,8 @@ NATS_SUB_TOKENS: Final = WireError(
 # (subject_transform.go, accounts.go, errors.go).
 NATS_BAD_SUBJECT: Final = "invalid subject"
 NATS_MAPPING: Final = "invalid mapping destination: {why} in {token}"
-NATS_MAPPING_SUBJECT: Final = "invalid subject"
-NATS_MAPPING_BLANK: Final = "invalid mapping destination: invalid subject"
+NATS_MAPPING_SUBJECT: Final = "invalid transform"
+NATS_MAPPING_BLANK: Final = "invalid mapping destination: invalid transform"
 NATS_MAPPING_FUNCTION: Final = "unknown function"
 NATS_MAPPING_RANGE: Final = "wildcard index out of range"
 NATS_MAPPING_FEW: Final = "not enough arguments passed to the function"

@@ -64,6 +64,7 @@ NATS_RESPONSES_OPEN: Final = 65_536  # of one exported service; one more drops t
 NATS_IMPORT_CHAIN: Final = 12  # services that pass on one request
 NATS_REPLY_CHECKS: Final = 1_024  # open responses checked per turn for lost interest
 NATS_RESPONSE_THRESHOLD: Final = 2 * MINUTE  # a request without an answer is dropped
+NATS_AUTH_TIMEOUT_ADVISED: Final = 60 * SECOND  # above it a configuration gets a warning
 NATS_AUTH_TIMEOUT: Final = 2 * SECOND  # from accept to CONNECT; with TLS, its timeout plus a second
 NATS_TLS_TIMEOUT: Final = 2 * SECOND
 NATS_TLS_RATE_WINDOW: Final = 1 * SECOND  # of connection_rate_limit; it may be used up at once

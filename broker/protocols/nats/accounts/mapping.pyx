@@ -147,6 +147,8 @@ cdef class Mapper:
                 if size < 0:
                     break
                 out_len[0] = <size_t>size
+                if (<Transform>choice.transform).random:
+                    chance = MAP_CHANCE
                 return MAP_TO | chance
         return MAP_LOST | chance
 

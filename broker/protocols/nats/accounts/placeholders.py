@@ -18,7 +18,7 @@ _DIGITS_MAX: Final = 64  # including leading zeros
 _SPACES: Final = lazy_pattern(r"[\t\n\f\r ]")
 _COMMA: Final = lazy_pattern(r",[\t\n\f\r ]*")
 _INTEGER: Final = lazy_pattern(r"[+-]?[0-9]+")
-# In the order of the search. Mappings do not know the last two, which exist in transforms.
+# In the order of the search.
 _SPELLINGS: Final = {
     "wildcard": "[wW]ildcard",
     "partition": "[pP]artition",
@@ -29,12 +29,14 @@ _SPELLINGS: Final = {
     "right": "[rR]ight",
     "left": "[lL]eft",
     "split": "[sS]plit",
+    "random": "[rR]andom",
 }
 _FUNCTIONS: Final = {
     name: lazy_pattern(r"\{\{[\t\n\f\r ]*" + spelling + r"[\t\n\f\r ]*\((.*)\)[\t\n\f\r ]*\}\}")
     for name, spelling in _SPELLINGS.items()
 }
-_NOT_IN_MAPPINGS: Final = ("right", "left")
+_INT32_MAX: Final = 2**31 - 1
+_WHOLE: Final = ("partition", "random")  # functions that need no wildcard
 
 
 class MappingError(ValueError):
@@ -46,7 +48,7 @@ class Placeholder(NamedTuple):
 
     function: str
     wildcards: tuple[int, ...]  # counted from 1; values below 1 mean the first token
-    number: int = 0  # partitions, position or size
+    number: int = 0  # partitions, position or size; of `random`: how many numbers
     delimiter: str = ""
 
 
@@ -84,8 +86,10 @@ def parse(token: str) -> Placeholder | None:
 
 def _call(name: str, arguments: list[str], token: str) -> Placeholder:
     most = {"wildcard": 1, "partition": len(arguments)}.get(name, 2)
-    least = 1 if name == "wildcard" else 2
-    if len(arguments) < least or arguments == [""]:
+    least = 1 if name in {"wildcard", *_WHOLE} else 2
+    if name == "random" and len(arguments) > 1:
+        raise wrong(errors.NATS_MAPPING_FEW, token)
+    if len(arguments) < least or (arguments == [""] and name not in _WHOLE):
         raise wrong(errors.NATS_MAPPING_FEW, token)
     if len(arguments) > most:
         raise wrong(errors.NATS_MAPPING_MANY, token)
@@ -96,11 +100,12 @@ def _call(name: str, arguments: list[str], token: str) -> Placeholder:
     numbers = [_number(argument, token) for argument in arguments]
     if name == "wildcard":
         return Placeholder(name, (numbers[0],))
-    if name == "partition":
-        count = numbers[0] & 0xFFFFFFFF  # 32 bits, as in the original
-        if count == 0:
-            raise wrong(errors.NATS_MAPPING_ARGUMENT, token)
-        return Placeholder(name, tuple(numbers[1:]), count)
+    if numbers[-1 if name not in _WHOLE else 0] > _INT32_MAX:
+        raise wrong(errors.NATS_MAPPING_ARGUMENT, token)
+    if name == "random":
+        return Placeholder(name, (), max(0, numbers[0]))
+    if name == "partition":  # 32 bits, as in the original
+        return Placeholder(name, tuple(numbers[1:]), numbers[0] & 0xFFFFFFFF)
     return Placeholder(name, (numbers[0],), _int32(numbers[1]))
 
 
@@ -120,12 +125,13 @@ def check_destination(subject: str) -> None:
     tokens = subject.split(".")
     behind_tail = False
     for token in tokens:
-        if not token or behind_tail:
+        if not token:
+            raise MappingError(errors.NATS_MAPPING_BLANK)
+        if behind_tail:
             raise wrong(errors.NATS_MAPPING_SUBJECT, token)
         behind_tail = token == TAIL
         if is_function(token):
-            known = (n for n in _FUNCTIONS if n not in _NOT_IN_MAPPINGS)
-            if not any(_FUNCTIONS[name].search(token) for name in known):
+            if not any(pattern.search(token) for pattern in _FUNCTIONS.values()):
                 raise wrong(errors.NATS_MAPPING_FUNCTION, token)
         elif _SPACES.search(token):
             raise MappingError(errors.NATS_MAPPING_BLANK)
@@ -156,8 +162,8 @@ def compile_tokens(
             continue
         if strict and place.function != "wildcard" and (wildcards or tail):
             raise wrong(errors.NATS_MAPPING_IMPORT, token)
-        if wildcards == 0:
-            raise wrong(errors.NATS_MAPPING_RANGE, token)
+        if wildcards == 0 and (place.wildcards or place.function not in _WHOLE):
+            raise wrong(errors.NATS_MAPPING_RANGE, f"{token}: [{place.wildcards[0]}]" if tail else token)
         used += len(place.wildcards)
         for number in place.wildcards:
             if number > wildcards:

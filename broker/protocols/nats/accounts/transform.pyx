@@ -7,7 +7,9 @@
 Source: nats-server server/subject_transform.go.
 """
 cimport cython
-from libc.stdint cimport int32_t, uint8_t, uint32_t
+import os
+
+from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp, memcpy
 
@@ -24,6 +26,7 @@ cdef enum:
     PIECE_LEFT
     PIECE_RIGHT
     PIECE_SPLIT
+    PIECE_RANDOM
 
 KINDS = {
     'wildcard': PIECE_TOKEN,
@@ -35,7 +38,13 @@ KINDS = {
     'left': PIECE_LEFT,
     'right': PIECE_RIGHT,
     'split': PIECE_SPLIT,
+    'random': PIECE_RANDOM,
 }
+
+# Of xorshift, for PIECE_RANDOM; never 0.
+cdef uint64_t dice = int.from_bytes(os.urandom(8), 'little') | 1
+
+cdef uint32_t FNV_BASIS = <uint32_t>2166136261
 
 # The output written so far.
 cdef struct ink_t:
@@ -74,6 +83,9 @@ cdef class Transform:
         for i in range(self.size):
             token, place = tokens[i]
             self.fill(i, token, place, stars)
+            if self.pieces[i].kind == PIECE_RANDOM:
+                self.random = True
+                self.literal = False
 
     def __dealloc__(self):
         cdef uint32_t i
@@ -92,7 +104,7 @@ cdef class Transform:
         if place is not None:
             piece.kind = <uint8_t>KINDS[place.function]
             piece.number = <int32_t><uint32_t>(place.number & 0xFFFFFFFF)
-            piece.tokens = <uint32_t *>malloc(len(place.wildcards) * sizeof(uint32_t))
+            piece.tokens = <uint32_t *>malloc(max(len(place.wildcards), 1) * sizeof(uint32_t))
             if piece.tokens == NULL:
                 raise MemoryError
             for number in place.wildcards:
@@ -129,7 +141,11 @@ cdef class Transform:
         for i in range(self.size):
             if i:
                 put(&ink, b'.', 1)
-            write(&ink, self.pieces + i, self.cuts)
+            if self.pieces[i].kind == PIECE_PARTITION and not self.pieces[i].tokens_size:
+                write_number(&ink, self.pieces + i, fnv(
+                    FNV_BASIS, subject, 0 if self.literal else n))
+            else:
+                write(&ink, self.pieces + i, self.cuts)
         if self.tail:
             if self.size:
                 put(&ink, b'.', 1)
@@ -165,6 +181,8 @@ cdef void write(ink_t *ink, piece_t *piece, cut_t *cuts) noexcept nogil:
         put(ink, piece.text, piece.text_len)
     elif piece.kind == PIECE_PARTITION:
         write_partition(ink, piece, cuts)
+    elif piece.kind == PIECE_RANDOM:
+        write_number(ink, piece, roll())
     elif piece.kind == PIECE_SPLIT:
         write_split(ink, piece, token)
     elif piece.kind == PIECE_TOKEN or whole:
@@ -199,15 +217,34 @@ cdef void write_parts(ink_t *ink, cut_t *token, uint32_t first, uint32_t size) n
 
 cdef void write_partition(ink_t *ink, piece_t *piece, cut_t *cuts) noexcept nogil:
     """Write FNV-1a of the joined tokens, modulo the number of partitions."""
-    cdef uint32_t h = <uint32_t>2166136261, i, j
+    cdef uint32_t h = FNV_BASIS, i
+    for i in range(piece.tokens_size):
+        h = fnv(h, cuts[piece.tokens[i]].ptr, cuts[piece.tokens[i]].len)
+    write_number(ink, piece, h)
+
+
+cdef inline uint32_t fnv(uint32_t h, const char *text, size_t n) noexcept nogil:
+    """Continue FNV-1a."""
+    cdef size_t i
+    for i in range(n):
+        h = (h ^ <uint8_t>text[i]) * <uint32_t>16777619
+    return h
+
+
+cdef uint32_t roll() noexcept nogil:
+    """A number that nobody needs to be unable to guess."""
+    global dice
+    dice ^= dice << 13
+    dice ^= dice >> 7
+    dice ^= dice << 17
+    return <uint32_t>(dice >> 32)
+
+
+cdef void write_number(ink_t *ink, piece_t *piece, uint32_t h) noexcept nogil:
+    """Write a number modulo that of the piece; 0 if there is nothing to choose from."""
     cdef char digits[10]
     cdef char *p = digits + sizeof(digits)
-    cdef cut_t *token
-    for i in range(piece.tokens_size):
-        token = cuts + piece.tokens[i]
-        for j in range(token.len):
-            h = (h ^ <uint8_t>token.ptr[j]) * <uint32_t>16777619
-    h %= <uint32_t>piece.number
+    h = h % <uint32_t>piece.number if piece.number else 0
     while True:
         p -= 1
         p[0] = <char>(c'0' + h % 10)

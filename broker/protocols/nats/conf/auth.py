@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.base.units import SECOND
 from broker.protocols.nats import limits
 from broker.protocols.nats.accounts.subjects import is_subject
 from broker.protocols.nats.auth import nkeys
@@ -88,7 +89,7 @@ def subject_rules(block: Block, *names: str, queues: bool) -> tuple[SubjectRule,
         parts = text.split()
         if is_subject(text):
             found.append(SubjectRule(text))
-        elif len(parts) != 2 or not is_subject(parts[0]):
+        elif len(parts) != 2 or not all(map(is_subject, parts)):
             block.mistakes.add(value, f"{names[0]}: {text!r} is not a subject")
         elif not queues:
             reason = f"{names[0]}: {text!r} names a queue group, which only a subscription has"
@@ -192,7 +193,7 @@ def authorization(block: Block, logins: Logins) -> Authorization:
         user=block.text("user", "username"),
         password=block.text("password", "pass"),
         token=block.text("token"),
-        timeout_ns=block.duration("timeout", default=0, seconds="fraction"),
+        timeout_ns=_login_timeout(block),
         users=users(block, logins, even_empty=True),
         default_permissions=optional_permissions(
             block, "default_permissions", "default_permission", "permissions"
@@ -212,13 +213,22 @@ def authorization(block: Block, logins: Logins) -> Authorization:
     return result
 
 
+def _login_timeout(block: Block) -> int:
+    """How long a login may take. A long one is more often a number that was meant otherwise."""
+    entry = block.peek("timeout")
+    found = block.duration("timeout", default=0, seconds="fraction")
+    if entry is not None and found > limits.NATS_AUTH_TIMEOUT_ADVISED:
+        block.mistakes.warn(entry, f"timeout: {found / SECOND:g} seconds are long, 60 is advised")
+    return found
+
+
 def simple(block: Block) -> Authorization:
     """The block of a listener: one user or a token."""
     result = Authorization(
         user=block.text("user", "username"),
         password=block.text("password", "pass"),
         token=block.text("token"),
-        timeout_ns=block.duration("timeout", default=0, seconds="fraction"),
+        timeout_ns=_login_timeout(block),
     )
     block.done()
     return result

@@ -156,6 +156,13 @@ class Block:
         found = self._typed(str, "a string", names)
         return default if found is None else str(found)
 
+    def name(self, what: str, *names: str) -> str:
+        """A name that other servers see in a field of its own."""
+        text = self.text(*names)
+        if " " in text:
+            self.wrong(f"{what} name cannot contain spaces", *names)
+        return text
+
     def flag(self, *names: str, default: bool = False) -> bool:
         """true or false."""
         found = self._typed(bool, "true or false", names)

@@ -34,7 +34,7 @@ _COMPRESSIONS: Final = (
     "not supported",
 )
 _PLAIN: Final = frozenset({"off", "disabled", "false", "accept", "not_supported", "not supported"})
-_VERSION: Final = lazy_pattern(r"v?([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})(?:[-+].*)?")
+_VERSION: Final = lazy_pattern(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})(?:[-+].*)?")
 _VARIABLE: Final = lazy_pattern(r"\$(?:\{(\w+)\}|(\w+))")
 
 
@@ -101,6 +101,7 @@ class Leafs:
         self.environment = environment
         self.accounts: list[tuple[str, Value]] = []
         self.remotes: list[tuple[str, Value]] = []
+        self.joined: set[tuple[tuple[str, ...], str, str]] = set()  # urls, account, credentials
         self.users: Value | None = None
         self.single: tuple[str, Value] | None = None
 
@@ -205,6 +206,10 @@ class Leafs:
         block.done()
         if not result.urls and len(block.mistakes.errors) == before:
             block.wrong("a remote needs a url")
+        key = (result.urls, account, credentials)
+        if key in self.joined:
+            block.wrong(f"another remote has these urls for account {account}")
+        self.joined.add(key)
         return result
 
     def expanded(self, block: Block, *names: str) -> str:

@@ -136,7 +136,7 @@ class _Reader:
         return replace(
             default,
             listen=listen,
-            server_name=root.text("server_name"),
+            server_name=root.name("server", "server_name"),
             client_advertise=root.text("client_advertise"),
             http=self.monitor(listen[0], "http", "http_port", "monitor_port"),
             https=self.monitor(listen[0], "https", "https_port"),

@@ -32,7 +32,9 @@ def cluster_name(root: Block) -> str:
     inner = root.block("cluster")
     if inner is None:
         return ""
-    name = inner.text("name")
+    name = inner.name("cluster", "name")
+    if name == "_":
+        inner.wrong("cluster name is reserved", "name")
     routes = inner.take("routes")
     if routes is not None and routes.it != []:
         root.mistakes.add(routes, "cluster.routes: routes to other servers are not available")

@@ -74,13 +74,13 @@ def test_only_destinations_of_clusters() -> None:
         (one("a", ("b", 50), ("b", 50, "EAST")), 'duplicate entry for "b"'),
         (one("a", ("b", 101)), "individual weights need to be <= 100"),
         (one("a", ("b", 60), ("c", 50)), "total weight needs to be <= 100"),
-        (one("a", ("", 100)), "invalid mapping destination: invalid subject in "),
+        (one("a", ("", 100)), "invalid mapping destination: invalid transform"),
         (one("", ("b", 100)), "invalid subject"),
         (
-            one("a.*", ("{{partition(0,1)}}", 100)),
+            one("a.*", ("{{partition(2147483648,1)}}", 100)),
             (
                 "invalid mapping destination: function argument is invalid or in the wrong format "
-                "in {{partition(0,1)}}"
+                "in {{partition(2147483648,1)}}"
             ),
         ),
     ],
@@ -89,6 +89,19 @@ def test_refused(mapping: Mapping, why: str) -> None:
     with pytest.raises(MappingError) as refusal:
         Mapper((mapping,))
     assert str(refusal.value) == why
+
+
+def test_random_numbers_are_drawn_for_each_message() -> None:
+    mapper = Mapper((one("a", ("r.{{random(3)}}", 100)),))
+    drawn = {mapper(b"a") for _ in range(200)}
+    assert drawn == {(b"r.0", True), (b"r.1", True), (b"r.2", True)}
+
+
+def test_partitions_of_whole_subjects() -> None:
+    mapper = Mapper((one("m.>", ("p.{{partition(9)}}.>", 100)),))
+    assert mapper(b"m5.a.b") == (b"m5.a.b", False)
+    assert len({mapper(b"m.%d" % n)[0].split(b".")[1] for n in range(200)}) == 9
+    assert Mapper((one("m2", ("x.{{partition(7)}}", 100)),))(b"m2") == (b"x.2", False)
 
 
 def test_a_result_without_room_is_lost() -> None:
