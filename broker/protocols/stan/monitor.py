@@ -76,10 +76,10 @@ class StreamingPages:
         return web.Response(text=page, content_type="text/html")
 
     async def _serverz(self, request: web.Request) -> web.StreamResponse:
-        return json_answer(request, encode(self.serverz()))
+        return json_answer(encode(self.serverz()))
 
     async def _storez(self, request: web.Request) -> web.StreamResponse:
-        return json_answer(request, encode(self.storez()))
+        return json_answer(encode(self.storez()))
 
     async def _clientsz(self, request: web.Request) -> web.StreamResponse:
         with_subs = _number(request, "subs") == 1
@@ -88,8 +88,8 @@ class StreamingPages:
             client = self.service.clients.get(name)
             if client is None:
                 return _not_found(errors.NO_CLIENT.format(name))
-            return json_answer(request, encode(self.client(client, with_subs=with_subs)))
-        return json_answer(request, encode(self.clientsz(*_page(request), with_subs=with_subs)))
+            return json_answer(encode(self.client(client, with_subs=with_subs)))
+        return json_answer(encode(self.clientsz(*_page(request), with_subs=with_subs)))
 
     async def _channelsz(self, request: web.Request) -> web.StreamResponse:
         with_subs = _number(request, "subs") == 1
@@ -98,8 +98,8 @@ class StreamingPages:
             channel = self.service.channels.get(name)
             if channel is None:
                 return _not_found(errors.NO_CHANNEL.format(name))
-            return json_answer(request, encode(self.channel(channel, with_subs=with_subs)))
-        return json_answer(request, encode(self.channelsz(*_page(request), with_subs=with_subs)))
+            return json_answer(encode(self.channel(channel, with_subs=with_subs)))
+        return json_answer(encode(self.channelsz(*_page(request), with_subs=with_subs)))
 
     async def _is_ft_active(self, _request: web.Request) -> web.StreamResponse:
         return web.Response(status=204)  # no fault-tolerance groups

@@ -55,6 +55,7 @@ _VOLATILE = frozenset(
         "last_activity",
         "stop",
         "update_time",
+        "config_digest",
         "config_load_time",
         "uptime",
         "idle",

@@ -39,6 +39,7 @@ cdef class Account:
     cdef readonly uint64_t total_connections
     cdef public uint64_t slow_consumers
     cdef uint64_t gone_in_msgs, gone_in_bytes, gone_out_msgs, gone_out_bytes
+    cdef uint64_t gone_leaf[4]          # the same, of leaf nodes only
     cdef set local_subscriptions                  # open ones: a router only borrows its sinks
 
 

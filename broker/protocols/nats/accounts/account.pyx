@@ -57,6 +57,17 @@ cdef class Account:
                 out_bytes += session.out_bytes
         return in_msgs, in_bytes, out_msgs, out_bytes
 
+    def leaf_traffic(self):
+        """As traffic, of leaf nodes only."""
+        cdef uint64_t in_msgs = self.gone_leaf[0], in_bytes = self.gone_leaf[1]
+        cdef uint64_t out_msgs = self.gone_leaf[2], out_bytes = self.gone_leaf[3]
+        for session in self.leafs:
+            in_msgs += session.in_msgs
+            in_bytes += session.in_bytes
+            out_msgs += session.out_msgs
+            out_bytes += session.out_bytes
+        return in_msgs, in_bytes, out_msgs, out_bytes
+
     def join(self, session):
         """Add a client's session to the account."""
         self.sessions.add(session)
@@ -65,7 +76,12 @@ cdef class Account:
     def leave(self, session):
         """Remove a closed session, of a client or a leaf node; its counts stay."""
         self.sessions.discard(session)
-        self.leafs.discard(session)
+        if session in self.leafs:
+            self.leafs.discard(session)
+            self.gone_leaf[0] += session.in_msgs
+            self.gone_leaf[1] += session.in_bytes
+            self.gone_leaf[2] += session.out_msgs
+            self.gone_leaf[3] += session.out_bytes
         self.gone_in_msgs += session.in_msgs
         self.gone_in_bytes += session.in_bytes
         self.gone_out_msgs += session.out_msgs

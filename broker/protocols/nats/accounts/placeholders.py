@@ -163,7 +163,9 @@ def compile_tokens(
         if strict and place.function != "wildcard" and (wildcards or tail):
             raise wrong(errors.NATS_MAPPING_IMPORT, token)
         if wildcards == 0 and (place.wildcards or place.function not in _WHOLE):
-            raise wrong(errors.NATS_MAPPING_RANGE, f"{token}: [{place.wildcards[0]}]" if tail else token)
+            raise wrong(
+                errors.NATS_MAPPING_RANGE, f"{token}: [{place.wildcards[0]}]" if tail else token
+            )
         used += len(place.wildcards)
         for number in place.wildcards:
             if number > wildcards:

@@ -35,6 +35,6 @@ cdef class NatsFrontend:
     cdef uint32_t ping_max, first_ping_jitter
     cdef readonly uint64_t total_connections
     cdef uint64_t last_id               # one numbering for connections of all kinds
-    cdef public uint64_t slow_consumers, stale, dropped
+    cdef public uint64_t slow_consumers, stale, stalls, dropped
     cdef uint8_t slow_policy            # SLOW_*
     cdef uint64_t gone_in_msgs, gone_in_bytes, gone_out_msgs, gone_out_bytes   # of closed sessions

@@ -18,6 +18,7 @@ class NatsFrontend:
     total_connections: int
     slow_consumers: int
     stale: int
+    stalls: int
     dropped: int
     def __init__(self, turn: Turn, config: Any) -> None: ...
     def configure(self, config: Any) -> None: ...

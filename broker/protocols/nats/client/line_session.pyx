@@ -531,6 +531,7 @@ cdef class LineSession(Session):
             slow.waiters = []
         slow.waiters.append(self)
         self.slow = slow
+        self.frontend.stalls += 1
         self.rest(self.stall_time())
 
     cdef int64_t stall_time(self) noexcept:

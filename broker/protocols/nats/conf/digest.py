@@ -14,9 +14,7 @@ if TYPE_CHECKING:
     from broker.protocols.nats.conf.text import Map
 
 # Go's JSON encoder writes these escaped.
-_ESCAPED: Final = {
-    ord(char): f"\\u{ord(char):04x}" for char in ("<", ">", "&", "\u2028", "\u2029")
-}
+_ESCAPED: Final = {ord(char): f"\\u{ord(char):04x}" for char in ("<", ">", "&", "\u2028", "\u2029")}
 
 
 def digest_of(values: Map) -> str:

@@ -70,8 +70,7 @@ def account_info(server: ServerView, name: str) -> dict[str, Any]:
             "imports": [_import(it) for it in sorted(_imports(server, account), key=_is_service)],
         }
     )
-    if token is not None:
-        page |= account_facts(token)
+    page |= {"name_tag": name} if token is None else account_facts(token)
     return page | {"sublist_stats": counts((account.router,))}
 
 
@@ -174,13 +173,27 @@ def accstatz(server: ServerView, options: AccstatzOptions) -> dict[str, Any]:
 def account_stat(account: AccountView) -> dict[str, Any]:
     """The traffic of one account; `received`: from its clients."""
     in_msgs, in_bytes, out_msgs, out_bytes = account.traffic()
+    leafs = account.leaf_traffic()
     return {
         "acc": account.name,
+        "name": account.name,
         "conns": len(account.sessions),
         "leafnodes": len(account.leafs),
         "total_conns": len(account.sessions) + len(account.leafs),
         "num_subscriptions": account.router.size,
-        "sent": {"msgs": out_msgs, "bytes": out_bytes},
-        "received": {"msgs": in_msgs, "bytes": in_bytes},
+        "sent": _traffic(out_msgs, out_bytes, leafs[2:]),
+        "received": _traffic(in_msgs, in_bytes, leafs[:2]),
         "slow_consumers": account.slow_consumers,
+    }
+
+
+def _traffic(msgs: int, size: int, leafs: tuple[int, ...]) -> dict[str, Any]:
+    """Messages and bytes of all connections, and those of leaf nodes among them."""
+    none = {"msgs": 0, "bytes": 0}
+    return {
+        "msgs": msgs,
+        "bytes": size,
+        "gateways": none,
+        "routes": none,
+        "leafs": {"msgs": leafs[0], "bytes": leafs[1]},
     }

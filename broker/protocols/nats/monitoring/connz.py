@@ -119,7 +119,7 @@ class _Entries:
             yield from self._subs(row, account, row.list_subs(self.subs_left))
         if auth and who is not None:
             yield from (("jwt", who.jwt), ("issuer_key", who.issuer_key))
-            yield from (("name_tag", who.name_tag), ("tags", list(who.tags)))
+            yield from (("name_tag", who.name_tag or account), ("tags", list(who.tags)))
 
     def _of_closed(self, row: ClosedConnection) -> Iterator[tuple[str, object]]:
         yield from (("name", row.name), ("lang", row.lang), ("version", row.version))
@@ -130,7 +130,7 @@ class _Entries:
         yield from self._subs(row, row.account, row.subs[: self.subs_left], with_account=True)
         if self.options.auth:  # nats-server shows these without a login
             yield from (("jwt", row.jwt), ("issuer_key", row.issuer_key))
-            yield from (("name_tag", row.name_tag), ("tags", list(row.tags)))
+            yield from (("name_tag", row.name_tag or row.account), ("tags", list(row.tags)))
 
     def _subs(
         self, row: Row, account: str, subs: list[Subscription], *, with_account: bool = False
@@ -151,7 +151,7 @@ def _shown(account: str) -> str:
 def detail(sub: Subscription, cid: int, account: str = "") -> dict[str, Any]:
     """The details of one subscription."""
     subject, queue, sid, delivered, most = sub
-    entry = filled({"account": account})
+    entry = filled({"account": account, "account_tag": account})
     entry["subject"] = text(subject)
     if queue:
         entry["qgroup"] = text(queue)

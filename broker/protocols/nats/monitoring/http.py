@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 _TEXT: Final = {"Content-Type": "text/plain; charset=utf-8"}
 _NO_SNIFF: Final = {"X-Content-Type-Options": "nosniff"}
-_CALLBACK: Final = re.compile(r"[A-Za-z_$][\w$.]{0,99}", re.ASCII)
 _HEALTHZ: Final = "/healthz"
 # Links of the front page: path and title.
 _LINKS: Final = (
@@ -130,8 +129,8 @@ class MonitorHttp:
                 asked = request.rel_url.raw_query_string
                 where = quote(clean) + (f"?{asked}" if asked else "")
                 return web.Response(
-                    status=301,
-                    text=f'<a href="{html.escape(where)}">Moved Permanently</a>.\n\n',
+                    status=307,
+                    text=f'<a href="{html.escape(where)}">Temporary Redirect</a>.\n\n',
                     content_type="text/html",
                     headers={"Location": where},
                 )
@@ -159,7 +158,7 @@ class MonitorHttp:
     def _simple(self, path: str, build: Callable[[Query], Json]) -> Handler:
         async def serve(request: web.Request) -> web.StreamResponse:
             self.pages.requests[path] += 1
-            return json_answer(request, encode(build(Query(request.query))))
+            return json_answer(encode(build(Query(request.query))))
 
         return serve
 
@@ -170,10 +169,8 @@ class MonitorHttp:
 
     async def _subsz(self, request: web.Request) -> web.StreamResponse:
         self.pages.requests["/subsz"] += 1
-        found = self.pages.subsz(options.SubszOptions.from_query(Query(request.query)))
-        if not found.shown:
-            return json_answer(request, encode(found.counts))
-        return await _long(request, found.page)
+        asked = options.SubszOptions.from_query(Query(request.query))
+        return await _long(request, self.pages.subsz(asked))
 
     async def _healthz(self, request: web.Request) -> web.StreamResponse:
         self.pages.requests[_HEALTHZ] += 1
@@ -181,14 +178,14 @@ class MonitorHttp:
         page = health.page
         if self.login is not None and not self._knows(request):
             page = {"status": page["status"]}  # probes have no login; reasons name files
-        return json_answer(request, encode(page, indent=False), health.status)
+        return json_answer(encode(page, indent=False), health.code)
 
     async def _stacksz(self, request: web.Request) -> web.StreamResponse:
-        return json_answer(request, stacks())
+        return json_answer(stacks())
 
     async def _ipqueuesz(self, request: web.Request) -> web.StreamResponse:
         Query(request.query).boolean("all")
-        return json_answer(request, b"{}")  # Twinwire has no queues between threads
+        return json_answer(b"{}")  # Twinwire has no queues between threads
 
     async def _raftz(self, _request: web.Request) -> web.StreamResponse:
         return web.Response(status=404, text=errors.NO_RAFT)
@@ -210,33 +207,24 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _dressed(request: web.Request, private: bool) -> tuple[bytes, bytes, dict[str, str]]:
-    """Text before and after a page, and its headers; `private`: not for other sites."""
+def _headers(private: bool) -> dict[str, str]:
+    """The headers of a page; `private`: not for other sites."""
     if private:
-        return (
-            b"",
-            b"",
-            {"Content-Type": "application/json", "Cache-Control": "no-store"} | _NO_SNIFF,
-        )
-    callback = request.query.get("callback", "")
-    # A plain name only: any other text would run as code in the requesting page.
-    if _CALLBACK.fullmatch(callback):
-        return callback.encode() + b"(", b")", {"Content-Type": "application/javascript"}
-    return b"", b"", {"Content-Type": "application/json", "Access-Control-Allow-Origin": "*"}
+        return {"Content-Type": "application/json", "Cache-Control": "no-store"} | _NO_SNIFF
+    return {"Content-Type": "application/json", "Access-Control-Allow-Origin": "*"}
 
 
-def json_answer(request: web.Request, body: bytes, status: int = 200) -> web.Response:
-    """Answer with an encoded page, as JSON or, with a callback, as JSONP."""
-    before, after, headers = _dressed(request, private=False)
-    return web.Response(status=status, body=before + body + after, headers=headers)
+def json_answer(body: bytes, status: int = 200) -> web.Response:
+    """Answer with an encoded page."""
+    return web.Response(status=status, body=body, headers=_headers(private=False))
 
 
 async def _long(
     request: web.Request, page: LongPage, *, private: bool = False
 ) -> web.StreamResponse:
     """Answer with a page: short ones at once, long ones piece by piece as the client reads."""
-    before, after, headers = _dressed(request, private)
-    ready = bytearray(before)
+    headers = _headers(private)
+    ready = bytearray()
     answer: web.StreamResponse | None = None
     async for part in page.parts():
         ready += part
@@ -247,7 +235,6 @@ async def _long(
             await answer.prepare(request)
         await answer.write(bytes(ready))
         ready.clear()
-    ready += after
     if answer is None:
         return web.Response(body=bytes(ready), headers=headers)
     await answer.write_eof(bytes(ready))

@@ -79,7 +79,7 @@ def nats_facts(pages: MonitorPages) -> NatsFacts:
     return NatsFacts(
         server_id=server.server_id,
         varz=pages.varz(),
-        subsz=pages.subsz(SubszOptions()).counts,
+        subsz=pages.subsz(SubszOptions()).head,
         routez=routez(server, RoutezOptions()),
         connz=counts | {"limit": limits.MONITOR_CONNECTIONS} | sums,
         leafs=[(leaf_facts(link), link.rtt_ns) for link in links(server)],

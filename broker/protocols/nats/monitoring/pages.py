@@ -11,7 +11,7 @@ from broker.protocols.nats.monitoring.connz import connz
 from broker.protocols.nats.monitoring.leafz import gatewayz, leafz, routez
 from broker.protocols.nats.monitoring.options import PageError
 from broker.protocols.nats.monitoring.process import Clock
-from broker.protocols.nats.monitoring.subsz import Subsz, subsz
+from broker.protocols.nats.monitoring.subsz import subsz
 from broker.protocols.nats.monitoring.varz import Health, healthz, jsz, varz
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class MonitorPages:
     def connz(self, asked: options.ConnzOptions) -> LongPage:
         return connz(self.server, asked, self.clock)
 
-    def subsz(self, asked: options.SubszOptions) -> Subsz:
+    def subsz(self, asked: options.SubszOptions) -> LongPage:
         return subsz(self.server, asked)
 
     def healthz(self, asked: options.HealthzOptions) -> Health:

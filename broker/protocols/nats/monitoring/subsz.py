@@ -19,19 +19,6 @@ if TYPE_CHECKING:
     from broker.routing.router import Router
 
 
-@dataclass(slots=True)
-class Subsz:
-    """The page; over HTTP, only its counts are shown if it lists no subscription."""
-
-    page: LongPage
-    counts: dict[str, Any]
-    shown: int  # subscriptions
-
-    def whole(self) -> dict[str, Any]:
-        """The whole page at once."""
-        return self.page.whole() if self.shown else self.page.head
-
-
 def counts(routers: Iterable[Router]) -> dict[str, Any]:
     """The sums of the routers' statistics."""
     size = inserts = removes = matches = hits = cached = total = widest = 0
@@ -57,7 +44,7 @@ def counts(routers: Iterable[Router]) -> dict[str, Any]:
     }
 
 
-def subsz(server: ServerView, options: SubszOptions) -> Subsz:
+def subsz(server: ServerView, options: SubszOptions) -> LongPage:
     """The page; PageError if `test` is not a subject for publishing."""
     if options.test and not is_literal(options.test):
         raise PageError(errors.TEST_SUBJECT.format(options.test))
@@ -72,13 +59,11 @@ def subsz(server: ServerView, options: SubszOptions) -> Subsz:
     if options.subscriptions:
         found = sum(_size(account.router, test) for account in accounts)
     shown = max(0, min(found - offset, most))
-    counted = counts(account.router for account in accounts)
-    head = {"server_id": server.server_id, "now": rfc3339(time.time_ns())} | counted
-    head |= {"total": shown, "offset": offset, "limit": limit}
-    return Subsz(
-        LongPage(head, "subscriptions_list", _entries(accounts, test, offset, shown)),
-        counted,
-        shown,
+    head = {"server_id": server.server_id, "now": rfc3339(time.time_ns())}
+    head |= counts(account.router for account in accounts)
+    head |= {"total": found, "offset": offset, "limit": limit}
+    return LongPage(
+        head, "subscriptions_list" if shown else "", _entries(accounts, test, offset, shown)
     )
 
 

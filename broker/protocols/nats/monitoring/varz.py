@@ -35,6 +35,13 @@ if TYPE_CHECKING:
     from broker.protocols.nats.views import ServerView
 
 _PROTO = 1  # of the client protocol
+# Variants of JetStream that nats-server can be switched to; their defaults.
+FEATURE_FLAGS: Final = {
+    "js_ack_fc_v2": False,
+    "js_api_reply_v2": False,
+    "js_raft_delete_range": True,
+    "js_snapshot_sources": False,
+}
 _OK: Final = 200
 _BAD_REQUEST: Final = 400
 _FAILED: Final = 500
@@ -51,13 +58,16 @@ def varz(server: ServerView, cpu: CpuMeter, requests: Counter[str]) -> dict[str,
         "config_digest": server.settings.digest,
     }
     page |= _trust(server)
-    page["slow_consumer_stats"] = {
-        "clients": server.frontend.slow_consumers,
-        "routes": 0,
-        "gateways": 0,
-        "leafs": 0,
-    }
+    page["slow_consumer_stats"] = _of_clients(server.frontend.slow_consumers)
+    page["stale_connection_stats"] = _of_clients(server.frontend.stale)
+    page["disk_io_wait_stats"] = dict.fromkeys(
+        ("waiters", "waits", "wait_time", "max_wait_time"), 0
+    )
     return page
+
+
+def _of_clients(count: int) -> dict[str, int]:
+    return {"clients": count, "routes": 0, "gateways": 0, "leafs": 0}
 
 
 def _who(server: ServerView) -> dict[str, Any]:
@@ -124,6 +134,7 @@ def _page_ports(server: ServerView) -> dict[str, int]:
 
 def _now(server: ServerView, now_ns: int, cpu: CpuMeter) -> dict[str, Any]:
     in_msgs, in_bytes, out_msgs, out_bytes = server.frontend.traffic()
+    clients = (in_msgs, in_bytes, out_msgs, out_bytes)
     leafs = list(links(server))
     for leaf in leafs:
         in_msgs += leaf.in_msgs
@@ -144,10 +155,16 @@ def _now(server: ServerView, now_ns: int, cpu: CpuMeter) -> dict[str, Any]:
         "remotes": 0,
         "leafnodes": len(leafs),
         "in_msgs": in_msgs,
-        "out_msgs": out_msgs,
         "in_bytes": in_bytes,
+        "in_client_msgs": clients[0],
+        "in_client_bytes": clients[1],
+        "out_msgs": out_msgs,
         "out_bytes": out_bytes,
+        "out_client_msgs": clients[2],
+        "out_client_bytes": clients[3],
         "slow_consumers": server.frontend.slow_consumers,
+        "stale_connections": server.frontend.stale,
+        "stalled_clients": server.frontend.stalls,
         "subscriptions": subscription_count(server),
     }
 
@@ -155,6 +172,7 @@ def _now(server: ServerView, now_ns: int, cpu: CpuMeter) -> dict[str, Any]:
 def _trust(server: ServerView) -> dict[str, Any]:
     system = server.system_account
     page = filled({"tags": list(server.settings.server_tags)}) | operator_facts(server)
+    page["feature_flags"] = dict(FEATURE_FLAGS)
     return page | filled({"system_account": system.name if system is not None else ""})
 
 
@@ -229,8 +247,7 @@ class Health:
     """An answer, with its status for HTTP."""
 
     page: dict[str, Any]
-    code: int  # in the system account
-    status: int  # over HTTP: an answer with details is always a success
+    code: int  # over HTTP, and in the system account
 
 
 def healthz(
@@ -248,13 +265,13 @@ def healthz(
     if problem is not None:
         # the kind for stored messages, which Go programs recognize
         return _wrong(options, _UNAVAILABLE, "unavailable", "JETSTREAM", problem)
-    return Health({"status": "ok"}, _OK, _OK)
+    return Health({"status": "ok"}, _OK)
 
 
 def _wrong(options: HealthzOptions, code: int, status: str, kind: str, text: str) -> Health:
     if options.details:
-        return Health({"status": "error", "errors": [{"type": kind, "error": text}]}, code, _OK)
-    return Health({"status": status, "error": text}, code, code)
+        return Health({"status": "error", "errors": [{"type": kind, "error": text}]}, code)
+    return Health({"status": status, "error": text}, code)
 
 
 def jsz(server: ServerView, options: JszOptions) -> dict[str, Any]:
@@ -262,19 +279,20 @@ def jsz(server: ServerView, options: JszOptions) -> dict[str, Any]:
     if options.leader_only:
         raise PageError(errors.NOT_LEADER)
     return {
-        "server_id": server.server_id,
-        "now": rfc3339(time.time_ns()),
-        "disabled": True,
-        "config": {"max_memory": 0, "max_storage": 0},
         "memory": 0,
         "storage": 0,
         "reserved_memory": 0,
         "reserved_storage": 0,
         "accounts": 0,
         "ha_assets": 0,
-        "api": {"total": 0, "errors": 0},
+        "api": {"level": 0, "total": 0, "errors": 0},
+        "server_id": server.server_id,
+        "now": rfc3339(time.time_ns()),
+        "disabled": True,
+        "config": {"max_memory": 0, "max_storage": 0},
         "streams": 0,
         "consumers": 0,
         "messages": 0,
         "bytes": 0,
+        "total": 0,
     }

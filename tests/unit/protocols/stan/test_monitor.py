@@ -231,8 +231,8 @@ async def test_the_others(ask) -> None:
     status, text = await ask("")
     assert status == 200
     assert "./streaming/channelsz" in text
-    _, text = await ask("/storez?callback=show")
-    assert text.startswith("show({")
+    _, page = await ask("/storez?callback=show")
+    assert "cluster_id" in page  # no script
 
 
 async def test_before_the_service_is_there() -> None:

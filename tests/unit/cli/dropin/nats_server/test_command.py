@@ -85,7 +85,12 @@ CERTIFICATE = "nats-server: error parsing X509 certificate/key pair: "
         (["-t"], 1, "", r"nats-server: must specify \[-c, --config\] option to check .* syntax\n"),
         (["-t", "-c", "none"], 1, "", "nats-server: open none: no such file or directory\n"),
         (["-c", "none"], 1, "", "nats-server: open none: no such file or directory\n"),
-        (["-t", "-c", "ok.conf"], 0, "", "nats-server: configuration file ok.conf is valid \\(sha256:[0-9a-f]{64}\\)\n"),
+        (
+            ["-t", "-c", "ok.conf"],
+            0,
+            "",
+            "nats-server: configuration file ok.conf is valid \\(sha256:[0-9a-f]{64}\\)\n",
+        ),
         (["-t", "-c", "bad.conf"], 1, "", r'nats-server: bad.conf:1:\d: .*field "bogus"\n+'),
         (["-c", "bad.conf"], 1, "", r'nats-server: bad.conf:1:\d: .*field "bogus"\n+'),
         (["-t", "-c", "empty.conf"], 1, "", r"nats-server: empty.conf:.*has no values.*\n+"),

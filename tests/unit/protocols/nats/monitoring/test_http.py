@@ -47,7 +47,7 @@ def test_healthz_says_what_is_wrong(server: LiveNats) -> None:
         server.server.pages.broken = lambda: None
     assert plain.status == 503
     assert plain.json == {"status": "unavailable", "error": "log orders: disk full"}
-    assert (detailed.status, detailed.json["status"]) == (200, "error")
+    assert (detailed.status, detailed.json["status"]) == (503, "error")
     assert detailed.json["errors"][0]["error"] == "log orders: disk full"
 
 
@@ -80,11 +80,10 @@ def test_requests_are_counted_by_page() -> None:
     assert counted == {"/": 1, "/connz": 1, "/healthz": 1, "/subsz": 2, "/varz": 1}
 
 
-def test_a_callback_is_a_name_and_nothing_else(server: LiveNats) -> None:
+def test_no_page_is_a_script(server: LiveNats) -> None:
     answer = get(server, "/healthz", callback="jQuery_1.done")
-    assert answer.body == b'jQuery_1.done({"status":"ok"})'
-    assert answer.headers["content-type"].startswith("application/javascript")
-    assert get(server, "/healthz", callback="alert(1)//").body == b'{"status":"ok"}'
+    assert answer.body == b'{"status":"ok"}'
+    assert answer.headers["content-type"].startswith("application/json")
 
 
 def test_only_get_and_head(server: LiveNats) -> None:
@@ -151,7 +150,7 @@ def test_probes_need_no_login() -> None:
     with LiveNats('twinwire { monitor_user: ops, monitor_password: "p:w" }') as server:
         assert get(server, "/healthz").json == {"status": "ok"}
         server.server.lame = True
-        for path, status in (("/healthz", 500), ("/healthz?details=1", 200)):
+        for path, status in (("/healthz", 500), ("/healthz?details=1", 500)):
             answer = get(server, path)
             assert (answer.status, answer.json) == (status, {"status": "error"})
         assert get(server, "/healthz/").status == 401
@@ -219,17 +218,14 @@ def test_a_long_page_is_written_as_it_is_made(
         monkeypatch.setattr("broker.protocols.nats.monitoring.limits.MONITOR_PIECE", 1_000)
         monkeypatch.setattr("broker.protocols.nats.monitoring.limits.MONITOR_LISTED", 7)
         pieces = get(server, asked)
-        called = get(server, asked + "&callback=f")
         connections = get(server, "/connz?subs=detail")
     assert "content-length" in whole.headers
     assert pieces.headers["transfer-encoding"] == "chunked"
     assert pieces.headers["content-type"].startswith("application/json")
-    assert pieces.json["total"] == 250
+    assert pieces.json["total"] == whole.json["total"] >= 300
     assert pieces.json["subscriptions_list"] == whole.json["subscriptions_list"]
     listed = pieces.json["subscriptions_list"]
     assert len({(entry["subject"], entry["sid"]) for entry in listed}) == 250
-    assert called.body.startswith(b"f({")
-    assert called.body.endswith(b"\n})")
     assert len(connections.json["connections"][0]["subscriptions_list_detail"]) == 300
 
 
