@@ -75,10 +75,10 @@ class StreamingPages:
         page = _FRONT.format(cluster=cluster, links=links)
         return web.Response(text=page, content_type="text/html")
 
-    async def _serverz(self, request: web.Request) -> web.StreamResponse:
+    async def _serverz(self, _request: web.Request) -> web.StreamResponse:
         return json_answer(encode(self.serverz()))
 
-    async def _storez(self, request: web.Request) -> web.StreamResponse:
+    async def _storez(self, _request: web.Request) -> web.StreamResponse:
         return json_answer(encode(self.storez()))
 
     async def _clientsz(self, request: web.Request) -> web.StreamResponse:

@@ -10,7 +10,6 @@ import base64
 import binascii
 import html
 import posixpath
-import re
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -180,7 +179,7 @@ class MonitorHttp:
             page = {"status": page["status"]}  # probes have no login; reasons name files
         return json_answer(encode(page, indent=False), health.code)
 
-    async def _stacksz(self, request: web.Request) -> web.StreamResponse:
+    async def _stacksz(self, _request: web.Request) -> web.StreamResponse:
         return json_answer(stacks())
 
     async def _ipqueuesz(self, request: web.Request) -> web.StreamResponse:

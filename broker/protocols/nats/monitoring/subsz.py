@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from broker.base.values import dataclass
 from broker.protocols.nats.monitoring import errors, limits
 from broker.protocols.nats.monitoring.connz import detail
 from broker.protocols.nats.monitoring.lists import LongPage, is_literal
