@@ -4,14 +4,14 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
 from broker.protocols.jetstream.consumers.wire cimport (
-    ACK_DONE, ACK_NAK, ACK_NEXT, ACK_NUMBERS_MAX, ACK_PROGRESS, ACK_TERM, ACK_UNKNOWN, PULL_OK,
-    PULL_OTHER, SIZE_HEADER_MAX, STATUS_MAX, ack_subject_t, parse_ack_body, parse_ack_numbers,
+    BODY_ACK, BODY_NAK, BODY_NEXT, ACK_NUMBERS_MAX, BODY_PROGRESS, BODY_TERM, BODY_OTHER, PULL_OK,
+    SIZE_HEADER_MAX, STATUS_MAX, ack_subject_t, parse_ack_body, parse_ack_numbers,
     parse_pull, pull_t, put_ack_numbers, put_headers, put_heartbeat, put_status, read_pull)
 from broker.runtime.types cimport record_t, span_t
 
 KINDS = {
-    <int>ACK_DONE: 'done', <int>ACK_NAK: 'nak', <int>ACK_PROGRESS: 'progress',
-    <int>ACK_NEXT: 'next', <int>ACK_TERM: 'term', <int>ACK_UNKNOWN: 'unknown'}
+    <int>BODY_ACK: 'done', <int>BODY_NAK: 'nak', <int>BODY_PROGRESS: 'progress',
+    <int>BODY_NEXT: 'next', <int>BODY_TERM: 'term', <int>BODY_OTHER: 'unknown'}
 
 
 def write_ack_numbers(uint64_t deliveries, uint64_t stream_seq, uint64_t consumer_seq,
@@ -41,9 +41,9 @@ def read_ack_body(bytes body not None):
 def read_pull_request(bytes body not None, bint slow=False):
     """The fields of a pull request that differ from their defaults; None: not of the usual kind."""
     cdef pull_t pull
-    cdef object kept = None
+    cdef tuple _kept
     if slow:
-        kept = read_pull(body, &pull)
+        _kept = read_pull(body, &pull)
     elif parse_pull(body, <size_t>len(body), &pull) != PULL_OK:
         return None
     found = {

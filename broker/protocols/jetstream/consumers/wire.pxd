@@ -27,16 +27,16 @@ cdef char *put_ack_numbers(char *p, uint64_t deliveries, uint64_t stream_seq,
 cdef bint parse_ack_numbers(const char *text, size_t n, bint more,
                             ack_subject_t *ack) noexcept nogil
 
-cdef enum AckKind:
-    ACK_DONE = 1        # empty, +ACK, +OK
-    ACK_NAK
-    ACK_PROGRESS        # +WPI
-    ACK_NEXT            # +NXT: done, and the rest is a pull request
-    ACK_TERM
-    ACK_UNKNOWN
+cdef enum BodyKind:
+    BODY_ACK = 1        # empty, +ACK, +OK
+    BODY_NAK
+    BODY_PROGRESS        # +WPI
+    BODY_NEXT            # +NXT: done, and the rest is a pull request
+    BODY_TERM
+    BODY_OTHER
 
 # The kind of an ack by its body; `rest` is what follows the word, without blanks around it.
-cdef AckKind parse_ack_body(const char *body, size_t n, span_t *rest) noexcept nogil
+cdef BodyKind parse_ack_body(const char *body, size_t n, span_t *rest) noexcept nogil
 
 # A pull request. Spans point into the body.
 cdef struct pull_t:
@@ -56,7 +56,7 @@ cdef enum PullParse:
     PULL_OTHER      # JSON that is not of the usual kind: read_pull decides
 
 cdef PullParse parse_pull(const char *body, size_t n, pull_t *pull) noexcept nogil
-# The same for any JSON; the spans point into the returned tuple. ValueError: the text of the answer.
+# The same for any JSON; the spans point into the returned tuple. ValueError: why it is invalid.
 cdef tuple read_pull(bytes body, pull_t *pull)
 
 # A status line with its headers: `line` is "<code> <text>"; messages < 0: no pending headers.

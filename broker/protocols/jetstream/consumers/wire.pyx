@@ -7,7 +7,7 @@
 The first form is written; both are read.
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcmp, memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 import msgspec
 
@@ -110,27 +110,27 @@ cdef void trim(span_t *span) noexcept nogil:
         span.len -= 1
 
 
-cdef AckKind parse_ack_body(const char *body, size_t n, span_t *rest) noexcept nogil:
-    cdef AckKind kind = ACK_UNKNOWN
+cdef BodyKind parse_ack_body(const char *body, size_t n, span_t *rest) noexcept nogil:
+    cdef BodyKind kind = BODY_OTHER
     rest.ptr = body
     rest.len = 0
     if n == 0 or is_text(body, n, b'+ACK', 4) or is_text(body, n, b'+OK', 3):
-        return ACK_DONE
+        return BODY_ACK
     if is_text(body, n, b'+WPI', 4):
-        return ACK_PROGRESS
+        return BODY_PROGRESS
     if n < 4:
-        return ACK_UNKNOWN
+        return BODY_OTHER
     if memcmp(body, b'-NAK', 4) == 0:
-        kind = ACK_NAK
+        kind = BODY_NAK
         rest.ptr = body + 4
     elif memcmp(body, b'+NXT', 4) == 0:
-        kind = ACK_NEXT
+        kind = BODY_NEXT
         rest.ptr = body + 4
     elif n >= 5 and memcmp(body, b'+TERM', 5) == 0:
-        kind = ACK_TERM
+        kind = BODY_TERM
         rest.ptr = body + 5
     else:
-        return ACK_UNKNOWN
+        return BODY_OTHER
     rest.len = <uint32_t>(body + n - rest.ptr)
     trim(rest)
     return kind
