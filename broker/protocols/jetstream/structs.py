@@ -310,10 +310,43 @@ class ConsumerInfo(GoStruct):
     priority_groups: list[PriorityGroupState] = []
 
 
+class PullRequest(GoStruct):
+    """CONSUMER.MSG.NEXT."""
+
+    expires: Duration = 0
+    batch: SmallInt = 0
+    max_bytes: SmallInt = 0
+    no_wait: bool = False
+    idle_heartbeat: Duration = 0
+    group: str = ""
+    id: str = ""
+    min_pending: Int = 0
+    min_ack_pending: Int = 0
+    priority: SmallInt = 0
+
+
 class PauseRequest(GoStruct):
     """CONSUMER.PAUSE."""
 
     pause_until: Time = ""
+
+
+class UnpinRequest(GoStruct):
+    """CONSUMER.UNPIN."""
+
+    group: str = ""
+
+
+class ResetRequest(GoStruct):
+    """CONSUMER.RESET."""
+
+    seq: Uint = 0
+
+
+class ResetAnswer(GoStruct):
+    """The end of the answer to CONSUMER.RESET."""
+
+    reset_seq: int = always(0)
 
 
 class PauseAnswer(GoStruct):

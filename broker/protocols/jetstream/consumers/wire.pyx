@@ -9,7 +9,9 @@ The first form is written; both are read.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
-import msgspec
+from broker.protocols.jetstream.api.decode import decode
+from broker.protocols.jetstream.errors import ApiError
+from broker.protocols.jetstream.structs import PullRequest
 
 from broker.protocols.nats.wire.wire cimport tw_put_number
 
@@ -309,7 +311,10 @@ cdef PullParse parse_pull(const char *body, size_t n, pull_t *pull) noexcept nog
 
 cdef tuple read_pull(bytes body, pull_t *pull):
     cdef bytes group, name
-    found = msgspec.json.decode(body.strip(), type=PullRequest)
+    try:
+        found = decode(body.strip(), PullRequest, strict=False)
+    except ApiError as problem:
+        raise ValueError(problem.text.removeprefix('invalid JSON: ').partition(' at offset ')[0])
     memset(pull, 0, sizeof(pull_t))
     pull.batch = max(1, found.batch)
     pull.expires_ns = found.expires
@@ -326,21 +331,6 @@ cdef tuple read_pull(bytes body, pull_t *pull):
     pull.id.ptr = name
     pull.id.len = <uint32_t>len(name)
     return group, name
-
-
-class PullRequest(msgspec.Struct):
-    """The body of a pull request; unknown keys are ignored."""
-
-    expires: int = 0
-    batch: int = 0
-    max_bytes: int = 0
-    no_wait: bool = False
-    idle_heartbeat: int = 0
-    group: str = ''
-    id: str = ''
-    min_pending: int = 0
-    min_ack_pending: int = 0
-    priority: int = 0
 
 
 # --- statuses

@@ -1,0 +1,399 @@
+# cython: language_level=3
+"""One consumer: what pull and push consumers have in common.
+
+    cursor -> woken -> pump -> fill -> Outlet.give -> the client's output
+    $JS.ACK.<stream>.<consumer>.> -> take_ack -> cursor -> [durable] -> an empty answer
+
+Nothing is sent while a message is being routed: what arrives is noted, and done at the end of the
+turn.
+"""
+cimport cython
+import logging
+import random
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from broker.engine.stream.cursor cimport ACK_DONE, CursorOwner, StreamCursor, delivery_t, pending_t
+from broker.protocols.jetstream.consumers.confirms cimport Confirms
+from broker.protocols.jetstream.consumers.outlet cimport Outlet
+from broker.protocols.jetstream.consumers.wire cimport (
+    ACK_NUMBERS_MAX, BODY_ACK, BODY_NAK, BODY_NEXT, BODY_PROGRESS, BODY_TERM, SIZE_HEADER_MAX,
+    ack_subject_t, parse_ack_body, parse_ack_numbers, put_ack_numbers, put_headers)
+from broker.routing.trie cimport sub_t
+from broker.runtime.turn cimport PHASE_PUMP
+from broker.runtime.types cimport REC_CRLF, REC_NOT_STORED, record_t, span_t
+
+import msgspec
+
+from broker.protocols.jetstream import limits
+from broker.protocols.jetstream.consumers import checks
+from broker.protocols.jetstream.structs import (
+    ConsumerInfo, SequenceInfo, now_text, time_ns, time_text)
+from broker.protocols.nats.accounts.subjects import raw
+from broker.protocols.nats.conf.fields import go_duration
+
+LOG = logging.getLogger('broker.jetstream')
+
+cdef enum:
+    LONG_HEAD_TOKENS = 6    # of an ack subject's second form, before the numbers
+    ROOM_KEPT = 1 << 20     # a larger buffer is freed after use
+
+
+@cython.no_gc_clear
+cdef class Consumer(CursorOwner):
+    def __init__(self, registry, Outlet outlet not None, stream, StreamCursor cursor not None, config,
+                 int64_t created_ns):
+        """A consumer with this structs.ConsumerConfig, after checks; inactive until `start`."""
+        cdef bytes head
+        self.registry = registry
+        self.outlet = outlet
+        self.stream = stream
+        self.stream_name = stream.name
+        self.name = config.name
+        self.cursor = cursor
+        self.created_ns = created_ns
+        self.confirms = Confirms(outlet)
+        self.subs = {}
+        self.events = []
+        head = raw(f'$JS.ACK.{self.stream_name}.{self.name}.')
+        self.reply_head = <size_t>len(head)
+        self.reply = <char *>malloc(self.reply_head + ACK_NUMBERS_MAX)
+        if self.reply == NULL:
+            raise MemoryError
+        memcpy(self.reply, <const char *>head, self.reply_head)
+        self.active_ns = outlet.turn.now_ns
+        self.adopt(config)
+
+    def __dealloc__(self):
+        free(self.reply)
+        free(self.room)
+
+    def adopt(self, config):
+        """Put a configuration in force, but for what the cursor keeps."""
+        self.config = config
+        self.headers_only = config.headers_only
+        self.acks_all = config.ack_policy == 'all'
+        self.sample = checks.sample_percent(config.sample_freq)
+        self.threshold_ns = config.inactive_threshold
+
+    def start(self):
+        """Take acks and requests, and deliver."""
+        cdef bytes tail = raw(f'{self.stream_name}.{self.name}.')
+        self.cursor.attach(self)
+        if self.config.ack_policy != 'none':
+            self.ack_sub = self.add(b'$JS.ACK.' + tail + b'*.*.*.*.*')
+            self.ack_long_sub = self.add(b'$JS.ACK.*.*.' + tail + b'>')
+        self.open()
+        self.set_timer()
+
+    cdef sub_t *add(self, bytes subject) except NULL:
+        return self.outlet.router.add(self, subject, <size_t>len(subject), NULL, 0, b'', 0)
+
+    cdef int subscribe(self, bytes subject, str what) except -1:
+        self.subs[<uintptr_t>self.add(subject)] = what
+        return 0
+
+    def open(self):
+        """Subscribe to what this kind of consumer receives."""
+
+    def configure(self, config):
+        """Put an update in force."""
+        self.adopt(config)
+        self.active_ns = self.outlet.turn.now_ns
+        self.set_timer()
+        self.outlet.turn.add(PHASE_PUMP, self)
+
+    def close(self, str line='', bint pending=False):
+        """Take and deliver nothing more; waiting clients get this status."""
+        cdef bytes status = line.encode()
+        if self.gone:
+            return
+        if status:
+            self.end(status, <size_t>len(status), pending)
+        self.gone = True
+        for address in list(self.subs):
+            self.outlet.router.remove(<sub_t *><uintptr_t>address)
+        self.subs.clear()
+        if self.ack_sub != NULL:
+            self.outlet.router.remove(self.ack_sub)
+            self.outlet.router.remove(self.ack_long_sub)
+            self.ack_sub = self.ack_long_sub = NULL
+        self.outlet.turn.disarm(self)
+        self.shut()
+
+    def shut(self):
+        """Release what only this kind of consumer has."""
+
+    # --- what subclasses do
+
+    cdef int take(self, void *ctx, const record_t *rec) noexcept:
+        return 0
+
+    cdef void pump(self) noexcept:
+        pass
+
+    cdef int64_t next_due(self) noexcept:
+        return 0
+
+    cdef void due(self, int64_t now_ns) noexcept:
+        pass
+
+    cdef bint is_active(self) noexcept:
+        return False
+
+    cdef void next(self, const record_t *rec, span_t body) noexcept:
+        pass
+
+    cdef void end(self, const char *line, size_t n, bint pending) noexcept:
+        pass
+
+    # --- the cursor
+
+    cdef void woken(self) noexcept:
+        if not self.gone:
+            self.pump()
+            if self.events:
+                self.outlet.turn.add(PHASE_PUMP, self)
+
+    cdef void exhausted(self, uint64_t seq, uint32_t deliveries) noexcept:
+        self.events.append(('max_deliver', {'stream_seq': seq, 'deliveries': deliveries}))
+        self.outlet.turn.add(PHASE_PUMP, self)
+
+    cdef void dropped(self, uint64_t seq, uint64_t consumer_seq, uint32_t deliveries) noexcept:
+        self.events.append(('terminated', {
+            'consumer_seq': consumer_seq, 'stream_seq': seq, 'deliveries': deliveries,
+            'reason': 'Unacknowledged message was deleted'}))
+        self.outlet.turn.add(PHASE_PUMP, self)
+
+    cdef void durable(self, uint64_t ticket) noexcept:
+        self.confirmed = ticket
+        self.outlet.turn.add(PHASE_PUMP, self)
+
+    cdef void run(self) noexcept:
+        if self.confirms.head < self.confirms.tail:
+            self.confirms.send(self.confirmed)
+        if self.gone:
+            return
+        self.pump()
+        if self.events:
+            events = self.events
+            self.events = []
+            for kind, fields in events:
+                try:
+                    self.registry.report(self, kind, fields)
+                except Exception:
+                    LOG.exception('advisory %s of consumer %s', kind, self.name)
+
+    # --- time
+
+    cdef void set_timer(self) noexcept:
+        """Arm the timer for the earliest of what is to come."""
+        cdef int64_t when = self.next_due(), idle
+        if self.threshold_ns and not self.gone:
+            idle = self.active_ns + self.threshold_ns
+            when = min(when, idle) if when else idle
+        if when and not self.gone:
+            self.outlet.turn.arm(self, when)
+
+    cdef void expired(self, int64_t now_ns) noexcept:
+        if self.gone:
+            return
+        self.due(now_ns)
+        if self.threshold_ns and now_ns >= self.active_ns + self.threshold_ns:
+            if self.is_active() or self.has_acks_to_come(now_ns):
+                self.active_ns = now_ns
+            else:
+                self.registry.inactive(self)
+                return
+        self.set_timer()
+
+    cdef bint has_acks_to_come(self, int64_t now_ns) noexcept:
+        """Whether a client may still ack in time what it was sent last."""
+        cdef int64_t wait = self.config.ack_wait
+        if self.cursor.count_ack_pending() == 0:
+            return False
+        if self.config.backoff:
+            wait = max(self.config.backoff)
+        return self.outlet.turn.wall_ns - self.cursor.last_delivered_ns < wait
+
+    # --- acks
+
+    cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
+        cdef size_t head = 0, dots = 0
+        if self.gone:
+            return 0
+        if ctx == self.ack_sub:
+            self.take_ack(rec, self.reply_head, False)
+            return 1
+        if ctx == self.ack_long_sub:
+            while head < rec.subject_len and dots < LONG_HEAD_TOKENS:
+                dots += rec.subject[head] == c'.'
+                head += 1
+            self.take_ack(rec, head, True)
+            return 1
+        return self.take(ctx, rec)
+
+    cdef void take_ack(self, const record_t *rec, size_t head, bint more) noexcept:
+        """One ack; `head`: where the numbers of its subject begin."""
+        cdef StreamCursor cursor = self.cursor
+        cdef const char *body = rec.data + rec.headers_len
+        cdef size_t n = rec.total_len - rec.headers_len
+        cdef ack_subject_t ack
+        cdef span_t rest
+        cdef int kind
+        if not parse_ack_numbers(rec.subject + head, rec.subject_len - head, more, &ack) or (
+                ack.stream_seq > cursor.delivered_seq):
+            return
+        self.active_ns = self.outlet.turn.now_ns
+        kind = parse_ack_body(body, n, &rest)
+        if kind == BODY_ACK or kind == BODY_NEXT:
+            if self.sample:
+                self.report_ack(&ack)
+            if self.acks_all:
+                cursor.ack_all(ack.stream_seq, ack.consumer_seq)
+            else:
+                cursor.ack(ack.stream_seq)
+            if kind == BODY_NEXT:
+                self.next(rec, rest)
+                return
+        elif kind == BODY_NAK:
+            if cursor.nak(ack.stream_seq, self.delay_of(rest)) == ACK_DONE:
+                self.report('nak', &ack, '')
+        elif kind == BODY_PROGRESS:
+            cursor.progress(ack.stream_seq)
+        elif kind == BODY_TERM:
+            if cursor.term(ack.stream_seq) == ACK_DONE:
+                self.report('terminated', &ack, rest.ptr[:rest.len].decode('utf-8', 'replace'))
+        if rec.reply_len and self.outlet.may_answer(rec.reply, rec.reply_len):
+            self.confirms.add(cursor.promise(), rec.reply, rec.reply_len)
+            self.outlet.turn.add(PHASE_PUMP, self)
+
+    cdef int64_t delay_of(self, span_t text) noexcept:
+        """The delay that a NAK asks for; 0 if it asks for none, or for nonsense."""
+        if text.len == 0:
+            return 0
+        try:
+            if text.ptr[0] == c'{':
+                return max(0, msgspec.json.decode(
+                    text.ptr[:text.len], type=Delay).delay)
+            return max(0, go_duration(text.ptr[:text.len].decode()))
+        except Exception:
+            return 0
+
+    cdef void report(self, str kind, const ack_subject_t *ack, str reason) noexcept:
+        """Note an advisory about an ack; it is sent at the end of the turn."""
+        fields = {'consumer_seq': ack.consumer_seq, 'stream_seq': ack.stream_seq,
+                  'deliveries': ack.deliveries}
+        if reason:
+            fields['reason'] = reason
+        self.events.append((kind, fields))
+        self.outlet.turn.add(PHASE_PUMP, self)
+
+    cdef void report_ack(self, const ack_subject_t *ack) noexcept:
+        """Note how long the client took, for the share of acks that is reported."""
+        cdef pending_t p
+        if not self.cursor.find_pending(ack.stream_seq, &p):
+            return
+        if self.sample < 100 and random.randrange(100) >= <int>self.sample:
+            return
+        self.events.append(('consumer_ack', {
+            'consumer_seq': ack.consumer_seq, 'stream_seq': ack.stream_seq,
+            'ack_time': self.outlet.turn.wall_ns - p.sent_ns, 'deliveries': ack.deliveries}))
+        self.outlet.turn.add(PHASE_PUMP, self)
+
+    # --- deliveries
+
+    cdef bint fill(self, const delivery_t *d, record_t *rec, const char *pin,
+                   size_t pin_len) noexcept:
+        cdef char *p
+        cdef size_t body
+        rec[0] = d.rec
+        p = put_ack_numbers(
+            self.reply + self.reply_head, d.deliveries, d.rec.seq, d.consumer_seq,
+            d.rec.timestamp_ns, d.pending)
+        rec.reply = self.reply
+        rec.reply_len = <unsigned short>(p - self.reply)
+        rec.size_text = NULL
+        rec.size_text_len = 0
+        rec.flags = (rec.flags & REC_CRLF) | REC_NOT_STORED
+        if not self.headers_only and not pin_len:
+            return True
+        body = rec.total_len - rec.headers_len
+        p = self.make_room(rec.headers_len + pin_len + SIZE_HEADER_MAX + 32 + body)
+        if p == NULL:
+            return False
+        p = put_headers(p, rec, <int64_t>body if self.headers_only else -1, pin, pin_len)
+        if not self.headers_only:
+            memcpy(p, rec.data + rec.headers_len, body)
+        else:
+            body = 0
+        rec.data = self.room
+        rec.headers_len = <uint32_t>(p - self.room)
+        rec.total_len = <uint32_t>(rec.headers_len + body)
+        rec.flags &= ~REC_CRLF
+        return True
+
+    cdef char *make_room(self, size_t n) noexcept:
+        """Memory for a message whose headers the server changes; NULL = there is none."""
+        if n > self.room_cap or self.room_cap > <size_t>ROOM_KEPT >= n:
+            free(self.room)
+            self.room_cap = max(n, <size_t>1024)
+            self.room = <char *>malloc(self.room_cap)
+            if self.room == NULL:
+                self.room_cap = 0
+        return self.room
+
+    # --- what answers show
+
+    def info(self):
+        """The structs.ConsumerInfo of this moment."""
+        cdef StreamCursor cursor = self.cursor
+        cdef int64_t left = cursor.paused_until_ns - self.outlet.turn.wall_ns
+        delivered, floor = cursor.delivered, cursor.ack_floor
+        found = ConsumerInfo(
+            stream_name=self.stream_name,
+            name=self.name,
+            created=time_text(self.created_ns),
+            config=self.config,
+            delivered=sequence(delivered, cursor.last_delivered_ns),
+            ack_floor=sequence(floor, cursor.last_acked_ns),
+            num_ack_pending=cursor.num_ack_pending,
+            num_redelivered=cursor.num_redelivered,
+            num_waiting=self.num_waiting,
+            num_pending=cursor.num_pending,
+            push_bound=self.push_bound,
+            ts=now_text())
+        if cursor.paused_until_ns and left > 0:
+            found.paused = True
+            found.pause_remaining = left
+        found.priority_groups = self.groups()
+        return found
+
+    def groups(self):
+        """The structs.PriorityGroupState of its groups."""
+        return []
+
+    @property
+    def num_waiting(self):
+        """The number of open pull requests."""
+        return 0
+
+    @property
+    def push_bound(self):
+        """Whether a push consumer has somebody to deliver to."""
+        return False
+
+
+class Delay(msgspec.Struct):
+    """What a NAK asks for."""
+
+    delay: int = 0
+
+
+def sequence(tuple pair, int64_t active_ns):
+    """A structs.SequenceInfo of (consumer seq, stream seq) and a time, 0 = none."""
+    return SequenceInfo(
+        consumer_seq=pair[0], stream_seq=pair[1],
+        last_active=time_text(active_ns) if active_ns else '')

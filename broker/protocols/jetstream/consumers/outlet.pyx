@@ -1,0 +1,230 @@
+# cython: language_level=3
+"""What consumers send: messages and statuses, to subjects of an account.
+
+A client gets a message with the subject that it was stored under, at the subscription of its inbox.
+Every other receiver, such as another server, gets it with the inbox as its subject.
+"""
+cimport cython
+from cpython.object cimport PyObject, PyTypeObject
+from libc.stdint cimport int64_t, uint16_t, uint32_t
+from libc.string cimport memcmp, memset
+
+from broker.protocols.nats.accounts.account cimport Account
+from broker.protocols.nats.client.session cimport NatsSession
+from broker.routing.trie cimport match_t, sub_t
+from broker.runtime.buffers cimport out_waiting
+from broker.runtime.heap cimport heap_free, heap_init, heap_peek, heap_push, heap_remove
+from broker.runtime.interfaces cimport RIGHT_READ, RIGHT_WRITE, Session
+from broker.runtime.turn cimport PHASE_PUMP
+from broker.runtime.types cimport REC_NOT_STORED, heap_item_t, record_t
+
+
+cdef extern from "Python.h":
+    PyTypeObject *Py_TYPE(PyObject *o) nogil
+
+cdef enum:
+    SLOW_BYTES = 1 << 20    # output of a client above which its consumers wait
+
+
+cdef inline bint is_client(const sub_t *sub) noexcept:
+    return Py_TYPE(<PyObject *>sub.sink) == <PyTypeObject *>NatsSession
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class Outlet(Task):
+    def __cinit__(self):
+        heap_init(&self.due)
+
+    def __init__(self, Account account not None):
+        self.account = account
+        self.router = account.router
+        self.turn = account.turn
+        self.interest = {}
+        self.changed = set()
+
+    def __dealloc__(self):
+        heap_free(&self.due)
+
+    # --- sending
+
+    cdef const match_t *match(self, inbox_t *to) noexcept:
+        if to.match == NULL or to.changes != self.router.changes:
+            try:
+                to.match = self.router.match(to.subject, to.len)
+            except Exception:
+                to.match = NULL
+            to.changes = self.router.changes
+        return to.match
+
+    cdef uint32_t give(self, inbox_t *to, const record_t *rec) noexcept:
+        cdef const match_t *m = self.match(to)
+        cdef void *before = self.account.current_publisher.session
+        cdef uint32_t taken
+        cdef NatsSession client
+        cdef sub_t *sub
+        self.slow = None
+        if m == NULL or m.size == 0:
+            return 0
+        self.account.current_publisher.session = NULL
+        if m.size == 1 and m.plain == 1 and is_client(m.subs[0]):
+            sub = m.subs[0]
+            client = <NatsSession>sub.sink
+            taken = 0 if sub.retired else <uint32_t>client.deliver(sub, rec)
+            if client.out is not None and client.out.blocked and (
+                    out_waiting(client.out) > <size_t>SLOW_BYTES):
+                self.slow = client
+        else:
+            taken = self.give_mixed(to, m, rec)
+        self.account.current_publisher.session = before
+        return taken
+
+    cdef uint32_t give_mixed(self, inbox_t *to, const match_t *m, const record_t *rec) noexcept:
+        """Deliver to any receivers, to each with the subject that it expects."""
+        cdef record_t renamed
+        cdef const record_t *chosen
+        cdef match_t part
+        cdef uint32_t i, start, taken = 0, first = 0
+        cdef NatsSession client
+        cdef bint mixed = False
+        for i in range(m.size):
+            if not is_client(m.subs[i]):
+                mixed = True
+                continue
+            client = <NatsSession>m.subs[i].sink
+            if m.plain == m.size and client.out is not None and client.out.blocked and (
+                    out_waiting(client.out) > <size_t>SLOW_BYTES):
+                self.slow = client
+        if not mixed:
+            return self.router.route(m, rec, NULL)
+        renamed = rec[0]
+        renamed.subject = to.subject
+        renamed.subject_len = to.len
+        part = m[0]
+        part.groups = 0
+        part.plain = part.size = 1
+        for i in range(m.plain):
+            part.subs = m.subs + i
+            chosen = rec
+            if not is_client(m.subs[i]):
+                chosen = &renamed
+            taken += self.router.route(&part, chosen, NULL)
+        start = m.plain
+        part.plain = 0
+        part.groups = 1
+        part.ends = &part.size
+        for i in range(m.groups):
+            part.subs = m.subs + start
+            part.size = m.ends[i] - start
+            chosen = rec
+            for first in range(part.size):
+                if not is_client(part.subs[first]):
+                    chosen = &renamed
+            taken += self.router.route(&part, chosen, NULL)
+            start = m.ends[i]
+        return taken
+
+    cdef uint32_t say(self, inbox_t *to, const char *reply, size_t reply_len, const char *data,
+                      size_t headers_len, size_t n) noexcept:
+        cdef record_t rec
+        cdef const match_t *m = self.match(to)
+        cdef void *before = self.account.current_publisher.session
+        cdef uint32_t taken
+        if m == NULL or m.size == 0:
+            return 0
+        memset(&rec, 0, sizeof(rec))
+        rec.subject = to.subject
+        rec.subject_len = to.len
+        rec.reply = reply
+        rec.reply_len = <uint16_t>reply_len
+        rec.data = data
+        rec.headers_len = <uint32_t>headers_len
+        rec.total_len = <uint32_t>n
+        rec.timestamp_ns = self.turn.wall_ns
+        rec.flags = REC_NOT_STORED
+        self.account.current_publisher.session = NULL
+        taken = self.router.route(m, &rec, NULL)
+        self.account.current_publisher.session = before
+        return taken
+
+    cdef bint may_answer(self, const char *reply, size_t n) noexcept:
+        """The server may publish anywhere, and the client chooses the subject. So it must be an
+        inbox, or a subject that the client itself may publish to or receive."""
+        cdef void *publisher = self.account.current_publisher.session
+        cdef Session client
+        if n > 7 and memcmp(reply, b'_INBOX.', 7) == 0:
+            return True
+        if publisher == NULL or not (<Session>publisher).lives_in(<void *>self.router):
+            return True
+        client = <Session>publisher
+        try:
+            return client.may(<void *>self.router, RIGHT_WRITE, reply, n) or client.may(
+                <void *>self.router, RIGHT_READ, reply, n)
+        except Exception:
+            return False
+
+    cdef int rest(self, Session client, consumer) except -1:
+        if client.waiters is None:
+            client.waiters = []
+        client.waiters.append(consumer)
+        return 0
+
+    # --- timers of requests
+
+    cdef int arm(self, heap_item_t *item, int64_t due_ns) except -1:
+        """Call `on_due` for an item at this time, not at the one it may have had before."""
+        heap_remove(&self.due, item)
+        item.due_ns = due_ns
+        heap_push(&self.due, item)
+        if self.timer.pos == 0 or due_ns < self.timer.due_ns:
+            self.turn.arm(self, due_ns)
+        return 0
+
+    cdef void disarm(self, heap_item_t *item) noexcept:
+        heap_remove(&self.due, item)
+
+    cdef void expired(self, int64_t now_ns) noexcept:
+        cdef heap_item_t *item = heap_peek(&self.due)
+        while item != NULL and item.due_ns <= now_ns:
+            heap_remove(&self.due, item)
+            self.on_due(item, now_ns)
+            item = heap_peek(&self.due)
+        if item != NULL:
+            self.turn.arm(self, item.due_ns)
+
+    # --- subscribers of push consumers
+
+    def watch(self, bytes subject not None, consumer):
+        """Call the consumer's `interest_changed` after turns that changed its subscribers."""
+        if not self.interest:
+            self.router.watch(self)
+        self.interest.setdefault(subject, set()).add(consumer)
+
+    def unwatch(self, bytes subject not None, consumer):
+        """Stop reporting to a consumer."""
+        consumers = self.interest.get(subject)
+        if consumers is None:
+            return
+        consumers.discard(consumer)
+        if not consumers:
+            del self.interest[subject]
+            if not self.interest:
+                self.router.unwatch(self)
+
+    def interest_changed(self, bytes subject, bytes queue, int delta, sink):
+        """A subscription was added or is removed; the router calls this."""
+        if subject in self.interest:
+            self.changed.add(subject)
+        elif b'*' in subject or b'>' in subject:
+            self.changed_any = True
+        else:
+            return
+        self.turn.add(PHASE_PUMP, self)
+
+    cdef void run(self) noexcept:
+        subjects = list(self.interest) if self.changed_any else self.changed
+        self.changed_any = False
+        self.changed = set()
+        for subject in subjects:
+            for consumer in tuple(self.interest.get(subject, ())):
+                consumer.interest_changed()

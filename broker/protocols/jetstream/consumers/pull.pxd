@@ -1,0 +1,85 @@
+# cython: language_level=3
+"""Pull consumers: clients request messages."""
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+
+from broker.protocols.jetstream.consumers.consumer cimport Consumer
+from broker.protocols.jetstream.consumers.outlet cimport inbox_t
+from broker.protocols.jetstream.consumers.wire cimport pull_t
+from broker.runtime.interfaces cimport Session
+from broker.runtime.types cimport heap_item_t, record_t, span_t
+
+cdef enum:
+    PIN_MAX = 22            # characters of the id of a pinned client
+
+cdef enum PriorityPolicy:
+    PRIORITY_NONE
+    PRIORITY_OVERFLOW
+    PRIORITY_PINNED
+    PRIORITY_LEVELS         # "prioritized"
+
+# One waiting request. The reply subject follows it.
+cdef struct request_t:
+    heap_item_t timer       # first, so that the heap's items are requests; owner: the consumer
+    request_t *next
+    request_t *before
+    inbox_t inbox           # its subject is in `text`
+    int64_t batch           # messages that are still to come
+    int64_t bytes_left      # of them, if it is limited
+    int64_t expires_ns      # monotonic; 0 = never
+    int64_t heartbeat_ns    # 0 = none
+    int64_t spoken_ns       # monotonic: the last delivery or heartbeat
+    int64_t min_pending
+    int64_t min_ack_pending
+    uint64_t delivered
+    uint8_t priority
+    bint limited            # by max_bytes
+    bint no_wait
+    bint held               # its client has much to read yet
+    uint32_t pin_len
+    char pin[PIN_MAX]       # the id it claims
+    char text[1]
+
+
+cdef class PullConsumer(Consumer):
+    cdef request_t *first           # waiting requests, the one to be served next first
+    cdef request_t *last
+    cdef request_t *arrived         # in this turn, not yet admitted
+    cdef request_t *arrived_last
+    cdef uint32_t waiting           # in the first list
+    cdef uint32_t no_waits, held    # of them
+    cdef uint64_t sent_bytes        # of messages, since the start
+    cdef list refused               # (reply, status) of this turn
+    cdef int policy
+    cdef bytes pin                  # the id of the pinned client; b'' = there is none
+    cdef int64_t pinned_wall_ns, pin_due_ns
+    # Limits of requests; 0 = none.
+    cdef int64_t batch_max, expires_max_ns, bytes_max, waiting_max
+
+    cdef void accept(self, const record_t *rec, const char *body, size_t n) noexcept
+    cdef bytes objection(self, const pull_t *pull, const record_t *rec)
+    cdef bytes objection_of_group(self, const pull_t *pull)
+    cdef request_t *make(self, const pull_t *pull, const record_t *rec) noexcept
+    cdef void admit(self, request_t *r) noexcept
+    cdef void enqueue(self, request_t *r) noexcept
+    cdef void place(self, request_t *r) noexcept
+    cdef void unlink(self, request_t *r) noexcept
+    cdef void drop(self, request_t *r) noexcept
+    cdef void free_all(self) noexcept
+    cdef void conclude(self, request_t *r, const char *line, size_t n, bint pending) noexcept
+    cdef void send_refusals(self) noexcept
+    cdef void vanished(self, request_t *r) noexcept
+    cdef void hold(self, request_t *r, Session client) noexcept
+    cdef void set_pin(self, request_t *r) noexcept
+    cdef void renew_pin(self) noexcept
+    cdef void finish(self, request_t *r, const char *line, size_t n, bint pending) noexcept
+    cdef request_t *taker(self) noexcept
+    cdef bint may_take(self, request_t *r) noexcept
+    cdef bint serve(self, request_t *r) noexcept
+    cdef void deliver_some(self) noexcept
+    cdef void end_no_waits(self) noexcept
+    cdef uint32_t sweep(self) noexcept
+    cdef void arm_request(self, request_t *r) noexcept
+    cdef void request_due(self, request_t *r, int64_t now_ns) noexcept
+    cdef bint claims_pin(self, request_t *r) noexcept
+    cdef void unpin_for(self, str reason) noexcept

@@ -1,0 +1,571 @@
+# cython: language_level=3
+"""Pull consumers: clients request messages.
+
+    MSG.NEXT -> accept -> arrived --admit--> first <-> ... <-> last     served in turn, one message each
+                   |                 |         |
+                refused           finish    serve -> Outlet.give -> the end of the queue, or finish
+
+A request ends with a status, without one when it got all of its batch, or silently when nobody
+subscribes to its inbox any more; the message is then given to the next one. One heap of the account
+has the timers of all requests: heartbeats, expiry, and a look whether the inbox still exists.
+"""
+cimport cython
+import logging
+
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memcpy, memset
+
+from broker.engine.stream.cursor cimport delivery_t
+from broker.protocols.jetstream.consumers.consumer cimport Consumer
+from broker.protocols.jetstream.consumers.outlet cimport Outlet
+from broker.protocols.jetstream.consumers.wire cimport (
+    PULL_OK, STATUS_MAX, parse_pull, pull_t, put_heartbeat, put_status, read_pull)
+from broker.routing.trie cimport match_t
+from broker.runtime.interfaces cimport Session
+from broker.runtime.turn cimport PHASE_PUMP
+from broker.runtime.types cimport heap_item_t, record_t, span_t
+
+from broker.base.gotext import duration_text
+from broker.protocols.jetstream import limits
+from broker.protocols.jetstream.api.dispatch import check_level
+from broker.protocols.jetstream.consumers import limits as own_limits
+from broker.protocols.jetstream.errors import ApiError
+from broker.protocols.jetstream.structs import PriorityGroupState, time_text
+from broker.protocols.nats.accounts.subjects import raw
+
+LOG = logging.getLogger('broker.jetstream')
+
+cdef int64_t SWEEP_NS = own_limits.PULL_SWEEP
+cdef uint32_t TURN_MESSAGES = own_limits.TURN_MESSAGES
+cdef uint64_t TURN_BYTES = own_limits.TURN_BYTES
+
+POLICIES = {'': PRIORITY_NONE, 'none': PRIORITY_NONE, 'overflow': PRIORITY_OVERFLOW,
+            'pinned_client': PRIORITY_PINNED, 'prioritized': PRIORITY_LEVELS}
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class PullConsumer(Consumer):
+    def __dealloc__(self):
+        self.free_all()
+
+    cdef void free_all(self) noexcept:
+        cdef request_t *r
+        while self.arrived != NULL:
+            r = self.arrived
+            self.arrived = r.next
+            free(r)
+        self.arrived_last = NULL
+
+    def adopt(self, config):
+        """Put a configuration in force, but for what the cursor keeps."""
+        Consumer.adopt(self, config)
+        if self.refused is None:
+            self.refused = []
+            self.pin = b''
+        self.policy = POLICIES[config.priority_policy]
+        self.batch_max = config.max_batch
+        self.expires_max_ns = config.max_expires
+        self.bytes_max = config.max_bytes
+        self.waiting_max = config.max_waiting
+        self.outlet.on_due = on_due
+
+    def open(self):
+        """Receive requests."""
+        tail = raw(f'CONSUMER.MSG.NEXT.{self.stream_name}.{self.name}')
+        for head in self.registry.api_heads:
+            self.subscribe(head + tail, 'next')
+
+    def shut(self):
+        """Forget the requests that nobody answered."""
+        while self.first != NULL:
+            self.drop(self.first)
+        self.free_all()
+
+    # --- requests
+
+    cdef int take(self, void *ctx, const record_t *rec) noexcept:
+        if rec.reply_len == 0 or not self.outlet.may_answer(rec.reply, rec.reply_len):
+            return 1
+        self.accept(rec, rec.data + rec.headers_len, rec.total_len - rec.headers_len)
+        return 1
+
+    cdef void next(self, const record_t *rec, span_t body) noexcept:
+        if rec.reply_len and self.outlet.may_answer(rec.reply, rec.reply_len):
+            self.accept(rec, body.ptr, body.len)
+
+    cdef void accept(self, const record_t *rec, const char *body, size_t n) noexcept:
+        """Note a request, or why it is refused."""
+        cdef pull_t pull
+        cdef request_t *r
+        cdef bytes problem = None
+        cdef tuple _kept        # the spans of `pull` may point into it
+        self.active_ns = self.outlet.turn.now_ns
+        try:
+            if parse_pull(body, n, &pull) != PULL_OK:
+                _kept = read_pull(body[:n], &pull)
+            problem = self.objection(&pull, rec)
+        except ValueError as found:
+            problem = f'400 Bad Request - {found}'.encode()
+        except Exception as found:
+            LOG.exception('pull request of consumer %s', self.name)
+            problem = f'400 Bad Request - {found}'.encode()
+        self.outlet.turn.add(PHASE_PUMP, self)
+        if problem is not None:
+            self.refused.append((rec.reply[:rec.reply_len], problem))
+            return
+        r = self.make(&pull, rec)
+        if r == NULL:
+            return
+        if self.arrived == NULL:
+            self.arrived = r
+        else:
+            self.arrived_last.next = r
+        self.arrived_last = r
+
+    cdef bytes objection(self, const pull_t *pull, const record_t *rec):
+        """The status of a request that is not accepted; None if it is."""
+        if not 0 <= pull.priority <= 9:
+            return b'400 Bad Request - Priority must be between 0 and 9'
+        if (pull.min_pending or pull.min_ack_pending) and self.policy != PRIORITY_OVERFLOW:
+            return b'400 Bad Request - Not a Overflow Priority consumer'
+        if pull.id.len and self.policy != PRIORITY_PINNED:
+            return b'400 Bad Request - Not a Pinned Client Priority consumer'
+        if rec.headers_len:
+            try:
+                check_level(rec.data[:rec.headers_len])
+            except ApiError:
+                return b'412 Required Api Level'
+        if self.batch_max and pull.batch > self.batch_max:
+            return f'409 Exceeded MaxRequestBatch of {self.batch_max}'.encode()
+        if self.expires_max_ns and pull.expires_ns > self.expires_max_ns:
+            return (
+                f'409 Exceeded MaxRequestExpires of {duration_text(self.expires_max_ns)}'.encode())
+        if self.bytes_max and pull.bytes_max > self.bytes_max:
+            return f'409 Exceeded MaxRequestMaxBytes of {self.bytes_max}'.encode()
+        if pull.heartbeat_ns > 0 and 2 * pull.heartbeat_ns > pull.expires_ns:
+            return b'400 Bad Request - heartbeat value too large'
+        return self.objection_of_group(pull) if self.policy != PRIORITY_NONE else None
+
+    cdef bytes objection_of_group(self, const pull_t *pull):
+        if pull.group.len == 0:
+            return b'400 Bad Request - Priority Group missing'
+        if pull.group.ptr[:pull.group.len].decode('utf-8', 'replace') not in (
+                self.config.priority_groups):
+            return b'400 Bad Request - Invalid Priority Group'
+        if pull.id.len and self.pin and not is_text(&pull.id, self.pin):
+            return b'423 Nats-Pin-Id mismatch'
+        return None
+
+    cdef request_t *make(self, const pull_t *pull, const record_t *rec) noexcept:
+        cdef int64_t now = self.outlet.turn.now_ns
+        cdef request_t *r = <request_t *>malloc(sizeof(request_t) + rec.reply_len)
+        if r == NULL:
+            return NULL
+        memset(r, 0, sizeof(request_t))
+        memcpy(r.text, rec.reply, rec.reply_len)
+        r.timer.owner = <void *>self
+        r.inbox.subject = r.text
+        r.inbox.len = rec.reply_len
+        r.batch = pull.batch
+        r.limited = pull.bytes_max > 0
+        r.bytes_left = pull.bytes_max
+        if pull.expires_ns:
+            r.expires_ns = now + max(<int64_t>0, min(pull.expires_ns, limits.JS_SIZE_MAX - now))
+        r.heartbeat_ns = max(pull.heartbeat_ns, <int64_t>0)
+        r.spoken_ns = now
+        r.min_pending = pull.min_pending
+        r.min_ack_pending = pull.min_ack_pending
+        r.priority = <uint8_t>pull.priority if self.policy == PRIORITY_LEVELS else 0
+        r.no_wait = pull.no_wait
+        r.pin_len = min(pull.id.len, <uint32_t>PIN_MAX)
+        memcpy(r.pin, pull.id.ptr, r.pin_len)
+        return r
+
+    cdef void admit(self, request_t *r) noexcept:
+        """Let a request wait for messages, or answer it at once."""
+        cdef delivery_t d
+        cdef request_t *other
+        cdef int64_t wanted = 0
+        if r.pin_len and not self.pin:
+            self.finish(r, b'423 Nats-Wrong-Pin-Id', 21, True)
+            return
+        if r.expires_ns and r.expires_ns <= self.outlet.turn.now_ns:
+            self.finish(r, b'408 Request Timeout', 19, True)
+            return
+        if r.no_wait:
+            if self.first != NULL:
+                self.deliver_some()     # what came earlier goes first
+            if not self.cursor.peek(&d):
+                if r.expires_ns == 0:
+                    self.finish(r, b'404 No Messages', 15, False)
+                    return
+            elif self.first != NULL:
+                other = self.first
+                while other != NULL:
+                    wanted += other.batch
+                    other = other.next
+                if <uint64_t>wanted > max(self.cursor.count_pending(), <uint64_t>1):
+                    self.finish(r, b'408 Requests Pending', 20, False)
+                    return
+        if self.waiting >= self.waiting_max and self.sweep() == 0:
+            if r.heartbeat_ns:
+                self.finish(r, NULL, 0, False)
+            else:
+                self.finish(r, b'409 Exceeded MaxWaiting', 23, False)
+            return
+        self.enqueue(r)
+
+    cdef void enqueue(self, request_t *r) noexcept:
+        """Put a request into the queue."""
+        self.waiting += 1
+        self.no_waits += r.no_wait
+        self.place(r)
+        self.arm_request(r)
+        if r.pin_len:
+            self.renew_pin()
+
+    cdef void place(self, request_t *r) noexcept:
+        """Put a request behind all of its priority."""
+        cdef request_t *after = self.last
+        while after != NULL and after.priority > r.priority:
+            after = after.before
+        r.before = after
+        if after != NULL:
+            r.next = after.next
+            after.next = r
+        else:
+            r.next = self.first
+            self.first = r
+        if r.next != NULL:
+            r.next.before = r
+        else:
+            self.last = r
+
+    cdef void unlink(self, request_t *r) noexcept:
+        if r.before != NULL:
+            r.before.next = r.next
+        else:
+            self.first = r.next
+        if r.next != NULL:
+            r.next.before = r.before
+        else:
+            self.last = r.before
+
+    cdef void drop(self, request_t *r) noexcept:
+        """Forget a waiting request."""
+        self.unlink(r)
+        self.waiting -= 1
+        self.no_waits -= r.no_wait
+        self.held -= r.held
+        self.outlet.disarm(&r.timer)
+        free(r)
+
+    cdef void vanished(self, request_t *r) noexcept:
+        """Nobody subscribes to the inbox of a waiting request any more."""
+        cdef bint pinned = self.pin and r.pin_len
+        self.drop(r)
+        if pinned:
+            r = self.first
+            while r != NULL and not r.pin_len:
+                r = r.next
+            if r == NULL:
+                self.unpin_for('timeout')
+
+    cdef void finish(self, request_t *r, const char *line, size_t n, bint pending) noexcept:
+        """Send the last status of a request that is in no list, and free it."""
+        cdef char status[STATUS_MAX]
+        cdef size_t size
+        if line != NULL:
+            size = <size_t>(put_status(
+                status, line, n, r.batch if pending else -1,
+                r.bytes_left if pending else -1) - status)
+            self.outlet.say(&r.inbox, NULL, 0, status, size, size)
+        self.outlet.disarm(&r.timer)
+        free(r)
+
+    cdef void conclude(self, request_t *r, const char *line, size_t n, bint pending) noexcept:
+        """The same for a waiting request; NULL = without a status."""
+        self.unlink(r)
+        self.waiting -= 1
+        self.no_waits -= r.no_wait
+        self.held -= r.held
+        self.finish(r, line, n, pending)
+
+    cdef void end(self, const char *line, size_t n, bint pending) noexcept:
+        cdef request_t *r
+        while self.arrived != NULL:
+            r = self.arrived
+            self.arrived = r.next
+            self.enqueue(r)
+        self.arrived_last = NULL
+        while self.first != NULL:
+            self.conclude(self.first, line, n, pending)
+
+    # --- deliveries
+
+    cdef void pump(self) noexcept:
+        cdef request_t *r
+        if self.refused:
+            self.send_refusals()
+        while self.arrived != NULL:
+            r = self.arrived
+            self.arrived = r.next
+            if self.arrived == NULL:
+                self.arrived_last = NULL
+            r.next = NULL
+            self.admit(r)
+        if self.first != NULL:
+            self.deliver_some()
+            if self.no_waits:
+                self.end_no_waits()
+
+    cdef void send_refusals(self) noexcept:
+        refused = self.refused
+        self.refused = []
+        for reply, line in refused:
+            self.outlet.account.publish(reply, b'', b'', b'NATS/1.0 ' + line + b'\r\n\r\n')
+
+    cdef void deliver_some(self) noexcept:
+        """Deliver what can be delivered, up to the share of one turn."""
+        cdef uint32_t count = 0
+        cdef uint64_t before = self.sent_bytes
+        cdef request_t *r
+        while True:
+            r = self.taker()
+            if r == NULL:
+                return
+            if count == TURN_MESSAGES or self.sent_bytes - before > TURN_BYTES:
+                self.outlet.turn.add(PHASE_PUMP, self)
+                return
+            if not self.serve(r):
+                return
+            count += 1
+
+    cdef request_t *taker(self) noexcept:
+        """The request that gets the next message; NULL = none may have it."""
+        cdef request_t *r = self.first
+        cdef request_t *following
+        cdef const match_t *m
+        while r != NULL:
+            following = r.next
+            if not r.held:
+                m = self.outlet.match(&r.inbox)
+                if m == NULL or m.size == 0:
+                    self.vanished(r)
+                elif self.policy == PRIORITY_NONE or self.policy == PRIORITY_LEVELS or (
+                        self.may_take(r)):
+                    return r
+            r = following
+        return NULL
+
+    cdef bint may_take(self, request_t *r) noexcept:
+        """Whether the rules of its priority group allow it."""
+        if self.policy == PRIORITY_PINNED:
+            return self.claims_pin(r)
+        if not r.min_pending and not r.min_ack_pending:
+            return True
+        return (r.min_pending and self.cursor.count_pending() >= <uint64_t>r.min_pending) or (
+            r.min_ack_pending
+            and self.cursor.count_ack_pending() >= <uint64_t>r.min_ack_pending)
+
+    cdef bint serve(self, request_t *r) noexcept:
+        """Deliver the next message to a request; False = there is none."""
+        cdef delivery_t d
+        cdef record_t rec
+        cdef int64_t size
+        cdef bint found = self.cursor.peek(&d)
+        if not found:
+            return False
+        if self.policy == PRIORITY_PINNED and not self.pin:
+            self.set_pin(r)
+        if not self.fill(&d, &rec, self.pin, <size_t>len(self.pin)):
+            return False
+        size = <int64_t>rec.subject_len + rec.reply_len + rec.total_len
+        if r.limited and size > r.bytes_left:
+            self.conclude(r, b'409 Message Size Exceeds MaxBytes', 33, True)
+            return True
+        if not self.outlet.give(&r.inbox, &rec):
+            self.vanished(r)
+            return True
+        self.cursor.sent()
+        self.sent_bytes += <uint64_t>size
+        r.batch -= 1
+        r.bytes_left -= size
+        r.delivered += 1
+        r.spoken_ns = self.active_ns = self.outlet.turn.now_ns
+        if self.policy == PRIORITY_PINNED:
+            self.renew_pin()
+        if r.batch == 0:
+            if r.limited and r.bytes_left > 0:
+                self.conclude(r, b'409 Batch Completed', 19, True)
+            else:
+                self.drop(r)
+            return True
+        if self.outlet.slow is not None:
+            self.hold(r, self.outlet.slow)
+        if self.first != self.last:
+            self.unlink(r)
+            self.place(r)
+        return True
+
+    cdef void hold(self, request_t *r, Session client) noexcept:
+        """Send nothing more to a client before it has read what it got."""
+        r.held = True
+        self.held += 1
+        self.outlet.rest(client, self)
+
+    def go_on(self):
+        """A client has read what it was sent."""
+        cdef request_t *r = self.first
+        if self.gone or not self.held:
+            return
+        while r != NULL:
+            r.held = False
+            r = r.next
+        self.held = 0
+        self.outlet.turn.add(PHASE_PUMP, self)
+
+    cdef void end_no_waits(self) noexcept:
+        """End the requests that got what there was."""
+        cdef request_t *r = self.first
+        cdef request_t *following
+        if self.queued:
+            return      # there is more, in the next turn
+        while r != NULL:
+            following = r.next
+            if r.no_wait and not r.held and (r.delivered or r.expires_ns == 0):
+                self.conclude(r, b'404 No Messages', 15, False)
+            r = following
+
+    cdef uint32_t sweep(self) noexcept:
+        """Drop requests whose inboxes have no subscribers; returns how many."""
+        cdef request_t *r = self.first
+        cdef request_t *following
+        cdef const match_t *m
+        cdef uint32_t count = 0
+        while r != NULL:
+            following = r.next
+            m = self.outlet.match(&r.inbox)
+            if m == NULL or m.size == 0:
+                self.vanished(r)
+                count += 1
+            r = following
+        return count
+
+    # --- time
+
+    cdef void arm_request(self, request_t *r) noexcept:
+        cdef int64_t when = self.outlet.turn.now_ns + SWEEP_NS
+        if r.expires_ns:
+            when = min(when, r.expires_ns)
+        if r.heartbeat_ns:
+            when = min(when, r.spoken_ns + r.heartbeat_ns)
+        self.outlet.arm(&r.timer, when)
+
+    cdef void request_due(self, request_t *r, int64_t now_ns) noexcept:
+        cdef const match_t *m = self.outlet.match(&r.inbox)
+        cdef char status[STATUS_MAX]
+        cdef size_t size
+        if r.expires_ns and r.expires_ns <= now_ns:
+            self.active_ns = now_ns
+            self.conclude(r, b'408 Request Timeout', 19, True)
+            return
+        if m == NULL or m.size == 0:
+            self.vanished(r)
+            return
+        if r.heartbeat_ns and r.spoken_ns + r.heartbeat_ns <= now_ns:
+            r.spoken_ns = now_ns
+            size = <size_t>(put_heartbeat(
+                status, self.cursor.delivered_consumer_seq, self.cursor.delivered_seq, NULL, 0)
+                - status)
+            self.outlet.say(&r.inbox, NULL, 0, status, size, size)
+        self.arm_request(r)
+
+    cdef int64_t next_due(self) noexcept:
+        return self.pin_due_ns
+
+    cdef void due(self, int64_t now_ns) noexcept:
+        if self.pin_due_ns and now_ns >= self.pin_due_ns:
+            self.unpin_for('timeout')
+            self.outlet.turn.add(PHASE_PUMP, self)
+
+    cdef bint is_active(self) noexcept:
+        self.sweep()
+        return self.first != NULL or self.arrived != NULL
+
+    # --- pinned clients
+
+    cdef bint claims_pin(self, request_t *r) noexcept:
+        """Whether a request is of the pinned client, or may become so."""
+        if not self.pin:
+            return r.pin_len == 0
+        return r.pin_len == <uint32_t>len(self.pin) and (
+            memcmp(r.pin, <const char *>self.pin, r.pin_len) == 0)
+
+    cdef void set_pin(self, request_t *r) noexcept:
+        """Pin the client of this request."""
+        self.pin = self.registry.new_id().encode()
+        self.pinned_wall_ns = self.outlet.turn.wall_ns
+        r.pin_len = <uint32_t>min(len(self.pin), <Py_ssize_t>PIN_MAX)
+        memcpy(r.pin, <const char *>self.pin, r.pin_len)
+        self.events.append(('pinned', {
+            'group': self.config.priority_groups[0], 'pinned_id': self.pin.decode()}))
+
+    cdef void renew_pin(self) noexcept:
+        cdef bint armed = self.pin_due_ns != 0
+        self.pin_due_ns = self.outlet.turn.now_ns + <int64_t>self.config.priority_timeout
+        if not armed:
+            self.set_timer()
+
+    cdef void unpin_for(self, str reason) noexcept:
+        """The pinned client loses its place."""
+        cdef request_t *r = self.first
+        cdef request_t *following
+        self.pin = b''
+        self.pin_due_ns = self.pinned_wall_ns = 0
+        while r != NULL:
+            following = r.next
+            if r.pin_len:
+                self.conclude(r, b'423 Nats-Wrong-Pin-Id', 21, True)
+            r = following
+        self.events.append(('unpinned', {
+            'group': self.config.priority_groups[0], 'reason': reason}))
+        self.outlet.turn.add(PHASE_PUMP, self)
+
+    def unpin(self):
+        """An operator ends the place of the pinned client."""
+        if self.pin:
+            self.unpin_for('admin')
+
+    # --- what answers show
+
+    def groups(self):
+        """The state of the first priority group."""
+        if self.policy == PRIORITY_NONE:
+            return []
+        return [PriorityGroupState(
+            group=self.config.priority_groups[0], pinned_client_id=self.pin.decode(),
+            pinned_ts=time_text(self.pinned_wall_ns))]
+
+    @property
+    def num_waiting(self):
+        """The number of requests that wait and whose inboxes have subscribers."""
+        cdef request_t *r = self.first
+        cdef const match_t *m
+        cdef uint32_t count = 0
+        while r != NULL:
+            m = self.outlet.match(&r.inbox)
+            count += m != NULL and m.size != 0
+            r = r.next
+        return count
+
+
+cdef void on_due(heap_item_t *item, int64_t now_ns) noexcept:
+    (<PullConsumer>item.owner).request_due(<request_t *>item, now_ns)
+
+
+cdef inline bint is_text(const span_t *span, bytes text) noexcept:
+    return span.len == <uint32_t>len(text) and (
+        memcmp(span.ptr, <const char *>text, span.len) == 0)

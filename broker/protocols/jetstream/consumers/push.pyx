@@ -1,0 +1,256 @@
+# cython: language_level=3
+"""Push consumers: messages are sent to a subject, unasked.
+
+    interest_changed -> active -> pump -> serve -> Outlet.give -> the client's output
+                                            |
+                         flow control: a request after half of a window, nothing above it
+
+A consumer whose subject has no subscribers keeps its place. So does one whose subscriber has much
+to read: the rest follows when it has read it.
+"""
+cimport cython
+import random
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memcmp
+
+from broker.engine.stream.cursor cimport delivery_t
+from broker.protocols.jetstream.consumers.consumer cimport Consumer
+from broker.protocols.jetstream.consumers.outlet cimport Outlet
+from broker.protocols.jetstream.consumers.wire cimport STATUS_MAX, put_heartbeat, put_status
+from broker.routing.trie cimport match_t, queue_name
+from broker.runtime.turn cimport PHASE_PUMP
+from broker.runtime.types cimport record_t
+
+from broker.base.units import SECOND
+from broker.protocols.jetstream.consumers import limits as own_limits
+from broker.protocols.jetstream.consumers.checks import LETTERS
+from broker.protocols.nats.accounts.subjects import raw
+
+cdef uint32_t TURN_MESSAGES = own_limits.TURN_MESSAGES
+cdef uint64_t TURN_BYTES = own_limits.TURN_BYTES
+cdef uint64_t WINDOW_MAX = own_limits.FLOW_WINDOW_MAX
+cdef uint64_t WINDOW_FIRST = own_limits.FLOW_WINDOW_FIRST
+cdef int64_t SECOND_NS = SECOND
+
+cdef const char *FLOW_REQUEST = b'100 FlowControl Request'
+cdef const char *PUSH_BASED = b'409 Consumer is push based'
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class PushConsumer(Consumer):
+    def adopt(self, config):
+        """Put a configuration in force, but for what the cursor keeps."""
+        Consumer.adopt(self, config)
+        before = self.subject
+        self.subject = raw(config.deliver_subject)
+        self.inbox.subject = self.subject
+        self.inbox.len = <unsigned short>len(self.subject)
+        self.inbox.match = NULL
+        self.group = raw(config.deliver_group)
+        self.heartbeat_ns = config.idle_heartbeat
+        self.flow_control = config.flow_control
+        self.acks_by_flow = config.ack_policy == 'flow_control'
+        if self.flow_head is None:
+            self.flow_head = raw(f'$JS.FC.{self.stream_name}.{self.name}.')
+            self.flow_subject = b''
+            self.window = WINDOW_FIRST
+        elif before != self.subject:
+            self.outlet.unwatch(before, self)
+            self.outlet.watch(self.subject, self)
+            self.interest_changed()
+        self.rate = config.rate_limit_bps // 8
+        self.original = config.replay_policy == 'original'
+
+    def open(self):
+        """Follow the subscribers, and answer requests that are for pull consumers."""
+        tail = raw(f'CONSUMER.MSG.NEXT.{self.stream_name}.{self.name}')
+        for head in self.registry.api_heads:
+            self.subscribe(head + tail, 'next')
+        if self.flow_control:
+            self.subscribe(self.flow_head + b'*', 'flow')
+        self.replay_end = self.registry.next_seq(self.stream)
+        self.outlet.watch(self.subject, self)
+        self.interest_changed()
+
+    def shut(self):
+        """Stop following the subscribers."""
+        self.outlet.unwatch(self.subject, self)
+
+    # --- subscribers
+
+    def interest_changed(self):
+        """Subscribers of the deliver subject came or went."""
+        cdef bint active = self.find_interest()
+        if self.gone:
+            return
+        if active == self.active:
+            if active:
+                self.go_on()
+            return
+        self.active = active
+        self.active_ns = self.spoken_ns = self.outlet.turn.now_ns
+        if active:
+            self.unanswered = self.requested = 0
+            self.flow_subject = b''
+            self.window = WINDOW_FIRST
+            self.held = False
+            self.outlet.turn.add(PHASE_PUMP, self)
+        self.set_timer()
+
+    cdef bint find_interest(self) noexcept:
+        """Whether somebody subscribes, in the group if there is one."""
+        cdef const match_t *m = self.outlet.match(&self.inbox)
+        cdef uint32_t i, start
+        if m == NULL or m.size == 0:
+            return False
+        if not self.group:
+            return True
+        start = m.plain
+        for i in range(m.groups):
+            if queue_name(m.subs[start]) == self.group:
+                return True
+            start = m.ends[i]
+        return False
+
+    def go_on(self):
+        """A subscriber has read what it was sent."""
+        self.held = False
+        if not self.gone:
+            self.outlet.turn.add(PHASE_PUMP, self)
+
+    cdef bint is_active(self) noexcept:
+        return self.active
+
+    # --- deliveries
+
+    cdef void pump(self) noexcept:
+        cdef uint32_t count = 0
+        cdef uint64_t before = self.unanswered
+        while self.active and not self.held:
+            if count == TURN_MESSAGES or self.unanswered - before > TURN_BYTES:
+                self.outlet.turn.add(PHASE_PUMP, self)
+                return
+            if not self.serve():
+                return
+            count += 1
+
+    cdef bint serve(self) noexcept:
+        """Send the next message; False = not now."""
+        cdef delivery_t d
+        cdef record_t rec
+        cdef uint64_t size
+        if self.flow_control and self.unanswered > self.window:
+            return False
+        if self.later_ns and self.later_ns > self.outlet.turn.now_ns:
+            return False
+        if not self.cursor.peek(&d) or self.is_early(&d):
+            return False
+        if not self.fill(&d, &rec, NULL, 0):
+            return False
+        if not self.outlet.give(&self.inbox, &rec):
+            if self.find_interest():
+                self.held = True        # it is closing: the router reports that soon
+            return False
+        self.cursor.sent()
+        size = <uint64_t>rec.subject_len + rec.reply_len + rec.total_len
+        self.account_for(&d, size)
+        if self.outlet.slow is not None:
+            self.held = True
+            self.outlet.rest(self.outlet.slow, self)
+        return True
+
+    cdef bint is_early(self, const delivery_t *d) noexcept:
+        """Whether a message that is replayed has to wait, because its publisher waited."""
+        cdef int64_t gap
+        if not self.original or d.deliveries > 1 or not self.last_time_ns:
+            return False
+        if d.rec.seq >= self.replay_end:
+            self.original = False
+            return False
+        gap = d.rec.timestamp_ns - self.last_time_ns
+        self.last_time_ns = 0
+        if gap <= 0:
+            return False
+        self.later_ns = self.outlet.turn.now_ns + gap
+        self.set_timer()
+        return True
+
+    cdef void account_for(self, const delivery_t *d, uint64_t size) noexcept:
+        """Note what was sent: for flow control, the rate, replay and heartbeats."""
+        self.spoken_ns = self.active_ns = self.outlet.turn.now_ns
+        self.later_ns = 0
+        self.last_time_ns = d.rec.timestamp_ns if self.original else 0
+        self.unanswered += size
+        if self.flow_control and not self.flow_subject and self.unanswered > self.window // 2:
+            self.request_flow()
+        if self.rate:
+            self.later_ns = self.outlet.turn.now_ns + <int64_t>(size * SECOND_NS // self.rate)
+            self.set_timer()
+
+    # --- flow control
+
+    cdef void request_flow(self) noexcept:
+        """Ask the client to confirm that it has read everything so far."""
+        cdef char status[STATUS_MAX]
+        cdef size_t n
+        token = ''.join(random.choices(LETTERS, k=<int>FLOW_SUBJECT_TAIL))
+        self.flow_subject = self.flow_head + token.encode()
+        self.requested = self.unanswered
+        self.flow_seq = self.cursor.delivered_seq
+        self.flow_consumer_seq = self.cursor.delivered_consumer_seq
+        n = <size_t>(put_status(status, FLOW_REQUEST, 23, -1, -1) - status)
+        self.outlet.say(
+            &self.inbox, self.flow_subject, <size_t>len(self.flow_subject), status, n, n)
+
+    cdef void answered(self, const char *subject, size_t n) noexcept:
+        """The client has read what it was sent before the request."""
+        if n != <size_t>len(self.flow_subject) or (
+                memcmp(subject, <const char *>self.flow_subject, n)):
+            return
+        self.flow_subject = b''
+        self.unanswered -= min(self.requested, self.unanswered)
+        self.window = min(2 * self.window, WINDOW_MAX)
+        if self.acks_by_flow:
+            self.cursor.ack_all(self.flow_seq, self.flow_consumer_seq)
+        self.outlet.turn.add(PHASE_PUMP, self)
+
+    cdef int take(self, void *ctx, const record_t *rec) noexcept:
+        if self.subs[<size_t>ctx] == 'flow':
+            self.answered(rec.subject, rec.subject_len)
+        elif rec.reply_len and self.outlet.may_answer(rec.reply, rec.reply_len):
+            self.events.append(('status', (rec.reply[:rec.reply_len], PUSH_BASED)))
+            self.outlet.turn.add(PHASE_PUMP, self)
+        return 1
+
+    # --- time
+
+    cdef int64_t next_due(self) noexcept:
+        cdef int64_t when = self.later_ns if self.active else 0, beat
+        if self.heartbeat_ns and self.active:
+            beat = self.spoken_ns + self.heartbeat_ns
+            when = min(when, beat) if when else beat
+        return when
+
+    cdef void due(self, int64_t now_ns) noexcept:
+        if not self.active:
+            return
+        if self.later_ns and now_ns >= self.later_ns:
+            self.later_ns = 0
+            self.outlet.turn.add(PHASE_PUMP, self)
+        if self.heartbeat_ns and now_ns >= self.spoken_ns + self.heartbeat_ns:
+            self.spoken_ns = now_ns
+            self.send_heartbeat()
+
+    cdef void send_heartbeat(self) noexcept:
+        cdef char status[STATUS_MAX]
+        cdef size_t n = <size_t>(put_heartbeat(
+            status, self.cursor.delivered_consumer_seq, self.cursor.delivered_seq,
+            self.flow_subject, <size_t>len(self.flow_subject)) - status)
+        self.outlet.say(&self.inbox, NULL, 0, status, n, n)
+
+    @property
+    def push_bound(self):
+        """Whether somebody subscribes."""
+        return bool(self.active)
