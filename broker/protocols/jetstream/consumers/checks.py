@@ -14,6 +14,7 @@ import msgspec
 from broker.base.gotext import duration_text, go_quote
 from broker.base.units import SECOND
 from broker.protocols.jetstream import errors, limits
+from broker.protocols.jetstream.api import metadata
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import ZERO_TIME, ConsumerConfig
 from broker.protocols.nats.accounts.subjects import collide, has_wildcard, is_subject, lies_within
@@ -71,16 +72,6 @@ def has_policy(config: ConsumerConfig) -> bool:
 def random_name() -> str:
     """The name of a consumer that has none."""
     return "".join(secrets.choice(LETTERS) for _ in range(limits.JS_CONSUMER_NAME))
-
-
-def required_level(config: ConsumerConfig) -> int:
-    """The level of the API that the configuration requires."""
-    if config.ack_policy == "flow_control":
-        return 4
-    paused = config.pause_until not in {"", ZERO_TIME}
-    if paused or has_policy(config) or config.priority_groups or config.priority_timeout:
-        return 1
-    return 0
 
 
 # --- names in requests ---------------------------------------------------------------------------
@@ -424,13 +415,7 @@ def is_same(old: ConsumerConfig, new: ConsumerConfig) -> bool:
 
     def stripped(config: ConsumerConfig) -> ConsumerConfig:
         return msgspec.structs.replace(
-            config, metadata=users_metadata(config.metadata), pause_until=""
+            config, metadata=metadata.users(config.metadata), pause_until=""
         )
 
     return stripped(old) == stripped(new)
-
-
-def users_metadata(metadata: dict[str, str]) -> dict[str, str]:
-    """Metadata without the keys that the server sets."""
-    own = ("_nats.ver", "_nats.level", "_nats.req.level")
-    return {key: text for key, text in metadata.items() if key not in own}

@@ -105,6 +105,13 @@ cdef class Consumer(CursorOwner):
         self.set_timer()
         self.outlet.turn.add(PHASE_PUMP, self)
 
+    def set_pause(self, config, int64_t until_ns):
+        """Deliver nothing until this wall clock time, 0 = go on; `config` says the same."""
+        self.config = config
+        self.cursor.pause_until(until_ns)
+        self.active_ns = self.outlet.turn.now_ns
+        self.outlet.turn.add(PHASE_PUMP, self)
+
     def close(self, str line='', bint pending=False):
         """Take and deliver nothing more; waiting clients get this status."""
         cdef bytes status = line.encode()

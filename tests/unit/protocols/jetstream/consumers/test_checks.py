@@ -374,16 +374,3 @@ def test_the_servers_metadata_makes_no_difference() -> None:
     old = settled(durable_name="D", metadata={"a": "b", "_nats.req.level": "0"})
     new = settled(durable_name="D", metadata={"a": "b", "_nats.ver": "9"})
     assert checks.is_same(old, new)
-
-
-@pytest.mark.parametrize(
-    ("fields", "level"),
-    [
-        ({}, 0),
-        ({"pause_until": "2030-01-01T00:00:00Z"}, 1),
-        ({"priority_policy": "overflow", "priority_groups": ["a"]}, 1),
-        ({"ack_policy": "flow_control"}, 4),
-    ],
-)
-def test_required_levels(fields: dict[str, Any], level: int) -> None:
-    assert checks.required_level(ConsumerConfig(**fields)) == level

@@ -1,0 +1,254 @@
+"""The consumers of one account: created, stored, restored, deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from broker.base.logs import fields
+from broker.protocols.jetstream import errors, files, limits
+from broker.protocols.jetstream.api import metadata
+from broker.protocols.jetstream.consumers import checks
+from broker.protocols.jetstream.consumers.outlet import Outlet
+from broker.protocols.jetstream.consumers.positions import open_cursor
+from broker.protocols.jetstream.consumers.pull import PullConsumer
+from broker.protocols.jetstream.consumers.push import PushConsumer
+from broker.protocols.jetstream.errors import ApiError
+from broker.protocols.jetstream.structs import time_ns, time_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from broker.protocols.jetstream.account import JetStreamAccount
+    from broker.protocols.jetstream.consumers.consumer import Consumer
+    from broker.protocols.jetstream.publish.stream import Stream
+    from broker.protocols.jetstream.structs import ConsumerConfig
+
+log = logging.getLogger("broker.jetstream")
+
+DELETED: Final = "409 Consumer Deleted"
+SHUTDOWN: Final = "409 Server Shutdown"
+
+# The subjects of advisories by their kinds.
+_ADVISORIES: Final = {
+    "max_deliver": "CONSUMER.MAX_DELIVERIES",
+    "nak": "CONSUMER.MSG_NAKED",
+    "terminated": "CONSUMER.MSG_TERMINATED",
+}
+
+
+class Consumers:
+    """The consumers of one account."""
+
+    def __init__(self, account: JetStreamAccount) -> None:
+        self.account = account
+        self.outlet = Outlet(account.account)
+        self.offline: dict[tuple[str, str], str] = {}  # (stream, consumer) -> why
+        self.tasks: set[asyncio.Task[None]] = set()
+        domain = account.domain
+        heads = ["$JS.API.", f"$JS.{domain}.API."] if domain else ["$JS.API."]
+        self.api_heads = [head.encode() for head in heads]
+
+    # --- to find
+
+    def find(self, stream: Stream, name: str) -> Consumer:
+        """The consumer of this name: 10014, 10195."""
+        found = stream.consumers.get(name)
+        if found is None:
+            problem = self.offline.get((stream.name, name))
+            if problem is not None:
+                raise ApiError(errors.CONSUMER_OFFLINE_REASON, err=problem)
+            raise ApiError(errors.CONSUMER_NOT_FOUND)
+        consumer: Consumer = found
+        return consumer
+
+    def visible(self, stream: Stream) -> Iterator[Consumer]:
+        """Consumers that lists show, in the order of their names."""
+        for name in sorted(stream.consumers, key=str.encode):
+            consumer = stream.consumers[name]
+            if not consumer.config.direct:
+                yield consumer
+
+    # --- life
+
+    def _folder(self, stream: Stream, config: ConsumerConfig) -> Path | None:
+        """Where the file of a consumer is, if it has one."""
+        if config.mem_storage or stream.config.storage != "file":
+            return None
+        return self.account.stream_folder(stream.name)
+
+    async def _save(self, stream: Stream, config: ConsumerConfig, created_ns: int) -> None:
+        folder = self._folder(stream, config)
+        if folder is not None:
+            stored = files.StoredConsumer(created=time_text(created_ns), config=config)
+            await asyncio.to_thread(files.save_consumer, folder, stored)
+
+    def make(self, stream: Stream, config: ConsumerConfig, created_ns: int) -> Consumer:
+        """A consumer with its cursor; it is not started. OSError."""
+        kind = PushConsumer if checks.is_push(config) else PullConsumer
+        cursor = open_cursor(stream, config)
+        consumer = kind(self, self.outlet, stream, cursor, config, created_ns)
+        stream.add_consumer(config.name, consumer, tuple(checks.filters_of(config)))
+        return consumer
+
+    async def create(self, stream: Stream, config: ConsumerConfig) -> Consumer:
+        """Create a consumer, complete and checked; it is not started yet. OSError."""
+        config.metadata = metadata.stored(config.metadata, metadata.consumer_level(config))
+        created_ns = time.time_ns()
+        consumer = self.make(stream, config, created_ns)
+        if self._folder(stream, config) is not None:
+            try:
+                await self._save(stream, config, created_ns)
+            except OSError:
+                self._forget(consumer)
+                consumer.cursor.close(True)
+                raise
+        self.action(consumer, "CREATED", "create")
+        return consumer
+
+    async def update(self, consumer: Consumer, config: ConsumerConfig) -> None:
+        """Give a consumer another configuration, complete and checked. OSError."""
+        config.metadata = metadata.stored(config.metadata, metadata.consumer_level(config))
+        stream = consumer.stream
+        await self._save(stream, config, consumer.created_ns)
+        old = consumer.config
+        consumer.configure(config)
+        if checks.filters_of(old) != checks.filters_of(config):
+            stream.set_filters(config.name, tuple(checks.filters_of(config)))
+
+    async def delete(self, consumer: Consumer) -> None:
+        """Delete a consumer; requests that wait are answered. OSError."""
+        stream, config = consumer.stream, consumer.config
+        consumer.close(DELETED)
+        self._forget(consumer)
+        folder = self._folder(stream, config)
+        try:
+            if folder is not None:
+                await asyncio.to_thread(files.remove_consumer, folder, config.name)
+        finally:
+            consumer.cursor.close(True)
+        self.action(consumer, "DELETED", "delete")
+
+    def _forget(self, consumer: Consumer) -> None:
+        consumer.stream.remove_consumer(consumer.name)
+
+    def inactive(self, consumer: Consumer) -> None:
+        """Delete a consumer that nobody used for its inactive_threshold."""
+        task = asyncio.ensure_future(self._delete_inactive(consumer))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _delete_inactive(self, consumer: Consumer) -> None:
+        if consumer.stream.consumers.get(consumer.name) is not consumer:
+            return
+        try:
+            await self.delete(consumer)
+        except OSError as problem:
+            log.error(
+                "the file of an inactive consumer is not removed",
+                extra=fields(stream=consumer.stream_name, consumer=consumer.name),
+                exc_info=problem,
+            )
+
+    def restore(self, stream: Stream) -> None:
+        """Open the stored consumers of a stream, and start them."""
+        folder = self.account.stream_folder(stream.name)
+        if folder is None or stream.config.storage != "file":
+            return
+        found, problems = files.find_consumers(folder)
+        for name, problem in problems:
+            self._put_offline(stream, name, problem)
+        for stored in found:
+            config = stored.config
+            level = metadata.required_level(config.metadata)
+            if level > limits.JS_ASSET_LEVEL_MAX:
+                reason = (
+                    f"unsupported - required API level: {level}, "
+                    f"current API level: {self.account.context.level}"
+                )
+                self._put_offline(stream, config.name, reason)
+                continue
+            try:
+                self.make(stream, config, time_ns(stored.created)).start()
+            except (OSError, ValueError) as problem:
+                self._put_offline(stream, config.name, str(problem))
+
+    def _put_offline(self, stream: Stream, name: str, problem: str) -> None:
+        self.offline[stream.name, name] = problem
+        log.error(
+            "a consumer cannot be restored: %s",
+            problem,
+            extra=fields(stream=stream.name, consumer=name),
+        )
+
+    def drop(self, stream: Stream) -> None:
+        """The stream is being deleted: end its consumers."""
+        for consumer in list(stream.consumers.values()):
+            consumer.close(DELETED)
+            self._forget(consumer)
+            consumer.cursor.close(True)
+        for key in [key for key in self.offline if key[0] == stream.name]:
+            del self.offline[key]
+
+    def stop(self, stream: Stream) -> None:
+        """The server stops: end the consumers of a stream, and keep their files."""
+        for consumer in list(stream.consumers.values()):
+            consumer.close(SHUTDOWN, True)
+            self._forget(consumer)
+            consumer.cursor.close(False)
+
+    # --- pause
+
+    async def pause(self, consumer: Consumer, until: str) -> None:
+        """Pause a consumer until a time; "" resumes it. OSError."""
+        config = msgspec.structs.replace(consumer.config, pause_until=until)
+        config.metadata = metadata.stored(config.metadata, metadata.consumer_level(config))
+        await self._save(consumer.stream, config, consumer.created_ns)
+        consumer.set_pause(config, time_ns(until))
+        shown: dict[str, Any] = {
+            "stream": consumer.stream_name,
+            "consumer": consumer.name,
+            "paused": bool(until),
+            "pause_until": until or time_text(0),
+        }
+        subject = f"CONSUMER.PAUSE.{consumer.stream_name}.{consumer.name}"
+        self.account.advisory(subject, "consumer_pause", shown)
+
+    # --- events
+
+    def new_id(self) -> str:
+        """A new unique id."""
+        return self.account.context.ids.next()
+
+    def next_seq(self, stream: Stream) -> int:
+        """The sequence that the stream gives its next message."""
+        return int(stream.store.last_seq) + 1
+
+    def action(self, consumer: Consumer, event: str, action: str) -> None:
+        """Report that a consumer was created or deleted."""
+        shown = {"stream": consumer.stream_name, "consumer": consumer.name, "action": action}
+        subject = f"CONSUMER.{event}.{consumer.stream_name}.{consumer.name}"
+        self.account.advisory(subject, "consumer_action", shown)
+
+    def report(self, consumer: Consumer, kind: str, details: Any) -> None:
+        """Send what a consumer noted in this turn: an advisory, a metric or a status."""
+        stream, name = consumer.stream_name, consumer.name
+        if kind == "status":
+            reply, line = details
+            self.account.publish(reply, b"", b"NATS/1.0 " + line + b"\r\n\r\n")
+        elif kind == "consumer_ack":
+            shown = {"stream": stream, "consumer": name, **details}
+            self.account.metric(f"CONSUMER.ACK.{stream}.{name}", kind, shown)
+        elif kind in ("pinned", "unpinned"):
+            shown = {"account": self.account.name, "stream": stream, "consumer": name, **details}
+            self.account.advisory(
+                f"CONSUMER.{kind.upper()}.{stream}.{name}", f"consumer_group_{kind}", shown
+            )
+        else:
+            shown = {"stream": stream, "consumer": name, **details}
+            self.account.advisory(f"{_ADVISORIES[kind]}.{stream}.{name}", kind, shown)
