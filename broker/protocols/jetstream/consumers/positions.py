@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.engine.stream.cursor import StreamCursor
-from broker.protocols.jetstream.consumers import checks
 from broker.protocols.jetstream.files import token_of
 
 if TYPE_CHECKING:
