@@ -1,0 +1,80 @@
+# cython: language_level=3
+"""Messages of the server to clients of an account.
+
+A client chooses the subject of an answer, and the server may publish anywhere. So the client itself
+must have the right to publish or to subscribe there, and no log and no stream stores an answer.
+"""
+cimport cython
+from libc.stddef cimport size_t
+from libc.stdint cimport uint16_t, uint32_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp, memset
+
+from broker.protocols.nats.accounts.account cimport Account
+from broker.routing.router cimport Router
+from broker.runtime.interfaces cimport RIGHT_READ, RIGHT_WRITE, Session
+from broker.runtime.types cimport REC_AT_HOME, REC_NOT_STORED, record_t
+
+cdef enum:
+    ROOM_MIN = 4096
+    ROOM_KEPT = 1 << 20         # larger memory is freed after use
+
+
+@cython.final
+cdef class Answers:
+    def __init__(self, Account account not None):
+        """Answer clients of this account."""
+        self.account = account
+
+    def __dealloc__(self):
+        free(self.room)
+
+    cdef bint may_answer(self, const char *reply, size_t n) noexcept:
+        cdef void *publisher = self.account.current_publisher.session
+        cdef Router router = self.account.router
+        if n >= 7 and memcmp(reply, b'_INBOX.', 7) == 0:
+            return True
+        if publisher == NULL or not (<Session>publisher).lives_in(<void *>router):
+            return True
+        try:
+            return ((<Session>publisher).may(<void *>router, RIGHT_WRITE, reply, n)
+                    or (<Session>publisher).may(<void *>router, RIGHT_READ, reply, n))
+        except Exception:
+            return False
+
+    cdef char *space(self, size_t n) except NULL:
+        if n > self.room_cap or self.room_cap > <size_t>ROOM_KEPT >= n:
+            free(self.room)
+            self.room_cap = max(n, <size_t>ROOM_MIN)
+            self.room = <char *>malloc(self.room_cap)
+            if self.room == NULL:
+                self.room_cap = 0
+                raise MemoryError
+        return self.room
+
+    cdef uint32_t say(self, const char *subject, size_t subject_len, const char *reply,
+                      size_t reply_len, const char *data, size_t n, size_t headers_len) noexcept:
+        cdef record_t rec
+        cdef Router router = self.account.router
+        cdef void *before = self.account.current_publisher.session
+        cdef uint32_t taken
+        memset(&rec, 0, sizeof(rec))
+        rec.subject = subject
+        rec.subject_len = <uint16_t>subject_len
+        rec.reply = reply
+        rec.reply_len = <uint16_t>reply_len
+        rec.data = data
+        rec.total_len = <uint32_t>n
+        rec.headers_len = <uint32_t>headers_len
+        rec.timestamp_ns = self.account.turn.wall_ns
+        rec.flags = REC_NOT_STORED | REC_AT_HOME
+        self.account.current_publisher.session = NULL
+        taken = router.route(router.match(subject, subject_len), &rec, NULL)
+        self.account.current_publisher.session = before
+        return taken
+
+    def send(self, bytes subject not None, bytes body not None, bytes headers=b'', bytes reply=b''):
+        """Send one message; returns how many subscriptions took it."""
+        cdef bytes whole = headers + body if headers else body
+        return self.say(subject, <size_t>len(subject), reply, <size_t>len(reply), whole,
+                        <size_t>len(whole), <size_t>len(headers))

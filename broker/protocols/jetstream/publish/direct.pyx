@@ -1,0 +1,322 @@
+# cython: language_level=3
+"""Direct get: the stored message itself is the answer, or a status.
+
+    $JS.API.DIRECT.GET.S            JSON: one message, a batch, or the last one of each subject
+    $JS.API.DIRECT.GET.S.<subject>  the last message of a subject
+
+A request for the last message of a subject, with all that was published before in the file, is
+answered at once; the others at the end of the turn, when what was published before them is there.
+"""
+cimport cython
+import logging
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcpy
+
+from broker.protocols.jetstream import limits
+from broker.protocols.jetstream.api.decode import decode
+from broker.protocols.jetstream.errors import ApiError
+from broker.protocols.jetstream.structs import MsgGetRequest, time_ns
+from broker.protocols.nats.accounts.subjects import raw
+
+from broker.engine.stream.store cimport StreamStore, message_t
+from broker.protocols.jetstream.publish.answers cimport Answers
+from broker.protocols.jetstream.publish.lookup cimport Lookup
+from broker.protocols.jetstream.publish.wire cimport (
+    TIME_TEXT, U64_DIGITS, find_header, parse_u64, put_time, put_u64)
+from broker.runtime.turn cimport PHASE_PUMP
+from broker.runtime.types cimport record_t, span_t
+
+LOG = logging.getLogger('broker.jetstream')
+
+cdef enum:
+    SUBS = 4
+    PER_TURN = 512          # messages of a batch that are sent in one turn
+    SUBJECTS_MAX = 1024     # in one answer
+    BYTES_MAX = 64 << 20    # of messages in one answer, unless the request sets a limit
+    NAMES_ROOM = 200        # bytes of the names of the headers and of the first line
+
+
+cdef inline char *put_text(char *out, const char *text, size_t n) noexcept nogil:
+    memcpy(out, text, n)
+    return out + n
+
+
+@cython.final
+cdef class Series:
+    pass
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class Direct(Sink):
+    def __init__(self, Answers answers not None, Lookup lookup not None, str stream not None,
+                 str domain not None):
+        """Answer requests for messages of this stream, from now until `close`."""
+        self.answers = answers
+        self.lookup = lookup
+        self.stream = stream.encode()
+        self.requests = []
+        self.series = []
+        prefixes = ['$JS.API', f'$JS.{domain}.API'] if domain else ['$JS.API']
+        self.heads = [f'{prefix}.DIRECT.GET.{stream}'.encode() for prefix in prefixes]
+        try:
+            for i, head in enumerate(self.heads):
+                self.listen(2 * i, head)
+                self.listen(2 * i + 1, head + b'.>')
+        except BaseException:
+            self.close()
+            raise
+
+    def listen(self, Py_ssize_t place, bytes subject):
+        """Subscribe."""
+        self.subs[place] = self.answers.account.router.add(
+            self, subject, <size_t>len(subject), NULL, 0, b'', 0)
+
+    def close(self):
+        """Answer no more requests. Not inside `deliver`."""
+        cdef Py_ssize_t i
+        for i in range(SUBS):
+            if self.subs[i] != NULL:
+                self.answers.account.router.remove(self.subs[i])
+                self.subs[i] = NULL
+        self.requests.clear()
+        self.series.clear()
+
+    cdef size_t head_of(self, void *sub) noexcept:
+        """The bytes of a request's subject up to that of the message."""
+        cdef Py_ssize_t i
+        for i in range(SUBS):
+            if sub == self.subs[i]:
+                return <size_t>len(<bytes>self.heads[i // 2]) + 1
+        return 0
+
+    cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
+        cdef size_t head = self.head_of(ctx)
+        if rec.reply_len == 0 or not self.answers.may_answer(rec.reply, rec.reply_len):
+            return 1
+        try:
+            if rec.subject_len > head and rec.total_len == 0 and self.is_clean():
+                self.answer_key(rec.reply, rec.reply_len, rec.subject + head,
+                                rec.subject_len - head)
+            elif len(self.requests) < limits.JS_REQUESTS_MAX:
+                self.requests.append((
+                    rec.reply[:rec.reply_len],
+                    rec.subject[head:rec.subject_len] if rec.subject_len > head else b'',
+                    rec.data[:rec.headers_len], rec.data[rec.headers_len:rec.total_len]))
+                self.answers.account.turn.add(PHASE_PUMP, self)
+        except Exception:
+            LOG.exception('direct get of stream %r', self.stream.decode())
+        return 1
+
+    cdef bint is_clean(self) noexcept:
+        """Whether everything that was published may be read, and no request waits."""
+        return not self.requests and self.lookup.store.readable == self.lookup.store.next_seq()
+
+    cdef void run(self) noexcept:
+        cdef list requests = self.requests
+        cdef list series
+        cdef Series s
+        self.requests = []
+        for request in requests:
+            try:
+                self.answer(request[0], request[1], request[2], request[3])
+            except Exception:
+                LOG.exception('direct get of stream %r', self.stream.decode())
+        series = self.series
+        self.series = []
+        for s in series:
+            try:
+                if self.go_on(s):
+                    self.series.append(s)
+            except Exception:
+                LOG.exception('direct get of stream %r', self.stream.decode())
+        if self.series:
+            self.answers.account.turn.add(PHASE_PUMP, self)
+
+    cdef int answer(self, bytes reply, bytes key, bytes headers, bytes body) except -1:
+        """Answer one request, or begin to."""
+        cdef size_t n = <size_t>len(reply)
+        cdef span_t level = find_header(
+            headers, <size_t>len(headers), b'Nats-Required-Api-Level', 23)
+        cdef uint64_t wanted
+        if level.len and not (
+                parse_u64(level, &wanted) and wanted <= <uint64_t>limits.JS_API_LEVEL):
+            self.status(reply, n, b'412 Required Api Level')
+            return 0
+        if key and not body:
+            return self.answer_key(reply, n, key, <size_t>len(key))
+        try:
+            request = decode(body or b'{}', MsgGetRequest, strict=False)
+            if request.start_time:
+                time_ns(request.start_time)
+            if request.up_to_time:
+                time_ns(request.up_to_time)
+        except (ApiError, ValueError):
+            self.status(reply, n, b'408 Malformed Request')
+            return 0
+        if key:
+            if request != MsgGetRequest(no_hdr=request.no_hdr):
+                self.status(reply, n, b'408 Bad Request')
+                return 0
+            request.last_by_subj = key.decode('utf-8', 'surrogateescape')
+        problem = problem_of(request)
+        if problem is not None:
+            self.status(reply, n, problem)
+        elif request.batch or request.multi_last:
+            self.begin(reply, request)
+        else:
+            self.answer_one(reply, n, self.lookup.resolve(request), request.no_hdr)
+        return 0
+
+    cdef int answer_key(self, const char *reply, size_t reply_len, const char *key,
+                        size_t n) except -1:
+        """Answer with the last message of a subject."""
+        return self.answer_one(reply, reply_len, self.lookup.last(key, n), False)
+
+    cdef int answer_one(self, const char *reply, size_t reply_len, uint64_t seq,
+                        bint no_headers) except -1:
+        cdef message_t m
+        if seq == 0 or not self.lookup.store.read(seq, &m):
+            self.status(reply, reply_len, b'404 Message Not Found')
+        elif no_headers:
+            self.answers.say(reply, reply_len, NULL, 0, m.rec.data + m.rec.headers_len,
+                             m.rec.total_len - m.rec.headers_len, 0)
+        else:
+            self.send(reply, reply_len, &m, seq, None)
+        return 0
+
+    cdef int begin(self, bytes reply, object request) except -1:
+        """Begin to answer a request for several messages."""
+        cdef StreamStore store = self.lookup.store
+        cdef Series s = Series()
+        cdef uint64_t first
+        s.reply = reply
+        s.left = request.batch
+        s.bytes_left = request.max_bytes if request.max_bytes > 0 else BYTES_MAX
+        if request.multi_last:
+            return self.begin_last(s, request)
+        s.no_headers = request.no_hdr
+        s.filter = self.lookup.filter_of(request.next_by_subj)
+        s.seq = max(<uint64_t>request.seq, <uint64_t>1)
+        if request.start_time:
+            s.seq = self.lookup.at_time(time_ns(request.start_time))
+        first = self.lookup.next(s.filter, s.seq) if s.seq else 0
+        if first == 0:
+            self.status(reply, <size_t>len(reply), b'404 Message Not Found')
+            return 0
+        s.seq = first
+        s.pending = store.subjects.count_matching(s.filter, first)
+        self.series.append(s)
+        return 0
+
+    cdef int begin_last(self, Series s, object request) except -1:
+        """Begin to answer a request for the last message of each subject."""
+        cdef StreamStore store = self.lookup.store
+        cdef uint64_t end = store.readable - 1
+        s.up_to = min(<uint64_t>request.up_to_seq, end) if request.up_to_seq else end
+        if request.up_to_time:
+            first_after = self.lookup.at_time(time_ns(request.up_to_time) + 1)
+            s.up_to = first_after - 1 if first_after else end
+        s.filter = store.subjects.filter([raw(subject) for subject in request.multi_last])
+        seqs = store.subjects.last_per_subject(s.filter, s.up_to)
+        if not seqs:
+            self.status(s.reply, <size_t>len(s.reply), b'404 No Results')
+            return 0
+        if len(seqs) > SUBJECTS_MAX:
+            self.status(s.reply, <size_t>len(s.reply), b'413 Too Many Results')
+            return 0
+        s.seqs = [seq for seq in seqs if seq >= request.seq]
+        s.pending = <uint64_t>len(s.seqs)
+        if s.left == 0:
+            s.left = <int64_t>len(s.seqs)
+        self.series.append(s)
+        return 0
+
+    cdef int go_on(self, Series s) except -1:
+        """Send the next messages of a series; whether there are more."""
+        cdef message_t m
+        cdef size_t n = <size_t>len(s.reply)
+        cdef int left = PER_TURN
+        cdef uint64_t seq
+        while s.left > 0 and s.bytes_left > 0:
+            if left == 0:
+                return True
+            left -= 1
+            if s.seqs is not None:
+                seq = s.seqs[s.place] if s.place < len(s.seqs) else 0
+                s.place += 1
+            else:
+                seq = self.lookup.next(s.filter, s.seq)
+                s.seq = seq + 1
+            if seq == 0:
+                break
+            if not self.lookup.store.read(seq, &m):
+                s.pending -= s.pending > 0      # it was deleted meanwhile
+                continue
+            if s.no_headers:
+                self.answer_one(s.reply, n, seq, True)
+            else:
+                s.pending -= s.pending > 0
+                self.send(s.reply, n, &m, seq, s)
+            s.last = seq
+            s.left -= 1
+            s.bytes_left -= m.rec.subject_len + m.rec.total_len
+        text = b'204 EOB\r\nNats-Num-Pending: %d\r\nNats-Last-Sequence: %d' % (s.pending, s.last)
+        if s.seqs is not None:
+            text += b'\r\nNats-UpTo-Sequence: %d' % s.up_to
+        self.status(s.reply, n, text)
+        return False
+
+    cdef int send(self, const char *reply, size_t reply_len, const message_t *m, uint64_t seq,
+                  Series s) except -1:
+        """Send one message, with headers about its place in the stream behind its own."""
+        cdef size_t room = (NAMES_ROOM + <size_t>len(self.stream) + m.rec.subject_len
+                            + 3 * U64_DIGITS + TIME_TEXT + m.rec.total_len)
+        cdef char *out = self.answers.space(room)
+        cdef char *p = out
+        cdef size_t headers_len
+        if m.rec.headers_len > 2:
+            p = put_text(p, m.rec.data, m.rec.headers_len - 2)  # without its last, empty line
+        else:
+            p = put_text(p, b'NATS/1.0\r\n', 10)
+        p = put_text(p, b'Nats-Stream: ', 13)
+        p = put_text(p, <const char *>self.stream, <size_t>len(self.stream))
+        p = put_text(p, b'\r\nNats-Subject: ', 16)
+        p = put_text(p, m.rec.subject, m.rec.subject_len)
+        p = put_text(p, b'\r\nNats-Sequence: ', 17)
+        p = put_u64(p, seq)
+        p = put_text(p, b'\r\nNats-Time-Stamp: ', 19)
+        p = put_time(p, m.rec.timestamp_ns)
+        if s is not None:
+            p = put_text(p, b'\r\nNats-Num-Pending: ', 20)
+            p = put_u64(p, s.pending)
+            p = put_text(p, b'\r\nNats-Last-Sequence: ', 22)
+            p = put_u64(p, s.last)
+        p = put_text(p, b'\r\n\r\n', 4)
+        headers_len = <size_t>(p - out)
+        p = put_text(p, m.rec.data + m.rec.headers_len, m.rec.total_len - m.rec.headers_len)
+        self.answers.say(reply, reply_len, NULL, 0, out, <size_t>(p - out), headers_len)
+        return 0
+
+    cdef void status(self, const char *reply, size_t reply_len, bytes text) noexcept:
+        """Send a status, a message of headers only."""
+        cdef bytes whole = b'NATS/1.0 ' + text + b'\r\n\r\n'
+        cdef size_t n = <size_t>len(whole)
+        self.answers.say(reply, reply_len, NULL, 0, whole, n, n)
+
+
+cdef bytes problem_of(object request):
+    """The status of a request that contradicts itself; None if it does not."""
+    first = bool(request.seq), bool(request.start_time)
+    if not (request.last_by_subj or request.next_by_subj or request.multi_last or any(first)):
+        return b'408 Empty Request'
+    if request.last_by_subj and (any(first) or request.next_by_subj or request.batch):
+        return b'408 Bad Request'
+    if all(first):
+        return b'408 Bad Request'
+    if request.multi_last and (request.last_by_subj or request.next_by_subj or (
+            request.up_to_seq and request.up_to_time)):
+        return b'408 Bad Request'
+    return None

@@ -1,0 +1,93 @@
+# cython: language_level=3
+"""Stored messages by sequence, subject or time: for MSG.GET and direct get.
+
+What was appended in this turn and is not in the file yet does not exist for readers.
+"""
+cimport cython
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from broker.protocols.jetstream.structs import StoredMsg, time_ns, time_text
+from broker.protocols.nats.accounts.subjects import raw
+
+from broker.engine.stream.filter cimport Filter
+from broker.engine.stream.store cimport StreamStore, message_t
+from broker.engine.stream.subjects cimport SubjectIndex
+from broker.routing.trie cimport SUBJECT_WILDCARD, subject_shape
+
+
+@cython.final
+cdef class Lookup:
+    def __init__(self, StreamStore store not None):
+        """Look in this store."""
+        self.store = store
+
+    cdef Filter filter_of(self, object subject):
+        """The filter of a subject; None for all messages."""
+        return self.store.subjects.filter([raw(subject)]) if subject else None
+
+    cdef uint64_t last(self, const char *subject, size_t n) except? 0:
+        cdef SubjectIndex index = self.store.subjects
+        cdef Filter filter
+        cdef uint32_t id
+        cdef uint64_t seq
+        if subject_shape(subject, n) & SUBJECT_WILDCARD:
+            filter = index.filter([subject[:n]])
+            return index.previous_match(filter, self.store.readable - 1)
+        id = index.find(subject, n)
+        seq = index.last_of(id) if id else 0
+        while seq >= self.store.readable:
+            seq = index.previous_of(seq)
+        return seq
+
+    cdef uint64_t next(self, Filter filter, uint64_t seq) noexcept:
+        cdef uint64_t found = self.store.subjects.next_match(filter, max(seq, <uint64_t>1))
+        return found if found < self.store.readable else 0
+
+    cdef uint64_t at_time(self, int64_t wall_ns) noexcept:
+        cdef message_t m
+        cdef uint64_t low = self.store.first_seq, high = self.store.readable, middle, found
+        # times rise with the seqs
+        while low < high:
+            middle = low + (high - low) // 2
+            found = self.next(None, middle)
+            if found == 0 or found >= high:
+                high = middle
+            elif not self.store.read(found, &m):
+                low = found + 1         # it does not read any more
+            elif m.rec.timestamp_ns < wall_ns:
+                low = found + 1
+            else:
+                high = middle
+        return self.next(None, low)
+
+    cdef uint64_t resolve(self, object request) except? 0:
+        """The seq that a structs.MsgGetRequest for one message asks for. ValueError: its time."""
+        cdef uint64_t seq = request.seq
+        cdef bytes subject
+        if request.last_by_subj:
+            subject = raw(request.last_by_subj)
+            return self.last(subject, <size_t>len(subject))
+        if request.start_time:
+            seq = self.at_time(time_ns(request.start_time))
+            if seq == 0:
+                return 0
+        elif not request.next_by_subj:
+            return seq if seq < self.store.readable else 0
+        return self.next(self.filter_of(request.next_by_subj), seq)
+
+    def get(self, request):
+        """The structs.StoredMsg that a structs.MsgGetRequest for one message asks for; None: there
+        is none. ValueError: its time."""
+        cdef message_t m
+        cdef uint64_t seq = self.resolve(request)
+        if seq == 0 or not self.store.read(seq, &m):
+            return None
+        headers = m.rec.data[:m.rec.headers_len]
+        return StoredMsg(
+            subject=m.rec.subject[:m.rec.subject_len].decode('utf-8', 'replace'),
+            seq=seq,
+            hdrs=b'' if request.no_hdr else headers,
+            data=m.rec.data[m.rec.headers_len:m.rec.total_len],
+            time=time_text(m.rec.timestamp_ns),
+        )

@@ -1,0 +1,94 @@
+# cython: language_level=3
+"""A stream: it takes what is published to its subjects, and answers when that is stored."""
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
+
+from broker.engine.stream.store cimport Rollup, StreamStore
+from broker.protocols.jetstream.publish.answers cimport Answers
+from broker.protocols.jetstream.publish.direct cimport Direct
+from broker.protocols.jetstream.publish.lookup cimport Lookup
+from broker.protocols.jetstream.publish.republish cimport Republish
+from broker.protocols.jetstream.publish.wire cimport headers_t
+from broker.protocols.nats.accounts.account cimport Account
+from broker.protocols.nats.accounts.transform cimport Transform
+from broker.routing.router cimport Router
+from broker.runtime.interfaces cimport Session
+from broker.runtime.types cimport record_t
+
+# What waits for the log to settle a ticket.
+cdef enum Pending:
+    PENDING_ACK             # a PubAck with the sequence
+    PENDING_DUPLICATE       # the same, of a message that was stored before
+    PENDING_REPUBLISH       # a stored message that is published again
+
+# One entry of the row of those. The subject (of the reply or the message) and then the text (the
+# rest of the PubAck after the sequence, or headers and body) follow it.
+cdef struct pending_t:
+    uint64_t ticket
+    uint64_t seq
+    uint64_t before         # republish: seq of the message before it on its subject, 0 = none
+    int64_t timestamp_ns    # republish
+    uint32_t size           # bytes of the entry with what follows it
+    uint32_t text_len
+    uint32_t headers_len    # republish: of the text
+    uint16_t subject_len
+    unsigned char kind      # PENDING_*
+    unsigned char hops      # republish: how often it was published again before
+
+
+cdef class Stream(Session):
+    cdef readonly str name
+    cdef readonly Account account       # in whose router its subjects are
+    cdef readonly StreamStore store
+    cdef readonly object config         # structs.StreamConfig, in force
+    cdef readonly dict consumers        # name -> Consumer; see add_consumer
+    cdef readonly int64_t created_ns    # wall clock
+    cdef readonly str domain            # of the server; '' without one
+    cdef readonly Answers answers
+    cdef readonly Lookup lookup         # of stored messages
+    cdef Direct direct                  # None: direct get is not allowed
+    # Since the start: messages that were stored, that were duplicates, and that were refused.
+    cdef readonly uint64_t stored, duplicates, refused
+
+    # The configuration, as the hot path needs it.
+    cdef int64_t message_bytes_max      # -1 = no limit
+    cdef bint sealed, no_ack, rollups, ttls, by_interest
+    cdef bytes ack_prefix               # a PubAck up to the sequence
+    cdef bytes source                   # of the transform of subjects
+    cdef Transform transform            # None = none
+    cdef Republish republish            # None = none
+
+    cdef dict subs                      # subject -> address of its sub_t
+    cdef char *subject_room             # owned; for a transformed subject
+    cdef char *last_id                  # owned: Nats-Msg-Id of the last message
+    cdef uint32_t last_id_len, last_id_cap
+    cdef uint64_t last_id_seq           # of that message
+    cdef Router interest                # filters of the consumers; None unless by_interest
+    cdef dict filters                   # name of a consumer -> its filters; () = everything
+    cdef dict filter_subs               # name of a consumer -> addresses of sub_t in `interest`
+
+    cdef char *pending                  # owned: a row of pending_t
+    cdef size_t head, tail, cap
+    cdef bint waiting                   # the log will call `settled`
+    cdef bint open                      # it takes messages
+
+    cdef bint has_interest(self, const char *subject, size_t n) noexcept
+    cdef int take(self, const record_t *publish) except -1
+    cdef uint64_t check(self, record_t *rec, headers_t *h, int64_t *ttl_ns) except? 0
+    cdef int check_expected(self, const record_t *rec, const headers_t *h) except -1
+    cdef uint64_t last_seq_of(self, const char *subject, size_t n) except? 0
+    cdef int check_last_id(self, const headers_t *h) except -1
+    cdef Rollup rollup_of(self, const headers_t *h) except *
+    cdef int put(self, const record_t *rec, const headers_t *h, int64_t ttl_ns,
+                 const record_t *publish) except -1
+    cdef object refusal(self)
+    cdef void remember(self, const headers_t *h, uint64_t seq) noexcept
+    cdef void wait_for(self, uint64_t ticket, uint64_t seq, int kind, const record_t *publish,
+                       const char *text, size_t text_len) noexcept
+    cdef void add_republish(self, const record_t *rec, uint64_t seq, uint64_t before) noexcept
+    cdef pending_t *add_pending(self, size_t size) noexcept
+    cdef void await_log(self, uint64_t ticket) noexcept
+    cdef int answer(self, const pending_t *p, bint stored) except -1
+    cdef int publish_again(self, const pending_t *p) except -1
+    cdef void refuse(self, const record_t *publish, object problem) noexcept
+    cdef void say(self, const char *reply, size_t reply_len, object problem) noexcept

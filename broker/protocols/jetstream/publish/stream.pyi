@@ -1,0 +1,42 @@
+"""A stream: it takes what is published to its subjects, and answers when that is stored."""
+
+from collections.abc import Iterable
+from typing import Any, final
+
+from broker.engine.stream.store import StreamStore
+from broker.protocols.jetstream.publish.answers import Answers
+from broker.protocols.jetstream.publish.lookup import Lookup
+from broker.protocols.jetstream.structs import StreamConfig
+from broker.protocols.nats.accounts.account import Account
+from broker.runtime.interfaces import Session
+
+@final
+class Stream(Session):
+    name: str
+    account: Account
+    store: StreamStore
+    config: StreamConfig
+    consumers: dict[str, Any]
+    created_ns: int
+    domain: str
+    answers: Answers
+    lookup: Lookup
+    stored: int
+    duplicates: int
+    refused: int
+    def __init__(
+        self,
+        account: Account,
+        store: StreamStore,
+        config: StreamConfig,
+        created_ns: int,
+        domain: str = "",
+    ) -> None: ...
+    def configure(self, config: StreamConfig) -> None: ...
+    def start(self) -> None: ...
+    def close(self) -> None: ...
+    def add_consumer(self, name: str, consumer: Any, filters: Iterable[str] = ()) -> None: ...
+    def set_filters(self, name: str, filters: Iterable[str]) -> None: ...
+    def remove_consumer(self, name: str) -> None: ...
+    @property
+    def consumer_count(self) -> int: ...

@@ -1,0 +1,590 @@
+# cython: language_level=3
+"""The publish path: checks in the order of nats-server, one append, one PubAck.
+
+    PUB -> Router -> deliver -> take -> check -> StreamStore.append -> wait_for
+                                  |                                       |
+                               refuse                 [log settles] -> settled -> run -> PubAck
+
+Everything is checked when the message arrives, against what was appended before it in the same
+turn. Publishers are answered after the log has settled, so all those of a turn share one write and
+one sync. A message that is refused has still been delivered to live subscribers.
+"""
+cimport cython
+import logging
+
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memmove, memset
+
+from broker.base.gotext import go_quote
+from broker.protocols.jetstream import errors
+from broker.protocols.jetstream.errors import ApiError
+from broker.protocols.jetstream.structs import ApiErrorBody, encode
+from broker.protocols.nats.accounts.subjects import raw
+
+from broker.engine.stream.store cimport (
+    ROLLUP_ALL, ROLLUP_NONE, ROLLUP_SUBJECT, STORE_FULL_BYTES, STORE_FULL_MSGS, STORE_FULL_SUBJECT,
+    STORE_TOO_LARGE, Rollup, StreamStore, message_t)
+from broker.protocols.jetstream.publish.answers cimport Answers
+from broker.protocols.jetstream.publish.direct cimport Direct
+from broker.protocols.jetstream.publish.lookup cimport Lookup
+from broker.protocols.jetstream.publish.republish cimport Republish, copy_t
+from broker.protocols.jetstream.publish.wire cimport (
+    HEADER_EXPECTED_LAST_MSG_ID, HEADER_EXPECTED_LAST_SEQ, HEADER_EXPECTED_LAST_SUBJECT_SEQ,
+    HEADER_EXPECTED_LAST_SUBJECT_SEQ_SUBJECT, HEADER_EXPECTED_STREAM, HEADER_INCR, HEADER_MSG_ID,
+    HEADER_ROLLUP, HEADER_TTL, PUB_ACK_TAIL, find_header, find_headers, has, headers_t, parse_ttl,
+    parse_u64, put_pub_ack)
+from broker.protocols.nats.accounts.account cimport Account
+from broker.protocols.nats.accounts.transform cimport SUBJECT_MAX, Transform, within
+from broker.routing.router cimport Router
+from broker.routing.trie cimport SUBJECT_WILDCARD, sub_t, subject_shape
+from broker.runtime.interfaces cimport Session
+from broker.runtime.turn cimport PHASE_FLUSH
+from broker.runtime.types cimport REC_NOT_STORED, record_t, span_t
+
+LOG = logging.getLogger('broker.jetstream')
+
+cdef enum:
+    PENDING_MIN = 1024
+    PENDING_KEPT = 1 << 20      # larger memory is freed when nothing waits
+    HEADERS_MAX = 0xFFFF
+    HOPS_MAX = 8                # streams that may publish one message again, one after the other
+    LAST_ID_MIN = 64
+    INTEREST_CACHE = 1024       # subjects whose interest is remembered
+    INTEREST_CACHE_REFS = 1 << 16
+
+# How often the message that is delivered at this moment was published again.
+cdef unsigned char hops_now = 0
+
+
+@cython.final
+@cython.no_gc_clear
+cdef class Stream(Session):
+    def __init__(self, Account account not None, StreamStore store not None, config,
+                 int64_t created_ns, str domain=''):
+        """A stream with this structs.StreamConfig; it takes no messages before `start`.
+        MappingError: its configuration has an invalid transform."""
+        self.name = config.name
+        self.account = account
+        self.store = store
+        self.created_ns = created_ns
+        self.answers = Answers(account)
+        self.consumers = {}
+        self.filters = {}
+        self.subs = {}
+        self.domain = domain
+        self.lookup = Lookup(store)
+        prefix = b'{"stream":' + encode(self.name)
+        if domain:
+            prefix += b',"domain":' + encode(domain)
+        self.ack_prefix = prefix + b',"seq":'
+        self.configure(config)
+
+    def __dealloc__(self):
+        free(self.subject_room)
+        free(self.last_id)
+        free(self.pending)
+
+    def configure(self, config):
+        """Put a configuration in force. MappingError: nothing has changed. Not inside `deliver`."""
+        cdef Transform transform = None
+        cdef Republish republish = None
+        mapping = config.subject_transform
+        if mapping is not None and mapping.dest:
+            transform = Transform(mapping.src or '>', mapping.dest)
+            if self.subject_room == NULL:
+                self.subject_room = <char *>malloc(SUBJECT_MAX)
+                if self.subject_room == NULL:
+                    raise MemoryError
+        again = config.republish
+        if again is not None and again.dest:
+            republish = Republish(self.name, again.src, again.dest, again.headers_only)
+        if self.open:
+            self.subscribe(config.subjects)
+        self.transform = transform
+        self.source = transform.source.encode() if transform is not None else None
+        self.republish = republish
+        self.config = config
+        self.message_bytes_max = config.max_msg_size or -1
+        self.sealed = config.sealed
+        self.no_ack = config.no_ack
+        self.rollups = config.allow_rollup_hdrs and not config.deny_purge
+        self.ttls = config.allow_msg_ttl
+        self.set_by_interest(config.retention == 'interest')
+        self.serve_direct(self.open and config.allow_direct)
+
+    def start(self):
+        """Take what is published to the subjects from now on."""
+        self.open = True
+        self.subscribe(self.config.subjects)
+        self.serve_direct(self.config.allow_direct)
+
+    def close(self):
+        """Take no more messages. Those that wait for the log are still answered."""
+        self.open = False
+        self.subscribe([])
+        self.serve_direct(False)
+        self.set_by_interest(False)
+        self.account.turn.disarm(self)
+
+    def subscribe(self, list subjects):
+        """Subscribe to these subjects instead of those before."""
+        cdef Router router = self.account.router
+        cdef bytes text
+        wanted = {raw(subject) for subject in subjects}
+        for text in wanted.difference(self.subs):
+            self.subs[text] = <uintptr_t>router.add(
+                self, text, <size_t>len(text), NULL, 0, b'', 0)
+        for text in set(self.subs).difference(wanted):
+            router.remove(<sub_t *><uintptr_t>self.subs.pop(text))
+
+    def serve_direct(self, bint served):
+        """Answer direct get from now on, or no longer."""
+        if served and self.direct is None:
+            self.direct = Direct(self.answers, self.lookup, self.name, self.domain)
+        elif not served and self.direct is not None:
+            self.direct.close()
+            self.direct = None
+
+    # --- consumers
+
+    def add_consumer(self, str name not None, consumer, filters=()):
+        """Enter a consumer; `filters`: the subjects it reads, () = all."""
+        self.consumers[name] = consumer
+        self.set_filters(name, filters)
+
+    def set_filters(self, str name not None, filters):
+        """A consumer reads other subjects from now on."""
+        self.unfilter(name)
+        self.filters[name] = tuple(filters)
+        if self.interest is not None:
+            self.filter(name)
+
+    def remove_consumer(self, str name not None):
+        """Forget a consumer."""
+        self.unfilter(name)
+        self.filters.pop(name, None)
+        self.consumers.pop(name, None)
+
+    @property
+    def consumer_count(self):
+        """The number of consumers; those of mirrors and sources do not count."""
+        return sum(not consumer.config.direct for consumer in self.consumers.values())
+
+    def set_by_interest(self, bint by_interest):
+        """Whether only what a consumer reads is stored."""
+        if by_interest == self.by_interest:
+            return
+        self.by_interest = by_interest
+        if by_interest:
+            self.interest = Router(INTEREST_CACHE, INTEREST_CACHE_REFS)
+            self.filter_subs = {}
+            for name in self.filters:
+                self.filter(name)
+            return
+        for name in list(self.filters):
+            self.unfilter(name)
+        self.interest = None
+        self.filter_subs = None
+
+    def filter(self, str name not None):
+        """Enter the filters of a consumer in the router of interest."""
+        cdef bytes text
+        subs = self.filter_subs[name] = []
+        for subject in self.filters[name] or ('>',):
+            text = raw(subject)
+            subs.append(<uintptr_t>self.interest.add(
+                self, text, <size_t>len(text), NULL, 0, b'', 0))
+
+    def unfilter(self, str name not None):
+        """Remove the filters of a consumer from there."""
+        if self.interest is not None:
+            for sub in self.filter_subs.pop(name, ()):
+                self.interest.remove(<sub_t *><uintptr_t>sub)
+
+    cdef bint has_interest(self, const char *subject, size_t n) noexcept:
+        """Whether a consumer reads this subject."""
+        return self.interest.match(subject, n).size > 0
+
+    # --- publishing
+
+    cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
+        cdef record_t publish
+        # What comes from a log of another protocol has its seq and is stored here too; what the
+        # server answers has none.
+        if not self.open or (rec.flags & REC_NOT_STORED and rec.seq == 0):
+            return 0
+        publish = rec[0]
+        if publish.reply_len and (publish.seq or self.no_ack or (
+                not self.answers.may_answer(publish.reply, publish.reply_len))):
+            publish.reply_len = 0
+        try:
+            self.take(&publish)
+        except ApiError as problem:
+            self.refuse(&publish, problem)
+        except Exception as problem:
+            LOG.exception('storing a message of stream %r', self.name)
+            self.refuse(&publish, ApiError(errors.STORE_FAILED, err=str(problem)))
+        return 1
+
+    cdef int take(self, const record_t *publish) except -1:
+        """Check and store a message. ApiError: it is refused."""
+        cdef record_t rec = publish[0]
+        cdef headers_t h
+        cdef int64_t ttl_ns = 0
+        cdef Py_ssize_t n
+        cdef uint64_t seq
+        rec.reply_len = 0
+        if self.transform is not None and within(
+                rec.subject, rec.subject_len, self.source, <size_t>len(self.source)):
+            n = self.transform.apply(rec.subject, rec.subject_len, self.subject_room)
+            if n > 0:
+                rec.subject = self.subject_room
+                rec.subject_len = <uint16_t>n
+        if self.sealed:
+            raise ApiError(errors.STREAM_SEALED)
+        if self.message_bytes_max >= 0 and <int64_t>rec.total_len > self.message_bytes_max:
+            raise ApiError(errors.MESSAGE_TOO_LARGE)
+        h.present = 0
+        if rec.headers_len:
+            if rec.headers_len > HEADERS_MAX:
+                raise ApiError(errors.HEADERS_TOO_LARGE)
+            find_headers(rec.data, rec.headers_len, &h)
+            if h.present:
+                seq = self.check(&rec, &h, &ttl_ns)
+                if seq:
+                    self.duplicates += 1
+                    self.wait_for(self.store.ticket, seq, PENDING_DUPLICATE, publish, NULL, 0)
+                    return 0
+        return self.put(&rec, &h, ttl_ns, publish)
+
+    cdef uint64_t check(self, record_t *rec, headers_t *h, int64_t *ttl_ns) except? 0:
+        """Check the headers of a message. Returns the seq of the message that it duplicates, 0 =
+        none. ApiError: it is refused."""
+        if has(h, HEADER_INCR):
+            raise ApiError(errors.COUNTER_DISABLED)
+        if has(h, HEADER_EXPECTED_STREAM) and not is_text(
+                h.value[<int>HEADER_EXPECTED_STREAM], self.name.encode()):
+            raise ApiError(errors.EXPECTED_STREAM)
+        if has(h, HEADER_TTL):
+            ttl_ns[0] = parse_ttl(h.value[<int>HEADER_TTL])
+            if ttl_ns[0] == 0:
+                raise ApiError(errors.TTL_INVALID)
+            if not self.ttls:
+                raise ApiError(errors.TTL_DISABLED)
+        self.check_expected(rec, h)
+        if has(h, HEADER_EXPECTED_LAST_MSG_ID):
+            self.check_last_id(h)
+        return 0
+
+    cdef int check_expected(self, const record_t *rec, const headers_t *h) except -1:
+        """Compare the expected sequences with those of what was appended before."""
+        cdef span_t subject
+        cdef uint64_t wanted, last
+        subject.ptr = rec.subject
+        subject.len = rec.subject_len
+        if has(h, HEADER_EXPECTED_LAST_SUBJECT_SEQ):
+            if has(h, HEADER_EXPECTED_LAST_SUBJECT_SEQ_SUBJECT):
+                subject = h.value[<int>HEADER_EXPECTED_LAST_SUBJECT_SEQ_SUBJECT]
+            last = self.last_seq_of(subject.ptr, subject.len)
+            if not parse_u64(h.value[<int>HEADER_EXPECTED_LAST_SUBJECT_SEQ], &wanted) or (
+                    wanted != last):
+                raise ApiError(errors.WRONG_LAST_SEQUENCE, seq=last)
+        elif has(h, HEADER_EXPECTED_LAST_SUBJECT_SEQ_SUBJECT):
+            raise ApiError(errors.EXPECTED_SUBJECT_WITHOUT_SEQUENCE)
+        if has(h, HEADER_EXPECTED_LAST_SEQ) and not (
+                parse_u64(h.value[<int>HEADER_EXPECTED_LAST_SEQ], &wanted)
+                and wanted == self.store.last_seq):
+            raise ApiError(errors.WRONG_LAST_SEQUENCE, seq=self.store.last_seq)
+        return 0
+
+    cdef uint64_t last_seq_of(self, const char *subject, size_t n) except? 0:
+        """The seq of the newest message on a subject, which may have wildcards; 0 = none."""
+        if subject_shape(subject, n) & SUBJECT_WILDCARD:
+            return self.store.subjects.last_match(self.store.subjects.filter([subject[:n]]))
+        return self.store.last_seq_of(subject, n)
+
+    cdef int check_last_id(self, const headers_t *h) except -1:
+        """Compare the expected Nats-Msg-Id with that of the last message."""
+        cdef span_t wanted = h.value[<int>HEADER_EXPECTED_LAST_MSG_ID]
+        cdef message_t m
+        cdef span_t last
+        last.ptr = self.last_id
+        last.len = self.last_id_len
+        if self.last_id_seq != self.store.last_seq:
+            last.len = 0
+            if self.store.read(self.store.last_seq, &m):
+                last = find_header(m.rec.data, m.rec.headers_len, b'Nats-Msg-Id', 11)
+        if last.len != wanted.len or memcmp(last.ptr, wanted.ptr, wanted.len):
+            raise ApiError(errors.WRONG_LAST_MSG_ID, id=text_of(last))
+        return 0
+
+    cdef Rollup rollup_of(self, const headers_t *h) except *:
+        """Which messages before it the message replaces. ApiError: it must not."""
+        value = text_of(h.value[<int>HEADER_ROLLUP]).lower()
+        if not self.rollups:
+            raise ApiError(errors.ROLLUP, err='rollup not permitted')
+        if value == 'sub':
+            return ROLLUP_SUBJECT
+        if value == 'all':
+            return ROLLUP_ALL
+        raise ApiError(errors.ROLLUP, err=f'rollup value invalid: {go_quote(value)}')
+
+    cdef int put(self, const record_t *rec, const headers_t *h, int64_t ttl_ns,
+                 const record_t *publish) except -1:
+        """Store a message that has passed its checks. ApiError: the store refuses it."""
+        cdef uint64_t seq, before = 0
+        cdef Rollup rollup = self.rollup_of(h) if has(h, HEADER_ROLLUP) else ROLLUP_NONE
+        cdef bint again = self.republish is not None and hops_now < HOPS_MAX and (
+            self.republish.takes(rec.subject, rec.subject_len))
+        if self.by_interest and not self.has_interest(rec.subject, rec.subject_len):
+            again = False
+            seq = self.store.skip()
+        else:
+            if again:
+                before = self.store.last_seq_of(rec.subject, rec.subject_len)
+            seq = self.store.append(rec, ttl_ns, rollup)
+        if seq == 0:
+            raise self.refusal()
+        self.stored += 1
+        self.remember(h, seq)
+        if again:
+            self.add_republish(rec, seq, before)
+        if publish.reply_len:
+            self.wait_for(self.store.ticket, seq, PENDING_ACK, publish, NULL, 0)
+        if self.store.log.behind():
+            self.account.turn.pressed = self.store.log
+        return 0
+
+    cdef object refusal(self):
+        """The ApiError of the append that the store has just refused."""
+        cdef int why = self.store.refused
+        if why == STORE_FULL_MSGS:
+            text = 'maximum messages exceeded'
+        elif why == STORE_FULL_BYTES:
+            text = 'maximum bytes exceeded'
+        elif why == STORE_FULL_SUBJECT:
+            text = 'maximum messages per subject exceeded'
+        elif why == STORE_TOO_LARGE:
+            text = 'message too large'
+        else:
+            text = self.store.log.refusal
+        return ApiError(errors.STORE_FAILED, err=text)
+
+    cdef void remember(self, const headers_t *h, uint64_t seq) noexcept:
+        """Remember the Nats-Msg-Id of the message that was stored as the last one."""
+        cdef span_t id
+        cdef char *grown
+        cdef uint32_t cap
+        self.last_id_seq = seq
+        self.last_id_len = 0
+        if not has(h, HEADER_MSG_ID):
+            return
+        id = h.value[<int>HEADER_MSG_ID]
+        if id.len > self.last_id_cap:
+            cap = max(<uint32_t>LAST_ID_MIN, id.len)
+            grown = <char *>realloc(self.last_id, cap)
+            if grown == NULL:
+                self.last_id_seq = 0    # it is read from the message
+                return
+            self.last_id = grown
+            self.last_id_cap = cap
+        memcpy(self.last_id, id.ptr, id.len)
+        self.last_id_len = id.len
+
+    # --- answers
+
+    cdef void wait_for(self, uint64_t ticket, uint64_t seq, int kind, const record_t *publish,
+                       const char *text, size_t text_len) noexcept:
+        """Answer a publisher when the log has settled the ticket. `text`: what follows the
+        sequence in the PubAck."""
+        cdef pending_t *p
+        if publish.reply_len == 0:
+            return
+        p = self.add_pending(sizeof(pending_t) + publish.reply_len + text_len)
+        if p == NULL:
+            return      # without an answer, the client publishes again
+        p.ticket = ticket
+        p.seq = seq
+        p.kind = <unsigned char>kind
+        p.subject_len = publish.reply_len
+        p.text_len = <uint32_t>text_len
+        memcpy(<char *>p + sizeof(pending_t), publish.reply, publish.reply_len)
+        if text_len:
+            memcpy(<char *>p + sizeof(pending_t) + publish.reply_len, text, text_len)
+        self.await_log(ticket)
+
+    cdef void add_republish(self, const record_t *rec, uint64_t seq, uint64_t before) noexcept:
+        """Publish a message again when it is stored. It is copied: limits may remove it sooner."""
+        cdef pending_t *p = self.add_pending(
+            sizeof(pending_t) + rec.subject_len + rec.total_len)
+        if p == NULL:
+            return
+        p.ticket = self.store.ticket
+        p.seq = seq
+        p.kind = PENDING_REPUBLISH
+        p.before = before
+        p.timestamp_ns = self.account.turn.wall_ns
+        p.hops = hops_now
+        p.subject_len = rec.subject_len
+        p.text_len = rec.total_len
+        p.headers_len = rec.headers_len
+        memcpy(<char *>p + sizeof(pending_t), rec.subject, rec.subject_len)
+        memcpy(<char *>p + sizeof(pending_t) + rec.subject_len, rec.data, rec.total_len)
+        self.await_log(p.ticket)
+
+    cdef pending_t *add_pending(self, size_t size) noexcept:
+        """Room for the next entry, emptied; NULL: there is no memory."""
+        cdef pending_t *p
+        cdef char *grown
+        cdef size_t cap
+        size = (size + 7) & ~<size_t>7
+        if self.tail + size > self.cap:
+            if self.head:
+                memmove(self.pending, self.pending + self.head, self.tail - self.head)
+                self.tail -= self.head
+                self.head = 0
+            if 2 * (self.tail + size) > self.cap:
+                cap = max(<size_t>PENDING_MIN, 4 * (self.tail + size))
+                grown = <char *>realloc(self.pending, cap)
+                if grown == NULL:
+                    return NULL
+                self.pending = grown
+                self.cap = cap
+        p = <pending_t *>(self.pending + self.tail)
+        memset(p, 0, sizeof(pending_t))
+        p.size = <uint32_t>size
+        self.tail += size
+        return p
+
+    cdef void await_log(self, uint64_t ticket) noexcept:
+        """Have `run` called when the log has settled the ticket."""
+        if self.waiting:
+            return
+        if self.store.log.outcome(ticket):
+            self.account.turn.add(PHASE_FLUSH, self)
+            return
+        self.waiting = True
+        self.store.log.wait(self)
+
+    cdef void settled(self) noexcept:
+        # Cursors run before this, so a message is delivered before its publisher is answered.
+        self.account.turn.add(PHASE_FLUSH, self)
+
+    cdef void run(self) noexcept:
+        """Answer the publishers whose messages are stored or have failed."""
+        cdef pending_t *p
+        cdef int outcome
+        self.waiting = False
+        while self.head < self.tail:
+            p = <pending_t *>(self.pending + self.head)
+            outcome = self.store.log.outcome(p.ticket)
+            if outcome == 0:
+                self.waiting = True
+                self.store.log.wait(self)
+                return
+            self.head += p.size
+            try:
+                self.answer(p, outcome > 0)
+            except Exception:
+                LOG.exception('answering a publisher of stream %r', self.name)
+        self.head = self.tail = 0
+        if self.cap > <size_t>PENDING_KEPT:
+            free(self.pending)
+            self.pending = NULL
+            self.cap = 0
+
+    cdef int answer(self, const pending_t *p, bint stored) except -1:
+        """Do what waited for a ticket. The entry may be overwritten by what this leads to."""
+        cdef const char *subject = <const char *>p + sizeof(pending_t)
+        cdef size_t prefix_len = <size_t>len(self.ack_prefix)
+        cdef char *out
+        cdef char *end
+        cdef size_t n = p.subject_len
+        if p.kind == PENDING_REPUBLISH:
+            if stored:
+                self.publish_again(p)
+            return 0
+        if not stored:
+            self.say(subject, n, ApiError(errors.STORE_FAILED, err=self.store.log.refusal))
+            return 0
+        out = self.answers.space(n + prefix_len + PUB_ACK_TAIL + p.text_len)
+        memcpy(out, subject, n)
+        end = put_pub_ack(
+            out + n, self.ack_prefix, prefix_len, p.seq, p.kind == PENDING_DUPLICATE)
+        if p.text_len:
+            memcpy(end - 1, subject + n, p.text_len)    # in place of the closing brace
+            end += p.text_len - 1
+        self.answers.say(out, n, NULL, 0, out + n, <size_t>(end - out) - n, 0)
+        return 0
+
+    cdef int publish_again(self, const pending_t *p) except -1:
+        """Publish a stored message on its other subject: not to this stream, but to others."""
+        global hops_now
+        cdef const char *subject = <const char *>p + sizeof(pending_t)
+        cdef record_t rec
+        cdef copy_t m
+        cdef size_t subject_len, headers_len, total_len
+        cdef char *out
+        cdef Router router = self.account.router
+        cdef void *before = self.account.current_publisher.session
+        m.subject = subject
+        m.subject_len = p.subject_len
+        m.data = subject + p.subject_len
+        m.headers_len = p.headers_len
+        m.total_len = p.text_len
+        m.seq = p.seq
+        m.before = p.before
+        m.timestamp_ns = p.timestamp_ns
+        if self.republish is None:
+            return 0
+        # memory of its own: what this leads to may send answers
+        out = <char *>malloc(self.republish.room(&m))
+        if out == NULL:
+            raise MemoryError
+        try:
+            if not self.republish.put(out, &m, &subject_len, &headers_len, &total_len):
+                return 0
+            memset(&rec, 0, sizeof(rec))
+            rec.subject = out
+            rec.subject_len = <uint16_t>subject_len
+            rec.data = out + subject_len
+            rec.headers_len = <uint32_t>headers_len
+            rec.total_len = <uint32_t>total_len
+            rec.timestamp_ns = self.account.turn.wall_ns
+            self.account.current_publisher.session = NULL
+            hops_now = <unsigned char>(p.hops + 1)
+            router.route(router.match(out, subject_len), &rec, <void *>self)
+        finally:
+            hops_now = 0
+            self.account.current_publisher.session = before
+            free(out)
+        return 0
+
+    cdef void refuse(self, const record_t *publish, object problem) noexcept:
+        """Answer that a message was not stored."""
+        self.refused += 1
+        if publish.reply_len:
+            self.say(publish.reply, publish.reply_len, problem)
+
+    cdef void say(self, const char *reply, size_t reply_len, object problem) noexcept:
+        """Send an ApiError in the form of a PubAck."""
+        cdef bytes text
+        try:
+            text = b'{"error":%b,"stream":%b,"seq":0}' % (
+                encode(ApiErrorBody(
+                    code=problem.code, err_code=problem.err_code, description=problem.text)),
+                encode(self.name))
+            self.answers.say(reply, reply_len, NULL, 0, text, <size_t>len(text), 0)
+        except Exception:
+            LOG.exception('answering a publisher of stream %r', self.name)
+
+
+cdef bint is_text(span_t value, bytes text) noexcept:
+    return <size_t>len(text) == value.len and memcmp(<const char *>text, value.ptr, value.len) == 0
+
+
+cdef str text_of(span_t value):
+    """The text of a header; bytes that are not UTF-8 are replaced."""
+    return value.ptr[:value.len].decode('utf-8', 'replace') if value.len else ''

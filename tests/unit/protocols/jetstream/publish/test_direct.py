@@ -1,0 +1,289 @@
+"""Direct get, as nats-server 2.15.2 answers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.engine import Rig
+
+from broker.engine.stream.store import StreamLimits, open_store
+from broker.protocols.jetstream.publish.stream import Stream
+from broker.protocols.jetstream.structs import StreamConfig
+from broker.protocols.nats.accounts.account import Account, CurrentPublisher, Message
+
+WALL = 1_795_646_345_958_437_836
+SECOND = 10**9
+Found = tuple[str, list[str], bytes]
+
+
+class Case:
+    """A stream D with five messages, one each second: d.a d.a d.a d.b d.c.d."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.account = Account("$G", rig.turn, CurrentPublisher(), rig.router)
+        self.heard: list[Message] = []
+        self.now = rig.loop.now_ns
+        self.account.listen(b"reply", self.heard.append)
+        store = open_store(rig.engine, "js.$G/D", StreamLimits(), protocol="jetstream", memory=True)
+        config = StreamConfig(name="D", subjects=["d.>"], allow_direct=True, max_msg_size=-1)
+        self.stream = Stream(self.account, store, config, 0, "hub")
+        self.stream.start()
+        for subject, data in (("d.a", b"a1"), ("d.a", b"a2"), ("d.a", b"a3")):
+            self.send(subject, data)
+        self.send("d.b", b"b1", b"NATS/1.0\r\nX: y\r\n\r\n")
+        self.send("d.c.d", b"")
+
+    def send(self, subject: str, data: bytes, headers: bytes = b"") -> None:
+        self.account.publish(subject.encode(), data, b"", headers)
+        self.rig.settle()
+        self.now += SECOND
+        self.rig.turn.hold_clock(self.now, WALL + self.now)
+
+    def get(
+        self, body: Any = b"", key: str = "", *, head: str = "$JS.API", headers: bytes = b""
+    ) -> list[Found]:
+        """First line, other headers and data of each answer."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        subject = f"{head}.DIRECT.GET.D{'.' if key else ''}{key}".encode()
+        self.heard.clear()
+        assert self.account.publish(subject, data, b"reply", headers) == 1
+        self.rig.settle()
+        found = []
+        for message in self.heard:
+            first, *rest = message.headers.decode().split("\r\n")[:-2] or [""]
+            found.append((first, rest, message.data))
+        return found
+
+    def one(self, body: Any = b"", key: str = "", **more: Any) -> Found:
+        (found,) = self.get(body, key, **more)
+        return found
+
+
+@pytest.fixture
+def case() -> Iterator[Case]:
+    with Rig(None) as rig:
+        yield Case(rig)
+
+
+def seqs(found: list[Found]) -> list[int]:
+    return [
+        int(line.split()[1])
+        for _, lines, _ in found
+        for line in lines
+        if line.startswith("Nats-Sequence: ")
+    ]
+
+
+def test_a_message_with_its_place(case: Case) -> None:
+    first, lines, data = case.one({"seq": 4})
+    assert (first, data) == ("NATS/1.0", b"b1")
+    assert lines[:4] == ["X: y", "Nats-Stream: D", "Nats-Subject: d.b", "Nats-Sequence: 4"]
+    assert re.fullmatch(r"Nats-Time-Stamp: \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z", lines[4])
+    assert len(lines) == 5
+
+
+@pytest.mark.parametrize(
+    ("body", "seq"),
+    [
+        ({"seq": 2}, 2), ({"last_by_subj": "d.a"}, 3), ({"last_by_subj": "d.>"}, 5),
+        ({"last_by_subj": "d.*"}, 4), ({"next_by_subj": "d.b"}, 4),
+        ({"next_by_subj": "d.a", "seq": 2}, 2), ({"next_by_subj": "d.>", "seq": 4}, 4),
+        ({"seq": 1, "bogus": 1}, 1), ({"seq": 1, "up_to_seq": 3}, 1),
+        ({"seq": 1, "max_bytes": 9}, 1),
+        ({"start_time": "2020-01-01T00:00:00Z"}, 1),
+        ({"start_time": "2020-01-01T00:00:00Z", "next_by_subj": "d.b"}, 4),
+    ],
+)  # fmt: skip
+def test_one_message(case: Case, body: dict[str, Any], seq: int) -> None:
+    assert seqs(case.get(body)) == [seq]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", "408 Empty Request"), ({}, "408 Empty Request"), ({"bogus": 1}, "408 Empty Request"),
+        ({"batch": 3}, "408 Empty Request"), ({"multi_last": []}, "408 Empty Request"),
+        ({"up_to_seq": 3}, "408 Empty Request"),
+        (b"junk", "408 Malformed Request"), (b"[1]", "408 Malformed Request"),
+        ({"seq": "x"}, "408 Malformed Request"), ({"start_time": "x"}, "408 Malformed Request"),
+        ({"seq": 1, "last_by_subj": "d.a"}, "408 Bad Request"),
+        ({"last_by_subj": "d.a", "next_by_subj": "d.a"}, "408 Bad Request"),
+        ({"start_time": "2020-01-01T00:00:00Z", "seq": 2}, "408 Bad Request"),
+        ({"batch": 2, "last_by_subj": "d.a"}, "408 Bad Request"),
+        ({"multi_last": ["d.>"], "last_by_subj": "d.a"}, "408 Bad Request"),
+        ({"multi_last": ["d.>"], "next_by_subj": "d.a"}, "408 Bad Request"),
+        ({"multi_last": ["d.>"], "up_to_seq": 3, "up_to_time": "2040-01-01T00:00:00Z"},
+         "408 Bad Request"),
+        ({"seq": 99}, "404 Message Not Found"), ({"last_by_subj": "no"}, "404 Message Not Found"),
+        ({"next_by_subj": "d.a", "seq": 9}, "404 Message Not Found"),
+        ({"start_time": "2099-01-01T00:00:00Z"}, "404 Message Not Found"),
+        ({"seq": 9, "batch": 2}, "404 Message Not Found"),
+        ({"multi_last": ["x"]}, "404 No Results"),
+        ({"multi_last": ["d.>"], "up_to_time": "2020-01-01T00:00:00Z"}, "404 No Results"),
+    ],
+)  # fmt: skip
+def test_statuses(case: Case, body: Any, status: str) -> None:
+    assert case.one(body) == (f"NATS/1.0 {status}", [], b"")
+
+
+def test_the_body_alone(case: Case) -> None:
+    assert case.one({"seq": 4, "no_hdr": True}) == ("", [], b"b1")
+    assert case.one({"no_hdr": True}, "d.a") == ("", [], b"a3")
+
+
+def test_the_last_message_of_a_subject(case: Case) -> None:
+    assert seqs(case.get(b"", "d.a")) == [3]
+    assert seqs(case.get(b"", "d.*")) == [4]
+    assert seqs(case.get(b"{}", "d.a")) == [3]
+    assert case.one(b"", "d.x")[0] == "NATS/1.0 404 Message Not Found"
+    assert case.one({"seq": 2}, "d.a")[0] == "NATS/1.0 408 Bad Request"
+    assert case.one(b"junk", "d.a")[0] == "NATS/1.0 408 Malformed Request"
+
+
+def test_a_request_sees_what_was_published_before_in_the_turn(case: Case) -> None:
+    case.account.publish(b"d.a", b"a4", b"", b"")
+    assert seqs(case.get(b"", "d.a")) == [6]
+
+
+def test_messages_since_a_time(case: Case) -> None:
+    times = [case.one({"seq": seq})[1] for seq in (1, 2, 3)]
+    for seq, lines in enumerate(times, 1):
+        (stamp,) = (line.partition(": ")[2] for line in lines if line.startswith("Nats-Time"))
+        assert seqs(case.get({"start_time": stamp})) == [seq]
+
+
+def test_a_domain_has_subjects_of_its_own(case: Case) -> None:
+    assert seqs(case.get({"seq": 1}, head="$JS.hub.API")) == [1]
+    assert seqs(case.get(b"", "d.a", head="$JS.hub.API")) == [3]
+
+
+def test_a_level_that_the_server_does_not_have(case: Case) -> None:
+    for level in (b"9", b"x"):
+        headers = b"NATS/1.0\r\nNats-Required-Api-Level: %s\r\n\r\n" % level
+        assert case.one({"seq": 1}, headers=headers)[0] == "NATS/1.0 412 Required Api Level"
+
+
+def test_nobody_answers_when_it_is_not_allowed(case: Case) -> None:
+    case.stream.configure(StreamConfig(name="D", subjects=["d.>"]))
+    assert case.account.publish(b"$JS.API.DIRECT.GET.D", b'{"seq":1}', b"reply") == 0
+    assert case.account.publish(b"$JS.API.DIRECT.GET.D.d.a", b"", b"reply") == 0
+    case.stream.configure(StreamConfig(name="D", subjects=["d.>"], allow_direct=True))
+    assert seqs(case.get({"seq": 1})) == [1]
+
+
+# --- batches
+
+
+def tail(found: list[Found]) -> list[list[str]]:
+    """Of each answer what follows the time."""
+    return [
+        [line.removeprefix("Nats-") for line in lines if "Num-" in line or "Last-" in line]
+        for _, lines, _ in found
+    ]
+
+
+def test_a_batch(case: Case) -> None:
+    found = case.get({"seq": 1, "batch": 2})
+    assert seqs(found) == [1, 2]
+    assert found[-1][::2] == ("NATS/1.0 204 EOB", b"")
+    assert tail(found) == [
+        ["Num-Pending: 4", "Last-Sequence: 0"],
+        ["Num-Pending: 3", "Last-Sequence: 1"],
+        ["Num-Pending: 3", "Last-Sequence: 2"],
+    ]
+
+
+def test_a_batch_beyond_the_end(case: Case) -> None:
+    found = case.get({"seq": 4, "batch": 9})
+    assert seqs(found) == [4, 5]
+    assert tail(found)[-1] == ["Num-Pending: 0", "Last-Sequence: 5"]
+
+
+def test_a_batch_of_a_subject(case: Case) -> None:
+    found = case.get({"seq": 2, "batch": 5, "next_by_subj": "d.a"})
+    assert seqs(found) == [2, 3]
+    assert tail(found) == [
+        ["Num-Pending: 1", "Last-Sequence: 0"],
+        ["Num-Pending: 0", "Last-Sequence: 2"],
+        ["Num-Pending: 0", "Last-Sequence: 3"],
+    ]
+    assert seqs(case.get({"batch": 2, "next_by_subj": "d.a"})) == [1, 2]
+    assert seqs(case.get({"batch": 2, "start_time": "2020-01-01T00:00:00Z"})) == [1, 2]
+
+
+@pytest.mark.parametrize(("most", "count"), [(1, 1), (5, 1), (6, 2), (10, 2), (11, 3)])
+def test_a_batch_ends_with_its_bytes(case: Case, most: int, count: int) -> None:
+    """A message counts with its subject, headers and body; one is sent in any case."""
+    assert len(seqs(case.get({"seq": 1, "batch": 9, "max_bytes": most}))) == count
+
+
+def test_a_batch_of_bodies(case: Case) -> None:
+    found = case.get({"seq": 1, "batch": 2, "no_hdr": True})
+    assert [data for _, _, data in found] == [b"a1", b"a2", b""]
+    assert found[:2] == [("", [], b"a1"), ("", [], b"a2")]
+    assert tail(found)[-1] == ["Num-Pending: 5", "Last-Sequence: 2"]
+
+
+def test_a_batch_of_less_than_none(case: Case) -> None:
+    assert tail(case.get({"seq": 1, "batch": -1})) == [["Num-Pending: 5", "Last-Sequence: 0"]]
+
+
+def test_a_long_batch_takes_several_turns(case: Case) -> None:
+    for i in range(2000):
+        case.account.publish(b"d.n", b"%d" % i)
+    case.rig.settle()
+    assert seqs(case.get({"seq": 1, "batch": 5000})) == list(range(1, 2006))
+
+
+# --- the last of each subject
+
+
+def test_the_last_of_each_subject(case: Case) -> None:
+    found = case.get({"multi_last": ["d.a", "d.b"]})
+    assert seqs(found) == [3, 4]
+    assert tail(found) == [
+        ["Num-Pending: 1", "Last-Sequence: 0"],
+        ["Num-Pending: 0", "Last-Sequence: 3"],
+        ["Num-Pending: 0", "Last-Sequence: 4"],
+    ]
+    assert found[-1][0] == "NATS/1.0 204 EOB"
+    assert found[-1][1][-1] == "Nats-UpTo-Sequence: 5"
+
+
+def test_the_last_of_each_subject_at_a_time(case: Case) -> None:
+    found = case.get({"multi_last": ["d.>"], "up_to_seq": 3})
+    assert seqs(found) == [3]
+    assert found[-1][1][-1] == "Nats-UpTo-Sequence: 3"
+    assert seqs(case.get({"multi_last": ["d.>"], "up_to_seq": 2})) == [2]
+    assert seqs(case.get({"multi_last": ["d.>"], "up_to_time": "2099-01-01T00:00:00Z"})) == [
+        3, 4, 5,
+    ]  # fmt: skip
+
+
+def test_pages_of_the_last_of_each_subject(case: Case) -> None:
+    found = case.get({"multi_last": ["d.>"], "batch": 1})
+    assert seqs(found) == [3]
+    assert found[-1][1] == [
+        "Nats-Num-Pending: 2", "Nats-Last-Sequence: 3", "Nats-UpTo-Sequence: 5",
+    ]  # fmt: skip
+    found = case.get({"multi_last": ["d.>"], "batch": 1, "seq": 4, "up_to_seq": 5})
+    assert seqs(found) == [4]
+    assert tail(found) == [
+        ["Num-Pending: 1", "Last-Sequence: 0"], ["Num-Pending: 1", "Last-Sequence: 4"],
+    ]  # fmt: skip
+    found = case.get({"multi_last": ["d.>"], "seq": 9})
+    assert tail(found) == [["Num-Pending: 0", "Last-Sequence: 0"]]
+    assert seqs(case.get({"multi_last": ["d.>"], "max_bytes": 1})) == [3]
+
+
+def test_the_last_of_too_many_subjects(case: Case) -> None:
+    for i in range(1024):
+        case.account.publish(b"d.n.%d" % i, b"")
+    case.rig.settle()
+    assert case.one({"multi_last": ["d.>"]})[0] == "NATS/1.0 413 Too Many Results"
+    assert len(seqs(case.get({"multi_last": ["d.n.>"]}))) == 1024
