@@ -60,6 +60,10 @@ SETTLE_POLL: Final = 5 * MS  # how often a stopping server looks whether the dis
 assert LOAD_BYTES <= STORAGE_SEGMENT_SIZE
 assert MEMORY_SEGMENT_BYTES <= STORAGE_MEMORY_TOPIC_MAX
 
+# --- streams -----------------------------------------------------------------------------------
+
+STREAM_IDS_MAX: Final = 2**22  # ids that one stream remembers, 40 bytes each; then the oldest go
+
 # --- delivery events ---------------------------------------------------------------------------
 
 # bytes of one record that is being gathered: about 1500 events, and the names they belong to

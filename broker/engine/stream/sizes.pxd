@@ -9,6 +9,7 @@ cdef enum:
 cdef struct sizes_t:
     uint64_t block              # seq >> CHUNK_SHIFT of all in it
     uint32_t live               # of them that are not 0
+    uint64_t total              # of all of them
     uint32_t sizes[CHUNK_SEQS]  # 0 = not live
 
 
@@ -22,4 +23,8 @@ cdef class Sizes:
     cdef uint32_t remove(self, uint64_t seq) noexcept       # the size it had; 0 = it was not live
     cdef size_t place_of(self, uint64_t block) noexcept
     cdef int make_room(self) except -1
+    # Those of seqs below that one go: their total.
+    cdef uint64_t remove_below(self, uint64_t seq) noexcept
+    cdef uint64_t total_of(self, uint64_t first, uint64_t after) noexcept   # of first..after-1
+    cdef size_t place_from(self, uint64_t block) noexcept   # of the first chunk from it on
     cdef void clear(self) noexcept

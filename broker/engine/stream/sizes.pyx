@@ -38,6 +38,7 @@ cdef class Sizes:
             self.chunks[self.end] = chunk
             self.end += 1
         chunk.live += chunk.sizes[seq & (CHUNK_SEQS - 1)] == 0
+        chunk.total += <uint64_t>size - chunk.sizes[seq & (CHUNK_SEQS - 1)]
         chunk.sizes[seq & (CHUNK_SEQS - 1)] = size
         return 0
 
@@ -60,7 +61,7 @@ cdef class Sizes:
 
     cdef size_t place_of(self, uint64_t block) noexcept:
         """Index of the chunk with that block, or `end`."""
-        cdef size_t low = self.start, high = self.end, middle
+        cdef size_t low = self.start, high = self.end
         cdef uint64_t first
         if low == high:
             return self.end
@@ -69,13 +70,53 @@ cdef class Sizes:
         if first <= block < first + (high - low) and (
                 self.chunks[low + <size_t>(block - first)].block == block):
             return low + <size_t>(block - first)
+        low = self.place_from(block)
+        return low if low < self.end and self.chunks[low].block == block else self.end
+
+    cdef size_t place_from(self, uint64_t block) noexcept:
+        cdef size_t low = self.start, high = self.end, middle
         while low < high:
             middle = (low + high) // 2
             if self.chunks[middle].block < block:
                 low = middle + 1
             else:
                 high = middle
-        return low if low < self.end and self.chunks[low].block == block else self.end
+        return low
+
+    cdef uint64_t remove_below(self, uint64_t seq) noexcept:
+        cdef uint64_t total = 0
+        cdef sizes_t *chunk
+        cdef uint32_t i
+        while self.start < self.end:
+            chunk = self.chunks[self.start]
+            if chunk.block >= seq >> CHUNK_SHIFT:
+                break
+            total += chunk.total
+            free(chunk)
+            self.start += 1
+        if self.start < self.end and self.chunks[self.start].block == seq >> CHUNK_SHIFT:
+            for i in range(<uint32_t>(seq & (CHUNK_SEQS - 1))):
+                total += self.remove((seq >> CHUNK_SHIFT << CHUNK_SHIFT) + i)
+        return total
+
+    cdef uint64_t total_of(self, uint64_t first, uint64_t after) noexcept:
+        cdef size_t at = self.place_from(first >> CHUNK_SHIFT)
+        cdef uint64_t total = 0, seq
+        cdef sizes_t *chunk
+        cdef uint32_t i
+        while at < self.end:
+            chunk = self.chunks[at]
+            seq = chunk.block << CHUNK_SHIFT
+            if seq >= after:
+                break
+            if first <= seq and seq + CHUNK_SEQS <= after:
+                total += chunk.total
+            else:
+                for i in range(<uint32_t>CHUNK_SEQS):
+                    if first <= seq + i < after:
+                        total += chunk.sizes[i]
+            at += 1
+        return total
 
     cdef uint32_t size_of(self, uint64_t seq) noexcept:
         cdef size_t at = self.place_of(seq >> CHUNK_SHIFT)
@@ -91,6 +132,7 @@ cdef class Sizes:
         size = chunk.sizes[seq & (CHUNK_SEQS - 1)]
         chunk.sizes[seq & (CHUNK_SEQS - 1)] = 0
         chunk.live -= size != 0
+        chunk.total -= size
         if chunk.live:
             return size
         free(chunk)

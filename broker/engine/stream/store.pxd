@@ -7,9 +7,14 @@ from broker.engine.log.interfaces cimport LogOwner
 from broker.engine.log.log cimport Log
 from broker.engine.log.record cimport stored_t
 from broker.engine.log.segment cimport Segment
+from broker.engine.stream.dedupe cimport Duplicates
+from broker.engine.stream.deletes cimport DeadRuns, Deletes
+from broker.engine.stream.expiry cimport Expiry
+from broker.engine.stream.filter cimport Filter
 from broker.engine.stream.interfaces cimport StreamReaders
 from broker.engine.stream.sizes cimport Sizes
 from broker.engine.stream.subjects cimport SubjectIndex
+from broker.runtime.interfaces cimport Session
 from broker.runtime.types cimport record_t
 
 cdef enum:
@@ -38,6 +43,13 @@ cdef struct message_t:
     record_t rec                # the subject is never empty; pointers are valid for the call
     int64_t expires_ns          # wall clock; 0 = when the limits say so, -1 = never for its age
     uint32_t size               # bytes it counts for
+
+
+# The protocol's side of a stream.
+cdef class StreamOwner(Session):
+    # The last message of a subject goes for its age. It comes in the middle of that: a message in
+    # its place may be appended at the end of the turn.
+    cdef void subject_expires(self, const message_t *m) noexcept
 
 
 cdef class StreamLimits:
@@ -89,7 +101,20 @@ cdef class StreamStore(LogOwner):
     cdef uint64_t ticket                    # of the last append: see Log.outcome
     cdef Refusal refused                    # of the last append
     cdef Sizes sizes
+    cdef readonly Duplicates duplicates
+    cdef Deletes deletes
+    cdef Expiry expiry
+    cdef StreamOwner owner                  # None = nobody wants to know
     cdef list readers                       # StreamReaders
+    cdef uint64_t aged                      # messages below it do not go for max_age
+    # While a purge is under way, messages below hidden_below are not given to readers any more;
+    # with a filter those that match it.
+    cdef uint64_t hidden_below
+    cdef Filter hidden
+    cdef uint64_t floor_mark                # the log's floor once deletes.synced is floor_at
+    cdef uint64_t floor_at
+    cdef bint changed                       # messages went since that was noted
+    cdef readonly bint closed
 
     cdef appended_t *appended               # ring of those that can still fail, oldest first
     cdef size_t appended_first, appended_size, appended_cap
@@ -120,6 +145,11 @@ cdef class StreamStore(LogOwner):
     # Deletes one message because its consumers are done with it, or for a limit; True = it was
     # there. Not synced: after a power cut it may be back.
     cdef bint kill(self, uint64_t seq) noexcept
+    # The message with that id in the duplicate window; 0 = none.
+    cdef uint64_t duplicate_of(self, const char *id, size_t n) noexcept
+    # The message with that id was stored, or skipped, under this seq, just now.
+    cdef void remember_id(self, const char *id, size_t n, uint64_t seq) noexcept
+    cdef void attach(self, StreamOwner owner) noexcept
     cdef void add_reader(self, StreamReaders reader) noexcept
     cdef void remove_reader(self, StreamReaders reader) noexcept
     cdef inline uint64_t next_seq(self) noexcept:   # of the next message
@@ -139,6 +169,8 @@ cdef class StreamStore(LogOwner):
     cdef int doom(self, uint64_t cause, uint64_t seq) except -1
     cdef int more_victims(self) except -1
     cdef int rehash(self) except -1
+    cdef void bury_victims(self, uint64_t end) noexcept
+    cdef void trim_subjects(self) noexcept
     cdef doomed_t *slot_of(self, uint32_t id) noexcept
     cdef bint is_doomed(self, uint64_t seq, uint32_t id) noexcept
     cdef uint64_t count_of(self, uint32_t id) noexcept
@@ -148,7 +180,19 @@ cdef class StreamStore(LogOwner):
     cdef void forgive(self, uint64_t seq) noexcept
     cdef void bury(self, uint64_t seq) noexcept
     cdef void lose(self, uint64_t seq) noexcept
+    cdef bint is_hidden(self, uint64_t seq, uint32_t id) noexcept
+    cdef uint64_t use_up(self, uint64_t seq) noexcept
+    cdef void expire(self) noexcept
+    cdef bint expire_one(self, stored_t *s) noexcept
+    cdef int expire_due(self, int left) noexcept
+    cdef int expire_aged(self, int left, int64_t *due_ns) noexcept
+    cdef void arm(self, int64_t due_wall_ns) noexcept
+    cdef uint64_t floor(self) noexcept
+    cdef uint64_t purge_some(self, Filter filter, uint64_t after, uint64_t *at) noexcept
+    cdef uint64_t drop_below(self, uint64_t seq) noexcept
+    cdef void clean(self) noexcept
+    cdef void drop_dead_segments(self) noexcept
     cdef object load(self)
-    cdef object load_segment(self, Segment segment)
-    cdef int load_record(self, stored_t *s) except -1
+    cdef object load_segment(self, Segment segment, DeadRuns dead)
+    cdef int load_record(self, stored_t *s, DeadRuns dead) except -1
     cdef void drop_loaded(self, uint64_t seq) noexcept

@@ -13,7 +13,8 @@ in the subjects, until that message cannot fail any more: it is a *victim* until
 The log knows seqs and files, the subjects know which message has which subject and which still
 exists, the sizes what each counts for. Seqs may be left out anywhere.
 """
-import os
+import asyncio
+import errno
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -23,21 +24,41 @@ from libc.string cimport memset
 from broker.engine.engine cimport Engine
 from broker.engine.log.log cimport Log
 from broker.engine.log.record cimport (
-    STORED_LIVE, STORED_ROLLUP, STORED_ROLLUP_ALL, STORED_SKIPPED, below, in_place, record_get,
-    resync, stored_t)
+    STORED_ERASED, STORED_LIVE, STORED_ROLLUP, STORED_ROLLUP_ALL, STORED_SKIPPED, below, in_place,
+    record_get, resync, stored_t)
 from broker.engine.log.segment cimport Segment
+from broker.engine.stream.dedupe cimport Duplicates
+from broker.engine.stream.deletes cimport DeadRuns, Deletes
+from broker.engine.stream.expiry cimport Expiry, due_t
+from broker.engine.stream.filter cimport Filter
 from broker.engine.stream.interfaces cimport StreamReaders
 from broker.engine.stream.sizes cimport Sizes
 from broker.engine.stream.subjects cimport SubjectIndex
+from broker.runtime.interfaces cimport Session
+from broker.runtime.turn cimport PHASE_PUMP
 from broker.runtime.types cimport record_t
 
 from broker.engine import limits as engine_limits
 from broker.engine.log.policy import OWNED
+from broker.engine.log.publish import settled
 
 cdef enum:
     MESSAGE_BYTES_MAX = 32 << 20    # of subject, headers and body together
     RING_MIN = 64
+    EXPIRE_AT_ONCE = 2000       # messages that are looked at for their age in one go
+    PURGE_AT_ONCE = 10_000      # ... that are purged
+    PURGE_SEQS = 100_000        # ... if that is without a look at each
     NEAR_SEQS = 256             # a message is searched from the last one that was found, if so near
+
+
+cdef int64_t EXPIRE_AGAIN_NS = 1000000000   # until what could not be expired is looked at again
+
+PURGE_POLL = 0.005      # seconds between looks whether another purge is over
+
+
+cdef class StreamOwner(Session):
+    cdef void subject_expires(self, const message_t *m) noexcept:
+        pass
 
 
 cdef class StreamLimits:
@@ -54,12 +75,19 @@ cdef class StreamLimits:
 
 
 cdef class StreamStore(LogOwner):
-    def __init__(self, Log log not None, StreamLimits limits not None):
-        """The stream in this log, with all that is in it. OSError."""
+    def __init__(self, Log log not None, StreamLimits limits not None, bytes id_header=b''):
+        """The stream in this log, with all that is in it. OSError, FormatError.
+
+        `id_header`: the name of the header by which messages that come twice are known.
+        """
         self.log = log
         self.limits = limits
         self.subjects = SubjectIndex()
         self.sizes = Sizes()
+        self.expiry = Expiry()
+        self.deletes = Deletes(log, self.subjects)
+        self.duplicates = Duplicates(
+            limits.duplicate_window_ns, id_header, engine_limits.STREAM_IDS_MAX)
         self.readers = []
         log.own(self)
         log.call_when_unused(None)
@@ -104,9 +132,12 @@ cdef class StreamStore(LogOwner):
             return 0
         try:
             self.sizes.add(seq, size)
+            if expires_ns > 0:
+                self.expiry.add(seq, expires_ns)
         except MemoryError as problem:
             self.log.sync.refuse(problem)
             self.subjects.undo_from(seq)
+            self.sizes.remove(seq)
             return 0
         ticket = self.log.append_at(&r, seq, timestamp_ns, expires_ns, flags)
         if ticket == 0:
@@ -124,8 +155,12 @@ cdef class StreamStore(LogOwner):
         return seq
 
     cdef uint64_t skip(self) noexcept:
+        return self.use_up(self.log.next_seq)
+
+    cdef uint64_t use_up(self, uint64_t seq) noexcept:
+        """The next message comes after seq."""
         cdef record_t r
-        cdef uint64_t seq = self.log.next_seq, ticket
+        cdef uint64_t ticket
         cdef int64_t now_ns = max(self.last_ns, self.log.shared.turn.wall_ns)
         self.refused = STORE_FAILED
         try:
@@ -331,7 +366,6 @@ cdef class StreamStore(LogOwner):
     cdef void stored(self) noexcept:
         cdef StreamReaders reader
         cdef appended_t *a
-        cdef victim_t *v
         cdef uint64_t end = self.log.visible
         if self.log.sync.waits_for_disk():
             end = self.log.sync.refused_from()
@@ -346,6 +380,22 @@ cdef class StreamStore(LogOwner):
             self.kept_ns = a.timestamp_ns
             self.appended_first = (self.appended_first + 1) & (self.appended_cap - 1)
             self.appended_size -= 1
+        self.bury_victims(end)
+        for reader in self.readers:
+            reader.stored()
+        if self.changed and self.log.folder is None:
+            self.floor_mark = self.floor()
+            if self.floor_mark >= self.log.retention.trim_at:
+                self.found_in = None
+                self.log.retention.raise_floor(self.floor_mark)
+        if self.limits.max_age_ns and self.messages and self.timer.pos == 0:
+            self.arm(self.last_ns + self.limits.max_age_ns)
+        if self.expiry.size:
+            self.arm(self.expiry.items[0].due_ns)
+
+    cdef void bury_victims(self, uint64_t end) noexcept:
+        """Messages below `end` cannot fail any more: what they replaced is gone."""
+        cdef victim_t *v
         while self.victims_size:
             v = &self.victims[self.victims_first]
             if v.cause >= end:
@@ -358,8 +408,6 @@ cdef class StreamStore(LogOwner):
         if self.victims_size == 0 and self.doomed_size:
             memset(self.doomed, 0, self.doomed_cap * sizeof(doomed_t))
             self.doomed_size = 0
-        for reader in self.readers:
-            reader.stored()
 
     cdef void taken_back(self, uint64_t seq) noexcept:
         cdef appended_t *a
@@ -395,6 +443,7 @@ cdef class StreamStore(LogOwner):
             self.last_seq, self.last_ns = a.seq, a.timestamp_ns
         self.readable = min(self.readable, seq)
         self.subjects.undo_from(seq)
+        self.duplicates.undo_from(seq)
         self.move_first(first)
 
     # --- reading
@@ -405,12 +454,19 @@ cdef class StreamStore(LogOwner):
 
     cdef bint read(self, uint64_t seq, message_t *m) noexcept:
         cdef stored_t s
-        if seq >= self.readable or not self.subjects.subject_of(seq) or not self.find(seq, &s):
+        cdef uint32_t id
+        if seq >= self.readable:
+            return False
+        id = self.subjects.subject_of(seq)
+        if id == 0 or self.is_hidden(seq, id) or not self.find(seq, &s):
             return False
         m.rec = s.rec
         m.expires_ns = s.not_before_ns
         m.size = self.size_in(&s.rec)
         return True
+
+    cdef bint is_hidden(self, uint64_t seq, uint32_t id) noexcept:
+        return seq < self.hidden_below and (self.hidden is None or self.hidden.matches(id))
 
     cdef bint find(self, uint64_t seq, stored_t *s) noexcept:
         """The record of a message, verified; one that does not read any more is lost."""
@@ -472,7 +528,259 @@ cdef class StreamStore(LogOwner):
             return s.rec.timestamp_ns
         return 0 if self.messages == 0 else self.last_ns
 
+    # --- messages that come again
+
+    cdef uint64_t duplicate_of(self, const char *id, size_t n) noexcept:
+        return self.duplicates.find(id, n, self.log.shared.turn.wall_ns)
+
+    cdef void remember_id(self, const char *id, size_t n, uint64_t seq) noexcept:
+        self.duplicates.add(id, n, seq, max(self.last_ns, self.log.shared.turn.wall_ns))
+
+    # --- age
+
+    cdef void arm(self, int64_t due_wall_ns) noexcept:
+        """Look for messages to expire at that time, unless that is done earlier."""
+        cdef int64_t due_ns = self.log.shared.turn.now_ns + max(
+            <int64_t>0, due_wall_ns - self.log.shared.turn.wall_ns)
+        if self.timer.pos and self.timer.due_ns <= due_ns:
+            return
+        try:
+            self.log.shared.turn.arm(self, due_ns)
+        except MemoryError as problem:
+            self.log.sync.refuse(problem)
+
+    cdef void expired(self, int64_t now_ns) noexcept:
+        self.expire()
+
+    cdef void expire(self) noexcept:
+        """Delete what is too old, some at a time, and come back when the next one is."""
+        cdef int64_t due_ns = 0
+        cdef int left = EXPIRE_AT_ONCE
+        if self.closed:
+            return
+        left = self.expire_due(left)
+        if self.limits.max_age_ns:
+            left = self.expire_aged(left, &due_ns)
+        if left <= 0:
+            self.arm(0)
+            return
+        if due_ns:
+            self.arm(due_ns)
+        if self.expiry.size:
+            due_ns = self.expiry.items[0].due_ns
+            if due_ns <= self.log.shared.turn.wall_ns:      # it can still fail
+                due_ns = self.log.shared.turn.wall_ns + EXPIRE_AGAIN_NS
+            self.arm(due_ns)
+
+    cdef int expire_due(self, int left) noexcept:
+        """Messages with a time of their own."""
+        cdef stored_t s
+        cdef due_t item
+        while left > 0 and self.expiry.size:
+            item = self.expiry.items[0]
+            if item.due_ns > self.log.shared.turn.wall_ns or item.seq >= self.readable:
+                break
+            self.expiry.pop()
+            left -= 1
+            if self.subjects.subject_of(item.seq) and self.find(item.seq, &s) and (
+                    s.not_before_ns == item.due_ns):
+                self.expire_one(&s)
+        return left
+
+    cdef int expire_aged(self, int left, int64_t *due_ns) noexcept:
+        """Those beyond max_age, the oldest first; `due_ns`: when there will be one, 0 = unknown."""
+        cdef stored_t s
+        cdef uint64_t seq
+        cdef int64_t now_ns = self.log.shared.turn.wall_ns
+        while left > 0:
+            seq = self.subjects.next_match(None, self.aged)
+            if seq == 0:
+                break
+            if seq >= self.readable:
+                due_ns[0] = now_ns + EXPIRE_AGAIN_NS
+                break
+            left -= 1
+            if not self.find(seq, &s):
+                if self.subjects.subject_of(seq):       # its file cannot be read now
+                    due_ns[0] = now_ns + EXPIRE_AGAIN_NS
+                    break
+                continue
+            if s.not_before_ns < 0:
+                self.aged = seq + 1
+                continue
+            if s.rec.timestamp_ns + self.limits.max_age_ns > now_ns:
+                due_ns[0] = s.rec.timestamp_ns + self.limits.max_age_ns
+                break
+            self.expire_one(&s)
+        return left
+
+    cdef bint expire_one(self, stored_t *s) noexcept:
+        cdef message_t m
+        if self.owner is not None and self.subjects.count_of(
+                self.subjects.subject_of(s.rec.seq)) == 1:
+            m.rec = s.rec
+            m.expires_ns = s.not_before_ns
+            m.size = self.size_in(&s.rec)
+            self.owner.subject_expires(&m)
+        return self.kill(s.rec.seq)
+
+    # --- limits
+
+    def set_limits(self, StreamLimits limits not None):
+        """Have other limits, and delete at once what is beyond them."""
+        self.limits = limits
+        self.duplicates.set_window(limits.duplicate_window_ns)
+        self.aged = 0
+        self.apply_limits()
+        self.arm(0)
+
+    def apply_limits(self):
+        """Delete what is beyond the limits. What goes because of a message that can still fail
+        goes with that one."""
+        if self.limits.max_msgs_per_subject:
+            self.trim_subjects()
+        self.trim(self.last_seq, 0, ROLLUP_NONE)
+        if self.appended_size == 0:
+            self.bury_victims(self.last_seq + 1)
+
+    cdef void trim_subjects(self) noexcept:
+        """Delete the oldest messages of subjects that have too many."""
+        cdef uint64_t seq = self.subjects.next_match(None, 0), most = self.limits.max_msgs_per_subject
+        cdef uint32_t id
+        while seq:
+            id = self.subjects.subject_of(seq)
+            if not self.is_doomed(seq, id) and self.count_of(id) > most:
+                if seq < self.readable:
+                    self.kill(seq)
+                else:
+                    try:
+                        self.doom(self.last_seq, seq)
+                    except MemoryError:
+                        return      # with the next message of that subject
+            seq = self.subjects.next_match(None, seq + 1)
+
     # --- deleting
+
+    async def settle(self):
+        """Wait until nothing that was appended before can fail any more."""
+        await settled(self.log, self.log.ticket)
+
+    async def delete(self, uint64_t seq, bint erase=False):
+        """Delete a message for good; False: there is none. `erase`: its content is overwritten in
+        the file. OSError: it may be back after a power cut."""
+        await self.settle()
+        if not self.kill(seq):
+            return False
+        await self.deletes.durable()
+        return True
+
+    async def skip_to(self, uint64_t seq):
+        """Let the next message be `seq`. OSError."""
+        if seq > self.log.next_seq:
+            self.refused = STORE_TAKEN
+            if self.use_up(seq - 1) == 0:
+                raise OSError(self.log.last_error or errno.EIO, self.log.refusal, self.log.name)
+            ticket = self.ticket
+            await settled(self.log, ticket)
+            if self.log.outcome(ticket) < 0:
+                raise OSError(self.log.last_error or errno.EIO, self.log.refusal, self.log.name)
+
+    async def purge(self, Filter filter=None, uint64_t seq=0, uint64_t keep=0):
+        """Delete all messages that match a filter (None: all), those below seq, or all but the
+        newest `keep`; how many. With a seq beyond the end the next message has that seq.
+
+        OSError: they are gone now, and may be back after a power cut.
+        """
+        cdef uint64_t after, at = 0, count = 0
+        if filter is None and seq > self.last_seq + 1:
+            await self.skip_to(seq)
+        else:
+            await self.settle()
+        while self.hidden_below:
+            await asyncio.sleep(PURGE_POLL)
+        after = self.kept_seq + 1
+        if seq:
+            after = min(after, seq)
+        if keep:
+            after = min(after, self.newest(filter, keep))
+        self.hidden, self.hidden_below = filter, after
+        for reader in self.readers:
+            if filter is not None:
+                (<StreamReaders>reader).purge_begins(filter, filter.subjects)
+        try:
+            while at < after:
+                count += self.purge_some(filter, after, &at)
+                if at < after:
+                    await asyncio.sleep(0)
+        finally:
+            self.hidden, self.hidden_below = None, 0
+            for reader in self.readers:
+                if filter is not None:
+                    (<StreamReaders>reader).purge_ends()
+        await self.deletes.durable()
+        return count
+
+    def newest(self, Filter filter, uint64_t keep):
+        """The first of the newest `keep` messages that match; 0 = there are not more."""
+        cdef uint64_t seq = self.kept_seq + 1
+        while keep and seq:
+            seq = self.subjects.previous_match(filter, seq - 1)
+            keep -= 1
+        return seq
+
+    cdef uint64_t purge_some(self, Filter filter, uint64_t after, uint64_t *at) noexcept:
+        """Delete some of the messages at[0]..after-1; where to go on. How many they were."""
+        cdef uint64_t count = 0, seq
+        cdef int left = PURGE_AT_ONCE
+        if filter is None and self.victims_size == 0:
+            seq = self.subjects.next_match(None, 0)
+            at[0] = after if seq == 0 else min(after, seq + PURGE_SEQS)
+            return self.drop_below(at[0])
+        while left:
+            seq = self.subjects.next_match(filter, at[0])
+            if seq == 0 or seq >= after:
+                at[0] = after
+                break
+            count += not self.is_doomed(seq, self.subjects.subject_of(seq))
+            self.kill(seq)
+            at[0] = seq + 1
+            left -= 1
+        return count
+
+    cdef uint64_t drop_below(self, uint64_t seq) noexcept:
+        """All messages below seq, of which none can fail or is a victim, are gone."""
+        cdef StreamReaders reader
+        cdef uint64_t count = self.subjects.drop_below(seq)
+        self.messages -= count
+        self.bytes -= self.sizes.remove_below(seq)
+        self.deletes.add_below(seq)
+        self.changed = True
+        self.log.touch()
+        self.log.shared.turn.add(PHASE_PUMP, self)
+        if self.first_seq < seq:
+            self.move_first(seq)
+        for reader in self.readers:
+            reader.purged_below(seq)
+        return count
+
+    def deleted(self, size_t limit):
+        """Seqs between the oldest and the last message that have none, at most so many."""
+        cdef uint64_t seq = self.first_seq, other
+        cdef list found = []
+        while seq <= self.last_seq and <size_t>len(found) < limit:
+            other = self.subjects.next_match(None, seq)
+            if other == 0:
+                other = self.last_seq + 1
+            while seq < other and <size_t>len(found) < limit:
+                found.append(seq)
+                seq += 1
+            seq = other + 1
+        return found
+
+    @property
+    def num_deleted(self):
+        """How many those are."""
+        return 0 if self.messages == 0 else self.last_seq + 1 - self.first_seq - self.messages
 
     cdef bint kill(self, uint64_t seq) noexcept:
         cdef uint32_t id = self.subjects.subject_of(seq)
@@ -505,6 +813,11 @@ cdef class StreamStore(LogOwner):
         cdef uint32_t id = self.subjects.subject_of(seq)
         self.subjects.kill(seq)
         self.sizes.remove(seq)
+        self.deletes.add(seq)
+        self.changed = True
+        self.log.touch()
+        if not self.queued:
+            self.log.shared.turn.add(PHASE_PUMP, self)
         for reader in self.readers:
             reader.killed(seq, id)
 
@@ -514,6 +827,9 @@ cdef class StreamStore(LogOwner):
         if self.kill(seq):
             self.lost_messages += 1
             self.lost_bytes += size
+
+    cdef void attach(self, StreamOwner owner) noexcept:
+        self.owner = owner
 
     cdef void add_reader(self, StreamReaders reader) noexcept:
         self.readers.append(reader)
@@ -525,19 +841,26 @@ cdef class StreamStore(LogOwner):
     # --- opening
 
     cdef object load(self):
-        """Read which messages the log has."""
+        """Find out which messages the log has."""
         cdef Segment segment
-        self.last_seq = self.kept_seq = 0
+        cdef DeadRuns dead = self.deletes.load(self)
         for segment in self.log.segments:
-            self.load_segment(segment)
+            self.load_segment(segment, dead)
             if segment.users == 0 and not segment.active and segment.path is not None:
                 segment.unmap()
+        if dead.next_seq > self.log.next_seq:
+            self.log.skip_to(dead.next_seq)
         self.readable = self.log.visible
+        self.last_seq = max(self.last_seq, below(dead.next_seq))
         self.kept_seq, self.kept_ns = self.last_seq, self.last_ns
         self.messages = self.subjects.messages
         self.move_first(0)
+        self.changed = True
+        self.log.touch()
+        self.apply_limits()
+        self.arm(0)
 
-    cdef object load_segment(self, Segment segment):
+    cdef object load_segment(self, Segment segment, DeadRuns dead):
         cdef const char *base = segment.map()
         cdef stored_t s
         cdef size_t at = segment.start(), step, again
@@ -559,9 +882,9 @@ cdef class StreamStore(LogOwner):
             last = s.rec.seq
             segment.note(last, at)
             at += step
-            self.load_record(&s)
+            self.load_record(&s, dead)
 
-    cdef int load_record(self, stored_t *s) except -1:
+    cdef int load_record(self, stored_t *s, DeadRuns dead) except -1:
         cdef uint32_t id, size
         cdef uint64_t seq = s.rec.seq, old
         self.last_seq = seq
@@ -571,10 +894,17 @@ cdef class StreamStore(LogOwner):
         if s.rec.subject_len == 0:
             s.rec.subject = <const char *>self.log.subject
             s.rec.subject_len = <uint16_t>len(self.log.subject)
+        if not s.flags & STORED_ERASED and (
+                s.rec.timestamp_ns + self.duplicates.window_ns > self.log.shared.turn.wall_ns):
+            self.duplicates.add_stored(&s.rec)
+        if dead.has(seq) and not s.flags & (STORED_ROLLUP | STORED_ROLLUP_ALL):
+            return 0
         size = self.size_in(&s.rec)
         id = self.subjects.add(s.rec.subject, s.rec.subject_len, seq)
         self.sizes.add(seq, size)
         self.bytes += size
+        if s.not_before_ns > 0:
+            self.expiry.add(seq, s.not_before_ns)
         if s.flags & STORED_ROLLUP_ALL:
             old = self.subjects.next_match(None, 0)
             while old < seq:
@@ -583,6 +913,8 @@ cdef class StreamStore(LogOwner):
         elif s.flags & STORED_ROLLUP:
             while self.subjects.count_of(id) > 1:
                 self.drop_loaded(self.subjects.first_of(id))
+        if dead.has(seq):
+            self.drop_loaded(seq)
         return 0
 
     cdef void drop_loaded(self, uint64_t seq) noexcept:
@@ -591,10 +923,67 @@ cdef class StreamStore(LogOwner):
         self.subjects.kill(seq)
 
     def close(self):
-        """No more; the log is the engine's to close."""
+        """No more; the log is the engine's to close, or to delete."""
+        self.closed = True
+        self.deletes.close()
+        self.log.shared.turn.disarm(self)
         self.log.own(None)
+        self.owner = None
         self.readers.clear()
         self.found_in = None
+
+    # --- housekeeping
+
+    cdef void run(self) noexcept:
+        if not self.closed:
+            self.deletes.run(self.kept_seq + 1)
+
+    cdef uint64_t floor(self) noexcept:
+        """No message below it exists, and none will."""
+        cdef uint64_t seq = self.subjects.next_match(None, 0)
+        return min(seq, self.kept_seq + 1) if seq else self.kept_seq + 1
+
+    cdef void keep_house(self) noexcept:
+        if self.floor_at:
+            if self.deletes.synced >= self.floor_at:
+                self.floor_at = 0
+                self.clean()
+            else:
+                self.deletes.sync()
+        elif self.changed:
+            self.changed = False
+            self.floor_mark = self.floor()
+            if self.deletes.journal is None:
+                self.clean()
+                return
+            # What goes with a file may be all that says that earlier messages are dead: the
+            # journal comes first.
+            self.floor_at = self.deletes.journal.mark
+            if self.deletes.synced >= self.floor_at:
+                self.floor_at = 0
+                self.clean()
+            else:
+                self.deletes.sync()
+
+    cdef bint is_idle(self) noexcept:
+        return not self.changed and not self.floor_at and self.deletes.is_synced()
+
+    cdef void clean(self) noexcept:
+        """Give back the files, or the memory, of what is gone."""
+        self.found_in = None
+        self.log.retention.raise_floor(self.floor_mark)
+        self.drop_dead_segments()
+
+    cdef void drop_dead_segments(self) noexcept:
+        """Of segments without a message only the last one stays."""
+        cdef Segment segment
+        cdef uint64_t seq
+        for segment in list(self.log.segments):
+            if segment.active or segment.next_seq > self.readable:
+                continue
+            seq = self.subjects.next_match(None, segment.first_seq)
+            if seq == 0 or seq >= segment.next_seq:
+                self.log.drop(segment)
 
 
 cdef inline int64_t expiry(int64_t now_ns, int64_t ttl_ns) noexcept nogil:
@@ -602,11 +991,11 @@ cdef inline int64_t expiry(int64_t now_ns, int64_t ttl_ns) noexcept nogil:
 
 
 def open_store(Engine engine not None, str name, StreamLimits limits not None, *,
-               protocol=None, sync='always', memory=False):
+               protocol=None, sync='always', memory=False, bytes id_header=b''):
     """The stream of that name, made if need be; `memory`: it ends with the process. OSError.
 
-    `sync`: see LogPolicy.
+    `sync`: see LogPolicy; `id_header`: the header by which messages that come twice are known.
     """
     cdef Log log = engine.open_log(name, memory, protocol, OWNED)
     log.set_sync(sync)
-    return StreamStore(log, limits)
+    return StreamStore(log, limits, id_header)

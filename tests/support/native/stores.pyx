@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 
-from broker.engine.stream.store cimport Rollup, StreamStore
+from broker.engine.stream.store cimport Rollup, StreamOwner, StreamStore, message_t
 from broker.runtime.types cimport record_t
 
 
@@ -57,3 +57,28 @@ def kill(StreamStore store not None, uint64_t seq):
 def last_seq_of(StreamStore store not None, bytes subject not None):
     """The last message of a subject, 0 = none."""
     return store.last_seq_of(subject, <size_t>len(subject))
+
+
+def duplicate_of(StreamStore store not None, bytes id not None):
+    """The message with that id, 0 = none."""
+    return store.duplicate_of(id, <size_t>len(id))
+
+
+def remember_id(StreamStore store not None, bytes id not None, uint64_t seq):
+    """That message has been stored with this id."""
+    store.remember_id(id, <size_t>len(id), seq)
+
+
+cdef class Owner(StreamOwner):
+    cdef list subjects
+
+    cdef void subject_expires(self, const message_t *m) noexcept:
+        self.subjects.append(m.rec.subject[:m.rec.subject_len])
+
+
+def watch_expiry(StreamStore store not None):
+    """A list that gets each subject whose last message goes for its age."""
+    cdef Owner owner = Owner()
+    owner.subjects = []
+    store.attach(owner)
+    return owner.subjects

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+from errno import EIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from broker.engine.stream.store import StreamLimits, StreamStore, open_store
-from broker.runtime import vfs
 from support.engine import SYNC, WRITE, Rig
 from support.native.stores import (
     kill,
@@ -19,6 +17,9 @@ from support.native.stores import (
     refusal,
     skip,
 )
+
+from broker.engine.stream.store import StreamLimits, StreamStore, open_store
+from broker.runtime import vfs
 
 FULL_MSGS, FULL_BYTES, FULL_SUBJECT, FAILED = 1, 2, 3, 4
 NAME = "js A/ORDERS"
@@ -171,7 +172,7 @@ def test_a_write_that_fails_changes_nothing(tmp_path: Path) -> None:
             publish(store, subject)
         rig.settle()
         before = state(store), bodies(store), store.last_ns
-        vfs.fail(WRITE, 1)
+        vfs.fail(WRITE, EIO)
         for subject in (b"a", b"b", b"c", b"c", b"c"):
             publish(store, subject)
         assert (store.messages, store.last_seq) == (3, 8)
@@ -193,7 +194,7 @@ def test_a_sync_that_fails_changes_nothing(tmp_path: Path) -> None:
         publish(store, b"a", b"old")
         rig.settle()
         before = state(store), bodies(store), store.last_ns
-        vfs.fail(SYNC, 1)
+        vfs.fail(SYNC, EIO)
         publish(store, b"a", b"new")
         rig.settle()
         assert outcome(store) == -1

@@ -1,0 +1,49 @@
+# cython: language_level=3
+"""Which messages of a stream were deleted, as a journal beside its log. See deletes.pyx."""
+from libc.stddef cimport size_t
+from libc.stdint cimport uint64_t
+
+from broker.engine.cursor.journal cimport Journal
+from broker.engine.log.interfaces cimport LogState
+from broker.engine.stream.subjects cimport SubjectIndex
+from broker.runtime.interfaces cimport Task
+
+cdef struct dead_t:
+    uint64_t first
+    uint64_t after          # first..after-1 are dead
+
+
+cdef class DeadRuns:
+    cdef dead_t *runs       # owned, sorted; no two touch each other
+    cdef size_t size, at
+    cdef readonly uint64_t floor        # all below it are dead
+    cdef readonly uint64_t next_seq     # no seq below it may be given again
+
+    cdef bint has(self, uint64_t seq) noexcept      # seqs that are asked about must rise
+    cdef object take(self, list ops)
+
+
+cdef class Deletes:
+    cdef LogState log
+    cdef SubjectIndex subjects
+    cdef readonly Journal journal       # None in memory
+    cdef list waiters                   # (mark, future), in order of their marks
+    cdef uint64_t syncing               # `done` of the journal when the sync under way began
+    cdef uint64_t synced                # ... when the last one began that has ended well
+    cdef bint under_way                 # a sync is
+    cdef bint damaged                   # a whole new file is to be written, before anything else
+    cdef bint wanted                    # a sync is to begin as soon as that is possible
+
+    cdef DeadRuns load(self, Task watcher)
+    cdef void add(self, uint64_t seq) noexcept          # a message was deleted
+    cdef void add_below(self, uint64_t seq) noexcept    # all below seq were
+    cdef void skip_to(self, uint64_t seq) noexcept      # the next message has at least this seq
+    # At the end of a turn, and after a write or a sync of the journal. `next_seq`: after the last
+    # message that cannot fail any more.
+    cdef void run(self, uint64_t next_seq) noexcept
+    cdef void sync(self) noexcept                       # bring all of it onto the disk
+    cdef bint is_synced(self) noexcept                  # it is
+    cdef void write_snapshot(self, uint64_t next_seq) noexcept
+    cdef void end_sync(self) noexcept
+    cdef void answer(self) noexcept
+    cdef void refuse(self, int error) noexcept

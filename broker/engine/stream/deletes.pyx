@@ -1,0 +1,247 @@
+# cython: language_level=3
+"""The deletes of a stream: runs of seqs in a journal beside its log.
+
+    FLOOR first            all below it are dead
+    NEXT  seq              the next message has at least this seq
+    ACK   seq, count       these are dead
+
+A deletion that someone has an answer for is synced before the answer. What goes for a limit, or
+because its consumers are done with it, is written at the end of the turn and synced within seconds:
+the limits and the cursors' journals would say it again. Nothing is taken to be dead only because a
+later message of its subject exists. A seq is written only when its message cannot fail any more,
+because else another message could get it.
+
+The journal is one of cursor/journal; its snapshot has a run for each stretch of seqs without a
+message.
+"""
+import asyncio
+import contextlib
+import os
+
+from libc.errno cimport EIO
+from libc.stddef cimport size_t
+from libc.stdint cimport uint64_t
+from libc.stdlib cimport free, malloc
+
+from broker.engine.cursor.journal cimport OP_ACK, OP_FLOOR, OP_NEXT, Journal
+from broker.engine.log.interfaces cimport LogState
+from broker.engine.log.policy cimport SYNC_NONE
+from broker.engine.stream.subjects cimport SubjectIndex
+from broker.runtime.interfaces cimport Task
+from broker.runtime.turn cimport PHASE_PUMP
+
+from broker.base.durable import NEW_SUFFIX
+from broker.engine.cursor.journal import read_journal
+from broker.engine.log.files import UNREADABLE_SUFFIX
+
+FILE = 'deletes.cur'
+SEQ_MAX = 1 << 62
+
+
+cdef class DeadRuns:
+    def __dealloc__(self):
+        free(self.runs)
+
+    cdef object take(self, list ops):
+        """Be what these operations say."""
+        cdef size_t i = 0
+        cdef list pairs = []
+        for kind, a, b, _ in ops:
+            if a + b >= SEQ_MAX:
+                continue
+            if kind == OP_FLOOR:
+                self.floor = max(self.floor, <uint64_t>a)
+            elif kind == OP_NEXT:
+                self.next_seq = max(self.next_seq, <uint64_t>a)
+            elif kind == OP_ACK and b:
+                pairs.append((a, a + b))
+        pairs.sort()
+        free(self.runs)
+        self.runs = <dead_t *>malloc(max(1, len(pairs)) * sizeof(dead_t))
+        if self.runs == NULL:
+            raise MemoryError
+        for first, after in pairs:
+            if i and first <= self.runs[i - 1].after:
+                self.runs[i - 1].after = max(self.runs[i - 1].after, <uint64_t>after)
+            else:
+                self.runs[i].first = first
+                self.runs[i].after = after
+                i += 1
+        self.size = i
+        self.next_seq = max(self.next_seq, self.floor)
+        if i:
+            self.next_seq = max(self.next_seq, self.runs[i - 1].after)
+
+    cdef bint has(self, uint64_t seq) noexcept:
+        if seq < self.floor:
+            return True
+        while self.at < self.size and self.runs[self.at].after <= seq:
+            self.at += 1
+        return self.at < self.size and self.runs[self.at].first <= seq
+
+
+cdef class Deletes:
+    def __init__(self, LogState log, SubjectIndex subjects):
+        """Of the messages in `subjects`; `load` comes next."""
+        self.log = log
+        self.subjects = subjects
+        self.waiters = []
+
+    cdef DeadRuns load(self, Task watcher):
+        """What earlier processes have written. OSError, FormatError. `watcher` is queued for the
+        end of the turn when `run` is to be called."""
+        cdef DeadRuns dead = DeadRuns()
+        cdef list ops = []
+        cdef object good = 0, unread = 0
+        folder = self.log.folder
+        if folder is None:
+            return dead
+        path = os.path.join(folder, FILE)
+        for name in os.listdir(folder):
+            if name.startswith(FILE) and name.endswith(NEW_SUFFIX):
+                with contextlib.suppress(OSError):
+                    os.unlink(os.path.join(folder, name))
+        with contextlib.suppress(FileNotFoundError):
+            ops, good, unread = read_journal(path)
+        dead.take(ops)
+        self.journal = Journal(self.log.shared, path)
+        self.journal.watcher = watcher
+        if unread:
+            self.log.shared.report(
+                'error', 'the end of the deletes of a stream does not read: messages may be back',
+                log=self.log.name, bytes=unread)
+            keep_copy(path)
+        if good or unread:
+            self.journal.adopt(good)
+            self.damaged = unread != 0
+        return dead
+
+    cdef void add(self, uint64_t seq) noexcept:
+        if self.journal is not None:
+            self.journal.ack(seq)
+
+    cdef void add_below(self, uint64_t seq) noexcept:
+        if self.journal is not None:
+            self.journal.op(OP_FLOOR, seq, 0, 0, 1)
+
+    cdef void skip_to(self, uint64_t seq) noexcept:
+        if self.journal is not None:
+            self.journal.op(OP_NEXT, seq, 0, 0, 1)
+
+    cdef void run(self, uint64_t next_seq) noexcept:
+        cdef Journal journal = self.journal
+        if journal is None:
+            return
+        if journal.closed:
+            self.answer()
+            return
+        self.end_sync()
+        if journal.last_error:
+            self.answer()       # before another file hides the error
+        if self.damaged or (journal.wants_compaction() and (
+                journal.pending() or journal.fd >= 0 or journal.last_error)):
+            self.write_snapshot(next_seq)
+        else:
+            journal.flush()
+        if self.wanted and not self.under_way:
+            self.wanted = False
+            self.sync()
+        self.answer()
+
+    cdef void write_snapshot(self, uint64_t next_seq) noexcept:
+        """Put a new file with all that is dead into the place of the journal."""
+        cdef SubjectIndex subjects = self.subjects
+        cdef Journal journal = self.journal
+        cdef uint64_t seq = subjects.next_match(None, 0), at
+        try:
+            journal.rewrite()
+            self.damaged = False
+        except (OSError, MemoryError) as problem:
+            self.log.shared.report('error', 'the deletes of a stream cannot be written',
+                                   log=self.log.name, reason=str(problem))
+            return
+        at = min(seq, next_seq) if seq else next_seq
+        journal.op(OP_FLOOR, at, 0, 0, 1)
+        journal.op(OP_NEXT, next_seq, 0, 0, 1)
+        while at < next_seq:
+            seq = subjects.next_match(None, at)
+            if seq == 0 or seq > next_seq:
+                seq = next_seq
+            if seq > at:
+                journal.op(OP_ACK, at, seq - at, 0, 2)
+            at = seq + 1
+        journal.end_rewrite()
+
+    cdef void sync(self) noexcept:
+        cdef Journal journal = self.journal
+        if journal is None or self.under_way or journal.replacing or journal.under_way or (
+                journal.pending()):
+            self.wanted = journal is not None
+            return
+        if self.log.policy.sync_mode != SYNC_NONE:
+            journal.sync()
+        self.syncing = journal.done
+        self.under_way = True
+        self.end_sync()
+
+    cdef void end_sync(self) noexcept:
+        """See whether the sync under way is over."""
+        cdef Journal journal = self.journal
+        if not self.under_way or journal.syncs_begun != journal.syncs_ended:
+            return
+        self.under_way = False
+        if journal.last_error == 0 and (
+                journal.named or self.log.policy.sync_mode == SYNC_NONE):
+            self.synced = self.syncing
+        else:
+            self.refuse(journal.last_error or journal.name_error or EIO)
+
+    cdef bint is_synced(self) noexcept:
+        return self.journal is None or (
+            self.synced >= self.journal.done and not self.journal.pending()
+            and not self.journal.under_way and not self.journal.replacing
+            and self.journal.last_error == 0)
+
+    cdef void answer(self) noexcept:
+        """Let those go on whose deletes are on the disk, or whose disk has failed."""
+        cdef Journal journal = self.journal
+        while self.waiters and self.waiters[0][0] <= self.synced:
+            _, future = self.waiters.pop(0)
+            if not future.done():
+                future.set_result(None)
+        if self.waiters and (journal.last_error or journal.closed):
+            self.refuse(journal.last_error or EIO)
+
+    cdef void refuse(self, int error) noexcept:
+        """The journal cannot be synced: those who wait for that are let know."""
+        cdef list waiters = self.waiters
+        self.waiters = []
+        for _, future in waiters:
+            if not future.done():
+                future.set_exception(OSError(error, os.strerror(error), self.journal.path))
+
+    async def durable(self):
+        """Wait until all that was deleted so far stays deleted, also after a power cut. OSError."""
+        cdef Journal journal = self.journal
+        if journal is None or self.is_synced():
+            return
+        future = asyncio.get_running_loop().create_future()
+        self.waiters.append((journal.mark, future))
+        self.sync()
+        self.log.shared.turn.add(PHASE_PUMP, journal.watcher)
+        await future
+
+    def close(self):
+        """Write what is left."""
+        if self.journal is not None:
+            self.journal.close()
+            self.journal.watcher = None
+            self.answer()
+
+
+cdef object keep_copy(path):
+    """The whole file keeps a second name: what does not read is about to be cut. OSError."""
+    name = f'{path}{UNREADABLE_SUFFIX}'
+    if os.path.lexists(name):
+        name = f'{path}.{os.urandom(4).hex()}{UNREADABLE_SUFFIX}'
+    os.link(path, name)

@@ -1,0 +1,269 @@
+"""Messages of a stream that are deleted and purged: at once, and for good."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from errno import EIO
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from support.engine import SYNC, WRITE, Rig
+from support.native.stores import kill, outcome, publish, skip
+
+from broker.engine.stream.store import StreamLimits, StreamStore, open_store
+from broker.runtime import vfs
+
+NAME = "js A/S"
+T = TypeVar("T")
+
+
+def open_in(rig: Rig, *, memory: bool = False, **limits: Any) -> StreamStore:
+    return open_store(rig.engine, NAME, StreamLimits(**limits), memory=memory)
+
+
+def wait(rig: Rig, work: Coroutine[Any, Any, T]) -> T:
+    """The result of something that waits for the engine."""
+
+    async def run() -> T:
+        task = asyncio.ensure_future(work)
+        for _ in range(10_000):
+            if task.done():
+                break
+            await asyncio.sleep(0)
+            rig.loop.serve(1)
+            rig.loop.run()
+        return await asyncio.wait_for(task, 1)
+
+    return asyncio.run(run())
+
+
+def state(store: StreamStore) -> tuple[int, int, int, int]:
+    return store.messages, store.bytes, store.first_seq, store.last_seq
+
+
+def seqs(store: StreamStore) -> list[int]:
+    return [s for s in range(store.first_seq, store.last_seq + 1) if store.message(s)]
+
+
+def fill(rig: Rig, store: StreamStore, count: int, subjects: int = 2) -> None:
+    for i in range(count):
+        publish(store, b"s.%d" % (i % subjects), b"%d" % i)
+    rig.settle()
+
+
+def reopened(rig: Rig, tmp_path: Path) -> tuple[Rig, StreamStore]:
+    rig.close()
+    again = Rig(tmp_path, **rig.limits)
+    return again, open_in(again)
+
+
+def crashed(rig: Rig, to: Path) -> tuple[Rig, StreamStore]:
+    rig.crash(to)
+    again = Rig(to, **rig.limits)
+    return again, open_in(again)
+
+
+@pytest.mark.parametrize("how", [reopened, crashed])
+def test_a_deleted_message_stays_deleted(tmp_path: Path, how: Any) -> None:
+    rig = Rig(tmp_path / "a")
+    store = open_in(rig)
+    fill(rig, store, 6)
+    assert wait(rig, store.delete(3))
+    assert not wait(rig, store.delete(3))
+    assert not wait(rig, store.delete(99))
+    assert wait(rig, store.delete(1))
+    assert seqs(store) == [2, 4, 5, 6]
+    before = state(store)
+    again, store = how(rig, tmp_path / ("a" if how is reopened else "b"))
+    with again:
+        assert seqs(store) == [2, 4, 5, 6]
+        assert state(store) == before
+        assert store.deleted(10) == [3]
+        assert store.num_deleted == 1
+        assert publish(store, b"s.0") == 7
+        again.close()
+
+
+def test_a_delete_waits_for_the_message(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        publish(store, b"a")
+        assert wait(rig, store.delete(1))
+        assert state(store) == (0, 0, 2, 1)
+
+
+def test_a_delete_that_the_disk_refuses_is_reported(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        fill(rig, store, 3)
+        vfs.fail(SYNC, EIO)
+        with pytest.raises(OSError, match="Input/output"):
+            wait(rig, store.delete(2))
+        vfs.heal()
+        assert wait(rig, store.delete(1))
+        rig.settle()
+        again, store = crashed(rig, tmp_path.parent / f"{tmp_path.name}-crash")
+        with again:
+            assert seqs(store) == [3]
+
+
+@pytest.mark.parametrize("memory", [False, True])
+@pytest.mark.parametrize(
+    ("arguments", "left"),
+    [
+        ({}, []),
+        ({"seq": 5}, [5, 6, 7, 8, 9, 10]),
+        ({"keep": 3}, [8, 9, 10]),
+        ({"keep": 30}, list(range(1, 11))),
+        ({"subject": "s.0"}, [2, 4, 6, 8, 10]),
+        ({"subject": "s.*", "seq": 4}, [4, 5, 6, 7, 8, 9, 10]),
+        ({"subject": "s.1", "keep": 2}, [1, 3, 5, 7, 8, 9, 10]),
+        ({"subject": "t"}, list(range(1, 11))),
+    ],
+)
+def test_purges(tmp_path: Path, arguments: dict[str, Any], left: list[int], memory: bool) -> None:
+    with Rig(tmp_path) as rig:
+        store = open_in(rig, memory=memory)
+        fill(rig, store, 10)
+        more = dict(arguments)
+        subject = more.pop("subject", None)
+        found = None if subject is None else store.subjects.filter([subject])
+        assert wait(rig, store.purge(found, **more)) == 10 - len(left)
+        assert seqs(store) == left
+        assert store.messages == len(left)
+        assert store.first_seq == (left[0] if left else 11)
+        assert store.last_seq == 10
+        before = state(store)
+        rig.settle()
+        if not memory:
+            again, store = crashed(rig, tmp_path.parent / f"{tmp_path.name}-crash")
+            with again:
+                assert (seqs(store), state(store)) == (left, before)
+                assert publish(store, b"s") == 11
+
+
+@pytest.mark.parametrize("how", [reopened, crashed])
+def test_a_purge_beyond_the_end_moves_the_numbers(tmp_path: Path, how: Any) -> None:
+    rig = Rig(tmp_path / "a")
+    store = open_in(rig)
+    fill(rig, store, 6)
+    assert wait(rig, store.purge(seq=99)) == 6
+    assert state(store) == (0, 0, 99, 98)
+    again, store = how(rig, tmp_path / ("a" if how is reopened else "b"))
+    with again:
+        assert state(store) == (0, 0, 99, 98)
+        assert publish(store, b"s") == 99
+        again.settle()
+        assert wait(again, store.purge(seq=10**13)) == 1
+        assert publish(store, b"s") == 10**13
+        again.settle()
+        assert seqs(store) == [10**13]
+
+
+def test_a_stream_may_begin_at_any_seq(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        wait(rig, store.skip_to(100))
+        assert state(store) == (0, 0, 100, 99)
+        assert publish(store, b"a") == 100
+        rig.settle()
+
+
+def test_files_without_messages_go(tmp_path: Path) -> None:
+    with Rig(tmp_path, segment_bytes=1000) as rig:
+        store = open_in(rig)
+        fill(rig, store, 200)
+        folder = Path(store.log.folder or "")
+        many = len(list(folder.glob("*.seg")))
+        assert many > 5
+        found = store.subjects.filter(["s.0"])
+        assert wait(rig, store.purge(found)) == 100
+        for seq in range(50, 120, 2):
+            assert kill(store, seq)
+        left = seqs(store)
+        for _ in range(4):
+            rig.advance(1)
+        assert len(list(folder.glob("*.seg"))) < many - 2
+        assert seqs(store) == left
+        again, store = reopened(rig, tmp_path)
+        with again:
+            assert seqs(store) == left
+            wait(again, store.purge())
+            for _ in range(4):
+                again.advance(1)
+            assert len(list(folder.glob("*.seg"))) == 1
+            assert publish(store, b"s") == 201
+            again.close()
+
+
+def test_what_limits_delete_stays_deleted(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "a")
+    store = open_in(rig, max_msgs=5, max_msgs_per_subject=2)
+    fill(rig, store, 20, subjects=4)
+    left = seqs(store)
+    assert left == [16, 17, 18, 19, 20]
+    rig.settle()
+    again, store = crashed(rig, tmp_path / "b")  # with wider limits
+    with again:
+        assert seqs(store) == left
+
+
+def test_a_failed_write_brings_back_what_it_would_have_replaced(tmp_path: Path) -> None:
+    rig = Rig(tmp_path / "a")
+    store = open_in(rig, max_msgs_per_subject=1)
+    fill(rig, store, 2)
+    vfs.fail(WRITE, EIO)
+    publish(store, b"s.0", b"new")
+    publish(store, b"s.0", b"newer")
+    rig.settle()
+    vfs.heal()
+    assert outcome(store) == -1
+    assert seqs(store) == [1, 2]
+    again, store = crashed(rig, tmp_path / "b")
+    with again:
+        assert seqs(store) == [1, 2]
+        assert publish(store, b"s.1") == 3
+        again.settle()
+        assert seqs(store) == [1, 2, 3]
+
+
+def test_the_journal_is_written_anew_when_it_has_grown(tmp_path: Path) -> None:
+    with Rig(tmp_path, journal_bytes_min=200) as rig:
+        store = open_in(rig)
+        fill(rig, store, 400)
+        for seq in range(1, 400, 3):
+            assert kill(store, seq)
+            rig.settle()
+        assert skip(store) == 401
+        rig.settle()
+        left, before = seqs(store), state(store)
+        journal = Path(store.log.folder or "") / "deletes.cur"
+        assert journal.stat().st_size < 1500
+        rig.crash(tmp_path.parent / f"{tmp_path.name}-crash")
+    with Rig(tmp_path.parent / f"{tmp_path.name}-crash") as again:
+        store = open_in(again)
+        assert (seqs(store), state(store)) == (left, before)
+
+
+def test_a_journal_that_ends_badly_is_kept(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        fill(rig, store, 6)
+        for seq in (2, 4):
+            wait(rig, store.delete(seq))
+        folder = Path(store.log.folder or "")
+        rig.close()
+    journal = folder / "deletes.cur"
+    journal.write_bytes(journal.read_bytes()[:-1])
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        assert seqs(store) == [1, 3, 4, 5, 6]
+        assert (folder / "deletes.cur.unreadable").exists()
+        wait(rig, store.delete(5))
+        rig.close()
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        assert seqs(store) == [1, 3, 4, 6]
+        rig.close()

@@ -1,0 +1,82 @@
+"""Messages of a stream that go for their age."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.engine import SECOND, Rig
+from support.native.stores import kill, publish, watch_expiry
+
+from broker.engine.stream.store import StreamLimits, StreamStore, open_store
+
+NAME = "js A/S"
+
+
+def open_in(rig: Rig, limits: StreamLimits | None = None) -> StreamStore:
+    return open_store(rig.engine, NAME, limits or StreamLimits())
+
+
+def seqs(store: StreamStore) -> list[int]:
+    return [s for s in range(store.first_seq, store.last_seq + 1) if store.message(s)]
+
+
+def test_messages_go_when_they_are_too_old(tmp_path: Path) -> None:
+    limits = StreamLimits(max_age_ns=10 * SECOND)
+    with Rig(tmp_path) as rig:
+        store = open_in(rig, limits)
+        publish(store, b"a")
+        publish(store, b"b", ttl_ns=-1)
+        rig.settle()
+        rig.advance(5)
+        publish(store, b"c")
+        rig.settle()
+        rig.advance(4.9)
+        assert seqs(store) == [1, 2, 3]
+        rig.advance(0.2)
+        assert seqs(store) == [2, 3]
+        rig.advance(6)
+        assert seqs(store) == [2]
+        assert store.messages == 1
+        publish(store, b"d")
+        rig.settle()
+        rig.advance(11)
+        assert seqs(store) == [2]
+        store.set_limits(StreamLimits())
+        publish(store, b"e")
+        rig.settle()
+        rig.advance(60)
+        assert seqs(store) == [2, 5]
+        store.set_limits(limits)
+        rig.advance(0.1)
+        assert seqs(store) == [2]
+
+
+def test_messages_go_at_their_own_time(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        last = watch_expiry(store)
+        publish(store, b"a", ttl_ns=3 * SECOND)
+        publish(store, b"a", ttl_ns=2 * SECOND)
+        publish(store, b"b", ttl_ns=9 * SECOND)
+        publish(store, b"c", ttl_ns=SECOND)
+        publish(store, b"d", ttl_ns=40 * SECOND)
+        rig.settle()
+        kill(store, 4)
+        rig.advance(1)
+        assert seqs(store) == [1, 2, 3, 5]
+        rig.advance(1)
+        assert seqs(store) == [1, 3, 5]
+        assert last == []
+        rig.advance(1)
+        assert seqs(store) == [3, 5]
+        assert last == [b"a"]
+        clock = rig.turn.now_ns, rig.turn.wall_ns
+        rig.close()
+    with Rig(tmp_path, clock=(clock[0] + 20 * SECOND, 0)) as rig:
+        store = open_in(rig)
+        last = watch_expiry(store)
+        rig.advance(0.1)
+        assert (seqs(store), last) == ([5], [b"b"])
+        rig.advance(20)
+        assert (seqs(store), last) == ([], [b"b", b"d"])
+        rig.close()
