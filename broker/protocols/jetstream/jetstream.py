@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from broker.protocols.jetstream.account import JetStreamAccount
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
     from broker.engine.engine import Engine
     from broker.protocols.jetstream.config import JetStreamConfig
+    from broker.protocols.jetstream.monitor import JetStreamPages
     from broker.protocols.nats.accounts.account import Account
+    from broker.protocols.nats.monitoring.options import HealthzOptions, JszOptions
     from broker.protocols.nats.server import NatsServer
 
 log = logging.getLogger("broker.jetstream")
@@ -111,3 +114,26 @@ class JetStream:
     def info(self) -> dict[str, Any]:
         """The fields of INFO."""
         return self.context.info()
+
+    @cached_property
+    def _pages(self) -> JetStreamPages:
+        from broker.protocols.jetstream.monitor import JetStreamPages
+
+        return JetStreamPages(self.context, self.accounts)
+
+    def varz(self) -> dict[str, Any]:
+        """The block of /varz."""
+        return self._pages.varz()
+
+    def jsz(self, options: JszOptions) -> dict[str, Any]:
+        """The page /jsz."""
+        return self._pages.jsz(options)
+
+    def problem(self, options: HealthzOptions) -> tuple[int, dict[str, str]] | None:
+        """Why a check of /healthz fails."""
+        return self._pages.problem(options)
+
+    def serves(self, account: str) -> bool:
+        """Whether JetStream is enabled for this account."""
+        found = self.accounts.get(account)
+        return found is not None and found.enabled

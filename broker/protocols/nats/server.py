@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from broker.protocols.nats.leafnodes.session import LeafSession
     from broker.protocols.nats.monitoring.pages import MonitorPages
     from broker.protocols.nats.settings import Settings
+    from broker.protocols.nats.views import JetStreamView
     from broker.routing.router import Router
 
     class Host(callout.Host, Protocol):
@@ -144,6 +145,11 @@ class NatsServer:
     def system(self) -> System | None:
         """The service of the system account, from start to stop; None without one."""
         return self.context.system
+
+    @property
+    def jetstream(self) -> JetStreamView | None:
+        """The service for JetStream clients, from its start to its end; None without one."""
+        return self.context.jetstream
 
     @property
     def system_account(self) -> Account | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from broker.protocols.nats.auth.authenticator import Identity, TlsPeer
+    from broker.protocols.nats.monitoring.options import HealthzOptions, JszOptions
     from broker.protocols.nats.monitoring.process import CpuMeter
     from broker.protocols.nats.settings import Settings
     from broker.protocols.nats.wire.options import ClientOptions
@@ -182,6 +183,11 @@ class JetStreamView(Protocol):
     """The service for JetStream clients, as pages and INFO show it."""
 
     def info(self) -> dict[str, Any]: ...  # fields of INFO
+    def varz(self) -> dict[str, Any]: ...  # the block `jetstream`
+    def jsz(self, options: JszOptions) -> dict[str, Any]: ...
+    # A failed check of /healthz: its status, and the error with its type and names.
+    def problem(self, options: HealthzOptions) -> tuple[int, dict[str, str]] | None: ...
+    def serves(self, account: str) -> bool: ...  # whether it is enabled for that account
 
 
 # --- the server ----------------------------------------------------------------------------------
@@ -240,6 +246,8 @@ class ServerView(Protocol):
     def system_account(self) -> AccountView | None: ...
     @property
     def operator(self) -> Any: ...  # OperatorLink, or None
+    @property
+    def jetstream(self) -> JetStreamView | None: ...
     @property
     def sessions(self) -> Collection[Connection]: ...
     @property

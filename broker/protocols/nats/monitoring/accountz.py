@@ -58,7 +58,7 @@ def account_info(server: ServerView, name: str) -> dict[str, Any]:
     page |= {
         "expired": token is not None and token.expired(time.time()),
         "complete": True,
-        "jetstream_enabled": False,
+        "jetstream_enabled": server.jetstream is not None and server.jetstream.serves(name),
         "leafnode_connections": len(account.leafs),
         "client_connections": len(account.sessions),
         "subscriptions": account.router.size,

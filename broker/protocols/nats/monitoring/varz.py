@@ -113,7 +113,7 @@ def _configured(server: ServerView) -> dict[str, Any]:
         "leaf": _leaf(server, settings.leafnodes),
         "mqtt": {},
         "websocket": _websocket(server, settings.websocket),
-        "jetstream": {},
+        "jetstream": {} if server.jetstream is None else server.jetstream.varz(),
         "tls_timeout": seconds(
             settings.tls.timeout_ns if settings.tls else limits.NATS_TLS_TIMEOUT
         ),
@@ -261,6 +261,12 @@ def healthz(
     if server.lame or server.starting:
         text = errors.NOT_READY.format("server")
         return _wrong(options, _FAILED, "error", "CONNECTION", text)
+    if options.js_enabled_only and server.jetstream is None:
+        return _wrong(options, _UNAVAILABLE, "unavailable", "JETSTREAM", errors.NO_JETSTREAM)
+    if server.jetstream is not None:
+        found = server.jetstream.problem(options)
+        if found is not None:
+            return _failed(options, *found)
     problem = broken()
     if problem is not None:
         # the kind for stored messages, which Go programs recognize
@@ -274,8 +280,17 @@ def _wrong(options: HealthzOptions, code: int, status: str, kind: str, text: str
     return Health({"status": status, "error": text}, code)
 
 
+def _failed(options: HealthzOptions, code: int, row: dict[str, str]) -> Health:
+    """A failed check of one part of JetStream."""
+    if options.details:
+        return Health({"status": "error", "errors": [row]}, code, code)
+    return Health({"status": "unavailable", "error": row["error"]}, code, code)
+
+
 def jsz(server: ServerView, options: JszOptions) -> dict[str, Any]:
-    """The page of a server with JetStream disabled."""
+    """The page about JetStream, also of a server without it."""
+    if server.jetstream is not None:
+        return server.jetstream.jsz(options)
     if options.leader_only:
         raise PageError(errors.NOT_LEADER)
     return {
