@@ -198,6 +198,8 @@ class AccountsView(Protocol):
 
     @property
     def accounts(self) -> Mapping[str, LocalAccount]: ...
+    @property
+    def jetstream(self) -> JetStreamView | None: ...
 
 
 class FrontendView(Protocol):

@@ -211,6 +211,7 @@ class FakeServer:
     def __init__(self, actions: Actions | None = None) -> None:
         self.accounts = {name: FakeAccount(name) for name in ("SYS", "A", "B", "$G")}
         self.system_account = self.accounts["SYS"]
+        self.jetstream = None
         self.clock = FakeClock()
         self.pages = FakePages(self.accounts)
         station = Station(self, self.system_account, Envelope(WHO), self.pages)

@@ -261,17 +261,21 @@ def healthz(
     if server.lame or server.starting:
         text = errors.NOT_READY.format("server")
         return _wrong(options, _FAILED, "error", "CONNECTION", text)
-    if options.js_enabled_only and server.jetstream is None:
-        return _wrong(options, _UNAVAILABLE, "unavailable", "JETSTREAM", errors.NO_JETSTREAM)
-    if server.jetstream is not None:
-        found = server.jetstream.problem(options)
-        if found is not None:
-            return _failed(options, *found)
     problem = broken()
     if problem is not None:
         # the kind for stored messages, which Go programs recognize
         return _wrong(options, _UNAVAILABLE, "unavailable", "JETSTREAM", problem)
-    return Health({"status": "ok"}, _OK)
+    return _jetstream(server, options) or Health({"status": "ok"}, _OK)
+
+
+def _jetstream(server: ServerView, options: HealthzOptions) -> Health | None:
+    """A failed check of JetStream; None if it is well, or off and not required."""
+    if server.jetstream is None:
+        if not options.js_enabled_only:
+            return None
+        return _wrong(options, _UNAVAILABLE, "unavailable", "JETSTREAM", errors.NO_JETSTREAM)
+    found = server.jetstream.problem(options)
+    return None if found is None else _failed(options, *found)
 
 
 def _wrong(options: HealthzOptions, code: int, status: str, kind: str, text: str) -> Health:
@@ -283,8 +287,8 @@ def _wrong(options: HealthzOptions, code: int, status: str, kind: str, text: str
 def _failed(options: HealthzOptions, code: int, row: dict[str, str]) -> Health:
     """A failed check of one part of JetStream."""
     if options.details:
-        return Health({"status": "error", "errors": [row]}, code, code)
-    return Health({"status": "unavailable", "error": row["error"]}, code, code)
+        return Health({"status": "error", "errors": [row]}, code)
+    return Health({"status": "unavailable", "error": row["error"]}, code)
 
 
 def jsz(server: ServerView, options: JszOptions) -> dict[str, Any]:

@@ -256,7 +256,7 @@ class Requests:
         about = name or _account_of(message)
 
         def build(options: Json) -> Json:
-            if page == "JSZ" and not self.pages.page("VARZ", {})["jetstream"]:
+            if page == "JSZ" and self.server.jetstream is None:
                 raise PageError(errors.NO_JETSTREAM)
             options[system_options.ACCOUNT_PAGES[page]] = about
             if page == "SUBSZ":
