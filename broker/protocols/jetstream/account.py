@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.protocols.jetstream import errors, files
@@ -12,7 +13,7 @@ from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import AccountLimits, encode, time_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from broker.engine.stream.store import StreamLimits
@@ -32,9 +33,14 @@ class JetStreamAccount:
     """The JetStream side of one NATS account."""
 
     def __init__(
-        self, context: JetStreamContext, account: Account, limits: AccountLimits | None
+        self,
+        context: JetStreamContext,
+        account: Account,
+        limits: AccountLimits | None,
+        make_consumers: Callable[[JetStreamAccount], Any],
     ) -> None:
-        """`limits`: None = JetStream is not enabled for the account."""
+        """`limits`: None = JetStream is not enabled for the account. `make_consumers` returns the
+        consumers.registry.Consumers of an account."""
         self.context = context
         self.account = account
         self.name = account.name
@@ -45,6 +51,7 @@ class JetStreamAccount:
         )
         self.streams: dict[str, Stream] = {}
         self.offline: dict[str, str] = {}  # streams that cannot be served: name -> reason
+        self._make_consumers = make_consumers
         self.api_total = self.api_errors = 0
 
     # --- for its parts
@@ -63,6 +70,11 @@ class JetStreamAccount:
     def is_system(self) -> bool:
         """Whether this is the account of the server's own events, which has no streams."""
         return self.account is self.context.nats.system_account
+
+    @cached_property
+    def consumers(self) -> Any:
+        """The consumers of all streams: a consumers.registry.Consumers."""
+        return self._make_consumers(self)
 
     def stream(self, name: str) -> Stream:
         """The stream of this name: 10059, 10194."""
@@ -134,6 +146,7 @@ class JetStreamAccount:
                     "consumer_action",
                     {"stream": name, "consumer": consumer, "action": "delete"},
                 )
+            self.consumers.drop(stream)
             del self.streams[name]
             stream.close()
             stream.store.close()
@@ -249,7 +262,10 @@ class JetStreamAccount:
     def close(self) -> None:
         """Close the streams; their files stay."""
         for stream in self.streams.values():
+            if stream.consumers:
+                self.consumers.stop(stream)
             stream.close()
+            stream.store.close()
         self.streams.clear()
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from broker.engine.engine import Engine
     from broker.protocols.jetstream.config import JetStreamConfig
+    from broker.protocols.jetstream.consumers.registry import Consumers
     from broker.protocols.jetstream.monitor import JetStreamPages
     from broker.protocols.nats.accounts.account import Account
     from broker.protocols.nats.monitoring.options import HealthzOptions, JszOptions
@@ -61,7 +62,8 @@ class JetStream:
             await self._remove(name)
 
     def _add(self, account: Account) -> None:
-        added = JetStreamAccount(self.context, account, self.limits_of(account))
+        limits = self.limits_of(account)
+        added = JetStreamAccount(self.context, account, limits, _consumers)
         self.accounts[account.name] = self.context.reserving[account.name] = added
 
     def _listen(self, name: str) -> None:
@@ -137,3 +139,10 @@ class JetStream:
         """Whether JetStream is enabled for this account."""
         found = self.accounts.get(account)
         return found is not None and found.enabled
+
+
+def _consumers(account: JetStreamAccount) -> Consumers:
+    """The consumers of an account; imported for the first stream or consumer."""
+    from broker.protocols.jetstream.consumers.registry import Consumers
+
+    return Consumers(account)

@@ -57,7 +57,8 @@ def _open(account: JetStreamAccount, found: files.FoundStream) -> str:
     if files.token_of(config.name) != found.folder.name:
         return f"its folder {found.folder.name} belongs to another name"
     try:
-        account.open(config, time_ns(found.stored.created))
+        stream = account.open(config, time_ns(found.stored.created))
+        account.consumers.restore(stream)
     except (OSError, ValueError) as problem:
         return str(problem)
     return ""
