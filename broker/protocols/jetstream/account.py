@@ -103,7 +103,10 @@ class JetStreamAccount:
         if folder is not None:
             stored = files.StoredStream(created=time_text(created_ns), config=config)
             await asyncio.to_thread(files.save_stream, folder, stored)
-        return self.open(config, created_ns)
+        stream = self.open(config, created_ns)
+        if config.first_seq > 1:
+            await stream.store.skip_to(config.first_seq)
+        return stream
 
     def open(self, config: StreamConfig, created_ns: int) -> Stream:
         """Open the log of a stream and receive its messages. OSError."""
@@ -117,7 +120,9 @@ class JetStreamAccount:
             protocol="jetstream",
             sync=self.context.config.sync.policy,
             memory=config.storage == "memory",
+            id_header=b"Nats-Msg-Id",
         )
+        store.apply_limits()
         stream = Stream(self.account, store, config, created_ns, self.domain)
         self.streams[config.name] = stream
         stream.start()

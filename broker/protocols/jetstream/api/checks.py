@@ -371,7 +371,7 @@ def _mappings(config: StreamConfig, around: Around) -> None:
     if not republish.src:
         if around.pedantic:
             _pedantic("republish source can not be empty")
-        republish.src = transform.dest if transform is not None and transform.dest else ">"
+        republish.src = ">"
     if any(collide(republish.dest, subject) for subject in config.subjects):
         refuse("stream configuration for republish destination forms a cycle")
     if not republish.dest or mapping_problem(republish.src, republish.dest):

@@ -179,7 +179,10 @@ def _with_times(found: T) -> T:
             try:
                 setattr(found, name, time_text(time_ns(text)))
             except (ValueError, OverflowError):
-                refuse(f'parsing time {go_quote(go_quote(text))} as "2006-01-02T15:04:05Z07:00"')
+                refuse(
+                    f'parsing time {go_quote(text)} as "2006-01-02T15:04:05Z07:00": '
+                    f'cannot parse {go_quote(text)} as "2006"'
+                )
         elif not go:
             for inner in text if isinstance(text, list) else [text]:
                 if isinstance(inner, msgspec.Struct):

@@ -183,7 +183,8 @@ class Dispatcher:
         if problem.err_code in call.verb.silent:
             return
         body = answer(call.verb.kind, *call.verb.on_error, error=problem)
-        self.account.count(error=True)
+        if problem.row is not errors.SEQUENCE_NOT_FOUND:  # no error for the original's counter
+            self.account.count(error=True)
         self._send(call, body, counted=True)
 
     def _failed(self, call: Call, problem: Exception) -> None:

@@ -14,6 +14,7 @@ from broker.protocols.jetstream.structs import (
     PurgeRequest,
     Success,
 )
+from broker.protocols.nats.accounts.subjects import is_subject
 
 if TYPE_CHECKING:
     from broker.protocols.jetstream.api.dispatch import Call, Parts
@@ -50,10 +51,12 @@ async def delete(call: Call) -> Parts:
         raise ApiError(errors.STREAM_SEALED)
     if stream.config.deny_delete:
         raise ApiError(errors.MESSAGE_DELETE, err="message delete not permitted")
-    if request.seq > stream.store.last_seq:
-        raise ApiError(errors.MESSAGE_DELETE, err="stream store EOF")
     if not await stream.store.delete(request.seq, erase=not request.no_erase):
-        raise ApiError(errors.MESSAGE_DELETE, err="no message found")
+        if stream.config.storage == "memory":
+            raise ApiError(errors.SEQUENCE_NOT_FOUND, seq=request.seq)
+        beyond = request.seq > stream.store.last_seq
+        text = "stream store EOF" if beyond else "no message found"
+        raise ApiError(errors.MESSAGE_DELETE, err=text)
     return (Success(success=True),)
 
 
@@ -67,5 +70,10 @@ async def purge(call: Call) -> Parts:
         raise ApiError(errors.STREAM_SEALED)
     if stream.config.deny_purge:
         raise ApiError(errors.STREAM_PURGE, err="stream purge not permitted")
-    count = await stream.store.purge(request.filter, seq=request.seq, keep=request.keep)
+    wanted = None
+    if request.filter:
+        if not is_subject(request.filter):
+            return (PurgeAnswer(success=True),)  # matches nothing
+        wanted = stream.store.subjects.filter([request.filter])
+    count = await stream.store.purge(wanted, request.seq, request.keep)
     return (PurgeAnswer(success=True, purged=count),)

@@ -58,6 +58,8 @@ def _around(account: JetStreamAccount, *, pedantic: bool) -> checks.Around:
 
 def _complete(account: JetStreamAccount, config: StreamConfig, *, pedantic: bool) -> None:
     checks.complete(config, _around(account, pedantic=pedantic))
+    if config.mirror is not None or config.sources:
+        checks.refuse("mirrors and sources are not available on this server")
     level = metadata.stream_level(config)
     config.metadata = metadata.stored(config.metadata, level)
 
@@ -210,22 +212,14 @@ def state_of(stream: Stream) -> StreamState:
     return StreamState(
         messages=store.messages,
         bytes=store.bytes,
-        first_seq=store.first_seq,
+        first_seq=store.first_seq if store.last_seq else 0,
         first_ts=time_text(store.first_ns),
         last_seq=store.last_seq,
-        last_ts=time_text(store.last_ns),
+        last_ts=time_text(store.last_ns if store.last_seq >= stream.config.first_seq else 0),
         num_subjects=store.subjects.size,
-        num_deleted=deleted_count(stream),
+        num_deleted=store.num_deleted,
         consumer_count=stream.consumer_count,
     )
-
-
-def deleted_count(stream: Stream) -> int:
-    """The number of seqs between the first and the last message without a message."""
-    store = stream.store
-    if store.messages == 0 or store.last_seq < store.first_seq:
-        return 0
-    return int(store.last_seq - store.first_seq + 1 - store.messages)
 
 
 def info(call: Call) -> Parts:
@@ -237,9 +231,7 @@ def info(call: Call) -> Parts:
     found.cluster = ClusterInfo(leader=account.context.server_name)
     page = Page()
     if request.deleted_details:
-        from broker.protocols.jetstream.api.deleted import deleted_seqs
-
-        found.state.deleted = deleted_seqs(stream.store, limits.JS_DELETED_MAX)
+        found.state.deleted = stream.store.deleted(limits.JS_DELETED_MAX)
     if request.subjects_filter:
         _list_subjects(stream, request, found.state, page)
     return page, found
