@@ -107,7 +107,8 @@ def meta_of(log: Any, floor: int) -> dict[str, Any]:
 
 def has_more_than_header(log: Any) -> bool:
     """Whether metadata that are lost cannot be made again from the header of a segment, which has
-    the log's id, its protocol and whether it is sparse: then nothing of the log may be dropped before it is claimed."""
+    the log's id, its protocol and whether it is sparse: then nothing of the log may be dropped
+    before it is claimed."""
     policy = log.policy
     return (
         bool(log.settings)

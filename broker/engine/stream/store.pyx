@@ -41,6 +41,7 @@ from broker.runtime.types cimport record_t
 from broker.engine import limits as engine_limits
 from broker.engine.log.policy import OWNED
 from broker.engine.log.publish import settled
+from broker.engine.stream.filter import is_valid
 
 cdef enum:
     MESSAGE_BYTES_MAX = 32 << 20    # of subject, headers and body together
@@ -685,13 +686,18 @@ cdef class StreamStore(LogOwner):
             if self.log.outcome(ticket) < 0:
                 raise OSError(self.log.last_error or errno.EIO, self.log.refusal, self.log.name)
 
-    async def purge(self, Filter filter=None, uint64_t seq=0, uint64_t keep=0):
-        """Delete all messages that match a filter (None: all), those below seq, or all but the
+    async def purge(self, str subject=None, uint64_t seq=0, uint64_t keep=0):
+        """Delete all messages whose subject matches (None: all), those below seq, or all but the
         newest `keep`; how many. With a seq beyond the end the next message has that seq.
 
         OSError: they are gone now, and may be back after a power cut.
         """
         cdef uint64_t after, at = 0, count = 0
+        cdef Filter filter = None
+        if subject:
+            if not is_valid(subject.encode()):
+                return 0
+            filter = self.subjects.filter([subject])
         if filter is None and seq > self.last_seq + 1:
             await self.skip_to(seq)
         else:
@@ -720,11 +726,11 @@ cdef class StreamStore(LogOwner):
         await self.deletes.durable()
         return count
 
-    def newest(self, Filter filter, uint64_t keep):
+    def newest(self, Filter among, uint64_t keep):
         """The first of the newest `keep` messages that match; 0 = there are not more."""
         cdef uint64_t seq = self.kept_seq + 1
         while keep and seq:
-            seq = self.subjects.previous_match(filter, seq - 1)
+            seq = self.subjects.previous_match(among, seq - 1)
             keep -= 1
         return seq
 

@@ -59,14 +59,14 @@ def last_seq_of(StreamStore store not None, bytes subject not None):
     return store.last_seq_of(subject, <size_t>len(subject))
 
 
-def duplicate_of(StreamStore store not None, bytes id not None):
+def duplicate_of(StreamStore store not None, bytes key not None):
     """The message with that id, 0 = none."""
-    return store.duplicate_of(id, <size_t>len(id))
+    return store.duplicate_of(key, <size_t>len(key))
 
 
-def remember_id(StreamStore store not None, bytes id not None, uint64_t seq):
+def remember_id(StreamStore store not None, bytes key not None, uint64_t seq):
     """That message has been stored with this id."""
-    store.remember_id(id, <size_t>len(id), seq)
+    store.remember_id(key, <size_t>len(key), seq)
 
 
 cdef class Owner(StreamOwner):

@@ -19,9 +19,9 @@ def open_in(rig: Rig) -> StreamStore:
     return open_store(rig.engine, "js A/S", LIMITS, id_header=b"Msg-Id")
 
 
-def store_once(store: StreamStore, id: bytes) -> int:
-    seq = publish(store, b"a", headers=b"H/1\r\nOther: 1\r\nMsg-Id: %s\r\n\r\n" % id)
-    remember_id(store, id, seq)
+def store_once(store: StreamStore, key: bytes) -> int:
+    seq = publish(store, b"a", headers=b"H/1\r\nOther: 1\r\nMsg-Id: %s\r\n\r\n" % key)
+    remember_id(store, key, seq)
     return seq
 
 
@@ -33,9 +33,9 @@ def test_an_id_is_known_for_the_window(tmp_path: Path) -> None:
         rig.advance(4)
         assert store_once(store, b"y") == 2
         rig.settle()
-        assert [duplicate_of(store, id) for id in (b"x", b"y", b"z")] == [1, 2, 0]
+        assert [duplicate_of(store, key) for key in (b"x", b"y", b"z")] == [1, 2, 0]
         rig.advance(6)
-        assert [duplicate_of(store, id) for id in (b"x", b"y")] == [0, 2]
+        assert [duplicate_of(store, key) for key in (b"x", b"y")] == [0, 2]
         rig.advance(4)
         assert duplicate_of(store, b"y") == 0
 
@@ -61,15 +61,15 @@ def test_the_id_of_a_message_that_failed_is_not_known(tmp_path: Path) -> None:
         store_once(store, b"x")
         rig.settle()
         vfs.fail(WRITE, EIO)
-        for id in (b"y", b"z"):
-            store_once(store, id)
+        for key in (b"y", b"z"):
+            store_once(store, key)
         assert duplicate_of(store, b"y") == 2
         rig.settle()
         vfs.heal()
-        assert [duplicate_of(store, id) for id in (b"x", b"y", b"z")] == [1, 0, 0]
+        assert [duplicate_of(store, key) for key in (b"x", b"y", b"z")] == [1, 0, 0]
         rig.advance(2)
         assert store_once(store, b"z") == 2
-        assert [duplicate_of(store, id) for id in (b"x", b"y", b"z")] == [1, 0, 2]
+        assert [duplicate_of(store, key) for key in (b"x", b"y", b"z")] == [1, 0, 2]
         rig.settle()
 
 
