@@ -23,8 +23,8 @@ cdef enum JournalOp:
     OP_SETTLED = 10     # varint seq, varint consumer_seq: the ack floor
     OP_EXHAUSTED = 11   # varint seq, count: a run whose last allowed delivery was not acked
     OP_UNTIL = 12       # varint ns (wall clock): paused until then, 0 = not
-    OP_LISTED = 13      # varint seq, count: a run to be delivered before what comes after `start`
-    OP_START = 14       # varint seq: where the cursor went on when its list was made
+    OP_LISTED = 13      # varint seq: to be delivered before the fresh ones
+    OP_START = 14       # varint seq: the fresh ones begin there
 
 
 cdef class Journal(JobOwner):

@@ -467,10 +467,10 @@ cdef bint read_block(const char *p, size_t n, list ops):
         if kind in (<int>OP_ENTRY, <int>OP_SENT):
             arity = 3
         elif kind in (<int>OP_ACK, <int>OP_AGAIN, <int>OP_DELIVERED, <int>OP_SETTLED,
-                      <int>OP_EXHAUSTED, <int>OP_LISTED):
+                      <int>OP_EXHAUSTED):
             arity = 2
         elif kind in (<int>OP_NEXT, <int>OP_FLOOR, <int>OP_PAUSE, <int>OP_CLOCK, <int>OP_UNTIL,
-                      <int>OP_START):
+                      <int>OP_LISTED, <int>OP_START):
             arity = 1
         else:
             return False

@@ -30,6 +30,8 @@ cdef class Position(JobOwner):
         """The record that was read is dealt with."""
         self.offset += size
 
+    # Go to a record that is not the next one; `read` then finds it at once.
+    cdef void seek(self, uint64_t seq) noexcept
     # The record of an entry: 1 = it was read, 0 = it is lost, -1 = its file cannot be opened now.
     cdef int read_entry(self, entry_t *e, stored_t *s) noexcept
     cdef void move_to(self, Segment segment, size_t offset) noexcept

@@ -72,6 +72,18 @@ cdef class Position(JobOwner):
                 continue
             return READ_RECORD
 
+    cdef void seek(self, uint64_t seq) noexcept:
+        cdef Segment segment = self.segment
+        if segment is None:
+            return
+        if not segment.first_seq <= seq < segment.next_seq:
+            self.move_to(None, 0)
+            return
+        try:
+            self.offset = self.log.find_in(segment, seq)
+        except OSError as problem:
+            self.cannot_read(problem)
+
     cdef bint faulted(self) noexcept:
         """Pages could not be read since this was last asked; True when some are of the segment."""
         cdef uint64_t seen = self.segment_faults

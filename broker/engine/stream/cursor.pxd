@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""A consumer's place in a stream. See cursor.pyx for the states of a message."""
+"""A consumer's place in a stream, and all those of one stream. See cursor.pyx for the states."""
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from broker.engine.cursor.inflight cimport Inflight, entry_t
@@ -7,7 +7,12 @@ from broker.engine.cursor.position cimport Position
 from broker.engine.log.interfaces cimport LogReader
 from broker.engine.log.log cimport Log
 from broker.engine.log.record cimport stored_t
+from broker.engine.log.segment cimport Segment
 from broker.engine.state cimport EngineState
+from broker.engine.stream.filter cimport KILLS_KEPT, Filter
+from broker.engine.stream.interfaces cimport StreamReaders
+from broker.engine.stream.runs cimport SeqRuns
+from broker.engine.stream.store cimport StreamStore
 from broker.runtime.interfaces cimport Session
 from broker.runtime.types cimport record_t
 
@@ -21,6 +26,12 @@ cdef enum:
     ACK_UNKNOWN = 0         # no such message was delivered: it is not confirmed
     ACK_REPEATED = 1        # nothing to do, as for a message that is settled; it is confirmed
     ACK_DONE = 2
+
+# When messages of a stream go, apart from its limits.
+cdef enum Retention:
+    RETAIN_LIMITS = 0
+    RETAIN_INTEREST = 1     # when every cursor that they are for has settled them
+    RETAIN_WORKQUEUE = 2    # when the cursor that they are for has settled them
 
 # One delivery. Pointers are valid for the call only.
 cdef struct delivery_t:
@@ -37,24 +48,70 @@ cdef struct pending_t:
     int64_t due_ns          # monotonic: when it is to be delivered again; 0 = it waits for that
 
 
-# The protocol's side of a cursor. It may call the cursor from `woken`, not from the others: they
-# come in the middle of what someone else does.
+# The protocol's side of a cursor. It may call the cursor from `woken`, `durable` and `resumed`, not
+# from the others: they come in the middle of what someone else does.
 cdef class CursorOwner(Session):
     # There may be something to deliver: once, some time after `peek` found nothing.
     cdef void woken(self) noexcept
     # The last allowed delivery was not acked in time; once per message.
     cdef void exhausted(self, uint64_t seq, uint32_t deliveries) noexcept
-    # A message in flight was deleted from the stream.
+    # A message in flight was deleted from the stream, not by a purge.
     cdef void dropped(self, uint64_t seq, uint64_t consumer_seq, uint32_t deliveries) noexcept
     # What the cursor was told up to this ticket survives the process, and a power cut if the
     # stream is synced always.
     cdef void durable(self, uint64_t ticket) noexcept
+    cdef void resumed(self) noexcept    # the time it was paused until has come
+
+
+# Cursors of one stream with the same filter.
+cdef class FilterGroup:
+    cdef Filter filter              # None = all messages
+    cdef set members                # of StreamCursor
+    cdef set waiting                # of StreamCursor: those that wait for a fresh message
+    cdef uint64_t waits_from        # the lowest seq that one of those may get
+
+
+# All cursors of one stream: it wakes them, and lets messages go that nobody needs any more.
+cdef class StreamCursors(StreamReaders):
+    cdef readonly StreamStore store
+    cdef readonly EngineState shared
+    cdef readonly int retention         # RETAIN_*
+    cdef readonly dict cursors          # name -> StreamCursor
+    cdef dict groups                    # Filter or None -> FilterGroup
+    cdef set waiting_groups             # those in which a cursor waits
+    cdef set holders                    # cursors with messages in flight or exhausted
+    cdef uint64_t lowest_held           # none of those holds one below it
+    cdef set listed                     # cursors that deliver a list of seqs
+    cdef uint64_t kills                 # messages that have gone
+    cdef uint64_t killed_seqs[KILLS_KEPT]       # the last ones, a ring
+    cdef bint purging                   # a purge by subject is under way
+    cdef list purged                    # cursors that it empties
+    cdef uint64_t purged_to             # the seq after the last one when it began
+    cdef uint64_t sweep_at, sweep_to    # messages that are still to be looked at: see `sweep`
+
+    # Whether a message with that subject is kept at all: some cursor is for it, or the stream does
+    # not ask.
+    cdef bint interested(self, const char *subject, size_t n) noexcept
+
+    cdef FilterGroup join(self, StreamCursor cursor, Filter filter)
+    cdef void part(self, StreamCursor cursor) noexcept
+    cdef void await_match(self, StreamCursor cursor) noexcept
+    cdef void holds(self, StreamCursor cursor, uint64_t seq) noexcept
+    cdef void settled(self, StreamCursor cursor, uint64_t seq) noexcept
+    cdef bint is_needed(self, uint64_t seq, uint32_t subject) noexcept
+    cdef bint was_taken(self, uint64_t seq, uint32_t subject) noexcept
+    cdef void begin_sweep(self, uint64_t after) noexcept
 
 
 cdef class StreamCursor(LogReader):
+    cdef readonly StreamCursors all
+    cdef readonly StreamStore store
     cdef readonly EngineState shared
     cdef readonly Log log
     cdef CursorOwner owner              # None: nobody takes messages
+    cdef FilterGroup group
+    cdef Filter filter                  # of the group
+    cdef readonly tuple filters         # its subjects; empty = all
     cdef readonly int ack_policy        # ACK_*
     cdef readonly int64_t ack_wait_ns
     cdef int64_t *steps_ns              # the backoff, owned
@@ -63,16 +120,42 @@ cdef class StreamCursor(LogReader):
     cdef readonly uint32_t max_ack_pending  # 0 = any number
     cdef readonly bint closed
     cdef readonly int64_t paused_until_ns   # wall clock, 0 = it is not paused
+
+    # next_seq: no message below it is fresh, but for those of the list.
     cdef Position position
+    cdef uint64_t position_seq          # where it stands
+    cdef uint64_t *list_seqs            # messages to deliver before those from next_seq on, owned
+    cdef size_t list_at, list_size      # list_at: the next one
+    cdef uint64_t list_left             # those from list_at on that are still there
+    cdef uint64_t passed_count          # live matching messages below next_seq, as of kills_seen
+    cdef uint64_t kills_seen            # of all.kills
+    cdef bint ahead                     # next_seq is after the seqs there are
+    cdef uint64_t since                 # the filter in force was so when it stood here
+
     cdef Inflight inflight
     cdef uint32_t oldest, newest        # entries in flight in the order of their seqs; 0 = none
+    cdef SeqRuns spent                  # exhausted ones
     cdef uint64_t delivered_consumer_seq, delivered_seq
     cdef uint64_t floor_consumer_seq, floor_seq
     cdef uint64_t redelivered           # of those in flight: delivered more than once
     cdef readonly int64_t last_delivered_ns, last_acked_ns      # wall clock, 0 = not since start
+
+    cdef bint holding                   # it is in all.holders
     cdef bint waiting                   # `peek` found nothing: `woken` is owed
-    cdef uint32_t peeked                # entry of the redelivery that `peek` returned; 0 = fresh
-    cdef size_t peeked_size             # of the fresh one, in its file
+    cdef bint full                      # ... because of max_ack_pending
+    cdef bint called                    # there may be something by now
+    cdef uint64_t peeked_seq            # what `peek` returned
+    cdef uint32_t peeked                # its entry if it is a redelivery; 0 = it is fresh
+    cdef size_t peeked_size             # of a fresh one, in its file
+
+    cdef uint64_t said_seq, said_consumer_seq       # what the last OP_DELIVERED said
+    cdef uint64_t said_floor, said_floor_consumer_seq
+    cdef int64_t said_ms                # what the last OP_CLOCK said
+    cdef int64_t retry_ns               # monotonic: after a failed write, not before; 0 = at once
+    cdef int64_t sync_due_ns            # monotonic: the journal is to be synced, or closed; 0 = no
+    cdef uint64_t owed                  # the highest ticket given out
+    cdef uint64_t durable_to            # tickets up to it are durable
+    cdef uint64_t sync_covers           # what the sync under way is about; 0 = none is
 
     cdef void attach(self, CursorOwner owner) noexcept
     # The next message to deliver; 1 = there is one, 0 = not now (`woken` will be called). The same
@@ -92,13 +175,41 @@ cdef class StreamCursor(LogReader):
     cdef uint64_t count_pending(self) noexcept          # num_pending
     cdef uint32_t count_ack_pending(self) noexcept      # num_ack_pending
 
+    cdef void call(self) noexcept
+    cdef void queue(self) noexcept
     cdef bint fresh(self, stored_t *s) noexcept
+    cdef uint64_t next_fresh(self) noexcept
+    cdef void pass_fresh(self, uint64_t seq) noexcept
+    cdef bint is_listed(self, uint64_t seq) noexcept
+    cdef uint64_t total(self) noexcept
+    cdef void recount(self) noexcept
+    cdef void catch_up(self) noexcept
     cdef void set_sent(self, entry_t *e) noexcept
     cdef int64_t wait_of(self, const entry_t *e) noexcept
     cdef void link(self, entry_t *e) noexcept
     cdef int known(self, uint64_t seq) noexcept
+    cdef void forget(self, entry_t *e) noexcept
+    cdef void forget_all(self) noexcept
     cdef void settle(self, entry_t *e) noexcept
+    cdef bint fits(self, uint64_t seq) noexcept
     cdef void move_floor(self) noexcept
-    cdef void drop(self, entry_t *e) noexcept
+    cdef void freed(self) noexcept
+    cdef bint has_settled(self, uint64_t seq) noexcept
+    cdef uint64_t lowest(self) noexcept
+    cdef void lose(self, uint64_t seq, bint quiet) noexcept
+    cdef void lose_from(self, uint64_t seq) noexcept
+    cdef void put_off(self, uint64_t seq) noexcept
+    cdef void jump(self, uint64_t seq) noexcept
     cdef void expire(self, entry_t *e) noexcept
+    cdef void exhaust(self, entry_t *e) noexcept
     cdef void rearm(self) noexcept
+    cdef void note_clock(self, int64_t wall_ns) noexcept
+    cdef void write_place(self) noexcept
+    cdef void care_for_file(self) noexcept
+    cdef void keep_promises(self) noexcept
+    cdef object set_list(self, object seqs)
+    cdef object open_journal(self, str path, object start)
+    cdef object begin(self, object start)
+    cdef object restore(self, list ops)
+    cdef object remember(self, dict entries)
+    cdef object snapshot(self)

@@ -1,17 +1,39 @@
-"""A consumer's place in a stream."""
+"""A consumer's place in a stream, and all those of one stream."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from broker.engine.log.interfaces import LogReader
 from broker.engine.log.log import Log
+from broker.engine.state import EngineState
+from broker.engine.stream.interfaces import StreamReaders
+from broker.engine.stream.store import StreamStore
 from broker.runtime.interfaces import Session
 
 POLICIES: dict[str, int]
+RETENTIONS: dict[str, int]
+
+Start = int | Sequence[int]
 
 class CursorOwner(Session): ...
+class FilterGroup: ...
+
+class StreamCursors(StreamReaders):
+    store: StreamStore
+    shared: EngineState
+    retention: int
+    cursors: dict[str, StreamCursor]
+    def __init__(self, store: StreamStore, retention: str = "limits") -> None: ...
+    def set_retention(self, retention: str) -> None: ...
+    def sweep(self) -> None: ...
+    @property
+    def sweeping(self) -> bool: ...
 
 class StreamCursor(LogReader):
+    all: StreamCursors
+    store: StreamStore
+    shared: EngineState
     log: Log
+    filters: tuple[str, ...]
     ack_policy: int
     ack_wait_ns: int
     max_deliver: int
@@ -22,15 +44,17 @@ class StreamCursor(LogReader):
     last_acked_ns: int
     def __init__(
         self,
-        log: Log,
+        all: StreamCursors,
         name: str,
-        start: int,
+        start: Start | Callable[[], Start],
         *,
+        journal: str | None = None,
         ack_policy: str = "explicit",
         ack_wait_ns: int = ...,
         backoff_ns: Sequence[int] = (),
         max_deliver: int = 0,
         max_ack_pending: int = 0,
+        filters: Iterable[str] = (),
     ) -> None: ...
     def update(
         self,
@@ -39,7 +63,13 @@ class StreamCursor(LogReader):
         backoff_ns: Sequence[int] = (),
         max_deliver: int = 0,
         max_ack_pending: int = 0,
+        filters: Iterable[str] = (),
     ) -> None: ...
+    def set_waits(self, ack_wait_ns: int, backoff_ns: Sequence[int]) -> None: ...
+    def set_filters(self, filters: tuple[str, ...]) -> None: ...
+    def pause_until(self, wall_ns: int) -> None: ...
+    def reset(self, seq: int) -> int: ...
+    async def synced(self) -> None: ...
     @property
     def num_pending(self) -> int: ...
     @property
@@ -47,7 +77,15 @@ class StreamCursor(LogReader):
     @property
     def num_redelivered(self) -> int: ...
     @property
+    def exhausted_count(self) -> int: ...
+    @property
     def delivered(self) -> tuple[int, int]: ...
     @property
     def ack_floor(self) -> tuple[int, int]: ...
+    @property
+    def backoff_ns(self) -> tuple[int, ...]: ...
+    @property
+    def next_due_ns(self) -> int: ...
     def close(self, delete: bool = False) -> None: ...
+
+def is_within(inner: str, outer: str) -> bool: ...

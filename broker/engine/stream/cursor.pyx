@@ -1,7 +1,7 @@
 # cython: language_level=3
 """A cursor of a stream: which messages a consumer has had, and which of them it has settled.
 
-    fresh        seq >= next_seq, and the cursor's filter matches
+    fresh        its list has the seq, or seq >= next_seq and its filter matches
     in flight    has an entry: until its deadline, or in the `again` queue after it
     exhausted    its last allowed delivery was not acked: it stays in the stream, nothing is in flight
     settled      every other message below next_seq
@@ -14,24 +14,61 @@
 
 What is to be given again comes before what is fresh, and max_ack_pending does not hold it back.
 Consumer seqs count deliveries; an entry keeps the one of its first delivery, for the ack floor.
+
+Nothing here counts or looks at messages one by one but those that are delivered or go: how many are
+fresh is what the index has counted less those that were passed, and the messages that went since
+are made up for when somebody asks. A publish costs what it costs the index, and a look at each
+filter of which a cursor waits for a message.
 """
-from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
+import asyncio
+import os
+
+from libc.stdint cimport INT64_MAX, int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 
-from broker.engine.cursor.acks cimport AckSet
-from broker.engine.cursor.inflight cimport ENTRY_AGAIN, ENTRY_SENT, Inflight, entry_t
-from broker.engine.cursor.position cimport READ_AGAIN, READ_NOTHING, Position
-from broker.engine.log.log cimport Log
+from broker.engine.cursor.inflight cimport (
+    ENTRY_AGAIN, ENTRY_FREE, ENTRY_SENT, REASON_REQUEUE, REASON_RETURNED, Inflight, entry_t)
+from broker.engine.cursor.journal cimport (
+    OP_ACK,
+    OP_AGAIN,
+    OP_CLOCK,
+    OP_DELIVERED,
+    OP_ENTRY,
+    OP_EXHAUSTED,
+    OP_FLOOR,
+    OP_LISTED,
+    OP_NEXT,
+    OP_SENT,
+    OP_SETTLED,
+    OP_START,
+    OP_UNTIL,
+    Journal,
+)
+from broker.engine.cursor.position cimport READ_NOTHING, READ_RECORD, Position
+from broker.engine.log.policy cimport SYNC_ALWAYS, SYNC_NONE
 from broker.engine.log.record cimport stored_t
+from broker.engine.log.segment cimport Segment
+from broker.engine.stream.filter cimport KILLS_KEPT, Filter
+from broker.engine.stream.interfaces cimport StreamReaders
+from broker.engine.stream.runs cimport SeqRuns
+from broker.engine.stream.store cimport StreamStore, message_t
 from broker.runtime.heap cimport heap_peek, heap_push, heap_remove, heap_update
 from broker.runtime.interfaces cimport Session
 from broker.runtime.turn cimport PHASE_PUMP
 from broker.runtime.types cimport heap_item_t
 
+from broker.engine.cursor.journal import read_journal
+from broker.engine.log.files import SEQ_MAX, UNREADABLE_SUFFIX
+
 cdef enum:
     ATTEMPTS_MAX = 0xFFFF
+    NEAR = 128              # seqs that are skipped by reading over them
+    SWEEP_MAX = 4096        # messages looked at in one turn
+    SYNC_PAUSE_NS = 1_000_000_000   # until a journal is synced that nobody waits for
 
 POLICIES = {'none': ACK_NONE, 'all': ACK_ALL, 'explicit': ACK_EXPLICIT}
+RETENTIONS = {
+    'limits': RETAIN_LIMITS, 'interest': RETAIN_INTEREST, 'workqueue': RETAIN_WORKQUEUE}
 
 
 cdef class CursorOwner(Session):
@@ -47,32 +84,374 @@ cdef class CursorOwner(Session):
     cdef void durable(self, uint64_t ticket) noexcept:
         pass
 
+    cdef void resumed(self) noexcept:
+        pass
+
+
+cdef class FilterGroup:
+    def __init__(self, Filter filter):
+        """Cursors with this filter; None = without one."""
+        self.filter = filter
+        self.members = set()
+        self.waiting = set()
+
+
+cdef class StreamCursors(StreamReaders):
+    def __init__(self, StreamStore store not None, str retention='limits'):
+        """The cursors of the stream that `store` keeps; `retention`: limits, interest or workqueue.
+        """
+        self.store = store
+        self.shared = store.log.shared
+        self.retention = RETENTIONS[retention]
+        self.cursors = {}
+        self.groups = {}
+        self.waiting_groups = set()
+        self.holders = set()
+        self.listed = set()
+        self.purged = []
+        self.lowest_held = <uint64_t>-1
+        store.add_reader(self)
+
+    # --- cursors come and go
+
+    cdef FilterGroup join(self, StreamCursor cursor, Filter filter):
+        cdef FilterGroup group = self.groups.get(filter)
+        if group is None:
+            self.groups[filter] = group = FilterGroup(filter)
+        group.members.add(cursor)
+        return group
+
+    cdef void part(self, StreamCursor cursor) noexcept:
+        cdef FilterGroup group = cursor.group
+        group.members.discard(cursor)
+        group.waiting.discard(cursor)
+        if not group.waiting:
+            self.waiting_groups.discard(group)
+        if not group.members:
+            self.groups.pop(group.filter, None)
+
+    cdef void await_match(self, StreamCursor cursor) noexcept:
+        """Call the cursor once there is a fresh message for it."""
+        cdef FilterGroup group = cursor.group
+        if not group.waiting:
+            group.waits_from = cursor.next_seq
+            self.waiting_groups.add(group)
+        elif cursor.next_seq < group.waits_from:
+            group.waits_from = cursor.next_seq
+        group.waiting.add(cursor)
+
+    # --- what the store says
+
+    cdef void stored(self) noexcept:
+        cdef FilterGroup group
+        cdef StreamCursor cursor
+        cdef uint64_t seq
+        cdef list woken = None
+        for group in self.waiting_groups:
+            seq = self.store.subjects.next_match(group.filter, group.waits_from)
+            if seq == 0 or seq >= self.store.readable:
+                continue
+            for cursor in group.waiting:
+                cursor.call()
+            group.waiting.clear()
+            if woken is None:
+                woken = []
+            woken.append(group)
+        if woken is not None:
+            self.waiting_groups.difference_update(woken)
+
+    cdef void killed(self, uint64_t seq, uint32_t subject) noexcept:
+        cdef StreamCursor cursor
+        cdef uint64_t lowest = <uint64_t>-1
+        cdef list free_ones = None
+        self.killed_seqs[self.kills & (KILLS_KEPT - 1)] = seq
+        self.kills += 1
+        if self.listed:
+            for cursor in self.listed:
+                cursor.catch_up()
+        if seq < self.lowest_held:
+            return
+        for cursor in self.holders:
+            cursor.lose(seq, self.purging)
+            if cursor.inflight.size == 0 and cursor.spent.count == 0:
+                cursor.holding = False
+                if free_ones is None:
+                    free_ones = []
+                free_ones.append(cursor)
+            else:
+                lowest = min(lowest, cursor.lowest())
+        if free_ones is not None:
+            self.holders.difference_update(free_ones)
+        self.lowest_held = lowest
+
+    cdef void purged_below(self, uint64_t seq) noexcept:
+        cdef StreamCursor cursor
+        self.kills += KILLS_KEPT + 1        # all count again
+        for cursor in self.cursors.values():
+            cursor.jump(seq)
+
+    cdef void taken_back(self, uint64_t seq) noexcept:
+        cdef StreamCursor cursor
+        self.kills += KILLS_KEPT + 1
+        for cursor in self.cursors.values():
+            cursor.lose_from(seq)
+
+    cdef void purge_begins(self, object filter, tuple subjects) noexcept:
+        cdef StreamCursor cursor
+        cdef FilterGroup group
+        self.purging = True
+        self.purged_to = self.store.last_seq + 1
+        self.purged = []
+        for group in self.groups.values():
+            for cursor in group.members:
+                if group.filter is filter or (cursor.filters and all(
+                        any(is_within(inner, outer) for outer in subjects)
+                        for inner in cursor.filters)):
+                    self.purged.append(cursor)
+
+    cdef void purge_ends(self) noexcept:
+        cdef StreamCursor cursor
+        self.purging = False
+        for cursor in self.purged:
+            if not cursor.closed:
+                cursor.recount()
+                cursor.jump(self.purged_to)
+                cursor.recount()
+        self.purged = []
+
+    cdef void leave_segment(self, Segment segment) noexcept:
+        cdef StreamCursor cursor
+        for cursor in self.cursors.values():
+            cursor.leave_segment(segment)
+
+    cdef void rest(self) noexcept:
+        cdef StreamCursor cursor
+        for cursor in self.cursors.values():
+            cursor.rest()
+
+    # --- messages that nobody needs
+
+    cdef bint interested(self, const char *subject, size_t n) noexcept:
+        cdef FilterGroup group
+        if self.retention != RETAIN_INTEREST:
+            return True
+        for group in self.groups.values():
+            if group.filter is None or group.filter.accepts(subject, n):
+                return True
+        return False
+
+    cdef void holds(self, StreamCursor cursor, uint64_t seq) noexcept:
+        """The cursor has such a message now, in flight or exhausted."""
+        if seq < self.lowest_held:
+            self.lowest_held = seq
+        if not cursor.holding:
+            cursor.holding = True
+            self.holders.add(cursor)
+
+    cdef void settled(self, StreamCursor cursor, uint64_t seq) noexcept:
+        """A cursor is done with a message: it goes if all others are."""
+        cdef uint32_t subject
+        if self.retention == RETAIN_LIMITS:
+            return
+        subject = self.store.subjects.subject_of(seq)
+        if subject and (self.retention == RETAIN_WORKQUEUE or not self.is_needed(seq, subject)):
+            self.store.kill(seq)
+
+    cdef bint is_needed(self, uint64_t seq, uint32_t subject) noexcept:
+        """Whether a cursor that a message is for has not settled it."""
+        cdef FilterGroup group
+        cdef StreamCursor cursor
+        for group in self.groups.values():
+            if group.filter is None or group.filter.matches(subject):
+                for cursor in group.members:
+                    if not cursor.has_settled(seq):
+                        return True
+        return False
+
+    cdef bint was_taken(self, uint64_t seq, uint32_t subject) noexcept:
+        """Whether a cursor that a message was for has settled it."""
+        cdef FilterGroup group
+        cdef StreamCursor cursor
+        for group in self.groups.values():
+            if group.filter is None or group.filter.matches(subject):
+                for cursor in group.members:
+                    if seq >= cursor.since and cursor.has_settled(seq):
+                        return True
+        return False
+
+    def set_retention(self, str retention):
+        """Change when messages go. With interest, those that nobody needs go now."""
+        self.retention = RETENTIONS[retention]
+        if self.retention == RETAIN_INTEREST:
+            self.begin_sweep(self.store.last_seq + 1)
+
+    def sweep(self):
+        """After a start, when all cursors are open: let those messages go that were settled before
+        it. What a cursor has settled is in its journal before the message goes."""
+        cdef StreamCursor cursor
+        cdef uint64_t after = 0
+        for cursor in self.cursors.values():
+            after = max(after, cursor.next_seq)
+        self.begin_sweep(after)
+
+    cdef void begin_sweep(self, uint64_t after) noexcept:
+        """Look at all messages below `after`, some in each turn."""
+        if self.retention == RETAIN_LIMITS:
+            return
+        self.sweep_at = self.store.first_seq
+        self.sweep_to = max(self.sweep_to, after)
+        if not self.queued:
+            self.shared.turn.add(PHASE_PUMP, self)
+
+    cdef void run(self) noexcept:
+        cdef uint64_t seq
+        cdef uint32_t subject
+        cdef int looked = 0
+        while self.sweep_at < self.sweep_to and looked < <int>SWEEP_MAX:
+            seq = self.store.subjects.next_match(None, self.sweep_at)
+            if seq == 0 or seq >= self.sweep_to:
+                self.sweep_at = self.sweep_to
+                break
+            self.sweep_at = seq + 1
+            looked += 1
+            subject = self.store.subjects.subject_of(seq)
+            if self.retention == RETAIN_INTEREST:
+                if not self.is_needed(seq, subject):
+                    self.store.kill(seq)
+            elif self.retention == RETAIN_WORKQUEUE and self.was_taken(seq, subject):
+                self.store.kill(seq)
+        if self.sweep_at < self.sweep_to:
+            self.shared.turn.add(PHASE_PUMP, self)
+        else:
+            self.sweep_to = 0
+
+    @property
+    def sweeping(self):
+        """Whether messages are still looked at."""
+        return self.sweep_to > 0
+
+
+def is_within(str inner, str outer):
+    """Whether every subject that `inner` matches is matched by `outer`."""
+    cdef list a = inner.split('.'), b = outer.split('.')
+    cdef Py_ssize_t i
+    for i in range(len(b)):
+        if b[i] == '>':
+            return len(a) > i
+        if i >= len(a) or a[i] == '>' or (b[i] != '*' and a[i] != b[i]):
+            return False
+    return len(a) == len(b)
+
 
 cdef class StreamCursor(LogReader):
-    def __init__(self, Log log, str name, uint64_t start, *, ack_policy='explicit',
-                 ack_wait_ns=30 * 10**9, backoff_ns=(), max_deliver=0, max_ack_pending=0):
-        """Begins at `start`. 0 = no limit."""
-        self.log = log
-        self.shared = log.shared
+    def __init__(self, StreamCursors all not None, str name, start, *, journal=None,
+                 ack_policy='explicit', ack_wait_ns=30 * 10**9, backoff_ns=(), max_deliver=0,
+                 max_ack_pending=0, filters=()):
+        """A cursor among all those of a stream; OSError when its journal cannot be made or read.
+
+        `start`: the first seq, or a sorted list of seqs that are delivered before what comes after
+        the last message; or a function that returns either, called if there is no journal yet.
+        `journal`: its path, None = nothing is remembered. 0 = no limit; `filters`: subjects, none
+        for all.
+        """
+        if name in all.cursors:
+            raise ValueError(f'there is a cursor {name}')
+        self.all = all
+        self.store = all.store
+        self.log = self.store.log
+        self.shared = self.log.shared
         self.name = name
-        self.acks = AckSet(start)
         self.inflight = Inflight()
-        self.position = Position(log, self)
-        self.next_seq = start
-        self.delivered_seq = self.floor_seq = start - 1
+        self.spent = SeqRuns()
+        self.position = Position(self.log, self)
         self.ack_policy = POLICIES[ack_policy]
-        self.update(ack_wait_ns=ack_wait_ns, backoff_ns=backoff_ns, max_deliver=max_deliver,
-                    max_ack_pending=max_ack_pending)
-        log.add_cursor(self)
+        self.filters = tuple(filters)
+        self.filter = self.store.subjects.filter(list(filters)) if filters else None
+        self.set_waits(ack_wait_ns, backoff_ns)
+        self.max_deliver = max_deliver
+        self.max_ack_pending = max_ack_pending
+        if journal is None:
+            self.begin(start)
+        else:
+            self.open_journal(journal, start)
+        self.group = all.join(self, self.filter)
+        all.cursors[name] = self
+        if self.inflight.size or self.spent.count:
+            all.holds(self, self.lowest())
+        if self.list_size:
+            all.listed.add(self)
+        self.rearm()
 
     def __dealloc__(self):
         free(self.steps_ns)
+        free(self.list_seqs)
+
+    cdef object begin(self, object start):
+        """A new cursor."""
+        if callable(start):
+            start = start()
+        if isinstance(start, int):
+            self.next_seq = max(<uint64_t>start, <uint64_t>1)
+            self.delivered_seq = self.next_seq - 1
+        else:
+            self.next_seq = self.store.last_seq + 1
+            self.set_list(start)
+            self.delivered_seq = self.list_seqs[0] - 1 if self.list_size else self.next_seq - 1
+        self.floor_seq = self.delivered_seq
+        self.recount()
+        if self.journal is not None:
+            self.snapshot()
+
+    cdef object set_list(self, object seqs):
+        """Messages to be delivered before those from next_seq on; without those that are gone."""
+        cdef size_t n = 0
+        cdef uint64_t seq
+        free(self.list_seqs)
+        self.list_seqs = <uint64_t *>malloc(max(1, len(seqs)) * sizeof(uint64_t))
+        if self.list_seqs == NULL:
+            raise MemoryError
+        for seq in seqs:
+            if self.store.subjects.subject_of(seq):
+                self.list_seqs[n] = seq
+                n += 1
+        self.list_at = 0
+        self.list_size = self.list_left = n
 
     cdef void attach(self, CursorOwner owner) noexcept:
         self.owner = owner
 
-    def update(self, *, ack_wait_ns, backoff_ns=(), max_deliver=0, max_ack_pending=0):
-        """Change the settings; deadlines that run already stay."""
+    # --- settings
+
+    def update(self, *, ack_wait_ns, backoff_ns=(), max_deliver=0, max_ack_pending=0, filters=()):
+        """Change the settings, also for what is in flight. An exhausted message stays so. With
+        other filters num_pending is counted again, and with interest retention what is in flight
+        and no longer matches is settled. OSError: nothing has changed."""
+        cdef entry_t *e
+        cdef uint32_t _i
+        self.set_waits(ack_wait_ns, backoff_ns)
+        self.max_ack_pending = max_ack_pending
+        self.max_deliver = max_deliver
+        e = self.inflight.at(self.oldest) if self.oldest else NULL
+        while e != NULL:
+            if e.state == ENTRY_SENT and e.reason != REASON_REQUEUE:
+                heap_update(&self.inflight.due, &e.timer, (
+                    e.mark + self.wait_of(e) - self.shared.turn.wall_ns + self.shared.turn.now_ns))
+            e = self.inflight.at(e.after) if e.after else NULL
+        for _i in range(self.inflight.again):
+            e = self.inflight.at(self.inflight.again_first)
+            self.inflight.take_again(e)
+            if self.max_deliver and e.deliveries >= self.max_deliver:
+                self.exhaust(e)
+            else:
+                self.inflight.push_again(e)
+        if tuple(filters) != self.filters:
+            self.set_filters(tuple(filters))
+        self.rearm()
+        self.call()
+
+    def set_waits(self, int64_t ack_wait_ns, backoff_ns):
+        """Set how long deliveries wait for their acks: the nth one for the nth step of the backoff,
+        later ones for the last step."""
         cdef uint32_t i
         cdef int64_t *steps = <int64_t *>malloc(max(1, len(backoff_ns)) * sizeof(int64_t))
         if steps == NULL:
@@ -83,80 +462,281 @@ cdef class StreamCursor(LogReader):
         self.steps_ns = steps
         self.steps = <uint32_t>len(backoff_ns)
         self.ack_wait_ns = ack_wait_ns
-        self.max_deliver = max_deliver
-        self.max_ack_pending = max_ack_pending
-        self.wake()
+
+    def set_filters(self, tuple filters):
+        """Deliver other messages from where it stands."""
+        cdef entry_t *e
+        cdef uint64_t seq
+        cdef uint32_t after
+        cdef size_t i, n = 0
+        self.filter = self.store.subjects.filter(list(filters)) if filters else None
+        self.filters = filters
+        self.all.part(self)
+        self.group = self.all.join(self, self.filter)
+        self.since = self.next_seq
+        if self.journal is not None:
+            self.journal.op(OP_NEXT, self.since, 0, 0, 1)
+        for i in range(self.list_at, self.list_size):
+            if self.fits(self.list_seqs[i]):
+                self.list_seqs[n] = self.list_seqs[i]
+                n += 1
+        self.list_at = 0
+        self.list_size = self.list_left = n
+        self.recount()
+        after = self.oldest
+        while after and self.all.retention == RETAIN_INTEREST:
+            e = self.inflight.at(after)
+            after = e.after
+            seq = e.seq
+            if not self.fits(seq):
+                self.settle(e)
+        self.move_floor()
+        if self.all.retention == RETAIN_INTEREST:
+            self.all.begin_sweep(self.store.last_seq + 1)
+        self.queue()
+
+    cdef bint fits(self, uint64_t seq) noexcept:
+        """Whether the message is there and the filter matches it."""
+        cdef uint32_t subject = self.store.subjects.subject_of(seq)
+        return subject != 0 and (self.filter is None or self.filter.matches(subject))
+
+    def pause_until(self, int64_t wall_ns):
+        """Deliver nothing until that time of the wall clock; a time that has passed: go on."""
+        self.paused_until_ns = wall_ns if wall_ns > self.shared.turn.wall_ns else 0
+        if self.journal is not None:
+            self.journal.op(OP_UNTIL, <uint64_t>self.paused_until_ns, 0, 0, 1)
+        self.rearm()
+        self.call()
+
+    def reset(self, uint64_t seq):
+        """Go on at `seq` as if nothing had been delivered; 0 = after the ack floor. Returns the
+        place."""
+        seq = seq or self.floor_seq + 1
+        self.forget_all()
+        self.next_seq = self.since = seq
+        self.delivered_seq = self.floor_seq = seq - 1
+        self.delivered_consumer_seq = self.floor_consumer_seq = 0
+        self.recount()
+        if self.journal is not None:
+            self.journal.op(OP_FLOOR, seq, 0, 0, 1)
+            self.said_seq = self.said_floor = seq - 1
+            self.said_consumer_seq = self.said_floor_consumer_seq = 0
+        self.call()
+        return seq
+
+    cdef void forget_all(self) noexcept:
+        """Nothing is in flight, exhausted or listed."""
+        self.inflight.clear()
+        self.spent.clear()
+        self.oldest = self.newest = 0
+        self.redelivered = 0
+        self.list_at = self.list_size = self.list_left = 0
+        self.all.listed.discard(self)
+
+    # --- what is fresh
+
+    cdef uint64_t total(self) noexcept:
+        return self.store.subjects.messages if self.filter is None else self.filter.total
+
+    cdef void recount(self) noexcept:
+        """Count anew what is fresh."""
+        cdef size_t i
+        self.kills_seen = self.all.kills if self.filter is None else self.filter.kills
+        self.passed_count = self.total() - self.store.subjects.count_matching(
+            self.filter, self.next_seq)
+        # a place after the last message: those that come to stand before it are not fresh
+        self.ahead = self.next_seq > self.store.last_seq + 1
+        self.list_left = 0
+        for i in range(self.list_at, self.list_size):
+            if self.store.subjects.subject_of(self.list_seqs[i]):
+                self.list_left += 1
+
+    cdef void catch_up(self) noexcept:
+        """Take account of messages that went; before next_seq moves."""
+        cdef uint64_t kills = self.all.kills, seq
+        cdef const uint64_t *seqs = self.all.killed_seqs
+        if self.filter is not None:
+            kills = self.filter.kills
+            seqs = self.filter.killed_seqs
+        if self.ahead or kills - self.kills_seen > <uint64_t>KILLS_KEPT:
+            self.recount()
+            return
+        while self.kills_seen < kills:
+            seq = seqs[self.kills_seen & (KILLS_KEPT - 1)]
+            self.kills_seen += 1
+            if seq < self.next_seq:
+                self.passed_count -= 1
+                if self.list_left and self.is_listed(seq):
+                    self.list_left -= 1
+
+    cdef bint is_listed(self, uint64_t seq) noexcept:
+        cdef size_t low = self.list_at, high = self.list_size, middle
+        while low < high:
+            middle = (low + high) // 2
+            if self.list_seqs[middle] < seq:
+                low = middle + 1
+            else:
+                high = middle
+        return low < self.list_size and self.list_seqs[low] == seq
+
+    cdef uint64_t count_pending(self) noexcept:
+        self.catch_up()
+        return self.total() - self.passed_count + self.list_left
+
+    cdef uint64_t next_fresh(self) noexcept:
+        """The seq of the next message that is fresh and can be read; 0 = none."""
+        cdef uint64_t seq
+        while self.list_at < self.list_size:
+            seq = self.list_seqs[self.list_at]
+            if self.store.subjects.subject_of(seq):
+                return seq if seq < self.store.readable else 0
+            self.list_at += 1       # it has gone
+        if self.list_size:
+            self.list_at = self.list_size = self.list_left = 0
+            self.all.listed.discard(self)
+        seq = self.store.subjects.next_match(self.filter, self.next_seq)
+        return seq if seq < self.store.readable else 0
+
+    cdef bint fresh(self, stored_t *s) noexcept:
+        """Read the next message that was not delivered yet."""
+        cdef uint64_t seq, next_seq = self.next_seq
+        cdef bint listed
+        cdef int found
+        self.catch_up()
+        while True:
+            seq = self.next_fresh()
+            if seq == 0:
+                self.all.await_match(self)
+                return False
+            listed = self.list_size > 0
+            if seq - self.position_seq > <uint64_t>NEAR:    # also when it is below
+                self.position.seek(seq)
+            self.position_seq = seq
+            next_seq = self.next_seq
+            self.next_seq = seq     # what the position asks for
+            found = self.position.read(seq, s)
+            if listed:
+                self.next_seq = next_seq
+            if found == READ_RECORD and s.rec.seq == seq:
+                self.peeked_seq = seq
+                self.peeked_size = s.size
+                if s.rec.subject_len == 0:
+                    s.rec.subject = <const char *>self.log.subject
+                    s.rec.subject_len = <uint16_t>len(self.log.subject)
+                return True
+            if found == READ_NOTHING:
+                return False        # the position wakes it
+            # it does not read any more
+            self.position_seq = 0
+            self.pass_fresh(seq)
+
+    cdef void pass_fresh(self, uint64_t seq) noexcept:
+        """The fresh message is not fresh any more."""
+        if self.list_at < self.list_size:
+            self.list_at += 1
+            self.list_left -= 1
+        else:
+            self.next_seq = seq + 1
+            self.passed_count += 1
+
+    cdef void missing(self, uint64_t seq) noexcept:
+        """The position has lost the record that it was asked for."""
+        self.shared.report('error', 'messages are missing and are passed over', log=self.log.name,
+                           first=self.next_seq)
+        self.next_seq = max(seq, self.next_seq + 1)
 
     # --- delivering
 
     cdef int peek(self, delivery_t *d) noexcept:
         cdef stored_t s
-        cdef entry_t place
-        cdef entry_t *e = NULL
-        if not self.closed and not self.paused_until_ns:
-            while self.inflight.again_first:
-                e = self.inflight.at(self.inflight.again_first)
-                place.seq = e.seq
-                place.segment = 0
-                if self.position.read_entry(&place, &s) > 0:
-                    break
-                self.drop(e)
-            if self.inflight.again_first or self.fresh(&s):
-                self.peeked = self.inflight.again_first
-                d.rec = s.rec
-                d.deliveries = e.deliveries + 1 if self.peeked else 1
-                d.rec.attempts = <uint16_t>min(d.deliveries, <uint32_t>ATTEMPTS_MAX)
-                d.consumer_seq = self.delivered_consumer_seq + 1
-                d.pending = self.count_pending() - (0 if self.peeked else 1)
-                return 1
-        self.waiting = True
-        return 0
-
-    cdef bint fresh(self, stored_t *s) noexcept:
-        """Find the next message that was not delivered yet."""
-        cdef int found
-        while self.next_seq < self.log.frontier:
-            if self.ack_policy != ACK_NONE and self.max_ack_pending and (
-                    self.inflight.size >= self.max_ack_pending):
-                return False
-            found = self.position.read(self.next_seq, s)
-            if found == READ_NOTHING:
-                return False
-            if found == READ_AGAIN:
+        cdef message_t m
+        cdef entry_t *e
+        self.full = False
+        if self.closed or self.paused_until_ns:
+            self.waiting = not self.closed
+            return 0
+        while self.inflight.again_first:
+            e = self.inflight.at(self.inflight.again_first)
+            self.peeked_seq = e.seq
+            if not self.store.read(e.seq, &m):
+                self.put_off(self.peeked_seq)
                 continue
-            if s.rec.subject_len == 0:
-                s.rec.subject = <const char *>self.log.subject
-                s.rec.subject_len = <uint16_t>len(self.log.subject)
-            self.next_seq = s.rec.seq
-            self.peeked_size = s.size
-            return True
-        return False
+            self.peeked = self.inflight.again_first
+            d.rec = m.rec
+            d.deliveries = e.deliveries + 1
+            d.rec.attempts = <uint16_t>min(d.deliveries, <uint32_t>ATTEMPTS_MAX)
+            d.consumer_seq = self.delivered_consumer_seq + 1
+            d.pending = self.count_pending()
+            return 1
+        if self.ack_policy != ACK_NONE and (
+                (self.max_ack_pending and self.inflight.size >= self.max_ack_pending)
+                or self.inflight.size >= self.shared.entries_max):
+            self.full = self.waiting = True
+            return 0
+        if not self.fresh(&s):
+            self.waiting = True
+            return 0
+        self.peeked = 0
+        d.rec = s.rec
+        d.deliveries = d.rec.attempts = 1
+        d.consumer_seq = self.delivered_consumer_seq + 1
+        d.pending = self.count_pending() - 1
+        return 1
+
+    cdef void put_off(self, uint64_t seq) noexcept:
+        """A message that is to be given again cannot be read: try again later, unless it is gone.
+        """
+        cdef entry_t *e = self.inflight.find(seq)
+        if e == NULL:
+            return      # reading it has shown that it is lost
+        if self.store.subjects.subject_of(seq) == 0:
+            self.lose(seq, False)
+            return
+        self.inflight.take_again(e)
+        e.state = ENTRY_SENT
+        e.reason = REASON_REQUEUE
+        e.timer.due_ns = self.shared.turn.now_ns + self.shared.retry_ns
+        heap_push(&self.inflight.due, &e.timer)
+        self.inflight.sent += 1
+        self.rearm()
 
     cdef void sent(self) noexcept:
         cdef entry_t *e
         self.delivered_consumer_seq += 1
         self.last_delivered_ns = self.shared.turn.wall_ns
         if self.peeked:
-            e = self.inflight.pop_again()
+            e = self.inflight.at(self.peeked)
+            self.inflight.take_again(e)
             e.deliveries += 1
             self.redelivered += e.deliveries == 2
             self.set_sent(e)
+            if self.journal is not None:
+                self.note_clock(e.mark)
+                self.journal.op(OP_AGAIN, e.seq, e.deliveries, 0, 2)
         else:
-            self.delivered_seq = self.next_seq
+            self.catch_up()
             self.position.advance(self.peeked_size)
-            self.next_seq += 1
+            self.position_seq = self.peeked_seq + 1
+            self.pass_fresh(self.peeked_seq)
+            self.delivered_seq = self.peeked_seq
             if self.ack_policy == ACK_NONE:
                 self.floor_seq = self.delivered_seq
                 self.floor_consumer_seq = self.delivered_consumer_seq
+                self.all.settled(self, self.delivered_seq)
             else:
                 e = self.inflight.make(self.delivered_seq)
                 e.deliveries = 1
                 e.timer.owner = <void *><size_t>self.delivered_consumer_seq
                 self.link(e)
                 self.set_sent(e)
+                if self.journal is not None:
+                    self.note_clock(e.mark)
+                    self.journal.delivered(e.seq, self.delivered_consumer_seq)
+        self.queue()
 
     cdef void set_sent(self, entry_t *e) noexcept:
         e.state = ENTRY_SENT
+        e.reason = REASON_RETURNED
         e.mark = self.shared.turn.wall_ns
         e.timer.due_ns = self.shared.turn.now_ns + self.wait_of(e)
         heap_push(&self.inflight.due, &e.timer)
@@ -164,13 +744,13 @@ cdef class StreamCursor(LogReader):
         self.rearm()
 
     cdef int64_t wait_of(self, const entry_t *e) noexcept:
-        """How long a delivery waits for its ack."""
+        """How long its last delivery waits for an ack."""
         if self.steps:
             return self.steps_ns[min(e.deliveries, self.steps) - 1]
         return self.ack_wait_ns
 
     cdef void link(self, entry_t *e) noexcept:
-        """Put an entry behind all others, in the order of seqs."""
+        """Put an entry after all others, in the order of seqs."""
         e.before = self.newest
         e.after = 0
         if self.newest:
@@ -178,25 +758,35 @@ cdef class StreamCursor(LogReader):
         else:
             self.oldest = e.timer.tag
         self.newest = e.timer.tag
+        self.all.holds(self, e.seq)
 
     # --- what the consumer says
 
     cdef int known(self, uint64_t seq) noexcept:
-        return ACK_REPEATED if seq < self.next_seq else ACK_UNKNOWN
+        return ACK_REPEATED if seq <= self.delivered_seq else ACK_UNKNOWN
 
     cdef int ack(self, uint64_t seq) noexcept:
         cdef entry_t *e = self.inflight.find(seq)
         if e == NULL:
-            return self.known(seq)
+            if not self.spent.remove(seq):
+                return self.known(seq)
+            if self.journal is not None:
+                self.journal.ack(seq)
+        else:
+            self.forget(e)
+            if self.journal is not None:
+                self.journal.ack(seq)
+            self.move_floor()
+            self.freed()
         self.last_acked_ns = self.shared.turn.wall_ns
-        self.settle(e)
-        self.move_floor()
-        self.wake()
+        self.queue()
+        self.all.settled(self, seq)
         return ACK_DONE
 
     cdef int ack_all(self, uint64_t seq, uint64_t consumer_seq) noexcept:
         cdef entry_t *e
-        if seq >= self.next_seq:
+        cdef uint64_t first, after
+        if seq > self.delivered_seq or consumer_seq > self.delivered_consumer_seq:
             return ACK_UNKNOWN
         if seq <= self.floor_seq or (consumer_seq and consumer_seq <= self.floor_consumer_seq):
             return ACK_REPEATED
@@ -205,42 +795,61 @@ cdef class StreamCursor(LogReader):
             e = self.inflight.at(self.oldest)
             if e.seq > seq:
                 break
+            if not consumer_seq:
+                self.floor_consumer_seq = max(self.floor_consumer_seq, <uint64_t>e.timer.owner)
             self.settle(e)
-        self.move_floor()
-        self.wake()
+        self.floor_seq = seq
+        self.floor_consumer_seq = max(self.floor_consumer_seq, consumer_seq)
+        while self.spent.size and self.spent.runs[0].first <= seq:
+            first = self.spent.runs[0].first
+            self.spent.remove(first)
+            if self.journal is not None:
+                self.journal.ack(first)
+            self.all.settled(self, first)
+        self.freed()
+        self.queue()
         return ACK_DONE
 
     cdef int nak(self, uint64_t seq, int64_t delay_ns) noexcept:
         cdef entry_t *e = self.inflight.find(seq)
-        if e == NULL:
+        cdef int64_t due_wall_ns = 0
+        if e == NULL or e.state == ENTRY_AGAIN:
             return self.known(seq)
-        if e.state == ENTRY_AGAIN:
-            return ACK_REPEATED
         if delay_ns > 0:
+            e.reason = REASON_REQUEUE
             heap_update(&self.inflight.due, &e.timer, self.shared.turn.now_ns + delay_ns)
+            due_wall_ns = self.shared.turn.wall_ns + delay_ns
             self.rearm()
-        else:
+        if self.journal is not None:
+            self.journal.op(OP_ENTRY, seq, e.deliveries, <uint64_t>due_wall_ns, 3)
+        if delay_ns <= 0:
             self.expire(e)
-        self.wake()
+            self.call()
+        self.queue()
         return ACK_DONE
 
     cdef int progress(self, uint64_t seq) noexcept:
         cdef entry_t *e = self.inflight.find(seq)
         if e == NULL or e.state == ENTRY_AGAIN:
             return self.known(seq)
+        e.reason = REASON_RETURNED
         e.mark = self.shared.turn.wall_ns
         heap_update(&self.inflight.due, &e.timer, self.shared.turn.now_ns + self.wait_of(e))
+        if self.journal is not None:
+            self.note_clock(e.mark)
+            self.journal.op(OP_AGAIN, seq, e.deliveries, 0, 2)
         self.rearm()
+        self.queue()
         return ACK_DONE
 
     cdef int term(self, uint64_t seq) noexcept:
         return self.ack(seq)
 
-    cdef void settle(self, entry_t *e) noexcept:
-        """The message of an entry is done with."""
+    cdef void forget(self, entry_t *e) noexcept:
+        """The message of an entry is not in flight any more."""
         if e.state == ENTRY_AGAIN:
             self.inflight.take_again(e)
-        else:
+        elif e.state == ENTRY_SENT:
             heap_remove(&self.inflight.due, &e.timer)
             self.inflight.sent -= 1
         if e.deliveries > 1:
@@ -255,6 +864,14 @@ cdef class StreamCursor(LogReader):
             self.newest = e.before
         self.inflight.free_entry(e)
 
+    cdef void settle(self, entry_t *e) noexcept:
+        """The message of an entry is done with; the floor is left to the caller."""
+        cdef uint64_t seq = e.seq
+        self.forget(e)
+        if self.journal is not None:
+            self.journal.ack(seq)
+        self.all.settled(self, seq)
+
     cdef void move_floor(self) noexcept:
         """All below the oldest message in flight is settled; without one, all that was delivered."""
         cdef entry_t *e
@@ -266,36 +883,118 @@ cdef class StreamCursor(LogReader):
         self.floor_seq = max(self.floor_seq, e.seq - 1)
         self.floor_consumer_seq = max(self.floor_consumer_seq, <uint64_t>e.timer.owner - 1)
 
-    cdef void drop(self, entry_t *e) noexcept:
-        """The message of an entry is not in the stream any more."""
-        cdef uint64_t seq = e.seq, consumer_seq = <uint64_t>e.timer.owner
-        cdef uint32_t deliveries = e.deliveries
-        self.settle(e)
-        self.move_floor()
-        if self.owner is not None:
-            self.owner.dropped(seq, consumer_seq, deliveries)
-        self.wake()
+    cdef void freed(self) noexcept:
+        """Fewer messages are in flight: one more may be if max_ack_pending was what it waits for."""
+        if self.full:
+            self.call()
 
-    # --- time
+    # --- messages that go, and time
+
+    cdef bint has_settled(self, uint64_t seq) noexcept:
+        return seq < self.next_seq and self.inflight.find(seq) == NULL and not (
+            self.spent.has(seq) or (self.list_left and self.is_listed(seq)))
+
+    cdef uint64_t lowest(self) noexcept:
+        """The lowest seq that is in flight or exhausted; there is one."""
+        cdef uint64_t lowest = <uint64_t>-1
+        if self.oldest:
+            lowest = self.inflight.at(self.oldest).seq
+        if self.spent.size:
+            lowest = min(lowest, self.spent.runs[0].first)
+        return lowest
+
+    cdef void lose(self, uint64_t seq, bint quiet) noexcept:
+        """The message has gone, whether or not the cursor has to do with it."""
+        cdef entry_t *e = self.inflight.find(seq)
+        cdef uint64_t consumer_seq
+        cdef uint32_t deliveries
+        if e == NULL:
+            if self.spent.remove(seq) and self.journal is not None:
+                self.journal.ack(seq)
+                self.queue()
+            return
+        consumer_seq = <uint64_t>e.timer.owner
+        deliveries = e.deliveries
+        self.forget(e)
+        if self.journal is not None:
+            self.journal.ack(seq)
+        self.move_floor()
+        self.freed()
+        self.queue()
+        if not quiet and self.owner is not None:
+            self.owner.dropped(seq, consumer_seq, deliveries)
+
+    cdef void lose_from(self, uint64_t seq) noexcept:
+        """The messages from seq on have gone."""
+        while self.newest and self.inflight.at(self.newest).seq >= seq:
+            self.lose(self.inflight.at(self.newest).seq, True)
+
+    cdef void jump(self, uint64_t seq) noexcept:
+        """There is no message for it below seq any more."""
+        cdef entry_t *e
+        cdef uint64_t i
+        while self.list_at < self.list_size and self.list_seqs[self.list_at] < seq:
+            self.list_at += 1
+        if self.next_seq < seq:
+            self.next_seq = seq
+        self.delivered_seq = max(self.delivered_seq, seq - 1)
+        while self.oldest:
+            e = self.inflight.at(self.oldest)
+            if e.seq >= seq:
+                break
+            self.floor_consumer_seq = max(self.floor_consumer_seq, <uint64_t>e.timer.owner)
+            i = e.seq
+            self.forget(e)
+            if self.journal is not None:
+                self.journal.ack(i)
+        for first, after in self.spent:
+            if first < seq and self.journal is not None:
+                self.journal.op(OP_ACK, first, min(<uint64_t>after, seq) - first, 0, 2)
+        self.spent.remove_below(seq)
+        self.floor_seq = max(self.floor_seq, seq - 1)
+        if self.oldest == 0:
+            self.move_floor()
+        self.freed()
+        self.queue()
 
     cdef void expire(self, entry_t *e) noexcept:
         """The entry, in flight, waits to be given again, unless that was the last time."""
-        cdef uint64_t seq = e.seq
-        cdef uint32_t deliveries = e.deliveries
-        if self.max_deliver and deliveries >= self.max_deliver:
-            self.settle(e)
-            if self.owner is not None:
-                self.owner.exhausted(seq, deliveries)
-            return
         heap_remove(&self.inflight.due, &e.timer)
         self.inflight.sent -= 1
-        self.inflight.push_again(e)
+        if self.max_deliver and e.deliveries >= self.max_deliver:
+            e.state = ENTRY_FREE
+            self.exhaust(e)
+        else:
+            self.inflight.push_again(e)
+
+    cdef void exhaust(self, entry_t *e) noexcept:
+        """Deliver the message of an entry that is in no list any more never again."""
+        cdef uint64_t seq = e.seq
+        cdef uint32_t deliveries = e.deliveries
+        e.state = ENTRY_FREE
+        self.forget(e)
+        self.spent.add(seq)
+        self.all.holds(self, seq)
+        if self.journal is not None:
+            self.journal.op(OP_EXHAUSTED, seq, 1, 0, 2)
+        self.freed()
+        self.queue()
+        if self.owner is not None:
+            self.owner.exhausted(seq, deliveries)
 
     cdef void expired(self, int64_t now_ns) noexcept:
         cdef heap_item_t *item
         cdef entry_t **due = NULL
         cdef entry_t **grown
         cdef size_t count = 0, cap = 0, i
+        if self.closed:
+            return
+        if self.paused_until_ns and self.shared.turn.wall_ns >= self.paused_until_ns:
+            self.paused_until_ns = 0
+            if self.owner is not None:
+                self.owner.resumed()
+        if self.sync_due_ns and self.sync_due_ns <= now_ns:
+            self.care_for_file()
         while True:
             item = heap_peek(&self.inflight.due)
             if item == NULL or item.due_ns > now_ns:
@@ -315,31 +1014,364 @@ cdef class StreamCursor(LogReader):
             self.expire(due[i])
         free(due)
         self.rearm()
-        self.wake()
+        self.call()
 
     cdef void rearm(self) noexcept:
-        """Have `expired` called when the earliest deadline comes."""
+        """Have `expired` called when the earliest moment comes."""
         cdef heap_item_t *item = heap_peek(&self.inflight.due)
-        if item != NULL and (self.timer.pos == 0 or item.due_ns < self.timer.due_ns):
-            self.shared.turn.arm(self, item.due_ns)
+        cdef int64_t due_ns = INT64_MAX
+        if item != NULL:
+            due_ns = item.due_ns
+        if self.paused_until_ns:
+            due_ns = min(due_ns, self.shared.turn.now_ns + (
+                self.paused_until_ns - self.shared.turn.wall_ns))
+        if self.retry_ns > self.shared.turn.now_ns:
+            due_ns = min(due_ns, self.retry_ns)
+        if self.sync_due_ns:
+            due_ns = min(due_ns, self.sync_due_ns)
+        if due_ns != INT64_MAX and (self.timer.pos == 0 or due_ns < self.timer.due_ns):
+            self.shared.turn.arm(self, due_ns)
 
     # --- the turn
 
-    cdef void wake(self) noexcept:
+    cdef void queue(self) noexcept:
+        """Have `run` called at the end of the turn."""
         if not self.queued and not self.closed:
             self.shared.turn.add(PHASE_PUMP, self)
 
+    cdef void call(self) noexcept:
+        """There may be something to deliver."""
+        self.called = True
+        self.queue()
+
+    cdef void wake(self) noexcept:
+        self.call()
+
     cdef void records_added(self) noexcept:
-        if self.waiting:
-            self.wake()
+        pass        # see StreamCursors.stored
 
     cdef void run(self) noexcept:
-        if self.waiting and not self.closed and self.owner is not None:
-            self.waiting = False
+        if self.closed:
+            return
+        if self.called and self.waiting and self.owner is not None:
+            self.called = self.waiting = False
             self.owner.woken()
+        self.called = False
+        if self.journal is not None and not self.closed:
+            self.flush_journal()
+
+    # --- memory
+
+    cdef void note_clock(self, int64_t wall_ns) noexcept:
+        """What the journal gets next happened then."""
+        cdef int64_t ms = wall_ns // 1_000_000
+        if ms != self.said_ms:
+            self.said_ms = ms
+            self.journal.op(OP_CLOCK, <uint64_t>ms, 0, 0, 1)
+
+    cdef void write_place(self) noexcept:
+        """Give the journal the delivered pair and the ack floor, once a turn."""
+        if self.delivered_seq != self.said_seq or (
+                self.delivered_consumer_seq != self.said_consumer_seq):
+            self.said_seq = self.delivered_seq
+            self.said_consumer_seq = self.delivered_consumer_seq
+            self.journal.op(OP_DELIVERED, self.said_seq, self.said_consumer_seq, 0, 2)
+        if self.floor_seq != self.said_floor or (
+                self.floor_consumer_seq != self.said_floor_consumer_seq):
+            self.said_floor = self.floor_seq
+            self.said_floor_consumer_seq = self.floor_consumer_seq
+            self.journal.op(OP_SETTLED, self.said_floor, self.said_floor_consumer_seq, 0, 2)
+
+    cdef void flush_journal(self) noexcept:
+        """Write what the journal has got, or the whole state again when that is due."""
+        cdef Journal journal = self.journal
+        cdef int64_t now_ns = self.shared.turn.now_ns
+        self.write_place()
+        if journal.wants_compaction() and now_ns >= self.retry_ns:
+            try:
+                self.snapshot()
+            except OSError as problem:
+                self.shared.report('error', 'cursor cannot be saved', log=self.log.name,
+                                   cursor=self.name, reason=str(problem))
+        else:
+            journal.flush()
+        if not journal.last_error:
+            self.retry_ns = 0
+        elif self.retry_ns <= now_ns:
+            self.retry_ns = now_ns + self.shared.retry_ns
+        if not self.sync_due_ns and journal.fd >= 0:
+            self.sync_due_ns = now_ns + SYNC_PAUSE_NS
+        self.keep_promises()
+        self.rearm()
+
+    cdef void care_for_file(self) noexcept:
+        """A moment after the journal was written: sync it; once it is synced, close its file."""
+        cdef Journal journal = self.journal
+        self.sync_due_ns = 0
+        if self.log.policy.sync_mode == SYNC_NONE:
+            journal.rest(True)
+            return
+        if journal.is_synced():
+            journal.rest(False)
+        elif journal.syncs_begun == journal.syncs_ended and not journal.last_error:
+            self.sync_covers = journal.done
+            journal.sync()
+        if journal.fd >= 0:
+            self.sync_due_ns = self.shared.turn.now_ns + SYNC_PAUSE_NS
 
     cdef uint64_t promise(self) noexcept:
-        return 0
+        cdef Journal journal = self.journal
+        cdef uint64_t ticket
+        if journal is None or self.closed:
+            return 0
+        self.write_place()
+        ticket = journal.handed + (1 if journal.pending() else 0)
+        if ticket <= self.durable_to and not journal.last_error:
+            return 0
+        self.owed = max(self.owed, ticket)
+        self.queue()
+        return ticket
+
+    cdef void keep_promises(self) noexcept:
+        """Let the owner know which tickets are durable, and have the journal synced for the others.
+        """
+        cdef Journal journal = self.journal
+        cdef uint64_t reached = 0
+        if self.owed <= self.durable_to:
+            return
+        if journal.last_error or journal.replacing:
+            self.sync_covers = 0        # a whole new file will say it all
+            return
+        if self.log.policy.sync_mode != SYNC_ALWAYS:
+            reached = journal.done
+        elif journal.syncs_begun == journal.syncs_ended:
+            if journal.named:
+                reached = self.sync_covers
+            elif journal.name_error and self.shared.turn.now_ns < self.retry_ns:
+                return
+            self.sync_covers = 0
+            if reached < self.owed and journal.done > reached:
+                self.sync_covers = journal.done
+                journal.sync_found()
+                if journal.syncs_begun == journal.syncs_ended and journal.named:
+                    reached = self.sync_covers      # it was so already
+                elif journal.name_error:
+                    self.retry_ns = self.shared.turn.now_ns + self.shared.retry_ns
+        if reached > self.durable_to:
+            self.durable_to = reached
+            if self.owner is not None:
+                self.owner.durable(reached)
+
+    async def synced(self):
+        """Wait until all it was told so far is on the disk, or in the journal's file if the stream
+        is not always synced. OSError: it cannot be brought there now."""
+        cdef uint64_t ticket = self.promise()
+        cdef Journal journal = self.journal
+        while journal is not None and ticket > self.durable_to and not self.closed:
+            if journal.last_error:
+                raise OSError(journal.last_error, os.strerror(journal.last_error), journal.path)
+            await asyncio.sleep(self.shared.settle_poll)
+
+    cdef object open_journal(self, str path, object start):
+        """Be what the journal says; begin it if there is none that can be read."""
+        self.journal = Journal(self.shared, path)
+        self.journal.watcher = self
+        try:
+            ops, good, unread = read_journal(path)
+        except FileNotFoundError:
+            self.begin(start)
+            return
+        if good:
+            try:
+                self.restore(ops)
+            except OverflowError:
+                unread += good
+                good = 0
+        if unread:
+            self.shared.report(
+                'warning', 'a journal does not read to its end' if good else
+                'a journal does not read and is begun again', log=self.log.name, cursor=self.name,
+                path=path, bytes=unread)
+        if good:
+            self.journal.adopt(good)
+            return
+        os.replace(path, path + UNREADABLE_SUFFIX)
+        self.forget_all()
+        self.begin(start)
+
+    cdef object restore(self, list ops):
+        """Take over what a journal says. OverflowError when that cannot be."""
+        cdef dict entries = {}      # seq -> [consumer seq, deliveries, when (ms), due or None]
+        cdef list listed = []
+        cdef uint64_t start = 1
+        cdef object now_ms = 0
+        for kind, a, b, c in ops:
+            if kind == <int>OP_CLOCK:
+                now_ms = a
+            elif kind == <int>OP_UNTIL:
+                self.paused_until_ns = a
+            elif a >= SEQ_MAX or (kind in COUNTED and b > self.shared.window_max):
+                raise OverflowError('no such seq')
+            elif kind == <int>OP_SENT:
+                for k in range(b):
+                    entries[a + k] = [c + k, 1, now_ms, None]
+            elif kind == <int>OP_AGAIN:
+                if a in entries:
+                    entries[a][1:] = b, now_ms, None
+            elif kind == <int>OP_ENTRY:
+                if a in entries:
+                    entries[a] = known = entries.pop(a)     # in the order of the queue
+                    known[3] = c
+            elif kind == <int>OP_ACK:
+                take_out(entries, a, a + b)
+                self.spent.remove_range(a, a + b)
+            elif kind == <int>OP_EXHAUSTED:
+                take_out(entries, a, a + b)
+                for k in range(a, a + b):
+                    self.spent.add(k)
+            elif kind == <int>OP_DELIVERED:
+                self.delivered_seq, self.delivered_consumer_seq = a, b
+            elif kind == <int>OP_SETTLED:
+                self.floor_seq, self.floor_consumer_seq = a, b
+            elif kind == <int>OP_START:
+                start = a
+            elif kind == <int>OP_NEXT:
+                self.since = a
+            elif kind == <int>OP_LISTED:
+                listed.append(a)
+            elif kind == <int>OP_FLOOR:
+                entries.clear()
+                listed.clear()
+                self.spent.clear()
+                start = self.since = a
+                self.delivered_seq = self.floor_seq = a - 1
+                self.delivered_consumer_seq = self.floor_consumer_seq = 0
+        self.said_seq, self.said_consumer_seq = self.delivered_seq, self.delivered_consumer_seq
+        self.said_floor, self.said_floor_consumer_seq = self.floor_seq, self.floor_consumer_seq
+        if self.delivered_consumer_seq and self.delivered_seq > self.store.last_seq:
+            # the log has lost its end: those seqs will be used again
+            self.delivered_seq = self.store.last_seq
+            self.floor_seq = min(self.floor_seq, self.delivered_seq)
+            start = min(start, self.delivered_seq + 1)
+        self.next_seq = max(start, self.delivered_seq + 1)
+        self.set_list([seq for seq in listed if seq > self.delivered_seq])
+        self.recount()
+        self.remember(entries)
+
+    cdef object remember(self, dict entries):
+        """Make entries of what was in flight; what has gone meanwhile is settled."""
+        cdef entry_t *e
+        cdef uint64_t seq
+        cdef bint lost = False
+        cdef int64_t to_now = self.shared.turn.now_ns - self.shared.turn.wall_ns
+        for first, after in self.spent:
+            for seq in range(<uint64_t>first, <uint64_t>after):
+                if not self.store.subjects.subject_of(seq):
+                    self.spent.remove(seq)
+                    self.journal.ack(seq)
+        for seq in sorted(entries):
+            if seq > self.delivered_seq or not self.store.subjects.subject_of(seq):
+                self.journal.ack(seq)
+                lost = True
+                continue
+            consumer_seq, deliveries, sent_ms, due_wall_ns = entries[seq]
+            e = self.inflight.make(seq)
+            e.deliveries = deliveries
+            self.redelivered += e.deliveries > 1
+            e.timer.owner = <void *><size_t>consumer_seq
+            e.mark = sent_ms * 1_000_000
+            e.state = ENTRY_SENT
+            e.timer.due_ns = e.mark + self.wait_of(e) + to_now
+            if due_wall_ns:
+                e.reason = REASON_REQUEUE
+                e.timer.due_ns = due_wall_ns + to_now
+            heap_push(&self.inflight.due, &e.timer)
+            self.inflight.sent += 1
+            self.link(e)
+        for seq, known in entries.items():
+            e = self.inflight.find(seq)
+            if e != NULL and known[3] == 0:
+                self.expire(e)
+        if lost:
+            self.move_floor()
+
+    cdef object snapshot(self):
+        """Write the whole state as a new journal; OSError when no file can be made."""
+        cdef Journal journal = self.journal
+        cdef entry_t *e
+        cdef uint32_t at = self.oldest
+        cdef size_t i
+        cdef int64_t to_wall = self.shared.turn.wall_ns - self.shared.turn.now_ns
+        journal.rewrite()
+        self.said_ms = 0
+        self.said_seq, self.said_consumer_seq = self.delivered_seq, self.delivered_consumer_seq
+        self.said_floor, self.said_floor_consumer_seq = self.floor_seq, self.floor_consumer_seq
+        journal.op(OP_START, self.next_seq, 0, 0, 1)
+        journal.op(OP_NEXT, self.since, 0, 0, 1)
+        journal.op(OP_DELIVERED, self.said_seq, self.said_consumer_seq, 0, 2)
+        journal.op(OP_SETTLED, self.said_floor, self.said_floor_consumer_seq, 0, 2)
+        journal.op(OP_UNTIL, <uint64_t>self.paused_until_ns, 0, 0, 1)
+        for i in range(self.list_at, self.list_size):
+            journal.op(OP_LISTED, self.list_seqs[i], 0, 0, 1)
+        while at:
+            e = self.inflight.at(at)
+            at = e.after
+            self.note_clock(e.mark)
+            journal.delivered(e.seq, <uint64_t>e.timer.owner)
+            if e.deliveries > 1:
+                journal.op(OP_AGAIN, e.seq, e.deliveries, 0, 2)
+            if e.state == ENTRY_SENT and e.reason == REASON_REQUEUE:
+                journal.op(OP_ENTRY, e.seq, e.deliveries, <uint64_t>(e.timer.due_ns + to_wall), 3)
+        at = self.inflight.again_first
+        while at:
+            e = self.inflight.at(at)
+            at = e.next
+            journal.op(OP_ENTRY, e.seq, e.deliveries, 0, 3)
+        for first, after in self.spent:
+            journal.op(OP_EXHAUSTED, first, after - first, 0, 2)
+        journal.end_rewrite()
+        if journal.last_error:
+            raise OSError(journal.last_error, os.strerror(journal.last_error), journal.path)
+
+    def close(self, bint delete=False):
+        """Stop. With `delete` forget everything, and let go what was kept for it. OSError: its
+        journal cannot be removed."""
+        cdef Journal journal = self.journal
+        if self.closed:
+            return
+        if journal is not None and not delete:
+            self.write_place()
+            journal.flush()
+        self.closed = True
+        self.shared.turn.disarm(self)
+        self.position.close()
+        self.all.part(self)
+        self.all.cursors.pop(self.name, None)
+        self.all.holders.discard(self)
+        self.forget_all()
+        self.owner = None
+        if delete and self.all.retention == RETAIN_INTEREST:
+            self.all.begin_sweep(self.store.last_seq + 1)
+        if journal is not None:
+            journal.watcher = None
+            journal.discard() if delete else journal.close()
+
+    # --- what the log says
+
+    cdef void let_go(self) noexcept:
+        self.journal = None
+        self.close()
+
+    cdef void leave_segment(self, Segment segment) noexcept:
+        if self.position.segment is segment:
+            self.position.move_to(None, 0)
+
+    cdef void rest(self) noexcept:
+        if self.position.loading is None:
+            self.position.move_to(None, 0)
+
+    cdef bint is_limited(self) noexcept:
+        return True
 
     # --- what it knows
 
@@ -352,9 +1384,6 @@ cdef class StreamCursor(LogReader):
         p.sent_ns = e.mark
         p.due_ns = 0 if e.state == ENTRY_AGAIN else e.timer.due_ns
         return True
-
-    cdef uint64_t count_pending(self) noexcept:
-        return self.log.visible - self.next_seq if self.log.visible > self.next_seq else 0
 
     cdef uint32_t count_ack_pending(self) noexcept:
         return self.inflight.size
@@ -371,8 +1400,13 @@ cdef class StreamCursor(LogReader):
 
     @property
     def num_redelivered(self):
-        """Messages that were delivered more than once and are not settled."""
-        return self.redelivered
+        """Messages in flight that were delivered more than once, and the exhausted ones."""
+        return self.redelivered + self.spent.count
+
+    @property
+    def exhausted_count(self):
+        """Messages whose last allowed delivery was not acked in time."""
+        return self.spent.count
 
     @property
     def delivered(self):
@@ -381,25 +1415,34 @@ cdef class StreamCursor(LogReader):
 
     @property
     def ack_floor(self):
-        """(consumer seq, seq) below and at which all deliveries are settled."""
+        """(consumer seq, seq) up to which all deliveries are settled."""
         return self.floor_consumer_seq, self.floor_seq
 
-    def close(self, bint delete=False):
-        """Stop, and with `delete` forget everything."""
-        self.closed = True
-        self.shared.turn.disarm(self)
-        self.position.close()
-        self.inflight.clear()
-        self.owner = None
+    @property
+    def backoff_ns(self):
+        """The steps of the backoff."""
+        cdef uint32_t i
+        return tuple([self.steps_ns[i] for i in range(self.steps)])
 
-    cdef bint is_limited(self) noexcept:
-        return True
+    @property
+    def next_due_ns(self):
+        """When, by the monotonic clock, the next delivery is to be acked; 0 = none is."""
+        cdef heap_item_t *item = heap_peek(&self.inflight.due)
+        return item.due_ns if item != NULL else 0
 
-    cdef void skip_to(self, uint64_t seq) noexcept:
-        self.next_seq = max(self.next_seq, seq)
 
-    cdef void missing(self, uint64_t seq) noexcept:
-        self.skip_to(seq)
+# Operations whose second number is a count of seqs.
+cdef tuple COUNTED = (<int>OP_SENT, <int>OP_ACK, <int>OP_EXHAUSTED)
+
+
+cdef object take_out(dict entries, first, after):
+    """Remove those from first to after - 1."""
+    if after - first <= len(entries):
+        for seq in range(first, after):
+            entries.pop(seq, None)
+    else:
+        for seq in [seq for seq in entries if first <= seq < after]:
+            del entries[seq]
 
 
 cdef int by_seq(const void *a, const void *b) noexcept nogil:

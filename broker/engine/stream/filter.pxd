@@ -8,6 +8,7 @@ from broker.runtime.interfaces cimport Sink
 
 cdef enum:
     IDS_FEW = 4             # so many ids of subjects are compared one by one
+    KILLS_KEPT = 16         # a power of two
 
 # Live matching messages of one chunk of the column.
 cdef struct post_t:
@@ -31,6 +32,8 @@ cdef class Filter(Sink):
     cdef readonly uint32_t size     # live subjects that match
     cdef readonly bint wildcards    # one of the subjects has a wildcard
     cdef uint64_t last              # no later message matches; the newest may be dead by now
+    cdef uint64_t kills             # messages that matched and are gone
+    cdef uint64_t killed_seqs[KILLS_KEPT]       # the last ones, a ring
     cdef uint32_t mark              # of the last match in which it was met
 
     # The ids of its live subjects: a short list, a hash set, or a bitmap.
@@ -59,7 +62,7 @@ cdef class Filter(Sink):
     cdef int join(self, uint32_t id, uint32_t ids_max) except -1
     cdef void leave(self, uint32_t id) noexcept
     cdef void added(self, uint64_t seq, uint64_t block) noexcept
-    cdef void killed(self, uint64_t block) noexcept
+    cdef void killed(self, uint64_t seq, uint64_t block) noexcept
     cdef void clear(self) noexcept      # no message and no subject is live
     # Among ids[start..end-1]: index of the first or last match, or `end`; number of matches.
     cdef size_t scan(self, const uint32_t *ids, size_t start, size_t end) noexcept nogil

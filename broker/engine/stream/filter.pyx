@@ -250,9 +250,11 @@ cdef class Filter(Sink):
         self.posts[self.posts_size].count = 1
         self.posts_size += 1
 
-    cdef void killed(self, uint64_t block) noexcept:
+    cdef void killed(self, uint64_t seq, uint64_t block) noexcept:
         """A live message that matches is gone."""
         cdef size_t i, n = 0
+        self.killed_seqs[self.kills & (KILLS_KEPT - 1)] = seq
+        self.kills += 1
         self.total -= 1
         if self.posts == NULL:
             return
@@ -278,6 +280,7 @@ cdef class Filter(Sink):
         self.bits = NULL
         self.bits_words = self.size = 0
         self.total = 0
+        self.kills += KILLS_KEPT + 1    # which they were is not known
         memset(self.few, 0, sizeof(self.few))
         self.drop_posts()
 

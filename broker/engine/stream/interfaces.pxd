@@ -2,6 +2,7 @@
 """What a store tells those who read its stream."""
 from libc.stdint cimport uint32_t, uint64_t
 
+from broker.engine.log.segment cimport Segment
 from broker.runtime.interfaces cimport Task
 
 
@@ -16,6 +17,11 @@ cdef class StreamReaders(Task):
     # now although no message had it.
     cdef void purged_below(self, uint64_t seq) noexcept
     # A purge of all messages that this filter matches begins (their `killed` calls follow) or has
-    # ended. `filter`: a Filter of the store's index, `subjects`: its subjects.
+    # ended. `filter`: a Filter of the store's index, `subjects`: its subjects. Not for a purge that
+    # keeps some of them.
     cdef void purge_begins(self, object filter, tuple subjects) noexcept
     cdef void purge_ends(self) noexcept
+    # Messages from seq on do not exist, although they could be read: they could not be synced.
+    cdef void taken_back(self, uint64_t seq) noexcept
+    cdef void leave_segment(self, Segment segment) noexcept     # it is about to go
+    cdef void rest(self) noexcept       # let go of mappings that nothing needs for now

@@ -5,6 +5,7 @@ It stands alone because it would close a circle of imports anywhere else.
 """
 from libc.stdint cimport uint32_t, uint64_t
 
+from broker.engine.log.segment cimport Segment
 from broker.runtime.interfaces cimport Task
 
 
@@ -22,4 +23,13 @@ cdef class StreamReaders(Task):
         pass
 
     cdef void purge_ends(self) noexcept:
+        pass
+
+    cdef void taken_back(self, uint64_t seq) noexcept:
+        pass
+
+    cdef void leave_segment(self, Segment segment) noexcept:
+        pass
+
+    cdef void rest(self) noexcept:
         pass

@@ -15,6 +15,7 @@ cdef class SeqRuns:
     cdef int add(self, uint64_t seq) except -1      # 1 = new, 0 = it was there
     cdef bint remove(self, uint64_t seq) noexcept   # False: it was not there, or there is no memory
     cdef bint has(self, uint64_t seq) noexcept
+    cdef void remove_range(self, uint64_t first, uint64_t after) noexcept
     cdef void remove_below(self, uint64_t seq) noexcept
     cdef void clear(self) noexcept
     cdef size_t place(self, uint64_t seq) noexcept

@@ -65,6 +65,17 @@ cdef class SeqRuns:
         self.count -= 1
         return True
 
+    cdef void remove_range(self, uint64_t first, uint64_t after) noexcept:
+        """Remove first..after-1, as far as they are there."""
+        cdef size_t i
+        while True:
+            i = self.place(first)
+            if i == self.size or self.runs[i].first >= after:
+                return
+            first = max(first, self.runs[i].first)
+            if not self.remove(first):
+                return
+
     cdef void remove_below(self, uint64_t seq) noexcept:
         cdef size_t i = self.place(seq), k
         for k in range(i):

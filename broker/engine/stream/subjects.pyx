@@ -815,7 +815,7 @@ cdef class SubjectIndex(FilterOwner):
         if s.group:
             group = self.groups[s.group]
             for j in range(group.size):
-                (<Filter>group.filters[j]).killed(seq >> CHUNK_SHIFT)
+                (<Filter>group.filters[j]).killed(seq, seq >> CHUNK_SHIFT)
         if s.count == 0:
             self.free_subject(id)
 
