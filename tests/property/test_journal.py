@@ -109,7 +109,7 @@ def test_zeros_behind_the_end_are_no_blocks(path: Path) -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        b"\x06\x01",  # no such operation
+        b"\x0f\x01",  # no such operation
         b"\x00",
         b"\x02",  # a value is missing
         b"\x02\x80",  # a value is cut

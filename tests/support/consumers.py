@@ -12,12 +12,13 @@ from broker.protocols.jetstream.consumers.outlet import Outlet
 from broker.protocols.jetstream.consumers.pull import PullConsumer
 from broker.protocols.jetstream.consumers.push import PushConsumer
 
-from broker.engine.log.publish import append
-from broker.engine.stream.cursor import StreamCursor
+from broker.engine.stream.cursor import StreamCursor, StreamCursors
+from broker.engine.stream.store import StreamLimits, open_store
 from broker.protocols.jetstream.consumers import checks
 from broker.protocols.jetstream.structs import AccountLimits, ConsumerConfig, StreamConfig
 from broker.protocols.nats.accounts.account import Account, CurrentPublisher, Message
 from support.engine import SECOND, Rig
+from support.native.stores import publish
 
 
 class Registry:
@@ -32,7 +33,7 @@ class Registry:
         self.ids = map("pin{:019d}".format, itertools.count(1))
 
     def next_seq(self, stream: Any) -> int:
-        return int(stream.log.next_seq)
+        return int(stream.store.last_seq) + 1
 
     def new_id(self) -> str:
         return next(self.ids)
@@ -55,8 +56,9 @@ class Bench:
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
         self.account = Account("$G", rig.turn, CurrentPublisher(), rig.router)
-        self.log = rig.engine.open_log("js.$G/S", protocol="jetstream", retention="limits")
-        self.stream = SimpleNamespace(name="S", log=self.log, config=StreamConfig(name="S"))
+        self.store = open_store(rig.engine, "js.$G/S", StreamLimits(), sync="none")
+        self.cursors = StreamCursors(self.store)
+        self.stream = SimpleNamespace(name="S", store=self.store, config=StreamConfig(name="S"))
         self.registry = Registry(self.account)
         self.outlet = Outlet(self.account)
         self.boxes: dict[str, list[Message]] = {}
@@ -67,7 +69,7 @@ class Bench:
         checks.set_defaults(config, self.stream.config, limits, pedantic=False)
         checks.check(config, self.stream.config, limits)
         cursor = StreamCursor(
-            self.log,
+            self.cursors,
             name,
             start,
             ack_policy="all" if config.ack_policy == "flow_control" else config.ack_policy,
@@ -84,7 +86,7 @@ class Bench:
 
     def publish(self, *bodies: bytes, headers: bytes = b"") -> None:
         for body in bodies:
-            append(self.log, body, headers=headers)
+            publish(self.store, b"S", body, headers=headers)
         self.rig.settle()
 
     def inbox(self, name: str, queue: bytes = b"") -> Any:

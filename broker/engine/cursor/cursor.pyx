@@ -773,7 +773,7 @@ cdef class Cursor(LogReader):
                         entries.pop(seq, None)
             elif kind == <int>OP_ENTRY:
                 entries[a] = (b, c)
-            else:
+            elif kind == <int>OP_PAUSE:
                 self.paused = bool(a)
         next_seq = max(next_seq, self.acks.floor)
         # whole words of the bitmap

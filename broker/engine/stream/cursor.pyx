@@ -281,6 +281,8 @@ cdef class StreamCursors(StreamReaders):
 
     def set_retention(self, str retention):
         """Change when messages go. With interest, those that nobody needs go now."""
+        if self.retention == RETENTIONS[retention]:
+            return
         self.retention = RETENTIONS[retention]
         if self.retention == RETAIN_INTEREST:
             self.begin_sweep(self.store.last_seq + 1)

@@ -3,6 +3,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
+from broker.engine.stream.cursor cimport StreamCursors
 from broker.engine.stream.store cimport Rollup, StreamStore
 from broker.protocols.jetstream.publish.answers cimport Answers
 from broker.protocols.jetstream.publish.direct cimport Direct
@@ -40,6 +41,7 @@ cdef class Stream(Session):
     cdef readonly str name
     cdef readonly Account account       # in whose router its subjects are
     cdef readonly StreamStore store
+    cdef readonly StreamCursors cursors # of its consumers
     cdef readonly object config         # structs.StreamConfig, in force
     cdef readonly dict consumers        # name -> Consumer; see add_consumer
     cdef readonly int64_t created_ns    # wall clock

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any, final
 
+from broker.engine.stream.cursor import StreamCursors
 from broker.engine.stream.store import StreamStore
 from broker.protocols.jetstream.publish.answers import Answers
 from broker.protocols.jetstream.publish.lookup import Lookup
@@ -15,6 +16,7 @@ class Stream(Session):
     name: str
     account: Account
     store: StreamStore
+    cursors: StreamCursors
     config: StreamConfig
     consumers: dict[str, Any]
     created_ns: int

@@ -68,6 +68,7 @@ cdef class Stream(Session):
         self.name = config.name
         self.account = account
         self.store = store
+        self.cursors = StreamCursors(store, config.retention)
         self.created_ns = created_ns
         self.answers = Answers(account)
         self.consumers = {}
@@ -112,6 +113,7 @@ cdef class Stream(Session):
         self.rollups = config.allow_rollup_hdrs and not config.deny_purge
         self.ttls = config.allow_msg_ttl
         self.set_by_interest(config.retention == 'interest')
+        self.cursors.set_retention(config.retention)
         self.serve_direct(self.open and config.allow_direct)
 
     def start(self):
