@@ -36,6 +36,8 @@ LOAD_BYTES: Final = 1 * MIB  # one read of what is not known to be in memory
 JOURNAL_BYTES_MIN: Final = 1 * MIB  # a cursor's journal below it is not compacted
 RECLAIM_BYTES: Final = 1 * MIB  # an idle, fully acked segment above it is given back
 PUMP_BYTES_MAX: Final = 1 * MIB  # handed out by one cursor before others have their turn
+# ... by all cursors together that are further behind than that. Live traffic waits for it: 0.1 ms.
+BACKLOG_BYTES_MAX: Final = 128 * KIB
 
 # Writes on the loop: what a short one costs beside the two thread wake-ups it saves, see
 # benchmarks/README.md. One slower than INLINE_STALL sends writes to a thread for INLINE_PAUSE.
@@ -92,6 +94,7 @@ class EngineLimits:
     journal_bytes_min: int
     reclaim_bytes: int
     pump_bytes_max: int
+    backlog_bytes_max: int
     inline_bytes: int
     inline_stall_ns: int
     inline_pause_ns: int

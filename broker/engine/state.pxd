@@ -27,6 +27,9 @@ cdef class EngineState:
     cdef public size_t spare_rate           # bytes a second from which on files are made beforehand
     cdef public size_t reclaim_bytes        # an idle, fully acked segment above it is given back
     cdef public size_t pump_bytes_max       # handed out per cursor and turn
+    cdef public size_t backlog_bytes_max    # ... of cursors that are further behind, all together
+    cdef uint64_t backlog_turn          # the number of the turn that `behind` counts
+    cdef size_t behind, behind_before   # cursors that are further behind: in this turn, in the last
     # Short writes are done on the loop while that is fast: see write_inline.
     cdef public size_t inline_bytes         # a longer write always goes to the writer; 0 = all do
     cdef public int64_t inline_stall_ns     # one that took longer sends the next ones to the writer
@@ -70,6 +73,7 @@ cdef class EngineState:
     cdef public double sync_seconds
     cdef readonly list sync_buckets     # counts by SYNC_BUCKETS
 
+    cdef size_t backlog_share(self) noexcept        # what one cursor far behind may hand out now
     cdef uint64_t deferred_share(self) noexcept     # what one cursor may defer now
     cdef bint may_inline(self, size_t n) noexcept
     cdef int write_inline(self, int fd, const char *data, size_t n, int64_t offset) noexcept

@@ -35,6 +35,7 @@ cdef class EngineState:
         self.journal_bytes_min = limits.journal_bytes_min
         self.reclaim_bytes = limits.reclaim_bytes
         self.pump_bytes_max = limits.pump_bytes_max
+        self.backlog_bytes_max = limits.backlog_bytes_max
         self.inline_bytes = limits.inline_bytes
         self.inline_stall_ns = limits.inline_stall_ns
         self.inline_pause_ns = limits.inline_pause_ns
@@ -66,6 +67,15 @@ cdef class EngineState:
         self.loader = Worker('log-loader')
         self.mender = Worker('log-mender')
         self.sync_buckets = [0] * (len(SYNC_BUCKETS) + 1)
+
+    cdef size_t backlog_share(self) noexcept:
+        cdef uint64_t turn = self.turn.number
+        if turn != self.backlog_turn:
+            self.behind_before = self.behind if turn == self.backlog_turn + 1 else 0
+            self.behind = 0
+            self.backlog_turn = turn
+        self.behind += 1
+        return self.backlog_bytes_max // max(self.behind, self.behind_before)
 
     cdef uint64_t deferred_share(self) noexcept:
         return <uint64_t>-1 if self.deferred < self.deferred_max else <uint64_t>DEFERRED_MIN

@@ -1,5 +1,7 @@
 # cython: language_level=3
 """One accepted connection: moves bytes between a uvloop transport and a session."""
+from libc.stdint cimport uint64_t
+
 from broker.runtime.buffers cimport InBuf, OutBuf
 from broker.runtime.interfaces cimport Session, Task
 from broker.net.filters cimport Filter, Tls
@@ -24,8 +26,12 @@ cdef class Conn(Task):
     cdef bint shaking           # in the TLS handshake: the session neither reads nor writes
     cdef bint queued_shake      # its next step waits for a slice of a turn; nothing is read
     cdef bint peeking           # call `begun` with the first bytes before any are fed
-    cdef bint later             # received bytes are not decoded yet: a later turn continues
+    # Nothing is read until a later turn, which first decodes what has been received.
+    cdef bint later
+    cdef uint64_t read_turn     # the number of the turn that `read_bytes` counts
+    cdef size_t read_bytes
 
+    cdef void count_input(self, size_t n) except *
     cdef void take_input(self, const char *data, size_t total) except *
     cdef void keep(self, const char *data, size_t rest) except *
     cdef void peeked(self, const char *data, size_t n) except *

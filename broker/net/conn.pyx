@@ -28,6 +28,8 @@ from broker.net.openssl import cipher_name, shown_behind, version_name
 
 LOG = logging.getLogger('broker.net')
 
+cdef size_t READ_BYTES_MAX = limits.READ_BYTES_MAX
+
 # Owner of the output of an ended connection, which is never written. If the connection stayed its
 # owner, both would be in a cycle, and garbage collections are rare.
 cdef Task NOBODY = Task()
@@ -104,11 +106,26 @@ cdef class Conn(Task):
         self.out.turn.tick()
         if self.filtered:
             self.take_encoded(self.shared.data, <size_t>n)
-            return
-        if self.peeking:
+        elif self.peeking:
             self.peeked(self.shared.data, <size_t>n)
+        else:
+            self.take_input(room.data, room.fill + <size_t>n)
+        self.count_input(<size_t>n)
+
+    cdef void count_input(self, size_t n) except *:
+        """Stop reading once this connection had its share of a turn: the transport goes on for as
+        long as the peer has more."""
+        if self.read_turn != self.out.turn.number:
+            self.read_turn = self.out.turn.number
+            self.read_bytes = 0
+        self.read_bytes += n
+        if self.read_bytes < READ_BYTES_MAX or self.later or self.paused or self.ending or (
+                self.shaking or self.transport is None):
             return
-        self.take_input(room.data, room.fill + <size_t>n)
+        self.read_bytes = 0
+        self.later = True
+        self.transport.pause_reading()
+        self.listener.runtime.loop.call_soon(self.read_on)
 
     cdef void take_input(self, const char *data, size_t total) except *:
         cdef Py_ssize_t used
@@ -411,7 +428,7 @@ cdef class Conn(Task):
             if given > limits.DECODE_BYTES_MAX:
                 self.later = True
                 self.transport.pause_reading()
-                self.listener.runtime.loop.call_soon(self.decode_on)
+                self.listener.runtime.loop.call_soon(self.read_on)
                 return
             room = self.big if self.big is not None else plain
             if self.big is None:
@@ -437,14 +454,16 @@ cdef class Conn(Task):
             if not self.eof_received():
                 self.close()
 
-    def decode_on(self):
-        """Feed the next part of the input."""
+    def read_on(self):
+        """Feed the next part of the input, and read more."""
         self.later = False
         if self.transport is None or self.session.closing:
             return
         self.out.turn.tick()
-        self.decode()
-        if not self.paused and not self.later and not self.ending and self.transport is not None:
+        if self.filtered and not self.shaking:
+            self.decode()
+        if not self.paused and not self.later and not self.ending and not self.queued_shake and (
+                self.transport is not None):
             self.transport.resume_reading()
 
     cdef Py_ssize_t decoded(self, char *room, size_t n) except -1:

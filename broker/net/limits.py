@@ -12,6 +12,7 @@ from broker.base.units import KIB, MIB, MINUTE, MS, SECOND
 # --- loop and buffers -------------------------------------------------------------------------
 
 RECEIVE_BUFFER: Final = 64 * KIB  # one per loop; the largest read
+READ_BYTES_MAX: Final = 512 * KIB  # of one connection per turn; the others wait for it
 CHUNK_SMALL: Final = 4 * KIB  # an answer or a few messages
 CHUNK_LARGE: Final = 128 * KIB  # output of one read for one peer; written while in the cache
 CHUNKS_POOLED_MAX: Final = 16 * MIB  # free chunks kept for reuse, per size
@@ -37,7 +38,7 @@ OPEN_FILES_KEPT_MIN: Final = 32
 OPEN_FILES_KEPT_MAX: Final = 1024
 UMASK: Final = 0o027  # of what a server makes
 CLOSE_GRACE: Final = 5 * SECOND  # time for peers to read their last bytes when a listener closes
-DECODE_BYTES_MAX: Final = 1 * MIB  # of one connection per turn, after TLS and compression
+DECODE_BYTES_MAX: Final = READ_BYTES_MAX  # of one connection per turn, after TLS and compression
 DECODE_PIECE: Final = 1 * KIB  # cost of each piece, in addition to its bytes
 ENCODE_BYTES_MAX: Final = 1 * MIB  # compressed before the first of it is written
 HANDSHAKE_SLICE: Final = 2 * MS  # of a loop turn for TLS handshakes; one may take a millisecond
@@ -45,6 +46,7 @@ TLS_RECORD_BYTES: Final = 16 * KIB  # the largest record (RFC 8446, 5.1)
 
 assert CHUNK_SMALL < CHUNK_LARGE
 assert RECEIVE_BUFFER < CHUNK_LARGE
+assert RECEIVE_BUFFER <= READ_BYTES_MAX
 
 # --- WebSocket and TLS -------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ EIO. They `blank` a range: its pages in mappings are wrong, and the file is not.
 import os
 
 from libc.stdint cimport int64_t, uint64_t
+from posix.mman cimport munmap
 
 cdef extern from *:
     """
@@ -170,7 +171,7 @@ cdef extern from *:
         return 0;
     }
 
-    static void tw_unmap_file(tw_mapping *m)
+    static void tw_detach_file(tw_mapping *m)
     {
         if (!m->base)
             return;
@@ -182,8 +183,15 @@ cdef extern from *:
         if (m->next)
             m->next->prev = m->prev;
         tw_unlock();
-        munmap(m->base, m->size);
         m->base = NULL;
+    }
+
+    static void tw_unmap_file(tw_mapping *m)
+    {
+        char *base = m->base;
+        tw_detach_file(m);
+        if (base)
+            munmap(base, m->size);
     }
 
     static int tw_map_again(tw_mapping *m, int fd, size_t start, size_t end)
@@ -267,6 +275,7 @@ cdef extern from *:
     uint64_t tw_fault_count
     int tw_map_file(int fd, size_t size, tw_mapping *m) nogil
     void tw_unmap_file(tw_mapping *m) nogil
+    void tw_detach_file(tw_mapping *m) nogil
     int tw_map_again(tw_mapping *m, int fd, size_t start, size_t end) nogil
     ssize_t tw_read_at(int fd, void *data, size_t n, int64_t offset) nogil
     int tw_spoil(uint64_t device, uint64_t number, size_t start, size_t end) nogil
@@ -284,6 +293,14 @@ cdef int map_file(int fd, size_t size, mapping_t *m) noexcept nogil:
 
 cdef void unmap_file(mapping_t *m) noexcept nogil:
     tw_unmap_file(<tw_mapping *>m)
+
+
+cdef void detach_file(mapping_t *m) noexcept nogil:
+    tw_detach_file(<tw_mapping *>m)
+
+
+cdef void unmap_pages(char *base, size_t size) noexcept nogil:
+    munmap(base, size)
 
 
 cdef int map_again(mapping_t *m, int fd, size_t start, size_t end) noexcept nogil:

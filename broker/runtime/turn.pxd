@@ -1,6 +1,6 @@
 # cython: language_level=3
 """The end of a loop turn, and the timers: everything that is done once for many events."""
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from broker.runtime.heap cimport heap_t
 from broker.runtime.interfaces cimport Task
@@ -29,6 +29,7 @@ cdef class Turn:
     # A log that fell behind its disk while a message was routed: the publisher calls its
     # stall(link) and resets this to None.
     cdef object pressed
+    cdef uint64_t number        # of ends so far
 
     cdef void tick(self) noexcept
     cdef void add(self, Phase phase, Task task) noexcept

@@ -53,6 +53,7 @@ cdef class Turn:
         cdef int phase
         cdef list batch
         cdef Task task
+        self.number += 1
         self.tick()
         self.scheduled = True       # whatever is added now is done below, not in another turn
         for phase in range(<int>PHASES):

@@ -40,6 +40,7 @@ def engine_options(config: Config) -> limits.EngineLimits:
         reclaim_bytes=limits.RECLAIM_BYTES,
         spare_rate=limits.SPARE_RATE,
         pump_bytes_max=limits.PUMP_BYTES_MAX,
+        backlog_bytes_max=limits.BACKLOG_BYTES_MAX,
         inline_bytes=limits.INLINE_BYTES,
         inline_stall_ns=limits.INLINE_STALL,
         inline_pause_ns=limits.INLINE_PAUSE,

@@ -40,6 +40,7 @@ LIMITS = EngineLimits(
     journal_bytes_min=1 << 20,
     reclaim_bytes=1 << 20,
     pump_bytes_max=4 << 20,
+    backlog_bytes_max=4 << 20,
     inline_bytes=0,
     inline_stall_ns=SECOND,
     inline_pause_ns=SECOND,

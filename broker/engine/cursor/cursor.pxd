@@ -127,6 +127,7 @@ cdef class Cursor(LogReader):
     cdef entry_t *held_by(self, consumer_t *c, uint64_t seq, int *code) noexcept
     cdef void unlink(self, entry_t *e) noexcept
     cdef void pump(self) noexcept
+    cdef size_t pump_bytes_max(self) noexcept
     cdef bint fresh(self, stored_t *s) noexcept
     cdef bint is_due(self, stored_t *s, bint *later) noexcept
     cdef void copied(self, Segment segment, size_t offset) noexcept

@@ -338,7 +338,7 @@ cdef class Cursor(LogReader):
     cdef void pump(self) noexcept:
         """Give records to the consumers in the ring, one each in turn, until one side runs out."""
         cdef Inflight inflight = self.inflight
-        cdef size_t given = 0
+        cdef size_t given = 0, given_max = self.pump_bytes_max()
         cdef stored_t s
         cdef consumer_t *c
         cdef bint is_fresh
@@ -346,7 +346,7 @@ cdef class Cursor(LogReader):
         if again_first and inflight.again_first:
             given = self.give_unacked()
         while self.ring != NULL:
-            if given > self.shared.pump_bytes_max:
+            if given > given_max:
                 self.wake()     # let the others have their turn
                 break
             c = self.ring if self.policy.choice == CHOICE_RING else self.chosen()
@@ -369,6 +369,16 @@ cdef class Cursor(LogReader):
             if c.in_flight >= c.credit:
                 self.leave_ring(c)
         self.rearm()
+
+    cdef size_t pump_bytes_max(self) noexcept:
+        """What may be handed out in this turn: little of a long backlog, which would otherwise keep
+        the live traffic waiting in turn after turn."""
+        cdef size_t all_max = self.shared.pump_bytes_max
+        cdef Segment segment = self.position.segment
+        if self.ring == NULL or segment is None or (
+                segment.active and segment.size - self.position.offset <= all_max):
+            return all_max
+        return min(all_max, self.shared.backlog_share())
 
     cdef bint fresh(self, stored_t *s) noexcept:
         """Find the next record that was not looked at before and may be given now."""

@@ -181,7 +181,7 @@ cdef class Position(JobOwner):
             if before is not None:
                 before.users -= 1
                 if before.users == 0 and not before.active and before.path is not None:
-                    before.unmap()
+                    before.unmap_later(self.log.shared)
             if segment is not None:
                 segment.users += 1
             self.loaded = 0
@@ -225,7 +225,7 @@ cdef class Position(JobOwner):
                 self.loaded = end
             self.offset = segment.hop(self.offset)
         elif segment.users == 0 and not segment.active and segment.path is not None:
-            segment.unmap()
+            segment.unmap_later(self.log.shared)
         self.wake_reader()
 
     cdef void wake_reader(self) noexcept:

@@ -644,7 +644,7 @@ cdef class Log(LogState):
         segment.seal(self.shared)
         segment.active = False
         if segment.users == 0:
-            segment.unmap()
+            segment.unmap_later(self.shared)
         job = self.shared.syncer.job(JOB_UNLINK, None)
         job.path = copy_path(dropped)
         self.shared.syncer.submit(job)
@@ -673,7 +673,7 @@ cdef class Log(LogState):
         cdef int error
         # a page that could not be read may have been one that no reader had looked at yet
         cdef bint damaged = bool(segment.quarantined) or faults_of(&segment.file) != 0
-        segment.unmap()
+        segment.unmap_later(self.shared)
         if segment.path is None:
             return
         segment.seal(self.shared)
@@ -732,7 +732,7 @@ cdef class Log(LogState):
             self.owner.keep_house()
         for segment in self.segments:
             if segment.users == 0 and not segment.active and segment.path is not None:
-                segment.unmap()
+                segment.unmap_later(self.shared)
         if (self.idle_mark == self.next_seq and self.active is not None and self.cursors
                 and self.active.size > self.shared.reclaim_bytes and self.waiting_bytes == 0
                 and self.policy.retention_mode == RETENTION_ACKED):
@@ -776,7 +776,7 @@ cdef class Log(LogState):
             if cursor.journal is not None:
                 cursor.journal.rest(self.policy.sync_mode == SYNC_NONE)
         if self.close_files() and segment.users == 0:
-            segment.unmap()
+            segment.unmap_later(self.shared)
 
     cdef bint close_files(self) noexcept:
         """Close the active segment's file unless something uses it."""

@@ -24,10 +24,11 @@ from broker.engine.log.record cimport (
     stored_t,
 )
 from broker.engine.state cimport EngineState
-from broker.runtime.mapping cimport faults_of, map_again, map_file, read_at, unmap_file
+from broker.runtime.mapping cimport (
+    detach_file, faults_of, map_again, map_file, read_at, unmap_file, unmap_pages)
 from broker.runtime.vfs cimport (
     vfs_close, vfs_open, vfs_rename, vfs_truncate, vfs_unlink, vfs_write)
-from broker.runtime.workers cimport JOB_CLOSE, JOB_SYNC, JOB_WRITE, JobOwner, job_t
+from broker.runtime.workers cimport JOB_CALL, JOB_CLOSE, JOB_SYNC, JOB_WRITE, JobOwner, job_t
 
 from broker.engine.log.files import SPARE
 
@@ -36,6 +37,7 @@ cdef enum:
     AGAIN_BYTES_MIN = 1 << 16       # read again at a time,
     AGAIN_BYTES_MAX = 1 << 22
     READ_TWICE_MAX = 64             # places of a segment that are read again at all
+    UNMAP_HERE_BYTES = 1 << 20      # as long as a job for a worker
     CHUNK_BYTES = 1 << 18   # written and synced at a time, so that others get at the disk between
 
 cdef char *zeros = NULL     # CHUNK_BYTES of them, made when the first spare file is
@@ -46,6 +48,10 @@ cdef char *read_small(int fd, size_t size) noexcept:
     if size > <size_t>SMALL_BYTES or read_at(fd, small, size, 0) != <ssize_t>size:
         return NULL
     return small
+
+
+cdef void unmap_job(job_t *job) noexcept nogil:
+    unmap_pages(job.data, job.len)
 
 
 cdef class Segment:
@@ -123,6 +129,19 @@ cdef class Segment:
         else:
             unmap_file(&self.file)
         self.base = NULL
+
+    cdef void unmap_later(self, EngineState shared) noexcept:
+        cdef job_t *job
+        if self.path is None or self.base == NULL or self.size <= <size_t>UNMAP_HERE_BYTES:
+            self.unmap()
+            return
+        job = shared.loader.job(JOB_CALL, None)
+        job.call = unmap_job
+        job.data = self.base
+        job.len = self.file.size
+        detach_file(&self.file)
+        self.base = NULL
+        shared.loader.submit(job)
 
     cdef int widen(self, size_t cap) except -1:
         """Let an empty segment get more; who stands at its beginning stays there."""

@@ -55,9 +55,13 @@ class FakeLoop:
     def run(self) -> None:
         """End the turn, and the turns that this causes."""
         while self._soon:
-            ready, self._soon[:] = self._soon[:], []
-            for call in ready:
-                call()
+            self.run_once()
+
+    def run_once(self) -> None:
+        """End this turn only."""
+        ready, self._soon[:] = self._soon[:], []
+        for call in ready:
+            call()
 
     def advance(self, ns: int) -> None:
         """Let time pass, ringing every alarm at its moment."""

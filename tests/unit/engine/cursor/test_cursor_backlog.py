@@ -1,0 +1,79 @@
+"""Cursors far behind hand out little per turn and share it; those that keep up are not held up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.engine import Rig, bodies_of, numbered
+
+from broker.engine.cursor.local import LocalConsumer
+from broker.engine.log.publish import append
+
+SIZE = 1000
+COUNT = 200
+PUMP = 16_000
+BACKLOG = 4_000
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Iterator[Rig]:
+    with Rig(
+        tmp_path / "data",
+        segment_bytes=1 << 20,
+        load_bytes=1 << 20,
+        pump_bytes_max=PUMP,
+        backlog_bytes_max=BACKLOG,
+        inline_bytes=1 << 20,
+    ) as rig:
+        yield rig
+
+
+def standing(rig: Rig, names: list[str]) -> list[LocalConsumer]:
+    """A consumer of each of these new cursors, with everything before it and a place in a file."""
+    log = rig.log()
+    for name in names:
+        log.open_cursor(name)
+    consumers = [LocalConsumer(log.open_cursor(name), 1) for name in names]
+    rig.publish(log, numbered(COUNT, size=SIZE))
+    for consumer in consumers:
+        assert bodies_of(consumer) == numbered(1, size=SIZE)
+    return consumers
+
+
+def given_per_turn(rig: Rig, consumers: list[LocalConsumer], turns: int) -> list[list[int]]:
+    found = []
+    for _ in range(turns):
+        rig.loop.run_once()
+        found.append([len(bodies_of(consumer)) for consumer in consumers])
+    return found
+
+
+def test_a_backlog_is_handed_out_a_little_per_turn(rig: Rig) -> None:
+    (consumer,) = standing(rig, ["c"])
+    consumer.set_credit(COUNT)
+    turns = given_per_turn(rig, [consumer], 10)
+    assert turns == [[BACKLOG // SIZE]] * 10
+    rig.settle()
+    assert len(bodies_of(consumer)) == COUNT - 1 - 10 * BACKLOG // SIZE
+
+
+def test_cursors_far_behind_share_a_turn(rig: Rig) -> None:
+    consumers = standing(rig, ["a", "b"])
+    for consumer in consumers:
+        consumer.set_credit(COUNT)
+    turns = given_per_turn(rig, consumers, 5)[1:]  # the first turn does not know of the second
+    assert turns == [[BACKLOG // SIZE // 2] * 2] * 4
+
+
+def test_what_was_just_published_is_handed_out_at_once(rig: Rig) -> None:
+    (consumer,) = standing(rig, ["c"])
+    consumer.set_credit(10 * COUNT)
+    rig.settle()
+    assert len(bodies_of(consumer)) == COUNT - 1
+    fresh = numbered(PUMP // SIZE - 2, size=SIZE)
+    for body in fresh:
+        append(rig.log(), body)
+    rig.loop.run_once()
+    assert bodies_of(consumer) == fresh
