@@ -1,7 +1,7 @@
 """Files of configurations: one folder for each stream, one file for each consumer.
 
     <data>/jetstream/<account>/<stream>/stream.json
-    <data>/jetstream/<account>/<stream>/consumers/<consumer>.json
+    <data>/jetstream/<account>/<stream>/consumers/<consumer>.json, .acks
 
 Names are escaped; very long ones are replaced by a hash, since each file holds its own name. The
 folder of a stream that is being deleted is renamed first, so that a start can finish the deletion.
@@ -84,6 +84,11 @@ def save_stream(folder: Path, stored: StoredStream) -> None:
 def save_consumer(folder: Path, stored: StoredConsumer) -> None:
     """Write the file of a consumer of the stream in this folder. OSError."""
     _save(folder / CONSUMERS / f"{token_of(stored.config.name)}.json", stored)
+
+
+def journal_of(folder: Path, name: str) -> Path:
+    """The file with the acks of a consumer of the stream in this folder."""
+    return folder / CONSUMERS / f"{token_of(name)}.acks"
 
 
 def remove_consumer(folder: Path, name: str) -> None:

@@ -112,6 +112,11 @@ cdef class Consumer(CursorOwner):
         self.active_ns = self.outlet.turn.now_ns
         self.outlet.turn.add(PHASE_PUMP, self)
 
+    def reset(self, uint64_t seq):
+        """Begin again at this sequence, with nothing in flight."""
+        self.cursor.reset(seq)
+        self.outlet.turn.add(PHASE_PUMP, self)
+
     def close(self, str line='', bint pending=False):
         """Take and deliver nothing more; waiting clients get this status."""
         cdef bytes status = line.encode()

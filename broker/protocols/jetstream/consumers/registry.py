@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from broker.base.logs import fields
+from broker.engine.stream.cursor import StreamCursor
 from broker.protocols.jetstream import errors, files, limits
 from broker.protocols.jetstream.api import metadata
 from broker.protocols.jetstream.consumers import checks
 from broker.protocols.jetstream.consumers.outlet import Outlet
-from broker.protocols.jetstream.consumers.positions import open_cursor
+from broker.protocols.jetstream.consumers.positions import search, start_of
 from broker.protocols.jetstream.consumers.pull import PullConsumer
 from broker.protocols.jetstream.consumers.push import PushConsumer
 from broker.protocols.jetstream.errors import ApiError
@@ -33,6 +34,9 @@ log = logging.getLogger("broker.jetstream")
 
 DELETED: Final = "409 Consumer Deleted"
 SHUTDOWN: Final = "409 Server Shutdown"
+
+# Acks by flow control settle everything up to a message.
+_POLICIES: Final = {"flow_control": "all"}
 
 # The subjects of advisories by their kinds.
 _ADVISORIES: Final = {
@@ -88,10 +92,21 @@ class Consumers:
             stored = files.StoredConsumer(created=time_text(created_ns), config=config)
             await asyncio.to_thread(files.save_consumer, folder, stored)
 
-    def make(self, stream: Stream, config: ConsumerConfig, created_ns: int) -> Consumer:
-        """A consumer with its cursor; it is not started. OSError."""
+    def make(
+        self, stream: Stream, config: ConsumerConfig, created_ns: int, found: int | None = None
+    ) -> Consumer:
+        """A consumer with its cursor; it is not started. `found`: of positions.search. OSError."""
         kind = PushConsumer if checks.is_push(config) else PullConsumer
-        cursor = open_cursor(stream, config)
+        folder = self._folder(stream, config)
+        cursor = StreamCursor(
+            stream.cursors,
+            config.name,
+            lambda: start_of(stream.store, config, found),
+            journal=None if folder is None else str(files.journal_of(folder, config.name)),
+            ack_policy=_POLICIES.get(config.ack_policy, config.ack_policy),
+            filters=checks.filters_of(config),
+            **settings_of(config),
+        )
         consumer = kind(self, self.outlet, stream, cursor, config, created_ns)
         stream.add_consumer(config.name, consumer, tuple(checks.filters_of(config)))
         return consumer
@@ -100,14 +115,18 @@ class Consumers:
         """Create a consumer, complete and checked; it is not started yet. OSError."""
         config.metadata = metadata.stored(config.metadata, metadata.consumer_level(config))
         created_ns = time.time_ns()
-        consumer = self.make(stream, config, created_ns)
-        if self._folder(stream, config) is not None:
-            try:
-                await self._save(stream, config, created_ns)
-            except OSError:
-                self._forget(consumer)
-                consumer.cursor.close(True)
-                raise
+        find = search(stream.store, config)
+        found = None if find is None else await asyncio.to_thread(find)
+        await self._save(stream, config, created_ns)
+        folder = self._folder(stream, config)
+        try:
+            consumer = self.make(stream, config, created_ns, found)
+            if folder is not None:
+                await consumer.cursor.synced()
+        except OSError:
+            if folder is not None:
+                await asyncio.to_thread(files.remove_consumer, folder, config.name)
+            raise
         self.action(consumer, "CREATED", "create")
         return consumer
 
@@ -116,10 +135,11 @@ class Consumers:
         config.metadata = metadata.stored(config.metadata, metadata.consumer_level(config))
         stream = consumer.stream
         await self._save(stream, config, consumer.created_ns)
-        old = consumer.config
+        filters = tuple(checks.filters_of(config))
+        if tuple(checks.filters_of(consumer.config)) != filters:
+            stream.set_filters(config.name, filters)
+        consumer.cursor.update(filters=filters, **settings_of(config))
         consumer.configure(config)
-        if checks.filters_of(old) != checks.filters_of(config):
-            stream.set_filters(config.name, tuple(checks.filters_of(config)))
 
     async def delete(self, consumer: Consumer) -> None:
         """Delete a consumer; requests that wait are answered. OSError."""
@@ -252,3 +272,13 @@ class Consumers:
         else:
             shown = {"stream": stream, "consumer": name, **details}
             self.account.advisory(f"{_ADVISORIES[kind]}.{stream}.{name}", kind, shown)
+
+
+def settings_of(config: ConsumerConfig) -> dict[str, Any]:
+    """What the cursor of a consumer is told; 0 = no limit."""
+    return {
+        "ack_wait_ns": config.ack_wait,
+        "backoff_ns": config.backoff,
+        "max_deliver": max(0, config.max_deliver),
+        "max_ack_pending": max(0, config.max_ack_pending),
+    }

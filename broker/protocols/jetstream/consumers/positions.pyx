@@ -1,0 +1,43 @@
+# cython: language_level=3
+"""Where a new consumer begins to read its stream.
+
+Only the search for a time looks at files; it runs in a thread, before the rest.
+"""
+from libc.stdint cimport uint64_t
+
+from broker.engine.bulk.ranges import TimeSearch
+from broker.engine.stream.filter cimport Filter
+from broker.engine.stream.store cimport StreamStore
+from broker.engine.stream.subjects cimport SubjectIndex
+from broker.protocols.jetstream.consumers.checks import filters_of
+from broker.protocols.jetstream.structs import time_ns
+
+
+def search(StreamStore store not None, config):
+    """A function that finds the first message from a time on, to be called in a thread; None: the
+    start does not depend on a time."""
+    if config.deliver_policy != 'by_start_time':
+        return None
+    finder = TimeSearch(store.log)
+    moment = time_ns(config.opt_start_time)
+    return lambda: finder.find(moment)
+
+
+def start_of(StreamStore store not None, config, found=None):
+    """The first seq, or the seqs of a list that comes before new messages; `found`: the result of
+    the search for a time."""
+    cdef SubjectIndex index = store.subjects
+    cdef Filter among = index.filter(filters_of(config)) if filters_of(config) else None
+    cdef object first = max(<uint64_t>1, store.first_seq)
+    policy = config.deliver_policy
+    if policy == 'new':
+        return store.last_seq + 1
+    if policy == 'last':
+        return index.last_match(among) or store.last_seq + 1
+    if policy == 'last_per_subject':
+        return index.last_per_subject(among)
+    if policy == 'by_start_sequence':
+        return max(first, config.opt_start_seq)
+    if policy == 'by_start_time' and found is not None:
+        return max(first, min(found, store.last_seq + 1))
+    return first
