@@ -53,7 +53,7 @@ def _open(account: JetStreamAccount, found: files.FoundStream) -> str:
     config = found.stored.config
     level = required_level(config.metadata)
     if level > limits.JS_ASSET_LEVEL_MAX:
-        return _LEVEL.format(level, limits.JS_API_LEVEL)
+        return _LEVEL.format(level, limits.JS_ASSET_LEVEL_MAX)
     if files.token_of(config.name) != found.folder.name:
         return f"its folder {found.folder.name} belongs to another name"
     try:

@@ -114,8 +114,9 @@ class _Reader:
         if isinstance(kind, inspect.ListType):
             if not isinstance(value, list):
                 self._wrong(value, path, "[]string")
-            found = [self.read(each, kind.item_type, path) for each in value]
-            return ["" if each is None else each for each in found]
+            zero = {} if isinstance(_plain(kind.item_type)[0], inspect.StructType) else ""
+            items = [zero if each is None else each for each in value]
+            return [self.read(each, kind.item_type, path) for each in items]
         if isinstance(kind, inspect.DictType):
             if not isinstance(value, dict):
                 self._wrong(value, path, "map[string]string")

@@ -1,0 +1,100 @@
+"""Bodies of requests are read as Go reads them, with Go's errors."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from broker.protocols.jetstream.api.decode import decode, is_empty, is_json
+from broker.protocols.jetstream.errors import ApiError
+from broker.protocols.jetstream.structs import (
+    MsgGetRequest,
+    StreamConfigRequest,
+    StreamSource,
+)
+
+KEY = "looking for beginning of object key string"
+FIELD = "json: cannot unmarshal {} into Go struct field StreamConfigRequest.StreamConfig.{}"
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b"{bad", f"invalid character 'b' {KEY} at offset 2"),
+        (b"junk", "invalid character 'j' looking for beginning of value at offset 1"),
+        (b'{"name":"S"', "unexpected end of JSON input at offset 11"),
+        (b'{"name":"S"}x', "invalid character 'x' after top-level value at offset 13"),
+        (b'{"name":"S","bogus":1}', 'json: unknown field "bogus"'),
+        (b'{"mirror":{"bogus":5}}', 'json: unknown field "bogus"'),
+        (b'{"retention":"bogus"}', r'can not unmarshal "\"bogus\""'),
+        (b'{"retention":5}', 'can not unmarshal "5"'),
+        (b'{"max_msgs":"x"}', FIELD.format("string", "max_msgs of type int64")),
+        (b'{"max_msgs":1.5}', FIELD.format("number 1.5", "max_msgs of type int64")),
+        (b'{"first_seq":-1}', FIELD.format("number -1", "first_seq of type uint64")),
+        (b'{"sealed":1}', FIELD.format("number", "sealed of type bool")),
+        (
+            b'{"max_msgs":9223372036854775808}',
+            FIELD.format("number 9223372036854775808", "max_msgs of type int64"),
+        ),
+        (
+            b'{"mirror":{"name":5}}',
+            "json: cannot unmarshal number into Go struct field"
+            " StreamSource.StreamConfig.mirror.name of type string",
+        ),
+        (b"[]", "json: cannot unmarshal array into Go value of type server.StreamConfigRequest"),
+        (b"[" * 100_000, "exceeded max depth"),
+    ],
+)
+def test_what_is_wrong_is_said_in_the_words_of_go(body: bytes, problem: str) -> None:
+    with pytest.raises(ApiError) as failure:
+        decode(body, StreamConfigRequest)
+    assert failure.value.text == f"invalid JSON: {problem}"
+    assert (failure.value.err_code, failure.value.code) == (10025, 400)
+
+
+def test_names_match_in_any_case_and_null_changes_nothing() -> None:
+    body = b'{"Name":"S","MAX_MSGS":null,"Subjects":["a",null],"mirror":null,"storage":"memory"}'
+    found = decode(body, StreamConfigRequest)
+    assert (found.name, found.max_msgs, found.subjects) == ("S", 0, ["a", ""])
+    assert (found.mirror, found.storage) == (None, "memory")
+
+
+def test_the_largest_numbers() -> None:
+    body = b'{"first_seq":18446744073709551615,"max_msgs":-9223372036854775808}'
+    found = decode(body, StreamConfigRequest)
+    assert (found.first_seq, found.max_msgs) == (2**64 - 1, -(2**63))
+
+
+def test_times_are_written_in_utc() -> None:
+    body = b'{"name":"S","sources":[{"name":"A","opt_start_time":"2026-01-01T02:00:00.50+02:00"}]}'
+    found = decode(body, StreamConfigRequest)
+    assert found.sources == [StreamSource(name="A", opt_start_time="2026-01-01T00:00:00.5Z")]
+
+
+def test_a_text_that_is_no_time() -> None:
+    with pytest.raises(ApiError, match='parsing time "bad" as'):
+        decode(b'{"start_time":"bad"}', MsgGetRequest)
+
+
+def test_unknown_fields_may_be_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "broker.jetstream"):
+        found = decode(b'{"name":"S","bogus":{"a":1}}', StreamConfigRequest, strict=False)
+    assert found.name == "S"
+    assert 'unknown field "bogus"' in caplog.text
+
+
+@pytest.mark.parametrize("body", [b"", b"  \r\n", b"{}", b" {} "])
+def test_empty_bodies(body: bytes) -> None:
+    assert is_empty(body)
+
+
+@pytest.mark.parametrize("body", [b"x", b"{ }", b'{"a":1}', b"[]"])
+def test_bodies_that_are_not_empty(body: bytes) -> None:
+    assert not is_empty(body)
+
+
+def test_optional_bodies_begin_like_json() -> None:
+    assert [is_json(body) for body in (b" {", b"[", b"junk", b"", b'"x"')] == [
+        True, True, False, False, False,
+    ]  # fmt: skip
