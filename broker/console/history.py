@@ -61,6 +61,7 @@ class History:
         now_ns, totals = time.monotonic_ns(), self._totals()
         at_ns, before = self._step
         rates = per_second(before, totals, max(1, now_ns - at_ns))
+        self.listing.count_few()  # for the next step
         sweep = self.listing.sweep
         depth = None if sweep is None else sweep.totals["depth"]
         self._values.append((tuple(rate or 0.0 for rate in rates), depth))

@@ -61,6 +61,8 @@ TAIL_INTERVAL: Final = 250 * MS
 TAIL_MESSAGES_MAX: Final = 200  # shown in one interval
 HISTORY_STEP: Final = 5 * SECOND
 HISTORY_VALUES: Final = 180  # 15 minutes
+# So many topics are counted for each step even if no page is open: 0.1 % of a core.
+HISTORY_TOPICS_MAX: Final = 1_000
 
 # --- log lines -------------------------------------------------------------------------------
 

@@ -275,6 +275,11 @@ class Listing:
         assert last is not None
         return last
 
+    def count_few(self) -> None:
+        """Begin to count if that is so quick that it may be done while nobody looks."""
+        if self._missed is None and len(self.names) <= limits.HISTORY_TOPICS_MAX:
+            self._begin()
+
     def _begin(self) -> asyncio.Task[Sweep] | None:
         """Count again if the values are old; the task if they are being counted."""
         self._keep()
@@ -326,6 +331,10 @@ class Listing:
         if asked.non_empty or column != "name":
             sweep = await self.swept()
             age_s = round((self.now_ns() - sweep.at_ns) / SECOND, 1)
+        elif self.sweep is None:
+            self._begin()  # so that the first choice of another order is answered at once
+        else:
+            self._keep()
         if asked.filter or asked.non_empty or asked.kind or column != "name":
             matched, names = await self._select(asked, sweep)
         else:

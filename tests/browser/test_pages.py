@@ -55,6 +55,8 @@ def test_bodies_are_text(browser: Any, site: Site) -> None:
         body = page.locator("pre.dump")
         visit.press("2")
         body.get_by_text("owned").wait_for()
+        row = 'tr:has(button[aria-expanded="true"])'  # the message opens below its row
+        assert page.locator(f"{row} + tr.detail pre.dump").count() == 1
         assert body.inner_text() == RUNS
         visit.press("1")
         body.get_by_text('"order": 17').wait_for()
@@ -78,6 +80,39 @@ def test_messages_are_found_without_consuming(browser: Any, site: Site) -> None:
         visit.go("topic?topic=orders")
         row = visit.page.get_by_role("row", name="mail")
         assert row.locator("td.num").first.inner_text() == "4"  # as many wait as before
+
+
+def test_a_message_opens_and_closes_in_place(browser: Any, site: Site) -> None:
+    with Visit(browser, site, MESSAGES, viewport={"width": 320, "height": 900}) as visit:
+        detail = visit.page.locator("tr.detail")
+        visit.press("3")
+        detail.locator("pre.dump.hex").wait_for()
+        visit.check()
+        visit.press("4")
+        detail.get_by_text("plain text").wait_for()
+        assert detail.count() == 1
+        visit.press("4")
+        detail.wait_for(state="detached")
+
+
+def test_listeners_have_their_addresses(browser: Any, site: Site) -> None:
+    with Visit(browser, site) as visit:
+        for name, address in (("console", site.url.split("/")[2]), ("nats", "127.0.0.1:")):
+            visit.page.get_by_role("row", name=re.compile(f"^{name} {address}")).wait_for()
+
+
+def test_the_open_page_is_in_view_on_narrow_screens(browser: Any, site: Site) -> None:
+    with Visit(browser, site, "configuration", viewport={"width": 320, "height": 600}) as visit:
+        visit.title("Configuration")
+        place = visit.page.locator('.nav a[aria-current="page"]').bounding_box()
+        assert place is not None
+        assert place["x"] >= 0
+        assert place["x"] + place["width"] <= 320
+
+
+def test_an_unknown_page(browser: Any, site: Site) -> None:
+    with Visit(browser, site, "nothing") as visit:
+        visit.title("Page not found")
 
 
 def test_hostile_names_in_addresses(browser: Any, site: Site) -> None:

@@ -186,12 +186,12 @@ def _item(severity: str, text: str, topic: str | None = None, channel: str | Non
 
 def _of_topic(log: Log) -> Iterator[Json]:
     if log.last_error:
-        yield _item("error", f"{log.name} refuses messages: {log.refusal}", log.name)
+        yield _item("error", f"topic {log.name} refuses messages: {log.refusal}", log.name)
     if log.unclaimed:
-        text = f"{log.name} has lost its metadata: nothing is dropped from it until it is claimed"
+        text = f"topic {log.name} has lost its metadata: until it is claimed, nothing is dropped"
         yield _item("warning", text, log.name)
     if log.paused:
-        yield _item("warning", f"{log.name} is paused", log.name)
+        yield _item("warning", f"topic {log.name} is paused", log.name)
     for cursor in cursors_of(log).values():
         where = f"channel {cursor.name} of {log.name}"
         dead = dead_letters_of(cursor)
@@ -201,5 +201,5 @@ def _of_topic(log: Log) -> Iterator[Json]:
         if cursor.paused:
             yield _item("warning", f"{where} is paused", log.name, cursor.name)
         elif not cursor.consumers and cursor.depth >= limits.ATTENTION_DEPTH:
-            text = f"{where}: {cursor.depth} messages wait and no consumer is connected"
+            text = f"{where}: {cursor.depth:,} messages wait and no consumer is connected"
             yield _item("warning", text, log.name, cursor.name)

@@ -5,7 +5,9 @@
 // given the parameters of its address. Addresses stand behind the #, so the server has one page.
 
 import { login, logout, link, live, route, session, start } from "./api.js";
-import { Button, Dialogs, Guarded, Loaded, Notice, Toasts, dialog, open } from "./parts.js";
+import {
+  Button, Dialogs, Empty, Guarded, Head, Loaded, Notice, Toasts, dialog, open,
+} from "./parts.js";
 import { html, render, useEffect, useRef, useState } from "./vendor/ui.js";
 
 const PAGES = [
@@ -48,7 +50,7 @@ const Shortcuts = ({ close, title }) => html`
   </div>`;
 
 function stepRow(step) {
-  const links = [...document.querySelectorAll("main tbody tr")]
+  const links = [...document.querySelectorAll("main tbody tr:not(.detail)")]
     .map((row) => row.querySelector("a, button"))
     .filter(Boolean);
   const here = links.findIndex((one) => one.closest("tr").contains(document.activeElement));
@@ -76,7 +78,7 @@ function keys() {
 // --- the frame -----------------------------------------------------------------------------------
 
 const LIVE = {
-  off: ["", "Not live"],
+  off: ["", ""],
   waiting: ["warn", "Connecting"],
   live: ["good", "Live"],
   hidden: ["", "Paused"],
@@ -92,10 +94,18 @@ const Mark = () => html`
 function Side({ current }) {
   const [kind, text] = LIVE[live.value];
   const { user, version } = session.value;
+  const pages = useRef();
+  useEffect(() => {
+    // On narrow screens the pages are one line that scrolls: show which is open.
+    const place = pages.current.querySelector("[aria-current]");
+    if (place)
+      pages.current.scrollLeft =
+        place.offsetLeft - (pages.current.clientWidth - place.offsetWidth) / 2;
+  }, [current]);
   return html`
     <div class="side">
       <a class="brand" href=${link("overview")}><${Mark} />Twinwire</a>
-      <nav class="nav" aria-label="Pages">
+      <nav class="nav" aria-label="Pages" ref=${pages}>
         ${PAGES.map(
           (page) => html`
             <a key=${page.path} href=${link(page.path)}
@@ -103,7 +113,7 @@ function Side({ current }) {
         )}
       </nav>
       <footer>
-        <span class=${`state ${kind}`}>${text}</span>
+        ${text && html`<span class=${`state ${kind}`}>${text}</span>`}
         ${version && html`<span>${version}</span>`}
         ${user && html`<span>${user}</span>`}
         ${user && html`<button class="link" onClick=${logout}>Log out</button>`}
@@ -162,8 +172,9 @@ function Frame() {
       <main class="page" id="main" tabindex="-1" ref=${main}>
         ${page
           ? html`<${Body} page=${page} parameters=${parameters} />`
-          : html`<${Notice} kind="warn" title="There is no such page.">
-              <a href=${link("overview")}>Go to the overview</a><//>`}
+          : html`<div class="stack"><${Head} title="Page not found" />
+              <div class="panel"><${Empty} title="The console has no page at this address.">
+                <a href=${link("overview")}>Go to the overview</a><//></div></div>`}
       </main>
     </div>`;
 }

@@ -211,8 +211,9 @@ export function Bar({ part, label }) {
 /**
  * Rows by columns: {id, title, cell(row), num, sort, less, head, kind}. `less` hides a column on
  * narrow screens, `head` names the row. Sorting is the server's: `onSort` is told the new order.
+ * `detail(row)`: what stands below a row that is open.
  */
-export function Table({ label, columns, rows, keyOf, sort, onSort, empty, onRow, selected }) {
+export function Table({ label, columns, rows, keyOf, sort, onSort, empty, onRow, selected, detail }) {
   const turn = (id) => onSort(sort === id ? `-${id}` : sort === `-${id}` ? id : firstOrder(columns, id));
   const kinds = (column) =>
     [column.num && "num", column.less && "less", column.kind].filter(Boolean).join(" ") || undefined;
@@ -239,8 +240,8 @@ export function Table({ label, columns, rows, keyOf, sort, onSort, empty, onRow,
           </tr>
         </thead>
         <tbody>
-          ${rows.map(
-            (row) => html`
+          ${rows.flatMap((row) => [
+            html`
               <tr key=${keyOf(row)} class=${selected?.(row) ? "on" : undefined}
                 onClick=${onRow && ((event) => inactive(event.target) && onRow(row))}>
                 ${columns.map((column) =>
@@ -251,7 +252,9 @@ export function Table({ label, columns, rows, keyOf, sort, onSort, empty, onRow,
                     : html`<td key=${column.id} class=${kinds(column)}>${column.cell(row)}</td>`,
                 )}
               </tr>`,
-          )}
+            detail && selected(row) && html`<tr key=${`${keyOf(row)} detail`} class="detail">
+              <td colspan=${columns.length}>${detail(row)}</td></tr>`,
+          ])}
         </tbody>
       </table>
     </div>`;
@@ -417,7 +420,16 @@ export function Chart({ label, times, series, as = compact }) {
     </figure>`;
 }
 
+/** A value without neighbours is no line: it is drawn as a point. */
+const lonely = (plot, number) => {
+  const values = plot.data[number];
+  const missing = (place) => values[place] === null || values[place] === undefined;
+  return values.map((_, place) => place).filter(
+    (place) => !missing(place) && missing(place - 1) && missing(place + 1));
+};
+
 const WHOLE = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((n) => n * 10 ** power)).flat();
+const TENTHS = [0.1, 0.2, 0.5, ...WHOLE];
 const SPAN_MIN_S = 60;
 
 /** A chart that has just begun is empty on its left, not stretched. */
@@ -441,7 +453,7 @@ function chartOptions(box, series, as) {
     height: box.clientHeight,
     legend: { show: false },
     cursor: { y: false, points: { size: 6 } },
-    padding: [8, 8, 0, 0],
+    padding: [8, 28, 0, 0],
     scales: {
       // uPlot gives a day to a single point
       x: { range: (plot, first, last) => spanOf(first, plot.data[0].length > 1 ? last : first) },
@@ -449,7 +461,8 @@ function chartOptions(box, series, as) {
     },
     axes: [
       { ...axis, size: 28, space: 90, values: (_, all) => all.map((at) => time(at).slice(11)) },
-      { ...axis, size: 52, space: 32, ...(as === compact && { incrs: WHOLE }), values: (_, all) => all.map((value) => as(value)) },
+      { ...axis, size: 52, space: 32, incrs: as === compact ? WHOLE : TENTHS,
+        values: (_, all) => all.map((value) => as(value)) },
     ],
     series: [
       {},
@@ -457,7 +470,7 @@ function chartOptions(box, series, as) {
         label: one.label,
         stroke: color(one.color),
         width: 1.5,
-        points: { show: false },
+        points: { show: true, size: 5, fill: color(one.color), filter: lonely },
       })),
     ],
   };

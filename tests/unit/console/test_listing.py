@@ -90,6 +90,31 @@ async def test_values_are_dropped_when_nobody_looks(
             await asyncio.sleep(0)
 
 
+async def test_a_list_by_name_prepares_other_orders(listing: tuple[Rig, Listing]) -> None:
+    rig, found = listing
+    rig.engine.open_log("t")
+    await found.page(Selection(None, "name", 0, 10))
+    assert found.sweep is not None or found._sweeping is not None
+
+
+async def test_few_topics_are_counted_while_nobody_looks(
+    listing: tuple[Rig, Listing], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig, found = listing
+    rig.engine.open_log("t")
+    found.count_few()  # the names are not in order yet
+    assert found._sweeping is None
+    await found.ready()
+    monkeypatch.setattr(limits, "HISTORY_TOPICS_MAX", 0)
+    found.count_few()
+    assert found._sweeping is None
+    monkeypatch.undo()
+    found.count_few()
+    assert found._sweeping is not None
+    await found._sweeping
+    assert found.sweep is not None
+
+
 async def test_ordered_in_steps() -> None:
     rows = range(3 * limits.SORT_CHUNK)
 

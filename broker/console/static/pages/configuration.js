@@ -9,7 +9,7 @@ import { html } from "../vendor/ui.js";
 const SETTINGS = [
   { id: "key", title: "Setting", head: true, kind: "name", cell: (row) => html`
     <span class="mono">${row.section}.${row.key}</span>` },
-  { id: "value", title: "Value", cell: (row) => html`<span class="mono">${String(row.value)}</span>` },
+  { id: "value", title: "Value", kind: "value", cell: (row) => html`<span class="mono">${String(row.value)}</span>` },
   { id: "origin", title: "From", cell: (row) => html`
     <${Tag} kind=${row.changed ? "accent" : ""}>${row.origin}<//>` },
 ];

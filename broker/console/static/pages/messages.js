@@ -108,9 +108,10 @@ const STATES = [["all", "All"], ["waiting", "Waiting"], ["deferred", "Deferred"]
   ["in_flight", "In flight"]];
 const STATE_KINDS = { in_flight: "accent", deferred: "warn", waiting: "" };
 
-const columnsOf = (choose, states) => [
+const columnsOf = (choose, isOpen, states) => [
   { id: "seq", title: "Sequence", num: true, head: true, kind: "tight",
-    cell: (row) => html`<button class="link" onClick=${() => choose(row)}>${row.seq}</button>` },
+    cell: (row) => html`<button class="link" aria-expanded=${String(isOpen(row))}
+      onClick=${() => choose(row)}>${row.seq}</button>` },
   { id: "time", title: "Time", kind: "tight", less: true,
     cell: (row) => html`<span class="num"><${Time} at=${row.timestamp} fractions /></span>` },
   ...(states
@@ -129,7 +130,9 @@ const columnsOf = (choose, states) => [
 export function Messages({ path, name, states }) {
   const [wanted, want] = useState({ from: "", time: "", contains: "", header: "", state: "all" });
   const [found, setFound] = useState({ messages: [] });
-  const [chosen, choose] = useState(null);
+  const [chosen, setChosen] = useState(null);
+  const isOpen = (row) => row.seq === chosen?.seq;
+  const choose = (row) => setChosen(row && !isOpen(row) ? row : null);
   const stop = useRef(null);
   const ask = async (values, from, kept) => {
     stop.current?.abort();
@@ -199,8 +202,9 @@ export function Messages({ path, name, states }) {
         ${found.error && html`<${Notice} kind="bad" title="Cannot read the messages." onRetry=${go}>
           ${found.error.message}<//>`}
         ${found.messages.length > 0 && html`<${Table} label="Messages" rows=${found.messages}
-          columns=${columnsOf(choose, states)} keyOf=${(row) => row.seq} onRow=${choose}
-          selected=${(row) => row.seq === chosen?.seq} />`}
+          columns=${columnsOf(choose, isOpen, states)} keyOf=${(row) => row.seq} onRow=${choose}
+          selected=${isOpen} detail=${(row) => html`<${Message} key=${row.seq} message=${row}
+            name=${`${name}-${row.seq}.bin`} onClose=${() => choose(null)} />`} />`}
         ${!found.busy && !found.error && !found.messages.length &&
         html`<${Empty} title="No messages here.">
           ${wanted.contains || wanted.header || wanted.from || wanted.time || wanted.state !== "all"
@@ -213,7 +217,5 @@ export function Messages({ path, name, states }) {
             Continue from ${count(found.next)}<//></div>`}
         </div>`}
       <//>
-      ${chosen && html`<${Message} key=${chosen.seq} message=${chosen}
-        name=${`${name}-${chosen.seq}.bin`} onClose=${() => choose(null)} />`}
     </div>`;
 }

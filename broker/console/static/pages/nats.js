@@ -24,7 +24,7 @@ const VIEWS = {
     columns: [
       { id: "cid", title: "CID", num: true, kind: "tight", head: true, cell: (row) => row.cid },
       { id: "name", title: "Name", kind: "name", cell: (row) => row.name || html`<span class="muted">no name</span>` },
-      { id: "address", title: "Address", cell: (row) => mono(`${row.ip}:${row.port}`) },
+      { id: "address", title: "Address", kind: "tight", cell: (row) => mono(`${row.ip}:${row.port}`) },
       { id: "account", title: "Account", less: true, cell: (row) => row.account ?? "" },
       { id: "lang", title: "Client", less: true,
         cell: (row) => [row.lang, row.version].filter(Boolean).join(" ") },
@@ -76,7 +76,7 @@ const VIEWS = {
     keyOf: (row) => row.cid,
     columns: [
       { id: "name", title: "Server", head: true, kind: "name", cell: (row) => row.name },
-      { id: "address", title: "Address", cell: (row) => mono(row.address) },
+      { id: "address", title: "Address", kind: "tight", cell: (row) => mono(row.address) },
       { id: "account", title: "Account", cell: (row) => row.account },
       { id: "way", title: "Opened by", cell: (row) => (row.spoke ? "this server" : "the other") },
       { id: "rtt", title: "RTT", num: true,

@@ -43,17 +43,23 @@ function Attention({ health, findings }) {
 }
 
 const LISTENERS = [
-  { id: "name", title: "Listener", head: true, cell: (row) => row.name },
+  { id: "name", title: "Listener", head: true, kind: "tight", cell: (row) => row.name },
+  { id: "address", title: "Address", kind: "tight", less: true,
+    cell: (row) => html`<span class="mono">${row.address}</span>` },
   { id: "connections", title: "Connections", num: true,
     cell: (row) => html`<${Count} value=${row.connections} />` },
-  { id: "total", title: "Total", num: true, less: true,
-    cell: (row) => html`<${Count} value=${row.total_connections} />` },
   { id: "in", title: "In", num: true, cell: (row) => html`<${Count} value=${row.in_msgs} />` },
   { id: "out", title: "Out", num: true,
     cell: (row) => html`<${Count} value=${row.out_msgs} />` },
   { id: "slow", title: "Slow", num: true, less: true,
     cell: (row) => html`<${Count} value=${row.slow_consumers} />` },
 ];
+
+/** All open listeners: those that carry messages have numbers. */
+const listeners = ({ server, listeners: counted }) =>
+  [...new Set([...counted.map((row) => row.name), ...Object.keys(server.ports)])].map((name) => ({
+    name, address: server.ports[name], ...counted.find((row) => row.name === name),
+  }));
 
 function Disk({ disk }) {
   const used = disk.total_bytes ? 1 - disk.free_bytes / disk.total_bytes : 0;
@@ -110,8 +116,8 @@ export function Page() {
       </div>
       ${!urgent && attention}
       <div class="grid">
-        <${Panel} bare title="Listeners">
-          <${Table} label="Listeners" columns=${LISTENERS} rows=${data.listeners}
+        <${Panel} bare title="Listeners" note="messages since the start">
+          <${Table} label="Listeners" columns=${LISTENERS} rows=${listeners(data)}
             keyOf=${(row) => row.name}
             empty=${html`<${Empty} title="No listener is open.">
               See the section of each protocol in the configuration.<//>`} />
@@ -123,10 +129,6 @@ export function Page() {
             ["Open files", count(process.open_files)],
             data.disk && ["Data folder", html`<span class="mono">${data.disk.path}</span>`],
             data.disk && ["Disk", html`<${Disk} disk=${data.disk} />`],
-            ...Object.entries(server.ports).map(([name, address]) => [
-              `Port of ${name}`,
-              html`<span class="mono">${address}</span>`,
-            ]),
           ]} />
         <//>
       </div>

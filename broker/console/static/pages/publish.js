@@ -138,6 +138,8 @@ function Tail({ kind, name }) {
             onClick=${() => setSeen({ rows: [], count: 0, dropped: 0 })}>Clear<//>
         </form>
         ${problem && html`<${Notice} kind="bad" title="Cannot follow it.">${problem.message}<//>`}
+        ${chosen && html`<div class="chosen"><${Message} key=${chosen.id} message=${chosen}
+          name=${`message-${chosen.seq ?? chosen.id}.bin`} onClose=${() => choose(null)} /></div>`}
         ${seen.rows.length
           ? html`<div class="log"><${Table} label="Messages that arrived" rows=${seen.rows}
               columns=${tailColumns(kind, choose)} keyOf=${(row) => row.id} onRow=${choose} /></div>`
@@ -146,8 +148,6 @@ function Tail({ kind, name }) {
                 ? "Choose a topic or a subject and start. Following does not consume messages."
                 : "New messages appear here, the newest first."}<//>`}
       <//>
-      ${chosen && html`<${Message} key=${chosen.id} message=${chosen} onClose=${() => choose(null)}
-        name=${`message-${chosen.seq ?? chosen.id}.bin`} />`}
     </div>`;
 }
 
