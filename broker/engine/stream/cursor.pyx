@@ -202,10 +202,11 @@ cdef class StreamCursors(StreamReaders):
         self.purging = True
         self.purged_to = self.store.last_seq + 1
         self.purged = []
+        wide = [subject.decode('utf-8', 'surrogateescape') for subject in subjects]
         for group in self.groups.values():
             for cursor in group.members:
                 if group.filter is filter or (cursor.filters and all(
-                        any(is_within(inner, outer) for outer in subjects)
+                        any(is_within(inner, outer) for outer in wide)
                         for inner in cursor.filters)):
                     self.purged.append(cursor)
 

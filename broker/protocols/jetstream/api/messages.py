@@ -14,7 +14,6 @@ from broker.protocols.jetstream.structs import (
     PurgeRequest,
     Success,
 )
-from broker.protocols.nats.accounts.subjects import is_subject
 
 if TYPE_CHECKING:
     from broker.protocols.jetstream.api.dispatch import Call, Parts
@@ -70,10 +69,5 @@ async def purge(call: Call) -> Parts:
         raise ApiError(errors.STREAM_SEALED)
     if stream.config.deny_purge:
         raise ApiError(errors.STREAM_PURGE, err="stream purge not permitted")
-    wanted = None
-    if request.filter:
-        if not is_subject(request.filter):
-            return (PurgeAnswer(success=True),)  # matches nothing
-        wanted = stream.store.subjects.filter([request.filter])
-    count = await stream.store.purge(wanted, request.seq, request.keep)
+    count = await stream.store.purge(request.filter or None, request.seq, request.keep)
     return (PurgeAnswer(success=True, purged=count),)
