@@ -65,10 +65,10 @@ cdef class Filter(Sink):
     cdef void killed(self, uint64_t seq, uint64_t block) noexcept
     cdef void clear(self) noexcept      # no message and no subject is live
     # Among ids[start..end-1]: index of the first or last match, or `end`; number of matches.
-    cdef size_t scan(self, const uint32_t *ids, size_t start, size_t end) noexcept nogil
-    cdef size_t scan_back(self, const uint32_t *ids, size_t start, size_t end) noexcept nogil
+    cdef size_t first_in(self, const uint32_t *ids, size_t start, size_t end) noexcept nogil
+    cdef size_t last_in(self, const uint32_t *ids, size_t start, size_t end) noexcept nogil
     cdef size_t ids(self, uint32_t *found) noexcept
-    cdef size_t count(self, const uint32_t *ids, size_t start, size_t end) noexcept nogil
+    cdef size_t count_in(self, const uint32_t *ids, size_t start, size_t end) noexcept nogil
     # Posts: those of the blocks from this one on begin there.
     cdef size_t post_from(self, uint64_t block) noexcept nogil
     cdef int set_posts(self, const post_t *posts, size_t size) except -1

@@ -26,7 +26,8 @@ from broker.runtime.types cimport tw_assert
 
 cdef enum:
     RUN = 16                # ids that are compared before the result is looked at
-    SLOTS_MIN = 16
+    SLOTS_MIN = 64
+    SLOTS_LOAD = 8          # slots for each id: most probes of other ids hit an empty one at once
     BITS_MIN = 4096         # up to so many ids there is no hash set
     POSTS_MIN = 8
 
@@ -113,7 +114,7 @@ cdef class Filter(Sink):
                 self.to_bits(ids_max)
             else:
                 self.to_slots(SLOTS_MIN)
-        if self.slots != NULL and 2 * (self.size + 1) > self.slots_mask + 1:
+        if self.slots != NULL and SLOTS_LOAD * (self.size + 1) > self.slots_mask + 1:
             # A bitmap of all ids that is not larger is quicker.
             if 64 * <uint64_t>(self.slots_mask + 1) >= ids_max:
                 self.to_bits(ids_max)
@@ -314,9 +315,10 @@ cdef class Filter(Sink):
 
     # --- the column ------------------------------------------------------------------------------
 
-    cdef size_t scan(self, const uint32_t *ids, size_t start, size_t end) noexcept nogil:
+    cdef size_t first_in(self, const uint32_t *ids, size_t start, size_t end) noexcept nogil:
         cdef size_t i = start, j
-        cdef uint32_t hit, id
+        cdef uint32_t hit, id, at, mask = self.slots_mask
+        cdef const uint32_t *slots = self.slots
         cdef const uint64_t *bits = self.bits
         cdef uint32_t words = self.bits_words
         cdef uint32_t a = self.few[0], b = self.few[1], c = self.few[2], d = self.few[3]
@@ -329,10 +331,16 @@ cdef class Filter(Sink):
                     return i
                 i += 1
             return end
-        if self.slots != NULL:
-            while i < end and not self.matches(ids[i]):
+        if slots != NULL:
+            while i < end:
+                id = ids[i]
+                at = slot_hash(id) & mask
+                while slots[at] != 0 and slots[at] != id:
+                    at = (at + 1) & mask
+                if slots[at] and id:
+                    return i
                 i += 1
-            return i
+            return end
         if self.size == 1:
             return scan_one(ids, start, end, a)
         while i + RUN <= end:
@@ -350,7 +358,7 @@ cdef class Filter(Sink):
             i += 1
         return end
 
-    cdef size_t scan_back(self, const uint32_t *ids, size_t start, size_t end) noexcept nogil:
+    cdef size_t last_in(self, const uint32_t *ids, size_t start, size_t end) noexcept nogil:
         cdef size_t i = end
         while i > start:
             i -= 1
@@ -358,7 +366,7 @@ cdef class Filter(Sink):
                 return i
         return end
 
-    cdef size_t count(self, const uint32_t *ids, size_t start, size_t end) noexcept nogil:
+    cdef size_t count_in(self, const uint32_t *ids, size_t start, size_t end) noexcept nogil:
         cdef size_t n = 0, i
         for i in range(start, end):
             n += self.matches(ids[i])

@@ -35,7 +35,7 @@ cdef struct subject_t:
 # A part of the hash table: subjects whose hashes begin with the same `depth` bits.
 cdef struct part_t:
     uint32_t used
-    uint32_t mask           # number of slots - 1
+    uint32_t cap            # number of slots
     uint32_t depth
     uint64_t slots[1]       # hash << 32 | id; 0 = empty
 
@@ -121,6 +121,7 @@ cdef class SubjectIndex(FilterOwner):
     cdef void free_subjects(self) noexcept
     cdef part_t **part_of(self, uint32_t hash) noexcept nogil
     cdef uint32_t look_up(self, const char *name, size_t n, uint32_t hash) noexcept nogil
+    cdef void prefetch(self, const subject_t *s) noexcept nogil
     cdef int insert(self, uint32_t hash, uint32_t id) except -1
     cdef int split(self, uint32_t hash) except -1
     cdef void replace(self, uint32_t hash, part_t *low, part_t *high) noexcept

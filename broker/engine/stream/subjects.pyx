@@ -30,11 +30,12 @@ from broker.engine.stream.filter cimport (
 from broker.engine.stream.filter import is_valid, is_wildcard
 from broker.routing.router cimport Router
 from broker.routing.trie cimport key_of, match_t, may_match
-from broker.runtime.types cimport tw_equal, tw_hash
+from broker.runtime.types cimport tw_equal, tw_hash, tw_prefetch
 
 cdef enum:
     PART_MIN = 16           # slots
-    PART_SLOTS = 4096       # a full part of that size is split
+    PART_SLOTS = 4096       # a full part of at least that size is split; a power of two
+    PART_HALF = 2736        # slots of what it is split into; grown once they are enough for that
     PARTS_BITS_MAX = 20     # then parts grow
     SLAB_SHIFT = 7
     NAMES_BLOCK = 8192      # units of 8 bytes
@@ -315,15 +316,29 @@ cdef part_t *new_part(uint32_t slots, uint32_t depth) except NULL:
     cdef part_t *part = <part_t *>calloc(1, sizeof(part_t) + (slots - 1) * sizeof(uint64_t))
     if part == NULL:
         raise MemoryError
-    part.mask = slots - 1
+    part.cap = slots
     part.depth = depth
     return part
 
 
+cdef inline uint32_t home_of(const part_t *part, uint32_t hash) noexcept nogil:
+    """By the last bits of a hash; the first ones choose the part."""
+    return (hash & (PART_SLOTS - 1)) * part.cap // PART_SLOTS
+
+
+cdef inline uint32_t following(const part_t *part, uint32_t slot) noexcept nogil:
+    return slot + 1 if slot + 1 < part.cap else 0
+
+
+cdef inline uint32_t steps(const part_t *part, uint32_t start, uint32_t end) noexcept nogil:
+    """From one slot to another, around the end."""
+    return end - start if end >= start else end + part.cap - start
+
+
 cdef void put_slot(part_t *part, uint64_t slot) noexcept nogil:
-    cdef uint32_t i = <uint32_t>(slot >> 32) & part.mask
+    cdef uint32_t i = home_of(part, <uint32_t>(slot >> 32))
     while part.slots[i]:
-        i = (i + 1) & part.mask
+        i = following(part, i)
     part.slots[i] = slot
     part.used += 1
 
@@ -425,7 +440,7 @@ cdef class SubjectIndex(FilterOwner):
         self.free_subjects()
         self.parts = parts
         part.depth = part.used = 0
-        memset(part.slots, 0, (<size_t>part.mask + 1) * sizeof(uint64_t))
+        memset(part.slots, 0, part.cap * sizeof(uint64_t))
         self.ids_used = 1
         self.name_end = 1
 
@@ -437,24 +452,36 @@ cdef class SubjectIndex(FilterOwner):
     cdef uint32_t look_up(self, const char *name, size_t n, uint32_t hash) noexcept nogil:
         """The id of a live subject, or 0."""
         cdef part_t *part = self.part_of(hash)[0]
-        cdef uint32_t i = hash & part.mask, id
+        cdef uint32_t i = home_of(part, hash), id
         cdef uint64_t slot = part.slots[i]
         cdef subject_t *s
         while slot:
             if slot >> 32 == hash:
                 id = <uint32_t>slot
                 s = self.at(id)
+                self.prefetch(s)
                 if s.name_len == n and tw_equal(self.name_at(s.name), name, n):
                     return id
-            i = (i + 1) & part.mask
+            i = following(part, i)
             slot = part.slots[i]
         return 0
 
+    cdef void prefetch(self, const subject_t *s) noexcept nogil:
+        """Load what an append changes of the subject's last message, while its name is compared."""
+        cdef uint64_t block = s.last >> CHUNK_SHIFT, first
+        cdef chunk_t *c
+        if self.chunks_end == self.chunks_first:
+            return
+        first = self.blocks[self.chunks_first]
+        if block >= first and block - first < self.chunks_end - self.chunks_first:
+            c = self.chunks[self.chunks_first + <size_t>(block - first)]
+            tw_prefetch(c.links + 2 * (s.last - c.start))
+
     cdef int insert(self, uint32_t hash, uint32_t id) except -1:
         cdef part_t *part = self.part_of(hash)[0]
-        while 8 * (part.used + 1) > 7 * (part.mask + 1):
-            if part.mask + 1 < PART_SLOTS or part.depth == PARTS_BITS_MAX:
-                self.replace(hash, new_part(2 * (part.mask + 1), part.depth), NULL)
+        while 8 * (part.used + 1) > 7 * part.cap:
+            if part.cap < PART_SLOTS or part.depth == PARTS_BITS_MAX:
+                self.replace(hash, new_part(part.cap + part.cap // 2, part.depth), NULL)
             else:
                 if part.depth == self.parts_bits:
                     self.double_parts()
@@ -465,11 +492,16 @@ cdef class SubjectIndex(FilterOwner):
 
     cdef int split(self, uint32_t hash) except -1:
         """Divide the part of a hash by the next bit."""
-        cdef uint32_t depth = self.part_of(hash)[0].depth + 1
-        cdef part_t *low = new_part(PART_SLOTS, depth)
-        cdef part_t *high = NULL
+        cdef part_t *part = self.part_of(hash)[0]
+        cdef uint64_t bit = <uint64_t>1 << (63 - part.depth)
+        cdef uint32_t high_used = 0, i
+        cdef part_t *low
+        cdef part_t *high
+        for i in range(part.cap):
+            high_used += part.slots[i] & bit != 0
+        low = new_part(max(<uint32_t>PART_HALF, 3 * (part.used - high_used) // 2), part.depth + 1)
         try:
-            high = new_part(PART_SLOTS, depth)
+            high = new_part(max(<uint32_t>PART_HALF, 3 * high_used // 2), part.depth + 1)
         except MemoryError:
             free(low)
             raise
@@ -482,7 +514,7 @@ cdef class SubjectIndex(FilterOwner):
         cdef uint32_t span = 1 << (self.parts_bits - part.depth), i
         cdef uint32_t first = <uint32_t>(<uint64_t>hash >> (32 - self.parts_bits)) & ~(span - 1)
         cdef uint64_t bit = <uint64_t>1 << (63 - part.depth)
-        for i in range(part.mask + 1):
+        for i in range(part.cap):
             if part.slots[i]:
                 put_slot(high if high != NULL and part.slots[i] & bit else low, part.slots[i])
         for i in range(span):
@@ -503,16 +535,16 @@ cdef class SubjectIndex(FilterOwner):
 
     cdef void remove(self, uint32_t hash, uint32_t id) noexcept:
         cdef part_t *part = self.part_of(hash)[0]
-        cdef uint32_t i = hash & part.mask, j, home
+        cdef uint32_t i = home_of(part, hash), j, home
         while part.slots[i] != (<uint64_t>hash << 32 | id):
-            i = (i + 1) & part.mask
+            i = following(part, i)
         j = i
         while True:
-            j = (j + 1) & part.mask
+            j = following(part, j)
             if part.slots[j] == 0:
                 break
-            home = <uint32_t>(part.slots[j] >> 32) & part.mask
-            if ((j - home) & part.mask) >= ((j - i) & part.mask):
+            home = home_of(part, <uint32_t>(part.slots[j] >> 32))
+            if steps(part, home, j) >= steps(part, i, j):
                 part.slots[i] = part.slots[j]
                 i = j
         part.slots[i] = 0
@@ -961,7 +993,7 @@ cdef class SubjectIndex(FilterOwner):
                 at = self.chunk_from(f.posts[i].block)
             c = self.chunks[at]
             i = index_from(c, seq)
-            i = f.scan(c.ids, i, c.size) if f is not None else scan_live(c.ids, i, c.size)
+            i = f.first_in(c.ids, i, c.size) if f is not None else scan_live(c.ids, i, c.size)
             if i < c.size:
                 return seq_of(c, i)
             at += 1
@@ -1006,7 +1038,7 @@ cdef class SubjectIndex(FilterOwner):
                 at = self.chunk_from(f.posts[i - 1].block)
             c = self.chunks[at]
             end = index_from(c, seq + 1)
-            i = f.scan_back(c.ids, 0, end) if f is not None else scan_live_back(c.ids, 0, end)
+            i = f.last_in(c.ids, 0, end) if f is not None else scan_live_back(c.ids, 0, end)
             if i < end:
                 return seq_of(c, i)
             if at == self.chunks_first:
@@ -1047,13 +1079,13 @@ cdef class SubjectIndex(FilterOwner):
             for i in range(at + 1, self.chunks_end):
                 n += self.chunks[i].live
             return n
-        n = f.count(c.ids, i, c.size)
+        n = f.count_in(c.ids, i, c.size)
         if (f.posts != NULL or self.chunks_end - at > POSTS_AFTER) and self.count_posts(f):
             for i in range(f.post_from(self.blocks[at] + 1), f.posts_size):
                 n += f.posts[i].count
             return n
         for i in range(at + 1, self.chunks_end):
-            n += f.count(self.chunks[i].ids, 0, self.chunks[i].size)
+            n += f.count_in(self.chunks[i].ids, 0, self.chunks[i].size)
         return n
 
     cdef bint count_posts(self, Filter f) noexcept:
@@ -1072,7 +1104,7 @@ cdef class SubjectIndex(FilterOwner):
         if LINK_COST * f.total >= CHUNK_SEQS * <uint64_t>n or not self.count_links(f, posts):
             for i in range(n):
                 c = self.chunks[self.chunks_first + i]
-                posts[i].count = <uint32_t>f.count(c.ids, 0, c.size)
+                posts[i].count = <uint32_t>f.count_in(c.ids, 0, c.size)
         for i in range(n):
             if posts[i].count:
                 posts[size] = posts[i]
@@ -1417,7 +1449,7 @@ cdef class SubjectIndex(FilterOwner):
         cdef chunk_t *c
         i = 0
         while i < <size_t>1 << self.parts_bits:
-            n += sizeof(part_t) + self.parts[i].mask * sizeof(uint64_t)
+            n += sizeof(part_t) + self.parts[i].cap * sizeof(uint64_t)
             i += <size_t>1 << (self.parts_bits - self.parts[i].depth)
         n += self.slabs_size * (sizeof(void *) + (sizeof(subject_t) << SLAB_SHIFT))
         n += self.names_size * (sizeof(void *) + NAMES_BLOCK * 8)
