@@ -56,3 +56,9 @@ def go_nsq(tmp_path_factory: pytest.TempPathFactory) -> GoProgram:
 def go_nats(tmp_path_factory: pytest.TempPathFactory) -> GoProgram:
     """nats.go, the client of nats-server's authors."""
     return built("go_nats", tmp_path_factory.mktemp("go_nats") / "source")
+
+
+@pytest.fixture(scope="session")
+def go_jetstream(tmp_path_factory: pytest.TempPathFactory) -> GoProgram:
+    """JetStream with nats.go."""
+    return built("go_jetstream", tmp_path_factory.mktemp("go_jetstream") / "source")
