@@ -124,6 +124,7 @@ class JetStreamAccount:
         )
         store.apply_limits()
         stream = Stream(self.account, store, config, created_ns, self.domain)
+        stream.advise = self.advisory
         self.streams[config.name] = stream
         stream.start()
         return stream

@@ -53,6 +53,8 @@ JS_BATCH_MESSAGES_MAX: Final = 1_000
 JS_BATCHES_PER_STREAM: Final = 50
 JS_BATCHES_TOTAL: Final = 1_000
 JS_BATCH_TIMEOUT: Final = 10 * SECOND
+JS_BATCH_ID_MAX: Final = 64  # bytes
+JS_BATCH_BYTES_TOTAL: Final = 256 * MIB  # of messages that wait for the commit of their batch
 
 JS_UNLIMITED: Final = -1
 JS_SIZE_MAX: Final = INT64_MAX

@@ -6,6 +6,8 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from broker.engine.stream.cursor cimport StreamCursors
 from broker.engine.stream.store cimport Rollup, StreamStore
 from broker.protocols.jetstream.publish.answers cimport Answers
+from broker.protocols.jetstream.publish.batches cimport Batch, Batches
+from broker.protocols.jetstream.publish.counters cimport Counters
 from broker.protocols.jetstream.publish.direct cimport Direct
 from broker.protocols.jetstream.publish.lookup cimport Lookup
 from broker.protocols.jetstream.publish.republish cimport Republish
@@ -14,7 +16,7 @@ from broker.protocols.nats.accounts.account cimport Account
 from broker.protocols.nats.accounts.transform cimport Transform
 from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport Session
-from broker.runtime.types cimport record_t
+from broker.runtime.types cimport record_t, span_t
 
 # What waits for the log to settle a ticket.
 cdef enum Pending:
@@ -37,11 +39,20 @@ cdef struct pending_t:
     unsigned char hops      # republish: how often it was published again before
 
 
+cdef class BatchChecks:
+    cdef list ttls, rollups     # of each message
+    cdef set ids                # Nats-Msg-Ids
+    cdef dict subjects          # subject -> number of messages
+    cdef dict values            # of counters: subject -> value
+    cdef uint64_t more, more_bytes      # that the stream will have
+    cdef size_t log_bytes       # of all records
+
+
 cdef class Stream(Session):
     cdef readonly str name
     cdef readonly Account account       # in whose router its subjects are
     cdef readonly StreamStore store
-    cdef readonly StreamCursors cursors # of its consumers
+    cdef readonly StreamCursors cursors     # of its consumers
     cdef readonly object config         # structs.StreamConfig, in force
     cdef readonly dict consumers        # name -> Consumer; see add_consumer
     cdef readonly int64_t created_ns    # wall clock
@@ -55,7 +66,14 @@ cdef class Stream(Session):
     # The configuration, as the hot path needs it.
     cdef int64_t message_bytes_max      # -1 = no limit
     cdef bint sealed, no_ack, rollups, ttls, by_interest
+    cdef int64_t marker_ttl_ns          # the shortest TTL of a message; 0 = any
+    cdef Counters counters              # None: it has none
+    cdef Batches batches                # None: atomic batches are not allowed
+    cdef public object advise           # JetStreamAccount.advisory, or None
+    cdef list abandonments              # (id, reason) of batches that ended without their commit
     cdef bytes ack_prefix               # a PubAck up to the sequence
+    cdef bytes ack_tail                 # what the PubAck of the last message says after its seq
+    cdef bytes rewritten                # the last message whose headers or body were changed
     cdef bytes source                   # of the transform of subjects
     cdef Transform transform            # None = none
     cdef Republish republish            # None = none
@@ -77,12 +95,34 @@ cdef class Stream(Session):
     cdef bint has_interest(self, const char *subject, size_t n) noexcept
     cdef int take(self, const record_t *publish) except -1
     cdef uint64_t check(self, record_t *rec, headers_t *h, int64_t *ttl_ns) except? 0
-    cdef int check_expected(self, const record_t *rec, const headers_t *h) except -1
+    cdef int check_size(self, size_t n) except -1
+    cdef int check_increment(self, const record_t *rec, const headers_t *h) except -1
+    cdef int check_stream(self, const headers_t *h) except -1
+    cdef int64_t ttl_of(self, record_t *rec, const headers_t *h) except? -2
+    cdef int set_header(self, record_t *rec, bytes name, bytes value) except -1
+    cdef int check_expected(self, const record_t *rec, const headers_t *h,
+                            uint64_t ahead) except -1
     cdef uint64_t last_seq_of(self, const char *subject, size_t n) except? 0
     cdef int check_last_id(self, const headers_t *h) except -1
     cdef Rollup rollup_of(self, const headers_t *h) except *
-    cdef int put(self, const record_t *rec, const headers_t *h, int64_t ttl_ns,
+    cdef int put(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
                  const record_t *publish) except -1
+    cdef uint64_t append(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
+                         Rollup rollup) except 0
+    cdef object count(self, record_t *rec, const headers_t *h)
+    cdef int take_batched(self, record_t *rec, const headers_t *h,
+                          const record_t *publish) except -1
+    cdef int add_to_batch(self, bytes key, uint64_t number, record_t *rec, const headers_t *h,
+                          const record_t *publish, bint ends) except -1
+    cdef int commit(self, Batch batch, const record_t *publish, bint marker) except -1
+    cdef int check_batched(self, record_t *rec, headers_t *h, BatchChecks checks,
+                           uint64_t place) except -1
+    cdef int check_batched_sum(self, const record_t *rec, const headers_t *h, BatchChecks checks,
+                               bytes subject) except -1
+    cdef int check_batched_id(self, span_t id, BatchChecks checks) except -1
+    cdef int check_batched_room(self, const record_t *rec, BatchChecks checks, bytes subject,
+                                Rollup rollup) except -1
+    cdef void abandoned(self, bytes id, str reason) noexcept
     cdef object refusal(self)
     cdef void remember(self, const headers_t *h, uint64_t seq) noexcept
     cdef void wait_for(self, uint64_t ticket, uint64_t seq, int kind, const record_t *publish,

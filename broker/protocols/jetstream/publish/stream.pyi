@@ -1,6 +1,6 @@
 """A stream: it takes what is published to its subjects, and answers when that is stored."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, final
 
 from broker.engine.stream.cursor import StreamCursors
@@ -23,6 +23,7 @@ class Stream(Session):
     domain: str
     answers: Answers
     lookup: Lookup
+    advise: Callable[[str, str, dict[str, Any]], None] | None
     stored: int
     duplicates: int
     refused: int

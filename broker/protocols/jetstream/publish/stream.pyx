@@ -12,29 +12,37 @@ one sync. A message that is refused has still been delivered to live subscribers
 cimport cython
 import logging
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
 from broker.base.gotext import go_quote
-from broker.protocols.jetstream import errors
+from broker.base.units import SECOND
+from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.errors import ApiError
+from broker.protocols.jetstream.publish.batches import BatchError
+from broker.protocols.jetstream.publish.counters import body_of
 from broker.protocols.jetstream.structs import ApiErrorBody, encode
 from broker.protocols.nats.accounts.subjects import raw
 
+from broker.engine.log.record cimport record_size
 from broker.engine.stream.store cimport (
     ROLLUP_ALL, ROLLUP_NONE, ROLLUP_SUBJECT, STORE_FULL_BYTES, STORE_FULL_MSGS, STORE_FULL_SUBJECT,
-    STORE_TOO_LARGE, Rollup, StreamStore, message_t)
+    STORE_TOO_LARGE, Rollup, StreamLimits, StreamStore, message_t)
 from broker.protocols.jetstream.publish.answers cimport Answers
+from broker.protocols.jetstream.publish.batches cimport Batch, Batches
+from broker.protocols.jetstream.publish.counters cimport Counters
 from broker.protocols.jetstream.publish.direct cimport Direct
 from broker.protocols.jetstream.publish.lookup cimport Lookup
 from broker.protocols.jetstream.publish.republish cimport Republish, copy_t
 from broker.protocols.jetstream.publish.wire cimport (
-    HEADER_EXPECTED_LAST_MSG_ID, HEADER_EXPECTED_LAST_SEQ, HEADER_EXPECTED_LAST_SUBJECT_SEQ,
+    HEADER_BATCH_COMMIT, HEADER_BATCH_ID, HEADER_BATCH_SEQUENCE, HEADER_EXPECTED_LAST_MSG_ID,
+    HEADER_EXPECTED_LAST_SEQ, HEADER_EXPECTED_LAST_SUBJECT_SEQ,
     HEADER_EXPECTED_LAST_SUBJECT_SEQ_SUBJECT, HEADER_EXPECTED_STREAM, HEADER_INCR, HEADER_MSG_ID,
-    HEADER_ROLLUP, HEADER_TTL, PUB_ACK_TAIL, find_header, find_headers, has, headers_t, parse_ttl,
-    parse_u64, put_pub_ack)
+    HEADER_REQUIRED_API_LEVEL, HEADER_ROLLUP, HEADER_TTL, PUB_ACK_TAIL, find_header, find_headers,
+    has, headers_t, is_increment, parse_ttl, parse_u64, put_pub_ack, put_replaced)
 from broker.protocols.nats.accounts.account cimport Account
 from broker.protocols.nats.accounts.transform cimport SUBJECT_MAX, Transform, within
 from broker.routing.router cimport Router
@@ -45,12 +53,18 @@ from broker.runtime.types cimport REC_NOT_STORED, record_t, span_t
 
 LOG = logging.getLogger('broker.jetstream')
 
+# Why a store is full, for clients.
+FULL_MSGS = 'maximum messages exceeded'
+FULL_BYTES = 'maximum bytes exceeded'
+FULL_SUBJECT = 'maximum messages per subject exceeded'
+
 cdef enum:
     PENDING_MIN = 1024
     PENDING_KEPT = 1 << 20      # larger memory is freed when nothing waits
     HEADERS_MAX = 0xFFFF
     HOPS_MAX = 8                # streams that may publish one message again, one after the other
     LAST_ID_MIN = 64
+    COUNTER_ROOM = 64           # bytes of the body of a counter, about
     INTEREST_CACHE = 1024       # subjects whose interest is remembered
     INTEREST_CACHE_REFS = 1 << 16
 
@@ -74,6 +88,7 @@ cdef class Stream(Session):
         self.consumers = {}
         self.filters = {}
         self.subs = {}
+        self.abandonments = []
         self.domain = domain
         self.lookup = Lookup(store)
         prefix = b'{"stream":' + encode(self.name)
@@ -112,12 +127,24 @@ cdef class Stream(Session):
         self.no_ack = config.no_ack
         self.rollups = config.allow_rollup_hdrs and not config.deny_purge
         self.ttls = config.allow_msg_ttl
+        # with one message of a subject, a marker cannot come before what it stands for
+        self.marker_ttl_ns = 0 if config.max_msgs_per_subject == 1 else (
+            config.subject_delete_marker_ttl)
+        if not config.allow_msg_counter:
+            self.counters = None
+        elif self.counters is None:
+            self.counters = Counters(self.store)
+        if not config.allow_atomic:
+            self.batches = None
+        elif self.batches is None:
+            self.batches = Batches()
         self.set_by_interest(config.retention == 'interest')
         self.cursors.set_retention(config.retention)
         self.serve_direct(self.open and config.allow_direct)
 
     def start(self):
         """Take what is published to the subjects from now on."""
+        self.drop_incomplete()
         self.open = True
         self.subscribe(self.config.subjects)
         self.serve_direct(self.config.allow_direct)
@@ -246,42 +273,106 @@ cdef class Stream(Session):
                 rec.subject_len = <uint16_t>n
         if self.sealed:
             raise ApiError(errors.STREAM_SEALED)
-        if self.message_bytes_max >= 0 and <int64_t>rec.total_len > self.message_bytes_max:
-            raise ApiError(errors.MESSAGE_TOO_LARGE)
-        h.present = 0
+        self.check_size(rec.total_len)
+        h.present = h.seen = 0
         if rec.headers_len:
             if rec.headers_len > HEADERS_MAX:
                 raise ApiError(errors.HEADERS_TOO_LARGE)
             find_headers(rec.data, rec.headers_len, &h)
-            if h.present:
-                seq = self.check(&rec, &h, &ttl_ns)
-                if seq:
-                    self.duplicates += 1
-                    self.wait_for(self.store.ticket, seq, PENDING_DUPLICATE, publish, NULL, 0)
-                    return 0
+            if has(&h, HEADER_BATCH_ID):
+                return self.take_batched(&rec, &h, publish)
+        if h.present or self.counters is not None:
+            seq = self.check(&rec, &h, &ttl_ns)
+            if seq:
+                self.duplicates += 1
+                self.wait_for(self.store.ticket, seq, PENDING_DUPLICATE, publish, NULL, 0)
+                return 0
         return self.put(&rec, &h, ttl_ns, publish)
+
+    cdef int check_size(self, size_t n) except -1:
+        """Whether a message may have so many bytes of headers and body."""
+        if self.message_bytes_max >= 0 and <int64_t>n > self.message_bytes_max:
+            raise ApiError(errors.MESSAGE_TOO_LARGE)
+        return 0
 
     cdef uint64_t check(self, record_t *rec, headers_t *h, int64_t *ttl_ns) except? 0:
         """Check the headers of a message. Returns the seq of the message that it duplicates, 0 =
         none. ApiError: it is refused."""
-        if has(h, HEADER_INCR):
-            raise ApiError(errors.COUNTER_DISABLED)
-        if has(h, HEADER_EXPECTED_STREAM) and not is_text(
-                h.value[<int>HEADER_EXPECTED_STREAM], self.name.encode()):
-            raise ApiError(errors.EXPECTED_STREAM)
-        if has(h, HEADER_TTL):
-            ttl_ns[0] = parse_ttl(h.value[<int>HEADER_TTL])
-            if ttl_ns[0] == 0:
-                raise ApiError(errors.TTL_INVALID)
-            if not self.ttls:
-                raise ApiError(errors.TTL_DISABLED)
-        self.check_expected(rec, h)
+        cdef uint64_t seq
+        self.check_increment(rec, h)
+        self.check_stream(h)
+        ttl_ns[0] = self.ttl_of(rec, h)
+        self.check_expected(rec, h, 0)
+        if has(h, HEADER_MSG_ID):
+            seq = self.store.duplicate_of(
+                h.value[<int>HEADER_MSG_ID].ptr, h.value[<int>HEADER_MSG_ID].len)
+            if seq:
+                return seq
         if has(h, HEADER_EXPECTED_LAST_MSG_ID):
             self.check_last_id(h)
         return 0
 
-    cdef int check_expected(self, const record_t *rec, const headers_t *h) except -1:
-        """Compare the expected sequences with those of what was appended before."""
+    cdef int check_increment(self, const record_t *rec, const headers_t *h) except -1:
+        """Whether the message may add to a counter, as every message of a stream with counters."""
+        if not has(h, HEADER_INCR):
+            if self.counters is not None:
+                raise ApiError(errors.COUNTER_MISSING)
+            return 0
+        if not is_increment(h.value[<int>HEADER_INCR]):
+            raise ApiError(errors.COUNTER_INVALID)
+        if self.counters is None:
+            raise ApiError(errors.COUNTER_DISABLED)
+        if rec.total_len > rec.headers_len:
+            raise ApiError(errors.COUNTER_PAYLOAD)
+        if has(h, HEADER_ROLLUP) or has(h, HEADER_EXPECTED_STREAM) or (
+                has(h, HEADER_EXPECTED_LAST_SEQ) or has(h, HEADER_EXPECTED_LAST_SUBJECT_SEQ)) or (
+                has(h, HEADER_EXPECTED_LAST_MSG_ID)):
+            raise ApiError(errors.COUNTER_INVALID)
+        return 0
+
+    cdef int check_stream(self, const headers_t *h) except -1:
+        """Compare the expected stream with this one."""
+        if has(h, HEADER_EXPECTED_STREAM) and not is_text(
+                h.value[<int>HEADER_EXPECTED_STREAM], self.name.encode()):
+            raise ApiError(errors.EXPECTED_STREAM)
+        return 0
+
+    cdef int64_t ttl_of(self, record_t *rec, const headers_t *h) except? -2:
+        """The TTL of a message, 0 = none; one that is shorter than that of markers is replaced."""
+        cdef int64_t ttl_ns
+        if not has(h, HEADER_TTL):
+            return 0
+        ttl_ns = parse_ttl(h.value[<int>HEADER_TTL])
+        if ttl_ns == 0:
+            raise ApiError(errors.TTL_INVALID)
+        if not self.ttls:
+            raise ApiError(errors.TTL_DISABLED)
+        if 0 < ttl_ns < self.marker_ttl_ns:
+            ttl_ns = self.marker_ttl_ns
+            self.set_header(rec, b'Nats-TTL', b'%d' % (ttl_ns // <int64_t>SECOND))
+        return ttl_ns
+
+    cdef int set_header(self, record_t *rec, bytes name, bytes value) except -1:
+        """Replace a header of a message, or add it. The copy is valid until the next call."""
+        cdef size_t n = <size_t>len(name) + <size_t>len(value)
+        cdef size_t body = rec.total_len - rec.headers_len
+        cdef bytes block = rec.data[:rec.headers_len] if rec.headers_len else b'NATS/1.0\r\n\r\n'
+        cdef bytes whole = PyBytes_FromStringAndSize(
+            NULL, <Py_ssize_t>(<size_t>len(block) + n + 4 + body))
+        cdef char *out = whole
+        cdef char *end = put_replaced(
+            out, block, <size_t>len(block), name, <size_t>len(name), value, <size_t>len(value))
+        memcpy(end, rec.data + rec.headers_len, body)
+        rec.headers_len = <uint32_t>(end - out)
+        rec.total_len = <uint32_t>(rec.headers_len + body)
+        rec.data = out
+        self.rewritten = whole      # what it was made from may go now
+        return 0
+
+    cdef int check_expected(self, const record_t *rec, const headers_t *h,
+                            uint64_t ahead) except -1:
+        """Compare the expected sequences with those of what was appended before. `ahead`: messages
+        of a batch that count as appended."""
         cdef span_t subject
         cdef uint64_t wanted, last
         subject.ptr = rec.subject
@@ -297,8 +388,8 @@ cdef class Stream(Session):
             raise ApiError(errors.EXPECTED_SUBJECT_WITHOUT_SEQUENCE)
         if has(h, HEADER_EXPECTED_LAST_SEQ) and not (
                 parse_u64(h.value[<int>HEADER_EXPECTED_LAST_SEQ], &wanted)
-                and wanted == self.store.last_seq):
-            raise ApiError(errors.WRONG_LAST_SEQUENCE, seq=self.store.last_seq)
+                and wanted == self.store.last_seq + ahead):
+            raise ApiError(errors.WRONG_LAST_SEQUENCE, seq=self.store.last_seq + ahead)
         return 0
 
     cdef uint64_t last_seq_of(self, const char *subject, size_t n) except? 0:
@@ -333,17 +424,33 @@ cdef class Stream(Session):
             return ROLLUP_ALL
         raise ApiError(errors.ROLLUP, err=f'rollup value invalid: {go_quote(value)}')
 
-    cdef int put(self, const record_t *rec, const headers_t *h, int64_t ttl_ns,
+    cdef int put(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
                  const record_t *publish) except -1:
         """Store a message that has passed its checks. ApiError: the store refuses it."""
-        cdef uint64_t seq, before = 0
         cdef Rollup rollup = self.rollup_of(h) if has(h, HEADER_ROLLUP) else ROLLUP_NONE
+        cdef uint64_t seq = self.append(rec, h, ttl_ns, rollup)
+        cdef bytes tail = self.ack_tail + b'}' if self.ack_tail else b''
+        if publish.reply_len:
+            self.wait_for(self.store.ticket, seq, PENDING_ACK, publish, tail, <size_t>len(tail))
+        if self.store.log.behind():
+            self.account.turn.pressed = self.store.log
+        return 0
+
+    cdef uint64_t append(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
+                         Rollup rollup) except 0:
+        """Store a message; its seq. `ack_tail` is then what its PubAck says after that. ApiError:
+        the store refuses it."""
+        cdef uint64_t seq, before = 0
+        cdef object value = None
         cdef bint again = self.republish is not None and hops_now < HOPS_MAX and (
             self.republish.takes(rec.subject, rec.subject_len))
+        self.ack_tail = b''
         if self.by_interest and not self.has_interest(rec.subject, rec.subject_len):
             again = False
             seq = self.store.skip()
         else:
+            if self.counters is not None:
+                value = self.count(rec, h)
             if again:
                 before = self.store.last_seq_of(rec.subject, rec.subject_len)
             seq = self.store.append(rec, ttl_ns, rollup)
@@ -351,23 +458,239 @@ cdef class Stream(Session):
             raise self.refusal()
         self.stored += 1
         self.remember(h, seq)
+        if value is not None:
+            self.counters.remember(rec.subject, rec.subject_len, seq, value)
+            self.ack_tail = b',"val":"%d"' % value
         if again:
             self.add_republish(rec, seq, before)
-        if publish.reply_len:
-            self.wait_for(self.store.ticket, seq, PENDING_ACK, publish, NULL, 0)
+        return seq
+
+    cdef object count(self, record_t *rec, const headers_t *h):
+        """Make the sum the body of a message that adds to a counter; the sum. ApiError."""
+        cdef bytes whole
+        value = self.counters.value(rec.subject, rec.subject_len) + increment_of(h)
+        whole = rec.data[:rec.headers_len] + body_of(value)
+        self.check_size(<size_t>len(whole))
+        rec.data = whole
+        rec.total_len = <uint32_t>len(whole)
+        self.rewritten = whole
+        return value
+
+    # --- atomic batches
+
+    cdef int take_batched(self, record_t *rec, const headers_t *h,
+                          const record_t *publish) except -1:
+        """Keep a message of a batch until its commit. ApiError: it is refused."""
+        cdef span_t id = h.value[<int>HEADER_BATCH_ID]
+        cdef bint ends = (h.seen >> <int>HEADER_BATCH_COMMIT) & 1
+        cdef uint64_t number
+        cdef bytes key
+        if self.batches is None:
+            raise ApiError(errors.ATOMIC_DISABLED)
+        if id.len > <uint32_t>limits.JS_BATCH_ID_MAX:
+            raise ApiError(errors.ATOMIC_ID)
+        if not (has(h, HEADER_BATCH_SEQUENCE)
+                and parse_u64(h.value[<int>HEADER_BATCH_SEQUENCE], &number)):
+            raise ApiError(errors.ATOMIC_SEQUENCE_MISSING)
+        key = id.ptr[:id.len]
+        try:
+            self.add_to_batch(key, number, rec, h, publish, ends)
+        except BatchError as problem:
+            self.abandoned(key, problem.reason)
+            raise
+        if self.batches.open and self.timer.pos == 0:
+            self.account.turn.arm(self, self.batches.next_ns())
+        return 0
+
+    cdef int add_to_batch(self, bytes key, uint64_t number, record_t *rec, const headers_t *h,
+                          const record_t *publish, bint ends) except -1:
+        """BatchError: the message is refused and the batch has ended."""
+        cdef Batch batch
+        cdef bint marker = False
+        cdef uint64_t level
+        if has(h, HEADER_REQUIRED_API_LEVEL) and not (
+                parse_u64(h.value[<int>HEADER_REQUIRED_API_LEVEL], &level)
+                and level <= <uint64_t>limits.JS_API_LEVEL):
+            self.batches.drop(key)
+            raise BatchError(errors.REQUIRED_API_LEVEL, 'unsupported')
+        if ends:
+            marker = has(h, HEADER_BATCH_COMMIT) and is_text(
+                h.value[<int>HEADER_BATCH_COMMIT], b'eob')
+            if not marker and not (has(h, HEADER_BATCH_COMMIT) and is_text(
+                    h.value[<int>HEADER_BATCH_COMMIT], b'1')):
+                self.batches.drop(key)
+                raise BatchError(errors.ATOMIC_COMMIT, 'incomplete')
+        batch = self.batches.continued(key, number, self.account.turn.now_ns)
+        if marker:
+            self.batches.drop(key)
+            if not batch.messages:
+                raise BatchError(errors.ATOMIC_INCOMPLETE, 'incomplete')
+            self.commit(batch, publish, True)
+            return 0
+        self.batches.add(batch, rec.subject[:rec.subject_len], rec.data[:rec.total_len],
+                         rec.headers_len)
+        if ends:
+            self.batches.drop(key)
+            self.commit(batch, publish, False)
+        elif publish.reply_len:
+            self.answers.say(publish.reply, publish.reply_len, NULL, 0, b'', 0, 0)
+        return 0
+
+    cdef int commit(self, Batch batch, const record_t *publish, bint marker) except -1:
+        """Store a whole batch, or nothing of it. ApiError: one of its messages is refused."""
+        cdef record_t rec
+        cdef headers_t h
+        cdef BatchChecks checks = BatchChecks()
+        cdef uint64_t seq = 0
+        cdef bytes tail
+        cdef list messages = batch.messages
+        cdef Py_ssize_t i, last = len(messages) - 1
+        if marker:      # what was stored last says that the batch is complete
+            fill(&rec, messages[last])
+            self.set_header(&rec, b'Nats-Batch-Commit', b'1')
+            messages[last] = messages[last][0], self.rewritten, rec.headers_len
+        for i in range(last + 1):
+            fill(&rec, messages[i])
+            find_headers(rec.data, rec.headers_len, &h)
+            self.check_batched(&rec, &h, checks, <uint64_t>i)
+            if self.rewritten is not None and rec.data == <const char *>self.rewritten:
+                messages[i] = messages[i][0], self.rewritten, rec.headers_len
+        if not self.store.log.reserve(checks.log_bytes):
+            raise ApiError(errors.STORE_FAILED, err=self.store.log.refusal)
+        for i in range(last + 1):
+            fill(&rec, messages[i])
+            find_headers(rec.data, rec.headers_len, &h)
+            seq = self.append(&rec, &h, checks.ttls[i], <Rollup><int>checks.rollups[i])
+        tail = self.ack_tail + b',"batch":%b,"count":%d}' % (
+            encode(batch.id.decode('utf-8', 'replace')), last + 1)
+        self.wait_for(self.store.ticket, seq, PENDING_ACK, publish, tail, <size_t>len(tail))
         if self.store.log.behind():
             self.account.turn.pressed = self.store.log
         return 0
+
+    cdef int check_batched(self, record_t *rec, headers_t *h, BatchChecks checks,
+                           uint64_t place) except -1:
+        """Check a message as if those of its batch before it were stored. ApiError."""
+        cdef bytes subject = rec.subject[:rec.subject_len]
+        cdef Rollup rollup = ROLLUP_NONE
+        self.check_increment(rec, h)
+        self.check_stream(h)
+        checks.ttls.append(self.ttl_of(rec, h))
+        if self.counters is not None:
+            self.check_batched_sum(rec, h, checks, subject)
+        if has(h, HEADER_EXPECTED_LAST_SUBJECT_SEQ):
+            other = subject
+            if has(h, HEADER_EXPECTED_LAST_SUBJECT_SEQ_SUBJECT):
+                other = bytes_of(h.value[<int>HEADER_EXPECTED_LAST_SUBJECT_SEQ_SUBJECT])
+            if other in checks.subjects:
+                raise ApiError(errors.WRONG_LAST_SEQUENCE_CONSTANT)
+        self.check_expected(rec, h, place)
+        if has(h, HEADER_MSG_ID):
+            self.check_batched_id(h.value[<int>HEADER_MSG_ID], checks)
+        if has(h, HEADER_EXPECTED_LAST_MSG_ID):
+            raise ApiError(errors.ATOMIC_HEADER, header='Nats-Expected-Last-Msg-Id')
+        if has(h, HEADER_ROLLUP):
+            rollup = self.rollup_of(h)
+            if rollup == ROLLUP_ALL and place:
+                raise ApiError(errors.ROLLUP, err='batch rollup all invalid')
+            if rollup == ROLLUP_SUBJECT and subject in checks.subjects:
+                raise ApiError(errors.ROLLUP, err='batch rollup sub invalid')
+        checks.rollups.append(<int>rollup)
+        self.check_batched_room(rec, checks, subject, rollup)
+        checks.subjects[subject] = checks.subjects.get(subject, 0) + 1
+        checks.log_bytes += record_size(
+            rec.subject_len, 0, rec.total_len + (COUNTER_ROOM if self.counters is not None else 0))
+        return 0
+
+    cdef int check_batched_sum(self, const record_t *rec, const headers_t *h, BatchChecks checks,
+                               bytes subject) except -1:
+        """Whether the counter of a message can become the sum."""
+        value = checks.values.get(subject)
+        if value is None:
+            value = self.counters.value(rec.subject, rec.subject_len)
+        checks.values[subject] = value = value + increment_of(h)
+        self.check_size(rec.headers_len + <size_t>len(body_of(value)))
+        return 0
+
+    cdef int check_batched_id(self, span_t id, BatchChecks checks) except -1:
+        """Whether no message has this id, neither in the window nor in the batch."""
+        cdef bytes text = bytes_of(id)
+        if text in checks.ids or self.store.duplicate_of(id.ptr, id.len):
+            raise ApiError(errors.ATOMIC_DUPLICATE)
+        checks.ids.add(text)
+        return 0
+
+    cdef int check_batched_room(self, const record_t *rec, BatchChecks checks, bytes subject,
+                                Rollup rollup) except -1:
+        """Whether a stream that discards new messages has room for this one too."""
+        cdef StreamLimits bounds = self.store.limits
+        cdef uint64_t count, most = bounds.max_msgs_per_subject
+        if not bounds.discard_new:
+            return 0
+        if most:
+            count = self.store.count_of(self.store.subjects.find(rec.subject, rec.subject_len))
+            count += <uint64_t>checks.subjects.get(subject, 0)
+            if count >= most and bounds.discard_new_per_subject and rollup == ROLLUP_NONE:
+                raise ApiError(errors.STORE_FAILED, err=FULL_SUBJECT)
+            if count < most or bounds.discard_new_per_subject:
+                checks.more += 1
+        else:
+            checks.more += 1
+        checks.more_bytes += self.store.size_in(rec)
+        if bounds.max_msgs and self.store.messages + checks.more > bounds.max_msgs:
+            raise ApiError(errors.STORE_FAILED, err=FULL_MSGS)
+        if bounds.max_bytes and self.store.bytes + checks.more_bytes > bounds.max_bytes:
+            raise ApiError(errors.STORE_FAILED, err=FULL_BYTES)
+        return 0
+
+    cdef void abandoned(self, bytes id, str reason) noexcept:
+        """Report at the end of the turn that a batch has ended without its commit."""
+        if reason and self.advise is not None:
+            self.abandonments.append((id.decode('utf-8', 'replace'), reason))
+            self.account.turn.add(PHASE_FLUSH, self)
+
+    cdef void expired(self, int64_t now_ns) noexcept:
+        if self.batches is None:
+            return
+        for id in self.batches.expire(now_ns):
+            self.abandoned(id, 'timeout')
+        if self.batches.open:
+            try:
+                self.account.turn.arm(self, self.batches.next_ns())
+            except MemoryError:
+                LOG.exception('batches of stream %r do not end', self.name)
+
+    def report_abandoned(self):
+        """Send the advisories of batches that have ended without their commit."""
+        batches, self.abandonments = self.abandonments, []
+        for id, reason in batches:
+            self.advise(
+                f'STREAM.BATCH_ABANDONED.{self.name}', 'stream_batch_abandoned',
+                {'stream': self.name, 'batch': id, 'reason': reason})
+
+    def drop_incomplete(self):
+        """Delete the part of a batch that a crash has left as the newest messages."""
+        cdef message_t m
+        cdef bytes id = None
+        cdef uint64_t seq = self.store.last_seq
+        while seq and self.store.read(seq, &m):
+            found = bytes_of(find_header(m.rec.data, m.rec.headers_len, b'Nats-Batch-Id', 13))
+            if not found or found != (id or found) or (
+                    find_header(m.rec.data, m.rec.headers_len, b'Nats-Batch-Commit', 17).len):
+                return
+            id = found
+            self.store.kill(seq)
+            seq -= 1
 
     cdef object refusal(self):
         """The ApiError of the append that the store has just refused."""
         cdef int why = self.store.refused
         if why == STORE_FULL_MSGS:
-            text = 'maximum messages exceeded'
+            text = FULL_MSGS
         elif why == STORE_FULL_BYTES:
-            text = 'maximum bytes exceeded'
+            text = FULL_BYTES
         elif why == STORE_FULL_SUBJECT:
-            text = 'maximum messages per subject exceeded'
+            text = FULL_SUBJECT
         elif why == STORE_TOO_LARGE:
             text = 'message too large'
         else:
@@ -384,6 +707,7 @@ cdef class Stream(Session):
         if not has(h, HEADER_MSG_ID):
             return
         id = h.value[<int>HEADER_MSG_ID]
+        self.store.remember_id(id.ptr, id.len, seq)
         if id.len > self.last_id_cap:
             cap = max(<uint32_t>LAST_ID_MIN, id.len)
             grown = <char *>realloc(self.last_id, cap)
@@ -478,6 +802,13 @@ cdef class Stream(Session):
         """Answer the publishers whose messages are stored or have failed."""
         cdef pending_t *p
         cdef int outcome
+        if self.abandonments:
+            try:
+                self.report_abandoned()
+            except Exception:
+                LOG.exception('advisories of stream %r', self.name)
+        if self.head == self.tail:
+            return
         self.waiting = False
         while self.head < self.tail:
             p = <pending_t *>(self.pending + self.head)
@@ -581,6 +912,42 @@ cdef class Stream(Session):
             self.answers.say(reply, reply_len, NULL, 0, text, <size_t>len(text), 0)
         except Exception:
             LOG.exception('answering a publisher of stream %r', self.name)
+
+
+@cython.final
+cdef class BatchChecks:
+    """What was found when the messages of a batch were checked."""
+
+    def __init__(self):
+        self.ttls = []
+        self.rollups = []
+        self.ids = set()
+        self.subjects = {}
+        self.values = {}
+
+
+cdef object increment_of(const headers_t *h):
+    """What the message adds to its counter. ApiError: it has more digits than Python converts."""
+    try:
+        return int(bytes_of(h.value[<int>HEADER_INCR]))
+    except ValueError as problem:
+        raise ApiError(errors.COUNTER_INVALID) from problem
+
+
+cdef void fill(record_t *rec, tuple message) noexcept:
+    """A record of a message of a batch, which the batch owns."""
+    cdef bytes subject = message[0]
+    cdef bytes data = message[1]
+    memset(rec, 0, sizeof(record_t))
+    rec.subject = subject
+    rec.subject_len = <uint16_t>len(subject)
+    rec.data = data
+    rec.total_len = <uint32_t>len(data)
+    rec.headers_len = <uint32_t><uint64_t>message[2]
+
+
+cdef bytes bytes_of(span_t value):
+    return value.ptr[:value.len] if value.len else b''
 
 
 cdef bint is_text(span_t value, bytes text) noexcept:

@@ -36,10 +36,11 @@ cdef enum:
     TIME_TEXT = 30              # bytes of the longest RFC 3339 time, 2026-11-25T22:39:05.958437836Z
     PUB_ACK_TAIL = 64           # bytes of a PubAck after its prefix, without text of a client
 
-# The headers of one message. `value[i]` is set only if bit i of `present` is; the spans refer to
-# the message. An empty value counts as absent.
+# The headers of one message. `value[i]` is set only if bit i of `seen` is; the spans refer to the
+# message. An empty value counts as absent: its bit of `present` is 0.
 ctypedef struct headers_t:
     uint32_t present
+    uint32_t seen
     span_t value[HEADERS]
 
 cdef inline bint has(const headers_t *h, Header header) noexcept nogil:
@@ -59,10 +60,17 @@ cdef int64_t parse_ttl(span_t text) noexcept nogil
 # A duration of the form that Go prints (`1h2m3.5s`), in ns; False if it is invalid.
 cdef bint parse_duration(const char *p, size_t n, int64_t *out) noexcept nogil
 
+# Whether the text is an increment of a counter: digits with at most one sign before them.
+cdef bint is_increment(span_t text) noexcept nogil
+
 # The put functions return the address after their last byte.
 cdef char *put_u64(char *out, uint64_t v) noexcept nogil
 # RFC 3339 in UTC, with as many digits of the fraction as are needed.
 cdef char *put_time(char *out, int64_t wall_ns) noexcept nogil
+# The block without the first header of that name, and with this one at its end. `out` has room for
+# `n`, the name, the value and 4 bytes.
+cdef char *put_replaced(char *out, const char *block, size_t n, const char *name, size_t name_len,
+                        const char *value, size_t value_len) noexcept nogil
 # A PubAck: `prefix` is the text up to the sequence.
 cdef char *put_pub_ack(char *out, const char *prefix, size_t prefix_len, uint64_t seq,
                        bint duplicate) noexcept nogil

@@ -90,16 +90,15 @@ cdef void find_headers(const char *block, size_t n, headers_t *out) noexcept nog
     cdef const char *p = line_end(block, end) + 2
     cdef const char *stop
     cdef const char *colon
-    cdef uint32_t seen = 0
     cdef int i
-    out.present = 0
+    out.present = out.seen = 0
     while p < end:
         stop = line_end(p, end)
         if stop - p > NAME_HEAD and memcmp(p, b'Nats-', NAME_HEAD) == 0:
             colon = <const char *>memchr(p, c':', <size_t>(stop - p))
             i = -1 if colon == NULL else header_of(p, <size_t>(colon - p))
-            if i >= 0 and not (seen >> i) & 1:
-                seen |= <uint32_t>1 << i
+            if i >= 0 and not (out.seen >> i) & 1:
+                out.seen |= <uint32_t>1 << i
                 out.value[i] = value_of(colon + 1, stop)
                 if out.value[i].len:
                     out.present |= <uint32_t>1 << i
@@ -136,6 +135,16 @@ cdef bint parse_u64(span_t text, uint64_t *out) noexcept nogil:
             return False
         value = value * 10 + digit
     out[0] = value
+    return True
+
+
+cdef bint is_increment(span_t text) noexcept nogil:
+    cdef uint32_t i, start = 1 if text.len and (text.ptr[0] == c'+' or text.ptr[0] == c'-') else 0
+    if text.len == start:
+        return False
+    for i in range(start, text.len):
+        if not c'0' <= text.ptr[i] <= c'9':
+            return False
     return True
 
 
@@ -275,6 +284,33 @@ cdef char *put_time(char *out, int64_t wall_ns) noexcept nogil:
             out -= 1
     out[0] = c'Z'
     return out + 1
+
+
+cdef char *put_replaced(char *out, const char *block, size_t n, const char *name, size_t name_len,
+                        const char *value, size_t value_len) noexcept nogil:
+    cdef const char *end = block + n
+    cdef const char *p = block
+    cdef const char *stop
+    cdef bint found = False
+    while p < end:
+        stop = line_end(p, end)
+        if stop == p:
+            break       # the empty line at the end
+        stop = min(stop + 2, end)
+        if not found and <size_t>(stop - p) > name_len and p[name_len] == c':' and (
+                memcmp(p, name, name_len) == 0):
+            found = True
+        else:
+            memcpy(out, p, <size_t>(stop - p))
+            out += stop - p
+        p = stop
+    memcpy(out, name, name_len)
+    out += name_len
+    memcpy(out, b': ', 2)
+    memcpy(out + 2, value, value_len)
+    out += 2 + value_len
+    memcpy(out, b'\r\n\r\n', 4)
+    return out + 4
 
 
 cdef char *put_pub_ack(char *out, const char *prefix, size_t prefix_len, uint64_t seq,

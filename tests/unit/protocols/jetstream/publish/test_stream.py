@@ -2,99 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.engine import SYNC, WRITE, Rig
+from support.streams import StreamCase as Case
+from support.streams import ack, get
 
-from broker.engine.stream.store import StreamLimits, open_store
-from broker.protocols.jetstream.publish.stream import Stream
-from broker.protocols.jetstream.structs import (
-    MsgGetRequest,
-    RePublish,
-    StreamConfig,
-    SubjectTransform,
-)
-from broker.protocols.nats.accounts.account import Account, CurrentPublisher, Message
+from broker.protocols.jetstream.structs import RePublish, StreamConfig, SubjectTransform
 from broker.runtime import vfs
-
-DUPLICATE_WINDOW = 120 * 10**9
-
-
-class Case:
-    """One account with a stream S, and what clients were answered."""
-
-    def __init__(self, rig: Rig) -> None:
-        self.rig = rig
-        self.account = Account("$G", rig.turn, CurrentPublisher(), rig.router)
-        self.answers: list[tuple[str, bytes]] = []
-        self.heard: list[Message] = []
-        self.count = 0
-        self.streams: list[Stream] = []
-        self.account.listen(b"reply.*", self.answered)
-
-    def answered(self, message: Message) -> None:
-        assert message.headers == b""
-        self.answers.append((message.subject.decode(), message.data))
-
-    def hear(self, subject: str) -> None:
-        """Keep what is published there."""
-        self.account.listen(subject.encode(), self.heard.append)
-
-    def make(
-        self,
-        limits: dict[str, Any] | None = None,
-        *,
-        name: str = "S",
-        domain: str = "",
-        **more: Any,
-    ) -> Stream:
-        config = StreamConfig(**{"name": name, "subjects": ["s.>"], "max_msg_size": -1, **more})
-        store = open_store(
-            self.rig.engine,
-            f"js.$G/{name}",
-            StreamLimits(**{"duplicate_window_ns": DUPLICATE_WINDOW, **(limits or {})}),
-            protocol="jetstream",
-            sync=self.rig.sync,
-        )
-        stream = Stream(self.account, store, config, 0, domain)
-        stream.start()
-        self.streams.append(stream)  # a router only borrows its sinks
-        return stream
-
-    def send(self, subject: str, data: bytes = b"", reply: str = "", **headers: str) -> int:
-        lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-        block = f"NATS/1.0\r\n{lines}\r\n".encode() if headers else b""
-        return self.account.publish(subject.encode(), data, reply.encode(), block)
-
-    def ask(self, subject: str, data: bytes = b"x", **headers: str) -> bytes:
-        """Publish and wait: the answer."""
-        self.count += 1
-        reply = f"reply.{self.count}"
-        self.send(subject, data, reply, **headers)
-        self.rig.settle()
-        found = [answer for to, answer in self.answers if to == reply]
-        assert len(found) == 1, found
-        return found[0]
-
-    def error(self, subject: str, data: bytes = b"x", **headers: str) -> tuple[int, str]:
-        """Publish, and be refused: err_code and description."""
-        answer = json.loads(self.ask(subject, data, **headers))
-        assert (answer["stream"], answer["seq"]) == ("S", 0)
-        return answer["error"]["err_code"], answer["error"]["description"]
-
-
-def get(stream: Stream, **request: Any) -> Any:
-    """(subject, seq, headers, data) of a stored message, None = there is none."""
-    found = stream.lookup.get(MsgGetRequest(**request))
-    return found and (found.subject, found.seq, found.hdrs, found.data)
-
-
-def ack(seq: int) -> bytes:
-    return b'{"stream":"S","seq":%d}' % seq
 
 
 @pytest.fixture
@@ -281,6 +198,34 @@ def test_the_id_of_the_last_message_is_known_after_a_restart(tmp_path: Path) -> 
         assert case.ask("s.a", Nats_Expected_Last_Msg_Id="m") == ack(2)
 
 
+# --- duplicates
+
+
+def test_a_duplicate_is_not_stored(case: Case) -> None:
+    stream = case.make()
+    assert case.ask("s.a", Nats_Msg_Id="1") == ack(1)
+    assert case.ask("s.b", Nats_Msg_Id="1") == b'{"stream":"S","seq":1,"duplicate": true}'
+    assert case.ask("s.b", Nats_Msg_Id="2") == ack(2)
+    assert (stream.stored, stream.duplicates) == (2, 1)
+
+
+def test_expected_sequences_are_checked_before_duplicates(case: Case) -> None:
+    case.make()
+    headers = {"Nats_Msg_Id": "1", "Nats_Expected_Last_Sequence": "0"}
+    assert case.ask("s.a", **headers) == ack(1)
+    assert case.error("s.a", **headers) == (10071, "wrong last sequence: 1")
+
+
+def test_a_duplicate_in_the_same_turn_is_answered_after_its_original(case: Case) -> None:
+    case.make()
+    case.send("s.a", b"", "reply.1", Nats_Msg_Id="1")
+    case.send("s.a", b"", "reply.2", Nats_Msg_Id="1")
+    case.rig.settle()
+    assert case.answers == [
+        ("reply.1", ack(1)), ("reply.2", b'{"stream":"S","seq":1,"duplicate": true}'),
+    ]  # fmt: skip
+
+
 # --- rollups, limits, interest
 
 
@@ -336,6 +281,12 @@ def test_without_a_consumer_nothing_is_stored_for_interest(case: Case) -> None:
     assert case.ask("s.b") == ack(7)
     assert stream.store.messages == 3
     assert stream.store.last_seq == 7
+
+
+def test_what_interest_skips_is_a_duplicate_afterwards(case: Case) -> None:
+    case.make(retention="interest")
+    assert case.ask("s.a", Nats_Msg_Id="1") == ack(1)
+    assert case.ask("s.a", Nats_Msg_Id="1") == b'{"stream":"S","seq":1,"duplicate": true}'
 
 
 def test_interest_begins_and_ends_with_the_configuration(case: Case) -> None:
