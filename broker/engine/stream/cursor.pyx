@@ -519,6 +519,7 @@ cdef class StreamCursor(LogReader):
         self.next_seq = self.since = seq
         self.delivered_seq = self.floor_seq = seq - 1
         self.delivered_consumer_seq = self.floor_consumer_seq = 0
+        self.last_delivered_ns = self.last_acked_ns = 0
         self.recount()
         if self.journal is not None:
             self.journal.op(OP_FLOOR, seq, 0, 0, 1)

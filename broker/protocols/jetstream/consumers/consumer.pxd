@@ -17,6 +17,7 @@ cdef class Consumer(CursorOwner):
     cdef readonly str stream_name, name
     cdef readonly object config         # structs.ConsumerConfig in force
     cdef readonly int64_t created_ns    # wall clock
+    cdef public bint unnamed            # the server chose its name: it is not in the configuration
     cdef readonly StreamCursor cursor
     cdef readonly bint gone
     cdef Outlet outlet

@@ -364,11 +364,14 @@ cdef class Consumer(CursorOwner):
         cdef StreamCursor cursor = self.cursor
         cdef int64_t left = cursor.paused_until_ns - self.outlet.turn.wall_ns
         delivered, floor = cursor.delivered, cursor.ack_floor
+        config = self.config
+        if self.unnamed:
+            config = msgspec.structs.replace(config, name='')
         found = ConsumerInfo(
             stream_name=self.stream_name,
             name=self.name,
             created=time_text(self.created_ns),
-            config=self.config,
+            config=config,
             delivered=sequence(delivered, cursor.last_delivered_ns),
             ack_floor=sequence(floor, cursor.last_acked_ns),
             num_ack_pending=cursor.num_ack_pending,

@@ -111,8 +111,11 @@ class Consumers:
         stream.add_consumer(config.name, consumer, tuple(checks.filters_of(config)))
         return consumer
 
-    async def create(self, stream: Stream, config: ConsumerConfig) -> Consumer:
-        """Create a consumer, complete and checked; it is not started yet. OSError."""
+    async def create(
+        self, stream: Stream, config: ConsumerConfig, *, unnamed: bool = False
+    ) -> Consumer:
+        """Create a consumer, complete and checked; it is not started yet. `unnamed`: its name was
+        chosen by the server. OSError."""
         config.metadata = metadata.stored(config.metadata, metadata.consumer_level(config))
         created_ns = time.time_ns()
         find = search(stream.store, config)
@@ -121,6 +124,9 @@ class Consumers:
         folder = self._folder(stream, config)
         try:
             consumer = self.make(stream, config, created_ns, found)
+            consumer.unnamed = unnamed
+            if config.pause_until:
+                consumer.set_pause(config, time_ns(config.pause_until))
             if folder is not None:
                 await consumer.cursor.synced()
         except OSError:
@@ -233,7 +239,7 @@ class Consumers:
         shown: dict[str, Any] = {
             "stream": consumer.stream_name,
             "consumer": consumer.name,
-            "paused": bool(until),
+            "paused": time_ns(until) > time.time_ns(),
             "pause_until": until or time_text(0),
         }
         subject = f"CONSUMER.PAUSE.{consumer.stream_name}.{consumer.name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,9 +14,9 @@ from broker.protocols.jetstream.api.decode import decode
 from broker.protocols.jetstream.api.dispatch import Verb
 from broker.protocols.jetstream.api.streams import paged
 from broker.protocols.jetstream.consumers import checks
+from broker.protocols.jetstream.consumers.positions import search
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import (
-    ClusterInfo,
     ConsumerConfig,
     ConsumerInfo,
     ConsumerListAnswer,
@@ -70,7 +71,7 @@ async def create_durable(call: Call) -> Parts:
 
 
 async def _create(call: Call, *, durable: bool) -> Parts:
-    request = call.required(CreateConsumerRequest)
+    request = call.body(CreateConsumerRequest)
     call.check_common()
     config = request.config
     _check_names(call, request, durable=durable)
@@ -78,6 +79,7 @@ async def _create(call: Call, *, durable: bool) -> Parts:
         raise ApiError(errors.REPLICAS_NOT_SUPPORTED)
     account = call.account
     stream = account.stream(call.stream_name)
+    unnamed = not config.name and not config.durable_name
     if not config.name:
         config.name = config.durable_name or checks.random_name()
     checks.set_defaults(config, stream.config, account.limits, pedantic=request.pedantic)
@@ -90,7 +92,7 @@ async def _create(call: Call, *, durable: bool) -> Parts:
     _check_count(call, stream, config)
     if stream.config.retention == "workqueue":
         checks.check_workqueue(config, _others(stream, config.name))
-    consumer = await account.consumers.create(stream, config)
+    consumer = await account.consumers.create(stream, config, unnamed=unnamed)
     info = _shown(consumer)  # before it delivers anything
     consumer.start()
     return (info,)
@@ -150,9 +152,7 @@ async def _update(call: Call, consumer: Consumer, request: CreateConsumerRequest
 
 def info(call: Call) -> Parts:
     """CONSUMER.INFO."""
-    found = _shown(_found(call)[2])
-    found.cluster = ClusterInfo(leader=call.account.context.server_name)
-    return (found,)
+    return (_shown(_found(call)[2]),)
 
 
 async def delete(call: Call) -> Parts:
@@ -168,20 +168,16 @@ async def pause(call: Call) -> Parts:
     call.check_common()
     consumers, _, consumer = _found(call)
     until = time_ns(request.pause_until)
-    if until <= time.time_ns():
-        until = 0
     await consumers.pause(consumer, time_text(until) if until else "")
-    answer = PauseAnswer(paused=bool(until), pause_until=time_text(until))
-    if until:
-        answer.pause_remaining = until - time.time_ns()
+    left = until - time.time_ns()
+    answer = PauseAnswer(paused=left > 0, pause_until=time_text(until))
+    answer.pause_remaining = max(0, left)
     return (answer,)
 
 
 def unpin(call: Call) -> Parts:
     """CONSUMER.UNPIN."""
-    request = UnpinRequest()
-    if call.request.data:
-        request = decode(call.request.data, UnpinRequest, strict=False)
+    request = decode(call.request.data, UnpinRequest, strict=False)
     if not request.group:
         raise ApiError(errors.INVALID_JSON, err="consumer group not specified")
     checks.check_group_name(request.group)
@@ -193,7 +189,7 @@ def unpin(call: Call) -> Parts:
     return ()
 
 
-def reset(call: Call) -> Parts:
+async def reset(call: Call) -> Parts:
     """CONSUMER.RESET: begin again at a sequence, or after what is settled."""
     request = ResetRequest()
     if call.request.data:
@@ -207,7 +203,8 @@ def reset(call: Call) -> Parts:
         if seq < config.opt_start_seq:
             raise ApiError(errors.CONSUMER_RESET, err="below start seq")
     elif config.deliver_policy == "by_start_time":
-        if seq < stream.store.seq_at(time_ns(config.opt_start_time)):
+        find = search(stream.store, config)
+        if find is not None and seq < await asyncio.to_thread(find):
             raise ApiError(errors.CONSUMER_RESET, err="below start time")
     elif config.deliver_policy != "all":
         raise ApiError(errors.CONSUMER_RESET, err="not allowed")
@@ -256,9 +253,9 @@ VERBS: Final[dict[str, Any]] = {
     "CONSUMER.DURABLE.CREATE": Verb("consumer_create", create_durable, (1, 2), reads_first=True),
     "CONSUMER.INFO": Verb("consumer_info", info, (2,), empty=True),
     "CONSUMER.DELETE": Verb("consumer_delete", delete, (2,), empty=True),
-    "CONSUMER.PAUSE": Verb("consumer_pause", pause, (2,), reads_first=True),
+    "CONSUMER.PAUSE": Verb("consumer_pause", pause, (2,), reads_first=True, on_error=(PauseAnswer(),)),
     "CONSUMER.UNPIN": Verb("consumer_unpin", unpin, (2,)),
-    "CONSUMER.RESET": Verb("consumer_reset", reset, (2,), silent=_SILENT),
+    "CONSUMER.RESET": Verb("consumer_reset", reset, (2,), on_error=(ResetAnswer(),), silent=_SILENT),
     "CONSUMER.NAMES": Verb("consumer_names", names, on_error=(ConsumerNamesAnswer(),)),
     "CONSUMER.LIST": Verb("consumer_list", listed, on_error=(ConsumerListAnswer(),)),
 }
