@@ -24,6 +24,15 @@ CONSUMER = (
     '"max_ack_pending":1000,"num_replicas":0,"metadata":{"a":"1","b":"2"}}'
 )
 
+KEYS = (
+    "name description subjects retention max_consumers max_msgs max_bytes max_age"
+    " max_msgs_per_subject max_msg_size discard storage num_replicas no_ack duplicate_window"
+    " placement mirror sources compression first_seq subject_transform republish allow_direct"
+    " mirror_direct discard_new_per_subject sealed deny_delete deny_purge allow_rollup_hdrs"
+    " consumer_limits allow_msg_ttl subject_delete_marker_ttl allow_msg_counter allow_atomic"
+    " allow_msg_schedules persist_mode allow_batched metadata"
+)
+
 
 @pytest.mark.parametrize(
     ("text", "kind"), [(STREAM, structs.StreamConfig), (CONSUMER, structs.ConsumerConfig)]
@@ -57,17 +66,7 @@ def test_the_order_of_all_keys_of_a_stream() -> None:
         metadata={"b": "1", "a": "2"},
     )
     found = json.loads(structs.encode(config))
-    assert (
-        list(found)
-        == (
-            "name description subjects retention max_consumers max_msgs max_bytes max_age"
-            " max_msgs_per_subject max_msg_size discard storage num_replicas no_ack duplicate_window"
-            " placement mirror sources compression first_seq subject_transform republish allow_direct"
-            " mirror_direct discard_new_per_subject sealed deny_delete deny_purge allow_rollup_hdrs"
-            " consumer_limits allow_msg_ttl subject_delete_marker_ttl allow_msg_counter allow_atomic"
-            " allow_msg_schedules persist_mode allow_batched metadata"
-        ).split()
-    )
+    assert " ".join(found) == KEYS
     assert list(found["metadata"]) == ["a", "b"]
     assert found["republish"] == {"dest": "c"}
 

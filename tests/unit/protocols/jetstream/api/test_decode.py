@@ -15,6 +15,10 @@ from broker.protocols.jetstream.structs import (
 )
 
 KEY = "looking for beginning of object key string"
+NESTED = (
+    "json: cannot unmarshal number into Go struct field"
+    " StreamSource.StreamConfig.mirror.name of type string"
+)
 FIELD = "json: cannot unmarshal {} into Go struct field StreamConfigRequest.StreamConfig.{}"
 
 
@@ -39,8 +43,7 @@ FIELD = "json: cannot unmarshal {} into Go struct field StreamConfigRequest.Stre
         ),
         (
             b'{"mirror":{"name":5}}',
-            "json: cannot unmarshal number into Go struct field"
-            " StreamSource.StreamConfig.mirror.name of type string",
+            NESTED,
         ),
         (b"[]", "json: cannot unmarshal array into Go value of type server.StreamConfigRequest"),
         (b"[" * 100_000, "exceeded max depth"),
