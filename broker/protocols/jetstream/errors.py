@@ -20,6 +20,8 @@ class ErrorRow(NamedTuple):
 class ApiError(Exception):
     """A refusal as clients see it."""
 
+    counted = True  # as an error, by the counter of the API
+
     def __init__(self, row: ErrorRow, **parts: object) -> None:
         text = row.text.format(**parts) if parts else row.text
         super().__init__(text)

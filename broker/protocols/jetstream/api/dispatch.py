@@ -183,7 +183,7 @@ class Dispatcher:
         if problem.err_code in call.verb.silent:
             return
         body = answer(call.verb.kind, *call.verb.on_error, error=problem)
-        if problem.row is not errors.SEQUENCE_NOT_FOUND:  # no error for the original's counter
+        if problem.counted:
             self.account.count(error=True)
         self._send(call, body, counted=True)
 

@@ -17,6 +17,7 @@ from broker.protocols.jetstream.structs import (
 
 if TYPE_CHECKING:
     from broker.protocols.jetstream.api.dispatch import Call, Parts
+    from broker.protocols.jetstream.publish.stream import Stream
 
 
 def get(call: Call) -> Parts:
@@ -51,12 +52,21 @@ async def delete(call: Call) -> Parts:
     if stream.config.deny_delete:
         raise ApiError(errors.MESSAGE_DELETE, err="message delete not permitted")
     if not await stream.store.delete(request.seq, erase=not request.no_erase):
-        if stream.config.storage == "memory":
-            raise ApiError(errors.SEQUENCE_NOT_FOUND, seq=request.seq)
-        beyond = request.seq > stream.store.last_seq
-        text = "stream store EOF" if beyond else "no message found"
-        raise ApiError(errors.MESSAGE_DELETE, err=text)
+        raise _not_stored(stream, request.seq)
     return (Success(success=True),)
+
+
+def _not_stored(stream: Stream, seq: int) -> ApiError:
+    """The answer to a deletion of what is not there. The original does not count it as an error,
+    and has another text for streams in memory."""
+    if stream.config.storage == "memory":
+        problem = ApiError(errors.SEQUENCE_NOT_FOUND, seq=seq)
+    else:
+        beyond = seq > stream.store.last_seq
+        text = "stream store EOF" if beyond else "no message found"
+        problem = ApiError(errors.MESSAGE_DELETE, err=text)
+    problem.counted = False
+    return problem
 
 
 async def purge(call: Call) -> Parts:

@@ -132,7 +132,7 @@ def test_our_version_is_the_one_of_the_limits(tmp_path: Path) -> None:
 
 
 @pytest.mark.only_ours
-@pytest.mark.parametrize("args", [["-js"], ["--cluster", "nats://h:1"], ["-routes=nats://h:1"]])
+@pytest.mark.parametrize("args", [["--cluster", "nats://h:1"], ["-routes=nats://h:1"]])
 def test_what_is_not_here(args: list[str], tmp_path: Path) -> None:
     done = once(OURS, *args, cwd=tmp_path)
     assert done.returncode == 1

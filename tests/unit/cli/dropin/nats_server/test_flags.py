@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_server import flags
-from broker.protocols.nats.settings import Authorization, Settings, Tls
+from broker.protocols.nats.settings import Authorization, JetStream, Settings, Tls
 
 # Read from `nats-server -h` and the source of 2.10.22.
 ORIGINAL = """a addr net p port n name server_name P pid m http_port ms https_port c config t sl
@@ -129,8 +130,6 @@ def test_tls_without_files(args: list[str], text: str) -> None:
 @pytest.mark.parametrize(
     ("args", "name"),
     [
-        (["-js"], "--jetstream"),
-        (["--jetstream"], "--jetstream"),
         (["--routes", "nats://h:1"], "--routes"),
         (["--cluster", "nats://h:1"], "--cluster"),
         (["--cluster_listen", "nats://h:1"], "--cluster"),
@@ -141,6 +140,27 @@ def test_what_is_not_here_is_refused_by_name(args: list[str], name: str) -> None
         flags.check(flags.read(args)[0])
 
 
+@pytest.mark.parametrize(
+    ("args", "block"),
+    [
+        ([], None),
+        (["-js"], JetStream()),
+        (["--jetstream", "--store_dir", "x"], JetStream(store_dir="x")),
+        (["-sd", "x"], JetStream(enabled=False, store_dir="x")),
+        (["-js=false"], JetStream(enabled=False)),
+    ],
+)
+def test_jetstream(args: list[str], block: JetStream | None) -> None:
+    assert applied(*args).jetstream == block
+
+
+def test_flags_of_jetstream_override_the_file() -> None:
+    found = replace(FILE, jetstream=JetStream(domain="hub", store_dir="a"))
+    given, _ = flags.read(["-js=false", "-sd", "b"])
+    expected = JetStream(enabled=False, domain="hub", store_dir="b")
+    assert flags.apply(found, given).jetstream == expected
+
+
 def test_empty_values_ask_for_nothing() -> None:
     args = ["-js=false", "--routes", "", "--cluster", "", "-profile", "0", "-no_advertise=false"]
     given, _ = flags.read(args)
@@ -149,11 +169,10 @@ def test_empty_values_ask_for_nothing() -> None:
 
 
 def test_flags_without_effect_are_reported() -> None:
-    args = ["-sd", "x", "--profile", "1", "--connect_retries", "2", "--no_advertise"]
+    args = ["--profile", "1", "--connect_retries", "2", "--no_advertise"]
     given, _ = flags.read([*args, "--cluster_advertise", "x"])
     flags.check(given)
     assert [line.split()[0] for line in flags.remarks(given)] == [
-        "--store_dir",
         "--cluster_advertise",
         "--no_advertise",
         "--connect_retries",
