@@ -43,6 +43,8 @@ cdef class LogOwner(Session):
     cdef void taken_back(self, uint64_t seq) noexcept
     cdef void keep_house(self) noexcept         # once a second while the log is in use
     cdef bint is_idle(self) noexcept            # nothing is left for keep_house to do
+    cdef void leave_segment(self, Segment segment) noexcept     # it is about to go
+    cdef void rest(self) noexcept       # let go of mappings that nothing needs for now
 
 
 cdef class LogState(JobOwner):

@@ -69,6 +69,12 @@ cdef class LogOwner(Session):
     cdef bint is_idle(self) noexcept:
         return True
 
+    cdef void leave_segment(self, Segment segment) noexcept:
+        pass
+
+    cdef void rest(self) noexcept:
+        pass
+
 
 cdef class LogState(JobOwner):
     cdef Segment segment_of(self, uint64_t seq):

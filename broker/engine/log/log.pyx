@@ -641,6 +641,8 @@ cdef class Log(LogState):
         self.active = self.segments[len(self.segments) - 1] if self.segments else None
         for cursor in self.cursors.values():
             cursor.leave_segment(segment)
+        if self.owner is not None:
+            self.owner.leave_segment(segment)
         segment.seal(self.shared)
         segment.active = False
         if segment.users == 0:
@@ -659,6 +661,8 @@ cdef class Log(LogState):
             return False
         for cursor in self.cursors.values():
             cursor.leave_segment(segment)
+        if self.owner is not None:
+            self.owner.leave_segment(segment)
         if segment.users or segment.mending is not None:
             return False        # a cold read of it is under way
         self.segments.remove(segment)
@@ -775,6 +779,8 @@ cdef class Log(LogState):
             cursor.rest()
             if cursor.journal is not None:
                 cursor.journal.rest(self.policy.sync_mode == SYNC_NONE)
+        if self.owner is not None:
+            self.owner.rest()
         if self.close_files() and segment.users == 0:
             segment.unmap_later(self.shared)
 

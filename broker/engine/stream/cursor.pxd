@@ -84,9 +84,7 @@ cdef class StreamCursors(StreamReaders):
     cdef set listed                     # cursors that deliver a list of seqs
     cdef uint64_t kills                 # messages that have gone
     cdef uint64_t killed_seqs[KILLS_KEPT]       # the last ones, a ring
-    cdef bint purging                   # a purge by subject is under way
-    cdef list purged                    # cursors that it empties
-    cdef uint64_t purged_to             # the seq after the last one when it began
+    cdef bint purging                   # a purge is under way
     cdef uint64_t sweep_at, sweep_to    # messages that are still to be looked at: see `sweep`
 
     # Whether a message with that subject is kept at all: some cursor is for it, or the stream does
@@ -129,7 +127,7 @@ cdef class StreamCursor(LogReader):
     cdef uint64_t list_left             # those from list_at on that are still there
     cdef uint64_t passed_count          # live matching messages below next_seq, as of kills_seen
     cdef uint64_t kills_seen            # of all.kills
-    cdef bint ahead                     # next_seq is after the seqs there are
+    cdef bint stale                     # passed_count is to be counted again
     cdef uint64_t since                 # the filter in force was so when it stood here
 
     cdef Inflight inflight
@@ -179,6 +177,7 @@ cdef class StreamCursor(LogReader):
     cdef void queue(self) noexcept
     cdef bint fresh(self, stored_t *s) noexcept
     cdef uint64_t next_fresh(self) noexcept
+    cdef bint is_hidden(self, uint64_t seq) noexcept
     cdef void pass_fresh(self, uint64_t seq) noexcept
     cdef bint is_listed(self, uint64_t seq) noexcept
     cdef uint64_t total(self) noexcept

@@ -64,6 +64,7 @@ cdef enum:
     ATTEMPTS_MAX = 0xFFFF
     NEAR = 128              # seqs that are skipped by reading over them
     SWEEP_MAX = 4096        # messages looked at in one turn
+    HIDDEN_MAX = 4096       # messages passed in one turn that a purge will come to
     SYNC_PAUSE_NS = 1_000_000_000   # until a journal is synced that nobody waits for
 
 POLICIES = {'none': ACK_NONE, 'all': ACK_ALL, 'explicit': ACK_EXPLICIT}
@@ -108,7 +109,6 @@ cdef class StreamCursors(StreamReaders):
         self.waiting_groups = set()
         self.holders = set()
         self.listed = set()
-        self.purged = []
         self.lowest_held = <uint64_t>-1
         store.add_reader(self)
 
@@ -186,7 +186,6 @@ cdef class StreamCursors(StreamReaders):
 
     cdef void purged_below(self, uint64_t seq) noexcept:
         cdef StreamCursor cursor
-        self.kills += KILLS_KEPT + 1        # all count again
         for cursor in self.cursors.values():
             cursor.jump(seq)
 
@@ -196,29 +195,19 @@ cdef class StreamCursors(StreamReaders):
         for cursor in self.cursors.values():
             cursor.lose_from(seq)
 
-    cdef void purge_begins(self, object filter, tuple subjects) noexcept:
+    cdef void purge_begins(self, object filter, tuple subjects, uint64_t seq) noexcept:
         cdef StreamCursor cursor
         cdef FilterGroup group
         self.purging = True
-        self.purged_to = self.store.last_seq + 1
-        self.purged = []
-        wide = [subject.decode('utf-8', 'surrogateescape') for subject in subjects]
         for group in self.groups.values():
+            if group.filter is not filter and filter is not None and (
+                    group.filter is None or not are_within(group.filter.subjects, subjects)):
+                continue
             for cursor in group.members:
-                if group.filter is filter or (cursor.filters and all(
-                        any(is_within(inner, outer) for outer in wide)
-                        for inner in cursor.filters)):
-                    self.purged.append(cursor)
+                cursor.jump(seq)
 
     cdef void purge_ends(self) noexcept:
-        cdef StreamCursor cursor
         self.purging = False
-        for cursor in self.purged:
-            if not cursor.closed:
-                cursor.recount()
-                cursor.jump(self.purged_to)
-                cursor.recount()
-        self.purged = []
 
     cdef void leave_segment(self, Segment segment) noexcept:
         cdef StreamCursor cursor
@@ -334,14 +323,26 @@ cdef class StreamCursors(StreamReaders):
         return self.sweep_to > 0
 
 
-def is_within(str inner, str outer):
+cdef bint are_within(tuple inner, tuple outer) noexcept:
+    """Whether every subject that one of the first matches is matched by one of the others."""
+    cdef bytes a, b
+    for a in inner:
+        for b in outer:
+            if is_within(a, b):
+                break
+        else:
+            return False
+    return True
+
+
+def is_within(bytes inner, bytes outer):
     """Whether every subject that `inner` matches is matched by `outer`."""
-    cdef list a = inner.split('.'), b = outer.split('.')
+    cdef list a = inner.split(b'.'), b = outer.split(b'.')
     cdef Py_ssize_t i
     for i in range(len(b)):
-        if b[i] == '>':
+        if b[i] == b'>':
             return len(a) > i
-        if i >= len(a) or a[i] == '>' or (b[i] != '*' and a[i] != b[i]):
+        if i >= len(a) or a[i] == b'>' or (b[i] != b'*' and a[i] != b[i]):
             return False
     return len(a) == len(b)
 
@@ -549,7 +550,7 @@ cdef class StreamCursor(LogReader):
         self.passed_count = self.total() - self.store.subjects.count_matching(
             self.filter, self.next_seq)
         # a place after the last message: those that come to stand before it are not fresh
-        self.ahead = self.next_seq > self.store.last_seq + 1
+        self.stale = self.next_seq > self.store.last_seq + 1
         self.list_left = 0
         for i in range(self.list_at, self.list_size):
             if self.store.subjects.subject_of(self.list_seqs[i]):
@@ -562,7 +563,7 @@ cdef class StreamCursor(LogReader):
         if self.filter is not None:
             kills = self.filter.kills
             seqs = self.filter.killed_seqs
-        if self.ahead or kills - self.kills_seen > <uint64_t>KILLS_KEPT:
+        if self.stale or kills - self.kills_seen > <uint64_t>KILLS_KEPT:
             self.recount()
             return
         while self.kills_seen < kills:
@@ -605,12 +606,19 @@ cdef class StreamCursor(LogReader):
         """Read the next message that was not delivered yet."""
         cdef uint64_t seq, next_seq = self.next_seq
         cdef bint listed
-        cdef int found
+        cdef int found, hidden = 0
         self.catch_up()
         while True:
             seq = self.next_fresh()
             if seq == 0:
                 self.all.await_match(self)
+                return False
+            if seq < self.store.hidden_below and self.is_hidden(seq):
+                self.pass_fresh(seq)
+                hidden += 1
+                if hidden < <int>HIDDEN_MAX:
+                    continue
+                self.call()         # the rest in the next turn
                 return False
             listed = self.list_size > 0
             if seq - self.position_seq > <uint64_t>NEAR:    # also when it is below
@@ -633,6 +641,11 @@ cdef class StreamCursor(LogReader):
             # it does not read any more
             self.position_seq = 0
             self.pass_fresh(seq)
+
+    cdef bint is_hidden(self, uint64_t seq) noexcept:
+        """Whether a purge that is under way will come to the message."""
+        return self.store.hidden is None or self.store.hidden.matches(
+            self.store.subjects.subject_of(seq))
 
     cdef void pass_fresh(self, uint64_t seq) noexcept:
         """The fresh message is not fresh any more."""
@@ -662,6 +675,9 @@ cdef class StreamCursor(LogReader):
         while self.inflight.again_first:
             e = self.inflight.at(self.inflight.again_first)
             self.peeked_seq = e.seq
+            if e.seq < self.store.hidden_below and self.is_hidden(e.seq):
+                self.lose(e.seq, True)
+                continue
             if not self.store.read(e.seq, &m):
                 self.put_off(self.peeked_seq)
                 continue
@@ -941,6 +957,7 @@ cdef class StreamCursor(LogReader):
             self.list_at += 1
         if self.next_seq < seq:
             self.next_seq = seq
+        self.stale = True
         self.delivered_seq = max(self.delivered_seq, seq - 1)
         while self.oldest:
             e = self.inflight.at(self.oldest)

@@ -16,10 +16,10 @@ cdef class StreamReaders(Task):
     # All messages below seq are gone, without `killed` for each of them; last_seq may be seq - 1
     # now although no message had it.
     cdef void purged_below(self, uint64_t seq) noexcept
-    # A purge of all messages that this filter matches begins (their `killed` calls follow) or has
-    # ended. `filter`: a Filter of the store's index, `subjects`: its subjects. Not for a purge that
-    # keeps some of them.
-    cdef void purge_begins(self, object filter, tuple subjects) noexcept
+    # A purge of all messages below seq that the filter matches begins (their `killed` calls or
+    # purged_below follow) or has ended. `filter`: a Filter of the store's index with these subjects;
+    # None = all messages.
+    cdef void purge_begins(self, object filter, tuple subjects, uint64_t seq) noexcept
     cdef void purge_ends(self) noexcept
     # Messages from seq on do not exist, although they could be read: they could not be synced.
     cdef void taken_back(self, uint64_t seq) noexcept

@@ -19,7 +19,7 @@ cdef class StreamReaders(Task):
     cdef void purged_below(self, uint64_t seq) noexcept:
         pass
 
-    cdef void purge_begins(self, object filter, tuple subjects) noexcept:
+    cdef void purge_begins(self, object filter, tuple subjects, uint64_t seq) noexcept:
         pass
 
     cdef void purge_ends(self) noexcept:

@@ -444,6 +444,8 @@ cdef class StreamStore(LogOwner):
             self.last_seq, self.last_ns = a.seq, a.timestamp_ns
         self.readable = min(self.readable, seq)
         self.subjects.undo_from(seq)
+        for reader in self.readers:
+            reader.taken_back(seq)
         self.duplicates.undo_from(seq)
         self.move_first(first)
 
@@ -711,8 +713,8 @@ cdef class StreamStore(LogOwner):
             after = min(after, self.newest(filter, keep))
         self.hidden, self.hidden_below = filter, after
         for reader in self.readers:
-            if filter is not None:
-                (<StreamReaders>reader).purge_begins(filter, filter.subjects)
+            (<StreamReaders>reader).purge_begins(
+                filter, filter.subjects if filter is not None else (), after)
         try:
             while at < after:
                 count += self.purge_some(filter, after, &at)
@@ -721,8 +723,7 @@ cdef class StreamStore(LogOwner):
         finally:
             self.hidden, self.hidden_below = None, 0
             for reader in self.readers:
-                if filter is not None:
-                    (<StreamReaders>reader).purge_ends()
+                (<StreamReaders>reader).purge_ends()
         await self.deletes.durable()
         return count
 
@@ -973,6 +974,19 @@ cdef class StreamStore(LogOwner):
 
     cdef bint is_idle(self) noexcept:
         return not self.changed and not self.floor_at and self.deletes.is_synced()
+
+    cdef void leave_segment(self, Segment segment) noexcept:
+        cdef StreamReaders reader
+        if self.found_in is segment:
+            self.found_in = None
+        for reader in self.readers:
+            reader.leave_segment(segment)
+
+    cdef void rest(self) noexcept:
+        cdef StreamReaders reader
+        self.found_in = None
+        for reader in self.readers:
+            reader.rest()
 
     cdef void clean(self) noexcept:
         """Give back the files, or the memory, of what is gone."""
