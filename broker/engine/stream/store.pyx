@@ -411,6 +411,7 @@ cdef class StreamStore(LogOwner):
             self.doomed_size = 0
 
     cdef void taken_back(self, uint64_t seq) noexcept:
+        cdef StreamReaders reader
         cdef appended_t *a
         cdef victim_t *v
         cdef doomed_t *doomed
