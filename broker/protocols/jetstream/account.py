@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.protocols.jetstream import errors, files
 from broker.protocols.jetstream.errors import ApiError
-from broker.protocols.jetstream.structs import AccountLimits, encode, time_text
+from broker.protocols.jetstream.structs import AccountLimits, encode_event, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -226,7 +226,7 @@ class JetStreamAccount:
         }
         if self.domain:
             event["domain"] = self.domain
-        self.account.publish(to, encode(event))
+        self.account.publish(to, encode_event(event))
 
     def limit_reached(self, dropped: int) -> None:
         """Report API requests that were dropped."""

@@ -67,7 +67,7 @@ class JetStream:
         self.accounts[account.name] = self.context.reserving[account.name] = added
 
     def _listen(self, name: str) -> None:
-        dispatcher = self._dispatchers[name] = Dispatcher(self.accounts[name])
+        dispatcher = self._dispatchers[name] = Dispatcher(self.accounts[name], self._purge)
         for head in self._heads:
             dispatcher.sink.listen(head)
 
@@ -77,6 +77,13 @@ class JetStream:
             await dispatcher.close()
         self.accounts.pop(name).close()
         del self.context.reserving[name]
+
+    async def _purge(self, name: str) -> None:
+        """Delete all streams of an account."""
+        account = self.accounts.get(name)
+        for stream in list(account.streams) if account is not None else ():
+            assert account is not None
+            await account.delete(stream)
 
     def _adopt(self, account: Account) -> None:
         """Serve a new account, or one whose configuration changed."""

@@ -469,6 +469,12 @@ class Success(GoStruct):
     success: bool = False
 
 
+class Initiated(GoStruct):
+    """The answer to ACCOUNT.PURGE."""
+
+    initiated: bool = False
+
+
 class PurgeAnswer(GoStruct):
     """The answer to STREAM.PURGE."""
 
@@ -530,6 +536,7 @@ class AccountInfo(Tier):
 # --- text ----------------------------------------------------------------------------------------
 
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
+_encode_as_is: Final = msgspec.json.Encoder().encode
 _RFC3339: Final = lazy_pattern(
     r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:[.,](\d+))?(?:([Zz])|([+-])(\d\d):(\d\d))"
 )
@@ -537,8 +544,16 @@ _TYPE: Final = b'{"type":"io.nats.jetstream.api.v1.%b_response"'
 
 
 def encode(value: object) -> bytes:
-    """The JSON as Go writes it: <, > and & are escaped."""
-    text = _encode(value)
+    """The JSON as Go writes it: keys of maps are sorted; <, > and & are escaped."""
+    return _escaped(_encode(value))
+
+
+def encode_event(fields: dict[str, Any]) -> bytes:
+    """The same for an event, whose fields are in the order of the dict."""
+    return _escaped(_encode_as_is(fields))
+
+
+def _escaped(text: bytes) -> bytes:
     if b">" in text or b"<" in text or b"&" in text:
         text = text.replace(b"<", b"\\u003c").replace(b">", b"\\u003e").replace(b"&", b"\\u0026")
     return text

@@ -18,7 +18,7 @@ from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.api.decode import decode, is_empty, is_json
 from broker.protocols.jetstream.api.sink import ApiSink
 from broker.protocols.jetstream.errors import ApiError
-from broker.protocols.jetstream.structs import GoStruct, answer
+from broker.protocols.jetstream.structs import GoStruct, Initiated, answer
 
 if TYPE_CHECKING:
     from broker.protocols.jetstream.account import JetStreamAccount
@@ -44,9 +44,13 @@ class Verb:
     on_error: Parts = ()  # the parts of an answer with an error
     needs_cluster: bool = False  # refused on one server, whatever the request
     empty: bool = False  # a body is an error
+    common: bool = True  # level and account are checked
     reads_first: bool = False  # the body is checked before level and account
     silent: frozenset[int] = frozenset()  # errors that are not answered
     counted: bool = True  # a success counts as a request, and is audited
+
+
+_PURGE: Final = ("ACCOUNT", "PURGE")
 
 
 class Call:
@@ -113,8 +117,14 @@ def header(headers: bytes, name: bytes) -> bytes | None:
 class Dispatcher:
     """Answers the requests of one account, in order."""
 
-    def __init__(self, account: JetStreamAccount) -> None:
+    def __init__(
+        self,
+        account: JetStreamAccount,
+        purge: Callable[[str], Awaitable[None]] | None = None,
+    ) -> None:
+        """`purge`: deletes all streams of an account by its name, for the system account."""
         self.account = account
+        self.purge = purge
         self.task: asyncio.Task[None] | None = None
         self.sink = ApiSink(
             account.account, self.handle, self._overflow, account.context.config.request_queue
@@ -147,14 +157,30 @@ class Dispatcher:
                 continue
             fits = len(names) in verb.names or (verb.rest and len(names) > max(verb.names))
             if fits and all(names):
+                if self.account.is_system and verb.kind != "account_info":
+                    verb = _OF_SYSTEM
                 return Call(self.account, request, verb, names)
-        return None
+        return self._system_call(request, tokens)
+
+    def _system_call(self, request: Request, tokens: list[str]) -> Call | None:
+        """A request that only the system account may make."""
+        if not self.account.is_system or self.purge is None or len(tokens) != len(_PURGE) + 1:
+            return None
+        if tuple(tokens[: len(_PURGE)]) != _PURGE:
+            return None
+        purge = self.purge
+
+        async def handle(call: Call) -> Parts:
+            await purge(call.tokens[0])
+            return (Initiated(initiated=True),)
+
+        return Call(self.account, request, Verb("account_purge", handle, common=False), tokens[2:])
 
     def _start(self, call: Call) -> Any:
         verb = call.verb
         if verb.needs_cluster:
             raise ApiError(errors.CLUSTER_REQUIRED)
-        if not verb.reads_first:
+        if verb.common and not verb.reads_first:
             call.check_common()
         if verb.empty and not is_empty(call.request.data):
             raise ApiError(errors.NOT_EMPTY_REQUEST)
@@ -212,6 +238,13 @@ class Dispatcher:
         if self.task is not None:
             await asyncio.gather(self.task, return_exceptions=True)
 
+
+def _no_account(_call: Call) -> Parts:
+    """Never called: the system account has no JetStream."""
+    return ()
+
+
+_OF_SYSTEM: Final = Verb("system", _no_account)  # what the answer is called there
 
 # --- the verbs -----------------------------------------------------------------------------------
 

@@ -253,9 +253,13 @@ VERBS: Final[dict[str, Any]] = {
     "CONSUMER.DURABLE.CREATE": Verb("consumer_create", create_durable, (1, 2), reads_first=True),
     "CONSUMER.INFO": Verb("consumer_info", info, (2,), empty=True),
     "CONSUMER.DELETE": Verb("consumer_delete", delete, (2,), empty=True),
-    "CONSUMER.PAUSE": Verb("consumer_pause", pause, (2,), reads_first=True, on_error=(PauseAnswer(),)),
+    "CONSUMER.PAUSE": Verb(
+        "consumer_pause", pause, (2,), reads_first=True, on_error=(PauseAnswer(),)
+    ),
     "CONSUMER.UNPIN": Verb("consumer_unpin", unpin, (2,)),
-    "CONSUMER.RESET": Verb("consumer_reset", reset, (2,), on_error=(ResetAnswer(),), silent=_SILENT),
+    "CONSUMER.RESET": Verb(
+        "consumer_reset", reset, (2,), on_error=(ResetAnswer(),), silent=_SILENT
+    ),
     "CONSUMER.NAMES": Verb("consumer_names", names, on_error=(ConsumerNamesAnswer(),)),
     "CONSUMER.LIST": Verb("consumer_list", listed, on_error=(ConsumerListAnswer(),)),
 }
