@@ -272,6 +272,7 @@ def lasting_memory() -> Iterator[None]:
     even one scan during the start takes seconds.
     """
     memory.limit_arenas(limits.ARENAS_MAX)
+    memory.keep_free(limits.HEAP_FREE_BYTES, limits.HEAP_PIECE_BYTES_MAX)
     gc.disable()
     try:
         yield

@@ -17,6 +17,10 @@ TRIM_SHARE: Final = 32
 TRIM_REST: Final = 2_000
 # One heap for the loop and one for all other threads, which allocate little.
 ARENAS_MAX: Final = 2
+# Until that check, so much free memory stays at the end of a heap, and larger buffers are mapped
+# one by one: a message of 1 MiB costs twice as much if its pages come from the system each time.
+HEAP_FREE_BYTES: Final = 32 << 20
+HEAP_PIECE_BYTES_MAX: Final = 8 << 20
 
 # Exit codes: 2 means an invalid command line, 128 + n is what shells show for signal n.
 EXIT_OK: Final = 0

@@ -50,3 +50,27 @@ def test_threads_share_a_heap() -> None:
     command = [sys.executable, "-c", THREADS]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert 1 <= found.stdout.count("<heap nr") <= 2
+
+
+LARGE = """
+import resource
+from broker.runtime import memory
+memory.keep_free(32 << 20, 8 << 20)
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for size, count in ((1, 8), (1, 20), (3, 4), (1, 20)):
+    kept = []
+    for number in range(40):
+        if number == 20:
+            before = faults()
+        bodies = [bytearray(size << 20) for _ in range(count)]      # their bytes are written
+        kept.append(bytearray(1000))
+        del bodies
+print(faults() - before)
+"""
+
+
+def test_large_buffers_do_not_come_from_the_system_each_time() -> None:
+    command = [sys.executable, "-c", LARGE]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(found.stdout) < 5120  # the pages of one round; there were twenty
