@@ -73,6 +73,7 @@ STAN_AHEAD: Final = 100_000
 
 # JetStream: PubAcks a publisher waits for, as clients with asynchronous publishing do.
 JETSTREAM_SIZE_BYTES: Final = 128
+JETSTREAM_BATCH: Final = 500  # of a pull request
 JETSTREAM_WINDOW: Final = 1000
 
 # Smallest output_buffer_timeout of nsqd, so that the last messages of a run do not wait for the

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.bench import limits
+from broker.bench.consume import JetStreamConsume
 from broker.bench.dial import (
     Dialled,
     StanPeer,
@@ -115,6 +116,20 @@ class JetStreamPublishPlan:
     seconds: float = 0.0
     pubs: int = 1
     window: int = limits.JETSTREAM_WINDOW  # PubAcks that a publisher waits for
+    subjects: int = 1
+    storage: str = "file"
+    stream: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JetStreamConsumePlan:
+    """Readers of one stream, which is made and filled before the run unless it is named."""
+
+    address: tuple[str, int]
+    size: Size = limits.JETSTREAM_SIZE_BYTES
+    msgs: int = limits.MESSAGES
+    subs: int = 1
+    batch: int = 0  # of each request; 0: the messages are pushed, in order and without acks
     subjects: int = 1
     storage: str = "file"
     stream: str = ""
@@ -399,6 +414,79 @@ def run_jetstream_publish(plan: JetStreamPublishPlan, progress: Progress | None 
         None,
         latency_us=_percentiles(load.latencies()),
         refused=refused,
+        generator_cpu_seconds=cpu,
+    )
+
+
+def run_jetstream_consume(plan: JetStreamConsumePlan, progress: Progress | None = None) -> Result:
+    """`twinwire bench js consume` and `fetch`: until the last message, or its ack."""
+    stream = plan.stream or f"BENCH_{os.urandom(4).hex()}"
+    if not plan.stream:
+        ask_jetstream(
+            plan.address,
+            f"STREAM.CREATE.{stream}",
+            {"name": stream, "subjects": [stream, f"{stream}.>"], "storage": plan.storage},
+        )
+    try:
+        if not plan.stream:
+            run_jetstream_publish(
+                JetStreamPublishPlan(
+                    address=plan.address,
+                    size=plan.size,
+                    msgs=plan.msgs,
+                    subjects=plan.subjects,
+                    stream=stream,
+                )
+            )
+        return _consume(plan, stream, progress)
+    finally:
+        if not plan.stream:
+            ask_jetstream(plan.address, f"STREAM.DELETE.{stream}")
+
+
+def _consume(plan: JetStreamConsumePlan, stream: str, progress: Progress | None) -> Result:
+    subs = plan.subs if plan.batch else 1
+    inboxes = [f"_INBOX.{os.urandom(8).hex()}" for _ in range(subs)]
+    name = f"bench_{os.urandom(4).hex()}"
+    config: dict[str, object] = {"name": name, "durable_name": name, "ack_policy": "explicit"}
+    if not plan.batch:  # as the usual clients make ordered consumers
+        config = {
+            "name": name,
+            "deliver_subject": inboxes[0],
+            "ack_policy": "none",
+            "max_deliver": 1,
+            "flow_control": True,
+            "idle_heartbeat": 5 * 10**9,
+            "mem_storage": True,
+            "num_replicas": 1,
+        }
+    requests = []
+    if plan.batch:
+        body = b'{"expires":%d,"batch":%d}' % (30 * 10**9, plan.batch)
+        for inbox in inboxes:
+            head = f"PUB $JS.API.CONSUMER.MSG.NEXT.{stream}.{name} {inbox} {len(body)}\r\n"
+            requests.append(head.encode() + body + b"\r\n")
+    readers: list[Dialled] = []
+    load = JetStreamConsume()
+    try:
+        for inbox in inboxes:
+            readers.append(dial_nats(plan.address, [f"SUB {inbox} 1".encode()], headers=True))
+        ask_jetstream(
+            plan.address,
+            f"CONSUMER.CREATE.{stream}.{name}",
+            {"stream_name": stream, "config": config},
+        )
+        load.open(readers, [], _recv_bytes(plan.size), 0, False)
+        load.begin(requests, plan.batch, plan.msgs, bool(plan.batch))
+        cpu = drive(load, lambda: (0, load.received()[0]), progress)
+    finally:
+        _close(readers)
+    published_ns, delivered_ns, _ = load.times_ns()
+    end_ns = published_ns if plan.batch else delivered_ns  # the last ack, or message
+    return _result(
+        "js fetch" if plan.batch else "js consume",
+        _rate(0, 0, end_ns),
+        _rate(*load.received(), end_ns),
         generator_cpu_seconds=cpu,
     )
 

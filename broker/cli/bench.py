@@ -78,7 +78,13 @@ def _count(name: str, default: int, text: str, least: int = 1) -> Callable[[Comm
     return click.option(name, type=click.IntRange(least), default=default, help=text)
 
 
-def _common(port: int, size: int, msgs: int) -> Callable[[Command], Command]:
+def _common(port: int, size: int, msgs: int, *, timed: bool = True) -> Callable[[Command], Command]:
+    duration = click.option(
+        "--duration",
+        "seconds",
+        type=click.FloatRange(0, min_open=True),
+        help="Publish for this many seconds instead.",
+    )
     return _options(
         click.option(
             "--server", "address", type=Address(), default=f"127.0.0.1:{port}", show_default=True
@@ -97,12 +103,7 @@ def _common(port: int, size: int, msgs: int) -> Callable[[Command], Command]:
             show_default=True,
             help="Number of messages to publish, all publishers together.",
         ),
-        click.option(
-            "--duration",
-            "seconds",
-            type=click.FloatRange(0, min_open=True),
-            help="Publish for this many seconds instead.",
-        ),
+        *((duration,) if timed else ()),
         click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
     )
 
@@ -414,3 +415,46 @@ def js_pub(as_json: bool, **plan: Any) -> None:
     from broker.bench.scenarios import JetStreamPublishPlan, run_jetstream_publish
 
     _run(run_jetstream_publish, JetStreamPublishPlan(**_given(plan)), as_json)
+
+
+_stored = (
+    _count("--subjects", 1, "Subjects of the messages: STREAM.0 ... STREAM.N-1."),
+    click.option(
+        "--storage",
+        type=click.Choice(["file", "memory"]),
+        default="file",
+        show_default=True,
+        help="Storage of the stream that is made for the run.",
+    ),
+    click.option(
+        "--stream",
+        default="",
+        help="A stream that exists and has as many messages."
+        " [default: a new one for each run, filled before it and deleted at its end]",
+    ),
+)
+
+
+@js.command("consume")
+@_common(limits.NATS_PORT, limits.JETSTREAM_SIZE_BYTES, limits.MESSAGES, timed=False)
+@_options(*_stored)
+def js_consume(as_json: bool, **plan: Any) -> None:
+    """Receive the messages of a stream by an ordered consumer, with flow control."""
+    from broker.bench.scenarios import JetStreamConsumePlan, run_jetstream_consume
+
+    _run(run_jetstream_consume, JetStreamConsumePlan(**_given(plan)), as_json)
+
+
+@js.command("fetch")
+@_common(limits.NATS_PORT, limits.JETSTREAM_SIZE_BYTES, limits.MESSAGES, timed=False)
+@_options(
+    _count("--subs", 1, "Connections that share one consumer."),
+    _count("--batch", limits.JETSTREAM_BATCH, "Messages of each request."),
+    *_stored,
+)
+def js_fetch(as_json: bool, **plan: Any) -> None:
+    """Request messages of a stream in batches and ack each; the run ends when the server has
+    processed the last ack."""
+    from broker.bench.scenarios import JetStreamConsumePlan, run_jetstream_consume
+
+    _run(run_jetstream_consume, JetStreamConsumePlan(**_given(plan)), as_json)

@@ -55,6 +55,6 @@ cdef class Consumer(CursorOwner):
     cdef void report(self, str kind, const ack_subject_t *ack, str reason) noexcept
     cdef void report_ack(self, const ack_subject_t *ack) noexcept
     cdef void set_timer(self) noexcept
-    # The message for a client of what the cursor peeked, with its ack subject. Valid until the next.
+    # The message for a client of what the cursor peeked, with its ack subject; until the next one.
     cdef bint fill(self, const delivery_t *d, record_t *rec, const char *pin,
                    size_t pin_len) noexcept

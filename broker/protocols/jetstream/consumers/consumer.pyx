@@ -27,10 +27,9 @@ from broker.runtime.types cimport REC_CRLF, REC_NOT_STORED, record_t, span_t
 
 import msgspec
 
-from broker.protocols.jetstream import limits
 from broker.protocols.jetstream.consumers import checks
 from broker.protocols.jetstream.structs import (
-    ConsumerInfo, SequenceInfo, now_text, time_ns, time_text)
+    ConsumerInfo, SequenceInfo, now_text, time_text)
 from broker.protocols.nats.accounts.subjects import raw
 from broker.protocols.nats.conf.fields import go_duration
 
@@ -43,8 +42,8 @@ cdef enum:
 
 @cython.no_gc_clear
 cdef class Consumer(CursorOwner):
-    def __init__(self, registry, Outlet outlet not None, stream, StreamCursor cursor not None, config,
-                 int64_t created_ns):
+    def __init__(self, registry, Outlet outlet not None, stream, StreamCursor cursor not None,
+                 config, int64_t created_ns):
         """A consumer with this structs.ConsumerConfig, after checks; inactive until `start`."""
         cdef bytes head
         self.registry = registry

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Pull consumers: clients request messages.
 
-    MSG.NEXT -> accept -> arrived --admit--> first <-> ... <-> last     served in turn, one message each
+    MSG.NEXT -> accept -> arrived --admit--> first <-> ... <-> last     served in turn
                    |                 |         |
                 refused           finish    serve -> Outlet.give -> the end of the queue, or finish
 
@@ -12,13 +12,12 @@ has the timers of all requests: heartbeats, expiry, and a look whether the inbox
 cimport cython
 import logging
 
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
 from broker.engine.stream.cursor cimport delivery_t
 from broker.protocols.jetstream.consumers.consumer cimport Consumer
-from broker.protocols.jetstream.consumers.outlet cimport Outlet
 from broker.protocols.jetstream.consumers.wire cimport (
     PULL_OK, STATUS_MAX, parse_pull, pull_t, put_heartbeat, put_status, read_pull)
 from broker.routing.trie cimport match_t

@@ -16,7 +16,6 @@ from libc.string cimport memcmp
 
 from broker.engine.stream.cursor cimport delivery_t
 from broker.protocols.jetstream.consumers.consumer cimport Consumer
-from broker.protocols.jetstream.consumers.outlet cimport Outlet
 from broker.protocols.jetstream.consumers.wire cimport STATUS_MAX, put_heartbeat, put_status
 from broker.routing.trie cimport match_t, queue_name
 from broker.runtime.turn cimport PHASE_PUMP

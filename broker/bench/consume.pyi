@@ -1,0 +1,10 @@
+"""JetStream loads: readers of a stream, pushed or in batches that they request."""
+
+from typing import final
+
+from broker.bench.loadgen import Load
+
+@final
+class JetStreamConsume(Load):
+    def begin(self, requests: list[bytes], batch: int, wanted: int, acks: bool) -> None: ...
+    def received(self) -> tuple[int, int]: ...

@@ -1,0 +1,145 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""JetStream consuming.
+
+A pushed reader counts messages and answers flow control. Other readers request a batch, ack each
+of its messages, and request the next batch after its last message, as the usual clients do it. A
+message with headers is a status: the messages of these runs have none.
+"""
+cimport cython
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memcmp, memcpy
+
+from broker.bench.frames cimport (
+    OP_BAD, OP_ERR, OP_MORE, OP_MSG, OP_PING, OP_PONG, Texts, nats_next, nats_reply, op_t, text_t)
+from broker.bench.loadgen cimport FAIL_PROTOCOL, FAIL_SERVER, Load, conn_t
+
+cdef const char *FLOW = b"NATS/1.0 100 FlowControl"
+cdef enum:
+    FLOW_LEN = 24
+    STATUS_HEAD = 9         # "NATS/1.0 "
+
+
+@cython.final
+cdef class JetStreamConsume(Load):
+    """Readers that share the messages of one consumer, or one that gets all of them."""
+
+    def __dealloc__(self):
+        free(self.left)
+
+    def begin(self, list requests not None, uint64_t batch, uint64_t wanted, bint acks):
+        """`requests`: the command of each reader that requests `batch` messages, or an empty list
+        if they are pushed; `wanted`: number of messages, or 0 for a timed run."""
+        if requests and <int>len(requests) != self.reader_count:
+            raise ValueError("needs a request for each reader")
+        self.requests = Texts(requests) if requests else None
+        self.batch = batch
+        self.wanted = wanted
+        self.acks = acks
+        self.left = <uint64_t *>calloc(self.reader_count, sizeof(uint64_t))
+        if self.left == NULL:
+            raise MemoryError
+
+    cdef bint is_over(self) noexcept nogil:
+        return self.ending or (self.wanted and self.msgs >= self.wanted)
+
+    cdef void ask(self, conn_t *c) noexcept nogil:
+        cdef const text_t *request = &self.requests.each[c.place]
+        self.left[c.place] = self.batch
+        self.put(c, request.ptr, request.len)
+
+    cdef void take(self, conn_t *c, const op_t *op) noexcept nogil:
+        cdef const char *reply = NULL
+        cdef uint32_t reply_len = 0
+        cdef char *to
+        self.msgs += 1
+        self.moved += 1
+        self.body_bytes += op.body_len
+        if self.acks and nats_reply(op, &reply, &reply_len):
+            to = self.room(c, reply_len + 14)
+            if to == NULL:
+                return
+            memcpy(to, b"PUB ", 4)
+            memcpy(to + 4, reply, reply_len)
+            memcpy(to + 4 + reply_len, b" 4\r\n+ACK\r\n", 10)
+            c.out_len += reply_len + 14
+        if self.batch and self.left[c.place]:
+            self.left[c.place] -= 1
+            if self.left[c.place] == 0 and not self.is_over():
+                self.ask(c)
+
+    cdef void take_status(self, conn_t *c, const op_t *op) noexcept nogil:
+        """Answer flow control; ask again after a request has ended without all of its batch."""
+        cdef uint32_t i = 0, start = 0
+        cdef int token = 0
+        if op.body_len > FLOW_LEN and memcmp(op.body, FLOW, FLOW_LEN) == 0:
+            while i < op.text_len and token < 4:    # HMSG subject sid reply
+                start = i
+                while i < op.text_len and op.text[i] != 32:
+                    i += 1
+                token += 1
+                if token < 4:
+                    i += 1
+            self.put(c, b"PUB ", 4)
+            self.put(c, op.text + start, i - start)
+            self.put(c, b" 0\r\n\r\n", 6)
+        elif self.batch and op.body_len > STATUS_HEAD and op.body[STATUS_HEAD] == c'5':
+            self.fail(FAIL_PROTOCOL, c, b"no consumer takes the request", 29)
+        elif self.batch and op.body_len > STATUS_HEAD and op.body[STATUS_HEAD] == c'4':
+            if not self.is_over():
+                self.ask(c)
+
+    cdef size_t on_data(self, conn_t *c, const char *p, size_t n) noexcept nogil:
+        cdef size_t pos = 0
+        cdef int kind
+        cdef op_t op
+        while pos < n and not self.fail_code:
+            kind = nats_next(p + pos, n - pos, &op)
+            if kind == OP_MORE or (kind == OP_MSG and op.frame_bytes > n - pos):
+                break
+            if kind == OP_ERR:
+                self.fail(FAIL_SERVER, c, op.text, op.text_len)
+            elif kind == OP_BAD:
+                self.fail(FAIL_PROTOCOL, c, b"not a line of the NATS protocol", 31)
+            elif kind == OP_PING:
+                self.put(c, b"PONG\r\n", 6)
+            elif kind == OP_PONG:
+                self.pongs += 1
+            elif kind == OP_MSG and op.text[0] == c'H':
+                self.take_status(c, &op)
+            elif kind == OP_MSG:
+                self.take(c, &op)
+            pos += op.frame_bytes
+        self.flush(c)
+        return pos if pos < n else n
+
+    cdef bint pump(self, int64_t now_ns) noexcept nogil:
+        """Send the first requests; and at the end a PING behind all acks."""
+        cdef int i
+        for i in range(self.reader_count):
+            if self.batch and self.moved == 0 and self.left[i] == 0 and not self.pinged:
+                self.ask(&self.readers[i])
+                self.flush(&self.readers[i])
+        if self.is_over() and not self.pinged:
+            self.pinged = True
+            for i in range(self.reader_count):
+                self.put(&self.readers[i], b"PING\r\n", 6)
+                self.flush(&self.readers[i])
+        return False
+
+    cdef void on_stop(self) noexcept nogil:
+        self.ending = True
+
+    cdef bint settled(self, int64_t now_ns) noexcept nogil:
+        if not self.is_over():
+            return False
+        if not self.delivered_ns:
+            self.delivered_ns = now_ns
+        if self.pongs < self.reader_count:
+            return False
+        self.published_ns = self.finished_ns = now_ns
+        return True
+
+    def received(self):
+        """Messages, and their bytes."""
+        return self.msgs, self.body_bytes
