@@ -108,6 +108,9 @@ cdef class Log(LogState):
     cdef void withdraw(self) noexcept
     cdef object put_away(self)
     cdef bint drop(self, Segment segment) noexcept      # one that is not active; False: not now
+    # Some of the records of a segment are gone: the first `size` bytes of its file, or `data` if it
+    # is in memory, are those that are left. MemoryError: nothing has changed.
+    cdef int replace(self, Segment segment, size_t size, const char *data) except -1
     cdef void drop_segment(self, Segment segment) noexcept
     cdef void own(self, LogOwner owner) noexcept
     cdef object save_paused(self, bint paused)

@@ -669,6 +669,31 @@ cdef class Log(LogState):
         self.drop_segment(segment)
         return True
 
+    cdef int replace(self, Segment segment, size_t size, const char *data) except -1:
+        cdef Segment fresh = Segment()
+        cdef LogReader cursor
+        cdef Py_ssize_t place = self.segments.index(segment)
+        fresh.path = segment.path
+        fresh.first_seq = segment.first_seq
+        fresh.next_seq = segment.next_seq
+        fresh.salt = segment.salt
+        fresh.sparse = segment.sparse
+        fresh.known_to_folder = True
+        fresh.changed_ns = segment.changed_ns
+        fresh.size = fresh.planned = fresh.cap = size
+        if data != NULL:
+            memcpy(<char *>fresh.map(), data, size)
+            fresh.ready = size
+        self.segment_ids += 1
+        fresh.id = self.segment_ids
+        self.segments[place] = fresh
+        for cursor in self.cursors.values():
+            cursor.leave_segment(segment)
+        segment.seal(self.shared)
+        if segment.users == 0:
+            segment.unmap()     # else who reads it does that
+        return 0
+
     cdef void own(self, LogOwner owner) noexcept:
         self.owner = owner
 

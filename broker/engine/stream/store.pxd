@@ -11,6 +11,7 @@ from broker.engine.stream.dedupe cimport Duplicates
 from broker.engine.stream.deletes cimport DeadRuns, Deletes
 from broker.engine.stream.expiry cimport Expiry
 from broker.engine.stream.filter cimport Filter
+from broker.engine.stream.rewrite cimport Compaction
 from broker.engine.stream.interfaces cimport StreamReaders
 from broker.engine.stream.sizes cimport Sizes
 from broker.engine.stream.subjects cimport SubjectIndex
@@ -114,6 +115,10 @@ cdef class StreamStore(LogOwner):
     cdef uint64_t floor_mark                # the log's floor once deletes.synced is floor_at
     cdef uint64_t floor_at
     cdef bint changed                       # messages went since that was noted
+    cdef Compaction compaction              # chosen, or under way; None = none
+    cdef bint compacting                    # it is under way
+    cdef uint64_t compact_from              # the next segment that is looked at for that
+    cdef uint32_t erasing                   # records that are being overwritten
     cdef readonly bint closed
 
     cdef appended_t *appended               # ring of those that can still fail, oldest first
@@ -192,6 +197,9 @@ cdef class StreamStore(LogOwner):
     cdef uint64_t drop_below(self, uint64_t seq) noexcept
     cdef void clean(self) noexcept
     cdef void drop_dead_segments(self) noexcept
+    cdef void choose(self) noexcept
+    cdef void compact_memory(self) noexcept
+    cdef int shrink(self, Segment segment) except -1
     cdef object load(self)
     cdef object load_segment(self, Segment segment, DeadRuns dead)
     cdef int load_record(self, stored_t *s, DeadRuns dead) except -1

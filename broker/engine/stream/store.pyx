@@ -15,11 +15,12 @@ exists, the sizes what each counts for. Seqs may be left out anywhere.
 """
 import asyncio
 import errno
+import os
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from broker.engine.engine cimport Engine
 from broker.engine.log.log cimport Log
@@ -32,6 +33,7 @@ from broker.engine.stream.deletes cimport DeadRuns, Deletes
 from broker.engine.stream.expiry cimport Expiry, due_t
 from broker.engine.stream.filter cimport Filter
 from broker.engine.stream.interfaces cimport StreamReaders
+from broker.engine.stream.rewrite cimport Compaction, Erasure
 from broker.engine.stream.sizes cimport Sizes
 from broker.engine.stream.subjects cimport SubjectIndex
 from broker.runtime.interfaces cimport Session
@@ -47,6 +49,9 @@ cdef enum:
     MESSAGE_BYTES_MAX = 32 << 20    # of subject, headers and body together
     RING_MIN = 64
     EXPIRE_AT_ONCE = 2000       # messages that are looked at for their age in one go
+    COMPACT_LOOK = 64           # segments that are looked at in a second
+    COMPACT_BYTES_MIN = 1 << 12
+    COMPACT_MEMORY_BYTES = 1 << 24      # of segments in memory, at a time
     PURGE_AT_ONCE = 10_000      # ... that are purged
     PURGE_SEQS = 100_000        # ... if that is without a look at each
     NEAR_SEQS = 256             # a message is searched from the last one that was found, if so near
@@ -500,7 +505,8 @@ cdef class StreamStore(LogOwner):
                 self.found_in = None
                 at = self.log.find_in(segment, seq)
                 if at >= segment.size or not record_get(
-                        segment.base + at, segment.size - at, segment.salt, True, s) or (
+                        segment.base + at, segment.size - at, segment.salt,
+                        segment.path is not None, s) or (
                         s.rec.seq != seq):
                     self.lose(seq)
                     return False
@@ -673,10 +679,43 @@ cdef class StreamStore(LogOwner):
         """Delete a message for good; False: there is none. `erase`: its content is overwritten in
         the file. OSError: it may be back after a power cut."""
         await self.settle()
-        if not self.kill(seq):
-            return False
-        await self.deletes.durable()
+        if not erase or not self.subjects.subject_of(seq):
+            if not self.kill(seq):
+                return False
+            await self.deletes.durable()
+            return True
+        self.erasing += 1       # no compaction begins
+        try:
+            while self.compacting:
+                await asyncio.sleep(PURGE_POLL)
+            if not self.kill(seq):
+                return False
+            await self.deletes.durable()
+            await self.erase(seq)
+        finally:
+            self.erasing -= 1
         return True
+
+    async def erase(self, uint64_t seq):
+        """Overwrite what the file has of a message that was deleted. OSError."""
+        cdef Segment segment = self.log.segment_of(seq)
+        cdef stored_t s
+        cdef size_t at, step
+        cdef Erasure erasure
+        while segment is not None and segment.mending is not None:      # it is being copied
+            await asyncio.sleep(PURGE_POLL)
+            segment = self.log.segment_of(seq)
+        if segment is None:
+            return
+        at = self.log.find_in(segment, seq)
+        step = 0 if at >= segment.size else record_get(
+            segment.base + at, segment.size - at, segment.salt, True, &s)
+        if step == 0 or s.rec.seq != seq:
+            return
+        future = asyncio.get_running_loop().create_future()
+        erasure = Erasure(future)
+        erasure.start(self.log.shared, segment, at, step)
+        await future
 
     async def skip_to(self, uint64_t seq):
         """Let the next message be `seq`. OSError."""
@@ -967,6 +1006,7 @@ cdef class StreamStore(LogOwner):
             # What goes with a file may be all that says that earlier messages are dead: the
             # journal comes first.
             self.floor_at = self.deletes.journal.mark
+            self.choose()
             if self.deletes.synced >= self.floor_at:
                 self.floor_at = 0
                 self.clean()
@@ -994,6 +1034,114 @@ cdef class StreamStore(LogOwner):
         self.found_in = None
         self.log.retention.raise_floor(self.floor_mark)
         self.drop_dead_segments()
+        if self.log.folder is None:
+            self.compact_memory()
+        if self.compaction is not None and not self.compacting:
+            if self.erasing or self.compaction.segment not in self.log.segments:
+                self.compaction = None
+                return
+            try:
+                self.compaction.start(self.log.shared)
+            except (OSError, MemoryError) as problem:
+                self.compaction = None
+                self.log.shared.report('error', 'a segment of a stream cannot be compacted',
+                                       log=self.log.name, reason=str(problem))
+                return
+            self.compacting = True
+            hold(self.compaction.segment, 1)
+
+    cdef void compact_memory(self) noexcept:
+        """Give back the memory of segments more than half of which is dead, some at a time."""
+        cdef Segment segment
+        cdef uint64_t live
+        cdef size_t left = COMPACT_MEMORY_BYTES
+        for segment in list(self.log.segments):
+            live = self.sizes.total_of(segment.first_seq, segment.next_seq)
+            if segment.active or segment.size < COMPACT_BYTES_MIN or 2 * live >= segment.size:
+                continue
+            try:
+                self.shrink(segment)
+            except MemoryError:
+                return      # with the next deletes
+            if segment.size >= left:
+                self.changed = True
+                return
+            left -= segment.size
+
+    cdef int shrink(self, Segment segment) except -1:
+        """Replace a segment in memory with what is live of it."""
+        cdef const char *base = segment.map()
+        cdef char *kept = <char *>malloc(segment.size)
+        cdef size_t at = 0, n = 0, step
+        cdef stored_t s
+        if kept == NULL:
+            raise MemoryError
+        try:
+            while at < segment.size:
+                step = record_get(base + at, segment.size - at, segment.salt, False, &s)
+                if step == 0:
+                    break
+                if self.sizes.size_of(s.rec.seq):
+                    memcpy(kept + n, base + at, step)
+                    n += step
+                at += step
+            if n:       # else it goes as a whole, unless it is in use
+                self.log.replace(segment, n, kept)
+        finally:
+            free(kept)
+        return 0
+
+    cdef void choose(self) noexcept:
+        """Find a segment more than half of which is dead, and note what of it stays."""
+        cdef Segment segment
+        cdef uint64_t seq, live
+        cdef int left = COMPACT_LOOK
+        if self.compaction is not None or self.erasing or self.log.folder is None:
+            return
+        for segment in list(self.log.segments):
+            if segment.first_seq < self.compact_from:
+                continue
+            left -= 1
+            if left == 0 or segment.active or segment.next_seq > self.kept_seq + 1:
+                break
+            self.compact_from = segment.next_seq
+            live = self.sizes.total_of(segment.first_seq, segment.next_seq)
+            if live and 2 * live < segment.size and segment.size >= COMPACT_BYTES_MIN and not (
+                    segment.dirty or segment.doubtful or segment.quarantined
+                    or segment.mending is not None or not segment.known_to_folder):
+                try:
+                    self.compaction = self.compaction_of(segment)
+                except MemoryError:
+                    pass        # later
+                return
+        if left:
+            self.compact_from = 0       # from the first one again, next time
+
+    def compaction_of(self, Segment segment):
+        """A compaction that keeps what is live now. MemoryError."""
+        cdef Compaction compaction = Compaction(segment, self.compacted)
+        cdef uint64_t seq = self.subjects.next_match(None, segment.first_seq)
+        while seq and seq < segment.next_seq:
+            compaction.keep(seq)
+            seq = self.subjects.next_match(None, seq + 1)
+        return compaction
+
+    def compacted(self, Compaction compaction, int error):
+        """A compaction is over."""
+        cdef Segment segment = compaction.segment
+        self.compacting = False
+        self.compaction = None
+        hold(segment, -1)
+        if error:
+            self.log.shared.report('error', 'a segment of a stream cannot be compacted',
+                                   log=self.log.name, segment=segment.first_seq,
+                                   reason=os.strerror(error))
+            return
+        self.found_in = None
+        if segment in self.log.segments:
+            self.log.replace(segment, compaction.size, NULL)
+        self.changed = True     # there may be more to do
+        self.log.touch()
 
     cdef void drop_dead_segments(self) noexcept:
         """Of segments without a message only the last one stays."""
@@ -1005,6 +1153,11 @@ cdef class StreamStore(LogOwner):
             seq = self.subjects.next_match(None, segment.first_seq)
             if seq == 0 or seq >= segment.next_seq:
                 self.log.drop(segment)
+
+
+cdef void hold(Segment segment, int change) noexcept:
+    """Let it be in use, so that it stays mapped, or no more."""
+    segment.users += change
 
 
 cdef inline int64_t expiry(int64_t now_ns, int64_t ttl_ns) noexcept nogil:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from support.engine import SYNC, WRITE, Rig
+from support.engine import RENAME, SYNC, WRITE, Rig
 from support.native.stores import kill, outcome, publish, skip
 
 from broker.engine.stream.store import StreamLimits, StreamStore, open_store
@@ -17,6 +17,7 @@ from broker.runtime import vfs
 
 NAME = "js A/S"
 T = TypeVar("T")
+FAILED = "a segment of a stream cannot be compacted"
 
 
 def open_in(rig: Rig, *, memory: bool = False, **limits: Any) -> StreamStore:
@@ -264,3 +265,102 @@ def test_a_journal_that_ends_badly_is_kept(tmp_path: Path) -> None:
         store = open_in(rig)
         assert seqs(store) == [1, 3, 4, 6]
         rig.close()
+
+
+def test_an_erased_message_is_not_in_the_file(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        for body in (b"first", b"secret" * 50, b"last"):
+            publish(store, b"s", body, headers=b"H/1\r\nk: hidden\r\n\r\n")
+        rig.settle()
+        (file,) = Path(store.log.folder or "").glob("*.seg")
+        size = file.stat().st_size
+        assert wait(rig, store.delete(2, erase=True))
+        assert b"secret" not in file.read_bytes()
+        assert file.read_bytes().count(b"hidden") == 2
+        assert file.stat().st_size == size
+        assert publish(store, b"s") == 4
+        rig.settle()
+        again, store = reopened(rig, tmp_path)
+        with again:
+            assert seqs(store) == [1, 3, 4]
+            assert not again.engine.problems
+            again.close()
+
+
+def test_an_erased_message_is_not_in_memory(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        store = open_in(rig, memory=True)
+        fill(rig, store, 3)
+        assert wait(rig, store.delete(2, erase=True))
+        assert seqs(store) == [1, 3]
+
+
+def test_files_with_little_left_become_smaller(tmp_path: Path) -> None:
+    with Rig(tmp_path, segment_bytes=10_000) as rig:
+        store = open_in(rig)
+        for i in range(400):
+            publish(store, b"s.%d" % (i % 10), b"%d" % i * 20)
+        rig.settle()
+        folder = Path(store.log.folder or "")
+        before = {file.name: file.stat().st_size for file in folder.glob("*.seg")}
+        assert len(before) > 4
+        left = {s: store.message(s) for s in range(1, 401) if s % 10 == 3 or s > 380}
+        for s in range(1, 401):
+            if s not in left:
+                assert kill(store, s)
+        for _ in range(40):
+            rig.advance(1)
+        after = {file.name: file.stat().st_size for file in folder.glob("*.seg")}
+        assert after.keys() == before.keys()
+        small = [name for name in before if 2 * after[name] < before[name]]
+        assert len(small) >= len(before) - 2
+        assert {s: store.message(s) for s in seqs(store)} == left
+        numbers = state(store)
+        again, store = crashed(rig, tmp_path.parent / f"{tmp_path.name}-crash")
+        with again:
+            assert {s: store.message(s) for s in seqs(store)} == left
+            assert state(store) == numbers
+            assert not again.engine.problems
+            again.close()
+
+
+def test_a_compaction_that_fails_changes_nothing(tmp_path: Path) -> None:
+    with Rig(tmp_path, segment_bytes=10_000) as rig:
+        store = open_in(rig)
+        for i in range(200):
+            publish(store, b"s", b"%d" % i * 20)
+        rig.settle()
+        for s in range(1, 180):
+            if s % 10:
+                kill(store, s)
+        left = {s: store.message(s) for s in seqs(store)}
+        rig.advance(1)
+        vfs.fail(RENAME, EIO)
+        rig.until(lambda: (rig.advance(1), any(r[1] == FAILED for r in rig.reports))[1])
+        assert {s: store.message(s) for s in seqs(store)} == left
+        vfs.heal()
+        for _ in range(20):
+            rig.advance(1)
+        assert {s: store.message(s) for s in seqs(store)} == left
+        assert not list(Path(store.log.folder or "").glob("*.new"))
+
+
+def test_memory_of_what_is_gone_is_given_back(tmp_path: Path) -> None:
+    with Rig(tmp_path, memory_segment_bytes=8192) as rig:
+        store = open_in(rig, memory=True, max_msgs_per_subject=1)
+        for i in range(3000):
+            publish(store, b"s.%d" % (i if i % 50 == 0 else 1), b"%d" % i * 10)
+            if i % 100 == 0:
+                rig.settle()
+        rig.settle()
+        assert store.messages == 61
+        left = {s: store.message(s) for s in seqs(store)}
+        before = store.log.memory_bytes()
+        for _ in range(4):
+            rig.advance(1)
+        assert store.log.memory_bytes() < before / 4
+        assert {s: store.message(s) for s in seqs(store)} == left
+        publish(store, b"s.1", b"more")
+        rig.settle()
+        assert store.messages == 61
