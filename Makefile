@@ -47,7 +47,10 @@ help:  ## show this list
 $(VENV)/.installed: pyproject.toml
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
+	@echo 'Installing the tools that build and test into $(VENV).'
 	$(PY) -m pip install --quiet --group dev
+	@echo 'Compiling. The first time this takes some minutes.'
+	TWINWIRE_BUILD=release $(PY) -m broker._build
 	PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --no-build-isolation --config-settings \
 	    editable_mode=compat --editable .
 	touch $@

@@ -54,6 +54,8 @@ _SECURITY: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 _QUIET: Final = frozenset({"login", "logout"})  # logged by themselves
+# Of a request's body: what messages contain is not logged.
+_UNLOGGED: Final = frozenset({"body", "headers", "encoding", "password"})
 
 
 def answer(found: object, status: int = 200) -> web.Response:
@@ -134,6 +136,7 @@ class ConsoleApp:
             raise RefusedError(errors.FORGED)
         start_ns = time.monotonic_ns()
         status = HTTPStatus.INTERNAL_SERVER_ERROR.value
+        call = None
         try:
             call = await self._call(request, operation, names, caller)
             own = self.own.get(operation.name)
@@ -148,7 +151,8 @@ class ConsoleApp:
             raise
         finally:
             if changes and operation.name not in _QUIET:
-                self._audit(request, caller, status, time.monotonic_ns() - start_ns)
+                what = None if call is None else call.body
+                self._audit(request, caller, what, status, time.monotonic_ns() - start_ns)
 
     async def _call(
         self, request: web.Request, operation: Operation, names: dict[str, str], caller: Caller
@@ -172,9 +176,13 @@ class ConsoleApp:
             raise RefusedError(errors.READ_ONLY)
 
     @staticmethod
-    def _audit(request: web.Request, caller: Caller, status: int, elapsed_ns: int) -> None:
-        """Log who changed something, in the form of the NSQ HTTP API."""
-        who = fields(user=caller.user or "-", role=caller.role or "-")
+    def _audit(
+        request: web.Request, caller: Caller, body: Any, status: int, elapsed_ns: int
+    ) -> None:
+        """Log who changed what, in the form of the NSQ HTTP API."""
+        given = {} if body is None else body
+        what = {k: v for k, v in given.items() if v is not None and k not in _UNLOGGED}
+        who = fields(**{**what, "user": caller.user or "-", "role": caller.role or "-"})
         client, elapsed = client_address(request), duration_text(elapsed_ns)
         uri = request.rel_url.raw_path_qs
         log.info("%d %s %s (%s) %s", status, request.method, uri, client, elapsed, extra=who)

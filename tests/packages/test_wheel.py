@@ -69,7 +69,7 @@ def test_it_names_no_folder_of_the_machine_that_made_it(wheel: Path, tmp_path: P
         packed.extractall(tmp_path, modules)
     command = ["readelf", "--wide", "--dynamic", *(str(tmp_path / name) for name in modules)]
     linked = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert linked.count("libc.so.6") >= len(modules)
+    assert linked.count("Dynamic section") == len(modules)
     assert "RUNPATH" not in linked
     assert "RPATH" not in linked
 

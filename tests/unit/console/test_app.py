@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 from support.console import Answer, Console, console
 
+from broker.base.logs import message_of
 from broker.console.app import DOCUMENT
 from broker.engine.cursor.cursor import open_cursor
 from broker.engine.log.publish import append
@@ -262,3 +263,11 @@ async def test_changes_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         assert line.getMessage().startswith("200 POST /v1/topics/t/pause (127.0.0.1:")
         await broker.ask("DELETE", "/v1/topics/none", confirm="none")
         assert lines()[1].getMessage().startswith("404 DELETE /v1/topics/none?confirm=none (")
+        body = {"topic": "u", "body": "a secret", "headers": {"A": ["another"]}, "delay_ms": 5}
+        await broker.change("POST", "/v1/publish", body)
+        text = message_of(lines()[2])
+        assert " topic=u delay_ms=5 user=- role=admin" in text
+        assert "secret" not in text
+        assert "another" not in text
+        await broker.change("POST", "/v1/topics", {"name": "v"})
+        assert " name=v user=- " in message_of(lines()[3])
