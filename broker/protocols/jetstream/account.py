@@ -265,6 +265,12 @@ class JetStreamAccount:
         self.limits = limits or AccountLimits()
         self.enabled = limits is not None
 
+    def drain(self) -> None:
+        """Deliver nothing more, and end requests that wait for messages."""
+        for stream in self.streams.values():
+            if stream.consumers:
+                self.consumers.drain(stream)
+
     def close(self) -> None:
         """Close the streams; their files stay."""
         for stream in self.streams.values():

@@ -54,6 +54,11 @@ class JetStream:
             self._listen(name)
         self.nats.context.on_account.append(self._adopt)
 
+    def drain(self) -> None:
+        """Deliver nothing more, and end requests that wait for messages."""
+        for account in self.accounts.values():
+            account.drain()
+
     async def stop(self) -> None:
         """Receive nothing more; streams stay on the disk."""
         if self._adopt in self.nats.context.on_account:

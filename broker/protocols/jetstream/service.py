@@ -49,6 +49,11 @@ class JetStreamService(Service):
         nats.server.context.jetstream = self.jetstream
         await self.jetstream.start()
 
+    async def drain(self) -> None:
+        """End requests that wait for messages, before their clients are disconnected."""
+        if self.jetstream is not None:
+            self.jetstream.drain()
+
     async def stop(self) -> None:
         """End the service; streams stay on the disk."""
         if self.jetstream is not None:

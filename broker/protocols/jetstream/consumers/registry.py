@@ -221,10 +221,16 @@ class Consumers:
         for key in [key for key in self.offline if key[0] == stream.name]:
             del self.offline[key]
 
-    def stop(self, stream: Stream) -> None:
-        """The server stops: end the consumers of a stream, and keep their files."""
+    def drain(self, stream: Stream) -> None:
+        """The server stops: deliver nothing more. Until `stop`, the stream keeps what its consumers
+        have not had."""
         for consumer in list(stream.consumers.values()):
             consumer.close(SHUTDOWN, True)
+
+    def stop(self, stream: Stream) -> None:
+        """The server stops: end the consumers of a stream, and keep their files."""
+        self.drain(stream)
+        for consumer in list(stream.consumers.values()):
             self._forget(consumer)
             consumer.cursor.close(False)
 
