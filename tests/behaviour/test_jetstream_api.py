@@ -1,4 +1,4 @@
-"""JetStream's API over real connections: what stays after a kill, what is refused, what is shown."""
+"""JetStream's API over real connections: what survives a kill, what is refused, what is shown."""
 
 from __future__ import annotations
 
@@ -242,7 +242,8 @@ accounts {
   A { users: [ { user: a, password: p } ]
       jetstream { max_streams: 1, max_file: 1000, max_mem: 500, disk_max_stream_bytes: 800 } }
   B { users: [ { user: b, password: p } ] }
-  R { users: [ { user: r, password: p } ], jetstream { max_bytes_required: true, max_consumers: 2 } }
+  R { users: [ { user: r, password: p } ]
+      jetstream { max_bytes_required: true, max_consumers: 2 } }
   SYS { users: [ { user: s, password: p } ] }
 }
 system_account: SYS

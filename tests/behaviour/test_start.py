@@ -26,6 +26,7 @@ RARE = {
     "aiohttp",
     "bcrypt._bcrypt",
     "broker.importers",
+    "broker.protocols.jetstream.account",
     "broker.protocols.nats.auth.callout",
     "broker.protocols.nats.auth.jwt.tokens",
     "broker.protocols.nats.conf.reader",

@@ -7,7 +7,6 @@ import os
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.protocols.jetstream import limits
-from broker.protocols.nats.auth.client_info import client_info
 from broker.protocols.nats.system.envelope import EventIds
 
 if TYPE_CHECKING:
@@ -74,6 +73,8 @@ class JetStreamContext:
         """The client of a request, for advisories."""
         if session is None:
             return {"acc": account}
+        from broker.protocols.nats.auth.client_info import client_info
+
         return client_info(session, {"server": self.server_name})
 
     def info(self) -> dict[str, Any]:

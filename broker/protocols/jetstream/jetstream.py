@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from broker.protocols.jetstream.account import JetStreamAccount
-from broker.protocols.jetstream.api.dispatch import Dispatcher
+from broker.protocols.jetstream.api.sink import ApiSink
 from broker.protocols.jetstream.context import JetStreamContext
-from broker.protocols.jetstream.structs import AccountLimits
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from broker.engine.engine import Engine
+    from broker.protocols.jetstream.account import JetStreamAccount
+    from broker.protocols.jetstream.api.dispatch import Dispatcher
     from broker.protocols.jetstream.config import JetStreamConfig
     from broker.protocols.jetstream.consumers.registry import Consumers
     from broker.protocols.jetstream.monitor import JetStreamPages
+    from broker.protocols.jetstream.structs import AccountLimits
     from broker.protocols.nats.accounts.account import Account
     from broker.protocols.nats.monitoring.options import HealthzOptions, JszOptions
     from broker.protocols.nats.server import NatsServer
@@ -26,7 +29,11 @@ log = logging.getLogger("broker.jetstream")
 
 
 class JetStream:
-    """The service for JetStream clients of one server."""
+    """The service for JetStream clients of one server.
+
+    An account without stored streams is opened by its first request: before that it costs a
+    subscription.
+    """
 
     def __init__(
         self, config: JetStreamConfig, nats: NatsServer, engine: Engine, folder: Path | None
@@ -34,8 +41,10 @@ class JetStream:
         """`folder`: of the files of configurations; None = everything is in memory."""
         self.context = JetStreamContext(config, nats, engine, folder)
         self.nats = nats
-        self.accounts: dict[str, JetStreamAccount] = {}
+        self._sinks: dict[str, ApiSink] = {}
+        self._accounts: dict[str, JetStreamAccount] = {}
         self._dispatchers: dict[str, Dispatcher] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         heads = [b"$JS.API."]
         if config.domain:
             heads.append(f"$JS.{config.domain}.API.".encode())
@@ -44,14 +53,14 @@ class JetStream:
     async def start(self) -> None:
         """Open the stored streams and receive requests, in every account."""
         for account in list(self.nats.accounts.values()):
-            self._add(account)
+            self._listen(account)
         folder = self.context.folder
         if folder is not None and folder.is_dir():
-            from broker.protocols.jetstream.recovery import recover
+            from broker.protocols.jetstream.recovery import recover, report_unknown
 
-            await recover(folder, self.accounts)
-        for name in self.accounts:
-            self._listen(name)
+            for account in self.accounts.values():
+                await recover(account)
+            await report_unknown(folder, self.accounts)
         self.nats.context.on_account.append(self._adopt)
 
     def drain(self) -> None:
@@ -63,25 +72,54 @@ class JetStream:
         """Receive nothing more; streams stay on the disk."""
         if self._adopt in self.nats.context.on_account:
             self.nats.context.on_account.remove(self._adopt)
-        for name in list(self.accounts):
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for name in list(self._sinks):
             await self._remove(name)
 
-    def _add(self, account: Account) -> None:
-        limits = self.limits_of(account)
-        added = JetStreamAccount(self.context, account, limits, _consumers)
-        self.accounts[account.name] = self.context.reserving[account.name] = added
+    # --- accounts
 
-    def _listen(self, name: str) -> None:
-        dispatcher = self._dispatchers[name] = Dispatcher(self.accounts[name], self._purge)
+    @property
+    def accounts(self) -> Mapping[str, JetStreamAccount]:
+        """All accounts by name; opens those that are not open yet."""
+        for name in self._sinks:
+            self._dispatcher(name)
+        return self._accounts
+
+    def _listen(self, account: Account) -> ApiSink:
+        name = account.name
+        sink = self._sinks[name] = ApiSink(
+            account,
+            lambda request: self._dispatcher(name).handle(request),
+            lambda dropped: self._dispatcher(name).overflow(dropped),
+            self.context.config.request_queue,
+        )
         for head in self._heads:
-            dispatcher.sink.listen(head)
+            sink.listen(head)
+        return sink
+
+    def _dispatcher(self, name: str) -> Dispatcher:
+        """The dispatcher of an account, which is opened if need be."""
+        found = self._dispatchers.get(name)
+        if found is not None:
+            return found
+        from broker.protocols.jetstream.account import JetStreamAccount
+        from broker.protocols.jetstream.api.dispatch import Dispatcher
+
+        sink = self._sinks[name]
+        limits = self.limits_of(sink.account)
+        account = JetStreamAccount(self.context, sink.account, limits, _consumers)
+        self._accounts[name] = self.context.reserving[name] = account
+        found = self._dispatchers[name] = Dispatcher(account, sink, self._purge)
+        return found
 
     async def _remove(self, name: str) -> None:
+        sink = self._sinks.pop(name)
+        sink.close()
         dispatcher = self._dispatchers.pop(name, None)
         if dispatcher is not None:
             await dispatcher.close()
-        self.accounts.pop(name).close()
-        del self.context.reserving[name]
+            self._accounts.pop(name).close()
+            del self.context.reserving[name]
 
     async def _purge(self, name: str) -> None:
         """Delete all streams of an account."""
@@ -92,15 +130,39 @@ class JetStream:
 
     def _adopt(self, account: Account) -> None:
         """Serve a new account, or one whose configuration changed."""
-        known = self.accounts.get(account.name)
-        if known is None or known.account is not account:
-            self._add(account)
-            self._listen(account.name)
-        else:
-            known.configure(self.limits_of(account))
+        sink = self._sinks.get(account.name)
+        if sink is not None and sink.account is account:
+            known = self._accounts.get(account.name)
+            if known is not None:
+                known.configure(self.limits_of(account))
+            return
+        task = asyncio.get_running_loop().create_task(self._welcome(account))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _welcome(self, account: Account) -> None:
+        """Serve an account that is new since the start, with its stored streams."""
+        if account.name in self._sinks:
+            await self._remove(account.name)  # one of this name was removed meanwhile
+        sink = self._listen(account)
+        folder = self.context.folder
+        if folder is None or not folder.is_dir():
+            return
+        from broker.protocols.jetstream.recovery import recover
+
+        sink.busy = True  # requests wait
+        try:
+            self._dispatcher(account.name)
+            await recover(self._accounts[account.name])
+        except Exception:
+            log.exception("the streams of account %s", account.name)
+        finally:
+            sink.resume()
 
     def limits_of(self, account: Account) -> AccountLimits | None:
         """The limits of an account; None: JetStream is not enabled for it."""
+        from broker.protocols.jetstream.structs import AccountLimits
+
         if account is self.nats.system_account:
             return None
         if account.config is None or account.config.jetstream is None:
@@ -133,7 +195,7 @@ class JetStream:
     def _pages(self) -> JetStreamPages:
         from broker.protocols.jetstream.monitor import JetStreamPages
 
-        return JetStreamPages(self.context, self.accounts)
+        return JetStreamPages(self.context, lambda: self.accounts)
 
     def varz(self) -> dict[str, Any]:
         """The block of /varz."""
@@ -149,8 +211,8 @@ class JetStream:
 
     def serves(self, account: str) -> bool:
         """Whether JetStream is enabled for this account."""
-        found = self.accounts.get(account)
-        return found is not None and found.enabled
+        sink = self._sinks.get(account)
+        return sink is not None and self.limits_of(sink.account) is not None
 
 
 def _consumers(account: JetStreamAccount) -> Consumers:

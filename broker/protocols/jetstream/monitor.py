@@ -11,7 +11,7 @@ from broker.protocols.jetstream.api.streams import state_of
 from broker.protocols.jetstream.structs import time_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from broker.protocols.jetstream.account import JetStreamAccount
     from broker.protocols.jetstream.context import JetStreamContext
@@ -30,9 +30,16 @@ _NOT_FOUND, _UNAVAILABLE = 404, 503
 class JetStreamPages:
     """Builds the parts of pages."""
 
-    def __init__(self, context: JetStreamContext, accounts: Mapping[str, JetStreamAccount]) -> None:
+    def __init__(
+        self, context: JetStreamContext, accounts: Callable[[], Mapping[str, JetStreamAccount]]
+    ) -> None:
         self.context = context
-        self.accounts = accounts
+        self._all = accounts
+
+    @property
+    def accounts(self) -> Mapping[str, JetStreamAccount]:
+        """All accounts by name."""
+        return self._all()
 
     @property
     def _enabled(self) -> list[JetStreamAccount]:

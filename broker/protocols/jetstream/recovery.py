@@ -23,19 +23,19 @@ log = logging.getLogger("broker.jetstream")
 _LEVEL: Final = "unsupported - required API level: {}, current API level: {}"
 
 
-async def recover(root: Path, accounts: Mapping[str, JetStreamAccount]) -> None:
-    """Open the streams of all accounts; those of accounts that do not exist stay in their files."""
-    known = set()
-    for account in accounts.values():
-        if account.folder is not None:
-            known.add(account.folder.name)
-            await _recover_account(account, account.folder)
+async def report_unknown(root: Path, accounts: Mapping[str, JetStreamAccount]) -> None:
+    """Log which streams are of accounts that do not exist; they stay in their files."""
+    known = {each.folder.name for each in accounts.values() if each.folder is not None}
     for folder in await asyncio.to_thread(lambda: list(files.account_folders(root))):
         if folder.name not in known:
             log.warning("the streams in %s are of no account; they stay as they are", folder)
 
 
-async def _recover_account(account: JetStreamAccount, folder: Path) -> None:
+async def recover(account: JetStreamAccount) -> None:
+    """Open the streams of an account, and finish deletions."""
+    folder = account.folder
+    if folder is None:
+        return
     found, gone = await asyncio.to_thread(files.find_streams, folder)
     for path in gone:
         account.drop_log(path.name.partition(".")[0])

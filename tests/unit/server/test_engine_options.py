@@ -12,7 +12,7 @@ from broker.server.engine import engine_options
 def test_sections_say_what_they_need(tmp_path: Path) -> None:
     usual = engine_options(Config())
     assert usual.ack_latency_ns == 0
-    assert usual.private_subjects == (b"_INBOX.", b"_STAN.", b"_STAN.discover.")
+    assert usual.private_subjects == (b"_INBOX.", b"_STAN.", b"_STAN.discover.", b"$JS.")
     file = tmp_path / "t.toml"
     file.write_text(
         "[stan]\ndiscover_prefix = 'find'\n"
@@ -22,5 +22,5 @@ def test_sections_say_what_they_need(tmp_path: Path) -> None:
     )
     given = engine_options(load(file))
     assert given.ack_latency_ns == 60 * 10**9
-    assert given.private_subjects == (b"_INBOX.", b"_STAN.", b"find.")
+    assert given.private_subjects == (b"_INBOX.", b"_STAN.", b"find.", b"$JS.")
     assert (given.to_live, given.from_live) == (False, True)

@@ -43,10 +43,13 @@ def named(server: Server) -> list[str]:
 
 def test_services_follow_the_order_of_the_registry(tmp_path: Path) -> None:
     (tmp_path / "all.toml").write_text(ALL)
-    assert named(Server(Config())) == ["metrics", "nats", "nsq", "bulk", "console", "monitor"]
+    assert named(Server(Config())) == [
+        "metrics", "nats", "jetstream", "nsq", "bulk", "console", "monitor",
+    ]  # fmt: skip
     found = named(Server(load(tmp_path / "all.toml")))
     assert found == [
-        "nsqlookupd", "metrics", "nats", "stan", "nsq", "bulk", "console", "monitor", "telemetry",
+        "nsqlookupd", "metrics", "nats", "jetstream", "stan", "nsq", "bulk", "console", "monitor",
+        "telemetry",
     ]  # fmt: skip
     assert len(found) == len(SERVICES)
 
@@ -56,7 +59,13 @@ def test_what_is_off_is_not_imported() -> None:
         [sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True, cwd=ROOT
     ).stdout.split()
     assert "broker.protocols.nats.server" in found
-    for name in ("stan.service", "nsq.session", "nsq.http.app", "nsq.lookup.server"):
+    for name in (
+        "jetstream.api.dispatch",
+        "stan.service",
+        "nsq.session",
+        "nsq.http.app",
+        "nsq.lookup.server",
+    ):
         assert f"broker.protocols.{name}" not in found
 
 

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from broker.base.values import dataclass
 from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.api.decode import decode, is_empty, is_json
-from broker.protocols.jetstream.api.sink import ApiSink
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import GoStruct, Initiated, answer
 
 if TYPE_CHECKING:
     from broker.protocols.jetstream.account import JetStreamAccount
-    from broker.protocols.jetstream.api.sink import Request
+    from broker.protocols.jetstream.api.sink import ApiSink, Request
 
 log = logging.getLogger("broker.jetstream")
 
@@ -120,15 +119,14 @@ class Dispatcher:
     def __init__(
         self,
         account: JetStreamAccount,
+        sink: ApiSink,
         purge: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         """`purge`: deletes all streams of an account by its name, for the system account."""
         self.account = account
+        self.sink = sink
         self.purge = purge
         self.task: asyncio.Task[None] | None = None
-        self.sink = ApiSink(
-            account.account, self.handle, self._overflow, account.context.config.request_queue
-        )
 
     def handle(self, request: Request) -> None:
         """Answer one request, now or after what it waits for."""
@@ -226,15 +224,15 @@ class Dispatcher:
         if counted:
             self.account.audit(request, body)
 
-    def _overflow(self, dropped: int) -> None:
+    def overflow(self, dropped: int) -> None:
+        """Report requests that were dropped because too many wait."""
         log.warning(
             "account %s: %d API requests were dropped, others wait", self.account.name, dropped
         )
         self.account.limit_reached(dropped)
 
     async def close(self) -> None:
-        """Receive no more requests; the one in progress ends first."""
-        self.sink.close()
+        """Wait for the request in progress."""
         if self.task is not None:
             await asyncio.gather(self.task, return_exceptions=True)
 
