@@ -54,6 +54,7 @@ typedef struct {
 #define REC_CRLF 1
 #define REC_NOT_STORED 2
 #define REC_AT_HOME 4
+#define REC_TRACED 8
 
 #define TW_LOAD(name, type)                                  \
     static inline type tw_load_##name(const void *p)         \

@@ -53,4 +53,5 @@ cdef extern from "core.h" nogil:
     enum:
         REC_CRLF      # data is followed by CR LF in memory, so both can be copied at once
         REC_NOT_STORED      # it comes from a log: no log stores it, see Binding
+        REC_TRACED    # sinks report what they do with it, see CurrentPublisher.trace
         REC_AT_HOME   # to other servers it goes only if its subject is an inbox

@@ -117,6 +117,7 @@ class NatsContext:
         if config is None:
             config = self.token_config(account.name)
         account.config = config
+        account.traced = config is not None and bool(config.trace_dest)
         most = config.limits if config is not None else conf.AccountLimits()
         account.connections_max = most.max_connections
         account.subscriptions_max = most.max_subscriptions

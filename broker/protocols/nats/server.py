@@ -109,6 +109,7 @@ class NatsServer:
         self.starting = self.lame = False
         self.closed = ClosedConnections(settings.max_closed_clients)
         self.handshake.on_leave.append(self.closed.add)
+        self.handshake.server_block = self._server_block
         self.handshake.is_system = lambda account: account is self.system_account
         ClientLog(self.handshake, lambda: self.settings)
         self.leafs = leaf_nodes(context)  # a reload cannot configure the first ones
@@ -376,6 +377,12 @@ class NatsServer:
         return [listener for listener in (self.listener, self.websocket) if listener is not None]
 
     # --- the system account
+
+    def _server_block(self) -> dict[str, Any]:
+        """What events say of this server."""
+        if self.system is not None:
+            return self.system.envelope.server()
+        return Envelope(self._identity()).server()
 
     def _identity(self) -> ServerIdentity:
         """The server's identity in its events."""

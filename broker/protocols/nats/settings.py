@@ -117,6 +117,7 @@ class Export:
     token_position: int = 0  # index of the importing account's name in the subject, from 1
     latency_subject: str = ""
     latency_sampling: int = 0  # percent; 0 = off, -1 = as the request's headers demand
+    allow_trace: bool = False  # of services: traces of requests continue in this account
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ class Import:
     prefix: str = ""  # of streams
     share: bool = False  # whether client info of the requester is passed on
     granted: bool = False  # a token grants it: Export.accounts need not list the importer
+    allow_trace: bool = False  # of streams: traces of messages continue in this account
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,8 @@ class Account:
     mappings: tuple[Mapping, ...] = ()
     limits: AccountLimits = AccountLimits()
     jetstream: JetStreamLimits | None = None  # None: not enabled for it
+    trace_dest: str = ""  # where messages with a sampled `traceparent` are traced to
+    trace_sampling: int = 100  # percent of them
     rate: RateLimit | None = None  # of all its connections together
     default_permissions: Permissions | None = None
 

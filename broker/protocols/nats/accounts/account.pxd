@@ -14,6 +14,8 @@ cdef class CurrentPublisher:
     # The session that publishes at this moment, for all accounts of a server. A session sets it
     # before it routes and clears it at the end of its read; NULL for messages of the server itself.
     cdef void *session              # borrowed, or NULL
+    # message_trace.MessageTrace of the message with REC_TRACED that is being routed, or None.
+    cdef public object trace
 
 
 cdef class Importer(Sink):
@@ -35,6 +37,7 @@ cdef class Account:
     cdef public Mapper mapper           # mappings of its subjects, or None
     cdef public Importer imports        # imports and exports, or None
     cdef public int64_t connections_max, subscriptions_max, payload_max, leafs_max  # -1: no limit
+    cdef public bint traced             # messages may be traced for its `traceparent`
     cdef public object bucket           # publish rate limit of its clients, or None
     cdef readonly uint64_t total_connections
     cdef public uint64_t slow_consumers

@@ -41,6 +41,7 @@ class Account:
     subscriptions_max: int
     payload_max: int
     leafs_max: int
+    traced: bool
     bucket: Bucket | None
     total_connections: int
     slow_consumers: int

@@ -152,7 +152,7 @@ class Exchange:
                 log.warning("account %s: import of %r: %s", name, taken.subject, error)
                 continue
             exporter = self.members[taken.account]
-            yield exporter, raw(here), raw(taken.subject), forth, back
+            yield exporter, raw(here), raw(taken.subject), forth, back, taken.allow_trace
 
     def _services(self, name: str, own: tuple[Import, ...]) -> Iterator[tuple[Any, ...]]:
         seen = set()

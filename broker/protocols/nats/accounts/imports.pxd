@@ -40,6 +40,7 @@ cdef class ServiceImport(Sink):
     cdef sub_t *sub                     # in the importer's router; NULL once closed
 
     cdef int request(self, const record_t *rec) except -1
+    cdef bint traced(self, record_t *there, const record_t *rec) except -1
 
 
 cdef class StreamImport:
@@ -47,6 +48,7 @@ cdef class StreamImport:
     cdef readonly bytes here, there
     cdef Transform forth, back          # None: the literal, or the published subject if `same`
     cdef bint same                      # use the published subject
+    cdef bint allow_trace               # traces go on in the importer's account
 
     cdef bytes wanted(self, bytes subject)
 
@@ -57,6 +59,8 @@ cdef class Shadow(Sink):
     cdef readonly LineSession sink      # the subscriber
     cdef sub_t *real                    # its subscription, which is removed after this
     cdef sub_t *sub                     # of the shadow, in the exporter's router
+
+    cdef int deliver_traced(self, const record_t *rec, const char *subject, size_t n) noexcept
 
 
 cdef class Imports(Importer):

@@ -22,7 +22,7 @@ from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport Sink, Task
 from broker.routing.trie cimport node_t, queue_name, set_far, spell, sub_t
 from broker.runtime.turn cimport PHASE_STORE
-from broker.runtime.types cimport record_t, tw_hash
+from broker.runtime.types cimport REC_CRLF, REC_TRACED, record_t, tw_hash
 from broker.protocols.nats.accounts.account cimport Account, Importer
 from broker.protocols.nats.accounts.crossing cimport Crossing, parcel_t
 from broker.protocols.nats.client.line_session cimport LineSession
@@ -122,12 +122,13 @@ cdef class ServiceImport(Sink):
 
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         try:
-            self.request(rec)
+            return self.request(rec)
         except Exception:
             LOG.exception('request on %r of account %s', self.here, self.importer.account.name)
-        return 1    # as in the original, a requester on an import never gets 'no responders'
+        return 1
 
     cdef int request(self, const record_t *rec) except -1:
+        """Pass the request on; 0: nobody serves it, which the requester is told at once."""
         cdef Crossing x = self.importer.crossing
         cdef Account account = self.exporter.account
         cdef response_t *r = NULL
@@ -159,8 +160,11 @@ cdef class ServiceImport(Sink):
             if n:
                 x.pack(&parcel, rec, x.scratch, n, reply, x.info(
                     self.importer.account, self.share, self.system, rec), True)
+                if rec.flags & REC_TRACED and not self.traced(&parcel.rec, rec):
+                    free(parcel.memory)
+                    return 1
                 if x.send(&parcel, account):
-                    return 0
+                    return 1
             if own is not None:
                 r = self.exporter.find(own, <size_t>len(own))
                 if r != NULL:
@@ -168,6 +172,20 @@ cdef class ServiceImport(Sink):
         finally:
             x.leave()
         return 0
+
+    cdef bint traced(self, record_t *there, const record_t *rec) except -1:
+        """Report a traced request, and end its trace here if the exporter does not allow more;
+        False: the request itself is not passed on."""
+        cdef object trace = self.exporter.crossing.current_publisher.trace
+        if trace is None:
+            return True
+        trace.service_import(self.exporter.account.name, rec.subject[:rec.subject_len],
+                             there.subject[:there.subject_len])
+        if self.export.config.allow_trace:
+            there.flags &= ~REC_CRLF
+            return True
+        there.flags &= ~REC_TRACED
+        return not trace.only
 
     def sample(self, bytes headers):
         """A latency.Sample if this request is to be measured."""
@@ -179,13 +197,15 @@ cdef class ServiceImport(Sink):
 
 @cython.final
 cdef class StreamImport:
-    def __init__(self, Imports exporter, bytes here, bytes there, Transform forth, Transform back):
+    def __init__(self, Imports exporter, bytes here, bytes there, Transform forth, Transform back,
+                 bint allow_trace=False):
         self.exporter = exporter
         self.here = here
         self.there = there
         self.forth = forth
         self.back = back
         self.same = forth is None and here == there
+        self.allow_trace = allow_trace
 
     cdef bytes wanted(self, bytes subject):
         """The subject to subscribe to in the exporter for a subscription to `subject`, or None."""
@@ -241,8 +261,30 @@ cdef class Shadow(Sink):
         elif not what.same:
             subject = what.here
             n = len(what.here)
+        if rec.flags & REC_TRACED:
+            return self.deliver_traced(rec, subject, <size_t>n)
         taken = self.sink.deliver_as(
             self.real, rec, subject, <size_t>n, what.exporter.account.router)
+        self.sub.delivered += <uint64_t>taken
+        return taken
+
+
+    cdef int deliver_traced(self, const record_t *rec, const char *subject, size_t n) noexcept:
+        """As deliver, for a message whose trace ends here unless the import allows more."""
+        cdef record_t there = rec[0]
+        cdef int taken
+        cdef object trace = self.owner.crossing.current_publisher.trace
+        if trace is not None:
+            try:
+                trace.stream_export(self.sink.account.name, subject[:n])
+            except Exception:
+                LOG.exception('message trace')
+            if not self.what.allow_trace:
+                if trace.only:
+                    return 1
+                there.flags &= ~REC_TRACED
+        taken = self.sink.deliver_as(
+            self.real, &there, subject, n, self.what.exporter.account.router)
         self.sub.delivered += <uint64_t>taken
         return taken
 
@@ -298,11 +340,11 @@ cdef class Imports(Importer):
             old.open()
 
     def take_streams(self, list streams):
-        """Import exactly these streams: (exporter, here, there, transform, back). Existing
-        subscriptions get the same messages as if they were made now."""
+        """Import exactly these streams: (exporter, here, there, transform, back, allow_trace).
+        Existing subscriptions get the same messages as if they were made now."""
         cdef StreamImport what
-        if [(what.exporter, what.here, what.there) for what in self.streams] == [
-                tuple(stream[:3]) for stream in streams]:
+        if [(what.exporter, what.here, what.there, what.allow_trace) for what in self.streams] == [
+                (*stream[:3], stream[5]) for stream in streams]:
             return
         for address in list(self.shadows):
             self.drop_shadows(address)

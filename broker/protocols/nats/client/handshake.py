@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from broker.protocols.nats.accounts.account import Account
     from broker.protocols.nats.auth.authenticator import Authenticator, TlsPeer
     from broker.protocols.nats.client.frontend import NatsFrontend
+    from broker.protocols.nats.client.message_trace import MessageTrace
     from broker.protocols.nats.client.session import NatsSession
     from broker.protocols.nats.settings import RateLimit
     from broker.protocols.nats.tls import TlsPolicy
@@ -65,6 +66,7 @@ class ClientHandshake:
         self.tasks: set[asyncio.Task[None]] = set()  # pending logins
         self.find_account: Callable[[str], Account | None] = lambda _name: None
         self.is_system: Callable[[Account], bool] = lambda _account: False
+        self.server_block: Callable[[], dict[str, Any]] = dict  # of events, see system/envelope
         self.on_open: list[Callable[[NatsSession], object]] = []  # called for a new connection
         self.on_connect: list[Callable[[NatsSession], object]] = []  # called after a login
         self.on_refuse: list[Callable[[NatsSession, Login, str], object]] = []
@@ -141,6 +143,14 @@ class ClientHandshake:
         if self.is_system(session.account):
             more["acc_is_sys"] = True
         session.send(self.info_line(session, **more))
+
+    def begin_trace(
+        self, session: NatsSession, headers: bytes, subject: bytes, size: int
+    ) -> MessageTrace | str | None:
+        """See message_trace.begin."""
+        from broker.protocols.nats.client.message_trace import begin
+
+        return begin(session, headers, subject, size, session.may_send)
 
     def first(self, session: NatsSession) -> None:
         """Handle a first operation other than CONNECT."""

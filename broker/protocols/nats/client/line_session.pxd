@@ -51,6 +51,7 @@ cdef class LineSession(Session):
     cdef readonly bint rated            # whether charge() is called after each read
     cdef Session slow                   # the session that input is paused for, or None
     cdef Router router                  # of the account
+    cdef const op_t *asked              # the message as published, while a mapping is applied
     cdef Replies replies                # subjects where the peer may answer, or None
     cdef readonly Account account       # None until it is known
     cdef readonly object options        # ClientOptions of the peer's CONNECT, or None

@@ -336,6 +336,7 @@ cdef class LineSession(Session):
             if what == MAP_LOST:
                 self.lose(&part)
             else:
+                self.asked = op
                 self.publish_to(&part, what == MAP_TO)
             part.data += <size_t>part.count * op.stride
             left -= part.count

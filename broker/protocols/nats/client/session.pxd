@@ -22,6 +22,10 @@ cdef class NatsSession(LineSession):
     cdef bint is_plain(self, op_t *op) noexcept
     cdef int publish_each(self, op_t *op, record_t *rec, const match_t *m, void *skip) except -1
     cdef bint allowed(self, op_t *op) except -1
+    cdef bint asks_for_trace(self, op_t *op) noexcept
+    cdef int publish_traced(self, op_t *op, record_t *rec, bint mapped, void *skip) except -1
+    cdef int trace_delivery(self, sub_t *sub) except -1
+    cdef bint traced_only(self, sub_t *sub) noexcept
     cdef int no_one(self, op_t *op) except -1
     cdef int deny(self, op_t *op) except -1
     cdef void remove_retired(self) noexcept

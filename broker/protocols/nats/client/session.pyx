@@ -20,9 +20,9 @@ from broker.runtime.buffers cimport out_commit, out_put, out_reserve
 from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport RIGHT_WRITE
 from broker.routing.trie cimport (
-    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, match_t, sub_t, subject_shape)
+    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, match_t, queue_name, spell, sub_t, subject_shape)
 from broker.runtime.turn cimport PHASE_STORE
-from broker.runtime.types cimport REC_CRLF, record_t
+from broker.runtime.types cimport REC_CRLF, REC_NOT_STORED, REC_TRACED, record_t
 from broker.protocols.nats.accounts.account cimport Account
 from broker.protocols.nats.client.frontend cimport SLOW_DROP, SLOW_PAUSE, NatsFrontend
 from broker.protocols.nats.client.line_session cimport LineSession, recalls, remember
@@ -40,9 +40,23 @@ from broker.protocols.nats.wire.wire cimport (
 
 LOG = logging.getLogger('broker.nats')
 
+cdef extern from * nogil:
+    """
+    #ifndef _GNU_SOURCE
+    #define _GNU_SOURCE
+    #endif
+    #include <string.h>
+    void *memmem(const void *hay, size_t hay_len, const void *needle, size_t needle_len);
+    """
+    void *memmem(const void *hay, size_t hay_len, const void *needle, size_t needle_len)
+
 cdef const char *OK = b'+OK\r\n'
+cdef const char *TRACE_DEST = b'\r\nNats-Trace-Dest:'
+cdef const char *PARENT = b'\r\ntraceparent:'
 cdef enum:
     OK_LEN = 5
+    TRACE_DEST_LEN = 18
+    PARENT_LEN = 14
 
 
 @cython.final
@@ -286,6 +300,8 @@ cdef class NatsSession(LineSession):
         if op.headers_len and not op.code:
             rec.size_text = sizes
             rec.size_text_len = <uint8_t>join_sizes(sizes, op.text, op.text_len)
+        if op.headers_len and self.asks_for_trace(op):
+            return self.publish_traced(op, &rec, mapped, skip)
         if self.is_plain(op):
             if m.size == 0:
                 return 0
@@ -315,6 +331,68 @@ cdef class NatsSession(LineSession):
             if not router.route(m, rec, skip) and op.reply_len and self.no_responders:
                 self.no_one(op)
         return 0
+
+    cdef inline bint asks_for_trace(self, op_t *op) noexcept:
+        """Whether the text of a header that asks for a trace is somewhere in these messages."""
+        cdef size_t n = <size_t>(op.count - 1) * op.stride + op.total_len
+        if memmem(op.data, n, TRACE_DEST, TRACE_DEST_LEN) != NULL:
+            return True
+        return self.account.traced and memmem(op.data, n, PARENT, PARENT_LEN) != NULL
+
+    cdef int publish_traced(self, op_t *op, record_t *rec, bint mapped, void *skip) except -1:
+        """As publish_each; sinks report what they do with those messages that ask for a trace."""
+        cdef bytes asked = self.asked.subject[:self.asked.subject_len] if mapped else (
+            op.subject[:op.subject_len])
+        cdef uint32_t k
+        cdef uint32_t taken
+        for k in range(op.count):
+            if not self.is_plain(op) and not self.allowed(op):
+                continue
+            if self.closing:
+                break
+            rec.data = op.data + <size_t>k * op.stride
+            rec.flags = REC_CRLF
+            trace = self.frontend.handshake.begin_trace(
+                self, rec.data[:rec.headers_len], asked, rec.total_len)
+            if isinstance(trace, str):
+                self.send_error(errors.NATS_PUBLISH_DENIED, subject=trace.encode())
+                continue
+            if trace is not None:
+                rec.flags = REC_TRACED
+                if trace.only:
+                    rec.flags |= REC_NOT_STORED
+                if mapped:
+                    trace.mapped(op.subject[:op.subject_len])
+            self.account.current_publisher.trace = trace
+            try:
+                taken = self.router.route(self.find(op.subject, op.subject_len), rec, skip)
+            finally:
+                self.account.current_publisher.trace = None
+            if not taken and op.reply_len and self.no_responders:
+                self.no_one(op)
+            if trace is not None:
+                trace.finish(self.frontend.handshake.server_block())
+        return 0
+
+    def may_send(self, bytes subject):
+        """Whether the client has the right to publish to a subject."""
+        return self.permit is None or self.permit.may_publish(subject, <size_t>len(subject))
+
+    cdef int trace_delivery(self, sub_t *sub) except -1:
+        """Report a traced message that this client is to get; 1: and do not deliver it."""
+        cdef object trace = self.account.current_publisher.trace
+        if trace is None:
+            return 0
+        trace.egress(self, spell(sub.node), queue_name(sub), self.account.name)
+        return trace.only
+
+    cdef bint traced_only(self, sub_t *sub) noexcept:
+        """As trace_delivery; what fails is logged, and the message is delivered."""
+        try:
+            return self.trace_delivery(sub)
+        except Exception:
+            LOG.exception('message trace')
+        return False
 
     cdef inline bint allowed(self, op_t *op) except -1:
         """Send +OK and errors before a message is routed; False if it must not be."""
@@ -378,6 +456,8 @@ cdef class NatsSession(LineSession):
         if self.closing or (self.filter is not None
                             and self.filter.has(rec.subject, rec.subject_len)):
             return 0
+        if rec.flags & REC_TRACED and self.traced_only(sub):
+            return 1
         if rec.headers_len and not self.state.headers:
             data += rec.headers_len
             size -= rec.headers_len

@@ -15,7 +15,7 @@ from broker.protocols.nats.accounts.placeholders import (
     check_destination,
     compile_tokens,
 )
-from broker.protocols.nats.accounts.subjects import is_subject
+from broker.protocols.nats.accounts.subjects import has_wildcard, is_subject
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.conf import auth, jetstream
 from broker.protocols.nats.conf.fields import INT32, Block, kind_of
@@ -110,11 +110,36 @@ def _account(name: str, block: Block, logins: Logins) -> Placed:
         mappings=mappings(block),
         limits=_limits(block),
         jetstream=jetstream.account(block),
+        **_trace(block),
         default_permissions=auth.optional_permissions(block, "default_permissions"),
         rate=auth.rate_limits(block),
     )
     block.done()
     return placed
+
+
+def _trace(block: Block) -> dict[str, Any]:
+    """Where messages with a sampled `traceparent` are traced to, and how many in a hundred."""
+    entry = block.take("msg_trace", "trace_dest")
+    if entry is None:
+        return {}
+    sampling = 100
+    if isinstance(entry.it, dict):
+        inner = Block(entry, block.mistakes, "msg_trace")
+        dest = inner.text("dest")
+        place = inner.take("sampling")
+        if place is not None:
+            found = _sampling(place.it)
+            if found is None or found < 0:
+                block.mistakes.add(place, "sampling: expected a percentage of 1 to 100")
+            else:
+                sampling = found
+        inner.done()
+    else:
+        dest = entry.it if isinstance(entry.it, str) else ""
+    if not dest or not is_subject(dest) or has_wildcard(dest):
+        block.mistakes.add(entry, f"msg_trace: {dest!r} is not a subject for publishing")
+    return {"trace_dest": dest, "trace_sampling": sampling}
 
 
 def _limits(block: Block) -> AccountLimits:
@@ -149,7 +174,7 @@ def _export(block: Block) -> Export | None:
     if len(kinds) == 2:
         block.wrong("an export is a stream or a service, not both")
     elif kinds == ["stream"]:
-        names = ("response_type", "response", "threshold", *_THRESHOLDS, "latency")
+        names = ("response_type", "response", "threshold", *_THRESHOLDS, "latency", "allow_trace")
         for key in names:
             if block.has(key):
                 block.wrong(f"{key}: only services have it", key)
@@ -170,6 +195,7 @@ def _export(block: Block) -> Export | None:
         token_position=block.number("account_token_position", low=0, high=INT32),
         latency_subject=subject,
         latency_sampling=sampling,
+        allow_trace=block.flag("allow_trace"),
     )
     block.done()
     if len(block.mistakes.errors) > before:
@@ -232,6 +258,8 @@ def _import(block: Block) -> Import | None:
                 inner.wrong(f"{kind}: an account and a subject are needed")
     if len(kinds) == 2:
         block.wrong("an import is a stream or a service, not both")
+    if kinds == ["service"] and block.has("allow_trace"):
+        block.wrong("allow_trace: of imports, only streams have it", "allow_trace")
     if kinds == ["stream"] and block.has("to") and block.has("prefix"):
         block.wrong("prefix: cannot be combined with `to`", "prefix")
     result = Import(
@@ -240,6 +268,7 @@ def _import(block: Block) -> Import | None:
         to=block.text("to"),
         prefix=block.text("prefix"),
         share=block.flag("share"),
+        allow_trace=block.flag("allow_trace"),
     )
     block.done()
     if len(block.mistakes.errors) > before:

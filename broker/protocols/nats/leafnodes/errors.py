@@ -37,3 +37,10 @@ NATS_LEAF_UNWANTED: Final = WireError(
 NATS_LEAF_VIOLATED: Final = WireError(
     "Permissions Violation for Publish to {subject}", False, "leafnode.go leafPermViolation"
 )
+
+# In message traces.
+NATS_LEAF_NOT_TRACED: Final = "Not delivered because remote does not support message tracing"
+NATS_LEAF_TRACE_ENDS: Final = (
+    "Message delivered but remote does not support message tracing "
+    "so no trace event generated from there"
+)

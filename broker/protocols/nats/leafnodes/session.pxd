@@ -2,7 +2,7 @@
 """One leaf link between two servers, on either side."""
 from libc.stdint cimport uint32_t, uint64_t
 
-from broker.routing.trie cimport match_t
+from broker.routing.trie cimport match_t, sub_t
 from broker.runtime.types cimport record_t
 from broker.protocols.nats.client.line_session cimport LineSession
 from broker.protocols.nats.client.permissions cimport Patterns
@@ -41,6 +41,7 @@ cdef class LeafSession(LineSession):
     cdef int give(self, op_t *op, const match_t *m, bint all_groups) except -1
     cdef bint may_send(self, const char *subject, size_t n) except -1
     cpdef bint may_come(self, bytes subject) except -1
+    cdef bint traced_only(self, sub_t *sub) noexcept
     cdef waiting_t *waits_as(self, const record_t *rec, const char *subject, size_t n) noexcept
     cdef bint from_same_cluster(self) noexcept
     cdef void write(self, const record_t *rec, const char *groups, size_t groups_len) noexcept

@@ -9,6 +9,7 @@ handshake is in `handshake`, the announcements to the peer are in `interest`.
 Sources: nats-server leafnode.go, client.go.
 """
 cimport cython
+import logging
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
@@ -23,7 +24,7 @@ from broker.routing.trie cimport (
     SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, match_t, queue_name, queue_of,
     set_far, spell, sub_t, subject_shape)
 from broker.runtime.turn cimport PHASE_STORE
-from broker.runtime.types cimport record_t
+from broker.runtime.types cimport REC_TRACED, record_t
 from broker.protocols.nats.accounts.account cimport Account
 from broker.protocols.nats.client.frontend cimport NatsFrontend
 from broker.protocols.nats.client.line_session cimport LineSession, recalls, remember
@@ -36,6 +37,8 @@ from broker.protocols.nats.leafnodes.wire cimport (
 from broker.protocols.nats.wire.wire cimport (
     OP_PUB, OP_SUB, OP_UNSUB, SIZES_MAX, TW_SLACK, fill_record, op_t, tw_put_run)
 from broker.protocols.nats.wire.wire import NAMES
+
+LOG = logging.getLogger('broker.nats')
 
 cdef enum:
     WEIGHT_MAX = 0xFFFF
@@ -286,6 +289,8 @@ cdef class LeafSession(LineSession):
                 return 0
             if not can_travel(subject, n, rec) or not self.may_send(subject, n):
                 return 0
+            if rec.flags & REC_TRACED and self.traced_only(sub):
+                return 1
             w = &self.waiting_for[self.depth]
             w.names_len = w.subject_len = 0
             if subject != rec.subject and not put_name(w, subject, n):
@@ -298,6 +303,18 @@ cdef class LeafSession(LineSession):
             return 0
         sub.delivered += 1
         return 1
+
+    cdef bint traced_only(self, sub_t *sub) noexcept:
+        """Report a traced message that the other server is to get; True: it is not sent."""
+        cdef object trace = self.account.current_publisher.trace
+        if trace is None:
+            return False
+        try:
+            trace.egress(self, b'', b'', self.account.name, (
+                errors.NATS_LEAF_NOT_TRACED if trace.only else errors.NATS_LEAF_TRACE_ENDS))
+        except Exception:
+            LOG.exception('message trace')
+        return trace.only
 
     cdef waiting_t *waits_as(self, const record_t *rec, const char *subject, size_t n) noexcept:
         """The entry of this message that already waits with this subject, or NULL."""

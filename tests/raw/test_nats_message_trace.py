@@ -1,0 +1,165 @@
+"""Message traces: HPUB with Nats-Trace-Dest, here and on the original."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from support.clients.nats import Message, NatsClient
+
+if TYPE_CHECKING:
+    from support.nats_file import StartServer
+
+CONFIG = """
+accounts {
+  A {
+    users: [
+      {user: a, password: a, permissions: {publish: ["foo", "imp"], subscribe: ">"}}
+      {user: d, password: d}
+    ]
+    imports: [
+      {service: {account: B, subject: svc}, to: imp}
+      {service: {account: B, subject: open}}
+      {stream: {account: B, subject: "st.>"}}
+    ]
+    mappings: { "m1": "foo" }
+  }
+  B {
+    users: [{user: b, password: b}]
+    exports: [ {service: svc}, {service: open, allow_trace: true}, {stream: "st.>"} ]
+  }
+  D { users: [{user: e, password: e}], msg_trace: {dest: "tr.acc", sampling: "100%"} }
+  X { users: [{user: x, password: x}], trace_dest: "tr.x" }
+}
+"""
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-"
+
+
+@pytest.fixture
+def server(start_nats: StartServer) -> Any:
+    return start_nats(CONFIG)
+
+
+def headers(**fields: str) -> bytes:
+    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items())
+    return f"NATS/1.0\r\n{lines}\r\n".encode()
+
+
+def drain(client: NatsClient, count: int) -> dict[str, Message]:
+    """The next messages by their subjects."""
+    found = [client.message() for _ in range(count)]
+    return {message.subject: message for message in found}
+
+
+def events(message: Message) -> list[dict[str, Any]]:
+    page = json.loads(message.data)
+    assert list(page) == ["server", "request", "events"]
+    return [{k: v for k, v in event.items() if k not in {"ts", "cid"}} for event in page["events"]]
+
+
+def test_what_became_of_a_message(server: Any) -> None:
+    with NatsClient(server.address, "d", name="me") as client:
+        client.sub("foo")
+        client.sub("foo", "q")
+        client.sub("traces.*")
+        client.pub("foo", b"hi", headers=headers(Nats_Trace_Dest="traces.1"))
+        found = [client.message() for _ in range(3)]
+    assert [message.data for message in found if message.subject == "foo"] == [b"hi", b"hi"]
+    (trace,) = (message for message in found if message.subject == "traces.1")
+    page = json.loads(trace.data)
+    assert page["request"] == {"header": {"Nats-Trace-Dest": ["traces.1"]}, "msgsize": 41}
+    assert events(trace) == [
+        {"type": "in", "kind": 0, "name": "me", "acc": "A", "subj": "foo"},
+        {"type": "eg", "kind": 0, "name": "me", "sub": "foo"},
+        {"type": "eg", "kind": 0, "name": "me", "sub": "foo", "queue": "q"},
+    ]
+
+
+@pytest.mark.parametrize(("word", "delivered"), [("true", 0), ("1", 0), ("on", 0), ("off", 1)])
+def test_trace_only_delivers_nothing(server: Any, word: str, delivered: int) -> None:
+    with NatsClient(server.address, "d", name="me") as client:
+        client.sub("foo")
+        client.sub("traces.*")
+        asked = headers(Nats_Trace_Dest="traces.1", Nats_Trace_Only=word)
+        client.pub("foo", b"hi", headers=asked)
+        found = drain(client, 1 + delivered)
+        assert set(found) == {"traces.1"} | ({"foo"} if delivered else set())
+        assert [event["type"] for event in events(found["traces.1"])] == ["in", "eg"]
+        client.ping()
+
+
+def test_without_subscribers_and_without_a_valid_destination(server: Any) -> None:
+    with NatsClient(server.address, "d", no_responders=True) as client:
+        client.sub("inbox")
+        client.sub("traces.*")
+        client.pub("none", b"", "inbox", headers(Nats_Trace_Dest="traces.1"))
+        found = drain(client, 2)
+        assert found["inbox"].headers.startswith(b"NATS/1.0 503\r\nNats-Subject: none")
+        assert [event["type"] for event in events(found["traces.1"])] == ["in"]
+        client.sub("foo")
+        for dest in ("traces.>", "trace disabled"):
+            client.pub("foo", b"hi", headers=headers(Nats_Trace_Dest=dest))
+            assert client.message().data == b"hi"
+        client.pub("foo", b"hi", headers=headers(nats_trace_dest="traces.1"))
+        assert client.message().data == b"hi"
+        client.ping()
+
+
+def test_the_right_to_publish_to_the_destination(server: Any) -> None:
+    with NatsClient(server.address, "a") as client:
+        client.sub("foo")
+        client.pub("foo", b"hi", headers=headers(Nats_Trace_Dest="traces.1"))
+        client.expect(b"-ERR 'Permissions Violation for Publish to \"traces.1\"'\r\n")
+        client.ping()
+
+
+def test_a_compressed_trace(server: Any) -> None:
+    with NatsClient(server.address, "d") as client:
+        client.sub("traces.*")
+        client.pub("foo", headers=headers(Accept_Encoding="gzip", Nats_Trace_Dest="traces.1"))
+        trace = client.message()
+    assert trace.headers == b"NATS/1.0\r\nContent-Encoding: gzip\r\n\r\n"
+    assert trace.data[:2] == b"\x1f\x8b"
+
+
+def test_services_of_other_accounts(server: Any) -> None:
+    with NatsClient(server.address, "b", name="svc") as service:
+        service.sub("svc")
+        service.sub("open")
+        with NatsClient(server.address, "d", name="me") as client:
+            client.sub("traces.*")
+            client.pub("imp", b"x", headers=headers(Nats_Trace_Dest="traces.1"))
+            trace = events(client.message())
+            assert service.message().data == b"x"
+            client.pub("open", b"y", headers=headers(Nats_Trace_Dest="traces.2"))
+            open_trace = events(client.message())
+    entry = {"type": "in", "kind": 0, "name": "me", "acc": "A"}
+    assert trace == [
+        entry | {"subj": "imp"}, {"type": "si", "acc": "B", "from": "imp", "to": "svc"}
+    ]  # fmt: skip
+    assert open_trace == [
+        entry | {"subj": "open"},
+        {"type": "si", "acc": "B", "from": "open", "to": "open"},
+        {"type": "eg", "kind": 0, "name": "svc", "acc": "B", "sub": "open"},
+    ]
+
+
+def test_traces_of_an_account(server: Any) -> None:
+    for user, dest in (("e", "tr.acc"), ("x", "tr.x")):
+        with NatsClient(server.address, user) as client:
+            client.sub("foo")
+            client.sub(dest)
+            client.pub("foo", b"hi", headers=headers(traceparent=f"{PARENT}01"))
+            found = drain(client, 2)
+            assert [event["type"] for event in events(found[dest])] == ["in", "eg"]
+            client.pub("foo", b"hi", headers=headers(traceparent=f"{PARENT}00"))
+            assert client.message().subject == "foo"
+            client.ping()
+
+
+def test_a_service_without_listeners_answers_at_once(server: Any) -> None:
+    with NatsClient(server.address, "d", no_responders=True) as client:
+        client.sub("inbox")
+        client.pub("imp", b"", "inbox")
+        assert client.message().headers == b"NATS/1.0 503\r\nNats-Subject: imp\r\n\r\n"
