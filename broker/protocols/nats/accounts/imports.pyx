@@ -268,7 +268,6 @@ cdef class Shadow(Sink):
         self.sub.delivered += <uint64_t>taken
         return taken
 
-
     cdef int deliver_traced(self, const record_t *rec, const char *subject, size_t n) noexcept:
         """As deliver, for a message whose trace ends here unless the import allows more."""
         cdef record_t there = rec[0]

@@ -139,7 +139,7 @@ def begin(
     config = publisher.account.config
     if config is None or not config.trace_dest or not sampled(fields.get(_PARENT, [""])[0]):
         return None
-    if random.randrange(100) >= config.trace_sampling:
+    if random.randrange(100) >= config.trace_sampling:  # noqa: S311 - a share, no secret
         return None
     return MessageTrace(publisher, headers, subject, size, config.trace_dest)
 

@@ -67,7 +67,6 @@ def test_the_sample_holds_the_defaults() -> None:
     ("text", "release"),
     [
         ("proxy_protocol: true", "2.14"),
-        ("accounts { A { msg_trace: t } }", "2.11"),
         ("websocket { port: -1, no_tls: true, headers {} }", "2.11"),
         ("leafnodes { remotes [ { url: nats://h:1, request_isolation: true } ] }", "2.12"),
         ("tls { ca_certs_match: x }", "2.11"),
