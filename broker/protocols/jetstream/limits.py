@@ -54,6 +54,7 @@ JS_BATCHES_PER_STREAM: Final = 50
 JS_BATCHES_TOTAL: Final = 1_000
 JS_BATCH_TIMEOUT: Final = 10 * SECOND
 JS_BATCH_ID_MAX: Final = 64  # bytes
+JS_CRON_DAYS_MAX: Final = 5 * 366 + 8  # that are searched for the next time of a pattern
 JS_BATCH_BYTES_TOTAL: Final = 256 * MIB  # of messages that wait for the commit of their batch
 
 JS_UNLIMITED: Final = -1

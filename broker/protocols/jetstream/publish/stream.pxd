@@ -4,7 +4,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
 from broker.engine.stream.cursor cimport StreamCursors
-from broker.engine.stream.store cimport Rollup, StreamStore
+from broker.engine.stream.store cimport Rollup, StreamStore, message_t
 from broker.protocols.jetstream.publish.answers cimport Answers
 from broker.protocols.jetstream.publish.batches cimport Batch, Batches
 from broker.protocols.jetstream.publish.counters cimport Counters
@@ -40,7 +40,7 @@ cdef struct pending_t:
 
 
 cdef class BatchChecks:
-    cdef list ttls, rollups     # of each message
+    cdef list ttls, rollups, schedules      # of each message
     cdef set ids                # Nats-Msg-Ids
     cdef dict subjects          # subject -> number of messages
     cdef dict values            # of counters: subject -> value
@@ -71,6 +71,9 @@ cdef class Stream(Session):
     cdef Batches batches                # None: atomic batches are not allowed
     cdef public object advise           # JetStreamAccount.advisory, or None
     cdef list abandonments              # (id, reason) of batches that ended without their commit
+    cdef object timetable               # of scheduled messages; None: they are not allowed
+    cdef object schedule                # of the message that is being checked, None = at once
+    cdef list cancelled                 # (subject, seq) of scheduled messages to delete
     cdef bytes ack_prefix               # a PubAck up to the sequence
     cdef bytes ack_tail                 # what the PubAck of the last message says after its seq
     cdef bytes rewritten                # the last message whose headers or body were changed
@@ -122,6 +125,13 @@ cdef class Stream(Session):
     cdef int check_batched_id(self, span_t id, BatchChecks checks) except -1
     cdef int check_batched_room(self, const record_t *rec, BatchChecks checks, bytes subject,
                                 Rollup rollup) except -1
+    cdef void rearm(self) noexcept
+    cdef int check_schedule(self, record_t *rec, headers_t *h) except -1
+    cdef int check_scheduler(self, const record_t *rec, const headers_t *h) except -1
+    cdef int enter_schedule(self, const record_t *rec, const headers_t *h,
+                            uint64_t seq) except -1
+    cdef int fire_due(self) except -1
+    cdef int64_t resumed(self, const message_t *m, const headers_t *h, object schedule) except -1
     cdef void abandoned(self, bytes id, str reason) noexcept
     cdef object refusal(self)
     cdef void remember(self, const headers_t *h, uint64_t seq) noexcept

@@ -24,8 +24,11 @@ from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.publish.batches import BatchError
 from broker.protocols.jetstream.publish.counters import body_of
-from broker.protocols.jetstream.structs import ApiErrorBody, encode
+from broker.protocols.jetstream.publish.schedules import ScheduleError, TimeZoneError, parse
+from broker.protocols.jetstream.publish.timetable import Timetable, without_schedule
+from broker.protocols.jetstream.structs import ApiErrorBody, encode, time_ns, time_text
 from broker.protocols.nats.accounts.subjects import raw
+from broker.protocols.nats.accounts.transform import is_within
 
 from broker.engine.log.record cimport record_size
 from broker.engine.stream.store cimport (
@@ -41,12 +44,16 @@ from broker.protocols.jetstream.publish.wire cimport (
     HEADER_BATCH_COMMIT, HEADER_BATCH_ID, HEADER_BATCH_SEQUENCE, HEADER_EXPECTED_LAST_MSG_ID,
     HEADER_EXPECTED_LAST_SEQ, HEADER_EXPECTED_LAST_SUBJECT_SEQ,
     HEADER_EXPECTED_LAST_SUBJECT_SEQ_SUBJECT, HEADER_EXPECTED_STREAM, HEADER_INCR, HEADER_MSG_ID,
-    HEADER_REQUIRED_API_LEVEL, HEADER_ROLLUP, HEADER_TTL, PUB_ACK_TAIL, find_header, find_headers,
-    has, headers_t, is_increment, parse_ttl, parse_u64, put_pub_ack, put_replaced)
+    HEADER_REQUIRED_API_LEVEL, HEADER_ROLLUP, HEADER_SCHEDULE, HEADER_SCHEDULE_NEXT,
+    HEADER_SCHEDULE_ROLLUP, HEADER_SCHEDULE_SOURCE, HEADER_SCHEDULE_TARGET,
+    HEADER_SCHEDULE_TIME_ZONE, HEADER_SCHEDULE_TTL, HEADER_SCHEDULER, HEADER_TTL, PUB_ACK_TAIL,
+    find_header, find_headers, has, headers_t, is_increment, parse_ttl, parse_u64, put_pub_ack,
+    put_replaced)
 from broker.protocols.nats.accounts.account cimport Account
 from broker.protocols.nats.accounts.transform cimport SUBJECT_MAX, Transform, within
 from broker.routing.router cimport Router
-from broker.routing.trie cimport SUBJECT_WILDCARD, sub_t, subject_shape
+from broker.routing.trie cimport (
+    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, sub_t, subject_shape)
 from broker.runtime.interfaces cimport Session
 from broker.runtime.turn cimport PHASE_FLUSH
 from broker.runtime.types cimport REC_NOT_STORED, record_t, span_t
@@ -64,9 +71,14 @@ cdef enum:
     HEADERS_MAX = 0xFFFF
     HOPS_MAX = 8                # streams that may publish one message again, one after the other
     LAST_ID_MIN = 64
+    SOON_NS = 10_000_000        # until a message that was just appended is looked for again
+    FIRED_PER_TURN = 256        # scheduled messages that are due
     COUNTER_ROOM = 64           # bytes of the body of a counter, about
     INTEREST_CACHE = 1024       # subjects whose interest is remembered
     INTEREST_CACHE_REFS = 1 << 16
+
+# The longest wait for a scheduled message.
+cdef int64_t WAIT_NS = 60_000_000_000
 
 # How often the message that is delivered at this moment was published again.
 cdef unsigned char hops_now = 0
@@ -89,6 +101,7 @@ cdef class Stream(Session):
         self.filters = {}
         self.subs = {}
         self.abandonments = []
+        self.cancelled = []
         self.domain = domain
         self.lookup = Lookup(store)
         prefix = b'{"stream":' + encode(self.name)
@@ -138,6 +151,10 @@ cdef class Stream(Session):
             self.batches = None
         elif self.batches is None:
             self.batches = Batches()
+        if config.allow_msg_schedules and self.timetable is None:
+            self.timetable = Timetable()
+            if self.open:
+                self.load_schedules()
         self.set_by_interest(config.retention == 'interest')
         self.cursors.set_retention(config.retention)
         self.serve_direct(self.open and config.allow_direct)
@@ -145,6 +162,8 @@ cdef class Stream(Session):
     def start(self):
         """Take what is published to the subjects from now on."""
         self.drop_incomplete()
+        if self.timetable is not None:
+            self.load_schedules()
         self.open = True
         self.subscribe(self.config.subjects)
         self.serve_direct(self.config.allow_direct)
@@ -281,6 +300,7 @@ cdef class Stream(Session):
             find_headers(rec.data, rec.headers_len, &h)
             if has(&h, HEADER_BATCH_ID):
                 return self.take_batched(&rec, &h, publish)
+        self.schedule = None
         if h.present or self.counters is not None:
             seq = self.check(&rec, &h, &ttl_ns)
             if seq:
@@ -303,6 +323,7 @@ cdef class Stream(Session):
         self.check_stream(h)
         ttl_ns[0] = self.ttl_of(rec, h)
         self.check_expected(rec, h, 0)
+        self.check_schedule(rec, h)
         if has(h, HEADER_MSG_ID):
             seq = self.store.duplicate_of(
                 h.value[<int>HEADER_MSG_ID].ptr, h.value[<int>HEADER_MSG_ID].len)
@@ -427,7 +448,8 @@ cdef class Stream(Session):
     cdef int put(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
                  const record_t *publish) except -1:
         """Store a message that has passed its checks. ApiError: the store refuses it."""
-        cdef Rollup rollup = self.rollup_of(h) if has(h, HEADER_ROLLUP) else ROLLUP_NONE
+        cdef Rollup rollup = self.rollup_of(h) if has(h, HEADER_ROLLUP) else (
+            ROLLUP_SUBJECT if self.schedule is not None else ROLLUP_NONE)
         cdef uint64_t seq = self.append(rec, h, ttl_ns, rollup)
         cdef bytes tail = self.ack_tail + b'}' if self.ack_tail else b''
         if publish.reply_len:
@@ -461,6 +483,8 @@ cdef class Stream(Session):
         if value is not None:
             self.counters.remember(rec.subject, rec.subject_len, seq, value)
             self.ack_tail = b',"val":"%d"' % value
+        if self.timetable is not None:
+            self.enter_schedule(rec, h, seq)
         if again:
             self.add_republish(rec, seq, before)
         return seq
@@ -498,8 +522,7 @@ cdef class Stream(Session):
         except BatchError as problem:
             self.abandoned(key, problem.reason)
             raise
-        if self.batches.open and self.timer.pos == 0:
-            self.account.turn.arm(self, self.batches.next_ns())
+        self.rearm()
         return 0
 
     cdef int add_to_batch(self, bytes key, uint64_t number, record_t *rec, const headers_t *h,
@@ -560,6 +583,7 @@ cdef class Stream(Session):
         for i in range(last + 1):
             fill(&rec, messages[i])
             find_headers(rec.data, rec.headers_len, &h)
+            self.schedule = checks.schedules[i]
             seq = self.append(&rec, &h, checks.ttls[i], <Rollup><int>checks.rollups[i])
         tail = self.ack_tail + b',"batch":%b,"count":%d}' % (
             encode(batch.id.decode('utf-8', 'replace')), last + 1)
@@ -585,6 +609,8 @@ cdef class Stream(Session):
             if other in checks.subjects:
                 raise ApiError(errors.WRONG_LAST_SEQUENCE_CONSTANT)
         self.check_expected(rec, h, place)
+        self.check_schedule(rec, h)
+        checks.schedules.append(self.schedule)
         if has(h, HEADER_MSG_ID):
             self.check_batched_id(h.value[<int>HEADER_MSG_ID], checks)
         if has(h, HEADER_EXPECTED_LAST_MSG_ID):
@@ -595,6 +621,8 @@ cdef class Stream(Session):
                 raise ApiError(errors.ROLLUP, err='batch rollup all invalid')
             if rollup == ROLLUP_SUBJECT and subject in checks.subjects:
                 raise ApiError(errors.ROLLUP, err='batch rollup sub invalid')
+        elif self.schedule is not None:
+            rollup = ROLLUP_SUBJECT
         checks.rollups.append(<int>rollup)
         self.check_batched_room(rec, checks, subject, rollup)
         checks.subjects[subject] = checks.subjects.get(subject, 0) + 1
@@ -650,15 +678,33 @@ cdef class Stream(Session):
             self.account.turn.add(PHASE_FLUSH, self)
 
     cdef void expired(self, int64_t now_ns) noexcept:
-        if self.batches is None:
-            return
-        for id in self.batches.expire(now_ns):
-            self.abandoned(id, 'timeout')
-        if self.batches.open:
-            try:
-                self.account.turn.arm(self, self.batches.next_ns())
-            except MemoryError:
-                LOG.exception('batches of stream %r do not end', self.name)
+        try:
+            if self.batches is not None:
+                for id in self.batches.expire(now_ns):
+                    self.abandoned(id, 'timeout')
+            if self.timetable is not None:
+                self.fire_due()
+        except Exception:
+            LOG.exception('schedules and batches of stream %r', self.name)
+        self.rearm()
+
+    cdef void rearm(self) noexcept:
+        """Be called when the next batch ends or the next scheduled message is due."""
+        cdef int64_t due_ns = self.batches.next_ns() if self.batches is not None else 0
+        cdef int64_t now_ns = self.account.turn.now_ns
+        cdef int64_t next_ns
+        try:
+            if self.timetable is not None:
+                next_ns = self.timetable.next_ns()
+                if self.cancelled or next_ns:
+                    # not too long: the wall clock may be set meanwhile
+                    next_ns = now_ns + (<int64_t>SOON_NS if self.cancelled else max(
+                        <int64_t>0, min(next_ns - self.account.turn.wall_ns, WAIT_NS)))
+                    due_ns = min(due_ns, next_ns) if due_ns else next_ns
+            if due_ns and (self.timer.pos == 0 or self.timer.due_ns > due_ns):
+                self.account.turn.arm(self, due_ns)
+        except Exception:
+            LOG.exception('schedules and batches of stream %r wait', self.name)
 
     def report_abandoned(self):
         """Send the advisories of batches that have ended without their commit."""
@@ -681,6 +727,193 @@ cdef class Stream(Session):
             id = found
             self.store.kill(seq)
             seq -= 1
+
+    # --- schedules
+
+    cdef int check_schedule(self, record_t *rec, headers_t *h) except -1:
+        """Whether a message may be scheduled; `schedule` is then when, None = it is not. ApiError:
+        it is refused."""
+        self.schedule = None
+        if has(h, HEADER_SCHEDULER) or has(h, HEADER_SCHEDULE_NEXT):
+            self.check_scheduler(rec, h)
+        if not has(h, HEADER_SCHEDULE):
+            return 0
+        if self.timetable is None:
+            raise ApiError(errors.SCHEDULES_DISABLED)
+        try:
+            schedule = parse(
+                text_of(h.value[<int>HEADER_SCHEDULE]),
+                text_of(h.value[<int>HEADER_SCHEDULE_TIME_ZONE])
+                if has(h, HEADER_SCHEDULE_TIME_ZONE) else '')
+        except ScheduleError as problem:
+            raise ApiError(errors.SCHEDULE_PATTERN) from problem
+        except TimeZoneError as problem:
+            raise ApiError(errors.SCHEDULE_TIME_ZONE) from problem
+        if has(h, HEADER_SCHEDULE_TTL):
+            if parse_ttl(h.value[<int>HEADER_SCHEDULE_TTL]) == 0:
+                raise ApiError(errors.SCHEDULE_TTL)
+            if not self.ttls:
+                raise ApiError(errors.TTL_DISABLED)
+        own = rec.subject[:rec.subject_len]
+        target = b''
+        if has(h, HEADER_SCHEDULE_TARGET):
+            target = bytes_of(h.value[<int>HEADER_SCHEDULE_TARGET])
+        if target == own or not self.owns(target):
+            raise ApiError(errors.SCHEDULE_TARGET)
+        if has(h, HEADER_SCHEDULE_SOURCE):
+            source = bytes_of(h.value[<int>HEADER_SCHEDULE_SOURCE])
+            if source == own or source == target or not self.owns(source):
+                raise ApiError(errors.SCHEDULE_SOURCE)
+        for name in (HEADER_SCHEDULE_ROLLUP, HEADER_ROLLUP):
+            if (h.present >> <int>name) & 1 and text_of(h.value[<int>name]).lower() != 'sub':
+                raise ApiError(errors.SCHEDULE_ROLLUP)
+        if not has(h, HEADER_ROLLUP):
+            self.set_header(rec, b'Nats-Rollup', b'sub')
+        self.schedule = schedule
+        return 0
+
+    cdef int check_scheduler(self, const record_t *rec, const headers_t *h) except -1:
+        """Whether a message may cancel the one that is scheduled by another subject."""
+        cdef bytes subject
+        if self.timetable is None or not (
+                has(h, HEADER_SCHEDULER) and has(h, HEADER_SCHEDULE_NEXT)
+                and is_text(h.value[<int>HEADER_SCHEDULE_NEXT], b'purge')):
+            raise ApiError(errors.SCHEDULE_SCHEDULER)
+        subject = bytes_of(h.value[<int>HEADER_SCHEDULER])
+        if subject == rec.subject[:rec.subject_len] or not is_literal(subject) or (
+                subject not in self.timetable.entries
+                and self.store.last_seq_of(subject, <size_t>len(subject))):
+            raise ApiError(errors.SCHEDULE_SCHEDULER)
+        return 0
+
+    def owns(self, bytes subject):
+        """Whether it is a subject, without wildcards, that this stream takes."""
+        return is_literal(subject) and any(
+            is_within(subject, raw(pattern)) for pattern in self.config.subjects)
+
+    cdef int enter_schedule(self, const record_t *rec, const headers_t *h,
+                            uint64_t seq) except -1:
+        """A message was stored: it may be scheduled, and ends what its subject scheduled before."""
+        cdef bytes subject = rec.subject[:rec.subject_len]
+        schedule, self.schedule = self.schedule, None
+        if schedule is None:
+            self.timetable.drop(subject)
+        else:
+            self.timetable.set(subject, seq, schedule, schedule.first(self.store.last_ns))
+        if has(h, HEADER_SCHEDULER) and is_text(h.value[<int>HEADER_SCHEDULE_NEXT], b'purge'):
+            self.cancel(bytes_of(h.value[<int>HEADER_SCHEDULER]))
+        self.rearm()
+        return 0
+
+    def cancel(self, bytes subject):
+        """Delete the scheduled message of a subject, as soon as that is possible."""
+        cdef uint64_t seq = self.store.last_seq_of(subject, <size_t>len(subject))
+        self.timetable.drop(subject)
+        if seq and not self.store.kill(seq):
+            self.cancelled.append((subject, seq))
+
+    cdef int fire_due(self) except -1:
+        """Store what scheduled messages that are due lead to."""
+        cdef int left = FIRED_PER_TURN
+        cancelled, self.cancelled = self.cancelled, []
+        for subject, seq in cancelled:      # what was not in the file yet
+            if self.store.last_seq_of(subject, <size_t>len(<bytes>subject)) == seq:
+                self.cancel(subject)
+        while left:
+            left -= 1
+            found = self.timetable.pop(self.account.turn.wall_ns)
+            if found is None:
+                break
+            try:
+                self.fire(found[0], found[1])
+            except ApiError as problem:
+                LOG.warning('stream %s: a scheduled message of %r is refused: %s',
+                            self.name, found[0], problem)
+        return 0
+
+    def fire(self, bytes subject, entry):
+        """Store what one scheduled message leads to. ApiError: it is refused."""
+        cdef message_t m, source
+        cdef record_t rec
+        cdef headers_t own, h
+        cdef uint64_t seq = entry.seq, from_
+        cdef int64_t next_ns
+        cdef bytes target, whole, place
+        cdef span_t to
+        if self.store.last_seq_of(subject, <size_t>len(subject)) != seq:
+            return
+        if not self.store.read(seq, &m):
+            if seq >= self.store.readable:      # not in the file yet
+                self.timetable.set(
+                    subject, seq, entry.schedule, self.account.turn.wall_ns + <int64_t>SOON_NS)
+            return
+        find_headers(m.rec.data, m.rec.headers_len, &own)
+        target = bytes_of(own.value[<int>HEADER_SCHEDULE_TARGET])
+        lines = without_schedule(m.rec.data[:m.rec.headers_len])
+        body = m.rec.data[m.rec.headers_len:m.rec.total_len]
+        next_ns = entry.schedule.following(entry.due_ns, self.account.turn.wall_ns)
+        when = time_text(next_ns).encode() if next_ns else b'purge'
+        last = [b'Nats-Scheduler: ' + subject, b'Nats-Schedule-Next: ' + when]
+        if has(&own, HEADER_SCHEDULE_TTL):
+            last.append(b'Nats-TTL: ' + bytes_of(own.value[<int>HEADER_SCHEDULE_TTL]))
+        if has(&own, HEADER_SCHEDULE_ROLLUP):
+            last.append(b'Nats-Rollup: sub')
+        if has(&own, HEADER_SCHEDULE_SOURCE):
+            to = own.value[<int>HEADER_SCHEDULE_SOURCE]
+            from_ = self.lookup.last(to.ptr, to.len)
+            if from_ and self.store.read(from_, &source):
+                lines = without_schedule(source.rec.data[:source.rec.headers_len])
+                body = source.rec.data[source.rec.headers_len:source.rec.total_len]
+        place = b'\r\n'.join([b'NATS/1.0', *lines, *last]) + b'\r\n\r\n'
+        whole = place + body
+        fill(&rec, (target, whole, len(place)))
+        find_headers(rec.data, rec.headers_len, &h)
+        if next_ns:
+            self.timetable.set(subject, seq, entry.schedule, next_ns)
+        self.schedule = None
+        self.append(&rec, &h, self.ttl_of(&rec, &h) if has(&h, HEADER_TTL) else 0,
+                    ROLLUP_SUBJECT if has(&h, HEADER_ROLLUP) else ROLLUP_NONE)
+
+    def load_schedules(self):
+        """Find the scheduled messages among those that are stored."""
+        cdef message_t m
+        cdef headers_t h
+        cdef uint64_t seq
+        for seq in self.store.subjects.last_per_subject():
+            if not self.store.read(seq, &m) or m.rec.headers_len == 0:
+                continue
+            find_headers(m.rec.data, m.rec.headers_len, &h)
+            if has(&h, HEADER_SCHEDULE) and has(&h, HEADER_SCHEDULE_TARGET):
+                try:
+                    schedule = parse(
+                        text_of(h.value[<int>HEADER_SCHEDULE]),
+                        text_of(h.value[<int>HEADER_SCHEDULE_TIME_ZONE])
+                        if has(&h, HEADER_SCHEDULE_TIME_ZONE) else '')
+                except ValueError:
+                    continue        # of a time zone that this machine does not know
+                self.timetable.set(m.rec.subject[:m.rec.subject_len], seq, schedule,
+                                   self.resumed(&m, &h, schedule))
+        self.rearm()
+
+    cdef int64_t resumed(self, const message_t *m, const headers_t *h, object schedule) except -1:
+        """When a scheduled message that was found is due: as its target says, if that was the last
+        to come from it, else from now on."""
+        cdef message_t last
+        cdef span_t to = h.value[<int>HEADER_SCHEDULE_TARGET], found
+        cdef int64_t now_ns = self.account.turn.wall_ns
+        cdef int64_t first_ns = schedule.first(m.rec.timestamp_ns)
+        cdef uint64_t seq = self.lookup.last(to.ptr, to.len)
+        cdef bytes subject = m.rec.subject[:m.rec.subject_len]
+        if seq > m.rec.seq and self.store.read(seq, &last):
+            found = find_header(last.rec.data, last.rec.headers_len, b'Nats-Scheduler', 14)
+            if bytes_of(found) == subject:
+                found = find_header(last.rec.data, last.rec.headers_len, b'Nats-Schedule-Next', 18)
+                try:
+                    return time_ns(text_of(found))
+                except ValueError:
+                    pass
+            return first_ns if first_ns > now_ns else schedule.following(first_ns, now_ns) or now_ns
+        return first_ns
 
     cdef object refusal(self):
         """The ApiError of the append that the store has just refused."""
@@ -921,6 +1154,7 @@ cdef class BatchChecks:
     def __init__(self):
         self.ttls = []
         self.rollups = []
+        self.schedules = []
         self.ids = set()
         self.subjects = {}
         self.values = {}
@@ -944,6 +1178,12 @@ cdef void fill(record_t *rec, tuple message) noexcept:
     rec.data = data
     rec.total_len = <uint32_t>len(data)
     rec.headers_len = <uint32_t><uint64_t>message[2]
+
+
+cdef bint is_literal(bytes subject) except -1:
+    """Whether it is a subject without wildcards."""
+    return len(subject) and not subject_shape(subject, <size_t>len(subject)) & (
+        SUBJECT_EMPTY_TOKEN | SUBJECT_TAIL_INSIDE | SUBJECT_WILDCARD)
 
 
 cdef bytes bytes_of(span_t value):

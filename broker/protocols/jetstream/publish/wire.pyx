@@ -322,3 +322,9 @@ cdef char *put_pub_ack(char *out, const char *prefix, size_t prefix_len, uint64_
         out += 18
     out[0] = c'}'
     return out + 1
+
+
+def duration_ns(bytes text not None):
+    """The ns of a duration of the form that Go prints, None if it is invalid."""
+    cdef int64_t ns
+    return ns if parse_duration(text, <size_t>len(text), &ns) else None

@@ -1,0 +1,3 @@
+"""Headers of published messages, and answers to publishers."""
+
+def duration_ns(text: bytes) -> int | None: ...

@@ -1,0 +1,267 @@
+"""Scheduled messages of a stream, as nats-server 2.15.2 handles them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engine import Rig
+from support.streams import StreamCase, ack, get
+
+from broker.protocols.jetstream.publish.schedules import parse
+from broker.protocols.jetstream.publish.stream import Stream
+from broker.protocols.jetstream.publish.timetable import Timetable
+from broker.protocols.jetstream.structs import time_text
+
+SECOND = 10**9
+START = 1_795_650_000 * SECOND  # a full minute
+FAR = "@at 2040-01-01T00:00:00Z"
+
+
+class Case(StreamCase):
+    """A stream that allows schedules, on a clock that the test moves."""
+
+    def __init__(self, rig: Rig) -> None:
+        super().__init__(rig)
+        self.now = rig.loop.now_ns
+        self.wall = START
+        self.go(0)
+        self.stream: Stream = self.make(
+            allow_msg_schedules=True, allow_rollup_hdrs=True, allow_msg_ttl=True
+        )
+
+    def go(self, seconds: float) -> None:
+        """Let time pass; what waited for the file comes a little later."""
+        for step in (int(seconds * SECOND), SECOND // 50, SECOND // 50):
+            self.now += step
+            self.wall += step
+            self.rig.turn.hold_clock(self.now, self.wall)
+            self.rig.turn.ring()
+            self.rig.settle()
+
+    def plan(
+        self, schedule: str, subject: str = "s.plan", data: bytes = b"body", **more: str
+    ) -> Any:
+        headers = {"Nats_Schedule": schedule, "Nats_Schedule_Target": "s.t", **more}
+        return self.ask(subject, data, **headers)
+
+    def refused(self, schedule: str, **more: str) -> int:
+        headers = {"Nats_Schedule": schedule, "Nats_Schedule_Target": "s.t", **more}
+        return self.error("s.plan", b"body", **headers)[0]
+
+    def last(self, subject: str) -> Any:
+        return get(self.stream, last_by_subj=subject)
+
+
+@pytest.fixture
+def case() -> Iterator[Case]:
+    with Rig(None) as rig:
+        yield Case(rig)
+
+
+def lines(*texts: str) -> bytes:
+    return ("NATS/1.0\r\n" + "".join(f"{text}\r\n" for text in texts) + "\r\n").encode()
+
+
+def test_a_message_at_a_time(case: Case) -> None:
+    due = time_text(START + 10 * SECOND)
+    assert case.plan(f"@at {due}", A="b", Nats_Msg_Id="1", Nats_Expected_Stream="S") == ack(1)
+    assert case.last("s.plan")[2] == lines(
+        f"Nats-Schedule: @at {due}", "Nats-Schedule-Target: s.t", "A: b", "Nats-Msg-Id: 1",
+        "Nats-Expected-Stream: S", "Nats-Rollup: sub",
+    )  # fmt: skip
+    case.go(9.9)
+    assert case.last("s.t") is None
+    case.go(0.1)
+    assert case.last("s.t") == (
+        "s.t", 2, lines("A: b", "Nats-Scheduler: s.plan", "Nats-Schedule-Next: purge"), b"body",
+    )  # fmt: skip
+    assert case.last("s.plan") is None
+    case.go(100)
+    assert case.stream.store.last_seq == 2
+
+
+def test_a_time_that_is_over(case: Case) -> None:
+    case.plan("@at 2020-01-01T00:00:00Z")
+    case.go(0.1)
+    assert case.last("s.t")[3] == b"body"
+    assert case.last("s.plan") is None
+
+
+def test_a_message_again_and_again(case: Case) -> None:
+    case.plan("@every 2s")
+    for place in range(1, 4):
+        case.go(2)
+        headers = lines(
+            "Nats-Scheduler: s.plan",
+            f"Nats-Schedule-Next: {time_text(START + (2 * place + 2) * SECOND)}",
+        )
+        assert case.last("s.t") == ("s.t", place + 1, headers, b"body")
+    assert case.last("s.plan")[1] == 1
+
+
+def test_a_message_by_a_cron_pattern(case: Case) -> None:
+    case.plan("30 * * * * *")
+    case.go(29)
+    assert case.last("s.t") is None
+    case.go(1)
+    assert case.last("s.t")[1] == 2
+
+
+def test_ttl_rollup_and_source_of_a_scheduled_message(case: Case) -> None:
+    case.ask("s.source", b"other", H="1", Nats_Msg_Id="2")
+    case.ask("s.t", b"before")
+    case.plan(
+        "@every 5s", Nats_Schedule_TTL="100s", Nats_Schedule_Rollup="sub", X="y",
+        Nats_Schedule_Source="s.source",
+    )  # fmt: skip
+    case.go(5)
+    assert case.last("s.t")[2:] == (
+        lines(
+            "H: 1", "Nats-Scheduler: s.plan",
+            f"Nats-Schedule-Next: {time_text(START + 10 * SECOND)}", "Nats-TTL: 100s",
+            "Nats-Rollup: sub",
+        ),
+        b"other",
+    )  # fmt: skip
+    assert get(case.stream, seq=2) is None  # rolled up
+
+
+def test_without_its_source_a_schedule_publishes_itself(case: Case) -> None:
+    case.plan("@every 5s", Nats_Schedule_Source="s.none")
+    case.go(5)
+    assert case.last("s.t")[3] == b"body"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "headers", "code"),
+    [
+        ("@at junk", {}, 10189), (FAR, {"Nats_Schedule_Time_Zone": "UTC"}, 10189),
+        ("@daily", {"Nats_Schedule_Time_Zone": "Nowhere"}, 10223),
+        (FAR, {"Nats_Schedule_Target": ""}, 10190), (FAR, {"Nats_Schedule_Target": "s.*"}, 10190),
+        (FAR, {"Nats_Schedule_Target": "q.t"}, 10190),
+        (FAR, {"Nats_Schedule_Target": "s.plan"}, 10190),
+        (FAR, {"Nats_Schedule_Target": "s..t"}, 10190),
+        (FAR, {"Nats_Schedule_TTL": "junk"}, 10191), (FAR, {"Nats_Schedule_Rollup": "all"}, 10192),
+        (FAR, {"Nats_Rollup": "all"}, 10192), (FAR, {"Nats_Schedule_Source": "s.*"}, 10203),
+        (FAR, {"Nats_Schedule_Source": "s.t"}, 10203), (FAR, {"Nats_Schedule_Source": "q"}, 10203),
+        (FAR, {"Nats_Schedule_Source": "s.plan"}, 10203), (FAR, {"Nats_Scheduler": "s.t"}, 10212),
+    ],
+)  # fmt: skip
+def test_what_is_refused(case: Case, schedule: str, headers: dict[str, str], code: int) -> None:
+    assert case.refused(schedule, **headers) == code
+
+
+def test_what_is_taken(case: Case) -> None:
+    for schedule in (FAR, "@hourly", "0 0 12 * * *", "@every 1.5s"):
+        assert b'"error"' not in case.plan(schedule, Nats_Rollup="sub", Nats_Schedule_TTL="never")
+    assert b'"error"' not in case.plan("@daily", Nats_Schedule_Time_Zone="Europe/Berlin")
+    assert b'"error"' not in case.plan("")  # is no schedule
+    assert case.stream.store.messages == 2
+
+
+def test_schedules_need_a_permission(case: Case) -> None:
+    case.stream.close()
+    case.stream = case.make(name="T", subjects=["t.>"])
+    headers = {"Nats_Schedule": FAR, "Nats_Schedule_Target": "t.t"}
+    assert b'"err_code":10188' in case.ask("t.a", **headers)
+    headers = {"Nats_Schedule_Next": "purge", "Nats_Scheduler": "t.b"}
+    assert b'"err_code":10212' in case.ask("t.a", **headers)
+
+
+def test_a_later_message_ends_a_schedule(case: Case) -> None:
+    case.plan("@every 1s")
+    case.ask("s.plan", b"other")
+    case.go(3)
+    assert case.last("s.t") is None
+
+
+def test_a_later_schedule_replaces_one(case: Case) -> None:
+    case.plan("@every 1s")
+    case.plan("@every 10s", data=b"new")
+    case.go(5)
+    assert case.last("s.t") is None
+    case.go(5)
+    assert case.last("s.t")[3] == b"new"
+
+
+def test_a_deleted_schedule_ends(case: Case) -> None:
+    case.plan("@every 1s")
+    case.ask("s.z", Nats_Rollup="all")
+    case.go(3)
+    assert case.last("s.t") is None
+
+
+def test_a_schedule_is_cancelled(case: Case) -> None:
+    case.plan(FAR)
+    cancel = {"Nats_Schedule_Next": "purge", "Nats_Scheduler": "s.plan"}
+    assert case.error("s.plan", **cancel)[0] == 10212
+    assert case.error("s.c", **{**cancel, "Nats_Schedule_Next": "x"})[0] == 10212
+    assert case.error("s.c", **{**cancel, "Nats_Scheduler": "s.*"})[0] == 10212
+    assert case.error("s.c", Nats_Schedule_Next="purge")[0] == 10212
+    assert case.ask("s.c", b"gone", **cancel) == ack(2)
+    assert case.last("s.plan") is None
+    assert case.last("s.c")[3] == b"gone"
+    assert case.ask("s.c", **cancel) == ack(3)  # there is none any more
+    case.ask("s.plain")
+    assert case.error("s.c", **{**cancel, "Nats_Scheduler": "s.plain"})[0] == 10212
+
+
+def test_a_schedule_is_cancelled_in_the_turn_in_which_it_came(case: Case) -> None:
+    case.send("s.plan", b"x", Nats_Schedule=FAR, Nats_Schedule_Target="s.t")
+    case.send("s.c", b"x", Nats_Schedule_Next="purge", Nats_Scheduler="s.plan")
+    case.go(0.1)
+    assert case.last("s.plan") is None
+
+
+def test_schedules_survive_a_restart(tmp_path: Path) -> None:
+    with Rig(tmp_path / "logs", sync="always") as rig:
+        case = Case(rig)
+        case.plan("@every 10s", "s.repeated")
+        case.plan(f"@at {time_text(START + 25 * SECOND)}", "s.once", Nats_Schedule_Target="s.u")
+        case.go(11)
+        assert case.last("s.t")[1] == 3
+        rig.close()
+    with Rig(tmp_path / "logs", sync="always") as rig:
+        case = Case(rig)
+        case.wall = START + 57 * SECOND
+        case.stream.close()
+        case.go(0)
+        case.stream = case.make(
+            allow_msg_schedules=True, allow_rollup_hdrs=True, allow_msg_ttl=True
+        )
+        case.go(0.1)
+        # once for what was missed, then at its own times
+        assert case.stream.store.last_seq == 5
+        assert case.last("s.u")[3] == b"body"
+        assert case.last("s.once") is None
+        assert (
+            b"Nats-Schedule-Next: " + time_text(START + 60 * SECOND).encode() in case.last("s.t")[2]
+        )
+        case.go(3)
+        assert case.stream.store.last_seq == 6
+
+
+def test_schedules_may_be_allowed_later(case: Case) -> None:
+    stream = case.make(name="T", subjects=["t.>"])
+    config = stream.config
+    config.allow_msg_schedules = True
+    stream.configure(config)
+    headers = {"Nats_Schedule": "@every 1s", "Nats_Schedule_Target": "t.t"}
+    assert b'"error"' not in case.ask("t.a", **headers)
+
+
+def test_a_timetable_forgets_what_is_replaced() -> None:
+    timetable = Timetable()
+    schedule = parse("@every 1s")
+    for due in range(1, 10_000):
+        timetable.set(b"a", due, schedule, due)
+    assert len(timetable._heap) < 100
+    assert timetable.next_ns() == 9_999
+    assert timetable.pop(9_998) is None
+    found = timetable.pop(9_999)
+    assert found is not None
+    assert found[1].seq == 9_999
+    assert timetable.next_ns() == 0
