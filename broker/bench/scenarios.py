@@ -130,6 +130,7 @@ class JetStreamConsumePlan:
     msgs: int = limits.MESSAGES
     subs: int = 1
     batch: int = 0  # of each request; 0: the messages are pushed, in order and without acks
+    last: bool = False  # the last message of each subject only, as watchers of buckets read it
     subjects: int = 1
     storage: str = "file"
     stream: str = ""
@@ -419,7 +420,8 @@ def run_jetstream_publish(plan: JetStreamPublishPlan, progress: Progress | None 
 
 
 def run_jetstream_consume(plan: JetStreamConsumePlan, progress: Progress | None = None) -> Result:
-    """`twinwire bench js consume` and `fetch`: until the last message, or its ack."""
+    """`twinwire bench js consume` and `fetch`: from the request for a consumer until the last
+    message, or its ack."""
     stream = plan.stream or f"BENCH_{os.urandom(4).hex()}"
     if not plan.stream:
         ask_jetstream(
@@ -460,6 +462,8 @@ def _consume(plan: JetStreamConsumePlan, stream: str, progress: Progress | None)
             "mem_storage": True,
             "num_replicas": 1,
         }
+    if plan.last:
+        config |= {"deliver_policy": "last_per_subject", "filter_subjects": [f"{stream}.*"]}
     requests = []
     if plan.batch:
         body = b'{"expires":%d,"batch":%d}' % (30 * 10**9, plan.batch)
@@ -471,18 +475,21 @@ def _consume(plan: JetStreamConsumePlan, stream: str, progress: Progress | None)
     try:
         for inbox in inboxes:
             readers.append(dial_nats(plan.address, [f"SUB {inbox} 1".encode()], headers=True))
+        begun = time.perf_counter_ns()
         ask_jetstream(
             plan.address,
             f"CONSUMER.CREATE.{stream}.{name}",
             {"stream_name": stream, "config": config},
         )
+        before_ns = time.perf_counter_ns() - begun
         load.open(readers, [], _recv_bytes(plan.size), 0, False)
-        load.begin(requests, plan.batch, plan.msgs, bool(plan.batch))
+        wanted = min(plan.msgs, plan.subjects) if plan.last else plan.msgs
+        load.begin(requests, plan.batch, wanted, bool(plan.batch))
         cpu = drive(load, lambda: (0, load.received()[0]), progress)
     finally:
         _close(readers)
     published_ns, delivered_ns, _ = load.times_ns()
-    end_ns = published_ns if plan.batch else delivered_ns  # the last ack, or message
+    end_ns = before_ns + (published_ns if plan.batch else delivered_ns)  # the last ack, or message
     return _result(
         "js fetch" if plan.batch else "js consume",
         _rate(0, 0, end_ns),

@@ -17,6 +17,7 @@ from broker.bench import limits
 
 if TYPE_CHECKING:
     from broker.bench.scenarios import (
+        JetStreamConsumePlan,
         JetStreamPublishPlan,
         NatsFlowPlan,
         NatsRequestPlan,
@@ -26,7 +27,15 @@ if TYPE_CHECKING:
         StanFlowPlan,
     )
 
-    P = TypeVar("P", JetStreamPublishPlan, NatsFlowPlan, NatsRequestPlan, NsqFlowPlan, StanFlowPlan)
+    P = TypeVar(
+        "P",
+        JetStreamConsumePlan,
+        JetStreamPublishPlan,
+        NatsFlowPlan,
+        NatsRequestPlan,
+        NsqFlowPlan,
+        StanFlowPlan,
+    )
 
 Command = Callable[..., None]
 
@@ -437,7 +446,14 @@ _stored = (
 
 @js.command("consume")
 @_common(limits.NATS_PORT, limits.JETSTREAM_SIZE_BYTES, limits.MESSAGES, timed=False)
-@_options(*_stored)
+@_options(
+    click.option(
+        "--last",
+        is_flag=True,
+        help="Only the last message of each subject, as watchers of key-value buckets read it.",
+    ),
+    *_stored,
+)
 def js_consume(as_json: bool, **plan: Any) -> None:
     """Receive the messages of a stream by an ordered consumer, with flow control."""
     from broker.bench.scenarios import JetStreamConsumePlan, run_jetstream_consume

@@ -385,6 +385,9 @@ cdef class Consumer(CursorOwner):
         found.priority_groups = self.groups()
         return found
 
+    def unpin(self):
+        """End the place of a pinned client; only pull consumers have some."""
+
     def groups(self):
         """The structs.PriorityGroupState of its groups."""
         return []

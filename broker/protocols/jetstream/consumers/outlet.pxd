@@ -30,7 +30,7 @@ cdef class Outlet(Task):
     cdef due_t on_due
     # The client of the last message, if it has yet to read much of what it was sent; else None.
     cdef Session slow
-    cdef dict interest              # deliver subject (bytes) -> consumers that are told of changes
+    cdef dict interest              # deliver subject (bytes) -> consumers to report changes to
     cdef set changed                # deliver subjects whose subscriptions changed in this turn
     cdef bint changed_any           # a wildcard subscription changed
 

@@ -73,7 +73,7 @@ cdef class PullConsumer(Consumer):
     cdef void set_pin(self, request_t *r) noexcept
     cdef void renew_pin(self) noexcept
     cdef void finish(self, request_t *r, const char *line, size_t n, bint pending) noexcept
-    cdef request_t *taker(self) noexcept
+    cdef request_t *next_request(self) noexcept
     cdef bint may_take(self, request_t *r) noexcept
     cdef bint serve(self, request_t *r) noexcept
     cdef void deliver_some(self) noexcept

@@ -332,7 +332,7 @@ cdef class PullConsumer(Consumer):
         cdef uint64_t before = self.sent_bytes
         cdef request_t *r
         while True:
-            r = self.taker()
+            r = self.next_request()
             if r == NULL:
                 return
             if count == TURN_MESSAGES or self.sent_bytes - before > TURN_BYTES:
@@ -342,7 +342,7 @@ cdef class PullConsumer(Consumer):
                 return
             count += 1
 
-    cdef request_t *taker(self) noexcept:
+    cdef request_t *next_request(self) noexcept:
         """The request that gets the next message; NULL = none may have it."""
         cdef request_t *r = self.first
         cdef request_t *following

@@ -287,7 +287,7 @@ class Consumers:
 
 
 def settings_of(config: ConsumerConfig) -> dict[str, Any]:
-    """What the cursor of a consumer is told; 0 = no limit."""
+    """What the cursor of a consumer is set to; 0 = no limit."""
     return {
         "ack_wait_ns": config.ack_wait,
         "backoff_ns": config.backoff,

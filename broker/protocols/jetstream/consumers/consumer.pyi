@@ -1,0 +1,53 @@
+"""One consumer: what pull and push consumers have in common."""
+
+from typing import Any
+
+from broker.engine.stream.cursor import CursorOwner, StreamCursor
+from broker.protocols.jetstream.consumers.outlet import Outlet
+from broker.protocols.jetstream.publish.stream import Stream
+from broker.protocols.jetstream.structs import (
+    ConsumerConfig,
+    ConsumerInfo,
+    PriorityGroupState,
+    SequenceInfo,
+)
+
+class Consumer(CursorOwner):
+    registry: Any
+    stream: Stream
+    stream_name: str
+    name: str
+    config: ConsumerConfig
+    created_ns: int
+    unnamed: bool
+    cursor: StreamCursor
+    gone: bool
+    def __init__(
+        self,
+        registry: Any,
+        outlet: Outlet,
+        stream: Any,
+        cursor: StreamCursor,
+        config: ConsumerConfig,
+        created_ns: int,
+    ) -> None: ...
+    def adopt(self, config: ConsumerConfig) -> None: ...
+    def start(self) -> None: ...
+    def open(self) -> None: ...
+    def configure(self, config: ConsumerConfig) -> None: ...
+    def set_pause(self, config: ConsumerConfig, until_ns: int) -> None: ...
+    def reset(self, seq: int) -> None: ...
+    def close(self, line: str = "", pending: bool = False) -> None: ...
+    def shut(self) -> None: ...
+    def info(self) -> ConsumerInfo: ...
+    def unpin(self) -> None: ...
+    def groups(self) -> list[PriorityGroupState]: ...
+    @property
+    def num_waiting(self) -> int: ...
+    @property
+    def push_bound(self) -> bool: ...
+
+class Delay:
+    delay: int
+
+def sequence(pair: tuple[int, int], active_ns: int) -> SequenceInfo: ...

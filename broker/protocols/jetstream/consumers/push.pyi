@@ -1,0 +1,10 @@
+"""Push consumers: messages are sent to a subject, unasked."""
+
+from typing import final
+
+from broker.protocols.jetstream.consumers.consumer import Consumer
+
+@final
+class PushConsumer(Consumer):
+    def interest_changed(self) -> None: ...
+    def go_on(self) -> None: ...
