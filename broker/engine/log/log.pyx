@@ -689,6 +689,8 @@ cdef class Log(LogState):
         self.segments[place] = fresh
         for cursor in self.cursors.values():
             cursor.leave_segment(segment)
+        if self.owner is not None:
+            self.owner.leave_segment(segment)
         segment.seal(self.shared)
         if segment.users == 0:
             segment.unmap()     # else who reads it does that

@@ -53,7 +53,7 @@ cdef enum:
     COMPACT_BYTES_MIN = 1 << 12
     COMPACT_MEMORY_BYTES = 1 << 24      # of segments in memory, at a time
     PURGE_AT_ONCE = 10_000      # ... that are purged
-    PURGE_SEQS = 100_000        # ... if that is without a look at each
+    PURGE_SEQS = 50_000         # ... if that is without a look at each
     NEAR_SEQS = 256             # a message is searched from the last one that was found, if so near
 
 

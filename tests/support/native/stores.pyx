@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from broker.engine.stream.store cimport Rollup, StreamOwner, StreamStore, message_t
+from broker.engine.log.log cimport Log
 from broker.runtime.types cimport record_t
 
 
@@ -82,3 +83,25 @@ def watch_expiry(StreamStore store not None):
     owner.subjects = []
     store.attach(owner)
     return owner.subjects
+
+
+def fill(StreamStore store not None, uint64_t count, uint64_t subjects, size_t size):
+    """Append so many messages of `size` bytes with subjects in turn; the last one's seq."""
+    cdef list names = [b'fill.%d' % i for i in range(subjects)]
+    cdef bytes body = bytes(size)
+    cdef record_t rec = record_of(b'', body, 0)
+    cdef uint64_t i, seq = 0
+    for i in range(count):
+        rec.subject = <bytes>names[i % subjects]
+        rec.subject_len = <uint16_t>len(<bytes>names[i % subjects])
+        seq = store.append(&rec, 0, <Rollup>0)
+    return seq
+
+
+def fill_log(Log log not None, uint64_t count, size_t size):
+    """Append so many records of `size` bytes to a log."""
+    cdef bytes body = bytes(size)
+    cdef record_t rec = record_of(b'fill.1', body, 0)
+    cdef uint64_t i
+    for i in range(count):
+        log.append(&rec, 0, 0)
