@@ -205,7 +205,7 @@ async def serve(folder: Path, topics: int) -> None:
     config, given = load_with_places(file)
     server = Server(config, given=given)
     await server.start()
-    for first in range(0, topics, BATCH):
+    for first in range(len(server.engine.logs), topics, BATCH):
         await asyncio.gather(*(make(server, first + number) for number in range(BATCH)))
     gc.collect()
     gc.freeze()  # as the command does after a start
@@ -436,7 +436,8 @@ def tabs(server: servers.Running) -> Iterator[None]:
 
 def publish(address: tuple[str, int], stop: threading.Event) -> None:
     """Some messages a second, to topics in turn, so that what tabs show changes."""
-    with dial_nsq(address) as sock:
+    sock, _ = dial_nsq(address)
+    with sock:
         number = 0
         while not stop.wait(0.1):
             frames = b""

@@ -37,6 +37,7 @@ SWEEP_KEPT: Final = MINUTE  # without a request the values are dropped
 SAMPLES_MAX: Final = 4_000  # topics and channels on pages now: their rates
 SAMPLE_AGE: Final = SECOND  # a rate is of at least this time
 SORT_CHUNK: Final = 1_000  # rows sorted in one step
+SELECT_CHUNK: Final = 1_000  # names filtered in one step
 POLICIES_MAX: Final = 1_000  # listed
 ATTENTION_MAX: Final = 50  # listed
 ATTENTION_DEPTH: Final = 1_000  # messages that wait without a consumer

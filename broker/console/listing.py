@@ -365,36 +365,44 @@ class Listing:
     async def _select(self, asked: Selection, sweep: Sweep | None) -> tuple[int, list[str]]:
         """How many names match, and those of the page."""
         names, pauses = list(self.names) if sweep is None else sweep.names, Pauses()
-        text, matched = (asked.filter or "").lower(), array("q")
-        for number, name in enumerate(names):
-            if self._is_wanted(number, name, text, asked, sweep):
-                matched.append(number)
-            if pauses.is_due():
-                await pauses.rest()
+        matched: Sequence[int] = range(len(names))
+        if asked.filter or asked.non_empty or asked.kind:
+            found = array("q")
+            for at in range(0, len(names), limits.SELECT_CHUNK):
+                rows = range(at, min(at + limits.SELECT_CHUNK, len(names)))
+                found.extend(self._wanted(rows, names, asked, sweep))
+                if pauses.is_over():
+                    await pauses.rest()
+            matched = found
         column, falls = asked.sort.removeprefix("-"), asked.sort.startswith("-")
         end = asked.offset + asked.limit
         if column == "name":
-            if falls:
-                matched.reverse()
-            return len(matched), [names[number] for number in matched[asked.offset : end]]
+            rows = matched[::-1] if falls else matched
+            return len(matched), [names[number] for number in rows[asked.offset : end]]
         assert sweep is not None
         value = sweep.column(column).__getitem__
-        found = await ordered(matched, value, asked.offset, end, falls=falls)
-        return len(matched), [names[number] for number in found]
+        shown = await ordered(matched, value, asked.offset, end, falls=falls)
+        return len(matched), [names[number] for number in shown]
 
-    def _is_wanted(
-        self, number: int, name: str, text: str, asked: Selection, sweep: Sweep | None
-    ) -> bool:
-        if text and text not in name.lower():
-            return False
+    def _wanted(
+        self, rows: Sequence[int], names: list[str], asked: Selection, sweep: Sweep | None
+    ) -> Sequence[int]:
+        """Those of some rows that match; one comprehension for each condition, because there may
+        be very many."""
+        if asked.filter:
+            text = asked.filter.lower()
+            rows = [number for number in rows if text in names[number].lower()]
         if asked.non_empty:
             assert sweep is not None
-            if not any(sweep.columns[key][number] for key in ("depth", "in_flight", "deferred")):
-                return False
-        if asked.kind is None:
-            return True
+            depth, flying, late = (sweep.columns[k] for k in ("depth", "in_flight", "deferred"))
+            rows = [number for number in rows if depth[number] or flying[number] or late[number]]
+        if asked.kind is not None:
+            rows = [number for number in rows if self._is_of(names[number], asked.kind)]
+        return rows
+
+    def _is_of(self, name: str, kind: str) -> bool:
         log = self.engine.logs.get(name)
-        return log is not None and kind_of(log) == asked.kind
+        return log is not None and kind_of(log) == kind
 
     def row(self, log: Log) -> Row:
         """A topic with its values of now."""
@@ -469,8 +477,10 @@ async def ordered(
     """The rows from `start` to `end` in order of their values, sorted in steps."""
     chunks, pauses = [], Pauses()
     for at in range(0, len(rows), limits.SORT_CHUNK):
-        chunks.append(sorted(rows[at : at + limits.SORT_CHUNK], key=value, reverse=falls))
-        await pauses.rest()
+        chunk = sorted(rows[at : at + limits.SORT_CHUNK], key=value, reverse=falls)
+        chunks.append(chunk[:end])
+        if pauses.is_over():
+            await pauses.rest()
     found: list[int] = []
     for number, row in enumerate(heapq.merge(*chunks, key=value, reverse=falls)):
         if number >= end:

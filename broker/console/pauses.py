@@ -21,8 +21,10 @@ class Pauses:
     def is_due(self) -> bool:
         """Whether the task has run long enough; asked for each row."""
         self._steps += 1
-        if self._steps % limits.CONSOLE_STEP_ROWS:
-            return False
+        return self._steps % limits.CONSOLE_STEP_ROWS == 0 and self.is_over()
+
+    def is_over(self) -> bool:
+        """The same, asked after many rows."""
         return time.monotonic_ns() - self._since > limits.CONSOLE_STEP
 
     async def rest(self) -> None:

@@ -51,8 +51,6 @@ const LISTENERS = [
   { id: "in", title: "In", num: true, cell: (row) => html`<${Count} value=${row.in_msgs} />` },
   { id: "out", title: "Out", num: true,
     cell: (row) => html`<${Count} value=${row.out_msgs} />` },
-  { id: "slow", title: "Slow", num: true, less: true,
-    cell: (row) => html`<${Count} value=${row.slow_consumers} />` },
 ];
 
 /** All open listeners: those that carry messages have numbers. */
@@ -115,7 +113,7 @@ export function Page() {
         <//>
       </div>
       ${!urgent && attention}
-      <div class="grid">
+      <div class="grid roomy">
         <${Panel} bare title="Listeners" note="messages since the start">
           <${Table} label="Listeners" columns=${LISTENERS} rows=${listeners(data)}
             keyOf=${(row) => row.name}

@@ -32,7 +32,7 @@ const COLUMNS = [
   }),
   number("channels", "Channels", { less: true }),
   number("consumers", "Consumers", { less: true }),
-  number("messages", "Messages", { less: true }),
+  number("messages", "Messages", { less: true, kind: "least" }),
   number("bytes", "Size", {
     less: true, cell: (row) => html`<${Count} value=${row.bytes} as=${bytes} />`,
   }),
