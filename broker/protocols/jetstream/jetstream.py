@@ -52,8 +52,8 @@ class JetStream:
 
     async def start(self) -> None:
         """Open the stored streams and receive requests, in every account."""
-        for account in list(self.nats.accounts.values()):
-            self._listen(account)
+        for each in list(self.nats.accounts.values()):
+            self._listen(each)
         folder = self.context.folder
         if folder is not None and folder.is_dir():
             from broker.protocols.jetstream.recovery import recover, report_unknown

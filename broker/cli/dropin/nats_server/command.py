@@ -176,7 +176,7 @@ def serve(settings: Settings, given: Mapping[str, Any], warnings: Sequence[str] 
     if settings.jetstream is not None and settings.jetstream.enabled:
         from broker.cli.dropin.nats_server.jetstream import JetStreamRun
 
-        run: Run = JetStreamRun(settings, place, pages=_more_pages, **options)
+        run: Run = JetStreamRun(settings, place, _more_pages, **options)
     else:
         run = Run(settings, place, make_server, **options)
     code = until_ended(run.run())

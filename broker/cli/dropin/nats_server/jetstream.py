@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from broker.base.service import Handler, Service
+    from broker.cli.dropin.nats_server.log import Log
     from broker.protocols.host import Host
     from broker.protocols.nats.settings import Settings
 
@@ -59,11 +60,15 @@ class JetStreamRun(Run):
     broker: Server
 
     def __init__(
-        self, *args: Any, pages: Callable[[NatsServer], Mapping[str, Handler]], **options: Any
+        self,
+        settings: Settings,
+        place: Log,
+        pages: Callable[[NatsServer], Mapping[str, Handler]],
+        **options: Any,
     ) -> None:
         """`pages`: additional pages of the monitoring listener; the rest as in Run."""
         self._pages = pages
-        super().__init__(*args, self._make, **options)
+        super().__init__(settings, place, self._make, **options)
 
     def _make(self, settings: Settings) -> NatsServer:
         def nats(host: Host) -> Service:

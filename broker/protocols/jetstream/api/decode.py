@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 from msgspec import inspect
@@ -89,7 +89,7 @@ def _decode_slowly(body: bytes, kind: type[T], *, strict: bool) -> T:
     if value is None:
         return kind()
     built = reader.read(value, inspect.type_info(kind), kind.__name__)
-    return _with_times(cast("T", msgspec.convert(built, kind, strict=True)))
+    return _with_times(msgspec.convert(built, kind, strict=True))
 
 
 def _refuse_constant(word: str) -> NoReturn:

@@ -81,7 +81,7 @@ async def create(call: Call) -> Parts:
         if not _is_same(known.config, config):
             raise ApiError(errors.STREAM_NAME_EXISTS)
     elif config.name in account.offline:
-        account.stream(config.name)
+        known = account.stream(config.name)  # is refused with the reason
     else:
         _check_room(account, config)
         _check_overlap(account, config)
