@@ -407,7 +407,8 @@ cdef class StreamCursor(LogReader):
             self.snapshot()
 
     cdef object set_list(self, object seqs):
-        """Messages to be delivered before those from next_seq on; without those that are gone."""
+        """Messages to be delivered before those from next_seq on; without those that are gone or
+        that the filter does not match."""
         cdef size_t n = 0
         cdef uint64_t seq
         free(self.list_seqs)
@@ -415,7 +416,7 @@ cdef class StreamCursor(LogReader):
         if self.list_seqs == NULL:
             raise MemoryError
         for seq in seqs:
-            if self.store.subjects.subject_of(seq):
+            if self.fits(seq):
                 self.list_seqs[n] = seq
                 n += 1
         self.list_at = 0
@@ -494,7 +495,7 @@ cdef class StreamCursor(LogReader):
             seq = e.seq
             if not self.fits(seq):
                 self.settle(e)
-        self.move_floor()
+                self.move_floor()
         if self.all.retention == RETAIN_INTEREST:
             self.all.begin_sweep(self.store.last_seq + 1)
         self.queue()
