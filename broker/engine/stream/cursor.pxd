@@ -85,6 +85,7 @@ cdef class StreamCursors(StreamReaders):
     cdef uint64_t kills                 # messages that have gone
     cdef uint64_t killed_seqs[KILLS_KEPT]       # the last ones, a ring
     cdef bint purging                   # a purge is under way
+    cdef readonly bint held             # see `hold`
     cdef uint64_t sweep_at, sweep_to    # messages that are still to be looked at: see `sweep`
 
     # Whether a message with that subject is kept at all: some cursor is for it, or the stream does

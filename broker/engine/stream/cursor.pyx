@@ -223,7 +223,7 @@ cdef class StreamCursors(StreamReaders):
 
     cdef bint interested(self, const char *subject, size_t n) noexcept:
         cdef FilterGroup group
-        if self.retention != RETAIN_INTEREST:
+        if self.retention != RETAIN_INTEREST or self.held:
             return True
         for group in self.groups.values():
             if group.filter is None or group.filter.accepts(subject, n):
@@ -241,7 +241,7 @@ cdef class StreamCursors(StreamReaders):
     cdef void settled(self, StreamCursor cursor, uint64_t seq) noexcept:
         """A cursor is done with a message: it goes if all others are."""
         cdef uint32_t subject
-        if self.retention == RETAIN_LIMITS:
+        if self.retention == RETAIN_LIMITS or self.held:
             return
         subject = self.store.subjects.subject_of(seq)
         if subject and (self.retention == RETAIN_WORKQUEUE or not self.is_needed(seq, subject)):
@@ -277,6 +277,12 @@ cdef class StreamCursors(StreamReaders):
         if self.retention == RETAIN_INTEREST:
             self.begin_sweep(self.store.last_seq + 1)
 
+    def hold(self):
+        """A consumer of the stream cannot be opened now: what it has settled is not known, so that
+        messages go for limits only."""
+        self.held = True
+        self.sweep_to = 0
+
     def sweep(self):
         """After a start, when all cursors are open: let those messages go that were settled before
         it. What a cursor has settled is in its journal before the message goes."""
@@ -288,7 +294,7 @@ cdef class StreamCursors(StreamReaders):
 
     cdef void begin_sweep(self, uint64_t after) noexcept:
         """Look at all messages below `after`, some in each turn."""
-        if self.retention == RETAIN_LIMITS:
+        if self.retention == RETAIN_LIMITS or self.held:
             return
         self.sweep_at = self.store.first_seq
         self.sweep_to = max(self.sweep_to, after)
@@ -299,6 +305,8 @@ cdef class StreamCursors(StreamReaders):
         cdef uint64_t seq
         cdef uint32_t subject
         cdef int looked = 0
+        if self.store.closed:
+            self.sweep_to = 0
         while self.sweep_at < self.sweep_to and looked < <int>SWEEP_MAX:
             seq = self.store.subjects.next_match(None, self.sweep_at)
             if seq == 0 or seq >= self.sweep_to:

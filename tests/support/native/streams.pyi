@@ -1,6 +1,6 @@
 """Cursors of streams, as a protocol uses them."""
 
-from broker.engine.stream.cursor import CursorOwner, StreamCursor
+from broker.engine.stream.cursor import CursorOwner, StreamCursor, StreamCursors
 
 Delivery = tuple[int, int, int, int, bytes]
 
@@ -8,6 +8,7 @@ class Taker(CursorOwner):
     cursor: StreamCursor
     room: int
     wakes: int
+    resumes: int
     deliveries: list[Delivery]
     exhausted_ones: list[tuple[int, int]]
     dropped_ones: list[tuple[int, int, int]]
@@ -22,3 +23,5 @@ class Taker(CursorOwner):
     def term(self, seq: int) -> int: ...
     def promise(self) -> int: ...
     def pending(self, seq: int) -> tuple[int, int] | None: ...
+
+def interested(all: StreamCursors, subject: bytes) -> bool: ...

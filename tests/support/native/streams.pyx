@@ -2,7 +2,8 @@
 """Cursors of streams, as a protocol uses them."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from broker.engine.stream.cursor cimport CursorOwner, StreamCursor, delivery_t, pending_t
+from broker.engine.stream.cursor cimport (
+    CursorOwner, StreamCursor, StreamCursors, delivery_t, pending_t)
 
 
 cdef class Taker(CursorOwner):
@@ -10,7 +11,7 @@ cdef class Taker(CursorOwner):
     cdef readonly StreamCursor cursor
     cdef public uint64_t room
     cdef readonly list deliveries, exhausted_ones, dropped_ones, tickets
-    cdef readonly uint64_t wakes
+    cdef readonly uint64_t wakes, resumes
 
     def __init__(self, StreamCursor cursor not None, uint64_t room=1 << 62):
         self.cursor = cursor
@@ -34,6 +35,9 @@ cdef class Taker(CursorOwner):
 
     cdef void durable(self, uint64_t ticket) noexcept:
         self.tickets.append(ticket)
+
+    cdef void resumed(self) noexcept:
+        self.resumes += 1
 
     cpdef take(self):
         """Take what there is, as (seq, deliveries, consumer seq, pending, body)."""
@@ -72,3 +76,8 @@ cdef class Taker(CursorOwner):
         """(consumer seq, deliveries) of a message in flight, or None."""
         cdef pending_t p
         return (p.consumer_seq, p.deliveries) if self.cursor.find_pending(seq, &p) else None
+
+
+def interested(StreamCursors all not None, bytes subject):
+    """Whether a message with that subject is kept."""
+    return bool(all.interested(subject, <size_t>len(subject)))

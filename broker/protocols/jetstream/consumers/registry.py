@@ -203,9 +203,11 @@ class Consumers:
                 self.make(stream, config, time_ns(stored.created)).start()
             except (OSError, ValueError) as problem:
                 self._put_offline(stream, config.name, str(problem))
+        stream.cursors.sweep()
 
     def _put_offline(self, stream: Stream, name: str, problem: str) -> None:
         self.offline[stream.name, name] = problem
+        stream.cursors.hold()
         log.error(
             "a consumer cannot be restored: %s",
             problem,

@@ -467,7 +467,8 @@ cdef class Stream(Session):
         cdef bint again = self.republish is not None and hops_now < HOPS_MAX and (
             self.republish.takes(rec.subject, rec.subject_len))
         self.ack_tail = b''
-        if self.by_interest and not self.has_interest(rec.subject, rec.subject_len):
+        if self.by_interest and not self.cursors.held and (
+                not self.has_interest(rec.subject, rec.subject_len)):
             again = False
             seq = self.store.skip()
         else:
