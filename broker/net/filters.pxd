@@ -47,5 +47,12 @@ cdef class Tls(Filter):
     cdef readonly object link   # ssl.SSLObject
     cdef bint spoken_to         # the input begins like a TLS record, as far as it is known
     cdef bint received
+    cdef object read_link, write_link
+    cdef bint more              # the last read filled its buffer: a record may be left
+    # The record that is being received: its head, what of it has come, what is missing.
+    cdef unsigned char head[5]
+    cdef size_t head_len, incomplete, missing
+    cdef bint strange           # the input is not a sequence of records; not followed any more
 
+    cdef void note_records(self, const unsigned char *data, size_t n) noexcept
     cdef bint handshake(self) except -1

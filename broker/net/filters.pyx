@@ -35,6 +35,10 @@ cdef enum:
     CHUNK_IDENTIFIER = 0xFF
     IDENTIFIER_BYTES = 6
     HANDSHAKE = 0x16            # the first byte of TLS
+    RECORD_HEAD_BYTES = 5       # of TLS: kind, version, length
+    RECORD_KIND_MIN = 20
+    RECORD_KIND_MAX = 24
+    RECORD_BYTES_MAX = (1 << 14) + 2048     # RFC 5246, 6.2.3; less in TLS 1.3
 
 tw_crc_init()
 
@@ -233,13 +237,45 @@ cdef class Tls(Filter):
         self.outgoing = ssl.MemoryBIO()
         self.link = context.wrap_bio(
             self.incoming, self.outgoing, server_side=server_side, server_hostname=server_hostname)
+        # what SSLObject calls, without the call of a Python function around each
+        direct = getattr(self.link, '_sslobj', self.link)
+        self.read_link = direct.read
+        self.write_link = direct.write
 
     cdef int receive(self, const char *data, size_t n) except -1:
         if not self.received and n:
             self.received = True
             self.spoken_to = data[0] == HANDSHAKE
         self.incoming.write(PyMemoryView_FromMemory(<char *>data, <Py_ssize_t>n, PyBUF_READ))
+        self.note_records(<const unsigned char *>data, n)
         return 0
+
+    cdef void note_records(self, const unsigned char *data, size_t n) noexcept:
+        """Follow the records, so that none is read before it is complete: the exception that says
+        so takes as long as decoding half of one."""
+        cdef size_t step, length
+        while n and not self.strange:
+            if self.head_len < <size_t>RECORD_HEAD_BYTES:
+                step = min(n, <size_t>RECORD_HEAD_BYTES - self.head_len)
+                memcpy(self.head + self.head_len, data, step)
+                self.head_len += step
+                self.incomplete += step
+                if self.head_len == <size_t>RECORD_HEAD_BYTES:
+                    length = <size_t>self.head[3] << 8 | self.head[4]
+                    self.missing = length
+                    self.strange = length == 0 or length > <size_t>RECORD_BYTES_MAX or (
+                        self.head[1] != 3 or not (
+                            <int>RECORD_KIND_MIN <= self.head[0] <= <int>RECORD_KIND_MAX))
+            else:
+                step = min(n, self.missing)
+                self.missing -= step
+                self.incomplete += step
+                if self.missing == 0:
+                    self.head_len = self.incomplete = 0
+            data += step
+            n -= step
+        if self.strange:
+            self.incomplete = 0     # OpenSSL finds out what it is
 
     cdef bint handshake(self) except -1:
         """Continue the handshake; True when it is complete. FilterError: it failed."""
@@ -258,10 +294,11 @@ cdef class Tls(Filter):
     cdef Py_ssize_t read(self, char *room, size_t n) except -1:
         cdef size_t done = 0
         cdef size_t got
-        while done < n and (self.incoming.pending or self.link.pending()):
+        while done < n and (self.more or <size_t>self.incoming.pending > self.incomplete):
+            self.more = False
             view = PyMemoryView_FromMemory(room + done, <Py_ssize_t>(n - done), PyBUF_WRITE)
             try:
-                got = self.link.read(n - done, view)
+                got = self.read_link(n - done, view)
             except ssl.SSLWantReadError:
                 break
             except (ssl.SSLError, OSError) as problem:
@@ -270,12 +307,14 @@ cdef class Tls(Filter):
                 self.ended = True
                 break
             done += got
+        if done == n:
+            self.more = True        # of the same record there may be
         return <Py_ssize_t>done
 
     cdef bytes send(self, object data):
         view = memoryview(data)
         while view:
-            view = view[self.link.write(view):]
+            view = view[self.write_link(view):]
         return self.outgoing.read()
 
     cdef bytes finish(self):

@@ -3,7 +3,7 @@
 from cpython.bytes cimport PyBytes_AS_STRING
 
 from broker.net import limits
-from broker.net.filters cimport Filter
+from broker.net.filters cimport Filter, Tls
 
 
 def unpack(Filter f not None, data, size_t room=limits.RECEIVE_BUFFER):
@@ -23,3 +23,39 @@ def unpack(Filter f not None, data, size_t room=limits.RECEIVE_BUFFER):
 def pack(Filter f not None, data):
     """What is sent for `data`, flushed."""
     return f.send(data) + f.flush()
+
+
+def shake(Tls f not None, data):
+    """Continue the handshake with `data`: whether it is complete, and what is sent. FilterError."""
+    cdef bytes piece = bytes(data)
+    f.receive(PyBytes_AS_STRING(piece), <size_t>len(piece))
+    cdef bint complete = f.handshake()
+    return complete, f.pending()
+
+
+def output(Tls f not None):
+    """What the filter sends by itself."""
+    return f.pending()
+
+
+def finish(Tls f not None):
+    """The last output."""
+    return f.finish()
+
+
+def count_reads(Tls f not None):
+    """A list that from now on gets the result of each read of OpenSSL; None for one that failed."""
+    found = []
+    inner = f.read_link
+
+    def read(*arguments):
+        try:
+            got = inner(*arguments)
+        except Exception:
+            found.append(None)
+            raise
+        found.append(got)
+        return got
+
+    f.read_link = read
+    return found
