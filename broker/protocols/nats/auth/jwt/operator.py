@@ -93,6 +93,8 @@ class OperatorAuth:
         rights = basis.rights
         if rights.bearer_token and account.token.body.limits.disallow_bearer:
             raise Refused("the account does not allow bearer tokens")
+        if rights.proxy_required:
+            raise Refused("the user may only come through a trusted proxy, and there is none")
         if not kind_allowed(rights, login.kind):
             raise Refused("the user may not use this kind of connection")
         signed = rights.bearer_token or nkeys.verify_nonce(

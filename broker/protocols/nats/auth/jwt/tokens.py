@@ -82,6 +82,7 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
     payload: Int64 = 0
     bearer_token: bool = False
     allowed_connection_types: list[str] | None = None
+    proxy_required: bool = False  # the user may only come through a trusted proxy
 
     def sources(self) -> list[str]:
         """The allowed networks; version 1 has them in one string."""

@@ -212,6 +212,17 @@ async def test_bearers_are_not_let_in_any_more(tmp_path: Path) -> None:
 
 
 @on_uvloop
+async def test_users_who_need_a_proxy_are_refused(tmp_path: Path) -> None:
+    world, tenant = World(tmp_path), Tenant()
+    world.add(tenant)
+    server = await world.start()
+    token = user(world.bob, tenant.pair, tenant, proxy_required=True)
+    refused = await Client.enter(server, world.bob, token)
+    await closed(refused, "Authorization Violation")
+    await server.stop()
+
+
+@on_uvloop
 async def test_a_signing_key_is_withdrawn(tmp_path: Path) -> None:
     world, tenant = World(tmp_path), Tenant()
     world.add(tenant)
