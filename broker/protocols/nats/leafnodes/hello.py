@@ -86,6 +86,7 @@ class PeerInfo:
     client_id: int
     nonce: str
     headers: bool
+    max_payload: int  # 0 = it does not say
     tls_required: bool
     info_on_connect: bool
     connect_info: bool
@@ -105,6 +106,7 @@ class PeerInfo:
             client_id=_take(fields, "client_id", int, 0),
             nonce=_take(fields, "nonce", str, ""),
             headers=_take(fields, "headers", bool, False),
+            max_payload=max(0, _take(fields, "max_payload", int, 0)),
             tls_required=_take(fields, "tls_required", bool, False),
             info_on_connect=_take(fields, "info_on_connect", bool, False),
             connect_info=_take(fields, "connect_info", bool, False),

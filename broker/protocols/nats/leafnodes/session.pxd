@@ -35,12 +35,15 @@ cdef class LeafSession(LineSession):
     cdef Patterns want_allow, want_deny     # that may be announced to it and received from it
     cdef tuple want_patterns            # the patterns of want_allow
     cdef readonly object peer_name, peer_cluster, peer_account  # as the peer reports; '' = absent
+    cdef readonly uint64_t peer_payload_max     # of the hub: bytes of headers and body; 0 = any
+    cdef readonly uint64_t too_long     # messages that were not sent for that
     cdef readonly bint greeted          # the peer's first INFO was processed
 
     cdef const match_t *find(self, const char *subject, size_t n) except NULL
     cdef int give(self, op_t *op, const match_t *m, bint all_groups) except -1
     cdef bint may_send(self, const char *subject, size_t n) except -1
     cpdef bint may_come(self, bytes subject) except -1
+    cdef bint is_too_long(self, const record_t *rec) noexcept
     cdef bint traced_only(self, sub_t *sub) noexcept
     cdef waiting_t *waits_as(self, const record_t *rec, const char *subject, size_t n) noexcept
     cdef bint from_same_cluster(self) noexcept

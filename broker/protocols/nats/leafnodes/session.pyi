@@ -66,6 +66,8 @@ class LeafSession(LineSession):
     peer_cluster: str
     peer_account: str
     greeted: bool
+    peer_payload_max: int
+    too_long: int
     def __init__(
         self,
         frontend: NatsFrontend,

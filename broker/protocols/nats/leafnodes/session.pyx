@@ -140,6 +140,7 @@ cdef class LeafSession(LineSession):
         self.nonce = info.nonce.encode()
         self.peer_name = info.name or info.server_id
         self.peer_cluster = info.cluster
+        self.peer_payload_max = min(info.max_payload, <uint64_t>0xFFFFFFFF)
         self.state.headers = self.frontend.headers and info.headers
 
     def enter(self, str account):
@@ -289,6 +290,8 @@ cdef class LeafSession(LineSession):
                 return 0
             if not can_travel(subject, n, rec) or not self.may_send(subject, n):
                 return 0
+            if self.is_too_long(rec):
+                return 0
             if rec.flags & REC_TRACED and self.traced_only(sub):
                 return 1
             w = &self.waiting_for[self.depth]
@@ -303,6 +306,16 @@ cdef class LeafSession(LineSession):
             return 0
         sub.delivered += 1
         return 1
+
+    cdef bint is_too_long(self, const record_t *rec) noexcept:
+        """Whether the hub would end the link because of this message."""
+        if not self.peer_payload_max or rec.total_len <= self.peer_payload_max:
+            return False
+        if not self.too_long:
+            LOG.warning('leaf node link to %s: messages above its max_payload of %d bytes are not '
+                        'sent', self.peer_name, self.peer_payload_max)
+        self.too_long += 1
+        return True
 
     cdef bint traced_only(self, sub_t *sub) noexcept:
         """Report a traced message that the other server is to get; True: it is not sent."""
@@ -388,7 +401,7 @@ cdef class LeafSession(LineSession):
         cdef char *q
         if self.closing or not can_travel(rec.subject, rec.subject_len, rec) or not self.may_send(
                 rec.subject, rec.subject_len) or (
-                self.peer_cluster and self.from_same_cluster()):
+                self.peer_cluster and self.from_same_cluster()) or self.is_too_long(rec):
             return
         if rec.headers_len and not self.state.headers:
             cut = rec.headers_len

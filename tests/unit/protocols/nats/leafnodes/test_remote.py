@@ -335,3 +335,20 @@ async def test_messages_that_are_too_large() -> None:
         peer = await above.joined()
         peer.send(b"LS+ " + b"a" * 70_000)
         assert await peer.end() == b"-ERR 'maximum control line exceeded'\r\n"
+
+
+@on_uvloop
+async def test_messages_above_the_hubs_limit_are_not_sent() -> None:
+    """The hub would end the link for each of them, and it would be joined again."""
+    async with hub() as place, ours(f'leafnodes {{ remotes: [ {{url: "{place.url}"}} ] }}') as leaf:
+        peer, _ = await place.greeted(max_payload=1_000)
+        peer.send(info(connect_info=True, remote_account="HUB", nonce=None))
+        await peer.lines_until_pong()
+        client = await leaf.dial()
+        peer.send(b"LS+ big\r\nPING\r\n")
+        await peer.lines_until_pong()
+        await client.publish("big", b"x" * 1_001)
+        await client.publish("big", b"y" * 1_000)
+        while not (line := await peer.line()).startswith(b"LMSG"):
+            pass
+        assert line == b"LMSG big 1000"
