@@ -292,6 +292,38 @@ async def test_accounts(start_broker: StartBroker, connect: Connect, tmp_path: P
     assert (await ask(client, "STREAM.NAMES"))["total"] == 0
 
 
+async def test_an_account_stores_no_more_than_its_limit(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    server = start_broker(nats_file(tmp_path, ACCOUNTS))
+    client = await connect(server, user="a", password="p")
+    js = client.jetstream()
+    await js.add_stream(name="S", subjects=["s"])
+    for _ in range(6):
+        await js.publish("s", b"x" * 100)  # 131 bytes each
+    refused = json.loads((await client.request("s", b"x" * 200, timeout=WAIT_S)).data)
+    assert refused["error"] == {
+        "code": 400,
+        "err_code": 10002,
+        "description": "resource limits exceeded for account",
+    }
+    assert (await js.publish("s", b"x" * 100)).seq == 7
+    await js.purge_stream("S")
+    assert (await js.publish("s", b"x" * 200)).seq == 8
+
+
+async def test_what_is_not_available_is_refused(
+    start_broker: StartBroker, connect: Connect
+) -> None:
+    client = await connect(start_broker())
+    await ask(client, "STREAM.CREATE.S", {"name": "S"})
+    assert (await error(client, "STREAM.SNAPSHOT.S", {"deliver_subject": "x"}))[0] == 10064
+    assert (await error(client, "STREAM.RESTORE.T", {"config": {"name": "T"}}))[0] == 10062
+    assert (await error(client, "STREAM.RESTORE.S", {"config": {"name": "S"}}))[0] == 10130
+    mirror = {"name": "M", "mirror": {"name": "S"}}
+    assert (await error(client, "STREAM.CREATE.M", mirror))[0] == 10052
+
+
 async def test_a_domain_is_a_second_name_of_the_api(
     start_broker: StartBroker, connect: Connect
 ) -> None:

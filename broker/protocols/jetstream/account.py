@@ -29,6 +29,26 @@ _ADVISORY: Final = "$JS.EVENT.ADVISORY."
 _METRIC: Final = "$JS.EVENT.METRIC."
 
 
+class Quota:
+    """The limit of bytes of all streams with one storage; what they hold is summed once a turn."""
+
+    def __init__(self, account: JetStreamAccount, storage: str) -> None:
+        self.account = account
+        self.storage = storage
+        self._at = -1  # the turn of `_used`
+        self._used = 0
+
+    def has_room(self, size: int) -> bool:
+        """Whether the streams may hold so many bytes more, which they then do."""
+        now = self.account.account.turn.now_ns
+        if now != self._at:
+            self._at, self._used = now, self.account.used(self.storage)
+        if self._used + size > self.account.limit(self.storage):
+            return False
+        self._used += size
+        return True
+
+
 class JetStreamAccount:
     """The JetStream side of one NATS account."""
 
@@ -52,6 +72,7 @@ class JetStreamAccount:
         self.streams: dict[str, Stream] = {}
         self.offline: dict[str, str] = {}  # streams that cannot be served: name -> reason
         self._make_consumers = make_consumers
+        self._quotas = {storage: Quota(self, storage) for storage in ("file", "memory")}
         self.api_total = self.api_errors = 0
 
     # --- for its parts
@@ -126,6 +147,7 @@ class JetStreamAccount:
         stream = Stream(self.account, store, config, created_ns, self.domain)
         stream.advise = self.advisory
         self.streams[config.name] = stream
+        self._limit_stream(stream)
         stream.start()
         return stream
 
@@ -191,10 +213,10 @@ class JetStreamAccount:
         """The limit of bytes in this storage; -1 = none."""
         return self.limits.max_storage if storage == "file" else self.limits.max_memory
 
-    def has_room(self, storage: str, size: int) -> bool:
-        """Whether this account and the server may store so many bytes more."""
-        most = self.limit(storage)
-        return most < 0 or self.used(storage) + size <= most
+    def _limit_stream(self, stream: Stream) -> None:
+        """Let the stream ask before it stores a message, if the account has a limit of bytes."""
+        storage = stream.config.storage
+        stream.has_room = None if self.limit(storage) < 0 else self._quotas[storage].has_room
 
     # --- messages of the server
 
@@ -264,6 +286,8 @@ class JetStreamAccount:
         """Use these limits from now on; what is above them stays."""
         self.limits = limits or AccountLimits()
         self.enabled = limits is not None
+        for stream in self.streams.values():
+            self._limit_stream(stream)
 
     def drain(self) -> None:
         """Deliver nothing more, and end requests that wait for messages."""

@@ -482,6 +482,12 @@ class PurgeAnswer(GoStruct):
     purged: int = always(0)
 
 
+class RestoreAnswer(GoStruct):
+    """The answer to STREAM.RESTORE."""
+
+    deliver_subject: str = always("")
+
+
 class Created(GoStruct):
     """The end of the answer to STREAM.CREATE."""
 

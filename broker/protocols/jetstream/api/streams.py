@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from broker.protocols.jetstream.publish.stream import Stream
 
 
+_NO_BACKUP = "not available on this server"
+
 # --- create and update ---------------------------------------------------------------------------
 
 
@@ -287,6 +289,22 @@ def listed(call: Call) -> Parts:
     answer = StreamListAnswer(total=len(found), offset=start, limit=size, streams=page)
     answer.offline = account.offline
     return (answer,)
+
+
+# --- backups -------------------------------------------------------------------------------------
+
+
+def snapshot(call: Call) -> Parts:
+    """STREAM.SNAPSHOT: there are no backups by the API."""
+    call.account.stream(call.stream_name)
+    raise ApiError(errors.STREAM_SNAPSHOT, err=_NO_BACKUP)
+
+
+def restore(call: Call) -> Parts:
+    """STREAM.RESTORE: likewise."""
+    if call.stream_name in call.account.streams:
+        raise ApiError(errors.RESTORE_NAME_EXISTS)
+    raise ApiError(errors.STREAM_RESTORE, err=_NO_BACKUP)
 
 
 # --- delete --------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from broker.protocols.jetstream.structs import (
     ApiStats,
     Page,
     PurgeAnswer,
+    RestoreAnswer,
     StreamListAnswer,
     StreamNamesAnswer,
 )
@@ -55,6 +56,8 @@ VERBS: Final = {
     "STREAM.NAMES": Verb("stream_names", streams.names, (0,), on_error=(StreamNamesAnswer(),)),
     "STREAM.LIST": Verb("stream_list", streams.listed, (0,), on_error=(StreamListAnswer(),)),
     "STREAM.DELETE": Verb("stream_delete", streams.delete, empty=True),
+    "STREAM.SNAPSHOT": Verb("stream_snapshot", streams.snapshot),
+    "STREAM.RESTORE": Verb("stream_restore", streams.restore, on_error=(RestoreAnswer(),)),
     "STREAM.MSG.GET": Verb("stream_msg_get", messages.get, counted=False),
     "STREAM.MSG.DELETE": Verb("stream_msg_delete", messages.delete),
     "STREAM.PURGE": Verb("stream_purge", messages.purge, on_error=(PurgeAnswer(),)),

@@ -56,6 +56,7 @@ cdef class Stream(Session):
     cdef readonly object config         # structs.StreamConfig, in force
     cdef readonly dict consumers        # name -> Consumer; see add_consumer
     cdef readonly int64_t created_ns    # wall clock
+    cdef public object has_room         # (bytes) -> whether the account may store them; None = any
     cdef readonly str domain            # of the server; '' without one
     cdef readonly Answers answers
     cdef readonly Lookup lookup         # of stored messages

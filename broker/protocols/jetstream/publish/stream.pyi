@@ -20,6 +20,7 @@ class Stream(Session):
     config: StreamConfig
     consumers: dict[str, Any]
     created_ns: int
+    has_room: Callable[[int], bool] | None
     domain: str
     answers: Answers
     lookup: Lookup

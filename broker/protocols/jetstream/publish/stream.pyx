@@ -476,6 +476,8 @@ cdef class Stream(Session):
                 value = self.count(rec, h)
             if again:
                 before = self.store.last_seq_of(rec.subject, rec.subject_len)
+            if self.has_room is not None and not self.has_room(self.store.size_in(rec)):
+                raise ApiError(errors.ACCOUNT_RESOURCES_EXCEEDED)
             seq = self.store.append(rec, ttl_ns, rollup)
         if seq == 0:
             raise self.refusal()
