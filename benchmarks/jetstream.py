@@ -1,4 +1,4 @@
-"""JetStream against nats-server: publishers that wait for PubAcks.
+"""JetStream against nats-server: publishers that wait for PubAcks, and readers.
 
     python benchmarks/jetstream.py [--quick] [--rounds 5] [--seconds 3] [--rows NAME] [--write]
                                    [--original .originals/newest/nats-server]
@@ -6,7 +6,9 @@
 Ours syncs a message before its PubAck, which is its default. The original answers when a message is
 written and syncs every two minutes, which is its default; in rows that say "both synced" it has
 `sync_interval: always`. Every run starts a new server with an empty folder; rounds alternate which
-of the two goes first, and a ratio is taken within a round.
+of the two goes first, and a ratio is taken within a round. Readers get messages that are stored
+already: all in order by flow control, batches with an ack for each message, or the last message of
+each subject, as a watcher of a key-value bucket does.
 """
 
 from __future__ import annotations
@@ -24,12 +26,19 @@ import servers
 from report import Goal
 
 from broker.bench.loadgen import LoadError
-from broker.bench.scenarios import JetStreamPublishPlan, Result, run_jetstream_publish
+from broker.bench.scenarios import (
+    JetStreamConsumePlan,
+    JetStreamPublishPlan,
+    Result,
+    run_jetstream_consume,
+    run_jetstream_publish,
+)
 
 ROUNDS = 5
 SECONDS = 3.0
 QUICK_ROUNDS = 2
 QUICK_SECONDS = 1.0
+READ_MSGS = 500_000  # of a run of readers
 WARM_SECONDS = 0.3
 
 FLAGS = "-js -sd {data} -a 127.0.0.1 -p {nats}"
@@ -59,6 +68,21 @@ class Row:
     window: int = 1000
     storage: str = "file"
     synced: bool = False
+    reads: str = ""  # consume, fetch or watch: stored messages are read
+    batch: int = 0
+    subjects: int = 1
+    msgs: int = READ_MSGS
+
+    def reader(self, address: tuple[str, int]) -> JetStreamConsumePlan:
+        return JetStreamConsumePlan(
+            address=address,
+            size=self.size,
+            msgs=self.msgs,
+            batch=self.batch,
+            last=self.reads == "watch",
+            subjects=self.subjects,
+            storage=self.storage,
+        )
 
     def plan(self, address: tuple[str, int]) -> JetStreamPublishPlan:
         return JetStreamPublishPlan(
@@ -69,10 +93,15 @@ class Row:
             storage=self.storage,
         )
 
-    def command(self) -> str:
+    def command(self, seconds: float) -> str:
+        if self.reads:
+            batch = f" --batch {self.batch}" if self.batch else ""
+            last = f" --last --subjects {self.subjects}" if self.reads == "watch" else ""
+            verb = "fetch" if self.batch else "consume"
+            return f"{verb} --size {self.size} --msgs {self.msgs}{batch}{last}"
         return (
             f"pub --size {self.size} --pubs {self.pubs} --window {self.window}"
-            f" --storage {self.storage}"
+            f" --storage {self.storage} --duration {seconds:g}"
         )
 
 
@@ -86,12 +115,18 @@ ROWS = [
     Row("128 B, 64 publishers with one in flight", 1.0, pubs=64, window=1),
     Row("128 B, one publisher with one in flight, both synced", 1.5, window=1, synced=True),
     Row("128 B, in memory, 1,000 in flight", 4.0, storage="memory"),
+    Row("read in order, 128 B", 3.0, reads="consume"),
+    Row("fetch 500 and ack, 128 B", 4.0, reads="fetch", batch=500),
+    Row("watch 100,000 keys, 128 B", 3.0, reads="watch", subjects=100_000, msgs=100_000),
 ]
 
 
 def sample(row: Row, command: str, options: argparse.Namespace) -> tuple[Result, float]:
     """One run on a new server: the result, and the MB of the server after it."""
     with servers.running(command, ("nats",), options.data_root) as server:
+        if row.reads:
+            result = run_jetstream_consume(row.reader(server.nats))
+            return result, sum(server.memory_bytes().values()) / 1e6
         plan = row.plan(server.nats)
         run_jetstream_publish(replace(plan, seconds=WARM_SECONDS))
         result = run_jetstream_publish(replace(plan, seconds=options.seconds))
@@ -113,11 +148,15 @@ def measure(row: Row, options: argparse.Namespace, synced: Path) -> list[str]:
     both = (ours, theirs)
     ratios = [a.msgs_per_second / b.msgs_per_second for (a, _), (b, _) in zip(*both, strict=True)]
     ratio = statistics.median(ratios)
-    latencies = [
-        f"{statistics.median((result.latency_us or {})[name] for result, _ in results):,.0f}"
-        for name in ("p50", "p99")
-        for results in both
-    ]
+    latencies = (
+        [""] * 4
+        if row.reads
+        else [
+            f"{statistics.median((result.latency_us or {})[name] for result, _ in results):,.0f}"
+            for name in ("p50", "p99")
+            for results in both
+        ]
+    )
     goal = Goal(row.goal).as_before() if options.against else Goal(row.goal)
     return [
         row.name,
@@ -133,11 +172,9 @@ def measure(row: Row, options: argparse.Namespace, synced: Path) -> list[str]:
 
 def text(options: argparse.Namespace, table: list[list[str]], notes: list[str]) -> str:
     """The page in results/."""
-    loads = "\n".join(
-        f"twinwire bench js {row.command()} --duration {options.seconds:g}" for row in ROWS
-    )
+    loads = "\n".join(f"twinwire bench js {row.command(options.seconds)}" for row in ROWS)
     parts = [
-        "## JetStream, publishing",
+        "## JetStream",
         report.about(options.original),
         METHOD.format(options.rounds, options.seconds, WARM_SECONDS),
         report.table(HEAD, table) if table else "",

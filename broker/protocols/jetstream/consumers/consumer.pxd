@@ -31,6 +31,7 @@ cdef class Consumer(CursorOwner):
     cdef char *room                     # owned: a message with headers of the server
     cdef size_t room_cap
     cdef bint headers_only, acks_all
+    cdef bint delivering                # between peek and sent of the cursor
     cdef uint32_t sample                # percent of acks that are reported
     cdef int64_t active_ns              # monotonic: last request, delivery or ack
     cdef int64_t threshold_ns           # it is deleted after so long without activity; 0 = never

@@ -235,6 +235,8 @@ cdef class Consumer(CursorOwner):
         cdef size_t head = 0, dots = 0
         if self.gone:
             return 0
+        if self.delivering and (ctx == self.ack_sub or ctx == self.ack_long_sub):
+            return 1    # its own delivery, to an inbox that is an ack subject
         if ctx == self.ack_sub:
             self.take_ack(rec, self.reply_head, False)
             return 1

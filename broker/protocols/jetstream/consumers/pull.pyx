@@ -374,6 +374,7 @@ cdef class PullConsumer(Consumer):
         cdef delivery_t d
         cdef record_t rec
         cdef int64_t size
+        cdef uint32_t taken
         cdef bint found = self.cursor.peek(&d)
         if not found:
             return False
@@ -385,7 +386,10 @@ cdef class PullConsumer(Consumer):
         if r.limited and size > r.bytes_left:
             self.conclude(r, b'409 Message Size Exceeds MaxBytes', 33, True)
             return True
-        if not self.outlet.give(&r.inbox, &rec):
+        self.delivering = True
+        taken = self.outlet.give(&r.inbox, &rec)
+        self.delivering = False
+        if not taken:
             self.vanished(r)
             return True
         self.cursor.sent()

@@ -140,6 +140,7 @@ cdef class PushConsumer(Consumer):
         cdef delivery_t d
         cdef record_t rec
         cdef uint64_t size
+        cdef uint32_t taken
         if self.flow_control and self.unanswered > self.window:
             return False
         if self.later_ns and self.later_ns > self.outlet.turn.now_ns:
@@ -148,7 +149,10 @@ cdef class PushConsumer(Consumer):
             return False
         if not self.fill(&d, &rec, NULL, 0):
             return False
-        if not self.outlet.give(&self.inbox, &rec):
+        self.delivering = True
+        taken = self.outlet.give(&self.inbox, &rec)
+        self.delivering = False
+        if not taken:
             if self.find_interest():
                 self.held = True        # it is closing: the router reports that soon
             return False

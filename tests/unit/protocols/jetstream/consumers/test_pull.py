@@ -417,6 +417,21 @@ def test_acks_are_sampled(bench: Bench) -> None:
     ]
 
 
+def test_a_delivery_is_no_ack(bench: Bench) -> None:
+    """A client may name the ack subject of a message as its inbox."""
+    consumer = bench.consumer(ack_policy="explicit", ack_wait=SECOND)
+    bench.publish(b"")
+    bench.inbox("in")
+    bench.ask("in")
+    (message,) = bench.raw("in")
+    bench.rig.advance(1)
+    bench.ask(message.reply.decode())
+    info = consumer.info()
+    assert (info.delivered.consumer_seq, info.num_ack_pending) == (2, 1)
+    bench.ack(message)
+    assert consumer.info().num_ack_pending == 0
+
+
 # --- life ----------------------------------------------------------------------------------------
 
 
