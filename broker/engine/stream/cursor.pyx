@@ -1211,13 +1211,16 @@ cdef class StreamCursor(LogReader):
         except FileNotFoundError:
             self.begin(start)
             return
+        if not ops:
+            unread += good      # not even the state it began with
+            good = 0
         if good:
             try:
                 self.restore(ops)
             except OverflowError:
                 unread += good
                 good = 0
-        if unread:
+        if unread or not good:
             self.shared.report(
                 'warning', 'a journal does not read to its end' if good else
                 'a journal does not read and is begun again', log=self.log.name, cursor=self.name,
