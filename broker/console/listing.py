@@ -139,6 +139,7 @@ class Sweep:
         self.rates = {name: array("d") for name in RATES}
         self.totals = dict.fromkeys((*_SUMMED, "paused"), 0)
         self.noticed: list[str] = []  # topics that need attention, perhaps
+        self.broken = ""  # one that cannot be written, or has lost its metadata; empty: none
 
     def add(self, log: Log) -> None:
         """Count one topic."""
@@ -149,6 +150,8 @@ class Sweep:
         for name in _SUMMED:
             self.totals[name] += getattr(counts, name)
         self.totals["paused"] += log.paused
+        if not self.broken and is_broken(log):
+            self.broken = log.name
         if (
             log.last_error or log.unclaimed or log.paused or counts.odd
             or counts.depth >= limits.ATTENTION_DEPTH
@@ -455,6 +458,11 @@ class Listing:
 def kind_of(log: Log) -> str:
     """The protocol that owns the topic."""
     return STAN if log.protocol == STAN else "nsq"
+
+
+def is_broken(log: Log) -> bool:
+    """Whether the log makes the broker unhealthy."""
+    return bool(log.last_error or log.unclaimed)
 
 
 def problem_of(log: Log) -> str | None:

@@ -14,6 +14,7 @@ from broker.base.settings import Address
 from broker.base.units import SECOND
 from broker.bulk.service import BulkService
 from broker.console import limits
+from broker.console.listing import is_broken
 from broker.console.recent import level_name
 from broker.engine.cursor.cursor import cursors_of
 from broker.engine.cursor.deadletter import dead_letters_of
@@ -62,7 +63,7 @@ class OverviewHandlers:
                 "ports": {name: str(Address(*at[:2])) for name, at in self.host.ports.items()},
             },
             "health": {
-                "ok": self.host.health() is None,
+                "ok": not problems and not self._is_broken(sweep),
                 "problems": [
                     {"kind": one.kind, "name": one.name, "reason": one.reason} for one in problems
                 ],
@@ -82,6 +83,12 @@ class OverviewHandlers:
             "readers": self._readers(),
             "history": self.context.history.page(),
         }
+
+    def _is_broken(self, sweep: Sweep | None) -> bool:
+        """Whether a log makes the broker unhealthy; as `host.health()`, which looks at all logs in
+        one turn of the loop."""
+        log = None if sweep is None else self.host.engine.logs.get(sweep.broken)
+        return log is not None and is_broken(log)
 
     def _disk(self) -> Json | None:
         if self.host.data is None:
