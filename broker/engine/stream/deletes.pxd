@@ -28,7 +28,9 @@ cdef class Deletes:
     cdef SubjectIndex subjects
     cdef readonly Journal journal       # None in memory
     cdef list waiters                   # (mark, future), in order of their marks
-    cdef uint64_t syncing               # `done` of the journal when the sync under way began
+    # Marks: writes of the journal that had ended, and 1, because what an earlier process has
+    # written need not be on the disk.
+    cdef uint64_t syncing               # ... when the sync under way began
     cdef uint64_t synced                # ... when the last one began that has ended well
     cdef bint under_way                 # a sync is
     cdef bint damaged                   # a whole new file is to be written, before anything else
@@ -42,6 +44,8 @@ cdef class Deletes:
     # message that cannot fail any more.
     cdef void run(self, uint64_t next_seq) noexcept
     cdef void sync(self) noexcept                       # bring all of it onto the disk
+    cdef uint64_t mark(self) noexcept       # all so far is on the disk once `synced` is that
+    cdef void rest(self) noexcept                       # keep no file open that nothing needs
     cdef bint is_synced(self) noexcept                  # it is
     cdef void write_snapshot(self, uint64_t next_seq) noexcept
     cdef void end_sync(self) noexcept

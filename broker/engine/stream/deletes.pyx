@@ -178,11 +178,22 @@ cdef class Deletes:
                 journal.pending()):
             self.wanted = journal is not None
             return
-        if self.log.policy.sync_mode != SYNC_NONE:
-            journal.sync()
-        self.syncing = journal.done
+        self.syncing = journal.done + 1
         self.under_way = True
+        if journal.fd < 0 and not journal.adopted:
+            self.under_way = False
+            self.synced = self.syncing      # there is nothing yet
+            return
+        if self.log.policy.sync_mode != SYNC_NONE:
+            journal.sync_found()
         self.end_sync()
+
+    cdef uint64_t mark(self) noexcept:
+        return <uint64_t>self.journal.mark + 1
+
+    cdef void rest(self) noexcept:
+        if self.journal is not None and self.is_synced():
+            self.journal.rest(self.log.policy.sync_mode == SYNC_NONE)
 
     cdef void end_sync(self) noexcept:
         """See whether the sync under way is over."""
@@ -197,10 +208,12 @@ cdef class Deletes:
             self.refuse(journal.last_error or journal.name_error or EIO)
 
     cdef bint is_synced(self) noexcept:
-        return self.journal is None or (
-            self.synced >= self.journal.done and not self.journal.pending()
-            and not self.journal.under_way and not self.journal.replacing
-            and self.journal.last_error == 0)
+        cdef Journal journal = self.journal
+        if journal is None or journal.closed:
+            return True
+        if journal.pending() or journal.under_way or journal.replacing or journal.last_error:
+            return False
+        return self.synced > journal.done or (journal.fd < 0 and not journal.adopted)
 
     cdef void answer(self) noexcept:
         """Let those go on whose deletes are on the disk, or whose disk has failed."""
@@ -226,7 +239,7 @@ cdef class Deletes:
         if journal is None or self.is_synced():
             return
         future = asyncio.get_running_loop().create_future()
-        self.waiters.append((journal.mark, future))
+        self.waiters.append((self.mark(), future))
         self.sync()
         self.log.shared.turn.add(PHASE_PUMP, journal.watcher)
         await future

@@ -12,7 +12,7 @@ import os
 
 from libc.errno cimport EIO, ENOENT, ENOMEM
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy
 from posix.fcntl cimport O_CREAT, O_RDWR, O_TRUNC

@@ -202,5 +202,7 @@ cdef class StreamStore(LogOwner):
     cdef int shrink(self, Segment segment) except -1
     cdef object load(self)
     cdef object load_segment(self, Segment segment, DeadRuns dead)
+    cdef void count_lost(self, size_t hurt, uint64_t last, uint64_t next_seq,
+                         DeadRuns dead) noexcept
     cdef int load_record(self, stored_t *s, DeadRuns dead) except -1
     cdef void drop_loaded(self, uint64_t seq) noexcept

@@ -25,8 +25,8 @@ from libc.string cimport memcpy, memset
 from broker.engine.engine cimport Engine
 from broker.engine.log.log cimport Log
 from broker.engine.log.record cimport (
-    STORED_ERASED, STORED_LIVE, STORED_ROLLUP, STORED_ROLLUP_ALL, STORED_SKIPPED, below, in_place,
-    record_get, resync, stored_t)
+    RECORD_HEADER_BYTES, STORED_ERASED, STORED_LIVE, STORED_ROLLUP, STORED_ROLLUP_ALL,
+    STORED_SKIPPED, below, in_place, record_get, resync, stored_t)
 from broker.engine.log.segment cimport Segment
 from broker.engine.stream.dedupe cimport Duplicates
 from broker.engine.stream.deletes cimport DeadRuns, Deletes
@@ -647,15 +647,21 @@ cdef class StreamStore(LogOwner):
     def apply_limits(self):
         """Delete what is beyond the limits. What goes because of a message that can still fail
         goes with that one."""
+        cdef uint64_t seq
         if self.limits.max_msgs_per_subject:
             self.trim_subjects()
+        if 0 < self.limits.max_msgs < self.messages and self.victims_size == 0:
+            seq = self.newest(None, self.limits.max_msgs)
+            if seq < self.readable:
+                self.drop_below(seq)
         self.trim(self.last_seq, 0, ROLLUP_NONE)
         if self.appended_size == 0:
             self.bury_victims(self.last_seq + 1)
 
     cdef void trim_subjects(self) noexcept:
         """Delete the oldest messages of subjects that have too many."""
-        cdef uint64_t seq = self.subjects.next_match(None, 0), most = self.limits.max_msgs_per_subject
+        cdef uint64_t seq = self.subjects.next_match(None, 0)
+        cdef uint64_t most = self.limits.max_msgs_per_subject
         cdef uint32_t id
         while seq:
             id = self.subjects.subject_of(seq)
@@ -910,11 +916,14 @@ cdef class StreamStore(LogOwner):
     cdef object load_segment(self, Segment segment, DeadRuns dead):
         cdef const char *base = segment.map()
         cdef stored_t s
-        cdef size_t at = segment.start(), step, again
+        cdef size_t at = segment.start(), step, again, hurt = 0
         cdef uint64_t last = below(segment.first_seq)
         while True:
-            at = segment.hop(at)
+            again = segment.hop(at)
+            hurt += again - at
+            at = again
             if at >= segment.size:
+                self.count_lost(hurt, last, segment.next_seq, dead)
                 return
             step = record_get(base + at, segment.size - at, segment.salt, False, &s)
             if step and s.rec.seq != last + 1 and at >= segment.ready:
@@ -926,10 +935,25 @@ cdef class StreamStore(LogOwner):
                 continue
             if s.rec.seq >= segment.next_seq:
                 return      # refused: see Log.withdraw
+            if hurt:
+                self.count_lost(hurt, last, s.rec.seq, dead)
+                hurt = 0
             last = s.rec.seq
             segment.note(last, at)
             at += step
             self.load_record(&s, dead)
+
+    cdef void count_lost(self, size_t hurt, uint64_t last, uint64_t next_seq,
+                         DeadRuns dead) noexcept:
+        """So many bytes do not read between the messages `last` and `next_seq`."""
+        cdef uint64_t seq = last + 1, most = hurt // RECORD_HEADER_BYTES
+        if hurt == 0:
+            return
+        self.lost_bytes += hurt
+        while seq < next_seq and most:
+            self.lost_messages += not dead.has(seq)
+            most -= 1
+            seq += 1
 
     cdef int load_record(self, stored_t *s, DeadRuns dead) except -1:
         cdef uint32_t id, size
@@ -1005,7 +1029,7 @@ cdef class StreamStore(LogOwner):
                 return
             # What goes with a file may be all that says that earlier messages are dead: the
             # journal comes first.
-            self.floor_at = self.deletes.journal.mark
+            self.floor_at = self.deletes.mark()
             self.choose()
             if self.deletes.synced >= self.floor_at:
                 self.floor_at = 0
@@ -1026,6 +1050,7 @@ cdef class StreamStore(LogOwner):
     cdef void rest(self) noexcept:
         cdef StreamReaders reader
         self.found_in = None
+        self.deletes.rest()
         for reader in self.readers:
             reader.rest()
 

@@ -4,7 +4,6 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 
 from broker.engine.stream.store cimport Rollup, StreamOwner, StreamStore, message_t
-from broker.engine.log.log cimport Log
 from broker.runtime.types cimport record_t
 
 
@@ -96,12 +95,3 @@ def fill(StreamStore store not None, uint64_t count, uint64_t subjects, size_t s
         rec.subject_len = <uint16_t>len(<bytes>names[i % subjects])
         seq = store.append(&rec, 0, <Rollup>0)
     return seq
-
-
-def fill_log(Log log not None, uint64_t count, size_t size):
-    """Append so many records of `size` bytes to a log."""
-    cdef bytes body = bytes(size)
-    cdef record_t rec = record_of(b'fill.1', body, 0)
-    cdef uint64_t i
-    for i in range(count):
-        log.append(&rec, 0, 0)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import SYNC, WRITE, Rig
+from support.engine import SYNC, WRITE, Rig, flip
 from support.native.stores import (
     kill,
     last_seq_of,
@@ -287,3 +287,27 @@ def test_a_message_can_go_by_itself(tmp_path: Path) -> None:
         assert bodies(store) == {2: b"1", 4: b"3"}
         assert (store.messages, store.first_seq, store.last_seq) == (2, 2, 4)
         rig.settle()
+
+
+def test_damage_is_counted(tmp_path: Path) -> None:
+    with Rig(tmp_path, segment_bytes=600) as rig:
+        store = open_in(rig)
+        for i in range(30):
+            publish(store, b"s", b"%02d" % i * 8)
+        rig.settle()
+        assert kill(store, 4)
+        folder = Path(store.log.folder or "")
+        rig.close()
+    first, *_, last = sorted(folder.glob("*.seg"))
+    for file in (first, last):
+        flip(file, 64 + 2 * 64 + 50)  # the body of its third record
+    with Rig(tmp_path, segment_bytes=600) as rig:
+        store = open_in(rig)
+        third = int(last.stem) + 2
+        assert store.message(3) is None
+        assert store.message(third) is None
+        assert (store.messages, store.lost_messages) == (27, 2)
+        assert store.lost_bytes > 0
+        found = bodies(store)
+        assert found.keys() == set(range(1, 31)) - {3, 4, third}
+        rig.close()
