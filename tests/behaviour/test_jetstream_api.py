@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -290,6 +291,28 @@ async def test_accounts(start_broker: StartBroker, connect: Connect, tmp_path: P
         "initiated": True,
     }
     assert (await ask(client, "STREAM.NAMES"))["total"] == 0
+
+
+async def test_a_reload_changes_accounts(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    server = start_broker(nats_file(tmp_path, ACCOUNTS))
+    client = await connect(server, user="a", password="p")
+    await ask(client, "STREAM.CREATE.S", {"name": "S"})
+    assert (await error(client, "STREAM.CREATE.T", {"name": "T"}))[0] == 10027
+    text = ACCOUNTS.replace("max_streams: 1", "max_streams: 2").replace(
+        "  B {", "  N { users: [ { user: n, password: p } ], jetstream: enabled }\n  B {"
+    )
+    nats_file(tmp_path, text)
+    marks = server.log_marks()
+    server.signal(signal.SIGHUP)
+    while "Reloaded: accounts" not in server.log_since(marks):
+        await client.flush()
+    await ask(client, "STREAM.CREATE.T", {"name": "T"})
+    assert (await ask(client, "INFO"))["limits"]["max_streams"] == 2
+    other = await connect(server, user="n", password="p")
+    await ask(other, "STREAM.CREATE.S", {"name": "S"})
+    assert (await ask(other, "INFO"))["streams"] == 1
 
 
 async def test_an_account_stores_no_more_than_its_limit(

@@ -11,7 +11,7 @@ from broker.protocols.jetstream.api.sink import ApiSink
 from broker.protocols.jetstream.context import JetStreamContext
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Coroutine, Mapping
     from pathlib import Path
 
     from broker.engine.engine import Engine
@@ -44,6 +44,7 @@ class JetStream:
         self._sinks: dict[str, ApiSink] = {}
         self._accounts: dict[str, JetStreamAccount] = {}
         self._dispatchers: dict[str, Dispatcher] = {}
+        self._coming: dict[str, Account] = {}  # accounts that are about to be served
         self._tasks: set[asyncio.Task[None]] = set()
         heads = [b"$JS.API."]
         if config.domain:
@@ -113,7 +114,9 @@ class JetStream:
         return found
 
     async def _remove(self, name: str) -> None:
-        sink = self._sinks.pop(name)
+        sink = self._sinks.pop(name, None)
+        if sink is None:
+            return
         sink.close()
         dispatcher = self._dispatchers.pop(name, None)
         if dispatcher is not None:
@@ -136,7 +139,19 @@ class JetStream:
             if known is not None:
                 known.configure(self.limits_of(account))
             return
-        task = asyncio.get_running_loop().create_task(self._welcome(account))
+        if self._coming.get(account.name) is not account:
+            self._coming[account.name] = account
+            self._later(self._welcome(account))
+
+    def accounts_changed(self) -> None:
+        """Apply a reload: new accounts, other limits, accounts that are gone."""
+        for account in list(self.nats.accounts.values()):
+            self._adopt(account)
+        for name in self._sinks.keys() - self.nats.accounts.keys():
+            self._later(self._remove(name))
+
+    def _later(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -144,6 +159,8 @@ class JetStream:
         """Serve an account that is new since the start, with its stored streams."""
         if account.name in self._sinks:
             await self._remove(account.name)  # one of this name was removed meanwhile
+        if self._coming.get(account.name) is account:
+            del self._coming[account.name]
         sink = self._listen(account)
         folder = self.context.folder
         if folder is None or not folder.is_dir():

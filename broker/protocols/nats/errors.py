@@ -132,6 +132,7 @@ def nats_line(error: WireError, **parts: str) -> bytes:
 RELOAD_FAILED: Final = "Failed to reload server configuration: {}"
 RELOAD_FILE: Final = "can only reload config when a file is provided using -c or --config"
 RELOAD_REFUSED: Final = "config reload not supported for {}: old={}, new={}"
+RELOAD_STORE_DIR: Final = "config reload not supported for jetstream storage directory"
 RELOAD_BLOCK: Final = "config reload not supported for {}: changed {}"
 RELOAD_ADVERTISE: Final = "invalid ClientAdvertise value of {}, err={}"
 RELOAD_RESOLVER: Final = "config reload does not support moving to or from an account resolver"

@@ -330,6 +330,16 @@ def _leafnodes(draft: _Draft) -> None:
         draft.lines.append(f"Reloaded: LeafNode TLS HandshakeFirst value is: {shown}")
 
 
+def _jetstream(draft: _Draft) -> None:
+    """The block of the server cannot change; limits of accounts can."""
+    old, new = draft.old.jetstream, draft.new.jetstream
+    if old == new:
+        return
+    if old is not None and new is not None and old.store_dir != new.store_dir:
+        raise ReloadRefused(nats_errors.RELOAD_STORE_DIR)
+    raise _block_refused("JetStream", old, new)
+
+
 def _tags(draft: _Draft) -> None:
     if draft.changed("server_tags"):
         draft.add("Reloaded: tags", Action.TAGS)
@@ -366,6 +376,7 @@ _STEPS: Final[tuple[Callable[[_Draft], None], ...]] = (
     _monitor_login,
     _cluster_name,
     _leafnodes,
+    _jetstream,
     _websocket,
     _free("pid_file", "pid_file", Action.PID_FILE),
     _free("ports_file_dir", "ports_file_dir", Action.PORTS_FILE),

@@ -308,8 +308,13 @@ class NatsServer:
             self._renew_system()
         await Recheck(self.handshake).run()
         await self._recheck_leafs()
-        if self.operator is not None:
-            return
+        if self.operator is None:
+            self._forget_accounts(settings)
+        if self.context.jetstream is not None:
+            self.context.jetstream.accounts_changed()
+
+    def _forget_accounts(self, settings: conf.Settings) -> None:
+        """Remove accounts that are no longer configured and have no connections."""
         configured = {account.name for account in settings.accounts}
         for name, account in list(self.accounts.items()):
             kept = configured | {conf.GLOBAL_ACCOUNT}

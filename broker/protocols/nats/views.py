@@ -187,6 +187,7 @@ class JetStreamView(Protocol):
     def jsz(self, options: JszOptions) -> dict[str, Any]: ...
     # A failed check of /healthz: its status, and the error with its type and names.
     def problem(self, options: HealthzOptions) -> tuple[int, dict[str, str]] | None: ...
+    def accounts_changed(self) -> None: ...  # accounts or their limits, by a reload
     def serves(self, account: str) -> bool: ...  # whether it is enabled for that account
 
 

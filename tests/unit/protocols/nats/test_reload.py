@@ -17,6 +17,7 @@ from broker.protocols.nats.settings import (
     Authorization,
     Callout,
     Destination,
+    JetStream,
     Leafnodes,
     Mapping,
     Permissions,
@@ -157,11 +158,18 @@ def test_what_can_change(changes: dict[str, Any], lines: list[str], actions: lis
         ({"logfile_max_num": 3}, "LogMaxFiles: old=0, new=3"),
         ({"websocket": Websocket(("", 1))}, "Websocket: old=none, new=a block"),
         ({"leafnodes": Leafnodes(("", 1))}, "LeafNode: old=none, new=a block"),
+        ({"jetstream": JetStream()}, "JetStream: old=none, new=a block"),
     ],
 )
 def test_what_cannot_change(changes: dict[str, Any], text: str) -> None:
     new = dataclasses.replace(Settings(), **changes)
     assert refusal(Settings(), new) == f"config reload not supported for {text}"
+
+
+def test_the_folder_of_streams_cannot_change() -> None:
+    old, new = (Settings(jetstream=JetStream(store_dir=folder)) for folder in "ab")
+    expected = "config reload not supported for jetstream storage directory"
+    assert refusal(old, new) == expected
 
 
 def test_one_refused_setting_refuses_all() -> None:
@@ -179,6 +187,7 @@ def test_every_setting_is_thought_of() -> None:
         "tls": TLS,
         "websocket": Websocket(("", 1)),
         "leafnodes": Leafnodes(("", 1)),
+        "jetstream": JetStream(),
         "server_tags": ("x",),
         "listen": ("a", 1),
         "http": ("a", 1),

@@ -189,7 +189,25 @@ def account(token: Token, find: Callable[[str], Token | None], now: float) -> se
             max_payload=body.limits.payload,
             max_leafnodes=body.limits.leaf,
         ),
+        jetstream=_jetstream(body.limits),
         default_permissions=permissions(default.pub, default.sub, default.resp),
+    )
+
+
+def _jetstream(most: tokens.Limits) -> settings.JetStreamLimits | None:
+    """The limits of JetStream, of the tier without replicas; None if it is not enabled."""
+    own = most.tiered_limits.get("R1") if most.tiered_limits else most
+    if own is None or not (own.mem_storage or own.disk_storage):
+        return None
+    return settings.JetStreamLimits(
+        max_memory=own.mem_storage,
+        max_storage=own.disk_storage,
+        max_streams=own.streams or -1,
+        max_consumers=own.consumer or -1,
+        max_ack_pending=own.max_ack_pending or -1,
+        memory_max_stream_bytes=own.mem_max_stream_bytes or -1,
+        storage_max_stream_bytes=own.disk_max_stream_bytes or -1,
+        max_bytes_required=own.max_bytes_required,
     )
 
 

@@ -147,7 +147,20 @@ class Weighted(msgspec.Struct, frozen=True):
     cluster: str = ""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of JetStream; -1 = none. All of them 0: it is not enabled."""
+
+    mem_storage: Int64 = 0
+    disk_storage: Int64 = 0
+    streams: Int64 = 0
+    consumer: Int64 = 0  # of one stream
+    max_ack_pending: Int64 = 0
+    mem_max_stream_bytes: Int64 = 0
+    disk_max_stream_bytes: Int64 = 0
+    max_bytes_required: bool = False
+
+
+class Limits(StreamLimits, frozen=True, kw_only=True):
     """Limits; -1 = none, absent values are 0."""
 
     subs: Int64 = 0
@@ -159,6 +172,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     disallow_bearer: bool = False
     conn: Int64 = 0
     leaf: Int64 = 0
+    tiered_limits: dict[str, StreamLimits] = {}  # by the number of replicas: R1, R3
 
 
 class Permissions(msgspec.Struct, frozen=True):
