@@ -44,7 +44,8 @@ cdef class BatchChecks:
     cdef set ids                # Nats-Msg-Ids
     cdef dict subjects          # subject -> number of messages
     cdef dict values            # of counters: subject -> value
-    cdef uint64_t more, more_bytes      # that the stream will have
+    cdef uint64_t more          # messages that the stream will have
+    cdef uint64_t bytes         # that they count for
     cdef size_t log_bytes       # of all records
 
 

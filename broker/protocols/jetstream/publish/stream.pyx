@@ -581,13 +581,20 @@ cdef class Stream(Session):
             self.check_batched(&rec, &h, checks, <uint64_t>i)
             if self.rewritten is not None and rec.data == <const char *>self.rewritten:
                 messages[i] = messages[i][0], self.rewritten, rec.headers_len
+        room = self.has_room
+        if room is not None and not room(checks.bytes):
+            raise ApiError(errors.ACCOUNT_RESOURCES_EXCEEDED)
         if not self.store.log.reserve(checks.log_bytes):
             raise ApiError(errors.STORE_FAILED, err=self.store.log.refusal)
-        for i in range(last + 1):
-            fill(&rec, messages[i])
-            find_headers(rec.data, rec.headers_len, &h)
-            self.schedule = checks.schedules[i]
-            seq = self.append(&rec, &h, checks.ttls[i], <Rollup><int>checks.rollups[i])
+        self.has_room = None        # nothing may refuse a part of the batch from here on
+        try:
+            for i in range(last + 1):
+                fill(&rec, messages[i])
+                find_headers(rec.data, rec.headers_len, &h)
+                self.schedule = checks.schedules[i]
+                seq = self.append(&rec, &h, checks.ttls[i], <Rollup><int>checks.rollups[i])
+        finally:
+            self.has_room = room
         tail = self.ack_tail + b',"batch":%b,"count":%d}' % (
             encode(batch.id.decode('utf-8', 'replace')), last + 1)
         self.wait_for(self.store.ticket, seq, PENDING_ACK, publish, tail, <size_t>len(tail))
@@ -656,6 +663,7 @@ cdef class Stream(Session):
         """Whether a stream that discards new messages has room for this one too."""
         cdef StreamLimits bounds = self.store.limits
         cdef uint64_t count, most = bounds.max_msgs_per_subject
+        checks.bytes += self.store.size_in(rec)
         if not bounds.discard_new:
             return 0
         if most:
@@ -667,10 +675,9 @@ cdef class Stream(Session):
                 checks.more += 1
         else:
             checks.more += 1
-        checks.more_bytes += self.store.size_in(rec)
         if bounds.max_msgs and self.store.messages + checks.more > bounds.max_msgs:
             raise ApiError(errors.STORE_FAILED, err=FULL_MSGS)
-        if bounds.max_bytes and self.store.bytes + checks.more_bytes > bounds.max_bytes:
+        if bounds.max_bytes and self.store.bytes + checks.bytes > bounds.max_bytes:
             raise ApiError(errors.STORE_FAILED, err=FULL_BYTES)
         return 0
 

@@ -241,6 +241,18 @@ def test_a_batch_may_replace_messages_of_a_full_stream() -> None:
         assert case.not_committed("c", 1, subject="s.b") == (10077, "maximum messages exceeded")
 
 
+def test_an_account_without_room_for_all_stores_nothing() -> None:
+    with Rig(None) as rig:
+        case = Case(rig)
+        case.stream.has_room = lambda size: size < 200
+        for number in (1, 2):
+            case.add("b", number)
+        assert case.not_committed("b", 3) == (10002, "resource limits exceeded for account")
+        assert case.stream.store.messages == 0
+        case.add("b", 1)
+        assert case.commit("b", 2) == done(2, "b", 2)
+
+
 def test_counters_of_a_batch_add_up() -> None:
     with Rig(None) as rig:
         case = Case(rig, allow_msg_counter=True)

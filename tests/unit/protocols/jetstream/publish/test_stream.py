@@ -267,6 +267,21 @@ def test_a_full_subject_refuses_new_messages(case: Case) -> None:
     assert case.ask("s.b") == ack(2)
 
 
+def test_an_account_without_room_refuses_new_messages(case: Case) -> None:
+    stream = case.make(storage="file")
+    asked: list[int] = []
+
+    def has_room(size: int) -> bool:
+        asked.append(size)
+        return len(asked) < 2
+
+    stream.has_room = has_room
+    assert case.ask("s.a", b"12345") == ack(1)
+    assert case.error("s.a", b"12345") == (10002, "resource limits exceeded for account")
+    assert asked == [38, 38]
+    assert stream.store.messages == 1
+
+
 def test_without_a_consumer_nothing_is_stored_for_interest(case: Case) -> None:
     stream = case.make(retention="interest")
     assert case.ask("s.a") == ack(1)
