@@ -372,8 +372,8 @@ class Listing:
         if asked.filter or asked.non_empty or asked.kind:
             found = array("q")
             for at in range(0, len(names), limits.SELECT_CHUNK):
-                rows = range(at, min(at + limits.SELECT_CHUNK, len(names)))
-                found.extend(self._wanted(rows, names, asked, sweep))
+                part = range(at, min(at + limits.SELECT_CHUNK, len(names)))
+                found.extend(self._wanted(part, names, asked, sweep))
                 if pauses.is_over():
                     await pauses.rest()
             matched = found

@@ -7,14 +7,13 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+from broker.engine.stream.cursor import StreamCursor, StreamCursors
+from broker.engine.stream.store import StreamLimits, open_store
+from broker.protocols.jetstream.consumers import checks
 from broker.protocols.jetstream.consumers.consumer import Consumer
 from broker.protocols.jetstream.consumers.outlet import Outlet
 from broker.protocols.jetstream.consumers.pull import PullConsumer
 from broker.protocols.jetstream.consumers.push import PushConsumer
-
-from broker.engine.stream.cursor import StreamCursor, StreamCursors
-from broker.engine.stream.store import StreamLimits, open_store
-from broker.protocols.jetstream.consumers import checks
 from broker.protocols.jetstream.structs import AccountLimits, ConsumerConfig, StreamConfig
 from broker.protocols.nats.accounts.account import Account, CurrentPublisher, Message
 from support.engine import SECOND, Rig

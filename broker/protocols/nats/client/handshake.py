@@ -137,7 +137,8 @@ class ClientHandshake:
 
     def connected(self, session: NatsSession) -> None:
         """Send INFO again, after the first PONG: which account the client is in."""
-        if session.account is None or session.options.protocol < 1:
+        options = session.options
+        if session.account is None or options is None or options.protocol < 1:
             return
         more: dict[str, object] = {"connect_info": True, "remote_account": session.account.name}
         if self.is_system(session.account):

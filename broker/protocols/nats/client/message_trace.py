@@ -26,8 +26,6 @@ from broker.protocols.nats.system.envelope import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.protocols.nats.accounts.account import Account
-
     Json = dict[str, Any]
 
 CLIENT: Final = 0  # kinds of connections, as in the original
@@ -42,9 +40,10 @@ _YES: Final = frozenset({"1", "true", "on"})
 class Publisher(Protocol):
     """The session that publishes the message."""
 
-    client_id: int
-    account: Account
-
+    @property
+    def client_id(self) -> int: ...
+    @property
+    def account(self) -> Any: ...  # accounts.account.Account
     @property
     def options(self) -> Any: ...
 

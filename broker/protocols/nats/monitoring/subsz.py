@@ -58,7 +58,7 @@ def subsz(server: ServerView, options: SubszOptions) -> LongPage:
     if options.subscriptions:
         found = sum(_size(account.router, test) for account in accounts)
     shown = max(0, min(found - offset, most))
-    head = {"server_id": server.server_id, "now": rfc3339(time.time_ns())}
+    head: dict[str, Any] = {"server_id": server.server_id, "now": rfc3339(time.time_ns())}
     head |= counts(account.router for account in accounts)
     head |= {"total": found, "offset": offset, "limit": limit}
     return LongPage(

@@ -226,7 +226,6 @@ class AccountTokens:
         config = self._config(account.token, now)
         if config != account.config:
             account.config = config
-            account.traced = config is not None and bool(config.trace_dest)
             self._announce_change(account.token.claims.sub)
 
     def _announce_change(self, name: str) -> None:
