@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.logins.tokens import Company, Tenant, scoped
+from support.logins.tokens import ACCOUNT_LIMITS, Company, Tenant, scoped
 
 from broker.base.units import SECOND
 from broker.protocols.nats import limits, settings
@@ -140,6 +140,36 @@ def translated(tenant: Tenant, *others: Token) -> settings.Account:
     known = {other.claims.sub: other for other in others}
     token = decode(COMPANY.account(tenant), "account")
     return claims.account(token, known.get, 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, None),
+        ({"streams": 5}, None),  # without any storage
+        (
+            {"mem_storage": -1, "disk_storage": 1000, "streams": 5, "consumer": 3},
+            settings.JetStreamLimits(max_storage=1000, max_streams=5, max_consumers=3),
+        ),
+        (
+            {"disk_storage": 7, "disk_max_stream_bytes": 2, "max_bytes_required": True},
+            settings.JetStreamLimits(
+                max_memory=0, max_storage=7, storage_max_stream_bytes=2, max_bytes_required=True
+            ),
+        ),
+        (
+            {"tiered_limits": {"R1": {"disk_storage": 9}, "R3": {"disk_storage": 90}}},
+            settings.JetStreamLimits(max_memory=0, max_storage=9),
+        ),
+        ({"disk_storage": 5, "tiered_limits": {"R3": {"disk_storage": 90}}}, None),
+    ],
+)
+def test_limits_of_jetstream(
+    given: dict[str, Any], expected: settings.JetStreamLimits | None
+) -> None:
+    tenant = Tenant("A", limits={**ACCOUNT_LIMITS, **given})
+    token = decode(COMPANY.account(tenant), "account")
+    assert claims.account(token, lambda _: None, 0.0).jetstream == expected
 
 
 def exporter(**export: Any) -> tuple[Tenant, Token]:
