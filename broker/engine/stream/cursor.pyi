@@ -46,7 +46,7 @@ class StreamCursor(LogReader):
     last_acked_ns: int
     def __init__(
         self,
-        all: StreamCursors,
+        among: StreamCursors,
         name: str,
         start: Start | Callable[[], Start],
         *,

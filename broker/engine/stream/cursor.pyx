@@ -3,7 +3,7 @@
 
     fresh        its list has the seq, or seq >= next_seq and its filter matches
     in flight    has an entry: until its deadline, or in the `again` queue after it
-    exhausted    its last allowed delivery was not acked: it stays in the stream, nothing is in flight
+    exhausted    its last allowed delivery was not acked: it stays in the stream
     settled      every other message below next_seq
 
                        sent                  ack, term, deleted
@@ -356,7 +356,7 @@ def is_within(bytes inner, bytes outer):
 
 
 cdef class StreamCursor(LogReader):
-    def __init__(self, StreamCursors all not None, str name, start, *, journal=None,
+    def __init__(self, StreamCursors among not None, str name, start, *, journal=None,
                  ack_policy='explicit', ack_wait_ns=30 * 10**9, backoff_ns=(), max_deliver=0,
                  max_ack_pending=0, filters=()):
         """A cursor among all those of a stream; OSError when its journal cannot be made or read.
@@ -366,10 +366,10 @@ cdef class StreamCursor(LogReader):
         `journal`: its path, None = nothing is remembered. 0 = no limit; `filters`: subjects, none
         for all.
         """
-        if name in all.cursors:
+        if name in among.cursors:
             raise ValueError(f'there is a cursor {name}')
-        self.all = all
-        self.store = all.store
+        self.all = among
+        self.store = among.store
         self.log = self.store.log
         self.shared = self.log.shared
         self.name = name
@@ -386,12 +386,12 @@ cdef class StreamCursor(LogReader):
             self.begin(start)
         else:
             self.open_journal(journal, start)
-        self.group = all.join(self, self.filter)
-        all.cursors[name] = self
-        if self.inflight.size or self.spent.count:
-            all.holds(self, self.lowest())
+        self.group = among.join(self, self.filter)
+        among.cursors[name] = self
+        if self.spent.count:
+            among.holds(self, self.lowest())
         if self.list_size:
-            all.listed.add(self)
+            among.listed.add(self)
         self.rearm()
 
     def __dealloc__(self):
@@ -814,7 +814,7 @@ cdef class StreamCursor(LogReader):
 
     cdef int ack_all(self, uint64_t seq, uint64_t consumer_seq) noexcept:
         cdef entry_t *e
-        cdef uint64_t first, after
+        cdef uint64_t first
         if seq > self.delivered_seq or consumer_seq > self.delivered_consumer_seq:
             return ACK_UNKNOWN
         if seq <= self.floor_seq or (consumer_seq and consumer_seq <= self.floor_consumer_seq):
@@ -902,7 +902,7 @@ cdef class StreamCursor(LogReader):
         self.all.settled(self, seq)
 
     cdef void move_floor(self) noexcept:
-        """All below the oldest message in flight is settled; without one, all that was delivered."""
+        """All below the oldest message in flight is settled; without one, all that is delivered."""
         cdef entry_t *e
         if self.oldest == 0:
             self.floor_seq = self.delivered_seq
@@ -913,7 +913,7 @@ cdef class StreamCursor(LogReader):
         self.floor_consumer_seq = max(self.floor_consumer_seq, <uint64_t>e.timer.owner - 1)
 
     cdef void freed(self) noexcept:
-        """Fewer messages are in flight: one more may be if max_ack_pending was what it waits for."""
+        """Fewer messages are in flight: another may be, if it waits because of max_ack_pending."""
         if self.full:
             self.call()
 

@@ -78,6 +78,6 @@ cdef class Taker(CursorOwner):
         return (p.consumer_seq, p.deliveries) if self.cursor.find_pending(seq, &p) else None
 
 
-def interested(StreamCursors all not None, bytes subject):
+def interested(StreamCursors cursors not None, bytes subject):
     """Whether a message with that subject is kept."""
-    return bool(all.interested(subject, <size_t>len(subject)))
+    return bool(cursors.interested(subject, <size_t>len(subject)))
