@@ -1,5 +1,6 @@
 """Messages of atomic batches, which wait for their commit in memory."""
 
+import builtins
 from typing import final
 
 from broker.protocols.jetstream.errors import ApiError, ErrorRow
@@ -10,11 +11,11 @@ class BatchError(ApiError):
 
 @final
 class Batch:
-    id: bytes
-    messages: list[tuple[bytes, bytes, int]]
+    id: builtins.bytes
+    messages: list[tuple[builtins.bytes, builtins.bytes, int]]
     bytes: int
     due_ns: int
-    def __init__(self, key: bytes) -> None: ...
+    def __init__(self, key: builtins.bytes) -> None: ...
 
 @final
 class Batches:
