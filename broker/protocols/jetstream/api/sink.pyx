@@ -73,8 +73,8 @@ cdef class ApiSink(Sink):
         return 1
 
     cdef bint may_answer(self, const record_t *rec) noexcept:
-        """Whether the requester may have an answer sent to its reply subject. The server may publish
-        anywhere, so the client itself must have a right to the subject; inboxes are exempt."""
+        """Whether an answer may be sent to the reply subject. The server may publish anywhere, so
+        the client itself must have a right to the subject; inboxes are exempt."""
         cdef void *publisher = self.account.current_publisher.session
         cdef void *space = <void *>self.account.router
         if publisher == NULL or begins(rec.reply, rec.reply_len, b'_INBOX.', 7):
