@@ -14,7 +14,10 @@ import nats
 import nats.errors
 from nats.aio.client import Client
 
-WAIT_S = 0.4  # for requests that neither server answers
+WAIT_S = 10.0
+QUIET_S = 0.4
+# Requests that no server answers, here.
+QUIET = {"NOPE", "STREAM.INFO", "META.LEADER.STEPDOWN", "SERVER.REMOVE", "ACCOUNT.PURGE.X"}
 TIMES = re.compile(r'"\d{4}-\d\d-\d\dT[\d:.]+Z"')
 ZERO = '"0001-01-01T00:00:00Z"'
 MASKED = {
@@ -69,9 +72,10 @@ def _mask(value: Any) -> Any:
 
 async def ask(client: Client, one: Step) -> str:
     """The answer to a step as text."""
+    wait_s = QUIET_S if one.verb in QUIET else WAIT_S
     try:
         message = await client.request(
-            one.subject, one.body, timeout=WAIT_S, headers=one.headers or None
+            one.subject, one.body, timeout=wait_s, headers=one.headers or None
         )
     except nats.errors.NoRespondersError:
         return NOBODY

@@ -62,6 +62,8 @@ def _complete(account: JetStreamAccount, config: StreamConfig, *, pedantic: bool
     checks.complete(config, _around(account, pedantic=pedantic))
     if config.mirror is not None or config.sources:
         checks.refuse("mirrors and sources are not available on this server")
+    if config.allow_batched:
+        checks.refuse("fast batch publishing is not available on this server")
     level = metadata.stream_level(config)
     config.metadata = metadata.stored(config.metadata, level)
 
