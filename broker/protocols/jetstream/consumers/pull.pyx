@@ -513,6 +513,7 @@ cdef class PullConsumer(Consumer):
         self.pinned_wall_ns = self.outlet.turn.wall_ns
         r.pin_len = <uint32_t>min(len(self.pin), <Py_ssize_t>PIN_MAX)
         memcpy(r.pin, <const char *>self.pin, r.pin_len)
+        self.renew_pin()
         self.events.append(('pinned', {
             'group': self.config.priority_groups[0], 'pinned_id': self.pin.decode()}))
 

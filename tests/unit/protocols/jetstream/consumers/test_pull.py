@@ -561,3 +561,16 @@ def test_a_pin_ends_with_its_inbox(bench: Bench) -> None:
     gone.close()
     bench.publish(b"b")
     assert bench.got("in") == ["b"]
+
+
+def test_a_pinned_client_that_gets_nothing_is_not_pinned_for_ever(bench: Bench) -> None:
+    bench.consumer(**PINNED)
+    bench.publish(b"a")
+    bench.inbox("small")
+    bench.inbox("in")
+    bench.ask("small", group="g", max_bytes=1)
+    assert bench.got("small")[0].startswith("409 Message Size Exceeds MaxBytes")
+    bench.ask("in", group="g")
+    assert bench.got("in") == []
+    bench.rig.advance(1)
+    assert bench.got("in") == ["a"]
