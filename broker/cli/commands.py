@@ -46,6 +46,10 @@ class Commands(click.Group):
             "Copy the stored records of topics to Parquet, Arrow or JSON files.",
         ),
         "health": ("broker.cli.health:health", "Ask a broker whether it is healthy, for probes."),
+        "import-jetstream": (
+            "broker.cli.imports:import_jetstream",
+            "Import the streams and consumers of a nats-server with JetStream.",
+        ),
         "import-nsqd": ("broker.cli.imports:import_nsqd", "Import the data folder of an nsqd."),
         "import-stan": (
             "broker.cli.imports:import_stan",
@@ -74,7 +78,7 @@ class Commands(click.Group):
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "Run the broker": ("serve", "check-config", "config", "health", "support-bundle"),
         "Replace an original": ("nats-server", "nats-streaming-server", "nsqd", "nsqlookupd"),
-        "Import data": ("import-nsqd", "import-stan"),
+        "Import data": ("import-nsqd", "import-stan", "import-jetstream"),
         "Tools": ("top", "pub", "sub", "forward", "archive", "export", "bench", "completion"),
         "Pipelines": ("pipeline",),
     }

@@ -1,4 +1,4 @@
-"""`twinwire import-nsqd` and `twinwire import-stan`: import the data folder of another server."""
+"""`twinwire import-nsqd`, `import-stan`, `import-jetstream`: import the data of another server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 import click
 import uvloop
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from broker.importers import nsqd, stan
+    from broker.importers.jetstream import importer as jetstream
 
 # A database instead of a folder: a URL, or a Go data source name of MySQL or PostgreSQL.
 _SQL = re.compile(r"\w+://|.*@(tcp|unix)?\(|.*\b(dbname|sslmode)=", re.DOTALL)
@@ -173,3 +174,85 @@ def _advise(outcome: stan.Outcome, config: Config) -> None:
         click.echo(f'start with stan.cluster_id = "{outcome.cluster_id}"')
     if config.stan.store == "memory":
         click.echo('start with stan.store = "file"')
+
+
+# --- JetStream
+
+
+@click.command("import-jetstream")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="TOML file.")
+@click.option(
+    "--data", metavar="DIR", help="Data folder to import into.  [default: that of `serve`]"
+)
+@click.option(
+    "--account", "accounts", metavar="NAME", multiple=True, help="Import only these. Repeatable."
+)
+@click.option(
+    "--key-file",
+    metavar="FILE",
+    type=click.File(),
+    help="File with the encryption key of the server, `key` in its configuration; - is stdin.",
+)
+@click.option("--no-verify", is_flag=True, help="Do not verify the checksum of each message.")
+@click.option("--dry-run", is_flag=True, help="Read everything, change nothing.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def import_jetstream(
+    folder: Path,
+    file: Path | None,
+    data: str | None,
+    accounts: tuple[str, ...],
+    key_file: TextIO | None,
+    no_verify: bool,
+    dry_run: bool,
+    quiet: bool,
+) -> None:
+    """Import DIR, the store_dir of a stopped nats-server with JetStream. Nothing in it is changed.
+
+    Streams keep their messages with sequences, times and headers, consumers their places. An
+    interrupted import continues when you run it again. The exit code is 0 if everything was
+    imported, 3 if something could not be read (it is listed), 1 if nothing could be imported.
+    """
+    from broker.importers.jetstream.importer import Options, importing
+    from broker.importers.nsqd import ImportRefusedError
+
+    config = _config(file, data)
+    key = key_file.read().strip() if key_file else ""
+    options = Options(key, accounts, verify=not no_verify)
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    target = Path(config.server.data)
+    try:
+        with (
+            narrowed(),
+            importing(folder, target, config, options, dry=dry_run) as make,
+            runner,
+        ):
+            outcome = runner.run(_run_jetstream(make, dry_run, quiet))
+    except ImportRefusedError as error:
+        _refuse("import-jetstream", error)
+    _report_jetstream(outcome, folder, "found" if dry_run else "imported")
+    sys.exit(limits.EXIT_PARTLY if outcome.remarks or outcome.changed else limits.EXIT_OK)
+
+
+async def _run_jetstream(
+    make: Callable[[], jetstream.Import], dry_run: bool, quiet: bool
+) -> jetstream.Outcome:
+    work = make()
+    if quiet:
+        return work.look() if dry_run else await work.run()
+    with click.progressbar(length=work.bytes, label="reading", file=sys.stderr) as bar:
+        work.advance = bar.update
+        return work.look() if dry_run else await work.run()
+
+
+def _report_jetstream(outcome: jetstream.Outcome, folder: Path, done: str) -> None:
+    for line in outcome.remarks:
+        click.echo(line, err=True)
+    if outcome.already:
+        click.echo(f"{folder} was imported before")
+    else:
+        for stream in outcome.streams:
+            click.echo(str(stream))
+        click.echo(f"{len(outcome.streams)} streams, {outcome.messages} messages {done}")
+    if outcome.changed:
+        click.echo("a server has used it since: its newer data is not imported", err=True)

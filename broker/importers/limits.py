@@ -11,3 +11,4 @@ IMPORT_BATCH_BYTES: Final = 2 * MIB  # appended before the import waits for the 
 IMPORT_BATCH: Final = 4_096  # and this many messages at most
 IMPORT_STATE_RECORD_MAX: Final = 64 * KIB  # a client or subscription in a streaming store
 IMPORT_CIPHER_SAMPLE: Final = 32  # oldest and newest messages that are checked for encryption
+IMPORT_QUIET_SECONDS: Final = 3.0  # since the last write to a store whose server takes no lock

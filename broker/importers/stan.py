@@ -407,7 +407,7 @@ class Hold:
             raise ImportRefusedError(_not_a_folder(source))
         try:
             self._fd = self._lock()
-            if any(_is_written(source / name) for name in _KEPT_OPEN):
+            if any(is_written(source / name) for name in _KEPT_OPEN):
                 raise ImportRefusedError(_busy(source))
         except BaseException:
             self.release()
@@ -439,7 +439,7 @@ class Hold:
         self.release()
 
 
-def _is_written(path: Path) -> bool:
+def is_written(path: Path) -> bool:
     """Whether a process has the file open for writing, as far as this process may know."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

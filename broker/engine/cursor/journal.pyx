@@ -464,15 +464,8 @@ cdef bint read_block(const char *p, size_t n, list ops):
     while at < n:
         kind = p[at]
         at += 1
-        if kind in (<int>OP_ENTRY, <int>OP_SENT):
-            arity = 3
-        elif kind in (<int>OP_ACK, <int>OP_AGAIN, <int>OP_DELIVERED, <int>OP_SETTLED,
-                      <int>OP_EXHAUSTED):
-            arity = 2
-        elif kind in (<int>OP_NEXT, <int>OP_FLOOR, <int>OP_PAUSE, <int>OP_CLOCK, <int>OP_UNTIL,
-                      <int>OP_LISTED, <int>OP_START):
-            arity = 1
-        else:
+        arity = arity_of(kind)
+        if arity == 0:
             return False
         v[0] = v[1] = v[2] = 0
         for i in range(arity):
@@ -488,3 +481,33 @@ cdef bint read_block(const char *p, size_t n, list ops):
         found.append((kind, v[0], v[1], v[2]))
     ops.extend(found)
     return True
+
+
+def encode_journal(list ops):
+    """The content of a journal with these operations, as read_journal returns them."""
+    cdef bytearray payload = bytearray()
+    cdef bytes block
+    cdef char head[BLOCK_HEADER_BYTES]
+    for kind, *numbers in ops:
+        payload.append(kind)
+        for v in numbers[:arity_of(kind)]:
+            while v >= 0x80:
+                payload.append(v & 0x7F | 0x80)
+                v >>= 7
+            payload.append(v)
+    block = bytes(payload)
+    tw_store_u32(head, <uint32_t>len(block))
+    tw_store_u32(head + 4, tw_crc32c(0, <const char *>block, <size_t>len(block)))
+    return MAGIC + head[:BLOCK_HEADER_BYTES] + block
+
+
+cdef int arity_of(int kind):
+    """How many numbers an operation has; 0 = it is unknown."""
+    if kind in (<int>OP_ENTRY, <int>OP_SENT):
+        return 3
+    if kind in (<int>OP_ACK, <int>OP_AGAIN, <int>OP_DELIVERED, <int>OP_SETTLED, <int>OP_EXHAUSTED):
+        return 2
+    if kind in (<int>OP_NEXT, <int>OP_FLOOR, <int>OP_PAUSE, <int>OP_CLOCK, <int>OP_UNTIL,
+                <int>OP_LISTED, <int>OP_START):
+        return 1
+    return 0

@@ -1,0 +1,55 @@
+# cython: language_level=3
+"""Records of a block of nats-server. See records.pyx."""
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from broker.runtime.types cimport record_t
+
+cdef extern from "highway.h" nogil:
+    ctypedef struct highway_t:
+        pass
+    void highway_begin(highway_t *h, const unsigned char *key)
+    void highway_add(highway_t *h, const void *data, size_t n)
+    uint64_t highway_end(highway_t *h)
+
+cdef enum:
+    BLOCK_HEAD = 22             # bytes before the subject
+    BLOCK_SUM = 8
+    BLOCK_RECORD_MAX = 64 << 20     # bytes of a record; more than any has
+
+# One record; pointers into the block.
+cdef struct block_record_t:
+    record_t rec            # seq without marks; headers and body in `data`
+    uint32_t size           # bytes in the block
+    bint erased             # a deleted message, overwritten
+    bint tombstone          # says that the message with that seq is deleted
+
+# The record at p; 0 = there is no whole one.
+cdef size_t block_get(const char *p, size_t available, block_record_t *out) noexcept nogil
+# Whether its sum is right; `key` is that of the block.
+cdef bint block_verify(const char *p, const block_record_t *r,
+                       const unsigned char *key) noexcept nogil
+
+
+cdef class Block:
+    cdef bytes data             # plain
+    cdef bytes key              # of its sums; None = they are not verified
+    cdef size_t at
+    cdef readonly size_t offset     # of the record that `next` returned last
+    cdef readonly size_t bad_at     # where a record was bad
+    cdef readonly bint bad
+
+    # The next record; False = there is none, or (bad) it does not read.
+    cdef bint next(self, block_record_t *r) noexcept
+
+
+# Which messages are deleted.
+cdef class Tombstones:
+    cdef uint64_t *seqs         # owned; of deleted ones, sorted by `seal`
+    cdef size_t size, cap
+    cdef uint64_t *extents      # owned; pairs of first and last, rising: messages outside are
+    cdef size_t extents_size, extents_cap       # deleted, up to the last one
+    cdef readonly uint64_t known_to
+
+    cdef int add(self, uint64_t seq) except -1
+    cdef bint has(self, uint64_t seq) noexcept      # after `seal`
+    cdef bint outside(self, uint64_t seq) noexcept

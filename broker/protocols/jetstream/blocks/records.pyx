@@ -1,0 +1,238 @@
+# cython: language_level=3
+"""Records of a block, back to back, little-endian:
+
+     0 length u32         of all of it; bit 31: it has headers
+     4 seq u64            bit 63: erased, bit 62: a tombstone
+    12 timestamp_ns i64
+    20 subject_len u16
+    22 subject
+       headers_len u32, headers     if it has headers
+       body
+       sum u64            HighwayHash of seq, time, subject, headers and body; its key is made of
+                          the names of the stream and the block
+
+A message that was deleted is overwritten, or stays as it is; a tombstone in the same block or in a
+later one says that it is deleted. What goes for a limit has no tombstone.
+"""
+from hashlib import sha256
+
+cimport cython
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdlib cimport free, qsort, realloc
+from libc.string cimport memcpy, memset
+
+cdef enum:
+    SEQS_MIN = 256
+
+cdef uint64_t ERASED = <uint64_t>1 << 63
+cdef uint64_t TOMBSTONE = <uint64_t>1 << 62
+
+
+cdef inline uint32_t load32(const char *p) noexcept nogil:
+    cdef uint32_t v
+    memcpy(&v, p, 4)
+    return v
+
+
+cdef inline uint64_t load64(const char *p) noexcept nogil:
+    cdef uint64_t v
+    memcpy(&v, p, 8)
+    return v
+
+
+cdef size_t block_get(const char *p, size_t available, block_record_t *out) noexcept nogil:
+    cdef uint32_t length
+    cdef uint64_t seq
+    cdef size_t subject_len, left
+    if available < BLOCK_HEAD + BLOCK_SUM:
+        return 0
+    length = load32(p) & 0x7FFFFFFF
+    subject_len = <uint8_t>p[20] | <size_t><uint8_t>p[21] << 8
+    if length < BLOCK_HEAD + BLOCK_SUM or length > available or length > BLOCK_RECORD_MAX:
+        return 0
+    left = length - BLOCK_HEAD - BLOCK_SUM
+    if subject_len > left:
+        return 0
+    memset(out, 0, sizeof(block_record_t))
+    seq = load64(p + 4)
+    out.size = length
+    out.erased = seq & ERASED != 0
+    out.tombstone = seq & TOMBSTONE != 0
+    out.rec.seq = seq & ~(ERASED | TOMBSTONE)
+    out.rec.timestamp_ns = <int64_t>load64(p + 12)
+    out.rec.subject = p + BLOCK_HEAD
+    out.rec.subject_len = <uint16_t>subject_len
+    left -= subject_len
+    out.rec.data = p + BLOCK_HEAD + subject_len
+    if load32(p) >> 31:
+        if left < 4 or load32(out.rec.data) > left - 4:
+            return 0
+        out.rec.headers_len = load32(out.rec.data)
+        out.rec.data += 4
+        left -= 4
+    out.rec.total_len = <uint32_t>left
+    return length
+
+
+cdef bint block_verify(const char *p, const block_record_t *r,
+                       const unsigned char *key) noexcept nogil:
+    cdef highway_t h
+    highway_begin(&h, key)
+    highway_add(&h, p + 4, 16)
+    highway_add(&h, r.rec.subject, r.rec.subject_len)
+    highway_add(&h, r.rec.data, r.rec.total_len)
+    return highway_end(&h) == load64(p + r.size - BLOCK_SUM)
+
+
+@cython.final
+cdef class Block:
+    def __init__(self, bytes data not None, bytes key=None):
+        """The plain content of a block; with `key` each record's sum is verified."""
+        self.data = data
+        self.key = key
+
+    cdef bint next(self, block_record_t *r) noexcept:
+        cdef const char *base = self.data
+        cdef size_t size = <size_t>len(self.data)
+        cdef size_t step
+        if self.at >= size or self.bad:
+            return False
+        step = block_get(base + self.at, size - self.at, r)
+        if step == 0 or (self.key is not None and not block_verify(
+                base + self.at, r, <const unsigned char *><const char *>self.key)):
+            self.bad = True
+            self.bad_at = self.at
+            return False
+        self.offset = self.at
+        self.at += step
+        return True
+
+    def __iter__(self):
+        """(seq, timestamp_ns, subject, headers, body, erased, tombstone) of each record."""
+        cdef block_record_t r
+        while self.next(&r):
+            data = r.rec.data[:r.rec.total_len]
+            yield (
+                r.rec.seq, r.rec.timestamp_ns, r.rec.subject[:r.rec.subject_len],
+                data[:r.rec.headers_len], data[r.rec.headers_len:], bool(r.erased),
+                bool(r.tombstone))
+
+    def survey(self, Tombstones tombstones not None):
+        """Read it to its end: (first seq of a message, last seq of any record, bytes of messages).
+
+        0 = there is none. What its tombstones name is added.
+        """
+        cdef block_record_t r
+        cdef uint64_t first = 0, last = 0, messages = 0
+        while self.next(&r):
+            last = max(last, r.rec.seq)
+            if r.tombstone:
+                tombstones.add(r.rec.seq)
+            elif not r.erased and r.rec.seq:
+                first = min(first, r.rec.seq) if first else r.rec.seq
+                messages += r.size
+        return first, last, messages
+
+
+cdef int by_seq(const void *a, const void *b) noexcept nogil:
+    cdef uint64_t x = (<uint64_t *>a)[0], y = (<uint64_t *>b)[0]
+    return (x > y) - (x < y)
+
+
+cdef uint64_t *grown(uint64_t *seqs, size_t *cap) except NULL:
+    """Twice as large an array."""
+    cdef size_t n = max(2 * cap[0], <size_t>SEQS_MIN)
+    cdef uint64_t *moved = <uint64_t *>realloc(seqs, n * sizeof(uint64_t))
+    if moved == NULL:
+        raise MemoryError
+    cap[0] = n
+    return moved
+
+
+@cython.final
+cdef class Tombstones:
+    def __dealloc__(self):
+        free(self.seqs)
+        free(self.extents)
+
+    cdef int add(self, uint64_t seq) except -1:
+        if self.size == self.cap:
+            self.seqs = grown(self.seqs, &self.cap)
+        self.seqs[self.size] = seq
+        self.size += 1
+        return 0
+
+    def add_extent(self, uint64_t first, uint64_t last):
+        """Up to `last`, only messages of extents exist; they rise. An extent may be empty."""
+        self.known_to = max(self.known_to, last)
+        if first > last or first == 0:
+            return
+        if self.extents_size + 2 > self.extents_cap:
+            self.extents = grown(self.extents, &self.extents_cap)
+        self.extents[self.extents_size] = first
+        self.extents[self.extents_size + 1] = last
+        self.extents_size += 2
+
+    def add_bits(self, uint64_t base, const uint8_t[::1] bits not None):
+        """The message `base` + i is deleted if bit i is set."""
+        cdef Py_ssize_t i
+        cdef int bit
+        for i in range(bits.shape[0]):
+            for bit in range(8):
+                if bits[i] >> bit & 1:
+                    self.add(base + 8 * <uint64_t>i + <uint64_t>bit)
+
+    cdef bint outside(self, uint64_t seq) noexcept:
+        """Whether no extent has it."""
+        cdef size_t low = 0, high = self.extents_size // 2, middle
+        if seq > self.known_to:
+            return False
+        while low < high:
+            middle = (low + high) // 2
+            if self.extents[2 * middle + 1] < seq:
+                low = middle + 1
+            else:
+                high = middle
+        return low == self.extents_size // 2 or seq < self.extents[2 * low]
+
+    def seal(self):
+        """All are added: `has` may be asked."""
+        cdef size_t i, n = 0
+        if self.size:
+            qsort(self.seqs, self.size, sizeof(uint64_t), by_seq)
+            for i in range(1, self.size):
+                if self.seqs[i] != self.seqs[n]:
+                    n += 1
+                    self.seqs[n] = self.seqs[i]
+            self.size = n + 1
+
+    cdef bint has(self, uint64_t seq) noexcept:
+        cdef size_t low = 0, high = self.size, middle
+        while low < high:
+            middle = (low + high) // 2
+            if self.seqs[middle] < seq:
+                low = middle + 1
+            else:
+                high = middle
+        return low < self.size and self.seqs[low] == seq or self.outside(seq)
+
+    def __len__(self):
+        return self.size
+
+    def __contains__(self, uint64_t seq):
+        return bool(self.has(seq))
+
+
+def sum_key(str name not None):
+    """The key of sums for a name: `S` of a stream, `S/C` of its consumer, `S-N` of its block."""
+    return sha256(name.encode()).digest()
+
+
+def highway(bytes key not None, bytes data not None):
+    """HighwayHash of a text with a key of 32 bytes."""
+    cdef highway_t h
+    if len(key) != 32:
+        raise ValueError('not a key of 32 bytes')
+    highway_begin(&h, <const unsigned char *><const char *>key)
+    highway_add(&h, <const char *>data, <size_t>len(data))
+    return highway_end(&h)

@@ -1,0 +1,162 @@
+# cython: language_level=3
+"""Decompression of S2, an extension of Snappy.
+
+A stream has chunks, each with a block of up to 4 MiB. A block is a list of literals and copies of
+what was written before; a copy with distance 0 repeats the last distance.
+"""
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.stdint cimport uint8_t, uint32_t
+from libc.string cimport memcpy
+
+cdef extern from "crc32c.h" nogil:
+    void tw_crc_init()
+    uint32_t tw_crc32c(uint32_t crc, const void *data, size_t n)
+
+tw_crc_init()
+
+cdef enum:
+    CHUNK_COMPRESSED = 0x00
+    CHUNK_PLAIN = 0x01
+    CHUNK_SKIPPABLE = 0x80      # and above
+    BLOCK_BYTES_MAX = 4 << 20   # of a chunk, when it is decompressed
+    CHUNK_BYTES_MAX = 8 << 20   # of a chunk
+
+
+class CompressionError(ValueError):
+    """The text is not S2, or damaged."""
+
+
+cdef size_t uvarint(const uint8_t *p, size_t n, uint32_t *value) noexcept nogil:
+    """Bytes of the number at p; 0 = there is none of up to 32 bits."""
+    cdef size_t i
+    cdef uint32_t v = 0
+    for i in range(min(n, <size_t>5)):
+        if i == 4 and p[i] > 15:
+            return 0
+        v |= <uint32_t>(p[i] & 127) << (7 * i)
+        if p[i] < 128:
+            value[0] = v
+            return i + 1
+    return 0
+
+
+cdef inline uint32_t number(const uint8_t *p, size_t n) noexcept nogil:
+    cdef uint32_t v = 0
+    memcpy(&v, p, n)
+    return v
+
+
+cdef size_t literal(const uint8_t *p, size_t n, size_t *length) noexcept nogil:
+    """Bytes of the tag of a literal at p; 0 = it is cut off."""
+    cdef size_t extra
+    length[0] = p[0] >> 2
+    if length[0] < 60:
+        length[0] += 1
+        return 1
+    extra = length[0] - 59
+    if n < 1 + extra:
+        return 0
+    length[0] = <size_t>number(p + 1, extra) + 1
+    return 1 + extra
+
+
+cdef size_t copy(const uint8_t *p, size_t n, size_t *length, size_t *distance) noexcept nogil:
+    """The same of a copy; distance 0 on return = repeat the last one."""
+    cdef size_t extra
+    if p[0] & 3 == 2:
+        length[0] = <size_t>(p[0] >> 2) + 1
+        if n < 3:
+            return 0
+        distance[0] = number(p + 1, 2)
+        return 3
+    if p[0] & 3 == 3:
+        length[0] = <size_t>(p[0] >> 2) + 1
+        if n < 5:
+            return 0
+        distance[0] = number(p + 1, 4)
+        return 5
+    if n < 2:
+        return 0
+    length[0] = p[0] >> 2 & 7
+    distance[0] = <size_t>(p[0] >> 5) << 8 | p[1]
+    if distance[0] or length[0] < 5:
+        length[0] += 4
+        return 2
+    extra = length[0] - 4       # 5, 6, 7: one, two or three bytes of length
+    if n < 2 + extra:
+        return 0
+    length[0] = number(p + 2, extra) + 4 + (4 if extra == 1 else <size_t>1 << 8 * (extra - 1))
+    return 2 + extra
+
+
+cdef bint decode(const uint8_t *p, size_t n, uint8_t *out, size_t size) noexcept nogil:
+    """Decompress a block without its length to exactly `size` bytes; False = it is damaged."""
+    cdef size_t at = 0, done = 0, length = 0, distance = 0, last = 0, used, i
+    while at < n:
+        if p[at] & 3 == 0:
+            used = literal(p + at, n - at, &length)
+            if used == 0 or length > n - at - used or length > size - done:
+                return False
+            memcpy(out + done, p + at + used, length)
+            at += used + length
+            done += length
+            continue
+        used = copy(p + at, n - at, &length, &distance)
+        if used == 0:
+            return False
+        at += used
+        if distance == 0:
+            distance = last
+        if distance == 0 or distance > done or length > size - done:
+            return False
+        last = distance
+        if distance >= length:
+            memcpy(out + done, out + done - distance, length)
+        else:
+            for i in range(length):     # it overlaps: what it writes is repeated
+                out[done + i] = out[done + i - distance]
+        done += length
+    return done == size
+
+
+def decompress(const uint8_t[::1] data not None):
+    """The content of a stream of chunks. CompressionError."""
+    cdef size_t n = <size_t>data.shape[0], at = 0, size
+    cdef list parts = []
+    cdef uint8_t kind
+    while at < n:
+        if n - at < 4:
+            raise CompressionError('a chunk is cut off')
+        kind = data[at]
+        size = number(&data[at + 1], 3)
+        at += 4
+        if size > n - at or size > CHUNK_BYTES_MAX:
+            raise CompressionError('a chunk is cut off')
+        if kind <= CHUNK_PLAIN:
+            if size < 4:
+                raise CompressionError('a chunk is too short')
+            parts.append(chunk(kind, &data[at] + 4, size - 4, number(&data[at], 4)))
+        elif kind < CHUNK_SKIPPABLE:
+            raise CompressionError(f'a chunk of unknown kind {kind}')
+        at += size
+    return b''.join(parts)
+
+
+cdef bytes chunk(uint8_t kind, const uint8_t *p, size_t n, uint32_t stated):
+    """The content of one chunk."""
+    cdef uint32_t size = 0, crc
+    cdef size_t used
+    cdef bytes out
+    if kind == CHUNK_PLAIN:
+        out = PyBytes_FromStringAndSize(<const char *>p, <Py_ssize_t>n)
+    else:
+        used = uvarint(p, n, &size)
+        if used == 0 or size > BLOCK_BYTES_MAX:
+            raise CompressionError('a block has no valid length')
+        out = PyBytes_FromStringAndSize(NULL, size)
+        if not decode(p + used, n - used, <uint8_t *>PyBytes_AS_STRING(out), size):
+            raise CompressionError('a block is damaged')
+    crc = tw_crc32c(0, PyBytes_AS_STRING(out), <size_t>len(out))
+    if (crc >> 15 | crc << 17) + <uint32_t>0xA282EAD8 != stated:
+        raise CompressionError('the checksum of a chunk is wrong')
+    return out
