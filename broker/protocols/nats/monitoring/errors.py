@@ -20,7 +20,6 @@ NOT_LEADER: Final = "filtered response: not leader"
 STREAM_ALONE: Final = '"account" must not be empty when checking stream health'
 CONSUMER_ALONE: Final = '"stream" must not be empty when checking consumer health'
 NOT_READY: Final = "failed to be ready for connections after 1ms: {}"
-NO_JETSTREAM: Final = "JetStream not enabled"
 NO_RAFT: Final = "No Raft nodes registered"
 LOGIN: Final = "401 Unauthorized\n"
 NOT_FOUND: Final = "404 page not found\n"

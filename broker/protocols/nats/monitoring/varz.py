@@ -269,12 +269,8 @@ def healthz(
 
 
 def _jetstream(server: ServerView, options: HealthzOptions) -> Health | None:
-    """A failed check of JetStream; None if it is well, or off and not required."""
-    if server.jetstream is None:
-        if not options.js_enabled_only:
-            return None
-        return _wrong(options, _UNAVAILABLE, "unavailable", "JETSTREAM", errors.NO_JETSTREAM)
-    found = server.jetstream.problem(options)
+    """A failed check of JetStream; None if it is well or off."""
+    found = server.jetstream.problem(options) if server.jetstream is not None else None
     return None if found is None else _failed(options, *found)
 
 
