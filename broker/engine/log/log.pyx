@@ -153,8 +153,8 @@ cdef class Log(LogState):
     cdef uint64_t append_at(self, const record_t *rec, uint64_t seq, int64_t timestamp_ns,
                             int64_t expires_ns, uint8_t flags) noexcept:
         cdef record_t r = rec[0]
-        if seq != self.next_seq and self.active is not None and (
-                seq - self.active.first_seq) >> SPARSE_SPAN_BITS:
+        if seq != self.next_seq and (
+                self.active is None or (seq - self.active.first_seq) >> SPARSE_SPAN_BITS):
             # too far from the first one of the file: see in_place
             if self.sync.is_refusing() or not self.leave_out(seq):
                 return 0

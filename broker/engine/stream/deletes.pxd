@@ -38,6 +38,7 @@ cdef class Deletes:
 
     cdef DeadRuns load(self, Task watcher)
     cdef void add(self, uint64_t seq) noexcept          # a message was deleted
+    cdef void add_run(self, uint64_t first, uint64_t count) noexcept    # so many from first on
     cdef void add_below(self, uint64_t seq) noexcept    # all below seq were
     cdef void skip_to(self, uint64_t seq) noexcept      # the next message has at least this seq
     # At the end of a turn, and after a write or a sync of the journal. `next_seq`: after the last

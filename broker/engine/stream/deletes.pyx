@@ -120,6 +120,10 @@ cdef class Deletes:
         if self.journal is not None:
             self.journal.ack(seq)
 
+    cdef void add_run(self, uint64_t first, uint64_t count) noexcept:
+        if self.journal is not None and count:
+            self.journal.op(OP_ACK, first, count, 0, 2)
+
     cdef void add_below(self, uint64_t seq) noexcept:
         if self.journal is not None:
             self.journal.op(OP_FLOOR, seq, 0, 0, 1)

@@ -114,6 +114,7 @@ cdef class StreamStore(LogOwner):
     cdef Filter hidden
     cdef uint64_t floor_mark                # the log's floor once deletes.synced is floor_at
     cdef uint64_t floor_at
+    cdef list dead_segments                 # ... that may go then; None = none
     cdef bint changed                       # messages went since that was noted
     cdef Compaction compaction              # chosen, or under way; None = none
     cdef bint compacting                    # it is under way
@@ -196,6 +197,7 @@ cdef class StreamStore(LogOwner):
     cdef uint64_t purge_some(self, Filter filter, uint64_t after, uint64_t *at) noexcept
     cdef uint64_t drop_below(self, uint64_t seq) noexcept
     cdef void clean(self) noexcept
+    cdef void find_dead_segments(self) noexcept
     cdef void drop_dead_segments(self) noexcept
     cdef void choose(self) noexcept
     cdef void compact_memory(self) noexcept

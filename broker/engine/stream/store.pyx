@@ -19,7 +19,7 @@ import os
 
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 from broker.engine.engine cimport Engine
@@ -190,7 +190,6 @@ cdef class StreamStore(LogOwner):
         cdef StreamLimits limits = self.limits
         cdef uint32_t id
         cdef uint64_t count, size = self.size_in(rec), replaced = 0, replaced_bytes = 0
-        cdef doomed_t *doomed
         if limits.max_msgs_per_subject:
             id = self.subjects.find(rec.subject, rec.subject_len)
             count = self.count_of(id)
@@ -459,7 +458,8 @@ cdef class StreamStore(LogOwner):
 
     cdef uint64_t last_seq_of(self, const char *subject, size_t n) noexcept:
         cdef uint32_t id = self.subjects.find(subject, n)
-        return self.subjects.last_of(id) if id else 0
+        cdef uint64_t seq = self.subjects.last_of(id) if id else 0
+        return 0 if seq and self.is_doomed(seq, id) else seq
 
     cdef bint read(self, uint64_t seq, message_t *m) noexcept:
         cdef stored_t s
@@ -1024,6 +1024,7 @@ cdef class StreamStore(LogOwner):
         elif self.changed:
             self.changed = False
             self.floor_mark = self.floor()
+            self.find_dead_segments()
             if self.deletes.journal is None:
                 self.clean()
                 return
@@ -1119,7 +1120,7 @@ cdef class StreamStore(LogOwner):
     cdef void choose(self) noexcept:
         """Find a segment more than half of which is dead, and note what of it stays."""
         cdef Segment segment
-        cdef uint64_t seq, live
+        cdef uint64_t live
         cdef int left = COMPACT_LOOK
         if self.compaction is not None or self.erasing or self.log.folder is None:
             return
@@ -1168,15 +1169,31 @@ cdef class StreamStore(LogOwner):
         self.changed = True     # there may be more to do
         self.log.touch()
 
-    cdef void drop_dead_segments(self) noexcept:
-        """Of segments without a message only the last one stays."""
+    cdef void find_dead_segments(self) noexcept:
+        """Note segments without a message that may go.
+
+        A segment hides what the file before it has of the same seqs, records that were refused: the
+        journal must say that all of these are dead before the segment goes.
+        """
         cdef Segment segment
         cdef uint64_t seq
-        for segment in list(self.log.segments):
-            if segment.active or segment.next_seq > self.readable:
-                continue
+        self.dead_segments = []
+        for segment in self.log.segments:
+            if segment.active or segment.next_seq > self.kept_seq + 1:
+                break
             seq = self.subjects.next_match(None, segment.first_seq)
             if seq == 0 or seq >= segment.next_seq:
+                self.dead_segments.append(segment)
+                self.deletes.add_run(segment.first_seq, segment.next_seq - segment.first_seq)
+        if self.dead_segments:
+            self.log.shared.turn.add(PHASE_PUMP, self)
+
+    cdef void drop_dead_segments(self) noexcept:
+        cdef Segment segment
+        cdef list dead = self.dead_segments or []
+        self.dead_segments = None
+        for segment in dead:
+            if segment in self.log.segments:
                 self.log.drop(segment)
 
 

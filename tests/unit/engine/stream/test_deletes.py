@@ -364,3 +364,25 @@ def test_memory_of_what_is_gone_is_given_back(tmp_path: Path) -> None:
         publish(store, b"s.1", b"more")
         rig.settle()
         assert store.messages == 61
+
+
+def test_messages_of_a_failed_sync_stay_away_when_files_go(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        fill(rig, store, 3)
+        vfs.fail(SYNC, EIO)
+        for _ in range(3):
+            publish(store, b"s.0", b"failed")
+        rig.settle()
+        vfs.heal()
+        rig.advance(3)
+        fill(rig, store, 3)
+        wait(rig, store.delete(2))
+        left, before = seqs(store), state(store)
+        assert len(left) == 5
+        for _ in range(4):
+            rig.advance(1)
+        again, store = reopened(rig, tmp_path)
+        with again:
+            assert (seqs(store), state(store)) == (left, before)
+            again.close()

@@ -239,6 +239,19 @@ def test_seqs_may_be_left_out(tmp_path: Path) -> None:
         rig.close()
 
 
+def test_the_first_seq_may_be_far(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        assert publish_at(store, 10**12, b"a", b"far") == 10**12
+        rig.settle()
+        assert bodies(store) == {10**12: b"far"}
+        rig.close()
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        assert bodies(store) == {10**12: b"far"}
+        rig.close()
+
+
 def test_an_empty_stream_begins_after_what_was_skipped(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         store = open_in(rig)
