@@ -210,7 +210,7 @@ def test_settings_of_a_newer_server_are_left_out(plain: Path, data: Path) -> Non
 
 
 def test_a_damaged_state_lets_the_consumer_begin_again(plain: Path, data: Path) -> None:
-    path = plain / STREAMS / "ORDERS/obs/work/o.dat"
+    path = plain / STREAMS / "ORDERS/obs" / "work" / "o.dat"
     path.write_bytes(path.read_bytes()[:9])
     outcome = take_over(plain, data)
     assert "it is cut off: the consumer starts as it is configured" in outcome.remarks[0]
