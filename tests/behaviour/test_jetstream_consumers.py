@@ -301,6 +301,46 @@ async def test_answers_go_where_the_client_may_publish_or_listen(
     assert secret.pending_msgs == 0
 
 
+ACCOUNTS = """
+jetstream {{ store_dir: "{folder}" }}
+accounts {{
+  A: {{ jetstream: enabled, users: [{{user: a, password: p}}], exports: [
+    {{service: "$JS.API.>", response_type: stream}}, {{service: "$JS.ACK.>"}},
+    {{stream: "deliver.>"}} ] }}
+  B: {{ users: [{{user: b, password: p}}], imports: [
+    {{service: {{account: A, subject: "$JS.API.>"}}, to: "JS.A.API.>"}},
+    {{service: {{account: A, subject: "$JS.ACK.>"}}}},
+    {{stream: {{account: A, subject: "deliver.>"}}}} ] }}
+}}
+"""
+
+
+async def test_another_account_reads_a_stream(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    """It gets messages with the subjects that they were stored under, and acks them."""
+    path = tmp_path / "nats.conf"
+    path.write_text(ACCOUNTS.format(folder=tmp_path / "store"))
+    server = start_broker({"nats": {"config_file": str(path)}})
+    owner = await connect(server, user="a", password="p")
+    await make(owner, "C", 3, durable_name="C", ack_policy="explicit")
+    other = await connect(server, user="b", password="p")
+    subject = other.new_inbox()
+    sub = await other.subscribe(subject)
+    body = b'{"batch":3,"expires":5000000000}'
+    await other.publish("JS.A.API.CONSUMER.MSG.NEXT.S.C", body, reply=subject)
+    for number in range(3):
+        message = await sub.next_msg(WAIT_S)
+        assert (message.subject, message.data) == (f"s.{number}", b"m%d" % number)
+        assert (await other.request(message.reply, b"+ACK", timeout=WAIT_S)).data == b""
+    assert (await ask(owner, "CONSUMER.INFO.S.C"))["num_ack_pending"] == 0
+    pushed = await other.subscribe("deliver.x")
+    await other.flush()
+    await consumer(owner, "P", deliver_subject="deliver.x")
+    message = await pushed.next_msg(WAIT_S)
+    assert (message.subject, message.data) == ("s.0", b"m0")
+
+
 # --- advisories ----------------------------------------------------------------------------------
 
 

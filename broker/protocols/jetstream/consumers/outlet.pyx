@@ -1,8 +1,9 @@
 # cython: language_level=3
 """What consumers send: messages and statuses, to subjects of an account.
 
-A client gets a message with the subject that it was stored under, at the subscription of its inbox.
-Every other receiver, such as another server, gets it with the inbox as its subject.
+A client gets a message with the subject that it was stored under, at the subscription of its inbox;
+so does a client of another account that imports the inbox. Every other receiver, such as another
+server, gets it with the inbox as its subject.
 """
 cimport cython
 from cpython.object cimport PyObject, PyTypeObject
@@ -10,6 +11,8 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t
 from libc.string cimport memcmp, memset
 
 from broker.protocols.nats.accounts.account cimport Account
+from broker.protocols.nats.accounts.crossing cimport Crossing
+from broker.protocols.nats.accounts.imports cimport Imports
 from broker.protocols.nats.client.session cimport NatsSession
 from broker.routing.trie cimport match_t, sub_t
 from broker.runtime.buffers cimport out_waiting
@@ -87,6 +90,7 @@ cdef class Outlet(Task):
         cdef uint32_t i, start, taken = 0, first = 0
         cdef NatsSession client
         cdef bint mixed = False
+        cdef Crossing crossing = None
         for i in range(m.size):
             if not is_client(m.subs[i]):
                 mixed = True
@@ -97,6 +101,9 @@ cdef class Outlet(Task):
                 self.slow = client
         if not mixed:
             return self.router.route(m, rec, NULL)
+        if self.account.imports is not None:
+            crossing = (<Imports>self.account.imports).crossing
+            crossing.show(rec.subject, rec.subject_len)
         renamed = rec[0]
         renamed.subject = to.subject
         renamed.subject_len = to.len
@@ -122,6 +129,8 @@ cdef class Outlet(Task):
                     chosen = &renamed
             taken += self.router.route(&part, chosen, NULL)
             start = m.ends[i]
+        if crossing is not None:
+            crossing.show(NULL, 0)
         return taken
 
     cdef uint32_t say(self, inbox_t *to, const char *reply, size_t reply_len, const char *data,

@@ -47,6 +47,13 @@ cdef class Crossing(Task):
     # `is_request`: any other Nats-Request-Info than `info` is removed.
     cdef int pack(self, parcel_t *parcel, const record_t *rec, const char *subject, size_t n,
                   bytes reply, bytes info, bint is_request) except -1
+    # While a message of a stream is delivered: the subject that clients see, not that of the inbox
+    # it is delivered to. shown_len = 0: there is none.
+    cdef const char *shown
+    cdef size_t shown_len
+
+    cdef void show(self, const char *subject, size_t n) noexcept
+    cdef bint shows(self, object sink) noexcept     # whether the sink gets that subject
     cdef uint32_t send(self, parcel_t *parcel, Account account) except? 0xFFFFFFFF
     cdef size_t map(self, Account account, const char *subject, size_t n, char *out) except? 0
     cdef int publish_later(self, Account account, bytes subject, bytes data) except -1

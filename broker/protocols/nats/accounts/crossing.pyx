@@ -18,7 +18,7 @@ from libc.string cimport memcpy
 
 from broker.protocols.nats import limits
 from broker.routing.router cimport Router
-from broker.routing.trie cimport key_of
+from broker.routing.trie cimport key_of, match_t
 from broker.runtime.turn cimport PHASE_STORE, Turn
 from broker.runtime.types cimport REC_CRLF, record_t
 from broker.protocols.nats.accounts.account cimport Account, CurrentPublisher
@@ -168,11 +168,22 @@ cdef class Crossing(Task):
         """Route a message in the other account; returns how many took it."""
         cdef Router router = account.router
         cdef record_t *rec = &parcel.rec
+        cdef const match_t *m
         try:
-            return router.route(
-                router.match(rec.subject, rec.subject_len), rec, self.muted())
+            m = router.match(rec.subject, rec.subject_len)
+            if self.shown_len and only_clients(m):
+                rec.subject = self.shown
+                rec.subject_len = <uint16_t>self.shown_len
+            return router.route(m, rec, self.muted())
         finally:
             free(parcel.memory)
+
+    cdef void show(self, const char *subject, size_t n) noexcept:
+        self.shown = subject
+        self.shown_len = n
+
+    cdef bint shows(self, object sink) noexcept:
+        return self.shown_len != 0 and isinstance(sink, NatsSession)
 
     cdef size_t map(self, Account account, const char *subject, size_t n, char *out) except? 0:
         """Apply the mappings of an account into `out`; returns the length, 0 = dropped."""
@@ -200,3 +211,12 @@ cdef class Crossing(Task):
                 account.publish(subject, data)
             except Exception:
                 LOG.exception('event on %r', subject)
+
+
+cdef bint only_clients(const match_t *m) noexcept:
+    """Whether no receiver looks at the subject of a message."""
+    cdef uint32_t i
+    for i in range(m.size):
+        if not isinstance(<object>m.subs[i].sink, NatsSession):
+            return False
+    return True

@@ -263,6 +263,9 @@ cdef class Shadow(Sink):
             n = len(what.here)
         if rec.flags & REC_TRACED:
             return self.deliver_traced(rec, subject, <size_t>n)
+        if x.shows(self.sink):
+            subject = x.shown
+            n = <Py_ssize_t>x.shown_len
         taken = self.sink.deliver_as(
             self.real, rec, subject, <size_t>n, what.exporter.account.router)
         self.sub.delivered += <uint64_t>taken
