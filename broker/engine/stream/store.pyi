@@ -1,5 +1,6 @@
 """One stream: a log, the subject and size of each of its messages, its limits."""
 
+import builtins
 from typing import final
 
 from broker.engine.engine import Engine
@@ -48,8 +49,10 @@ class StreamStore(LogOwner):
     duplicates: Duplicates
     lost_messages: int
     lost_bytes: int
-    def __init__(self, log: Log, limits: StreamLimits, id_header: bytes = b"") -> None: ...
-    def message(self, seq: int) -> tuple[int, int, bytes, bytes, bytes] | None: ...
+    def __init__(self, log: Log, limits: StreamLimits, id_header: builtins.bytes = b"") -> None: ...
+    def message(
+        self, seq: int
+    ) -> tuple[int, int, builtins.bytes, builtins.bytes, builtins.bytes] | None: ...
     @property
     def first_ns(self) -> int: ...
     closed: bool
