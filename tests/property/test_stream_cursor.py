@@ -75,8 +75,8 @@ class Model:
         self.waits: tuple[int, ...] = (SECOND,)
         self.max_deliver = 0
         self.max_pending = 0
-        self.told_exhausted: list[tuple[int, int]] = []
-        self.told_dropped: list[tuple[int, int, int]] = []
+        self.reported_exhausted: list[tuple[int, int]] = []
+        self.reported_dropped: list[tuple[int, int, int]] = []
 
     def wait(self, flight: Flight) -> int:
         return self.waits[min(flight.deliveries, len(self.waits)) - 1]
@@ -160,7 +160,7 @@ class Model:
         if self.max_deliver and flight.deliveries >= self.max_deliver:
             self.remove(seq)
             self.exhausted.add(seq)
-            self.told_exhausted.append((seq, flight.deliveries))
+            self.reported_exhausted.append((seq, flight.deliveries))
         else:
             flight.waits = True
             self.queue.append(seq)
@@ -174,7 +174,7 @@ class Model:
             for seq in sorted(s for s, due in running.items() if due <= now):
                 self.expire(seq)
 
-    def kill(self, seq: int, *, told: bool) -> None:
+    def kill(self, seq: int, *, reported: bool) -> None:
         del self.live[seq]
         if seq in self.listed:
             self.listed.remove(seq)
@@ -182,8 +182,8 @@ class Model:
         if seq in self.flights:
             flight = self.remove(seq)
             self.move_floor()
-            if told:
-                self.told_dropped.append((seq, flight.consumer_seq, flight.deliveries))
+            if reported:
+                self.reported_dropped.append((seq, flight.consumer_seq, flight.deliveries))
 
     def jump(self, seq: int) -> None:
         self.listed = [one for one in self.listed if one >= seq]
@@ -339,7 +339,7 @@ class StreamCursorMachine(RuleBasedStateMachine):
         if self.model.live:
             seq = data.draw(st.sampled_from(sorted(self.model.live)))
             assert kill(self.store, seq)
-            self.model.kill(seq, told=True)
+            self.model.kill(seq, reported=True)
             self.rig.settle()
 
     @rule(data=st.data(), how=st.sampled_from(["all", "below", "subject"]))
@@ -356,7 +356,7 @@ class StreamCursorMachine(RuleBasedStateMachine):
             model.jump(below)
         for one in sorted(model.live):
             if one < below and matches((subject,) if subject else (), model.live[one]):
-                model.kill(one, told=False)
+                model.kill(one, reported=False)
 
     @rule(
         waits=st.sampled_from([(SECOND,), (2 * SECOND,), (SECOND, 3 * SECOND)]),
@@ -427,7 +427,7 @@ class StreamCursorMachine(RuleBasedStateMachine):
         shutil.copy(before / "c.cursor", self.place / "c.cursor")
         self.rig = self.new_rig(clock)
         self.open_stream()
-        model.told_exhausted, model.told_dropped = [], []
+        model.reported_exhausted, model.reported_dropped = [], []
         model.queue = [seq for seq in model.queue if model.flights[seq].naked == 0]
         for seq, flight in model.flights.items():
             flight.waits = seq in model.queue
@@ -454,8 +454,8 @@ class StreamCursorMachine(RuleBasedStateMachine):
         assert cursor.ack_floor == model.floor
         for seq, flight in model.flights.items():
             assert self.taker.pending(seq) == (flight.consumer_seq, flight.deliveries)
-        assert self.taker.exhausted_ones == model.told_exhausted
-        assert self.taker.dropped_ones == model.told_dropped
+        assert self.taker.exhausted_ones == model.reported_exhausted
+        assert self.taker.dropped_ones == model.reported_dropped
 
     def teardown(self) -> None:
         if hasattr(self, "rig"):

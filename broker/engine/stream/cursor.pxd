@@ -57,7 +57,7 @@ cdef class CursorOwner(Session):
     cdef void exhausted(self, uint64_t seq, uint32_t deliveries) noexcept
     # A message in flight was deleted from the stream, not by a purge.
     cdef void dropped(self, uint64_t seq, uint64_t consumer_seq, uint32_t deliveries) noexcept
-    # What the cursor was told up to this ticket survives the process, and a power cut if the
+    # What was reported to the cursor up to this ticket survives the process, and a power cut if the
     # stream is synced always.
     cdef void durable(self, uint64_t ticket) noexcept
     cdef void resumed(self) noexcept    # the time it was paused until has come
@@ -167,9 +167,9 @@ cdef class StreamCursor(LogReader):
     cdef int nak(self, uint64_t seq, int64_t delay_ns) noexcept     # 0 = at once
     cdef int progress(self, uint64_t seq) noexcept
     cdef int term(self, uint64_t seq) noexcept
-    # A ticket for all the cursor was told so far: owner.durable() will be called with it, or with
-    # a later one. 0 = it is durable now, or the cursor remembers nothing.
-    cdef uint64_t promise(self) noexcept
+    # A ticket for all that was reported to the cursor so far: owner.durable() will be called with
+    # it, or with a later one. 0 = it is durable now, or the cursor remembers nothing.
+    cdef uint64_t take_ticket(self) noexcept
     cdef bint find_pending(self, uint64_t seq, pending_t *p) noexcept   # False: not in flight
     cdef uint64_t count_pending(self) noexcept          # num_pending
     cdef uint32_t count_ack_pending(self) noexcept      # num_ack_pending
@@ -206,7 +206,7 @@ cdef class StreamCursor(LogReader):
     cdef void note_clock(self, int64_t wall_ns) noexcept
     cdef void write_place(self) noexcept
     cdef void care_for_file(self) noexcept
-    cdef void keep_promises(self) noexcept
+    cdef void answer_tickets(self) noexcept
     cdef object set_list(self, object seqs)
     cdef object open_journal(self, str path, object start)
     cdef object begin(self, object start)

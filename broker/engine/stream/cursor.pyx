@@ -1131,7 +1131,7 @@ cdef class StreamCursor(LogReader):
             self.retry_ns = now_ns + self.shared.retry_ns
         if not self.sync_due_ns and journal.fd >= 0:
             self.sync_due_ns = now_ns + SYNC_PAUSE_NS
-        self.keep_promises()
+        self.answer_tickets()
         self.rearm()
 
     cdef void care_for_file(self) noexcept:
@@ -1149,7 +1149,7 @@ cdef class StreamCursor(LogReader):
         if journal.fd >= 0:
             self.sync_due_ns = self.shared.turn.now_ns + SYNC_PAUSE_NS
 
-    cdef uint64_t promise(self) noexcept:
+    cdef uint64_t take_ticket(self) noexcept:
         cdef Journal journal = self.journal
         cdef uint64_t ticket
         if journal is None or self.closed:
@@ -1162,7 +1162,7 @@ cdef class StreamCursor(LogReader):
         self.queue()
         return ticket
 
-    cdef void keep_promises(self) noexcept:
+    cdef void answer_tickets(self) noexcept:
         """Let the owner know which tickets are durable, and have the journal synced for the others.
         """
         cdef Journal journal = self.journal
@@ -1193,9 +1193,9 @@ cdef class StreamCursor(LogReader):
                 self.owner.durable(reached)
 
     async def synced(self):
-        """Wait until all it was told so far is on the disk, or in the journal's file if the stream
-        is not always synced. OSError: it cannot be brought there now."""
-        cdef uint64_t ticket = self.promise()
+        """Wait until all that was reported to it so far is on the disk, or in the journal's file if
+        the stream is not always synced. OSError: it cannot be brought there now."""
+        cdef uint64_t ticket = self.take_ticket()
         cdef Journal journal = self.journal
         while journal is not None and ticket > self.durable_to and not self.closed:
             if journal.last_error:

@@ -7,7 +7,7 @@ from broker.engine.stream.cursor cimport (
 
 
 cdef class Taker(CursorOwner):
-    """Takes what a cursor has, up to `room` messages, and keeps what it is told."""
+    """Takes what a cursor has, up to `room` messages, and keeps what is reported to it."""
     cdef readonly StreamCursor cursor
     cdef public uint64_t room
     cdef readonly list deliveries, exhausted_ones, dropped_ones, tickets
@@ -69,8 +69,8 @@ cdef class Taker(CursorOwner):
     def term(self, uint64_t seq):
         return self.cursor.term(seq)
 
-    def promise(self):
-        return self.cursor.promise()
+    def take_ticket(self):
+        return self.cursor.take_ticket()
 
     def pending(self, uint64_t seq):
         """(consumer seq, deliveries) of a message in flight, or None."""

@@ -280,7 +280,7 @@ cdef class Consumer(CursorOwner):
             if cursor.term(ack.stream_seq) == ACK_DONE:
                 self.report('terminated', &ack, rest.ptr[:rest.len].decode('utf-8', 'replace'))
         if rec.reply_len and self.outlet.may_answer(rec.reply, rec.reply_len):
-            self.confirms.add(cursor.promise(), rec.reply, rec.reply_len)
+            self.confirms.add(cursor.take_ticket(), rec.reply, rec.reply_len)
             self.outlet.turn.add(PHASE_PUMP, self)
 
     cdef int64_t delay_of(self, span_t text) noexcept:

@@ -162,9 +162,9 @@ def test_an_ack_is_confirmed_once_it_is_on_the_disk(tmp_path: Path) -> None:
     stream.rig.settle()
     vfs.hold(SYNC)
     taker.ack(1)
-    first = taker.promise()
+    first = taker.take_ticket()
     taker.ack(2)
-    second = taker.promise()
+    second = taker.take_ticket()
     assert 0 < first <= second
     stream.rig.until(lambda: vfs.held(SYNC) > 0)
     assert taker.tickets == []
@@ -172,7 +172,7 @@ def test_an_ack_is_confirmed_once_it_is_on_the_disk(tmp_path: Path) -> None:
     stream.rig.settle()
     stream.rig.until(lambda: taker.tickets != [])
     assert taker.tickets[-1] >= second
-    assert taker.promise() == 0
+    assert taker.take_ticket() == 0
     vfs.heal()
     stream.rig.abandon()
 
@@ -186,7 +186,7 @@ def test_acks_of_one_turn_share_a_write_and_a_sync(tmp_path: Path) -> None:
     written, synced = journal.handed, stream.rig.engine.shared.syncs
     for seq in range(1, 101):
         taker.ack(seq)
-        assert taker.promise()
+        assert taker.take_ticket()
     stream.rig.until(lambda: taker.tickets != [])
     assert (journal.handed - written, len(taker.tickets)) == (1, 1)
     assert stream.rig.engine.shared.syncs == synced  # of logs
@@ -200,7 +200,7 @@ def test_a_failed_write_delays_the_confirmation_until_the_state_is_saved(tmp_pat
     stream.rig.settle()
     vfs.fail(WRITE, errno.ENOSPC, 1, 3)
     taker.ack(1)
-    assert taker.promise()
+    assert taker.take_ticket()
     stream.rig.loop.run()
     assert taker.tickets == []
     vfs.heal()
@@ -218,7 +218,7 @@ def test_a_failed_sync_delays_the_confirmation(tmp_path: Path, call: int) -> Non
     taker = stream.taker()
     vfs.fail(call, errno.EIO)
     taker.ack(1)
-    assert taker.promise()
+    assert taker.take_ticket()
     stream.rig.settle()
     stream.rig.advance(2)
     stream.rig.until(lambda: taker.tickets != [])
@@ -234,12 +234,12 @@ def test_without_syncs_the_file_is_enough_and_without_a_journal_nothing_is_waite
     stream.publish("a")
     taker = stream.taker()
     taker.ack(1)
-    assert taker.promise()
+    assert taker.take_ticket()
     stream.rig.settle()
     assert len(taker.tickets) == 1
     memory = Taker(StreamCursor(stream.all, "memory", 1))
     assert memory.ack(1) == DONE
-    assert memory.promise() == 0
+    assert memory.take_ticket() == 0
     assert not (tmp_path / "memory.cursor").exists()
     stream.rig.abandon()
 
@@ -258,7 +258,7 @@ def test_a_new_cursor_is_waited_for(tmp_path: Path) -> None:
         await task
 
     asyncio.run(made())
-    assert taker.promise() == 0
+    assert taker.take_ticket() == 0
     stream.rig.abandon()
 
 
