@@ -128,7 +128,7 @@ cdef class ServiceImport(Sink):
         return 1
 
     cdef int request(self, const record_t *rec) except -1:
-        """Pass the request on; 0: nobody serves it, which the requester is told at once."""
+        """Pass the request on; 0: nobody serves it, and the requester gets that answer at once."""
         cdef Crossing x = self.importer.crossing
         cdef Account account = self.exporter.account
         cdef response_t *r = NULL
