@@ -61,7 +61,7 @@ class Reader(threading.Thread):
 
     def run(self) -> None:
         try:
-            client = NatsClient(self.server.nats)
+            client = NatsClient(self.server.nats, no_responders=True)
             client.sub("_INBOX.m")
             client.sub("_INBOX.c.*")
             left = 0
@@ -75,6 +75,9 @@ class Reader(threading.Thread):
                     self.confirmed.add(int(message.subject.rpartition(".")[2]))
                     if len(self.confirmed) == self.enough:
                         self.well_under_way.set()
+                    continue
+                if not message.reply:
+                    left = 0  # a status: the consumer was not there yet
                     continue
                 left -= 1
                 seq = seq_of(message.reply)
