@@ -26,6 +26,7 @@ MESSAGES = 2000
 ROUNDS = 5
 BATCH = 40
 KEPT_BACK = 7
+ROUND_MAX = MESSAGES // ROUNDS - BATCH  # after so many no more are fetched in a round
 LONG = 600 * 10**9  # ns; nothing is delivered again because of it
 SHORT = 100 * 10**6
 
@@ -66,7 +67,7 @@ class Reader(threading.Thread):
             client.sub("_INBOX.c.*")
             left = 0
             while True:
-                if left == 0:
+                if left == 0 and len(self.delivered) < ROUND_MAX:
                     left = BATCH
                     request = json.dumps({"batch": BATCH}).encode()
                     client.pub("$JS.API.CONSUMER.MSG.NEXT.S.C", request, "_INBOX.m")
