@@ -208,7 +208,7 @@ def test_a_session_that_is_gone(prefixed: FileServer) -> None:
             line = e.read_line()
             if line != b"PONG\r\n":
                 break
-        assert line.startswith(f"HMSG inbox {inbox} 16 16".encode())
+        assert line.startswith(f"HMSG inbox {inbox} 36 36".encode())  # a 503
 
 
 @pytest.mark.only_ours

@@ -211,7 +211,7 @@ def nsq_killed(rec: Recording) -> None:
         turns(rec)
         read_durable(rec, "per.k", "per.l")
     rec.stop(signal.SIGKILL)
-    rec.bulk = False  # nobody reads ranges: the period is promised all the same
+    rec.bulk = False  # nobody reads ranges: the period holds all the same
     for first in (300, 400):
         rec.start()
         for topic in ("per.k", "per.l"):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.engine import SECOND, Rig, scratch
 from support.native.stores import kill, publish
-from support.native.streams import Taker
+from support.native.streams import Receiver
 
 from broker.engine.stream.cursor import StreamCursor, StreamCursors
 from broker.engine.stream.store import StreamLimits, open_store
@@ -259,7 +259,7 @@ class StreamCursorMachine(RuleBasedStateMachine):
             max_ack_pending=model.max_pending,
             filters=model.filters,
         )
-        self.taker = Taker(cursor, 0)
+        self.receiver = Receiver(cursor, 0)
         self.rig.loop.advance(0)
         self.rig.settle()
 
@@ -286,10 +286,10 @@ class StreamCursorMachine(RuleBasedStateMachine):
 
     @rule(room=st.integers(1, 6))
     def take(self, room: int) -> None:
-        self.taker.room = room
-        self.taker.take()
-        self.taker.room = 0
-        got = [delivery[:4] for delivery in self.taker.got()]
+        self.receiver.room = room
+        self.receiver.take()
+        self.receiver.room = 0
+        got = [delivery[:4] for delivery in self.receiver.got()]
         assert got == self.model.take(room, self.now, self.policy)
         self.rig.settle()
 
@@ -297,16 +297,16 @@ class StreamCursorMachine(RuleBasedStateMachine):
     def ack(self, data: Any) -> None:
         seq = self.some_seq(data.draw)
         if self.policy == "all":
-            assert self.taker.ack_all(seq) == self.model.ack_all(seq)
+            assert self.receiver.ack_all(seq) == self.model.ack_all(seq)
         else:
-            assert self.taker.ack(seq) == self.model.ack(seq)
+            assert self.receiver.ack(seq) == self.model.ack(seq)
         self.rig.settle()
 
     @rule(data=st.data(), delay=st.integers(0, 2))
     def nak(self, data: Any, delay: int) -> None:
         seq = self.some_seq(data.draw)
         flight = self.model.flights.get(seq)
-        result = self.taker.nak(seq, delay * SECOND)
+        result = self.receiver.nak(seq, delay * SECOND)
         if flight is None or flight.waits:
             assert result != DONE
         elif delay:
@@ -320,7 +320,7 @@ class StreamCursorMachine(RuleBasedStateMachine):
     def progress(self, data: Any) -> None:
         seq = self.some_seq(data.draw)
         flight = self.model.flights.get(seq)
-        result = self.taker.progress(seq)
+        result = self.receiver.progress(seq)
         if flight is None or flight.waits:
             assert result != DONE
         else:
@@ -380,7 +380,7 @@ class StreamCursorMachine(RuleBasedStateMachine):
 
     def update_cursor(self) -> None:
         model = self.model
-        self.taker.cursor.update(
+        self.receiver.cursor.update(
             ack_wait_ns=model.waits[0],
             backoff_ns=model.waits if len(model.waits) > 1 else (),
             max_deliver=model.max_deliver,
@@ -401,14 +401,14 @@ class StreamCursorMachine(RuleBasedStateMachine):
     def pause(self, seconds: int) -> None:
         self.model.paused_until = self.now + seconds * SECOND if seconds else 0
         wall = self.rig.turn.wall_ns + seconds * SECOND if seconds else 0
-        self.taker.cursor.pause_until(wall)
+        self.receiver.cursor.pause_until(wall)
         self.rig.settle()
 
     @rule(data=st.data())
     def reset(self, data: Any) -> None:
         model = self.model
         seq = data.draw(st.integers(0, model.last + 1))
-        place = self.taker.cursor.reset(seq)
+        place = self.receiver.cursor.reset(seq)
         assert place == (seq or model.floor[1] + 1)
         model.flights, model.queue, model.exhausted, model.listed = {}, [], set(), []
         model.next = place
@@ -445,7 +445,7 @@ class StreamCursorMachine(RuleBasedStateMachine):
 
     @invariant()
     def agrees(self) -> None:
-        model, cursor = self.model, self.taker.cursor
+        model, cursor = self.model, self.receiver.cursor
         assert cursor.num_pending == len(model.fresh())
         assert cursor.num_ack_pending == len(model.flights)
         again = sum(flight.deliveries > 1 for flight in model.flights.values())
@@ -453,9 +453,9 @@ class StreamCursorMachine(RuleBasedStateMachine):
         assert cursor.delivered == model.delivered
         assert cursor.ack_floor == model.floor
         for seq, flight in model.flights.items():
-            assert self.taker.pending(seq) == (flight.consumer_seq, flight.deliveries)
-        assert self.taker.exhausted_ones == model.reported_exhausted
-        assert self.taker.dropped_ones == model.reported_dropped
+            assert self.receiver.pending(seq) == (flight.consumer_seq, flight.deliveries)
+        assert self.receiver.exhausted_ones == model.reported_exhausted
+        assert self.receiver.dropped_ones == model.reported_dropped
 
     def teardown(self) -> None:
         if hasattr(self, "rig"):

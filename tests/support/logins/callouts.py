@@ -238,7 +238,8 @@ ANSWERS = (
         of=_with(lambda s, r: s.user(r, allowed_connection_types=["WEBSOCKET"])),
     ),
     Answer(
-        "an answer that a stranger signed: the user counts",
+        "an answer that a stranger signed",
+        VIOLATION,
         of=lambda s, r: s.answer(r, s.user(r), pair=STRANGER),
     ),
 )

@@ -211,7 +211,7 @@ CASES = (
             authorization=Authorization(users=(User(name="bob", password=HASH),)),
             authorization_given=True,
         ),
-        (silent(""), login("nothing", VIOLATION), login("right", user="bob", **{"pass": "pw"})),
+        (login("nothing", VIOLATION), login("right", user="bob", **{"pass": "pw"})),
         required=False,
     ),
     Case(

@@ -4,7 +4,7 @@ from broker.engine.stream.cursor import CursorOwner, StreamCursor, StreamCursors
 
 Delivery = tuple[int, int, int, int, bytes]
 
-class Taker(CursorOwner):
+class Receiver(CursorOwner):
     cursor: StreamCursor
     room: int
     wakes: int

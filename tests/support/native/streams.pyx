@@ -6,7 +6,7 @@ from broker.engine.stream.cursor cimport (
     CursorOwner, StreamCursor, StreamCursors, delivery_t, pending_t)
 
 
-cdef class Taker(CursorOwner):
+cdef class Receiver(CursorOwner):
     """Takes what a cursor has, up to `room` messages, and keeps what is reported to it."""
     cdef readonly StreamCursor cursor
     cdef public uint64_t room

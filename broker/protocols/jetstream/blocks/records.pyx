@@ -173,13 +173,14 @@ cdef class Tombstones:
         self.extents[self.extents_size + 1] = last
         self.extents_size += 2
 
-    def add_bits(self, uint64_t base, const uint8_t[::1] bits not None):
+    def add_bits(self, uint64_t base, bytes bits not None):
         """The message `base` + i is deleted if bit i is set."""
+        cdef const uint8_t *p = <const uint8_t *><const char *>bits
         cdef Py_ssize_t i
         cdef int bit
-        for i in range(bits.shape[0]):
+        for i in range(len(bits)):
             for bit in range(8):
-                if bits[i] >> bit & 1:
+                if p[i] >> bit & 1:
                     self.add(base + 8 * <uint64_t>i + <uint64_t>bit)
 
     cdef bint outside(self, uint64_t seq) noexcept:

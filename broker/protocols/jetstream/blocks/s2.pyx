@@ -4,6 +4,7 @@
 A stream has chunks, each with a block of up to 4 MiB. A block is a list of literals and copies of
 what was written before; a copy with distance 0 repeats the last distance.
 """
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcpy
@@ -119,9 +120,18 @@ cdef bint decode(const uint8_t *p, size_t n, uint8_t *out, size_t size) noexcept
     return done == size
 
 
-def decompress(const uint8_t[::1] data not None):
-    """The content of a stream of chunks. CompressionError."""
-    cdef size_t n = <size_t>data.shape[0], at = 0, size
+def decompress(data):
+    """The content of a stream of chunks, any object with a buffer of bytes. CompressionError."""
+    cdef Py_buffer view
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        return decompressed(<const uint8_t *>view.buf, <size_t>view.len)
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef bytes decompressed(const uint8_t *data, size_t n):
+    cdef size_t at = 0, size
     cdef list parts = []
     cdef uint8_t kind
     while at < n:

@@ -75,7 +75,9 @@ class LocalCallout:
         return dataclasses.replace(identity, permissions=without_requests(identity.permissions))
 
     async def _ask(self, login: Login, name: str) -> Identity:
-        answer, _ = await self._caller.answer(self._service, login, name)
+        answer, sealed = await self._caller.answer(self._service, login, name)
+        if not sealed and answer.claims.iss != self._service.issuer:
+            raise Refused("the authorization service's answer is signed by another key")
         user = self._caller.user_of(answer)
         body: tokens.UserBody = user.body
         if body.issuer_account:

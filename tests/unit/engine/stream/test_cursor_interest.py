@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.engine import SECOND, Rig
 from support.native.stores import publish, skip
-from support.native.streams import Taker, interested
+from support.native.streams import Receiver, interested
 
 from broker.engine.stream.cursor import StreamCursor, StreamCursors
 from broker.engine.stream.store import StreamLimits, open_store
@@ -23,7 +23,7 @@ def rig() -> Iterator[Rig]:
 
 def test_with_interest_a_message_goes_after_the_last_ack(rig: Rig) -> None:
     stream = Stream(rig, "interest")
-    one, two = stream.taker(name="one"), stream.taker(name="two", filters=["a"])
+    one, two = stream.receiver(name="one"), stream.receiver(name="two", filters=["a"])
     stream.publish("a", "b", "a")
     one.ack(1)
     one.ack(2)
@@ -38,19 +38,19 @@ def test_with_interest_a_message_goes_after_the_last_ack(rig: Rig) -> None:
 
 def test_a_cursor_without_acks_is_done_when_it_has_delivered(rig: Rig) -> None:
     stream = Stream(rig, "interest")
-    taker = stream.taker(ack_policy="none", room=1)
+    receiver = stream.receiver(ack_policy="none", room=1)
     stream.publish("a", "a")
-    assert seqs(taker) == [1]
+    assert seqs(receiver) == [1]
     assert stream.seqs == [2]
 
 
 def test_nobody_is_interested_without_a_cursor_for_the_subject(rig: Rig) -> None:
     stream = Stream(rig, "interest")
     assert not interested(stream.all, b"a")
-    taker = stream.taker(filters=["a.*"])
+    receiver = stream.receiver(filters=["a.*"])
     assert interested(stream.all, b"a.b")
     assert not interested(stream.all, b"b")
-    taker.cursor.close(True)
+    receiver.cursor.close(True)
     assert not interested(stream.all, b"a.b")
     assert skip(stream.store) == 1
     assert interested(Stream(rig, "workqueue").all, b"a")
@@ -58,7 +58,7 @@ def test_nobody_is_interested_without_a_cursor_for_the_subject(rig: Rig) -> None
 
 def test_a_deleted_cursor_lets_go_what_it_alone_kept(rig: Rig) -> None:
     stream = Stream(rig, "interest")
-    one, two = stream.taker(name="one"), stream.taker(name="two", filters=["a"])
+    one, two = stream.receiver(name="one"), stream.receiver(name="two", filters=["a"])
     stream.publish("a", "b", "a")
     two.ack(1)
     one.cursor.close(True)
@@ -71,20 +71,20 @@ def test_a_deleted_cursor_lets_go_what_it_alone_kept(rig: Rig) -> None:
 
 def test_other_filters_let_go_and_settle_what_no_longer_matches(rig: Rig) -> None:
     stream = Stream(rig, "interest")
-    taker = stream.taker(filters=["a", "b"], room=2)
+    receiver = stream.receiver(filters=["a", "b"], room=2)
     stream.publish("a", "b", "a", "b")
-    taker.cursor.update(ack_wait_ns=SECOND, filters=["b"])
+    receiver.cursor.update(ack_wait_ns=SECOND, filters=["b"])
     rig.settle()
     assert stream.seqs == [2, 4]
-    assert (taker.cursor.num_ack_pending, taker.cursor.num_pending) == (1, 1)
-    assert taker.cursor.ack_floor == (1, 1)
+    assert (receiver.cursor.num_ack_pending, receiver.cursor.num_pending) == (1, 1)
+    assert receiver.cursor.ack_floor == (1, 1)
 
 
 def test_a_change_to_interest_lets_go_what_nobody_needs(rig: Rig) -> None:
     stream = Stream(rig)
-    taker = stream.taker(filters=["a"], room=2)
+    receiver = stream.receiver(filters=["a"], room=2)
     stream.publish("a", "b", "a", "a")
-    taker.ack(1)
+    receiver.ack(1)
     assert stream.seqs == [1, 2, 3, 4]
     stream.all.set_retention("interest")
     rig.settle()
@@ -95,39 +95,39 @@ def test_a_change_to_interest_lets_go_what_nobody_needs(rig: Rig) -> None:
 def test_a_work_queue_keeps_what_was_not_acked(rig: Rig) -> None:
     stream = Stream(rig, "workqueue")
     stream.publish("a", "a", "b")
-    taker = stream.taker(filters=["a"], max_deliver=1)
-    assert seqs(taker) == [1, 2]
-    taker.ack(1)
+    receiver = stream.receiver(filters=["a"], max_deliver=1)
+    assert seqs(receiver) == [1, 2]
+    receiver.ack(1)
     rig.advance(1)
-    assert taker.exhausted_ones == [(2, 1)]
+    assert receiver.exhausted_ones == [(2, 1)]
     assert stream.seqs == [2, 3]
-    taker.ack(2)
+    receiver.ack(2)
     assert stream.seqs == [3]
-    taker.cursor.close(True)
+    receiver.cursor.close(True)
     rig.settle()
     assert stream.seqs == [3]
 
 
 def test_exhausted_messages_stay_with_interest_until_a_late_ack(rig: Rig) -> None:
     stream = Stream(rig, "interest")
-    taker = stream.taker(max_deliver=1)
+    receiver = stream.receiver(max_deliver=1)
     stream.publish("a", "a")
     rig.advance(1)
-    taker.ack(2)
+    receiver.ack(2)
     stream.all.sweep()
     rig.settle()
     assert stream.seqs == [1]
-    taker.ack(1)
+    receiver.ack(1)
     assert stream.seqs == []
 
 
 def test_nothing_goes_while_a_consumer_cannot_be_opened(rig: Rig) -> None:
     stream = Stream(rig, "interest")
-    taker = stream.taker()
+    receiver = stream.receiver()
     stream.all.hold()
     assert interested(stream.all, b"x")
     stream.publish("a")
-    taker.ack(1)
+    receiver.ack(1)
     stream.all.sweep()
     rig.settle()
     assert stream.seqs == [1]
@@ -142,13 +142,13 @@ def test_after_a_start_what_was_settled_before_goes(tmp_path: Path, retention: s
             # the first time messages stay, as if the process had ended before they went
             cursors = StreamCursors(store, retention if turn else "limits")
             journal = str(tmp_path / "c.cursor")
-            taker = Taker(StreamCursor(cursors, "c", 1, journal=journal, filters=["a"]))
+            receiver = Receiver(StreamCursor(cursors, "c", 1, journal=journal, filters=["a"]))
             if turn == 0:
                 for subject in (b"a", b"a", b"b", b"a"):
                     publish(store, subject)
                 rig.settle()
-                taker.ack(1)
-                taker.ack(4)
+                receiver.ack(1)
+                receiver.ack(4)
                 rig.settle()
                 rig.close()
                 continue
@@ -166,13 +166,13 @@ def test_what_a_filter_never_delivered_stays_in_a_work_queue(tmp_path: Path) -> 
             cursors = StreamCursors(store, "workqueue")
             journal = str(tmp_path / "c.cursor")
             filters = ["b"] if turn else ["a"]
-            taker = Taker(StreamCursor(cursors, "c", 1, journal=journal, filters=filters))
+            receiver = Receiver(StreamCursor(cursors, "c", 1, journal=journal, filters=filters))
             if turn == 0:
                 for subject in (b"b", b"a"):
                     publish(store, subject)
                 rig.settle()
-                taker.ack(2)
-                taker.cursor.update(ack_wait_ns=SECOND, filters=["b"])
+                receiver.ack(2)
+                receiver.cursor.update(ack_wait_ns=SECOND, filters=["b"])
                 rig.settle()
                 rig.close()
                 continue

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.engine import SECOND, SYNC, SYNC_PATH, WRITE, Rig
 from support.native.stores import kill, publish
-from support.native.streams import Taker
+from support.native.streams import Receiver
 
 from broker.engine.stream.cursor import StreamCursor, StreamCursors
 from broker.engine.stream.store import StreamLimits, open_store
@@ -41,9 +41,9 @@ class Durable:
             assert publish(self.store, subject.encode())
         self.rig.settle()
 
-    def taker(self, start: Any = 1, *, room: int = 1 << 40) -> Taker:
+    def receiver(self, start: Any = 1, *, room: int = 1 << 40) -> Receiver:
         cursor = StreamCursor(self.all, "c", start, journal=str(self.path), **self.more)
-        return Taker(cursor, room)
+        return Receiver(cursor, room)
 
     def again(self, **more: Any) -> Durable:
         self.rig.settle()
@@ -60,77 +60,77 @@ def open_files() -> set[str]:
     return {os.path.realpath(file) for file in folder.iterdir()}
 
 
-def seqs(taker: Taker) -> list[int]:
-    return [delivery[0] for delivery in taker.got()]
+def seqs(receiver: Receiver) -> list[int]:
+    return [delivery[0] for delivery in receiver.got()]
 
 
 def test_what_is_in_flight_keeps_its_time_and_its_deliveries(tmp_path: Path) -> None:
     stream = Durable(tmp_path)
     stream.publish("a", "a", "a")
-    taker = stream.taker()
+    receiver = stream.receiver()
     stream.rig.advance(10)
-    taker.ack(2)
+    receiver.ack(2)
     stream.rig.advance(4)
     stream = stream.again()
-    taker = stream.taker(1)
-    cursor = taker.cursor
+    receiver = stream.receiver(1)
+    cursor = receiver.cursor
     assert (cursor.delivered, cursor.ack_floor) == ((6, 3), (0, 0))
     assert (cursor.num_ack_pending, cursor.num_redelivered, cursor.num_pending) == (2, 2, 0)
     stream.rig.advance(5.9)
-    assert taker.got() == []
+    assert receiver.got() == []
     stream.rig.advance(0.1)
-    assert [delivery[:3] for delivery in taker.got()] == [(1, 3, 7), (3, 3, 8)]
+    assert [delivery[:3] for delivery in receiver.got()] == [(1, 3, 7), (3, 3, 8)]
     stream.rig.abandon()
 
 
 def test_exhausted_messages_pauses_and_lists_are_remembered(tmp_path: Path) -> None:
     stream = Durable(tmp_path, max_deliver=1, ack_wait_ns=SECOND)
     stream.publish("a", "b", "c", "a")
-    taker = stream.taker(lambda: list(stream.store.subjects.last_per_subject()), room=1)
-    assert seqs(taker) == [2]
+    receiver = stream.receiver(lambda: list(stream.store.subjects.last_per_subject()), room=1)
+    assert seqs(receiver) == [2]
     stream.rig.advance(1)
-    assert taker.exhausted_ones == [(2, 1)]
-    taker.cursor.pause_until(stream.rig.turn.wall_ns + 9 * SECOND)
+    assert receiver.exhausted_ones == [(2, 1)]
+    receiver.cursor.pause_until(stream.rig.turn.wall_ns + 9 * SECOND)
     stream = stream.again()
-    taker = stream.taker(lambda: 1 // 0)
-    cursor = taker.cursor
+    receiver = stream.receiver(lambda: 1 // 0)
+    cursor = receiver.cursor
     assert (cursor.num_redelivered, cursor.num_pending, cursor.exhausted_count) == (1, 2, 1)
     stream.publish("c")
-    assert seqs(taker) == []
+    assert seqs(receiver) == []
     stream.rig.advance(9)
-    assert seqs(taker) == [3, 4, 5]
-    assert taker.ack(2) == DONE
+    assert seqs(receiver) == [3, 4, 5]
+    assert receiver.ack(2) == DONE
     stream.rig.advance(1)
     stream = stream.again()
-    assert stream.taker().cursor.exhausted_count == 3
+    assert stream.receiver().cursor.exhausted_count == 3
     stream.rig.abandon()
 
 
 def test_what_was_deleted_meanwhile_is_settled(tmp_path: Path) -> None:
     stream = Durable(tmp_path)
     stream.publish("a", "a", "a")
-    taker = stream.taker()
-    taker.cursor.close()
+    receiver = stream.receiver()
+    receiver.cursor.close()
     kill(stream.store, 1)
     stream = stream.again()
-    taker = stream.taker()
-    assert (taker.cursor.num_ack_pending, taker.cursor.ack_floor) == (2, (1, 1))
+    receiver = stream.receiver()
+    assert (receiver.cursor.num_ack_pending, receiver.cursor.ack_floor) == (2, (1, 1))
     stream.rig.abandon()
 
 
 def test_a_cursor_is_not_ahead_of_a_stream_that_has_lost_its_end(tmp_path: Path) -> None:
     stream = Durable(tmp_path)
     stream.publish("a", "a")
-    stream.taker()
+    stream.receiver()
     stream.rig.settle()
     (tmp_path / "more").mkdir()
     shutil.copy(stream.path, tmp_path / "more" / "c.cursor")
     stream.rig.abandon()
     fresh = Durable(tmp_path / "more")
-    taker = fresh.taker()
-    assert (taker.cursor.num_ack_pending, taker.cursor.delivered) == (0, (2, 0))
+    receiver = fresh.receiver()
+    assert (receiver.cursor.num_ack_pending, receiver.cursor.delivered) == (0, (2, 0))
     fresh.publish("a")
-    assert seqs(taker) == [1]
+    assert seqs(receiver) == [1]
     fresh.rig.abandon()
 
 
@@ -140,39 +140,39 @@ def test_a_journal_that_does_not_read_is_begun_again(
 ) -> None:
     stream = Durable(tmp_path)
     stream.publish("a", "a")
-    taker = stream.taker()
-    taker.ack(1)
+    receiver = stream.receiver()
+    receiver.ack(1)
     stream.rig.settle()
     stream.path.write_bytes(damage(stream.path.read_bytes()))
     stream = stream.again()
-    taker = stream.taker(2)
-    assert seqs(taker) == [2]
+    receiver = stream.receiver(2)
+    assert seqs(receiver) == [2]
     assert ("warning", "a journal does not read and is begun again") in [
         report[:2] for report in stream.rig.reports
     ]
     stream = stream.again()
-    assert stream.taker().cursor.delivered == (1, 2)
+    assert stream.receiver().cursor.delivered == (1, 2)
     stream.rig.abandon()
 
 
 def test_an_ack_is_confirmed_once_it_is_on_the_disk(tmp_path: Path) -> None:
     stream = Durable(tmp_path, "always")
     stream.publish("a", "a", "a")
-    taker = stream.taker()
+    receiver = stream.receiver()
     stream.rig.settle()
     vfs.hold(SYNC)
-    taker.ack(1)
-    first = taker.take_ticket()
-    taker.ack(2)
-    second = taker.take_ticket()
+    receiver.ack(1)
+    first = receiver.take_ticket()
+    receiver.ack(2)
+    second = receiver.take_ticket()
     assert 0 < first <= second
     stream.rig.until(lambda: vfs.held(SYNC) > 0)
-    assert taker.tickets == []
+    assert receiver.tickets == []
     vfs.release(SYNC)
     stream.rig.settle()
-    stream.rig.until(lambda: taker.tickets != [])
-    assert taker.tickets[-1] >= second
-    assert taker.take_ticket() == 0
+    stream.rig.until(lambda: receiver.tickets != [])
+    assert receiver.tickets[-1] >= second
+    assert receiver.take_ticket() == 0
     vfs.heal()
     stream.rig.abandon()
 
@@ -180,15 +180,15 @@ def test_an_ack_is_confirmed_once_it_is_on_the_disk(tmp_path: Path) -> None:
 def test_acks_of_one_turn_share_a_write_and_a_sync(tmp_path: Path) -> None:
     stream = Durable(tmp_path, "always")
     stream.publish(*["a"] * 100)
-    taker = stream.taker()
+    receiver = stream.receiver()
     stream.rig.settle()
-    journal = taker.cursor.journal
+    journal = receiver.cursor.journal
     written, synced = journal.handed, stream.rig.engine.shared.syncs
     for seq in range(1, 101):
-        taker.ack(seq)
-        assert taker.take_ticket()
-    stream.rig.until(lambda: taker.tickets != [])
-    assert (journal.handed - written, len(taker.tickets)) == (1, 1)
+        receiver.ack(seq)
+        assert receiver.take_ticket()
+    stream.rig.until(lambda: receiver.tickets != [])
+    assert (journal.handed - written, len(receiver.tickets)) == (1, 1)
     assert stream.rig.engine.shared.syncs == synced  # of logs
     stream.rig.abandon()
 
@@ -196,18 +196,18 @@ def test_acks_of_one_turn_share_a_write_and_a_sync(tmp_path: Path) -> None:
 def test_a_failed_write_delays_the_confirmation_until_the_state_is_saved(tmp_path: Path) -> None:
     stream = Durable(tmp_path, "always")
     stream.publish("a", "a")
-    taker = stream.taker()
+    receiver = stream.receiver()
     stream.rig.settle()
     vfs.fail(WRITE, errno.ENOSPC, 1, 3)
-    taker.ack(1)
-    assert taker.take_ticket()
+    receiver.ack(1)
+    assert receiver.take_ticket()
     stream.rig.loop.run()
-    assert taker.tickets == []
+    assert receiver.tickets == []
     vfs.heal()
     stream.rig.advance(2)
-    stream.rig.until(lambda: taker.tickets != [])
+    stream.rig.until(lambda: receiver.tickets != [])
     stream = stream.again()
-    assert stream.taker().cursor.ack_floor == (1, 1)
+    assert stream.receiver().cursor.ack_floor == (1, 1)
     stream.rig.abandon()
 
 
@@ -215,13 +215,13 @@ def test_a_failed_write_delays_the_confirmation_until_the_state_is_saved(tmp_pat
 def test_a_failed_sync_delays_the_confirmation(tmp_path: Path, call: int) -> None:
     stream = Durable(tmp_path, "always")
     stream.publish("a", "a")
-    taker = stream.taker()
+    receiver = stream.receiver()
     vfs.fail(call, errno.EIO)
-    taker.ack(1)
-    assert taker.take_ticket()
+    receiver.ack(1)
+    assert receiver.take_ticket()
     stream.rig.settle()
     stream.rig.advance(2)
-    stream.rig.until(lambda: taker.tickets != [])
+    stream.rig.until(lambda: receiver.tickets != [])
     assert not vfs.unfired(call)
     vfs.heal()
     stream.rig.abandon()
@@ -232,12 +232,12 @@ def test_without_syncs_the_file_is_enough_and_without_a_journal_nothing_is_waite
 ) -> None:
     stream = Durable(tmp_path)
     stream.publish("a")
-    taker = stream.taker()
-    taker.ack(1)
-    assert taker.take_ticket()
+    receiver = stream.receiver()
+    receiver.ack(1)
+    assert receiver.take_ticket()
     stream.rig.settle()
-    assert len(taker.tickets) == 1
-    memory = Taker(StreamCursor(stream.all, "memory", 1))
+    assert len(receiver.tickets) == 1
+    memory = Receiver(StreamCursor(stream.all, "memory", 1))
     assert memory.ack(1) == DONE
     assert memory.take_ticket() == 0
     assert not (tmp_path / "memory.cursor").exists()
@@ -247,10 +247,10 @@ def test_without_syncs_the_file_is_enough_and_without_a_journal_nothing_is_waite
 def test_a_new_cursor_is_waited_for(tmp_path: Path) -> None:
     stream = Durable(tmp_path, "always")
     stream.publish("a")
-    taker = stream.taker()
+    receiver = stream.receiver()
 
     async def made() -> None:
-        task = asyncio.ensure_future(taker.cursor.synced())
+        task = asyncio.ensure_future(receiver.cursor.synced())
         while not task.done():
             stream.rig.loop.serve(1)
             stream.rig.loop.run()
@@ -258,46 +258,46 @@ def test_a_new_cursor_is_waited_for(tmp_path: Path) -> None:
         await task
 
     asyncio.run(made())
-    assert taker.take_ticket() == 0
+    assert receiver.take_ticket() == 0
     stream.rig.abandon()
 
 
 def test_an_idle_cursor_keeps_no_file_open(tmp_path: Path) -> None:
     stream = Durable(tmp_path, "always")
     stream.publish("a", "a")
-    taker = stream.taker()
-    taker.ack(1)
+    receiver = stream.receiver()
+    receiver.ack(1)
     stream.rig.settle()
     assert str(stream.path) in open_files()
     for _ in range(4):
         stream.rig.advance(1)
     assert str(stream.path) not in open_files()
-    taker.ack(2)
+    receiver.ack(2)
     stream.rig.settle()
     stream = stream.again()
-    assert stream.taker().cursor.num_ack_pending == 0
+    assert stream.receiver().cursor.num_ack_pending == 0
     stream.rig.abandon()
 
 
 def test_a_journal_is_written_anew_when_it_is_long(tmp_path: Path) -> None:
     stream = Durable(tmp_path)
     stream.rig.engine.shared.journal_bytes_min = 1000
-    taker = stream.taker()
+    receiver = stream.receiver()
     for _ in range(300):
         stream.publish("a")
-        taker.ack(stream.store.last_seq)
+        receiver.ack(stream.store.last_seq)
     stream.rig.settle()
     assert stream.path.stat().st_size < 2000
     stream = stream.again()
-    cursor = stream.taker().cursor
+    cursor = stream.receiver().cursor
     assert cursor.delivered == cursor.ack_floor == (300, 300)
     stream.rig.abandon()
 
 
 def test_a_deleted_cursor_leaves_no_file(tmp_path: Path) -> None:
     stream = Durable(tmp_path)
-    taker = stream.taker()
+    receiver = stream.receiver()
     assert stream.path.exists()
-    taker.cursor.close(True)
+    receiver.cursor.close(True)
     assert not stream.path.exists()
     stream.rig.abandon()
