@@ -275,8 +275,8 @@ WORDS_KEPT = {
     "deeds": 0,
     "told": 23,
 }
-# The same in tests, benchmarks and tools: labels and names of the public client.
-WORDS_KEPT_IN_TESTS = {"door": 11, "face": 1, "told": 4}
+# The same in tests, benchmarks and tools: labels, names of the public client, JavaScript's.
+WORDS_KEPT_IN_TESTS = {"door": 11, "face": 1, "promise": 2, "told": 4}
 
 
 def retired_words(paths: list[Path]) -> dict[str, int]:
