@@ -7,6 +7,7 @@ from broker.engine.state cimport EngineState
 cdef class Engine:
     cdef readonly EngineState shared
     cdef readonly dict logs         # name (str) -> Log
+    cdef readonly dict owned        # the same, of logs that no other protocol may see or change
     cdef dict by_bytes              # name (bytes) -> Log
     # name (str) -> path, of logs that could not be opened. The name is taken: nothing in the folder
     # is changed, and a caller that wants the log gets a QuarantinedError.

@@ -21,6 +21,8 @@ class _Loop(Protocol):
 class Engine:
     shared: EngineState
     logs: dict[str, Log]
+    owned: dict[str, Log]
+    def all_logs(self) -> list[Log]: ...
     quarantined: dict[str, str]
     problems: list[str]
     def __init__(

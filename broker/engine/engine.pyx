@@ -11,7 +11,7 @@ from libc.stdint cimport uint64_t
 
 from broker.engine.cursor.cursor cimport Cursor
 from broker.engine.cursor.journal cimport Journal
-from broker.engine.log.policy cimport SYNC_NONE, LogPolicy
+from broker.engine.log.policy cimport RETENTION_OWNED, SYNC_NONE, LogPolicy
 from broker.engine.log.log cimport Log, files_closed
 from broker.engine.state cimport EngineState
 from broker.routing.router cimport Router
@@ -47,6 +47,7 @@ cdef class Engine:
         self.retention_for = retention_for or keep_all
         self.logs = {}
         self.by_bytes = {}
+        self.owned = {}
         self.quarantined = {}
         self.problems = []
 
@@ -74,7 +75,7 @@ cdef class Engine:
         """Sync what was found, of as many logs as the housekeeping would in a second."""
         cdef Log log
         cdef int left = FOUND_SYNCS
-        for log in self.logs.values():
+        for log in self.all_logs():
             if log.sync.unsynced and log.policy.sync_mode != SYNC_NONE and left:
                 left -= 1
                 log.sync.start()
@@ -184,11 +185,18 @@ cdef class Engine:
 
     def adopt(self, Log log):
         """Make a log known by its name."""
-        self.logs[log.name] = log
-        self.by_bytes[log.name.encode()] = log
         log.call_when_unused(self.delete_log)
         log.touch()
+        if log.policy.retention_mode == RETENTION_OWNED:
+            self.owned[log.name] = log
+            return
+        self.logs[log.name] = log
+        self.by_bytes[log.name.encode()] = log
         self.shared.changed(log.name, None, True)
+
+    def all_logs(self):
+        """Those of all protocols, and those that only their owners know."""
+        return [*self.logs.values(), *self.owned.values()]
 
     cdef Log find(self, const char *name, size_t n):
         return self.by_bytes.get(PyBytes_FromStringAndSize(name, <Py_ssize_t>n))
@@ -205,7 +213,7 @@ cdef class Engine:
         leaves them as they are; a new log then belongs to no protocol, keeps what is not acked, and
         is bound to its own name. ValueError: not subjects.
         """
-        cdef Log log = self.logs.get(name)
+        cdef Log log = self.logs.get(name) or self.owned.get(name)
         if log is not None:
             protocol = protocol or log.protocol
             retention = retention or log.policy.retention
@@ -280,7 +288,7 @@ cdef class Engine:
 
     def delete_log(self, str name):
         """Forget a log, its cursors and its files. OSError: nothing has changed."""
-        cdef Log log = self.logs.get(name)
+        cdef Log log = self.logs.get(name) or self.owned.get(name)
         if log is None:
             return
         trash = None
@@ -288,13 +296,17 @@ cdef class Engine:
             # first of all: a folder that stays would be found by the next log of this name
             trash = os.path.join(self.shared.root, f'{TRASH}-{log.log_id.hex()}')
             os.rename(log.folder, trash)
-        del self.logs[name]
-        del self.by_bytes[log.name.encode()]
+        known = self.owned.pop(name, None) is None
+        if known:
+            del self.logs[name]
+            del self.by_bytes[log.name.encode()]
         self.shared.touched.discard(log)
         gone = list(log.cursors)
         log.close(True)
         if trash is not None:
             remove_later(trash)
+        if not known:
+            return
         for cursor in gone:
             self.shared.changed(name, cursor, False)
         self.shared.changed(name, None, False)
@@ -313,7 +325,7 @@ cdef class Engine:
     def behind(self):
         """True while something that was accepted is not yet in its file, or not yet synced."""
         cdef Log log
-        for log in self.logs.values():
+        for log in self.all_logs():
             if log.waiting_bytes or log.sync.under_way or (
                     log.sync.settled_ticket < log.ticket):
                 return True
@@ -331,13 +343,13 @@ cdef class Engine:
             self.timer.cancel()
         self.shared.turn.end()
         await self.settle()
-        for log in self.logs.values():
+        for log in self.all_logs():
             log.keep_house()
             if log.policy.sync_mode != SYNC_NONE:
                 log.sync.start()
         await self.settle()
         entries = []
-        for log in self.logs.values():
+        for log in self.all_logs():
             log.close()
             entries.append((log, catalog.entry_of(log)))
             log.abandon()

@@ -85,7 +85,7 @@ def broken_log(engine: Engine) -> str | None:
     lasting = engine.shared.health.first()
     if lasting is not None:
         return lasting
-    for entry in engine.logs.values():
+    for entry in engine.all_logs():
         if entry.last_error:
             return f"log {entry.name}: {os.strerror(entry.last_error)}"
         if entry.unclaimed:

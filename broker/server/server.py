@@ -171,10 +171,11 @@ class Server:
 
     def _log_opened(self, engine: Engine, took_ns: int) -> None:
         """Log what a start found in the data folder, if anything."""
-        if engine.logs:
+        logs = engine.all_logs()
+        if logs:
             found = fields(
-                logs=len(engine.logs),
-                records=sum(log.visible - log.first_seq for log in engine.logs.values()),
+                logs=len(logs),
+                records=sum(log.visible - log.first_seq for log in logs),
                 quarantined=len(engine.quarantined),
                 last_stop="unclean" if self._lock is not None and self._lock.unclean else "clean",
                 seconds=round(took_ns / SECOND, 3),

@@ -385,6 +385,27 @@ async def test_unknown_fields_are_ignored_if_not_strict(
 # --- monitoring ----------------------------------------------------------------------------------
 
 
+async def test_streams_are_no_topics(start_broker: StartBroker, connect: Connect) -> None:
+    """NSQ, the console and the bulk API would otherwise list them, and could empty them."""
+    server = start_broker()
+    js = (await connect(server)).jetstream()
+    await js.add_stream(name="S", subjects=["s.*"])
+    await js.publish("s.1", b"x")
+    server.restart()
+    lists = {
+        "nsq_http": "/stats?format=json",
+        "console": "/v1/topics",
+        "bulk": "/bulk/v1/topics",
+    }
+    for listener, path in lists.items():
+        with urllib.request.urlopen(f"http://{server.addresses[listener]}{path}") as answer:
+            assert json.load(answer)["topics"] == [], listener
+    series = urllib.request.urlopen(f"http://{server.monitor}/metrics").read()
+    assert b"js.$G" not in series
+    js = (await connect(server)).jetstream()
+    assert (await js.get_msg("S", 1)).data == b"x"
+
+
 async def test_monitoring(start_broker: StartBroker, connect: Connect) -> None:
     server = start_broker()
     js = (await connect(server)).jetstream()

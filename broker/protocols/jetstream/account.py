@@ -187,7 +187,7 @@ class JetStreamAccount:
     def drop_log(self, token: str) -> None:
         """Delete the log of a stream, if there is one; `token`: the name of its folder."""
         name = files.log_of(self.name, token)
-        if self.context.engine.log(name) is not None:
+        if name in self.context.engine.owned:
             self.context.engine.delete_log(name)
 
     def stream_advisory(self, event: str, name: str, action: str) -> None:
