@@ -157,7 +157,7 @@ def test_probes(tmp_path: Path) -> None:
     broker = broker_of(rendered(tmp_path, {}))
     assert broker["startupProbe"]["tcpSocket"] == {"port": "nats"}
     assert broker["readinessProbe"]["tcpSocket"] == {"port": "nats"}
-    assert broker["livenessProbe"]["httpGet"]["path"] == "/healthz?details=1"
+    assert broker["livenessProbe"]["httpGet"]["path"] == "/healthz?alive=1"
     broker = broker_of(rendered(tmp_path, {"ports": {"nats": 0}}))
     assert broker["startupProbe"]["tcpSocket"] == {"port": "nsq"}
     strict = {"probes": {"readiness": {"strict": True}}}
@@ -174,7 +174,7 @@ def test_the_liveness_probe_of_a_broker_with_a_problem(start_broker: StartBroker
     (server.data / "logs" / "bad" / "meta.json").mkdir()
     server.start()
     assert request(server.monitor, "GET", "/healthz").status == 503
-    assert request(server.monitor, "GET", "/healthz?details=1").status == 200
+    assert request(server.monitor, "GET", "/healthz?alive=1").status == 200
 
 
 def test_who_may_connect(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ async def test_handshake(target: str, tmp_path: Path) -> None:
         place = f"127.0.0.1:{hub.leaf[1]}"
         expected = {
             "server_name": "hub",
-            "proto": 1,
+            "proto": 3 if target == "original" else 1,  # 3: it can continue message traces
             "host": "127.0.0.1",
             "port": hub.leaf[1],
             "headers": True,
@@ -50,7 +50,7 @@ async def test_handshake(target: str, tmp_path: Path) -> None:
 
 REFUSED = [
     (b'CONNECT {"lang":"go"}\r\n', b"attempted to connect to leaf node port"),
-    (b'CONNECT {"cluster":"a b"}\r\n', b"cluster name cannot contain spaces or new lines"),
+    (b'CONNECT {"cluster":"a b"}\r\n', b"cluster name cannot contain spaces"),
     (b'CONNECT {"cluster":"own"}\r\n', b"remote leafnode has same cluster name"),
     (b'CONNECT {"gateway":"g"}\r\n', b'Rejecting connection from gateway "g" on the leafnode port'),
     (b'CONNECT {"account":"a"}\r\n', b"Authorization Violation"),

@@ -17,7 +17,7 @@ from support.stan.servers import Join, join, stan, start_stan
 
 __all__ = ["join", "stan", "start_stan"]
 
-NO_RESPONDERS = b"NATS/1.0 503\r\n\r\n"
+NO_RESPONDERS = b"NATS/1.0 503\r\n"
 
 
 def test_01_the_channel_is_what_the_message_says(join: Join, uniq: str) -> None:
@@ -63,7 +63,7 @@ def test_05_good_answers_are_empty(join: Join, uniq: str) -> None:
 def test_06_nobody_there_is_empty_too(join: Join) -> None:
     client = join()
     assert client.request("_STAN.discover.no-such-cluster.pings", b"") == b""
-    assert client.headers == NO_RESPONDERS
+    assert client.headers.startswith(NO_RESPONDERS)
     assert client.ping() == b""
     assert client.headers == b""
 
@@ -173,4 +173,4 @@ def test_the_cluster_and_the_prefix_make_the_subjects(
         client.fill(uniq, 1)
         assert sub.take(1) == [1]
         assert client.request(f"_STAN.discover.{CLUSTER}", b"") == b""
-        assert client.headers == NO_RESPONDERS
+        assert client.headers.startswith(NO_RESPONDERS)

@@ -105,3 +105,11 @@ NATS_PROFILE_MAX: Final = 15 * SECOND
 
 assert NATS_STATSZ_FIRST < NATS_STATSZ_APART <= NATS_STATSZ
 assert NATS_SYSTEM_REQUESTS < NATS_SYSTEM_WAITING
+
+# Variants of JetStream that nats-server can be switched to, with their defaults.
+NATS_FEATURE_FLAGS: Final = {
+    "js_ack_fc_v2": False,
+    "js_api_reply_v2": False,
+    "js_raft_delete_range": True,
+    "js_snapshot_sources": False,
+}

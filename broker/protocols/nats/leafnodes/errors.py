@@ -10,9 +10,7 @@ NATS_LEAF_SUBSCRIPTION: Final = WireError("Invalid Subscription", False, "leafno
 NATS_LEAF_PORT: Final = WireError("attempted to connect to leaf node port", True, "errors.go")
 NATS_LEAF_WRONG_PORT: Final = "attempted to connect to wrong port"  # for the log only
 NATS_LEAF_CLUSTER: Final = WireError("remote leafnode has same cluster name", True, "errors.go")
-NATS_LEAF_CLUSTER_BLANK: Final = WireError(
-    "cluster name cannot contain spaces or new lines", True, "errors.go"
-)
+NATS_LEAF_CLUSTER_BLANK: Final = WireError("cluster name cannot contain spaces", True, "errors.go")
 NATS_LEAF_GATEWAY: Final = WireError(
     "Rejecting connection from gateway {name} on the leafnode port", True, "leafnode.go"
 )

@@ -173,6 +173,8 @@ class MonitorHttp:
 
     async def _healthz(self, request: web.Request) -> web.StreamResponse:
         self.pages.requests[_HEALTHZ] += 1
+        if Query(request.query).boolean("alive"):
+            return json_answer(b'{"status":"ok"}')
         health = self.pages.healthz(options.HealthzOptions.from_query(Query(request.query)))
         page = health.page
         if self.login is not None and not self._knows(request):

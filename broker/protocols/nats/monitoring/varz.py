@@ -35,13 +35,6 @@ if TYPE_CHECKING:
     from broker.protocols.nats.views import ServerView
 
 _PROTO = 1  # of the client protocol
-# Variants of JetStream that nats-server can be switched to; their defaults.
-FEATURE_FLAGS: Final = {
-    "js_ack_fc_v2": False,
-    "js_api_reply_v2": False,
-    "js_raft_delete_range": True,
-    "js_snapshot_sources": False,
-}
 _OK: Final = 200
 _BAD_REQUEST: Final = 400
 _FAILED: Final = 500
@@ -172,7 +165,7 @@ def _now(server: ServerView, now_ns: int, cpu: CpuMeter) -> dict[str, Any]:
 def _trust(server: ServerView) -> dict[str, Any]:
     system = server.system_account
     page = filled({"tags": list(server.settings.server_tags)}) | operator_facts(server)
-    page["feature_flags"] = dict(FEATURE_FLAGS)
+    page["feature_flags"] = dict(limits.NATS_FEATURE_FLAGS)
     return page | filled({"system_account": system.name if system is not None else ""})
 
 

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from broker.base.values import dataclass
+from broker.protocols.nats import limits
 from broker.protocols.nats.monitoring.options import encode as json_of
 from broker.protocols.nats.monitoring.options import rfc3339
 
@@ -55,7 +56,8 @@ class Envelope:
         self._head["ver"] = identity.version
         if tags:
             self._head["tags"] = tags
-        self._head.update(jetstream=False, flags=0)
+        flags = dict(limits.NATS_FEATURE_FLAGS)
+        self._head.update(feature_flags=flags, jetstream=False, flags=0)
 
     def server(self) -> Json:
         """The server block of the next message."""

@@ -46,7 +46,7 @@ def client_block(session: SessionView, account: str, *, gone_ns: int = 0) -> Jso
         "stop": rfc3339(gone_ns) if gone_ns else "",
         "jwt": _shown_jwt(options, identity),
         "issuer_key": identity.issuer_key if identity is not None else "",
-        "name_tag": identity.name_tag if identity is not None else "",
+        "name_tag": (identity.name_tag if identity is not None else "") or account,
         "tags": identity.tags if identity is not None else (),
         "kind": "Leafnode" if is_leaf else "Client",
         "client_type": "" if is_leaf else _CLIENT_TYPES.get(session.kind, "nats"),
@@ -138,10 +138,16 @@ class Events:
         accounts = self.server.accounts.values()
         stats["active_accounts"] = sum(bool(a.sessions or a.leafs) for a in accounts)
         stats["subscriptions"] = page["subscriptions"]
-        stats["sent"] = {"msgs": page["out_msgs"], "bytes": page["out_bytes"]}
-        stats["received"] = {"msgs": page["in_msgs"], "bytes": page["in_bytes"]}
+        for name, way in (("sent", "out"), ("received", "in")):
+            stats[name] = {"msgs": page[f"{way}_msgs"], "bytes": page[f"{way}_bytes"]}
+            peer = f"{name}_to_clients" if way == "out" else f"{name}_from_clients"
+            stats[peer] = {
+                "msgs": page[f"{way}_client_msgs"],
+                "bytes": page[f"{way}_client_bytes"],
+            }
         stats["slow_consumers"] = page["slow_consumers"]
         stats["active_servers"] = 1
+        stats["gomaxprocs"] = page["gomaxprocs"]
         return {"server": self.envelope.server(), "statsz": stats}
 
     # --- begin and end of connections -----------------------------------------------------------

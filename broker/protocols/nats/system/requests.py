@@ -345,7 +345,7 @@ def _account_of(message: Message) -> str:
 def user_info(session: SessionView, account: str) -> Json:
     """A client's identity and permissions."""
     identity = session.identity
-    info: Json = {"user": raw_user(session), "account": account}
+    info: Json = {"user": raw_user(session), "account": account, "account_name": account}
     if identity is not None and identity.permissions is not None:
         info["permissions"] = _permissions(identity.permissions)
     if identity is not None and identity.expires_ns:

@@ -31,7 +31,9 @@ class Stream:
             assert publish(self.store, subject.encode(), b"x")
         self.rig.settle()
 
-    def receiver(self, start: Any = 1, *, room: int = 1 << 40, name: str = "c", **more: Any) -> Receiver:
+    def receiver(
+        self, start: Any = 1, *, room: int = 1 << 40, name: str = "c", **more: Any
+    ) -> Receiver:
         more.setdefault("ack_wait_ns", SECOND)
         return Receiver(StreamCursor(self.all, name, start, **more), room)
 
@@ -297,7 +299,9 @@ def test_other_filters_are_counted_from_where_it_stands(stream: Stream) -> None:
 
 
 def test_only_waiting_cursors_whose_filter_matches_are_woken(stream: Stream) -> None:
-    receivers = [stream.receiver(name=f"c{i}", filters=[f"s.{i % 3}"], room=i % 2) for i in range(12)]
+    receivers = [
+        stream.receiver(name=f"c{i}", filters=[f"s.{i % 3}"], room=i % 2) for i in range(12)
+    ]
     stream.publish("s.1")
     assert [receiver.wakes for receiver in receivers] == [0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]
     assert sum(len(receiver.got()) for receiver in receivers) == 2
