@@ -17,6 +17,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js.errors import NotFoundError
 from support import Server
+from support.clients.http import request
 
 if TYPE_CHECKING:
     from conftest import StartBroker
@@ -398,10 +399,9 @@ async def test_streams_are_no_topics(start_broker: StartBroker, connect: Connect
         "bulk": "/bulk/v1/topics",
     }
     for listener, path in lists.items():
-        with urllib.request.urlopen(f"http://{server.addresses[listener]}{path}") as answer:
-            assert json.load(answer)["topics"] == [], listener
-    series = urllib.request.urlopen(f"http://{server.monitor}/metrics").read()
-    assert b"js.$G" not in series
+        listed = request(server.addresses[listener], "GET", path).json
+        assert listed["topics"] == [], listener
+    assert b"js.$G" not in request(server.monitor, "GET", "/metrics").body
     js = (await connect(server)).jetstream()
     assert (await js.get_msg("S", 1)).data == b"x"
 

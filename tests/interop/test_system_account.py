@@ -108,6 +108,6 @@ async def test_the_last_word() -> None:
     message = await asyncio.wait_for(heard.get(), 10)
     block = json.loads(message.data)
     assert list(block) == [
-        "name", "host", "id", "ver", "tags", "jetstream", "flags", "seq", "time",
+        "name", "host", "id", "ver", "tags", "feature_flags", "jetstream", "flags", "seq", "time",
     ]  # fmt: skip
     assert block["name"] == "twin"

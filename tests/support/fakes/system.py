@@ -174,7 +174,12 @@ VARZ: Json = {
     "out_bytes": 7,
     "in_msgs": 8,
     "in_bytes": 9,
+    "out_client_msgs": 4,
+    "out_client_bytes": 5,
+    "in_client_msgs": 6,
+    "in_client_bytes": 7,
     "slow_consumers": 0,
+    "gomaxprocs": 1,
 }
 
 

@@ -58,7 +58,7 @@ def test_connect(server: FakeServer) -> None:
     assert event["type"] == "io.nats.server.advisory.v1.client_connect"
     assert re.fullmatch(r"[0-9A-Za-z]{22}", event["id"])
     assert list(event["server"]) == [
-        "name", "host", "id", "ver", "tags", "jetstream", "flags", "seq", "time",
+        "name", "host", "id", "ver", "tags", "feature_flags", "jetstream", "flags", "seq", "time",
     ]  # fmt: skip
     assert event["server"]["tags"] == ["az:1", "big"]
     assert list(event["client"].items()) == [
@@ -70,6 +70,7 @@ def test_connect(server: FakeServer) -> None:
         ("name", "alice"),
         ("lang", "go"),
         ("ver", "1.2"),
+        ("name_tag", "A"),
         ("kind", "Client"),
         ("client_type", "nats"),
     ]
@@ -295,9 +296,12 @@ def test_statistics(server: FakeServer) -> None:
         ("active_accounts", 1),
         ("subscriptions", 5),
         ("sent", {"msgs": 6, "bytes": 7}),
+        ("sent_to_clients", {"msgs": 4, "bytes": 5}),
         ("received", {"msgs": 8, "bytes": 9}),
+        ("received_from_clients", {"msgs": 6, "bytes": 7}),
         ("slow_consumers", 0),
         ("active_servers", 1),
+        ("gomaxprocs", 1),
     ]
 
 

@@ -135,7 +135,9 @@ def test_user_info(server: FakeServer, account: str) -> None:
     session = FakeSession(server.accounts[account], user="bob")
     answer = server.ask_one("$SYS.REQ.USER.INFO", account=account, session=session)
     assert list(answer) == ["server", "data"]
-    assert list(answer["data"].items()) == [("user", "bob"), ("account", account)]
+    assert list(answer["data"].items()) == [
+        ("user", "bob"), ("account", account), ("account_name", account)
+    ]  # fmt: skip
 
 
 def test_user_info_with_rights(server: FakeServer) -> None:
@@ -151,7 +153,7 @@ def test_user_info_with_rights(server: FakeServer) -> None:
         expires_ns=in_an_hour_ns,
     )
     data = server.ask_one("$SYS.REQ.USER.INFO", account="A", session=session)["data"]
-    assert list(data) == ["user", "account", "permissions", "expires"]
+    assert list(data) == ["user", "account", "account_name", "permissions", "expires"]
     assert data["permissions"] == {
         "publish": {"allow": ["a.>"], "deny": ["a.b"]},
         "subscribe": {"allow": ["q"]},
