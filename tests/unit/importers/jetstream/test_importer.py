@@ -40,7 +40,7 @@ def contents(data: Path, stream: str) -> dict[int, tuple[bytes, bytes, bytes]]:
             store = importer._open(engine, f"js.$G/{stream}")
             found = (store.message(seq) for seq in range(1, store.last_seq + 1))
             read = {each[0]: each[2:] for each in found if each is not None}
-            assert store.last_seq == engine.logs[f"js.$G/{stream}"].next_seq - 1
+            assert store.last_seq == engine.owned[f"js.$G/{stream}"].next_seq - 1
             store.close()
             return read
 
