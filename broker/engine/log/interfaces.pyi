@@ -18,7 +18,6 @@ class LogReader(JobOwner):
     acks: AckSet
     journal: Journal | None
 
-@disjoint_base
 class LogOwner(Session): ...
 
 @disjoint_base

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Sequence
 
+from typing_extensions import disjoint_base
+
 from broker.engine.log.interfaces import LogReader
 from broker.engine.log.log import Log
 from broker.engine.state import EngineState
@@ -12,11 +14,14 @@ from broker.runtime.interfaces import Session
 POLICIES: dict[str, int]
 RETENTIONS: dict[str, int]
 
-Start = int | Sequence[int]
+_Start = int | Sequence[int]
 
 class CursorOwner(Session): ...
+
+@disjoint_base
 class FilterGroup: ...
 
+@disjoint_base
 class StreamCursors(StreamReaders):
     store: StreamStore
     shared: EngineState
@@ -30,6 +35,7 @@ class StreamCursors(StreamReaders):
     @property
     def sweeping(self) -> bool: ...
 
+@disjoint_base
 class StreamCursor(LogReader):
     all: StreamCursors
     store: StreamStore
@@ -48,7 +54,7 @@ class StreamCursor(LogReader):
         self,
         among: StreamCursors,
         name: str,
-        start: Start | Callable[[], Start],
+        start: _Start | Callable[[], _Start],
         *,
         journal: str | None = None,
         ack_policy: str = "explicit",

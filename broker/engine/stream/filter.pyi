@@ -2,6 +2,9 @@
 
 from typing import final
 
+from typing_extensions import disjoint_base
+
+@disjoint_base
 class FilterOwner: ...
 
 @final

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from typing_extensions import disjoint_base
+
 from broker.engine.stream.cursor import CursorOwner, StreamCursor
 from broker.protocols.jetstream.consumers.outlet import Outlet
 from broker.protocols.jetstream.publish.stream import Stream
@@ -12,6 +14,7 @@ from broker.protocols.jetstream.structs import (
     SequenceInfo,
 )
 
+@disjoint_base
 class Consumer(CursorOwner):
     registry: Any
     stream: Stream
@@ -46,8 +49,5 @@ class Consumer(CursorOwner):
     def num_waiting(self) -> int: ...
     @property
     def push_bound(self) -> bool: ...
-
-class Delay:
-    delay: int
 
 def sequence(pair: tuple[int, int], active_ns: int) -> SequenceInfo: ...
