@@ -170,6 +170,26 @@ def test_several_at_once() -> None:
         assert (_stats(other, "t")[1]).count(b'"topic_name"') == 0
 
 
+def test_other_ports_if_a_reserved_one_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    reserve = Broker._reserve
+    with contextlib.ExitStack() as taken:
+
+        def reserve_and_take(broker: Broker) -> None:
+            reserve(broker)
+            if not ports:
+                ports.append(broker._reserved["nsq"].getsockname()[1])
+                one = taken.enter_context(socket.socket())
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                one.bind(("127.0.0.1", ports[0]))
+                one.listen()
+
+        ports: list[int] = []
+        monkeypatch.setattr(Broker, "_reserve", reserve_and_take)
+        with Broker() as broker:
+            assert not broker.nsqd_tcp_address.endswith(f":{ports[0]}")
+            assert post(broker, "/topic/create?topic=a")[0] == 200
+
+
 def test_a_broker_that_does_not_start_says_why() -> None:
     with pytest.raises(BrokerError, match=r"(?s)ended with 2.*max_paylod"):
         Broker({"nats": {"max_paylod": 3}}).start()

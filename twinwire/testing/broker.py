@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import http.client
 import json
 import os
@@ -29,6 +30,8 @@ HEALTHY_S: Final = 30.0
 _RECHECK_S: Final = 0.02  # between two questions for the health
 _MAIN: Final = "from twinwire.testing.process import main; main()"
 _OURS: Final = "TWINWIRE_"
+_PORT_TRIES: Final = 5
+_PORT_IN_USE: Final = os.strerror(errno.EADDRINUSE)
 
 _running: list[Broker] = []
 
@@ -166,12 +169,24 @@ class Broker:
         long."""
         if self.is_running:
             raise BrokerError("the broker is running already")
-        self._reserve()
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="twinwire-"))
         self.folder.mkdir(parents=True, exist_ok=True)
         file = self.folder / "twinwire.toml"
         file.write_text(self._toml, encoding="utf-8")
+        for tries_left in reversed(range(_PORT_TRIES)):
+            self._reserve()
+            try:
+                self._start(file)
+                return
+            except BrokerError:
+                # A program that asks for a port by its number may get a reserved one. Until the
+                # first start has succeeded nobody knows our ports, so other ports are as good.
+                if not tries_left or self._addresses or _PORT_IN_USE not in self.logs:
+                    raise
+                self._release()
+
+    def _start(self, file: Path) -> None:
         try:
             self._spawn(["--config", str(file), "--data", str(self.data)])
             self._addresses = self._await_ready()
@@ -211,9 +226,7 @@ class Broker:
                 self.resume()
                 self.stop()
         finally:
-            for one in self._reserved.values():
-                one.close()
-            self._reserved.clear()
+            self._release()
             if self._given is None and self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._folder = None
@@ -254,6 +267,11 @@ class Broker:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 one.bind((HOST, 0))
                 self._reserved[listener] = one
+
+    def _release(self) -> None:
+        for one in self._reserved.values():
+            one.close()
+        self._reserved.clear()
 
     def _spawn(self, flags: list[str]) -> None:
         for listener, one in self._reserved.items():
