@@ -11,38 +11,17 @@ import os
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp
 
+from broker.engine.headers cimport find_header
 from broker.engine.log.log cimport Log
 from broker.engine.log.segment cimport Segment
 from broker.engine.log.record cimport stored_t
 from broker.routing.trie cimport key_of
-from broker.runtime.types cimport tw_siphash
+from broker.runtime.types cimport span_t, tw_siphash
 from broker.engine.bulk.ranges cimport View, view_of
 
 cdef enum:
     CAP_MIN = 1024
-
-
-cdef bint header_of(const char *p, size_t n, const char *name, size_t name_len,
-                    const char **value, size_t *value_len) noexcept nogil:
-    """The value of the first header `name`: lines `name: value` that end with CR LF."""
-    cdef size_t at = 0, end
-    while at + 1 < n:
-        end = at
-        while end + 1 < n and not (p[end] == c'\r' and p[end + 1] == c'\n'):
-            end += 1
-        if end - at > name_len and p[at + name_len] == c':' and memcmp(p + at, name, name_len) == 0:
-            at += name_len + 1
-            while at < end and p[at] == c' ':
-                at += 1
-            while end > at and p[end - 1] == c' ':
-                end -= 1
-            value[0] = p + at
-            value_len[0] = end - at
-            return True
-        at = end + 2
-    return False
 
 
 cdef class Window:
@@ -71,13 +50,16 @@ cdef class Window:
         self.cap = 0
 
     cdef bint identify(self, const record_t *rec, id_t *id) noexcept nogil:
-        cdef const char *value = NULL
-        cdef size_t n = 0
-        if rec.headers_len == 0 or not header_of(
-                rec.data, rec.headers_len, self.name_at, self.name_len, &value, &n) or n == 0:
+        cdef span_t value
+        if rec.headers_len == 0:
             return False
-        id.low = tw_siphash(&self.keys[0], NULL, value, n)
-        id.high = tw_siphash(&self.keys[1], NULL, value, n)
+        value = find_header(rec.data, rec.headers_len, self.name_at, self.name_len)
+        while value.len and value.ptr[value.len - 1] == c' ':
+            value.len -= 1
+        if value.len == 0:
+            return False
+        id.low = tw_siphash(&self.keys[0], NULL, value.ptr, value.len)
+        id.high = tw_siphash(&self.keys[1], NULL, value.ptr, value.len)
         return True
 
     cdef bint has(self, const id_t *id) noexcept nogil:

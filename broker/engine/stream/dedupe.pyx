@@ -13,10 +13,10 @@ import os
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcmp
 
+from broker.engine.headers cimport find_header
 from broker.routing.trie cimport key_of
-from broker.runtime.types cimport record_t, tw_siphash
+from broker.runtime.types cimport record_t, span_t, tw_siphash
 
 cdef enum:
     CAP_MIN = 1024
@@ -79,11 +79,12 @@ cdef class Duplicates:
         self.size += 1
 
     cdef void add_stored(self, const record_t *rec) noexcept:
-        cdef const char *value = NULL
-        cdef size_t n = 0
-        if rec.headers_len and self.header and find_header(
-                rec.data, rec.headers_len, self.header, <size_t>len(self.header), &value, &n) and n:
-            self.add(value, n, rec.seq, rec.timestamp_ns)
+        cdef span_t id
+        if rec.headers_len == 0 or not self.header:
+            return
+        id = find_header(rec.data, rec.headers_len, self.header, <size_t>len(self.header))
+        if id.len:
+            self.add(id.ptr, id.len, rec.seq, rec.timestamp_ns)
 
     cdef void undo_from(self, uint64_t seq) noexcept:
         cdef known_t *last
@@ -132,24 +133,3 @@ cdef class Duplicates:
         self.cap = cap
         self.first = 0
         return True
-
-
-cdef bint find_header(const char *p, size_t n, const char *name, size_t name_len,
-                      const char **value, size_t *value_len) noexcept nogil:
-    """The value of the first header `name`: lines `name: value` that end with CR LF."""
-    cdef size_t at = 0, end
-    while at + 1 < n:
-        end = at
-        while end + 1 < n and not (p[end] == c'\r' and p[end + 1] == c'\n'):
-            end += 1
-        if end - at > name_len and p[at + name_len] == c':' and memcmp(p + at, name, name_len) == 0:
-            at += name_len + 1
-            while at < end and (p[at] == c' ' or p[at] == c'\t'):
-                at += 1
-            while end > at and (p[end - 1] == c' ' or p[end - 1] == c'\t'):
-                end -= 1
-            value[0] = p + at
-            value_len[0] = end - at
-            return True
-        at = end + 2
-    return False

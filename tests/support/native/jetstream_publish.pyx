@@ -3,6 +3,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from broker.engine.headers cimport find_header
 from broker.protocols.jetstream.publish cimport wire
 from broker.runtime.types cimport span_t
 
@@ -25,7 +26,7 @@ def headers(bytes block not None):
 
 def header(bytes block not None, bytes name not None):
     """The value of one header; None = absent or empty."""
-    cdef span_t value = wire.find_header(block, <size_t>len(block), name, <size_t>len(name))
+    cdef span_t value = find_header(block, <size_t>len(block), name, <size_t>len(name))
     return value.ptr[:value.len] if value.len else None
 
 

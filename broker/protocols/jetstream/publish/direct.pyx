@@ -20,11 +20,12 @@ from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import MsgGetRequest, time_ns
 from broker.protocols.nats.accounts.subjects import raw
 
+from broker.engine.headers cimport find_header
 from broker.engine.stream.store cimport StreamStore, message_t
 from broker.protocols.jetstream.publish.answers cimport Answers
 from broker.protocols.jetstream.publish.lookup cimport Lookup
 from broker.protocols.jetstream.publish.wire cimport (
-    TIME_TEXT, U64_DIGITS, find_header, parse_u64, put_time, put_u64)
+    TIME_TEXT, U64_DIGITS, parse_u64, put_time, put_u64)
 from broker.runtime.turn cimport PHASE_PUMP
 from broker.runtime.types cimport record_t, span_t
 

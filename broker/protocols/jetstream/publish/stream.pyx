@@ -30,6 +30,7 @@ from broker.protocols.jetstream.structs import ApiErrorBody, encode, time_ns, ti
 from broker.protocols.nats.accounts.subjects import raw
 from broker.protocols.nats.accounts.transform import is_within
 
+from broker.engine.headers cimport find_header
 from broker.engine.log.record cimport record_size
 from broker.engine.stream.store cimport (
     ROLLUP_ALL, ROLLUP_NONE, ROLLUP_SUBJECT, STORE_FULL_BYTES, STORE_FULL_MSGS, STORE_FULL_SUBJECT,
@@ -47,7 +48,7 @@ from broker.protocols.jetstream.publish.wire cimport (
     HEADER_REQUIRED_API_LEVEL, HEADER_ROLLUP, HEADER_SCHEDULE, HEADER_SCHEDULE_NEXT,
     HEADER_SCHEDULE_ROLLUP, HEADER_SCHEDULE_SOURCE, HEADER_SCHEDULE_TARGET,
     HEADER_SCHEDULE_TIME_ZONE, HEADER_SCHEDULE_TTL, HEADER_SCHEDULER, HEADER_TTL, PUB_ACK_TAIL,
-    find_header, find_headers, has, headers_t, is_increment, parse_ttl, parse_u64, put_pub_ack,
+    find_headers, has, headers_t, is_increment, parse_ttl, parse_u64, put_pub_ack,
     put_replaced)
 from broker.protocols.nats.accounts.account cimport Account
 from broker.protocols.nats.accounts.transform cimport SUBJECT_MAX, Transform, within

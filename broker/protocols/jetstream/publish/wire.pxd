@@ -49,9 +49,6 @@ cdef inline bint has(const headers_t *h, Header header) noexcept nogil:
 # Finds the server's headers in a block of n bytes. Names are compared exactly, the first one of a
 # name counts, and spaces before the value do not belong to it.
 cdef void find_headers(const char *block, size_t n, headers_t *out) noexcept nogil
-# The value of one header of any name; len 0 = absent or empty.
-cdef span_t find_header(const char *block, size_t n, const char *name,
-                        size_t name_len) noexcept nogil
 
 # False if the text is not a number of digits only, or too large.
 cdef bint parse_u64(span_t text, uint64_t *out) noexcept nogil

@@ -11,6 +11,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp, memcpy
 
+from broker.engine.headers cimport line_end, value_of
 from broker.runtime.types cimport span_t
 
 cdef extern from * nogil:
@@ -54,28 +55,6 @@ cdef enum:
 cdef int64_t SECOND = 1_000_000_000
 
 
-cdef const char *line_end(const char *p, const char *end) noexcept nogil:
-    """The CR of the CRLF that ends the line at p; `end` if there is none."""
-    while p < end:
-        p = <const char *>memchr(p, c'\r', <size_t>(end - p))
-        if p == NULL:
-            return end
-        if end - p > 1 and p[1] == c'\n':
-            return p
-        p += 1
-    return end
-
-
-cdef span_t value_of(const char *p, const char *stop) noexcept nogil:
-    """What follows the colon of a header, without the spaces before it."""
-    cdef span_t value
-    while p < stop and p[0] == c' ':
-        p += 1
-    value.ptr = p
-    value.len = <uint32_t>(stop - p)
-    return value
-
-
 cdef int header_of(const char *name, size_t n) noexcept nogil:
     """The Header of that name, -1 if the server does not read it."""
     cdef int i
@@ -103,23 +82,6 @@ cdef void find_headers(const char *block, size_t n, headers_t *out) noexcept nog
                 if out.value[i].len:
                     out.present |= <uint32_t>1 << i
         p = stop + 2
-
-
-cdef span_t find_header(const char *block, size_t n, const char *name,
-                        size_t name_len) noexcept nogil:
-    cdef const char *end = block + n
-    cdef const char *p = line_end(block, end) + 2
-    cdef const char *stop
-    cdef span_t none
-    none.ptr = NULL
-    none.len = 0
-    while p < end:
-        stop = line_end(p, end)
-        if <size_t>(stop - p) > name_len and p[name_len] == c':' and (
-                memcmp(p, name, name_len) == 0):
-            return value_of(p + name_len + 1, stop)
-        p = stop + 2
-    return none
 
 
 cdef bint parse_u64(span_t text, uint64_t *out) noexcept nogil:

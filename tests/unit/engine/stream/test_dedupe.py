@@ -55,6 +55,20 @@ def test_ids_are_known_after_a_restart(tmp_path: Path) -> None:
         rig.close()
 
 
+def test_blanks_after_an_id_count_before_and_after_a_restart(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        for key in (b"x", b"x ", b"x\t"):
+            store_once(store, key)
+        rig.settle()
+        clock = rig.turn.now_ns
+        rig.close()
+    with Rig(tmp_path, clock=(clock, 0)) as rig:
+        store = open_in(rig)
+        assert [duplicate_of(store, key) for key in (b"x", b"x ", b"x\t")] == [1, 2, 3]
+        rig.close()
+
+
 def test_the_id_of_a_message_that_failed_is_not_known(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         store = open_in(rig)
