@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import array
-import os
 import random
-import select
 import shutil
 import struct
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +14,7 @@ import pytest
 from faults.victim import SMALL, body_of
 from support.engine import Rig, scratch
 from support.fakes.loop import START_NS, WALL_NS
+from support.victims import run_and_kill
 
 from broker.engine.cursor.local import LocalConsumer
 
@@ -53,33 +50,6 @@ class Answers:
             {b"S": self.stored, b"K": self.kept, b"I": self.about, b"F": self.finished}[
                 kind
             ].update(values)
-
-
-def run_and_kill(folder: Path, sync: str, seed: int, seconds: float) -> bytes:
-    """What a process said before it was killed."""
-    said = bytearray()
-    with subprocess.Popen(
-        [sys.executable, str(VICTIM), str(folder), sync, str(seed)],
-        stdout=subprocess.PIPE,
-    ) as process:
-        assert process.stdout is not None
-        pipe = process.stdout.fileno()
-        end = time.monotonic() + START_SECONDS
-        try:
-            while (left := end - time.monotonic()) > 0:
-                if not select.select([pipe], [], [], left)[0]:
-                    break
-                data = os.read(pipe, 1 << 20)
-                assert data, "it died by itself"
-                if not said:
-                    end = time.monotonic() + seconds
-                said += data
-        finally:
-            process.kill()
-        while data := os.read(pipe, 1 << 20):
-            said += data
-    assert said
-    return bytes(said)
 
 
 def check(folder: Path, copy: Path, answers: Answers) -> None:
@@ -119,7 +89,14 @@ def test_kill_9(folder: Path, sync: str) -> None:
     rng = random.Random(f"kill {sync}")
     answers = Answers()
     for round_ in range(ROUNDS // 2):
-        said = run_and_kill(folder / "data", sync, round_, rng.uniform(0.05, 0.8))
+        said = run_and_kill(
+            VICTIM,
+            str(folder / "data"),
+            sync,
+            str(round_),
+            start_s=START_SECONDS,
+            seconds=rng.uniform(0.05, 0.8),
+        )
         answers.take(said)
         check(folder / "data", folder / "copy", answers)
     assert len(answers.stored) > 1000

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import array
-import os
 import random
-import select
 import shutil
 import struct
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from faults.stream_victim import MANY, ONE, SMALL, body_of
 from support.engine import Rig, scratch
+from support.victims import run_and_kill
 
 from broker.engine.stream.store import StreamLimits, open_store
 
@@ -38,31 +34,6 @@ class Answers:
                 break
             self.kinds[data[at : at + 1]].update(array.array("Q", data[at + 5 : end]))
             at = end
-
-
-def run_and_kill(folder: Path, seed: int, seconds: float) -> bytes:
-    said = bytearray()
-    with subprocess.Popen(
-        [sys.executable, str(VICTIM), str(folder), str(seed)], stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        pipe = process.stdout.fileno()
-        end = time.monotonic() + START_SECONDS
-        try:
-            while (left := end - time.monotonic()) > 0:
-                if not select.select([pipe], [], [], left)[0]:
-                    break
-                data = os.read(pipe, 1 << 20)
-                assert data, "it died by itself"
-                if not said:
-                    end = time.monotonic() + seconds
-                said += data
-        finally:
-            process.kill()
-        while data := os.read(pipe, 1 << 20):
-            said += data
-    assert said
-    return bytes(said)
 
 
 def check(folder: Path, copy: Path, answers: Answers) -> None:
@@ -100,7 +71,14 @@ def test_kill_9(folder: Path) -> None:
     rng = random.Random("kill streams")
     answers = Answers()
     for round_ in range(ROUNDS):
-        answers.take(run_and_kill(folder / "data", round_, rng.uniform(0.1, 0.8)))
+        said = run_and_kill(
+            VICTIM,
+            str(folder / "data"),
+            str(round_),
+            start_s=START_SECONDS,
+            seconds=rng.uniform(0.1, 0.8),
+        )
+        answers.take(said)
         check(folder / "data", folder / "copy", answers)
     assert len(answers.kinds[b"S"]) > 1000
     assert len(answers.kinds[b"D"]) > 50
