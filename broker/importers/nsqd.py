@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import os
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -33,6 +33,7 @@ from broker.importers.diskqueue import (
     messages,
     read_folder,
 )
+from broker.importers.outcome import ImportOutcome
 from broker.net.listener import Runtime
 from broker.routing.router import Router
 from broker.server.engine import LOGS_FOLDER, engine_options, report
@@ -60,20 +61,11 @@ class ImportRefusedError(Exception):
 
 
 @dataclass
-class Outcome:
+class Outcome(ImportOutcome):
     """The result of one run."""
 
     topics: int = 0
     messages: int = 0
-    problems: list[Problem] = field(default_factory=list)
-    already: bool = False  # an earlier run had finished, with these problems:
-    remembered: list[str] = field(default_factory=list)
-    changed: bool = False  # an nsqd has used the source since then
-
-    @property
-    def remarks(self) -> list[str]:
-        """Everything that was not imported, one line each."""
-        return self.remembered or [str(problem) for problem in self.problems]
 
 
 def hold_source(source: Path) -> int:

@@ -32,6 +32,7 @@ from broker.engine.names import pattern_matches
 from broker.importers import limits
 from broker.importers.diskqueue import Problem
 from broker.importers.nsqd import ImportRefusedError, Progress, batches, sync_tree
+from broker.importers.outcome import ImportOutcome
 from broker.importers.stan_files import (
     CLIENTS,
     SERVER,
@@ -100,21 +101,12 @@ class Channel:
 
 
 @dataclass
-class Outcome:
+class Outcome(ImportOutcome):
     """The result of one run."""
 
     cluster_id: str
     channels: list[Channel] = field(default_factory=list)
     clients: int = 0
-    problems: list[Problem] = field(default_factory=list)
-    already: bool = False  # an earlier run had finished, with these problems:
-    remembered: list[str] = field(default_factory=list)
-    changed: bool = False  # a server has used the source since then, or during the import
-
-    @property
-    def remarks(self) -> list[str]:
-        """Everything that was not imported, one line each."""
-        return self.remembered or [str(problem) for problem in self.problems]
 
     @property
     def messages(self) -> int:

@@ -36,6 +36,7 @@ from broker.importers.jetstream.source import (
 )
 from broker.importers.jetstream.transfer import Transfer, read_back
 from broker.importers.nsqd import ImportRefusedError, Progress, sync_tree
+from broker.importers.outcome import ImportOutcome
 from broker.importers.stan import is_written
 from broker.net.listener import Runtime
 from broker.protocols.jetstream import files
@@ -82,19 +83,10 @@ class Stream:
 
 
 @dataclass
-class Outcome:
+class Outcome(ImportOutcome):
     """The result of one run."""
 
     streams: list[Stream] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    already: bool = False  # an earlier run had finished, with these problems:
-    remembered: list[str] = field(default_factory=list)
-    changed: bool = False  # a server has used the source since then, or during the import
-
-    @property
-    def remarks(self) -> list[str]:
-        """Everything that was not imported as it was, one line each."""
-        return self.remembered or [str(problem) for problem in self.problems]
 
     @property
     def messages(self) -> int:
