@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""The one reader of a message's headers: `NATS/1.0 CRLF`, then lines `name: value CRLF`.
+"""The one reader of a message's headers: a version CRLF, then lines `name: value CRLF`.
 
 The first line is never a header. Names are compared byte by byte. The spaces before a value do not
-belong to it; what stands after it, up to CRLF, does, as in nats-server.
+belong to it; what stands after it, up to CRLF, does.
 """
 from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t
