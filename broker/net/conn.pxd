@@ -12,6 +12,7 @@ cdef class Conn(Task):
     cdef readonly OutBuf out
     cdef object transport       # None before and after its life
     cdef object write           # transport.write
+    cdef int fd                 # the socket; -1: only the transport may write to it
     cdef readonly object listener   # the listener that accepted it: see net.listener.Listener
     cdef readonly object peer   # (host, port) or a path
     cdef readonly object failure  # the OSError that ended it, or None
@@ -41,6 +42,7 @@ cdef class Conn(Task):
     cdef Py_ssize_t decoded(self, char *room, size_t n) except -1
     cdef void shake(self) except *
     cdef void broken(self, str reason) except *
+    cdef void put(self, object buffer, const char *data, size_t n)
     cdef void send(self, bytes data)
     cdef void say_inside(self, bytes data) except *
     cdef void write_encoded(self) except *

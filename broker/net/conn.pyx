@@ -14,6 +14,7 @@ import logging
 import sys
 import termios
 
+from libc.errno cimport EINTR, errno
 from libc.stdint cimport int64_t
 from libc.string cimport memcpy, memmove
 
@@ -25,6 +26,11 @@ from broker.net import errors, limits
 from broker.net.filters import Deflate, FilterError, Snappy
 from broker.net.tls import common_name
 from broker.net.openssl import cipher_name, shown_behind, version_name
+
+cdef extern from '<sys/socket.h>':
+    enum: MSG_DONTWAIT
+    enum: MSG_NOSIGNAL
+    Py_ssize_t send(int fd, const void *data, size_t n, int flags)
 
 LOG = logging.getLogger('broker.net')
 
@@ -43,6 +49,7 @@ cdef class Conn(Task):
         self.session = session
         self.shared = shared
         self.out = OutBuf(self, turn, pool, out_limit)
+        self.fd = -1
 
     # --- called by the transport
 
@@ -52,14 +59,18 @@ cdef class Conn(Task):
         # Any byte left in the transport pauses the output, none resumes it: pending output is in
         # `out`, where it is counted and sent together with later bytes. With TLS of the loop itself
         # a limit counts as reached when it is equal: 0 would pause for ever.
-        transport.set_write_buffer_limits(
-            0 if transport.get_extra_info('ssl_object') is None else 1, 0)
+        plain = transport.get_extra_info('ssl_object') is None
+        transport.set_write_buffer_limits(0 if plain else 1, 0)
+        if plain:
+            handle = transport.get_extra_info('socket')
+            self.fd = -1 if handle is None else handle.fileno()
         self.peer = transport.get_extra_info('peername')
         self.out.turn.tick()
         self.listener.joined(self)
         self.session.opened(self)
 
     def connection_lost(self, exc):
+        self.fd = -1        # the transport closes the socket after this
         self.transport = None
         self.write = None
         self.ending = True
@@ -183,7 +194,7 @@ cdef class Conn(Task):
             chunk = out.take()
             if chunk is None:
                 break
-            self.write(chunk)
+            self.put(chunk, chunk.data, chunk.len)
             out.pool.give(chunk)
         if self.ending and not out.blocked:
             if self.packer is not None:
@@ -191,6 +202,21 @@ cdef class Conn(Task):
             if self.tls is not None:
                 self.send(self.tls.finish())
             self.transport.close()
+
+    cdef void put(self, object buffer, const char *data, size_t n):
+        """Send the n bytes at `data`, which are all of `buffer`: without the transport what the
+        socket takes at once; the transport has the rest, and reports errors.
+
+        Only while nothing waits in the transport: a single byte in it blocks the output.
+        """
+        cdef Py_ssize_t sent = -1
+        if self.fd >= 0:
+            sent = send(self.fd, data, n, MSG_DONTWAIT | MSG_NOSIGNAL)
+            while sent < 0 and errno == EINTR:
+                sent = send(self.fd, data, n, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if sent == <Py_ssize_t>n:
+                return
+        self.write(memoryview(buffer)[sent:] if sent > 0 else buffer)
 
     # --- called by the session (as its `link`)
 
@@ -207,6 +233,7 @@ cdef class Conn(Task):
 
     def abort(self):
         """Close now; unwritten output is lost."""
+        self.fd = -1
         self.ending = True
         self.session.end_input()
         if self.transport is not None:
@@ -499,7 +526,10 @@ cdef class Conn(Task):
 
     cdef void send(self, bytes data):
         if data and self.transport is not None:
-            self.write(data)
+            if self.out.blocked:
+                self.write(data)
+            else:
+                self.put(data, <const char *>data, <size_t>len(data))
 
     cdef void write_encoded(self) except *:
         """Pass the bytes in `out` through the filters."""
