@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
+from broker.base.problem import Problem
 from broker.base.units import MESSAGE_SIZE_CEILING
 from broker.engine.names import NAME_MAX
 from broker.importers import limits
@@ -54,17 +55,6 @@ class Stored(NamedTuple):
     attempts: int
     body: bytes
     size: int  # bytes in the file
-
-
-class Problem(NamedTuple):
-    """Bytes that were not imported."""
-
-    file: str
-    offset: int
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.file}: offset {self.offset}: {self.reason}"
 
 
 @dataclass

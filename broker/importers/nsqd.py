@@ -19,6 +19,7 @@ import orjson
 
 from broker.base.durable import make_folder, sync_path
 from broker.base.lockfile import DataLock, DataLockedError
+from broker.base.problem import Problem
 from broker.engine import limits as engine_limits
 from broker.engine.cursor.cursor import open_cursor
 from broker.engine.engine import Engine
@@ -26,7 +27,6 @@ from broker.engine.log.files import MetaError, escape, load_meta
 from broker.engine.log.publish import append_at
 from broker.importers import limits
 from broker.importers.diskqueue import (
-    Problem,
     Queue,
     SourceError,
     Topic,

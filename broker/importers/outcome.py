@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from broker.importers.diskqueue import Problem
+    from broker.base.problem import Problem
 
 
 @dataclass(kw_only=True)

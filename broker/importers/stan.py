@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from broker.base.durable import make_folder, sync_path
 from broker.base.lockfile import DataLock, DataLockedError
+from broker.base.problem import Problem
 from broker.engine import limits as engine_limits
 from broker.engine.cursor.cursor import open_cursor
 from broker.engine.cursor.local import peek_log
@@ -30,7 +31,6 @@ from broker.engine.log.policy import LIMITS
 from broker.engine.log.publish import append_at
 from broker.engine.names import pattern_matches
 from broker.importers import limits
-from broker.importers.diskqueue import Problem
 from broker.importers.nsqd import ImportRefusedError, Progress, batches, sync_tree
 from broker.importers.outcome import ImportOutcome
 from broker.importers.stan_files import (

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from broker.base.problem import Problem
 from broker.importers import limits
-from broker.importers.diskqueue import Problem
 from broker.protocols.stan import stan_pb2 as pb
 from broker.protocols.stan.clients import random_name
 from broker.protocols.stan.store import ClientRecord, SubRecord

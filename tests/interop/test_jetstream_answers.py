@@ -242,12 +242,25 @@ FILE = [
 
 MEMORY = [create("T", subjects=["t.*"], storage="memory"), *FILE[1:]]
 
+BACKUPS = [
+    *(create("T", subjects=["t.*"]), publish("t.1"), publish("t.2"), delete("T", seq=2)),
+    *(step("STREAM.SNAPSHOT.T", body) for body in (b"", b"{}", b"junk", {"bogus": 1})),
+    *(step("STREAM.SNAPSHOT.T", {"deliver_subject": to}) for to in ("a.*", "a b", "", "x")),
+    step("STREAM.SNAPSHOT.T", {"deliver_subject": "y", "chunk_size": 5, "window_size": -1}),
+    *(step("STREAM.SNAPSHOT.X", {"deliver_subject": "x"}), step("STREAM.SNAPSHOT.X")),
+    *(step("STREAM.RESTORE.R", body) for body in (b"", b"{}", b"junk", {"bogus": 1})),
+    *(step("STREAM.RESTORE.R", {"config": {"name": name}, "state": {}}) for name in ("T", "")),
+    step("STREAM.RESTORE.R", {"config": {"name": "R", "max_age": 5}, "state": {}}),
+    step("STREAM.RESTORE.T", {"config": {"name": "T"}, "state": {}}),
+]
+
 SCRIPTS = {
     "bodies": BODIES,
     "configurations": CONFIGURATIONS,
     "streams": STREAMS,
     "file": FILE,
     "memory": MEMORY,
+    "backups": BACKUPS,
 }
 
 

@@ -1366,6 +1366,18 @@ cdef class StreamCursor(LogReader):
         if journal.last_error:
             raise OSError(journal.last_error, os.strerror(journal.last_error), journal.path)
 
+    def pending(self):
+        """[(seq, consumer seq, wall clock of the last delivery in ns, deliveries)] of what is in
+        flight, in the order of seqs."""
+        cdef entry_t *e
+        cdef uint32_t at = self.oldest
+        cdef list found = []
+        while at:
+            e = self.inflight.at(at)
+            at = e.after
+            found.append((e.seq, <uint64_t>e.timer.owner, e.mark, e.deliveries))
+        return found
+
     def close(self, bint delete=False):
         """Stop. With `delete` forget everything, and let go what was kept for it. OSError: its
         journal cannot be removed."""

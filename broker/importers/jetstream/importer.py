@@ -20,27 +20,22 @@ import msgspec
 
 from broker.base.durable import make_folder, sync_path
 from broker.base.lockfile import DataLock, DataLockedError
+from broker.base.problem import Problem
 from broker.engine import limits as engine_limits
 from broker.engine.engine import Engine
 from broker.engine.log.files import MetaError, escape, load_meta
 from broker.engine.stream.store import StreamLimits, StreamStore, open_store
 from broker.importers import limits
-from broker.importers.diskqueue import Problem
-from broker.importers.jetstream.consumers import journal_of
-from broker.importers.jetstream.source import (
-    FoundStream,
-    SourceError,
-    Survey,
-    find_streams,
-    root_of,
-)
-from broker.importers.jetstream.transfer import Transfer, read_back
+from broker.importers.jetstream.source import find_streams, root_of
 from broker.importers.nsqd import ImportRefusedError, Progress, sync_tree
 from broker.importers.outcome import ImportOutcome
 from broker.importers.stan import is_written
 from broker.net.listener import Runtime
 from broker.protocols.jetstream import files
 from broker.protocols.jetstream.api import metadata
+from broker.protocols.jetstream.backup.places import save_configs
+from broker.protocols.jetstream.backup.stored import FoundStream, SourceError, Survey
+from broker.protocols.jetstream.backup.transfer import Transfer, read_back
 from broker.protocols.jetstream.limits import JS_ASSET_LEVEL_MAX
 from broker.protocols.jetstream.service import JETSTREAM_FOLDER
 from broker.routing.router import Router
@@ -50,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from broker.config.config import Config
-    from broker.importers.jetstream.source import FoundConsumer
+    from broker.protocols.jetstream.backup.stored import FoundConsumer
 
 PROGRESS: Final = "import-jetstream.json"
 STAGING: Final = ".import-jetstream"
@@ -259,7 +254,8 @@ class Import:
             store.close()
         self._adjust(found)
         config = staging / _CONFIGS / _config_path(found)
-        self._write_configs(config, found, consumers)
+        stored = files.StoredStream(created=found.created, config=found.config)
+        save_configs(config, stored, consumers)
         sync_tree(staging)
         progress.own["moving"] = {
             "log": log_name,
@@ -302,24 +298,6 @@ class Import:
         if level > JS_ASSET_LEVEL_MAX:
             found.problem(path, 0, f"it requires API level {level}: this server keeps it offline")
         config.metadata = metadata.stored(config.metadata, level)
-
-    def _write_configs(
-        self, folder: Path, found: FoundStream, consumers: list[FoundConsumer]
-    ) -> None:
-        stored = files.StoredStream(created=found.created, config=found.config)
-        files.save_stream(folder, stored)
-        for consumer in consumers:
-            config = consumer.config
-            config.num_replicas = min(config.num_replicas, 1)
-            config.metadata = metadata.stored(
-                config.metadata,
-                max(metadata.consumer_level(config), metadata.required_level(config.metadata)),
-            )
-            files.save_consumer(
-                folder, files.StoredConsumer(created=consumer.created, config=config)
-            )
-            if consumer.state is not None:
-                files.journal_of(folder, config.name).write_bytes(journal_of(consumer.state))
 
     @contextlib.asynccontextmanager
     async def _engine(self, folder: Path) -> AsyncIterator[Engine]:

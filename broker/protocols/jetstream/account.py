@@ -13,10 +13,10 @@ from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import AccountLimits, encode_event, time_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
     from pathlib import Path
 
-    from broker.engine.stream.store import StreamLimits
+    from broker.engine.stream.store import StreamLimits, StreamStore
     from broker.protocols.jetstream.api.sink import Request
     from broker.protocols.jetstream.context import JetStreamContext
     from broker.protocols.jetstream.publish.stream import Stream
@@ -74,6 +74,7 @@ class JetStreamAccount:
         self._make_consumers = make_consumers
         self._quotas = {storage: Quota(self, storage) for storage in ("file", "memory")}
         self.api_total = self.api_errors = 0
+        self.backups: set[asyncio.Task[None]] = set()  # snapshots and restorations under way
 
     # --- for its parts
 
@@ -131,19 +132,30 @@ class JetStreamAccount:
 
     def open(self, config: StreamConfig, created_ns: int) -> Stream:
         """Open the log of a stream and receive its messages. OSError."""
-        from broker.engine.stream.store import open_store
-        from broker.protocols.jetstream.publish.stream import Stream
+        store = self.open_store(config, limits_of(config))
+        store.apply_limits()
+        return self.serve(store, config, created_ns)
 
-        store = open_store(
+    def open_store(
+        self, config: StreamConfig, limits: StreamLimits, sync: str | float | None = None
+    ) -> StreamStore:
+        """The store of a stream. `sync`: a policy; None = as configured. OSError."""
+        from broker.engine.stream.store import open_store
+
+        return open_store(
             self.context.engine,
             files.log_of(self.name, files.token_of(config.name)),
-            limits_of(config),
+            limits,
             protocol="jetstream",
-            sync=self.context.config.sync.policy,
+            sync=self.context.config.sync.policy if sync is None else sync,
             memory=config.storage == "memory",
             id_header=b"Nats-Msg-Id",
         )
-        store.apply_limits()
+
+    def serve(self, store: StreamStore, config: StreamConfig, created_ns: int) -> Stream:
+        """Receive the messages of a stream, whose store is open."""
+        from broker.protocols.jetstream.publish.stream import Stream
+
         stream = Stream(self.account, store, config, created_ns, self.domain)
         stream.advise = self.advisory
         self.streams[config.name] = stream
@@ -295,8 +307,21 @@ class JetStreamAccount:
             if stream.consumers:
                 self.consumers.drain(stream)
 
+    def begin_backup(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a snapshot or a restoration until it is done, or the account is closed."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.backups.add(task)
+        task.add_done_callback(self._backup_ended)
+
+    def _backup_ended(self, task: asyncio.Task[None]) -> None:
+        self.backups.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a snapshot or restoration ended", exc_info=task.exception())
+
     def close(self) -> None:
         """Close the streams; their files stay."""
+        for task in self.backups:
+            task.cancel()
         for stream in self.streams.values():
             if stream.consumers:
                 self.consumers.stop(stream)

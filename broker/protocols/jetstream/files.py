@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=GoStruct)
 STREAM_FILE: Final = "stream.json"
 CONSUMERS: Final = "consumers"
-_GONE: Final = ".deleted"  # end of the name of a folder; no escaped name has a dot
+# Ends of names of folders; no escaped name has a dot.
+_GONE: Final = ".deleted"  # of a stream that is being deleted
+RESTORING: Final = ".restoring"  # of one that is being restored: what there is of its log goes too
+UPLOAD: Final = ".upload"  # what it is restored from
 _TOKEN_MAX: Final = 120  # bytes of a file name made of a name
 
 
@@ -131,11 +134,12 @@ def account_folders(root: Path) -> Iterator[Path]:
 
 
 def find_streams(folder: Path) -> tuple[list[FoundStream], list[Path]]:
-    """The streams in the folder of an account, and the folders of those being deleted."""
+    """The streams in the folder of an account, and the folders of those that were being deleted
+    or restored."""
     found, gone = [], []
     if folder.is_dir():
         for path in sorted(folder.iterdir()):
-            if path.name.endswith(_GONE):
+            if path.name.endswith((_GONE, RESTORING, UPLOAD)):
                 gone.append(path)
             elif path.is_dir():
                 found.append(_find_stream(path))

@@ -57,6 +57,22 @@ JS_BATCH_ID_MAX: Final = 64  # bytes
 JS_CRON_DAYS_MAX: Final = 5 * 366 + 8  # that are searched for the next time of a pattern
 JS_BATCH_BYTES_TOTAL: Final = 256 * MIB  # of messages that wait for the commit of their batch
 
+# --- snapshots ------------------------------------------------------------------------------------
+
+JS_SNAPSHOT_CHUNK: Final = 128 * KIB  # bytes of one message
+JS_SNAPSHOT_CHUNK_RANGE: Final = (1 * KIB, 1 * MIB)
+JS_SNAPSHOT_WINDOW: Final = 8 * MIB  # bytes that are not answered
+JS_SNAPSHOT_WINDOW_RANGE: Final = (1 * KIB, 32 * MIB)
+JS_SNAPSHOT_STALL_SECONDS: Final = 5.0  # without an answer, or without the next part of an upload
+JS_SNAPSHOT_RECEIVER_SECONDS: Final = 2.0  # for its receiver to subscribe
+JS_SNAPSHOT_POLL_SECONDS: Final = 0.01  # between looks whether it has
+JS_SNAPSHOT_BLOCK: Final = 4 * MIB  # bytes of messages in one file
+JS_SNAPSHOT_SLICE: Final = 128 * KIB  # bytes of messages read in one turn of the loop
+JS_SNAPSHOT_PIECE: Final = 1 * MIB  # bytes compressed together
+JS_BACKUPS_MAX: Final = 8  # snapshots and restorations of one account under way
+JS_RESTORE_WAITING_MAX: Final = 16 * MIB  # bytes of an upload that wait for the disk
+JS_RESTORE_SLICE: Final = 256 * KIB  # bytes of messages stored in one turn of the loop
+
 JS_UNLIMITED: Final = -1
 JS_SIZE_MAX: Final = INT64_MAX
 

@@ -32,13 +32,14 @@ async def report_unknown(root: Path, accounts: Mapping[str, JetStreamAccount]) -
 
 
 async def recover(account: JetStreamAccount) -> None:
-    """Open the streams of an account, and finish deletions."""
+    """Open the streams of an account, finish deletions, and undo unfinished restorations."""
     folder = account.folder
     if folder is None:
         return
     found, gone = await asyncio.to_thread(files.find_streams, folder)
     for path in gone:
-        account.drop_log(path.name.partition(".")[0])
+        if not path.name.endswith(files.UPLOAD):
+            account.drop_log(path.name.partition(".")[0])
         await asyncio.to_thread(files.remove, path)
     for each in found:
         problem = each.problem or _open(account, each)

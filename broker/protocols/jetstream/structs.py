@@ -482,6 +482,30 @@ class PurgeAnswer(GoStruct):
     purged: int = always(0)
 
 
+class SnapshotRequest(GoStruct):
+    """STREAM.SNAPSHOT."""
+
+    deliver_subject: str = ""
+    no_consumers: bool = False
+    chunk_size: SmallInt = 0
+    window_size: SmallInt = 0
+    jsck: bool = False  # verify the files first: each message is verified here when it is read
+
+
+class SnapshotAnswer(GoStruct):
+    """The answer to STREAM.SNAPSHOT."""
+
+    config: StreamConfig | None = None
+    state: StreamState | None = None
+
+
+class RestoreRequest(GoStruct):
+    """STREAM.RESTORE."""
+
+    config: StreamConfig = msgspec.field(default_factory=StreamConfig)
+    state: StreamState = msgspec.field(default_factory=StreamState)
+
+
 class RestoreAnswer(GoStruct):
     """The answer to STREAM.RESTORE."""
 

@@ -15,7 +15,7 @@ from support.stan.stores import (
     recorded_store,
 )
 
-from broker.importers.diskqueue import Problem
+from broker.base.problem import Problem
 from broker.importers.stan_files import (
     Extent,
     Indexed,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from broker.base.values import dataclass
 from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.api.decode import decode, is_empty, is_json
+from broker.protocols.jetstream.api.sink import may_receive
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import GoStruct, Initiated, answer
 
@@ -87,6 +88,14 @@ class Call:
         if not self.request.data.strip():
             return kind()
         return decode(self.request.data, kind, strict=self.account.strict)
+
+    def may_receive(self, subject: str) -> bool:
+        """Whether the requester may be sent messages to this subject."""
+        return may_receive(self.account.account, self.request.session, subject.encode())
+
+    def client(self) -> dict[str, Any]:
+        """The requester, for advisories."""
+        return self.account.context.client_info(self.request.session, self.account.name)
 
     def check_common(self) -> None:
         """The level that the request requires, and whether its account has JetStream."""

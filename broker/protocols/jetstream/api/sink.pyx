@@ -73,20 +73,8 @@ cdef class ApiSink(Sink):
         return 1
 
     cdef bint may_answer(self, const record_t *rec) noexcept:
-        """Whether an answer may be sent to the reply subject. The server may publish anywhere, so
-        the client itself must have a right to the subject; inboxes are exempt."""
-        cdef void *publisher = self.account.current_publisher.session
-        cdef void *space = <void *>self.account.router
-        if publisher == NULL or begins(rec.reply, rec.reply_len, b'_INBOX.', 7):
-            return True
-        if not (<Session>publisher).lives_in(space):
-            return True
-        try:
-            return (
-                (<Session>publisher).may(space, RIGHT_WRITE, rec.reply, rec.reply_len)
-                or (<Session>publisher).may(space, RIGHT_READ, rec.reply, rec.reply_len))
-        except Exception:
-            return False
+        return has_right(self.account, self.account.current_publisher.session, rec.reply,
+                         rec.reply_len)
 
     cdef void run(self) noexcept:
         cdef int left = PER_TURN
@@ -107,6 +95,27 @@ cdef class ApiSink(Sink):
         self.busy = False
         if self.waiting:
             self.account.turn.add(PHASE_STORE, self)
+
+
+cdef bint has_right(Account account, void *client, const char *subject, size_t n) noexcept:
+    """Whether the server may publish to a subject because a client asks for it. It may publish
+    anywhere, so the client itself must have a right to the subject; inboxes are exempt."""
+    cdef void *space = <void *>account.router
+    if client == NULL or begins(subject, n, b'_INBOX.', 7):
+        return True
+    if not (<Session>client).lives_in(space):
+        return True
+    try:
+        return ((<Session>client).may(space, RIGHT_WRITE, subject, n)
+                or (<Session>client).may(space, RIGHT_READ, subject, n))
+    except Exception:
+        return False
+
+
+def may_receive(Account account not None, Session client, bytes subject not None):
+    """Whether a client (None: the server itself) may have the server publish to this subject."""
+    return bool(has_right(account, NULL if client is None else <void *>client, subject,
+                          <size_t>len(subject)))
 
 
 cdef bint begins(const char *text, size_t n, const char *head, size_t head_len) noexcept nogil:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.api import checks, metadata
+from broker.protocols.jetstream.api.decode import is_empty
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import (
     ClusterInfo,
     Created,
     Page,
+    RestoreAnswer,
+    RestoreRequest,
+    SnapshotAnswer,
+    SnapshotRequest,
     StreamConfig,
     StreamConfigRequest,
     StreamInfo,
@@ -24,7 +29,7 @@ from broker.protocols.jetstream.structs import (
     now_text,
     time_text,
 )
-from broker.protocols.nats.accounts.subjects import collide, is_subject
+from broker.protocols.nats.accounts.subjects import collide, has_wildcard, is_subject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,7 +39,7 @@ if TYPE_CHECKING:
     from broker.protocols.jetstream.publish.stream import Stream
 
 
-_NO_BACKUP = "not available on this server"
+_TOO_MANY: Final = "too many snapshots and restorations are under way"
 
 # --- create and update ---------------------------------------------------------------------------
 
@@ -297,16 +302,55 @@ def listed(call: Call) -> Parts:
 
 
 def snapshot(call: Call) -> Parts:
-    """STREAM.SNAPSHOT: there are no backups by the API."""
-    call.account.stream(call.stream_name)
-    raise ApiError(errors.STREAM_SNAPSHOT, err=_NO_BACKUP)
+    """STREAM.SNAPSHOT: the stream in messages to a subject; they follow the answer."""
+    from broker.protocols.jetstream.backup.snapshot import Snapshot
+
+    account = call.account
+    if is_empty(call.request.data):
+        raise ApiError(errors.BAD_REQUEST)
+    request = call.required(SnapshotRequest)
+    stream = account.stream(call.stream_name)
+    to = request.deliver_subject
+    if not is_subject(to) or has_wildcard(to) or not call.may_receive(to):
+        raise ApiError(errors.SNAPSHOT_DELIVER_SUBJECT)
+    if _overlap(stream.config.subjects, [to]):
+        raise ApiError(errors.SNAPSHOT_DELIVER_SUBJECT)  # it would store its own snapshot
+    if len(account.backups) >= limits.JS_BACKUPS_MAX:
+        raise ApiError(errors.STREAM_SNAPSHOT, err=_TOO_MANY)
+    shown = SnapshotAnswer(config=stream.config, state=state_of(stream))
+    account.begin_backup(Snapshot(account, stream, request, shown, call.client()).run())
+    return (shown,)
 
 
 def restore(call: Call) -> Parts:
-    """STREAM.RESTORE: likewise."""
-    if call.stream_name in call.account.streams:
+    """STREAM.RESTORE: a stream from a snapshot, which is sent to the subject in the answer."""
+    from broker.protocols.jetstream.backup.restore import Restoration
+
+    account = call.account
+    if is_empty(call.request.data):
+        raise ApiError(errors.BAD_REQUEST)
+    config = call.required(RestoreRequest).config
+    if config.name != call.stream_name:
+        raise ApiError(errors.STREAM_MISMATCH)
+    _complete(account, config, pedantic=False)
+    if config.name in account.streams or config.name in account.offline:
         raise ApiError(errors.RESTORE_NAME_EXISTS)
-    raise ApiError(errors.STREAM_RESTORE, err=_NO_BACKUP)
+    config.num_replicas = 1
+    _check_limits(account, config)
+    _check_room(account, config)
+    if len(account.backups) >= limits.JS_BACKUPS_MAX:
+        raise ApiError(errors.STREAM_RESTORE, err=_TOO_MANY)
+    restoration = Restoration(account, config, call.client(), _check_restored, info_of)
+    account.begin_backup(restoration.run())
+    return (RestoreAnswer(deliver_subject=restoration.subject),)
+
+
+def _check_restored(account: JetStreamAccount, config: StreamConfig) -> None:
+    """What may have changed while the snapshot was sent: 10130, 10027, 10047, 10028, 10065."""
+    if config.name in account.streams or config.name in account.offline:
+        raise ApiError(errors.RESTORE_NAME_EXISTS)
+    _check_room(account, config)
+    _check_overlap(account, config)
 
 
 # --- delete --------------------------------------------------------------------------------------

@@ -42,6 +42,16 @@ cdef class Block:
     cdef bint next(self, block_record_t *r) noexcept
 
 
+# Writes a block, from the messages of a stream or one by one.
+cdef class BlockWriter:
+    cdef bytes key
+    cdef char *data             # owned
+    cdef size_t size, cap
+
+    cdef char *room(self, size_t n) except NULL
+    cdef int put(self, uint64_t seq, const record_t *rec) except -1
+
+
 # Which messages are deleted.
 cdef class Tombstones:
     cdef uint64_t *seqs         # owned; of deleted ones, sorted by `seal`

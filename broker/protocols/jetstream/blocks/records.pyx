@@ -19,10 +19,14 @@ from hashlib import sha256
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, qsort, realloc
+
+from broker.engine.stream.store cimport StreamStore, message_t
+from broker.runtime.types cimport record_t
 from libc.string cimport memcpy, memset
 
 cdef enum:
     SEQS_MIN = 256
+    BLOCK_ROOM_MIN = 1 << 16
 
 cdef uint64_t ERASED = <uint64_t>1 << 63
 cdef uint64_t TOMBSTONE = <uint64_t>1 << 62
@@ -38,6 +42,16 @@ cdef inline uint64_t load64(const char *p) noexcept nogil:
     cdef uint64_t v
     memcpy(&v, p, 8)
     return v
+
+
+cdef inline char *put32(char *p, uint32_t v) noexcept nogil:
+    memcpy(p, &v, 4)
+    return p + 4
+
+
+cdef inline char *put64(char *p, uint64_t v) noexcept nogil:
+    memcpy(p, &v, 8)
+    return p + 8
 
 
 cdef size_t block_get(const char *p, size_t available, block_record_t *out) noexcept nogil:
@@ -132,6 +146,116 @@ cdef class Block:
                 first = min(first, r.rec.seq) if first else r.rec.seq
                 messages += r.size
         return first, last, messages
+
+
+cdef size_t block_size(const record_t *rec) noexcept nogil:
+    """The bytes that a message takes in a block."""
+    return (BLOCK_HEAD + rec.subject_len + (4 if rec.headers_len else 0) + rec.total_len
+            + BLOCK_SUM)
+
+
+cdef char *block_put(char *p, uint64_t seq, const record_t *rec,
+                     const unsigned char *key) noexcept nogil:
+    """Write a record of block_size(rec) bytes; returns its end. `seq` with its marks."""
+    cdef char *start = p
+    cdef highway_t h
+    p = put32(p, <uint32_t>block_size(rec) | (<uint32_t>(rec.headers_len != 0) << 31))
+    p = put64(p, seq)
+    p = put64(p, <uint64_t>rec.timestamp_ns)
+    p[0] = <char>(rec.subject_len & 255)
+    p[1] = <char>(rec.subject_len >> 8)
+    p += 2
+    memcpy(p, rec.subject, rec.subject_len)
+    p += rec.subject_len
+    if rec.headers_len:
+        p = put32(p, rec.headers_len)
+    memcpy(p, rec.data, rec.total_len)
+    p += rec.total_len
+    highway_begin(&h, key)
+    highway_add(&h, start + 4, 16)
+    highway_add(&h, rec.subject, rec.subject_len)
+    highway_add(&h, rec.data, rec.total_len)
+    return put64(p, highway_end(&h))
+
+
+@cython.final
+cdef class BlockWriter:
+    def __cinit__(self):
+        self.data = NULL
+
+    def __init__(self, bytes key not None):
+        """An empty block; `key`: of its sums."""
+        if len(key) != 32:
+            raise ValueError('not a key of 32 bytes')
+        self.key = key
+
+    def __dealloc__(self):
+        free(self.data)
+
+    cdef char *room(self, size_t n) except NULL:
+        cdef size_t cap = self.cap
+        cdef char *moved
+        if self.size + n > cap:
+            cap = max(2 * cap, self.size + n, <size_t>BLOCK_ROOM_MIN)
+            moved = <char *>realloc(self.data, cap)
+            if moved == NULL:
+                raise MemoryError
+            self.data = moved
+            self.cap = cap
+        return self.data + self.size
+
+    cdef int put(self, uint64_t seq, const record_t *rec) except -1:
+        cdef size_t n = block_size(rec)
+        block_put(self.room(n), seq, rec, <const unsigned char *><const char *>self.key)
+        self.size += n
+        return 0
+
+    def fill(self, StreamStore store not None, uint64_t seq, uint64_t last, size_t bytes_max):
+        """Append messages of a stream from `seq` to `last`, about so many bytes of them; the next
+        seq, or 0 if there is none."""
+        cdef message_t m
+        cdef size_t end = self.size + bytes_max
+        while True:
+            seq = store.subjects.next_match(None, seq)
+            if seq == 0 or seq > last:
+                return 0
+            if self.size >= end:
+                return seq
+            if store.read(seq, &m):
+                self.put(seq, &m.rec)
+            seq += 1
+
+    def add(self, uint64_t seq, int64_t timestamp_ns, bytes subject not None,
+            bytes headers not None, bytes body not None):
+        """Append one message. ValueError: no message is like that."""
+        cdef record_t rec
+        cdef bytes data = headers + body
+        if not 0 < len(subject) <= 0xFFFF or len(data) > BLOCK_RECORD_MAX // 2 or not 0 < seq < (
+                TOMBSTONE):
+            raise ValueError('a message is too long, or has no subject or no sequence')
+        memset(&rec, 0, sizeof(rec))
+        rec.timestamp_ns = timestamp_ns
+        rec.subject = subject
+        rec.subject_len = <uint16_t>len(subject)
+        rec.headers_len = <uint32_t>len(headers)
+        rec.data = data
+        rec.total_len = <uint32_t>len(data)
+        self.put(seq, &rec)
+
+    def bury(self, uint64_t seq, int64_t timestamp_ns):
+        """Say that a message is deleted, which also says that its seq was used."""
+        cdef record_t rec
+        memset(&rec, 0, sizeof(rec))
+        rec.timestamp_ns = timestamp_ns
+        self.put(seq | TOMBSTONE, &rec)
+
+    def __len__(self):
+        return self.size
+
+    def take(self):
+        """The content so far; the block is empty after that."""
+        size, self.size = self.size, 0
+        return self.data[:size] if size else b''
 
 
 cdef int by_seq(const void *a, const void *b) noexcept nogil:

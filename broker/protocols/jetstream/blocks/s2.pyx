@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Decompression of S2, an extension of Snappy.
+"""S2, an extension of Snappy. Blocks are decompressed here; those of Snappy are blocks of S2.
 
 A stream has chunks, each with a block of up to 4 MiB. A block is a list of literals and copies of
 what was written before; a copy with distance 0 repeats the last distance.
@@ -154,7 +154,7 @@ cdef bytes decompressed(const uint8_t *data, size_t n):
 
 cdef bytes chunk(uint8_t kind, const uint8_t *p, size_t n, uint32_t stated):
     """The content of one chunk."""
-    cdef uint32_t size = 0, crc
+    cdef uint32_t size = 0
     cdef size_t used
     cdef bytes out
     if kind == CHUNK_PLAIN:
@@ -166,7 +166,23 @@ cdef bytes chunk(uint8_t kind, const uint8_t *p, size_t n, uint32_t stated):
         out = PyBytes_FromStringAndSize(NULL, size)
         if not decode(p + used, n - used, <uint8_t *>PyBytes_AS_STRING(out), size):
             raise CompressionError('a block is damaged')
-    crc = tw_crc32c(0, PyBytes_AS_STRING(out), <size_t>len(out))
-    if (crc >> 15 | crc << 17) + <uint32_t>0xA282EAD8 != stated:
+    if masked(out) != stated:
         raise CompressionError('the checksum of a chunk is wrong')
     return out
+
+
+cdef uint32_t masked(bytes data) noexcept:
+    """The checksum of a chunk with this content."""
+    cdef uint32_t crc = tw_crc32c(0, PyBytes_AS_STRING(data), <size_t>len(data))
+    return (crc >> 15 | crc << 17) + <uint32_t>0xA282EAD8
+
+
+def chunk_of(bytes data not None, bytes block not None):
+    """A chunk with this content; `block`: the same compressed, which is used if it is shorter."""
+    cdef bint shorter = len(block) < len(data)
+    cdef bytes body = block if shorter else data
+    kind = CHUNK_COMPRESSED if shorter else CHUNK_PLAIN
+    if len(data) > BLOCK_BYTES_MAX:
+        raise ValueError('a chunk has at most 4 MiB')
+    return b''.join((bytes((kind,)), (4 + len(body)).to_bytes(3, 'little'),
+                     masked(data).to_bytes(4, 'little'), body))

@@ -9,7 +9,7 @@ from libc.string cimport memset
 from broker.protocols.nats import limits
 from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport Sink
-from broker.routing.trie cimport sub_t
+from broker.routing.trie cimport is_exact, match_t, sub_t
 from broker.runtime.turn cimport PHASE_STORE, Turn
 from broker.runtime.types cimport record_t
 
@@ -90,6 +90,15 @@ cdef class Account:
     def interest(self, bytes subject):
         """The number of subscriptions that match this subject."""
         return self.router.match(subject, <size_t>len(subject)).size
+
+    def has_exact(self, bytes subject):
+        """Whether a subscription is to just this subject, not to a pattern that matches it."""
+        cdef const match_t *m = self.router.match(subject, <size_t>len(subject))
+        cdef uint32_t i
+        for i in range(m.size):
+            if is_exact(m.subs[i].node):
+                return True
+        return False
 
     def listen(self, bytes subject, callback, bytes queue=b''):
         """Subscribe; `callback(Message)` is called at the end of the turn for each message."""

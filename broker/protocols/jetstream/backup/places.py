@@ -1,0 +1,79 @@
+"""The place of a consumer: as nats-server keeps it, in the journal of a cursor, in files here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from broker.base.units import SECOND
+from broker.engine.cursor.journal import encode_journal
+from broker.protocols.jetstream import files
+from broker.protocols.jetstream.api import metadata
+from broker.protocols.jetstream.backup.stored import Pending, State
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from broker.engine.stream.cursor import StreamCursor
+    from broker.protocols.jetstream.backup.stored import FoundConsumer
+
+# Operations of the journal; see engine/cursor/journal.pxd.
+_NEXT: Final = 2
+_CLOCK: Final = 6
+_SENT: Final = 7
+_AGAIN: Final = 8
+_DELIVERED: Final = 9
+_SETTLED: Final = 10
+_START: Final = 14
+
+_MS: Final = SECOND // 1000
+
+
+def journal_of(state: State) -> bytes:
+    """What a cursor of this place would have written."""
+    floor, delivered = state.floor, state.delivered
+    ops = [
+        (_START, delivered[0] + 1, 0, 0),
+        (_NEXT, delivered[0] + 1, 0, 0),
+        (_DELIVERED, *delivered, 0),
+        (_SETTLED, *floor, 0),
+    ]
+    clock = None
+    for number, each in enumerate(sorted(state.pending, key=lambda each: each.seq), 1):
+        if not floor[0] < each.seq <= delivered[0]:
+            continue
+        if each.sent_s != clock:
+            clock = each.sent_s
+            ops.append((_CLOCK, max(clock, 0) * SECOND // _MS, 0, 0))
+        # Older servers did not keep the number of the delivery.
+        consumer_seq = each.consumer_seq or floor[1] + number
+        ops.append((_SENT, each.seq, 1, consumer_seq))
+        if each.deliveries > 1:
+            ops.append((_AGAIN, each.seq, each.deliveries, 0))
+    return encode_journal(ops)
+
+
+def state_of_cursor(cursor: StreamCursor) -> State:
+    """The place where a cursor is now."""
+    floor, delivered = cursor.ack_floor[::-1], cursor.delivered[::-1]
+    pending = [
+        Pending(seq, consumer_seq, sent_ns // SECOND, deliveries)
+        for seq, consumer_seq, sent_ns, deliveries in cursor.pending()
+        if seq > floor[0]
+    ]
+    return State(floor, delivered, pending)
+
+
+def save_configs(folder: Path, stored: files.StoredStream, consumers: list[FoundConsumer]) -> None:
+    """Write the files of a stream's configuration and of its consumers with their places; none of
+    them is synced but those of `files`. OSError."""
+    files.save_stream(folder, stored)
+    for consumer in consumers:
+        config = consumer.config
+        config.num_replicas = min(config.num_replicas, 1)
+        config.metadata = metadata.stored(
+            config.metadata,
+            max(metadata.consumer_level(config), metadata.required_level(config.metadata)),
+        )
+        files.save_consumer(folder, files.StoredConsumer(created=consumer.created, config=config))
+        if consumer.state is not None:
+            files.journal_of(folder, config.name).write_bytes(journal_of(consumer.state))
