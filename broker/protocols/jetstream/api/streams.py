@@ -330,6 +330,7 @@ def restore(call: Call) -> Parts:
     if is_empty(call.request.data):
         raise ApiError(errors.BAD_REQUEST)
     config = call.required(RestoreRequest).config
+    config.name = config.name or call.stream_name
     if config.name != call.stream_name:
         raise ApiError(errors.STREAM_MISMATCH)
     _complete(account, config, pedantic=False)
