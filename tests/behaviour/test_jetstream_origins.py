@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,9 @@ async def reaches(client: Client, name: str, last: int) -> dict[str, Any]:
             found = await info(client, name)
             origins = [found["mirror"]] if "mirror" in found else found.get("sources", [])
             if found["state"]["last_seq"] >= last and not any(each["lag"] for each in origins):
-                return found
+                with suppress(NotFoundError):  # it can be read once it is synced
+                    await client.jetstream().get_msg(name, found["state"]["last_seq"])
+                    return found
             await asyncio.sleep(LOOK_S)
 
 

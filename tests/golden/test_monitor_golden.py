@@ -1,4 +1,4 @@
-"""Monitoring pages against what nats-server 2.10.22 answers after the same traffic.
+"""Monitoring pages against what nats-server 2.15.2 answers after the same traffic.
 
 They run against the original as well (TWINWIRE_TEST_TARGET=original).
 """

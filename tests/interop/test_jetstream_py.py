@@ -348,6 +348,16 @@ async def test_buckets_are_deleted(js: JetStreamContext, bucket: KeyValue, uniq:
         await js.key_value(uniq)
 
 
+async def test_a_key_that_expires_leaves_a_marker(js: JetStreamContext, uniq: str) -> None:
+    bucket = await js.create_key_value(bucket=f"ttl{uniq}", limit_marker_ttl=60)
+    watcher = await bucket.watchall()
+    assert await watcher.updates() is None  # nothing there
+    await bucket.create("k", b"v", msg_ttl=1)
+    assert (await watcher.updates(timeout=WAIT_S)).value == b"v"
+    gone = await watcher.updates(timeout=WAIT_S)
+    assert (gone.key, gone.operation) == ("k", "PURGE")
+
+
 async def test_direct_gets(js: JetStreamContext, uniq: str) -> None:
     bucket = await js.create_key_value(bucket=uniq, direct=True)
     await bucket.put("a", b"1")

@@ -10,7 +10,7 @@ from typing import Final
 from broker.base.units import INT64_MAX, KIB, MIB, MINUTE, MS, SECOND
 
 # What this server claims to clients.
-JS_API_LEVEL: Final = 0  # `api_lvl` of INFO, `api.level` of account info
+JS_API_LEVEL: Final = 2  # `api_lvl` of INFO, `api.level` of account info
 JS_ASSET_LEVEL_MAX: Final = 4  # the newest level whose streams and consumers can be loaded
 
 # --- names and texts (server/jetstream_api.go, stream.go, consumer.go) ---------------------------

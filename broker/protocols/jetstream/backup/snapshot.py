@@ -125,6 +125,7 @@ class Snapshot:
 
     async def _send_all(self) -> None:
         await self._await_receiver()
+        await self.stream.store.settle()  # what was appended when it began can be read then
         waiting = bytearray(_STREAM_START)
         async for data in self._compressed():
             waiting += data

@@ -19,6 +19,7 @@ cdef class Pattern:
 cdef class Feed(StreamReaders):
     cdef readonly Stream stream     # where messages are copied to
     cdef readonly str name          # of the stream where they come from
+    cdef bytes raw_name
     cdef readonly bint mirror       # seqs and times stay
     cdef list patterns              # of Pattern, in order; empty = all subjects
     cdef StreamStore origin         # None = there is none now

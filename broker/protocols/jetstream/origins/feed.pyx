@@ -61,6 +61,7 @@ cdef class Feed(StreamReaders):
         """`patterns`: pairs of a subject and its destination; none: all subjects. MappingError."""
         self.stream = stream
         self.name = name
+        self.raw_name = name.encode()
         self.mirror = mirror
         self.patterns = [Pattern(source, destination) for source, destination in patterns]
         self.subject_room = <char *>malloc(SUBJECT_MAX)
@@ -204,7 +205,7 @@ cdef class Feed(StreamReaders):
         """Give the message its new subject and headers."""
         cdef size_t body = m.rec.total_len - m.rec.headers_len
         cdef bytes label = b' > > ' if pattern is None else pattern.label
-        cdef bytes name = self.name.encode()
+        cdef bytes name = self.raw_name
         cdef size_t need = (m.rec.total_len + HEADERS_BEGIN_LEN + 64 + <size_t>len(name)
                             + U64_DIGITS + <size_t>len(label) + m.rec.subject_len)
         cdef Py_ssize_t n = -1

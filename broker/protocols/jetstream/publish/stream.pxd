@@ -4,7 +4,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
 from broker.engine.stream.cursor cimport StreamCursors
-from broker.engine.stream.store cimport Rollup, StreamStore, message_t
+from broker.engine.stream.store cimport Rollup, StreamOwner, StreamStore, message_t
 from broker.protocols.jetstream.publish.answers cimport Answers
 from broker.protocols.jetstream.publish.batches cimport Batch, Batches
 from broker.protocols.jetstream.publish.counters cimport Counters
@@ -15,7 +15,6 @@ from broker.protocols.jetstream.publish.wire cimport headers_t
 from broker.protocols.nats.accounts.account cimport Account
 from broker.protocols.nats.accounts.transform cimport Transform
 from broker.routing.router cimport Router
-from broker.runtime.interfaces cimport Session
 from broker.runtime.types cimport record_t, span_t
 
 # What waits for the log to settle a ticket.
@@ -49,7 +48,7 @@ cdef class BatchChecks:
     cdef size_t log_bytes       # of all records
 
 
-cdef class Stream(Session):
+cdef class Stream(StreamOwner):
     cdef readonly str name
     cdef readonly Account account       # in whose router its subjects are
     cdef readonly StreamStore store
@@ -76,6 +75,7 @@ cdef class Stream(Session):
     cdef list abandonments              # (id, reason) of batches that ended without their commit
     cdef object timetable               # of scheduled messages; None: they are not allowed
     cdef object schedule                # of the message that is being checked, None = at once
+    cdef list emptied                   # subjects whose last message went for its age, in this turn
     cdef list cancelled                 # (subject, seq) of scheduled messages to delete
     cdef bytes ack_prefix               # a PubAck up to the sequence
     cdef bytes ack_tail                 # what the PubAck of the last message says after its seq

@@ -4,15 +4,14 @@ from collections.abc import Callable, Iterable
 from typing import Any, final
 
 from broker.engine.stream.cursor import StreamCursors
-from broker.engine.stream.store import StreamStore
+from broker.engine.stream.store import StreamOwner, StreamStore
 from broker.protocols.jetstream.publish.answers import Answers
 from broker.protocols.jetstream.publish.lookup import Lookup
 from broker.protocols.jetstream.structs import StreamConfig
 from broker.protocols.nats.accounts.account import Account
-from broker.runtime.interfaces import Session
 
 @final
-class Stream(Session):
+class Stream(StreamOwner):
     name: str
     account: Account
     store: StreamStore

@@ -18,7 +18,7 @@ from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 
-from broker.base.gotext import go_quote
+from broker.base.gotext import duration_text, go_quote
 from broker.base.units import SECOND
 from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.errors import ApiError
@@ -34,7 +34,7 @@ from broker.engine.headers cimport find_header
 from broker.engine.log.record cimport record_size
 from broker.engine.stream.store cimport (
     ROLLUP_ALL, ROLLUP_NONE, ROLLUP_SUBJECT, STORE_FULL_BYTES, STORE_FULL_MSGS, STORE_FULL_SUBJECT,
-    STORE_TOO_LARGE, Rollup, StreamLimits, StreamStore, message_t)
+    STORE_TOO_LARGE, Rollup, StreamLimits, StreamOwner, StreamStore, message_t)
 from broker.protocols.jetstream.publish.answers cimport Answers
 from broker.protocols.jetstream.publish.batches cimport Batch, Batches
 from broker.protocols.jetstream.publish.counters cimport Counters
@@ -55,7 +55,6 @@ from broker.protocols.nats.accounts.transform cimport SUBJECT_MAX, Transform, wi
 from broker.routing.router cimport Router
 from broker.routing.trie cimport (
     SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, sub_t, subject_shape)
-from broker.runtime.interfaces cimport Session
 from broker.runtime.turn cimport PHASE_FLUSH
 from broker.runtime.types cimport REC_NOT_STORED, record_t, span_t
 
@@ -78,6 +77,9 @@ cdef enum:
     INTEREST_CACHE = 1024       # subjects whose interest is remembered
     INTEREST_CACHE_REFS = 1 << 16
 
+cdef bytes MARKER_REASON = b'Nats-Marker-Reason'
+cdef bytes KV_OPERATION = b'KV-Operation'
+
 # The longest wait for a scheduled message.
 cdef int64_t WAIT_NS = 60_000_000_000
 
@@ -87,7 +89,7 @@ cdef unsigned char hops_now = 0
 
 @cython.final
 @cython.no_gc_clear
-cdef class Stream(Session):
+cdef class Stream(StreamOwner):
     def __init__(self, Account account not None, StreamStore store not None, config,
                  int64_t created_ns, str domain=''):
         """A stream with this structs.StreamConfig; it takes no messages before `start`.
@@ -103,6 +105,7 @@ cdef class Stream(Session):
         self.subs = {}
         self.abandonments = []
         self.cancelled = []
+        self.emptied = []
         self.domain = domain
         self.lookup = Lookup(store)
         prefix = b'{"stream":' + encode(self.name)
@@ -110,6 +113,7 @@ cdef class Stream(Session):
             prefix += b',"domain":' + encode(domain)
         self.ack_prefix = prefix + b',"seq":'
         self.configure(config)
+        store.attach(self)
 
     def __dealloc__(self):
         free(self.subject_room)
@@ -195,6 +199,51 @@ cdef class Stream(Session):
         elif not served and self.direct is not None:
             self.direct.close()
             self.direct = None
+
+    # --- markers
+
+    cdef void subject_expires(self, const message_t *m) noexcept:
+        cdef span_t operation
+        if not self.open or not self.config.subject_delete_marker_ttl:
+            return
+        if m.rec.headers_len:
+            # What stands for a deleted message leaves nothing.
+            if find_header(m.rec.data, m.rec.headers_len, MARKER_REASON,
+                           <size_t>len(MARKER_REASON)).len:
+                return
+            operation = find_header(
+                m.rec.data, m.rec.headers_len, KV_OPERATION, <size_t>len(KV_OPERATION))
+            if is_text(operation, b'PURGE'):
+                return
+        if not self.emptied:
+            self.account.turn.call_soon(self.add_markers)
+        self.emptied.append(m.rec.subject[:m.rec.subject_len])
+
+    def add_markers(self):
+        """Store a marker for each subject whose last message went for its age."""
+        cdef record_t rec
+        cdef headers_t h
+        cdef bytes subject, headers
+        cdef int64_t ttl_ns = self.config.subject_delete_marker_ttl
+        subjects, self.emptied = self.emptied, []
+        if not self.open or not ttl_ns:
+            return
+        headers = b'NATS/1.0\r\n%s: MaxAge\r\nNats-TTL: %s\r\nNats-Rollup: sub\r\n\r\n' % (
+            MARKER_REASON, duration_text(ttl_ns).encode())
+        h.present = h.seen = 0
+        for subject in subjects:
+            if self.store.last_seq_of(subject, <size_t>len(subject)):
+                continue        # there is a newer message
+            memset(&rec, 0, sizeof(rec))
+            rec.subject = subject
+            rec.subject_len = <uint16_t>len(subject)
+            rec.data = headers
+            rec.headers_len = rec.total_len = <uint32_t>len(headers)
+            self.schedule = None
+            try:
+                self.append(&rec, &h, ttl_ns, ROLLUP_NONE)
+            except ApiError as problem:
+                LOG.warning('stream %r: no marker on %s: %s', self.name, subject, problem)
 
     # --- consumers
 

@@ -1,14 +1,12 @@
-"""Keys of nats-server's configuration that are newer than the level of this server.
+"""Keys of nats-server's configuration that came after 2.10 and are not available here.
 
-They are unknown here, but they are no typing mistakes, and the error says so. A key that a reader
+They are unknown, but they are no typing mistakes, and the error says so. A key that a reader
 learns to read needs no change here.
 """
 
 from __future__ import annotations
 
 from typing import Final
-
-from broker.protocols.nats import limits
 
 _TLS: Final = {"allow_insecure_cipher_suites": "2.12", "ca_certs_match": "2.11"}
 _TIMES: Final = {"write_deadline": "2.14", "write_timeout": "2.14"}
@@ -59,5 +57,4 @@ def remark(block: str, key: str) -> str:
     release = _KEYS.get(kind, {}).get(key.lower())
     if release is None:
         return ""
-    level = limits.NATS_VERSION
-    return f": a key of nats-server {release} and later; this server is at the level of {level}"
+    return f": a key of nats-server {release} and later, which is not available here"
