@@ -56,6 +56,12 @@ MAIN = (
         "NATS Streaming against nats-streaming-server",
         "Both write to files and sync before each acknowledgement.",
     ),
+    Group(
+        "jetstream",
+        "JetStream against nats-server",
+        "Twinwire syncs before each PubAck; nats-server every two minutes, or in rows with\n"
+        "`both synced` before each one too.",
+    ),
 )
 OTHERS = (
     Group("nats-tls", "NATS over TLS", "messages and memory, ratio to nats-server"),
@@ -144,7 +150,7 @@ def rows_of(table: list[list[str]]) -> list[Row]:
     if "goal" not in head:
         return []
     goal = head.index("goal")
-    result = next((head.index(name) for name in RESULT if name in head), goal - 1)
+    results = [head.index(name) for name in RESULT if name in head] or [goal - 1]
     spread = head.index("spread") if "spread" in head else -1
     beside = [head.index(name) for name in BESIDE if name in head]
     rows = []
@@ -153,9 +159,8 @@ def rows_of(table: list[list[str]]) -> list[Row]:
         if not verdict:
             continue
         name = ", ".join([line[0], *(line[at] for at in beside)])
-        rows.append(
-            Row(name, line[result], line[spread] if spread >= 0 else "", line[goal], verdict)
-        )
+        result = next((line[at] for at in results if line[at]), "")
+        rows.append(Row(name, result, line[spread] if spread >= 0 else "", line[goal], verdict))
     return rows
 
 

@@ -234,3 +234,59 @@ async def test_a_kill_leaves_no_part_of_a_stream(
     assert await bodies_of(second, "S") == dict(enumerate(bodies, 1))
     await is_free(second, "T", broker.data)
     await second.close()
+
+
+def archive(*entries: tuple[str, int, bytes]) -> bytes:
+    """A snapshot as nats-server 2.15 makes it, of (name, seq, body)."""
+
+    def number(value: int) -> bytes:
+        out = bytearray()
+        while value > 0x7F:
+            out.append(value & 0x7F | 0x80)
+            value >>= 7
+        return bytes([*out, value])
+
+    content = b"NATSARC1"
+    for name, seq, body in (*entries, ("", 0, b"")):
+        fields = (len(name), 2 * 1_700_000_000_000_000_000 if name else 0, seq, 0, len(body))
+        content += b"".join(map(number, fields)) + name.encode() + body
+    return chunk_of(content, content)
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [("state.json", 0, b"[]")],
+        [("state.json", 0, b"{bad")],
+        [("consumers/c", 0, b'{"config":7}')],
+        [("consumers/c", 0, b'{"config":{"name":"c"},"state":{"pending":{"x":{}}}}')],
+        [("s.1", 1 << 63, b"x")],
+        [("s.1", 1, b"x"), ("state.json", 0, b'{"last_seq":9223372036854775807}')],
+    ],
+)
+async def test_an_archive_with_an_invalid_entry_is_refused(
+    client: Client, broker: Server, entries: list[tuple[str, int, bytes]]
+) -> None:
+    await ask(client, "STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+    taken = await snapshot(client, "S")
+    await ask(client, "STREAM.DELETE.S")
+    answer = await restore(client, taken, "S", archive(*entries))
+    assert answer["error"]["err_code"] == 10062
+    await is_free(client, "S", broker.data)
+
+
+def evil_in(folder: Path) -> list[Path]:
+    return list(folder.rglob("*evil*"))
+
+
+async def test_an_archive_keeps_names_that_lead_elsewhere_inside(
+    client: Client, broker: Server
+) -> None:
+    await ask(client, "STREAM.CREATE.S", {"name": "S", "subjects": ["s.>"]})
+    taken = await snapshot(client, "S")
+    await ask(client, "STREAM.DELETE.S")
+    evil = [("consumers/../../../evil", 0, b'{"config":{}}'), ("s.1", 5, b"x")]
+    answer = await restore(client, taken, "S", archive(*evil))
+    assert answer["state"]["last_seq"] == 5
+    assert answer["state"]["consumer_count"] == 0
+    assert not evil_in(broker.data.parent)

@@ -72,6 +72,7 @@ class JetStreamAccount:
         )
         self.streams: dict[str, Stream] = {}
         self.offline: dict[str, str] = {}  # streams that cannot be served: name -> reason
+        self.restoring: set[str] = set()  # streams that are being made of snapshots
         self._make_consumers = make_consumers
         self._quotas = {storage: Quota(self, storage) for storage in ("file", "memory")}
         self.api_total = self.api_errors = 0
@@ -118,6 +119,8 @@ class JetStreamAccount:
         found = self.streams.get(name)
         if found is not None:
             return found
+        if name in self.restoring:
+            raise ApiError(errors.STREAM_OFFLINE_REASON, err="it is being restored")
         if name in self.offline:
             raise ApiError(errors.STREAM_OFFLINE_REASON, err=self.offline[name])
         raise ApiError(errors.STREAM_NOT_FOUND)

@@ -92,7 +92,7 @@ async def create(call: Call) -> Parts:
     if known is not None:
         if not _is_same(known.config, config):
             raise ApiError(errors.STREAM_NAME_EXISTS)
-    elif config.name in account.offline:
+    elif config.name in account.offline or config.name in account.restoring:
         known = account.stream(config.name)  # is refused with the reason
     else:
         _check_room(account, config)
@@ -342,8 +342,7 @@ def restore(call: Call) -> Parts:
     if config.name != call.stream_name:
         raise ApiError(errors.STREAM_MISMATCH)
     _complete(account, config, pedantic=False)
-    if config.name in account.streams or config.name in account.offline:
-        raise ApiError(errors.RESTORE_NAME_EXISTS)
+    _check_free(account, config.name)
     config.num_replicas = 1
     _check_limits(account, config)
     _check_room(account, config)
@@ -354,10 +353,15 @@ def restore(call: Call) -> Parts:
     return (RestoreAnswer(deliver_subject=restoration.subject),)
 
 
+def _check_free(account: JetStreamAccount, name: str) -> None:
+    """10130 if there is a stream of this name, or will be."""
+    if name in account.streams or name in account.offline or name in account.restoring:
+        raise ApiError(errors.RESTORE_NAME_EXISTS)
+
+
 def _check_restored(account: JetStreamAccount, config: StreamConfig) -> None:
     """What may have changed while the snapshot was sent: 10130, 10027, 10047, 10028, 10065."""
-    if config.name in account.streams or config.name in account.offline:
-        raise ApiError(errors.RESTORE_NAME_EXISTS)
+    _check_free(account, config.name)
     _check_room(account, config)
     _check_overlap(account, config)
 

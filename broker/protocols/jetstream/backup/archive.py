@@ -102,7 +102,10 @@ def unpack(path: Path, folder: Path, config: StreamConfig, most: int) -> Origina
         if content.peek(len(_MAGIC))[: len(_MAGIC)] != _MAGIC:
             return _unpack_tar(content, folder)
         content.read(len(_MAGIC))
-        return _Entries(content, folder, config).unpack()
+        try:
+            return _Entries(content, folder, config).unpack()
+        except (KeyError, TypeError, AttributeError) as problem:
+            raise ValueError(f"an entry is invalid: {problem!r}") from None
 
 
 def _unpack_tar(content: io.BufferedReader[_Content], folder: Path) -> Original:

@@ -10,6 +10,7 @@ disk.
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import tempfile
 import time
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from broker.protocols.jetstream.structs import StreamConfig, StreamInfo
     from broker.protocols.nats.accounts.account import Message
 
-_UNDER_WAY: Final = "it is being restored"
+log = logging.getLogger("broker.jetstream")
+
 _SNAPSHOT: Final = "snapshot"
 _FILES: Final = "files"
 _SEQ_MAX: Final = (1 << 64) - 1
@@ -78,19 +80,22 @@ class Restoration:
         """Take the parts, and make the stream of them."""
         name, started = self.config.name, time.time_ns()
         self._advise("RESTORE_CREATE", {"stream": name})
-        place = self.account.stream_folder(name)
-        scratch = await asyncio.to_thread(_make_scratch, place)
+        scratch: Path | None = None
         reply = body = b""
         try:
             try:
+                scratch = await asyncio.to_thread(_make_scratch, self.account.stream_folder(name))
                 reply = await self._receive(scratch / _SNAPSHOT)
             finally:
-                self._sub.close()
+                self._sub.close()  # a part that comes now has no responder
             body = await self._answer(scratch)
         except _StalledError:
             pass  # nobody waits for an answer
+        except OSError as problem:
+            log.error("the snapshot of stream %r cannot be received: %s", name, problem)
         finally:
-            await asyncio.to_thread(shutil.rmtree, scratch, True)
+            if scratch is not None:
+                await asyncio.to_thread(shutil.rmtree, scratch, True)
         fields = {
             "stream": name,
             "start": time_text(started),
@@ -117,6 +122,7 @@ class Restoration:
 
     async def _receive(self, path: Path) -> bytes:
         """Write the parts to a file until an empty one; returns where the answer goes."""
+        most = self.account.context.capacity(self.config.storage)
         with await asyncio.to_thread(path.open, "wb") as file:
             while True:
                 while not self._parts:
@@ -125,7 +131,7 @@ class Restoration:
                         await asyncio.wait_for(self._came.wait(), limits.JS_SNAPSHOT_STALL_SECONDS)
                     except TimeoutError:
                         raise _StalledError from None
-                if self._too_much:
+                if self._too_much or self.bytes > most:
                     raise _StalledError
                 part = self._parts.popleft()
                 self._waiting_bytes -= len(part.data)
@@ -171,12 +177,11 @@ class Restoration:
         surveys = await asyncio.to_thread(found.survey, verify=False)
         consumers = await asyncio.to_thread(found.consumers)
         self.check(account, config)
-        account.offline[config.name] = _UNDER_WAY  # nobody makes a stream of that name meanwhile
+        account.restoring.add(config.name)
         try:
             return await self._fill(found, surveys, consumers, original.last_seq)
         finally:
-            if account.offline.get(config.name) == _UNDER_WAY:
-                del account.offline[config.name]
+            account.restoring.discard(config.name)
 
     async def _fill(
         self,
@@ -206,17 +211,14 @@ class Restoration:
             if place is not None:
                 await store.log.sync.synced()
                 store.log.set_sync(account.context.config.sync.policy)
-            self._check_claim()
             if place is not None:
                 await asyncio.to_thread(_rename, made, place)
-                self._check_claim(place)
         except BaseException:
             store.close()
             account.drop_log(files.token_of(config.name))
             if place is not None:
-                await asyncio.to_thread(shutil.rmtree, made, True)
+                await asyncio.to_thread(_remove, made, place)
             raise
-        del account.offline[config.name]
         store.set_limits(_limits_of(config))
         stream = account.serve(store, config, created_ns)
         account.consumers.restore(stream)
@@ -239,12 +241,11 @@ class Restoration:
         if transfer.too_large:
             raise ValueError(f"message {transfer.too_large[0]} is too large")
 
-    def _check_claim(self, place: Path | None = None) -> None:
-        """ValueError: a request deleted the stream meanwhile."""
-        if self.account.offline.get(self.config.name) != _UNDER_WAY:
-            if place is not None:
-                shutil.rmtree(place, ignore_errors=True)
-            raise ValueError("stream deleted")
+
+def _remove(made: Path, place: Path) -> None:
+    """Remove what there is of the stream's folder, under its name too."""
+    shutil.rmtree(made, ignore_errors=True)
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def _limits_of(config: StreamConfig) -> Any:
