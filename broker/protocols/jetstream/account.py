@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from broker.engine.stream.store import StreamLimits, StreamStore
     from broker.protocols.jetstream.api.sink import Request
     from broker.protocols.jetstream.context import JetStreamContext
-    from broker.protocols.jetstream.origins.feeds import Feeds
     from broker.protocols.jetstream.publish.stream import Stream
-    from broker.protocols.jetstream.structs import StreamConfig, StreamSourceInfo
+    from broker.protocols.jetstream.structs import StreamConfig
     from broker.protocols.nats.accounts.account import Account
 
 log = logging.getLogger("broker.jetstream")
@@ -76,7 +75,6 @@ class JetStreamAccount:
         self._make_consumers = make_consumers
         self._quotas = {storage: Quota(self, storage) for storage in ("file", "memory")}
         self.api_total = self.api_errors = 0
-        self._feeds: Feeds | None = None
         self.backups: set[asyncio.Task[None]] = set()  # snapshots and restorations under way
 
     # --- for its parts
@@ -100,19 +98,6 @@ class JetStreamAccount:
     def consumers(self) -> Any:
         """The consumers of all streams: a consumers.registry.Consumers."""
         return self._make_consumers(self)
-
-    @property
-    def feeds(self) -> Feeds:
-        """The mirrors and sources of its streams."""
-        from broker.protocols.jetstream.origins.feeds import Feeds
-
-        if self._feeds is None:
-            self._feeds = Feeds(self.streams, self.stream_folder)
-        return self._feeds
-
-    def sources_of(self, name: str) -> list[StreamSourceInfo]:
-        """The progress of the mirror, or of the sources, of a stream."""
-        return [] if self._feeds is None else self._feeds.infos(name)
 
     def stream(self, name: str) -> Stream:
         """The stream of this name: 10059, 10194."""
@@ -179,10 +164,6 @@ class JetStreamAccount:
         self.streams[config.name] = stream
         self._limit_stream(stream)
         stream.start()
-        if config.mirror is not None or config.sources:
-            self.feeds.attach(stream)
-        if self._feeds is not None:
-            self._feeds.appeared(stream)
         return stream
 
     async def update(self, stream: Stream, config: StreamConfig) -> None:
@@ -192,10 +173,7 @@ class JetStreamAccount:
             stored = files.StoredStream(created=time_text(stream.created_ns), config=config)
             await asyncio.to_thread(files.save_stream, folder, stored)
         stream.store.set_limits(limits_of(config))
-        before = stream.config
         stream.configure(config)
-        if (config.mirror, config.sources) != (before.mirror, before.sources):
-            self.feeds.attach(stream)
 
     async def delete(self, name: str) -> None:
         """Delete a stream with its messages, consumers and files. OSError."""
@@ -205,8 +183,6 @@ class JetStreamAccount:
         if folder is not None and folder.exists():
             gone = await asyncio.to_thread(files.put_away, folder)
         if stream is not None:
-            if self._feeds is not None:
-                self._feeds.gone(name)
             for consumer in list(stream.consumers):
                 self.advisory(
                     f"CONSUMER.DELETED.{name}.{consumer}",
@@ -349,8 +325,6 @@ class JetStreamAccount:
         """Close the streams; their files stay."""
         for task in self.backups:
             task.cancel()
-        if self._feeds is not None:
-            self._feeds.close()
         for stream in self.streams.values():
             if stream.consumers:
                 self.consumers.stop(stream)

@@ -57,8 +57,6 @@ JS_BATCH_ID_MAX: Final = 64  # bytes
 JS_CRON_DAYS_MAX: Final = 5 * 366 + 8  # that are searched for the next time of a pattern
 JS_BATCH_BYTES_TOTAL: Final = 256 * MIB  # of messages that wait for the commit of their batch
 
-JS_SOURCES_SAVE_SECONDS: Final = 1.0  # between notes of what the sources of a stream have copied
-
 # --- snapshots ------------------------------------------------------------------------------------
 
 JS_SNAPSHOT_CHUNK: Final = 128 * KIB  # bytes of one message

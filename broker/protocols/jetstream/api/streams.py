@@ -65,11 +65,8 @@ def _around(account: JetStreamAccount, *, pedantic: bool) -> checks.Around:
 
 def _complete(account: JetStreamAccount, config: StreamConfig, *, pedantic: bool) -> None:
     checks.complete(config, _around(account, pedantic=pedantic))
-    origins = [*config.sources, *([config.mirror] if config.mirror is not None else [])]
-    if any(origin.external is not None for origin in origins):
-        checks.refuse("origins in other accounts and domains are not available on this server")
-    if config.sources and config.allow_msg_counter:
-        checks.refuse("sources of counters are not available on this server")
+    if config.mirror is not None or config.sources:
+        checks.refuse("mirrors and sources are not available on this server")
     if config.allow_batched:
         checks.refuse("fast batch publishing is not available on this server")
     level = metadata.stream_level(config)
@@ -201,18 +198,13 @@ def info_of(account: JetStreamAccount, stream: Stream, *, own_metadata: bool = T
     config = stream.config
     if own_metadata:
         config = shown_config(config)
-    found = StreamInfo(
+    return StreamInfo(
         config=config,
         created=time_text(stream.created_ns),
         state=state_of(stream),
         domain=account.domain,
         ts=now_text(),
     )
-    if config.mirror is not None:
-        found.mirror = next(iter(account.sources_of(stream.name)), None)
-    elif config.sources:
-        found.sources = account.sources_of(stream.name)
-    return found
 
 
 def shown_config(config: StreamConfig) -> StreamConfig:

@@ -57,7 +57,6 @@ cdef class Stream(StreamOwner):
     cdef readonly dict consumers        # name -> Consumer; see add_consumer
     cdef readonly int64_t created_ns    # wall clock
     cdef public object has_room         # (bytes) -> whether the account may store them; None = any
-    cdef bint was_short                 # ... and that said no to the last copy
     cdef readonly str domain            # of the server; '' without one
     cdef readonly Answers answers
     cdef readonly Lookup lookup         # of stored messages
@@ -113,9 +112,8 @@ cdef class Stream(StreamOwner):
     cdef Rollup rollup_of(self, const headers_t *h) except *
     cdef int put(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
                  const record_t *publish) except -1
-    cdef int take_copy(self, record_t *rec, uint64_t seq) except -1
     cdef uint64_t append(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
-                         Rollup rollup, uint64_t at=*) except 0
+                         Rollup rollup) except 0
     cdef object count(self, record_t *rec, const headers_t *h)
     cdef int take_batched(self, record_t *rec, const headers_t *h,
                           const record_t *publish) except -1

@@ -508,32 +508,10 @@ cdef class Stream(StreamOwner):
             self.account.turn.pressed = self.store.log
         return 0
 
-    cdef int take_copy(self, record_t *rec, uint64_t seq) except -1:
-        """Store a message of another stream, of which nobody waits for a PubAck. `seq`: it keeps
-        this seq and its time; 0 = it gets a new one. ApiError: the store refuses it."""
-        cdef headers_t h
-        cdef int64_t ttl_ns = 0
-        cdef Rollup rollup = ROLLUP_NONE
-        self.was_short = False
-        self.schedule = None
-        h.present = h.seen = 0
-        if rec.headers_len:
-            find_headers(rec.data, rec.headers_len, &h)
-        if self.ttls and has(&h, HEADER_TTL):
-            ttl_ns = parse_ttl(h.value[<int>HEADER_TTL])
-        if self.rollups and has(&h, HEADER_ROLLUP):
-            rollup = self.rollup_of(&h)
-        if seq == 0 and has(&h, HEADER_MSG_ID) and self.store.duplicate_of(
-                h.value[<int>HEADER_MSG_ID].ptr, h.value[<int>HEADER_MSG_ID].len):
-            self.duplicates += 1
-            return 0
-        self.append(rec, &h, ttl_ns, rollup, seq)
-        return 0
-
     cdef uint64_t append(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
-                         Rollup rollup, uint64_t at=0) except 0:
-        """Store a message; its seq. `ack_tail` is then what its PubAck says after that. `at`: it
-        has this seq and its own time; 0 = the next one, now. ApiError: the store refuses it."""
+                         Rollup rollup) except 0:
+        """Store a message; its seq. `ack_tail` is then what its PubAck says after that. ApiError:
+        the store refuses it."""
         cdef uint64_t seq, before = 0
         cdef object value = None
         cdef bint again = self.republish is not None and hops_now < HOPS_MAX and (
@@ -549,14 +527,8 @@ cdef class Stream(StreamOwner):
             if again:
                 before = self.store.last_seq_of(rec.subject, rec.subject_len)
             if self.has_room is not None and not self.has_room(self.store.size_in(rec)):
-                self.was_short = True
                 raise ApiError(errors.ACCOUNT_RESOURCES_EXCEEDED)
-            if at:
-                seq = self.store.append_at(
-                    rec, at, rec.timestamp_ns,
-                    rec.timestamp_ns + ttl_ns if ttl_ns > 0 else ttl_ns, rollup)
-            else:
-                seq = self.store.append(rec, ttl_ns, rollup)
+            seq = self.store.append(rec, ttl_ns, rollup)
         if seq == 0:
             raise self.refusal()
         self.stored += 1
