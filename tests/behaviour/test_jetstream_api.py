@@ -344,8 +344,6 @@ async def test_what_is_not_available_is_refused(
     assert (await error(client, "STREAM.SNAPSHOT.S", {"deliver_subject": "x"}))[0] == 10064
     assert (await error(client, "STREAM.RESTORE.T", {"config": {"name": "T"}}))[0] == 10062
     assert (await error(client, "STREAM.RESTORE.S", {"config": {"name": "S"}}))[0] == 10130
-    mirror = {"name": "M", "mirror": {"name": "S"}}
-    assert (await error(client, "STREAM.CREATE.M", mirror))[0] == 10052
     batched = {"name": "B", "allow_batched": True}
     assert (await error(client, "STREAM.CREATE.B", batched))[0] == 10052
 

@@ -178,8 +178,15 @@ class JetStreamAccount:
         stream = self.streams.get(name)
         folder = self.stream_folder(name)
         gone = None
+        if stream is not None:
+            self.origins.closed(stream, deleted=True)  # nothing is written to its folder any more
         if folder is not None and folder.exists():
-            gone = await asyncio.to_thread(files.put_away, folder)
+            try:
+                gone = await asyncio.to_thread(files.put_away, folder)
+            except OSError:
+                if stream is not None:
+                    self.origins.opened(stream, folder)
+                raise
         if stream is not None:
             self.origins.closed(stream, deleted=True)
             for consumer in list(stream.consumers):

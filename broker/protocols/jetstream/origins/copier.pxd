@@ -15,6 +15,10 @@ cdef class OriginReader(StreamReaders):
     cdef Copier copier
 
 
+cdef class TargetReader(StreamReaders):
+    cdef Copier copier
+
+
 cdef class Copier(Session):
     cdef readonly object source         # structs.StreamSource
     cdef readonly str key               # the source among those of the stream: see source_key
@@ -28,6 +32,7 @@ cdef class Copier(Session):
     cdef public object progressed       # () -> None: `kept` is higher than before; or None
 
     cdef OriginReader reader
+    cdef TargetReader room_reader
     cdef Filter filter                  # of the origin's messages; None = all
     cdef list transforms                # (source, Transform or None) of subjects
     cdef bytes head, tail               # of Nats-Stream-Source, before and after the sequence

@@ -14,6 +14,10 @@ class OriginReader(StreamReaders):
     def __init__(self, copier: Copier) -> None: ...
 
 @final
+class TargetReader(StreamReaders):
+    def __init__(self, copier: Copier) -> None: ...
+
+@final
 class Copier(Session):
     source: StreamSource
     key: str

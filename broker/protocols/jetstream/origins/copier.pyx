@@ -58,6 +58,22 @@ cdef class OriginReader(StreamReaders):
 
 
 @cython.final
+cdef class TargetReader(StreamReaders):
+    """Wakes the copier when a target that was full may have room."""
+
+    def __init__(self, Copier copier not None):
+        self.copier = copier
+
+    cdef void killed(self, uint64_t seq, uint32_t subject) noexcept:
+        if self.copier.error is not None:
+            self.copier.wake()
+
+    cdef void purged_below(self, uint64_t seq) noexcept:
+        if self.copier.error is not None:
+            self.copier.wake()
+
+
+@cython.final
 @cython.no_gc_clear
 cdef class Copier(Session):
     def __init__(self, Stream target not None, source not None, uint64_t position, bint mirrors):
@@ -71,6 +87,8 @@ cdef class Copier(Session):
         self.head = f'{name} '.encode()
         self.tail = f' {filters} {destinations} '.encode()
         self.reader = OriginReader(self)
+        self.room_reader = TargetReader(self)
+        target.store.add_reader(self.room_reader)
         self.at = self.kept = max(position, max(1, source.opt_start_seq) - 1)
         self.transforms = [
             ((each.src or '>').encode(),
@@ -112,6 +130,7 @@ cdef class Copier(Session):
         """Copy no more."""
         self.closed = True
         self.disconnect()
+        self.target.store.remove_reader(self.room_reader)
         self.target.account.turn.disarm(self)
         self.progressed = None
 

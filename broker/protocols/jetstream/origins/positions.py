@@ -25,6 +25,7 @@ class Positions(msgspec.Struct):
 
     # of the stream, RFC 3339: a stream of the same name may have been here before
     created: str = ""
+    running: bool = False  # it had sources: later messages may say more
     upto: int = 0  # what the stream has up to this sequence is accounted for
     sources: dict[str, int] = {}  # key of a source -> sequence in its origin
 

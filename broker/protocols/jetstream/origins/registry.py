@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from typing import TYPE_CHECKING, Final
 
 from broker.protocols.jetstream import errors
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("broker.jetstream")
 
 SAVE_S: Final = 1.0  # from the progress of a source until it is in the file
+LOOK_S: Final = 10.0  # between looks whether other messages are to be accounted for
+LOOK_MESSAGES: Final = 10_000  # ... which is so if there are that many
 POSITIONS_MAX: Final = 10_000  # of sources that a stream has had
 
 
@@ -41,11 +44,18 @@ class Sourcing:
         self._created = time_text(stream.created_ns)
         self._known: dict[str, int] = {}  # by key of a source, those that are no longer included
         self._loaded = False
+        self._saved = 0  # Positions.upto of the file
+        self._lock = threading.Lock()  # of the file
+        self._closed = False
+        self._look: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def set(self, config: StreamConfig) -> None:
-        """Copy from the origins of this configuration."""
+    def set(self, config: StreamConfig, *, recovered: bool = False) -> None:
+        """Copy from the origins of this configuration. `recovered`: it was in force when the server
+        ended, and messages may have been copied that are not accounted for."""
+        if config.sources:
+            self._load(crashed=recovered)
         mirrors = config.mirror is not None
         wanted = list(config.sources) if config.mirror is None else [config.mirror]
         before, self.copiers = self.copiers, []
@@ -63,12 +73,15 @@ class Sourcing:
                 copier.disconnect()
                 self._former.append(copier)
         self._settle_former()
+        if self._loaded:
+            self._progressed()
+        if self._look is None:
+            self._look_later()
 
     def _copier(self, source: StreamSource, *, mirrors: bool) -> Copier:
         if mirrors:
             position = self.stream.store.last_seq
         else:
-            self._load()
             key = source_key(source)
             position = self._known.get(key, 0)
             for copier in self._former:
@@ -90,8 +103,9 @@ class Sourcing:
             for key in [key for key in self._known if key not in keys][: POSITIONS_MAX // 2]:
                 del self._known[key]
 
-    def _load(self) -> None:
-        """Find the positions of sources: in the file, and in the messages after it."""
+    def _load(self, *, crashed: bool) -> None:
+        """Find the positions of sources: in the file, and in the messages after it if the server
+        may have ended before they were in the file."""
         if self._loaded:
             return
         self._loaded = True
@@ -99,8 +113,11 @@ class Sourcing:
         if self.folder is not None:
             found = positions.load(self.folder, self._created, self.stream.store.last_seq)
             self._known, after = dict(found.sources), found.upto
-        for key, seq in found_positions(self.stream, after).items():
-            self._known[key] = max(seq, self._known.get(key, 0))
+            crashed = crashed or found.running
+            self._saved = after
+        if crashed:
+            for key, seq in found_positions(self.stream, after).items():
+                self._known[key] = max(seq, self._known.get(key, 0))
 
     # --- the file
 
@@ -115,6 +132,12 @@ class Sourcing:
         self._timer = None
         self._saving = asyncio.get_running_loop().create_task(self._save(self._positions()))
 
+    def _look_later(self) -> None:
+        """Account for messages of publishers now and then: each start looks through the rest."""
+        self._look = asyncio.get_running_loop().call_later(LOOK_S, self._look_later)
+        if self._loaded and self.stream.store.last_seq - self._saved > LOOK_MESSAGES:
+            self._progressed()
+
     def _positions(self) -> positions.Positions:
         self._settle_former()
         for copier in self.copiers:
@@ -122,28 +145,35 @@ class Sourcing:
         upto = self.stream.store.last_seq
         for copier in [*self.copiers, *self._former]:
             upto = min(upto, copier.accounted)
-        return positions.Positions(self._created, upto, dict(self._known))
+        self._saved = upto
+        running = bool(self.copiers or self._former)
+        return positions.Positions(self._created, running, upto, dict(self._known))
 
     async def _save(self, found: positions.Positions) -> None:
+        await asyncio.to_thread(self._store, found)
+
+    def _store(self, found: positions.Positions, *, last: bool = False) -> None:
+        """Write the file; `last`: although all is closed."""
         assert self.folder is not None
-        try:
-            await asyncio.to_thread(positions.store, self.folder, found)
-        except OSError as problem:
-            log.error("the positions of sources of stream %r: %s", self.stream.name, problem)
+        with self._lock:
+            if self._closed and not last:
+                return
+            try:
+                positions.store(self.folder, found)
+            except OSError as problem:
+                log.error("the positions of sources of stream %r: %s", self.stream.name, problem)
 
     def close(self, *, deleted: bool) -> None:
         """Copy no more. Positions are saved unless the stream is `deleted`."""
+        for timer in (self._timer, self._look):
+            if timer is not None:
+                timer.cancel()
+        with self._lock:  # a file that is being written comes first
+            self._closed = True
+        if self._loaded and not deleted and self.folder is not None:
+            self._store(self._positions(), last=True)
         for copier in [*self.copiers, *self._former]:
             copier.close()
-        if self._timer is None:
-            return
-        self._timer.cancel()
-        self._timer = None
-        if not deleted and self.folder is not None:
-            try:
-                positions.store(self.folder, self._positions())
-            except OSError as problem:
-                log.error("the positions of sources of stream %r: %s", self.stream.name, problem)
 
 
 class Origins:
@@ -158,8 +188,8 @@ class Origins:
         """A stream was created or opened; `folder`: of its files, None = it has none."""
         config = stream.config
         if config.mirror is not None or config.sources:
-            self._sourcing[stream.name] = Sourcing(stream, folder)
-            self.changed(stream, folder)
+            found = self._sourcing[stream.name] = Sourcing(stream, folder)
+            found.set(config, recovered=True)
         self._connect()
 
     def changed(self, stream: Stream, folder: Path | None) -> None:
