@@ -265,6 +265,10 @@ cdef class Copier(Session):
             except ApiError as refused:
                 problem = refused
                 break
+            except Exception as failed:     # what was copied before still waits for the log
+                LOG.exception('stream %r copies from %r', self.target.name, self.source.name)
+                problem = ApiError(errors.STORE_FAILED, err=str(failed))
+                break
             size -= m.size
             self.at = seq
         self.error = problem
