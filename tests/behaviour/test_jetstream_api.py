@@ -341,8 +341,6 @@ async def test_what_is_not_available_is_refused(
 ) -> None:
     client = await connect(start_broker())
     await ask(client, "STREAM.CREATE.S", {"name": "S"})
-    mirror = {"name": "M", "mirror": {"name": "S"}}
-    assert (await error(client, "STREAM.CREATE.M", mirror))[0] == 10052
     batched = {"name": "B", "allow_batched": True}
     assert (await error(client, "STREAM.CREATE.B", batched))[0] == 10052
 

@@ -5,6 +5,7 @@ A publisher counts its PubAcks. Some messages come in atomic batches, and every 
 
 from __future__ import annotations
 
+import base64
 import json
 import random
 import threading
@@ -165,3 +166,44 @@ def test_acknowledged_messages_survive_kills(start_broker: StartBroker) -> None:
             client.pub("s.1", b"again", "_INBOX.again", headers(Nats_Msg_Id=number))
             answer = json.loads(client.message().data)
             assert answer == {"stream": "S", "seq": acked[number], "duplicate": True}
+
+
+def test_mirrors_and_sources_survive_kills(start_broker: StartBroker) -> None:
+    """Each message of the origin is in the mirror and in the stream that sources it, once."""
+    dice = random.Random("origins")
+    server = start_broker(ON)
+    with NatsClient(server.nats) as client:
+        client.sub("_INBOX.api")
+        api(client, "STREAM.CREATE.S", STREAM)
+        api(client, "STREAM.CREATE.M", {"name": "M", "mirror": {"name": "S"}})
+        api(client, "STREAM.CREATE.C", {"name": "C", "sources": [{"name": "S"}]})
+    sent = 0
+    for _ in range(ROUNDS):
+        publisher = Publisher(server, sent, dice.randrange(50, 600))
+        publisher.start()
+        assert publisher.well_under_way.wait(30)
+        server.kill()
+        publisher.join(30)
+        assert not publisher.is_alive()
+        sent = publisher.sent
+        server.start()
+        with NatsClient(server.nats) as client:
+            client.sub("_INBOX.api")
+            origin = api(client, "STREAM.INFO.S", {})["state"]
+            for name in ("M", "C"):
+                while (found := api(client, f"STREAM.INFO.{name}", {})["state"])["messages"] < (
+                    origin["messages"]
+                ):
+                    pass
+                assert found["messages"] == origin["messages"]
+            assert found["last_seq"] == found["messages"], "a message was copied twice"
+    with NatsClient(server.nats) as client:
+        client.sub("_INBOX.api")
+        for seq in range(1, int(found["last_seq"]) + 1):
+            copied = api(client, "STREAM.MSG.GET.C", {"seq": seq})["message"]
+            line = base64.b64decode(copied["hdrs"]).rpartition(b"Nats-Stream-Source: S ")[2]
+            of = int(line.split(b" ")[0])
+            first = api(client, "STREAM.MSG.GET.S", {"seq": of})["message"]
+            same = api(client, "STREAM.MSG.GET.M", {"seq": of})["message"]
+            assert copied["data"] == first["data"] == same["data"]
+            assert same["time"] == first["time"]

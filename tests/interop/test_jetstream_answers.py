@@ -254,7 +254,26 @@ BACKUPS = [
     step("STREAM.RESTORE.T", {"config": {"name": "T"}, "state": {}}),
 ]
 
+MOVED = [{"src": "a.2", "dest": "b.2"}, {"src": "a.4", "dest": ""}]
+ORIGINS = [
+    create("M", mirror={"name": "A"}),
+    create("MF", mirror={"name": "A", "opt_start_seq": 3}),
+    create("MT", mirror={"name": "A", "subject_transforms": MOVED}, storage="memory"),
+    create("S", sources=[{"name": "A"}, {"name": "A", "filter_subject": "a.3"}, {"name": "B"}]),
+    create("ST", subjects=["st"], sources=[{"name": "A", "subject_transforms": MOVED}]),
+    create("SW", sources=[{"name": "A"}], duplicate_window=SECOND, retention="workqueue"),
+    *(update("M", mirror={"name": "B"}), update("M", mirror={"name": "A"}, subjects=["m"])),
+    *(update("S", mirror={"name": "A"}), update("M", sources=[{"name": "B"}])),
+    *(create("A", subjects=["a.>"], allow_direct=True), create("MD", mirror={"name": "A"})),
+    *(update("MD", subjects=["md"]), publish("md"), publish("st")),
+    publish("a.1", Nats_Stream_Source="X 1 > > x"),
+    publish("a.1", Nats_Stream_Source="X 1 > > x", Nats_TTL="junk"),
+    publish("a.1", Nats_Stream_Source="X 1 > > x", Nats_Expected_Last_Sequence="77"),
+    *(step("STREAM.NAMES"), step("STREAM.NAMES", {"subject": "a.1"}), purge("MF")),
+]
+
 SCRIPTS = {
+    "origins": ORIGINS,
     "bodies": BODIES,
     "configurations": CONFIGURATIONS,
     "streams": STREAMS,

@@ -18,12 +18,14 @@ import nats.errors
 import nats.js.errors
 import pytest
 from nats.aio.client import Client
+from nats.aio.msg import Msg
 from nats.js.api import (
     AckPolicy,
     ConsumerConfig,
     DeliverPolicy,
     ObjectMeta,
     RetentionPolicy,
+    StreamSource,
 )
 from nats.js.client import JetStreamContext
 from nats.js.errors import (
@@ -449,3 +451,34 @@ async def test_a_large_object(js: JetStreamContext, uniq: str, tmp_path: Path) -
     copied = hashlib.sha256((tmp_path / "copy").read_bytes())
     assert copied.hexdigest() == digest.hexdigest()
     await js.delete_object_store(uniq)
+
+
+async def test_mirrors_and_sources(js: JetStreamContext) -> None:
+    await js.add_stream(name="ORIGIN", subjects=["origin.*"])
+    for number in range(10):
+        await js.publish(f"origin.{number % 2}", b"%d" % number)
+    await js.add_stream(name="MIRROR", mirror=StreamSource(name="ORIGIN"))
+    await js.add_stream(
+        name="SOURCED", sources=[StreamSource(name="ORIGIN", filter_subject="origin.1")]
+    )
+    mirrored = await js.pull_subscribe("origin.*", "reader", stream="MIRROR")
+    sourced = await js.pull_subscribe("origin.1", "reader", stream="SOURCED")
+    found = await read(mirrored, 10)
+    assert [message.data for message in found] == [b"%d" % number for number in range(10)]
+    assert [message.metadata.sequence.stream for message in found] == list(range(1, 11))
+    found = await read(sourced, 5)
+    assert [message.data for message in found] == [b"1", b"3", b"5", b"7", b"9"]
+    header = (found[4].headers or {})["Nats-Stream-Source"]
+    assert header.split()[:5] == ["ORIGIN", "10", "origin.1", ">", "origin.1"]
+    info = await js.stream_info("SOURCED")
+    assert info.sources is not None
+    assert [source.name for source in info.sources] == ["ORIGIN"]
+
+
+async def read(subscription: JetStreamContext.PullSubscription, count: int) -> list[Msg]:
+    found: list[Msg] = []
+    while len(found) < count:
+        for message in await subscription.fetch(count - len(found), timeout=WAIT_S):
+            await message.ack()
+            found.append(message)
+    return found

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from broker.engine.stream.store import StreamLimits, StreamStore
     from broker.protocols.jetstream.api.sink import Request
     from broker.protocols.jetstream.context import JetStreamContext
+    from broker.protocols.jetstream.origins.registry import Origins
     from broker.protocols.jetstream.publish.stream import Stream
     from broker.protocols.jetstream.structs import StreamConfig
     from broker.protocols.nats.accounts.account import Account
@@ -73,6 +74,7 @@ class JetStreamAccount:
         self.offline: dict[str, str] = {}  # streams that cannot be served: name -> reason
         self.restoring: set[str] = set()  # streams that are being made of snapshots
         self._make_consumers = make_consumers
+        self._origins: Origins | None = None
         self._quotas = {storage: Quota(self, storage) for storage in ("file", "memory")}
         self.api_total = self.api_errors = 0
         self.backups: set[asyncio.Task[None]] = set()  # snapshots and restorations under way
@@ -98,6 +100,15 @@ class JetStreamAccount:
     def consumers(self) -> Any:
         """The consumers of all streams: a consumers.registry.Consumers."""
         return self._make_consumers(self)
+
+    @property
+    def origins(self) -> Origins:
+        """What mirrors and sources of this account copy."""
+        if self._origins is None:
+            from broker.protocols.jetstream.origins.registry import Origins
+
+            self._origins = Origins(self.streams)
+        return self._origins
 
     def stream(self, name: str) -> Stream:
         """The stream of this name: 10059, 10194."""
@@ -131,6 +142,7 @@ class JetStreamAccount:
         stream = self.open(config, created_ns)
         if config.first_seq > 1:
             await stream.store.skip_to(config.first_seq)
+        self.origins.opened(stream, folder)
         return stream
 
     def open(self, config: StreamConfig, created_ns: int) -> Stream:
@@ -174,15 +186,24 @@ class JetStreamAccount:
             await asyncio.to_thread(files.save_stream, folder, stored)
         stream.store.set_limits(limits_of(config))
         stream.configure(config)
+        self.origins.changed(stream, folder)
 
     async def delete(self, name: str) -> None:
         """Delete a stream with its messages, consumers and files. OSError."""
         stream = self.streams.get(name)
         folder = self.stream_folder(name)
         gone = None
-        if folder is not None and folder.exists():
-            gone = await asyncio.to_thread(files.put_away, folder)
         if stream is not None:
+            self.origins.closed(stream, deleted=True)  # nothing is written to its folder any more
+        if folder is not None and folder.exists():
+            try:
+                gone = await asyncio.to_thread(files.put_away, folder)
+            except OSError:
+                if stream is not None:
+                    self.origins.opened(stream, folder)
+                raise
+        if stream is not None:
+            self.origins.closed(stream, deleted=True)
             for consumer in list(stream.consumers):
                 self.advisory(
                     f"CONSUMER.DELETED.{name}.{consumer}",
@@ -325,6 +346,8 @@ class JetStreamAccount:
         """Close the streams; their files stay."""
         for task in self.backups:
             task.cancel()
+        for stream in self.streams.values():
+            self.origins.closed(stream)
         for stream in self.streams.values():
             if stream.consumers:
                 self.consumers.stop(stream)

@@ -136,7 +136,10 @@ class JetStreamPages:
             "api": {"level": 0, "total": account.api_total, "errors": account.api_errors},
         }
         if options.streams or options.consumer:
-            page["stream_detail"] = [self._stream(s, options) for s in account.sorted_streams()]
+            page["stream_detail"] = [
+                self._stream(s, options) | self._origins(account, s)
+                for s in account.sorted_streams()
+            ]
         return page
 
     def _stream(self, stream: Stream, options: JszOptions) -> dict[str, Any]:
@@ -152,6 +155,12 @@ class JetStreamPages:
         if options.consumer and stream.consumers:
             page["consumer_detail"] = list(self._consumers(stream, options))
         return page
+
+    def _origins(self, account: JetStreamAccount, stream: Stream) -> dict[str, Any]:
+        """What a mirror, or a stream with sources, has copied."""
+        mirror, sources = account.origins.mirror(stream), account.origins.sources(stream)
+        page = {} if mirror is None else {"mirror": msgspec.to_builtins(mirror)}
+        return page | ({"sources": msgspec.to_builtins(sources)} if sources else {})
 
     def _consumers(self, stream: Stream, options: JszOptions) -> Iterator[dict[str, Any]]:
         for name in sorted(stream.consumers):

@@ -60,6 +60,7 @@ def _open(account: JetStreamAccount, found: files.FoundStream) -> str:
     try:
         stream = account.open(config, time_ns(found.stored.created))
         account.consumers.restore(stream)
+        account.origins.opened(stream, found.folder if config.storage == "file" else None)
     except (OSError, ValueError) as problem:
         return str(problem)
     return ""

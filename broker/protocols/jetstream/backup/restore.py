@@ -222,6 +222,7 @@ class Restoration:
         store.set_limits(_limits_of(config))
         stream = account.serve(store, config, created_ns)
         account.consumers.restore(stream)
+        account.origins.opened(stream, place)
         return stream
 
     async def _move(

@@ -115,6 +115,14 @@ cdef class Stream(StreamOwner):
     cdef uint64_t append(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
                          Rollup rollup) except 0
     cdef object count(self, record_t *rec, const headers_t *h)
+    # Store a message of another stream that has passed the checks there: `mirror` with its seq,
+    # above last_seq, and its time, `copy` as the next one. 0 = it is not to be stored. ApiError:
+    # the stream is full. Its headers are final.
+    cdef int mirror(self, const record_t *rec) except -1
+    cdef int copy(self, record_t *rec) except -1
+    cdef Rollup copied_rollup(self, const headers_t *h) noexcept
+    cdef int64_t copied_ttl(self, const headers_t *h) noexcept
+    cdef object refusal_for(self, int why)
     cdef int take_batched(self, record_t *rec, const headers_t *h,
                           const record_t *publish) except -1
     cdef int add_to_batch(self, bytes key, uint64_t number, record_t *rec, const headers_t *h,

@@ -34,7 +34,7 @@ from broker.engine.headers cimport find_header
 from broker.engine.log.record cimport record_size
 from broker.engine.stream.store cimport (
     ROLLUP_ALL, ROLLUP_NONE, ROLLUP_SUBJECT, STORE_FULL_BYTES, STORE_FULL_MSGS, STORE_FULL_SUBJECT,
-    STORE_TOO_LARGE, Rollup, StreamLimits, StreamOwner, StreamStore, message_t)
+    STORE_TAKEN, STORE_TOO_LARGE, Rollup, StreamLimits, StreamOwner, StreamStore, message_t)
 from broker.protocols.jetstream.publish.answers cimport Answers
 from broker.protocols.jetstream.publish.batches cimport Batch, Batches
 from broker.protocols.jetstream.publish.counters cimport Counters
@@ -47,7 +47,8 @@ from broker.protocols.jetstream.publish.wire cimport (
     HEADER_EXPECTED_LAST_SUBJECT_SEQ_SUBJECT, HEADER_EXPECTED_STREAM, HEADER_INCR, HEADER_MSG_ID,
     HEADER_REQUIRED_API_LEVEL, HEADER_ROLLUP, HEADER_SCHEDULE, HEADER_SCHEDULE_NEXT,
     HEADER_SCHEDULE_ROLLUP, HEADER_SCHEDULE_SOURCE, HEADER_SCHEDULE_TARGET,
-    HEADER_SCHEDULE_TIME_ZONE, HEADER_SCHEDULE_TTL, HEADER_SCHEDULER, HEADER_TTL, PUB_ACK_TAIL,
+    HEADER_SCHEDULE_TIME_ZONE, HEADER_SCHEDULE_TTL, HEADER_SCHEDULER, HEADER_STREAM_SOURCE,
+    HEADER_TTL, PUB_ACK_TAIL,
     find_headers, has, headers_t, is_increment, parse_ttl, parse_u64, put_pub_ack,
     put_replaced)
 from broker.protocols.nats.accounts.account cimport Account
@@ -371,6 +372,9 @@ cdef class Stream(StreamOwner):
         cdef uint64_t seq
         self.check_increment(rec, h)
         self.check_stream(h)
+        if has(h, HEADER_STREAM_SOURCE):
+            self.check_expected(rec, h, 0)
+            raise ApiError(errors.SOURCE_HEADER)
         ttl_ns[0] = self.ttl_of(rec, h)
         self.check_expected(rec, h, 0)
         self.check_schedule(rec, h)
@@ -553,6 +557,85 @@ cdef class Stream(StreamOwner):
         self.rewritten = whole
         return value
 
+    # --- messages of other streams
+
+    cdef int mirror(self, const record_t *rec) except -1:
+        cdef headers_t h
+        cdef Rollup rollup
+        cdef int64_t ttl_ns
+        cdef uint64_t seq, before = 0
+        cdef int why
+        cdef bint again = self.republish is not None and hops_now < HOPS_MAX and (
+            self.republish.takes(rec.subject, rec.subject_len))
+        h.present = h.seen = 0
+        if self.sealed:
+            raise ApiError(errors.STREAM_SEALED)
+        if rec.headers_len:
+            find_headers(rec.data, rec.headers_len, &h)
+        if self.by_interest and not self.cursors.held and (
+                not self.has_interest(rec.subject, rec.subject_len)):
+            if self.store.use_up(rec.seq) == 0:
+                raise self.refusal()
+            return 1
+        rollup = self.copied_rollup(&h)
+        ttl_ns = self.copied_ttl(&h)
+        if self.store.limits.discard_new:
+            why = self.store.fullness(rec, rollup)
+            if why != STORE_TAKEN:
+                raise self.refusal_for(why)
+        if self.has_room is not None and not self.has_room(self.store.size_in(rec)):
+            raise ApiError(errors.ACCOUNT_RESOURCES_EXCEEDED)
+        if again:
+            before = self.store.last_seq_of(rec.subject, rec.subject_len)
+        seq = self.store.append_at(rec, rec.seq, rec.timestamp_ns,
+                                   rec.timestamp_ns + ttl_ns if ttl_ns > 0 else ttl_ns, rollup)
+        if seq == 0:
+            raise self.refusal()
+        self.stored += 1
+        self.remember(&h, seq)
+        if again:
+            self.add_republish(rec, seq, before)
+        return 1
+
+    cdef int copy(self, record_t *rec) except -1:
+        cdef headers_t h
+        cdef Rollup rollup
+        cdef int64_t ttl_ns
+        if self.sealed:
+            raise ApiError(errors.STREAM_SEALED)
+        if rec.headers_len > HEADERS_MAX or (
+                0 <= self.message_bytes_max < <int64_t>rec.total_len):
+            self.refused += 1
+            return 0
+        find_headers(rec.data, rec.headers_len, &h)
+        if has(&h, HEADER_MSG_ID) and self.store.limits.duplicate_window_ns and (
+                self.store.duplicate_of(
+                    h.value[<int>HEADER_MSG_ID].ptr, h.value[<int>HEADER_MSG_ID].len)):
+            self.duplicates += 1
+            return 0
+        rollup = self.copied_rollup(&h)
+        ttl_ns = self.copied_ttl(&h)
+        if self.store.limits.discard_new_per_subject and (
+                self.store.fullness(rec, rollup) == STORE_FULL_SUBJECT):
+            self.refused += 1
+            return 0
+        self.schedule = None
+        self.append(rec, &h, ttl_ns, rollup)
+        return 1
+
+    cdef Rollup copied_rollup(self, const headers_t *h) noexcept:
+        """What a message of another stream replaces, if that is allowed here."""
+        if self.rollups and has(h, HEADER_ROLLUP):
+            if is_text(h.value[<int>HEADER_ROLLUP], b'sub'):
+                return ROLLUP_SUBJECT
+            if is_text(h.value[<int>HEADER_ROLLUP], b'all'):
+                return ROLLUP_ALL
+        return ROLLUP_NONE
+
+    cdef int64_t copied_ttl(self, const headers_t *h) noexcept:
+        """The TTL of a message of another stream, if there are any here."""
+        return parse_ttl(h.value[<int>HEADER_TTL]) if self.ttls and has(h, HEADER_TTL) else 0
+
     # --- atomic batches
 
     cdef int take_batched(self, record_t *rec, const headers_t *h,
@@ -659,6 +742,8 @@ cdef class Stream(StreamOwner):
         cdef Rollup rollup = ROLLUP_NONE
         self.check_increment(rec, h)
         self.check_stream(h)
+        if has(h, HEADER_STREAM_SOURCE):
+            raise ApiError(errors.SOURCE_HEADER)
         checks.ttls.append(self.ttl_of(rec, h))
         if self.counters is not None:
             self.check_batched_sum(rec, h, checks, subject)
@@ -977,7 +1062,10 @@ cdef class Stream(StreamOwner):
 
     cdef object refusal(self):
         """The ApiError of the append that the store has just refused."""
-        cdef int why = self.store.refused
+        return self.refusal_for(self.store.refused)
+
+    cdef object refusal_for(self, int why):
+        """The ApiError for a Refusal of the store."""
         if why == STORE_FULL_MSGS:
             text = FULL_MSGS
         elif why == STORE_FULL_BYTES:

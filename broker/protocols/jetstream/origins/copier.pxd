@@ -1,0 +1,56 @@
+# cython: language_level=3
+"""Copies the messages of one stream into another one. See copier.pyx."""
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+from broker.engine.stream.filter cimport Filter
+from broker.engine.stream.interfaces cimport StreamReaders
+from broker.engine.stream.store cimport message_t
+from broker.protocols.jetstream.publish.stream cimport Stream
+from broker.runtime.interfaces cimport Session
+from broker.runtime.types cimport record_t
+
+
+cdef class OriginReader(StreamReaders):
+    cdef Copier copier
+
+
+cdef class TargetReader(StreamReaders):
+    cdef Copier copier
+
+
+cdef class Copier(Session):
+    cdef readonly object source         # structs.StreamSource
+    cdef readonly str key               # the source among those of the stream: see source_key
+    cdef readonly bint mirrors          # keeps sequences and times
+    cdef readonly Stream target
+    cdef readonly Stream origin         # None: there is none now
+    cdef readonly uint64_t at           # messages of the origin up to it were looked at
+    cdef readonly uint64_t kept         # ... and what was copied of them is stored
+    cdef readonly object error          # ApiError that stops it, None = nothing does
+    cdef readonly bint connected        # it has read from an origin
+    cdef public object progressed       # () -> None: `kept` is higher than before; or None
+
+    cdef OriginReader reader
+    cdef TargetReader room_reader
+    cdef Filter filter                  # of the origin's messages; None = all
+    cdef list transforms                # (source, Transform or None) of subjects
+    cdef bytes head, tail               # of Nats-Stream-Source, before and after the sequence
+    cdef char *subject_room             # owned; for a transformed subject
+    cdef char *room                     # owned; for a message with other headers
+    cdef size_t room_size
+    cdef uint64_t batch                 # the target's last_seq before what waits for its log
+    cdef uint64_t ticket                # of what waits for the target's log; 0 = nothing does
+    cdef bint answered                  # the log has called
+    cdef int64_t seen_ns                # of the last contact, monotonic
+    cdef bint closed
+
+    cdef void wake(self) noexcept
+    cdef int settle(self) except -1
+    cdef int undo(self) except -1
+    cdef int copy_some(self) except -1
+    cdef int copy(self, const message_t *m) except -1
+    cdef int transform(self, record_t *rec) except -1
+    cdef int rewrite(self, record_t *rec, uint64_t seq, const char *subject,
+                     size_t subject_len) except -1
+    cdef void retry(self, int64_t wait_ns) noexcept

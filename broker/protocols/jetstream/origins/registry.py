@@ -1,0 +1,252 @@
+"""The mirrors and sources of an account: each copies from its origin while that exists."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import TYPE_CHECKING, Final
+
+from broker.protocols.jetstream import errors
+from broker.protocols.jetstream.errors import ApiError
+from broker.protocols.jetstream.origins import positions
+from broker.protocols.jetstream.origins.copier import Copier, found_positions, source_key
+from broker.protocols.jetstream.structs import (
+    ApiErrorBody,
+    StreamConfig,
+    StreamSource,
+    StreamSourceInfo,
+    time_text,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from broker.protocols.jetstream.publish.stream import Stream
+
+log = logging.getLogger("broker.jetstream")
+
+SAVE_S: Final = 1.0  # from the progress of a source until it is in the file
+LOOK_S: Final = 10.0  # between looks whether other messages are to be accounted for
+LOOK_MESSAGES: Final = 10_000  # ... which is so if there are that many
+POSITIONS_MAX: Final = 10_000  # of sources that a stream has had
+
+
+class Sourcing:
+    """The origins of one stream."""
+
+    def __init__(self, stream: Stream, folder: Path | None) -> None:
+        """`folder`: of the stream; None = it is in memory."""
+        self.stream = stream
+        self.folder = folder
+        self.copiers: list[Copier] = []
+        self._former: list[Copier] = []  # of sources that were removed, until all is stored
+        self._created = time_text(stream.created_ns)
+        self._known: dict[str, int] = {}  # by key of a source, those that are no longer included
+        self._loaded = False
+        self._saved = 0  # Positions.upto of the file
+        self._lock = threading.Lock()  # of the file
+        self._closed = False
+        self._look: asyncio.TimerHandle | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, config: StreamConfig, *, recovered: bool = False) -> None:
+        """Copy from the origins of this configuration. `recovered`: it was in force when the server
+        ended, and messages may have been copied that are not accounted for."""
+        if config.sources:
+            self._load(crashed=recovered)
+        mirrors = config.mirror is not None
+        wanted = list(config.sources) if config.mirror is None else [config.mirror]
+        before, self.copiers = self.copiers, []
+        for source in wanted:
+            same = [c for c in before if c.source == source and c.mirrors == mirrors]
+            if same:
+                before.remove(same[0])
+                self.copiers.append(same[0])
+            else:
+                self.copiers.append(self._copier(source, mirrors=mirrors))
+        for copier in before:
+            if copier.mirrors:
+                copier.close()
+            else:
+                copier.disconnect()
+                self._former.append(copier)
+        self._settle_former()
+        if self._loaded:
+            self._progressed()
+        if self._look is None:
+            self._look_later()
+
+    def _copier(self, source: StreamSource, *, mirrors: bool) -> Copier:
+        if mirrors:
+            position = self.stream.store.last_seq
+        else:
+            key = source_key(source)
+            position = self._known.get(key, 0)
+            for copier in self._former:
+                if copier.key == key:
+                    position = max(position, copier.at)
+        copier = Copier(self.stream, source, position, mirrors)
+        copier.progressed = None if mirrors else self._progressed
+        return copier
+
+    def _settle_former(self) -> None:
+        """Forget sources that were removed, once all that they copied is stored."""
+        for copier in list(self._former):
+            self._known[copier.key] = max(copier.kept, self._known.get(copier.key, 0))
+            if not copier.pending:
+                copier.close()
+                self._former.remove(copier)
+        if len(self._known) > POSITIONS_MAX:
+            keys = {each.key for each in self.copiers}
+            for key in [key for key in self._known if key not in keys][: POSITIONS_MAX // 2]:
+                del self._known[key]
+
+    def _load(self, *, crashed: bool) -> None:
+        """Find the positions of sources: in the file, and in the messages after it if the server
+        may have ended before they were in the file."""
+        if self._loaded:
+            return
+        self._loaded = True
+        after = 0
+        if self.folder is not None:
+            found = positions.load(self.folder, self._created, self.stream.store.last_seq)
+            self._known, after = dict(found.sources), found.upto
+            crashed = crashed or found.running
+            self._saved = after
+        if crashed:
+            for key, seq in found_positions(self.stream, after).items():
+                self._known[key] = max(seq, self._known.get(key, 0))
+
+    # --- the file
+
+    def _progressed(self) -> None:
+        if self.folder is not None and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(SAVE_S, self._save_soon)
+
+    def _save_soon(self) -> None:
+        if self._saving is not None and not self._saving.done():
+            self._timer = asyncio.get_running_loop().call_later(SAVE_S, self._save_soon)
+            return
+        self._timer = None
+        self._saving = asyncio.get_running_loop().create_task(self._save(self._positions()))
+
+    def _look_later(self) -> None:
+        """Account for messages of publishers now and then: each start looks through the rest."""
+        self._look = asyncio.get_running_loop().call_later(LOOK_S, self._look_later)
+        if self._loaded and self.stream.store.last_seq - self._saved > LOOK_MESSAGES:
+            self._progressed()
+
+    def _positions(self) -> positions.Positions:
+        self._settle_former()
+        for copier in self.copiers:
+            self._known[copier.key] = copier.kept
+        upto = self.stream.store.last_seq
+        for copier in [*self.copiers, *self._former]:
+            upto = min(upto, copier.accounted)
+        self._saved = upto
+        running = bool(self.copiers or self._former)
+        return positions.Positions(self._created, running, upto, dict(self._known))
+
+    async def _save(self, found: positions.Positions) -> None:
+        await asyncio.to_thread(self._store, found)
+
+    def _store(self, found: positions.Positions, *, last: bool = False) -> None:
+        """Write the file; `last`: although all is closed."""
+        assert self.folder is not None
+        with self._lock:
+            if self._closed and not last:
+                return
+            try:
+                positions.store(self.folder, found)
+            except OSError as problem:
+                log.error("the positions of sources of stream %r: %s", self.stream.name, problem)
+
+    def close(self, *, deleted: bool) -> None:
+        """Copy no more. Positions are saved unless the stream is `deleted`."""
+        for timer in (self._timer, self._look):
+            if timer is not None:
+                timer.cancel()
+        with self._lock:  # a file that is being written comes first
+            self._closed = True
+        if self._loaded and not deleted and self.folder is not None:
+            self._store(self._positions(), last=True)
+        for copier in [*self.copiers, *self._former]:
+            copier.close()
+
+
+class Origins:
+    """Connects the streams of one account."""
+
+    def __init__(self, streams: dict[str, Stream]) -> None:
+        """`streams`: of the account, by name; they are read at each change."""
+        self.streams = streams
+        self._sourcing: dict[str, Sourcing] = {}
+
+    def opened(self, stream: Stream, folder: Path | None) -> None:
+        """A stream was created or opened; `folder`: of its files, None = it has none."""
+        config = stream.config
+        if config.mirror is not None or config.sources:
+            found = self._sourcing[stream.name] = Sourcing(stream, folder)
+            found.set(config, recovered=True)
+        self._connect()
+
+    def changed(self, stream: Stream, folder: Path | None) -> None:
+        """A stream has another configuration."""
+        found = self._sourcing.get(stream.name)
+        config = stream.config
+        if found is None:
+            if config.mirror is None and not config.sources:
+                return
+            found = self._sourcing[stream.name] = Sourcing(stream, folder)
+        found.set(config)
+        self._connect()
+
+    def closed(self, stream: Stream, *, deleted: bool = False) -> None:
+        """A stream is about to be closed."""
+        for each in self._sourcing.values():
+            for copier in each.copiers:
+                if copier.origin is stream:
+                    copier.disconnect()
+        found = self._sourcing.pop(stream.name, None)
+        if found is not None:
+            found.close(deleted=deleted)
+
+    def _connect(self) -> None:
+        for each in self._sourcing.values():
+            for copier in each.copiers:
+                origin = self.streams.get(copier.source.name)
+                if copier.origin is None and origin is not None:
+                    copier.connect(origin)
+
+    def mirror(self, stream: Stream) -> StreamSourceInfo | None:
+        """The progress of a mirror; None = the stream is none."""
+        found = self._sourcing.get(stream.name)
+        infos = [_info(each) for each in found.copiers if each.mirrors] if found else []
+        return infos[0] if infos else None
+
+    def sources(self, stream: Stream) -> list[StreamSourceInfo]:
+        """The progress of the sources of a stream."""
+        found = self._sourcing.get(stream.name)
+        return [_info(each) for each in found.copiers if not each.mirrors] if found else []
+
+
+def _info(copier: Copier) -> StreamSourceInfo:
+    source, problem = copier.source, copier.error
+    if copier.missing:
+        problem = ApiError(errors.STREAM_NOT_FOUND)
+    found = StreamSourceInfo(
+        name=source.name,
+        external=source.external,
+        lag=copier.lag,
+        seq=0 if copier.mirrors else copier.kept,
+        active=copier.active_ns,
+        filter_subject=source.filter_subject,
+        subject_transforms=source.subject_transforms,
+    )
+    if problem is not None:
+        found.error = ApiErrorBody(
+            code=problem.code, err_code=problem.err_code, description=problem.text
+        )
+    return found
