@@ -30,8 +30,8 @@ COVERAGE := build/asan/coverage.so
 ASAN_TESTS := $(wildcard tests/unit tests/behaviour tests/property tests/golden tests/raw tests/fuzz)
 FAST := not slow and not browser
 
-# The original servers and their tools, pinned by tests/originals/*/go.mod. There are two versions of
-# nats-server: tests compare with the one whose behaviour is matched, benchmarks with the newest.
+# The original servers and their tools, pinned by tests/originals/*/go.mod. Tests compare with
+# the nats-server whose behaviour is matched, benchmarks with the newest; they may be the same.
 ORIGINALS := .originals
 GO ?= $(shell go version 2>/dev/null | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' && echo go || \
 	echo $(CURDIR)/$(BIN)/go)

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import re
-import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -151,7 +151,7 @@ def identity(folder: Path, name: str, partition: int | None) -> Identity:
         kept = None
     except OSError as problem:
         raise IdentityError(str(problem)) from problem
-    found = dict(kept or {"broker_id": uuid.uuid4().hex, "partition": 0})
+    found = dict(kept or {"broker_id": os.urandom(16).hex(), "partition": 0})
     if partition is not None:
         found["partition"] = partition
     if found != kept:

@@ -28,8 +28,17 @@ T = TypeVar("T")
 
 def bounds(log: Log) -> tuple[int, int]:
     """The first seq that can be read, and the seq after the last one."""
+    next_seq = log.sync.durable_next
+    if log.owner is not None:
+        return min(log.owner.first_seq, next_seq), next_seq
     first = log.retention.readable_from
-    return first, max(first, log.sync.durable_next)
+    return first, max(first, next_seq)
+
+
+def readable_logs(engine: Engine) -> dict[str, Log]:
+    """The logs by name, those of streams included."""
+    streams = {name: log for name, log in engine.owned.items() if log.owner is not None}
+    return {**engine.logs, **streams}
 
 
 class BulkRoute(NamedTuple):
@@ -50,8 +59,8 @@ class BulkContext:
         self._threads = ThreadPoolExecutor(limits.BULK_THREADS, "bulk", initializer=lower_priority)
 
     def log(self, name: str) -> Log:
-        """The log of that name. RefusedError."""
-        found = self.engine.log(name)
+        """The log of that name, which may be that of a stream. RefusedError."""
+        found = self.engine.readable(name)
         if found is None:
             self.refuse_quarantined(name)
             raise RefusedError(errors.BULK_NO_TOPIC, topic=name)
@@ -59,8 +68,15 @@ class BulkContext:
 
     def refuse_quarantined(self, name: str) -> None:
         """A log that could not be opened must not look like a deleted one. RefusedError."""
-        if name in self.engine.quarantined:
+        if self.is_quarantined(name):
             raise RefusedError(errors.BULK_QUARANTINED, topic=name)
+
+    def is_quarantined(self, name: str) -> bool:
+        """Whether a log exists and could not be opened, or is that of a stream that cannot be
+        served."""
+        return name in self.engine.quarantined or (
+            name in self.engine.owned and self.engine.readable(name) is None
+        )
 
     async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         """Run what waits for a disk, or takes long, on one of the threads."""

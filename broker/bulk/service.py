@@ -103,7 +103,7 @@ class Bulk:
         """
         context = self.context
         root = context.engine.shared.root
-        if root is None or not context.engine.logs:
+        if root is None or not context.engine.all_logs():
             return
         error = await context.in_thread(sync_file_system, os.fsencode(root))
         if error:

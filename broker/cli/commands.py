@@ -24,6 +24,10 @@ class Commands(click.Group):
     """A group that imports only the command that is called."""
 
     known: ClassVar[dict[str, tuple[str, str]]] = {
+        "adopt-channels": (
+            "broker.cli.imports:adopt_channels",
+            "Make JetStream streams of NATS Streaming channels.",
+        ),
         "bench": ("broker.cli.bench:bench", "Measure a NATS, NSQ or NATS Streaming server."),
         "archive": (
             "broker.cli.tools.archive:archive",
@@ -78,7 +82,7 @@ class Commands(click.Group):
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "Run the broker": ("serve", "check-config", "config", "health", "support-bundle"),
         "Replace an original": ("nats-server", "nats-streaming-server", "nsqd", "nsqlookupd"),
-        "Import data": ("import-nsqd", "import-stan", "import-jetstream"),
+        "Import data": ("import-nsqd", "import-stan", "import-jetstream", "adopt-channels"),
         "Tools": ("top", "pub", "sub", "forward", "archive", "export", "bench", "completion"),
         "Pipelines": ("pipeline",),
     }

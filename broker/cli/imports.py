@@ -1,4 +1,5 @@
-"""`twinwire import-nsqd`, `import-stan`, `import-jetstream`: import the data of another server."""
+"""`twinwire import-nsqd`, `import-stan`, `import-jetstream`: import the data of another server.
+`adopt-channels`: make streams of the channels of NATS Streaming here."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from broker.server import limits
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from broker.importers import nsqd, stan
+    from broker.importers import channels, nsqd, stan
     from broker.importers.jetstream import importer as jetstream
 
 # A database instead of a folder: a URL, or a Go data source name of MySQL or PostgreSQL.
@@ -256,3 +257,75 @@ def _report_jetstream(outcome: jetstream.Outcome, folder: Path, done: str) -> No
         click.echo(f"{len(outcome.streams)} streams, {outcome.messages} messages {done}")
     if outcome.changed:
         click.echo("a server has used it since: its newer data is not imported", err=True)
+
+
+# --- channels of NATS Streaming as streams
+
+
+@click.command("adopt-channels")
+@click.option("-c", "--config", "file", type=click.Path(path_type=Path), help="TOML file.")
+@click.option("--data", metavar="DIR", help="Data folder.  [default: that of `serve`]")
+@click.option(
+    "--channel",
+    "patterns",
+    metavar="PATTERN",
+    multiple=True,
+    help="Only matching channels; * is one token, a final > one or more. Repeatable.",
+)
+@click.option(
+    "--account",
+    default="",
+    metavar="NAME",
+    help="Account of the streams.  [default: that of NATS Streaming]",
+)
+@click.option("--stream", default="", metavar="NAME", help="Name of the stream, for one channel.")
+@click.option("--remove", is_flag=True, help="Remove each channel when its stream is complete.")
+@click.option("--dry-run", is_flag=True, help="Read everything, make nothing.")
+@click.option("--quiet", is_flag=True, help="No progress bar.")
+def adopt_channels(
+    file: Path | None,
+    data: str | None,
+    patterns: tuple[str, ...],
+    account: str,
+    stream: str,
+    remove: bool,
+    dry_run: bool,
+    quiet: bool,
+) -> None:
+    """Make JetStream streams of the NATS Streaming channels of a stopped broker.
+
+    Messages keep their sequence numbers, times and headers. Each durable subscription or durable
+    queue group becomes a durable pull consumer that goes on where it is. The channels stay unless
+    --remove is given. The exit code is 0 if everything was adopted, 3 if something was not (it is
+    listed), 1 if nothing could be.
+    """
+    from broker.importers.channels import Options, adopting
+    from broker.importers.nsqd import ImportRefusedError
+
+    config = _config(file, data)
+    options = Options(account, patterns, stream, remove)
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    try:
+        with narrowed(), adopting(Path(config.server.data), config, options) as work, runner:
+            outcome = runner.run(_run_adoption(work, dry_run, quiet))
+    except ImportRefusedError as error:
+        _refuse("adopt-channels", error)
+    for line in outcome.remarks:
+        click.echo(line, err=True)
+    for each in outcome.channels:
+        click.echo(str(each))
+    done = "found" if dry_run else "adopted"
+    click.echo(f"{len(outcome.channels)} channels, {outcome.messages} messages {done}")
+    sys.exit(limits.EXIT_PARTLY if outcome.remarks else limits.EXIT_OK)
+
+
+async def _run_adoption(work: channels.Adoption, dry_run: bool, quiet: bool) -> channels.Outcome:
+    if quiet:
+        return await work.run(dry=dry_run)
+    with click.progressbar(length=0, label="reading", file=sys.stderr) as bar:
+
+        def begin(total: int) -> None:
+            bar.length = total
+
+        work.begin, work.advance = begin, bar.update
+        return await work.run(dry=dry_run)

@@ -22,6 +22,7 @@ from broker.base.logs import fields
 from broker.base.units import SECOND
 from broker.console import assets, errors, limits
 from broker.console.api import handlers_of
+from broker.console.api.jetstream.objects import stored_object
 from broker.console.api.tail import tail
 from broker.console.context import Call
 from broker.console.errors import RefusedError
@@ -95,6 +96,7 @@ class ConsoleApp:
             "openapi": self._openapi,
             "events": self._events,
             "tail": self._tail,
+            "streamObject": self._object,
         }
         context.history.begin()
 
@@ -258,6 +260,28 @@ class ConsoleApp:
     async def _tail(self, request: web.Request, call: Call) -> web.StreamResponse:
         """New messages of a topic or a subject."""
         return await self._stream(request, call, tail(self.context, call))
+
+    async def _object(self, request: web.Request, call: Call) -> web.StreamResponse:
+        """The content of an object. The connection breaks if it is damaged."""
+        found = stored_object(self.context, call)
+        name = quote(found.name.rsplit("/", 1)[-1], safe="")
+        response = web.StreamResponse(
+            headers={
+                "Content-Type": "application/octet-stream",
+                "Content-Length": str(found.size),
+                "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
+                "Cache-Control": "no-store",
+            }
+        )
+        await response.prepare(request)
+        try:
+            async for piece in found.pieces():
+                await response.write(piece)
+        except ValueError as problem:
+            log.error("damaged object: %s", problem)
+            if request.transport is not None:
+                request.transport.abort()
+        return response
 
     async def _stream(self, request: web.Request, call: Call, events: Any) -> web.StreamResponse:
         return await self.streams.serve(request, events, lambda: self.access.is_valid(call.caller))

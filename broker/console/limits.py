@@ -49,6 +49,10 @@ SHOWN_BYTES_MAX: Final = 64 * KIB  # of one body in a list
 SCAN_MAX: Final = 5_000  # messages looked at for one page of a search
 SCAN_TIME: Final = SECOND
 SCAN_STEP: Final = 200  # messages read at once
+STREAM_SCAN_MAX: Final = 50_000  # messages of a stream looked at for one page
+STREAM_SCAN_STEP: Final = 100  # read at once, while other tasks wait ...
+STREAM_SCAN_BYTES: Final = 2 * MIB  # ... and their bytes
+JETSTREAM_WAIT: Final = 10 * SECOND  # for the answer to a change
 GROUP_SEQS_MAX: Final = 1_000
 POLICY_HEADERS_MAX: Final = 64 * KIB  # of a published message
 

@@ -19,8 +19,9 @@ from broker.runtime.turn cimport Turn
 
 from broker.engine import catalog, health
 from broker.engine.log.files import (
-    CURSOR_SUFFIX, CURSORS, QuarantinedError, escape, is_log_folder, put_aside, unescape)
-from broker.engine.log.policy import ACKED, plain_policy
+    CURSOR_SUFFIX, CURSORS, NameTakenError, QuarantinedError, escape, is_log_folder, put_aside,
+    unescape)
+from broker.engine.log.policy import ACKED, OWNED, plain_policy
 from broker.engine.recovery import open_known, open_log
 from broker.engine.settings import change, configure, effective
 from broker.base.durable import make_folder
@@ -205,6 +206,13 @@ cdef class Engine:
         """The log of that name, or None."""
         return self.logs.get(name)
 
+    def readable(self, str name):
+        """The log of that name, or that of a stream whose messages are known; None."""
+        cdef Log log = self.owned.get(name)
+        if log is None:
+            return self.logs.get(name)
+        return None if log.owner is None else log
+
     def open_log(self, str name, bint ephemeral=False, str protocol=None, str retention=None,
                  subjects=None):
         """The log of that name, made if need be; an ephemeral one lives in memory. OSError.
@@ -214,6 +222,9 @@ cdef class Engine:
         is bound to its own name. ValueError: not subjects.
         """
         cdef Log log = self.logs.get(name) or self.owned.get(name)
+        if log is not None and (retention == OWNED) != (
+                log.policy.retention_mode == RETENTION_OWNED):
+            raise NameTakenError(name)      # its owner alone writes to it
         if log is not None:
             protocol = protocol or log.protocol
             retention = retention or log.policy.retention

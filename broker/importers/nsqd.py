@@ -167,12 +167,7 @@ class Import:
         entry."""
         moving = progress.own["moving"]
         if moving is not None:
-            place = self.data / LOGS_FOLDER / escape(moving["topic"])
-            try:
-                meta = load_meta(str(place))
-            except MetaError:
-                meta = None
-            if meta is not None and meta["log_id"] == moving["log_id"]:
+            if is_in_place(self.data, moving["topic"], moving["log_id"]):
                 progress.own["topics"][moving["topic"]] = moving["messages"]
             progress.own["moving"] = None
             progress.save()
@@ -266,6 +261,15 @@ def batches(stored: Iterator[S]) -> Iterator[list[S]]:
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def is_in_place(data: Path, name: str, log_id: str) -> bool:
+    """Whether the data folder has the log of this name that an import has built."""
+    try:
+        meta = load_meta(str(data / LOGS_FOLDER / escape(name)))
+    except MetaError:
+        return False
+    return meta is not None and meta["log_id"] == log_id
 
 
 def sync_tree(folder: Path) -> None:

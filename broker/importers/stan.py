@@ -26,12 +26,18 @@ from broker.engine import limits as engine_limits
 from broker.engine.cursor.cursor import open_cursor
 from broker.engine.cursor.local import peek_log
 from broker.engine.engine import Engine
-from broker.engine.log.files import MetaError, escape, load_meta
+from broker.engine.log.files import escape
 from broker.engine.log.policy import LIMITS
 from broker.engine.log.publish import append_at
 from broker.engine.names import pattern_matches
 from broker.importers import limits
-from broker.importers.nsqd import ImportRefusedError, Progress, batches, sync_tree
+from broker.importers.nsqd import (
+    ImportRefusedError,
+    Progress,
+    batches,
+    is_in_place,
+    sync_tree,
+)
 from broker.importers.outcome import ImportOutcome
 from broker.importers.stan_files import (
     CLIENTS,
@@ -244,12 +250,7 @@ class Import:
         moving = progress.own["moving"]
         if moving is None:
             return
-        place = self.data / LOGS_FOLDER / escape(moving["name"])
-        try:
-            meta = load_meta(str(place))
-        except MetaError:
-            meta = None
-        if meta is not None and meta["log_id"] == moving["log_id"]:
+        if is_in_place(self.data, moving["name"], moving["log_id"]):
             progress.own["topics"][moving["name"]] = moving["messages"]
         else:
             for record in moving["records"]:

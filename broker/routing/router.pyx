@@ -10,6 +10,7 @@ outer call stays unchanged, and the inner call gets a match of its own.
 """
 import os
 
+from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp, memcpy
@@ -24,10 +25,14 @@ from broker.runtime.types cimport record_t, tw_cache_hash
 
 cdef enum:
     TABLE_MIN = 64
-    SUB_HEAD = 49       # bytes of a sub_t before its sid, without padding
+    SUB_HEAD = 50       # bytes of a sub_t before its sid, without padding
     SHARED_DIVISOR = 64     # subjects of the cache for each place of a shared match
 
 cdef uint64_t NODE_HASH = 0x9E3779B97F4A7C15
+
+cdef sub_t example
+if <char *>example.sid - <char *>&example != <ptrdiff_t>SUB_HEAD:
+    raise AssertionError('SUB_HEAD is not the size of a sub_t without its sid')
 
 
 cdef class Router:

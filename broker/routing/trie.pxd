@@ -15,6 +15,7 @@ cdef struct sub_t:
     uint16_t sid_len
     uint16_t far            # weight, if it represents members of another server, else 0
     uint8_t retired         # gets no more messages; its sink removes it when no route is running
+    uint8_t knows_stored    # its sink wants the subject that a message was stored under
     char sid[1]             # its owner's name for it: sid_len bytes inline
 
 # One queue name at one node.

@@ -336,15 +336,6 @@ async def test_an_account_stores_no_more_than_its_limit(
     assert (await js.publish("s", b"x" * 200)).seq == 8
 
 
-async def test_what_is_not_available_is_refused(
-    start_broker: StartBroker, connect: Connect
-) -> None:
-    client = await connect(start_broker())
-    await ask(client, "STREAM.CREATE.S", {"name": "S"})
-    batched = {"name": "B", "allow_batched": True}
-    assert (await error(client, "STREAM.CREATE.B", batched))[0] == 10052
-
-
 async def test_a_domain_is_a_second_name_of_the_api(
     start_broker: StartBroker, connect: Connect
 ) -> None:
@@ -354,6 +345,18 @@ async def test_a_domain_is_a_second_name_of_the_api(
     assert names == await ask(client, "STREAM.NAMES")
     assert (await client.jetstream().publish("s", b"x")).domain == "hub"
     assert (await ask(client, "STREAM.INFO.S"))["domain"] == "hub"
+
+
+async def test_a_bucket_has_a_second_name_by_its_domain_only(
+    start_broker: StartBroker, connect: Connect
+) -> None:
+    client = await connect(start_broker({"jetstream": {"domain": "hub"}}))
+    await client.jetstream().create_key_value(bucket="b")
+    answer = json.loads((await client.request("$JS.hub.API.$KV.b.k", b"v", timeout=WAIT_S)).data)
+    assert (answer["stream"], answer["seq"]) == ("KV_b", 1)
+    # without the domain it would be a way around what a client may publish to
+    await client.publish("$JS.API.$KV.b.k", b"v")
+    assert (await ask(client, "STREAM.INFO.KV_b"))["state"]["messages"] == 1
     with pytest.raises(nats.errors.NoRespondersError):
         await ask(client, "INFO", prefix="$JS.other.API")
 
@@ -382,17 +385,13 @@ async def test_unknown_fields_are_ignored_if_not_strict(
 
 
 async def test_streams_are_no_topics(start_broker: StartBroker, connect: Connect) -> None:
-    """NSQ, the console and the bulk API would otherwise list them, and could empty them."""
+    """NSQ and the console would otherwise list them, and could empty them."""
     server = start_broker()
     js = (await connect(server)).jetstream()
     await js.add_stream(name="S", subjects=["s.*"])
     await js.publish("s.1", b"x")
     server.restart()
-    lists = {
-        "nsq_http": "/stats?format=json",
-        "console": "/v1/topics",
-        "bulk": "/bulk/v1/topics",
-    }
+    lists = {"nsq_http": "/stats?format=json", "console": "/v1/topics"}
     for listener, path in lists.items():
         listed = request(server.addresses[listener], "GET", path).json
         assert listed["topics"] == [], listener

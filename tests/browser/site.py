@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
+import nats
 from support import Broker, RawPeer, nats_peer, nsq_peer
 from support.clients.peer import pack_frame
 from support.stan.client import StanClient
@@ -29,6 +33,14 @@ WATCH = """
     addEventListener('securitypolicyviolation', (event) => window.reports.push(
         event.violatedDirective + ' ' + event.blockedURI + ' ' + event.sourceFile));
 """
+
+# What a client may store where an object store keeps the descriptions of its objects.
+NO_OBJECTS = [
+    b"null",
+    b"[]",
+    b'{"name": {}, "size": "x", "options": {"link": {"bucket": {"toString": 1}}}}',
+    b'{"headers": 1, "metadata": {"a": {"toString": 1}}}',
+]
 
 
 class Site:
@@ -89,6 +101,42 @@ class Site:
         with StanClient(self.broker) as stan:  # type: ignore[arg-type]
             stan.subscribe("ledger", durable="audit", start=FIRST)
             stan.publish("ledger", b"first", b"second", b"third")
+        self.run(self.stream("EVENTS", "events.>", *BODIES, consumer="indexer"))
+        self.run(self.buckets())
+
+    @staticmethod
+    def run(work: Coroutine[None, None, None]) -> None:
+        """Await this in another thread: this one has the loop of the browser."""
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, work).result()
+
+    async def stream(self, name: str, subject: str, *bodies: bytes, consumer: str) -> None:
+        """A stream with messages and a consumer."""
+        host, port = self.broker.nats
+        client = await nats.connect(f"nats://{host}:{port}")
+        js = client.jetstream()
+        await js.add_stream(name=name, subjects=[subject], description=RUNS)
+        for number, body in enumerate(bodies):
+            to = subject.replace(">", str(number % 2))
+            await js.publish(to, body, headers={"Origin": RUNS})
+        await js.pull_subscribe(subject, durable=consumer)
+        await client.close()
+
+    async def buckets(self) -> None:
+        """A bucket with a history, an object store."""
+        host, port = self.broker.nats
+        client = await nats.connect(f"nats://{host}:{port}")
+        js = client.jetstream()
+        bucket = await js.create_key_value(bucket="settings", history=4)
+        for key, value in (("color", b"red"), ("color", b"blue"), ("size", RUNS.encode())):
+            await bucket.put(key, value)
+        await bucket.put("gone", b"soon")
+        await bucket.delete("gone")
+        store = await js.create_object_store("files")
+        await store.put("notes.txt", b"some text that is stored")
+        for number, body in enumerate(NO_OBJECTS):
+            await js.publish(f"$O.files.M.{number}", body)
+        await client.close()
 
 
 class Visit:

@@ -164,6 +164,65 @@ def test_publish_to_a_subject(browser: Any, busy: Site) -> None:
         visit.sees("Published to 1 subscribers.")
 
 
+def test_a_bucket_from_the_first_key_to_its_end(browser: Any, busy: Site) -> None:
+    with Visit(browser, busy, "jetstream") as visit:
+        page = visit.page
+        visit.press("Create")
+        visit.answer("A bucket")
+        page.locator("dialog[open]").get_by_label("Name").fill("colors")
+        page.get_by_label("Values kept of a key").fill("5")
+        visit.answer("Create")
+        visit.title("colors")
+        visit.sees("The bucket is empty.")
+        for value in ("red", "blue"):
+            visit.press("Store a key" if value == "red" else "Change")
+            if value == "red":
+                page.get_by_label("Key", exact=True).fill("sky")
+            page.locator("dialog[open]").get_by_label("Value").fill(value)
+            visit.answer("Store")
+            visit.sees(value)
+            visit.press("sky")
+            page.locator("pre.dump").get_by_text(value).wait_for()
+        visit.press("Delete")  # the last one named so is the key's
+        page.locator("dialog[open]").get_by_role("button", name="Cancel").click()
+        page.locator("tr.detail").get_by_role("button", name="Delete").click()
+        visit.confirm("Delete", typed="sky")
+        visit.sees("deleted")
+        visit.press("Delete")
+        visit.confirm("Delete", typed="KV_colors")
+        visit.title("JetStream")
+        visit.notices("Deleted: KV_colors.")
+
+
+def test_messages_and_consumers_of_a_stream(browser: Any, busy: Site) -> None:
+    busy.run(busy.stream("WORK", "work.>", b"one", b"two", b"three", consumer="worker"))
+    with Visit(browser, busy, "stream?account=%24G&stream=WORK") as visit:
+        page = visit.page
+        visit.press("2")
+        page.locator("tr.detail").get_by_role("button", name="Delete").click()
+        visit.confirm("Delete")
+        page.get_by_text("2 messages shown").wait_for()
+        visit.press("Delete messages")
+        page.get_by_label("All but the newest").fill("1")
+        visit.confirm("Delete messages", typed="WORK")
+        visit.notices("Deleted: 1 message.")
+        visit.press("Consumers")
+        visit.press("Pause")
+        page.get_by_label("Until").fill("2100-01-01T00:00:00")
+        visit.confirm("Pause")
+        visit.sees("paused")
+        visit.press("Resume")
+        visit.confirm("Resume")
+        page.get_by_role("row", name="worker").get_by_role("button", name="Delete").click()
+        visit.confirm("Delete", typed="worker")
+        visit.sees("There are no consumers.")
+        visit.press("Settings")
+        visit.press("Change")
+        page.get_by_label("Changes").fill('{"max_msgs": 17}')
+        visit.answer("Save")
+        page.get_by_role("row", name="max_msgs").first.get_by_text("17").wait_for()
+
+
 def test_one_who_may_only_look(browser: Any, tmp_path: Path) -> None:
     site = Site(tmp_path / "site", '[console]\nlisten = "127.0.0.1:0"\nread_only = true\n')
     try:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser.site import RUNS, Site, Visit
+from browser.site import NO_OBJECTS, RUNS, Site, Visit
 
 pytestmark = [pytest.mark.browser, pytest.mark.only_ours]
 
+STREAM = "stream?account=%24G&stream"
 PAGES = {
     "overview": "Messages per second",
     "topics": "orders",
@@ -25,6 +26,12 @@ PAGES = {
     "nats?view=subscriptions": "prices.>",
     "nats?view=accounts": "$G",
     "nats?view=leafs": "No leaf nodes.",
+    "jetstream": "EVENTS",
+    f"{STREAM}=EVENTS": "events.1",
+    f"{STREAM}=EVENTS&view=consumers": "indexer",
+    f"{STREAM}=EVENTS&view=settings": "max_msgs_per_subject",
+    f"{STREAM}=KV_settings": "color",
+    f"{STREAM}=OBJ_files": "notes.txt",
     "publish?topic=orders": "Nothing is followed.",
     "readers": "There are no readers.",
     "configuration": "nsq.listen",
@@ -93,6 +100,51 @@ def test_a_message_opens_and_closes_in_place(browser: Any, site: Site) -> None:
         assert detail.count() == 1
         visit.press("4")
         detail.wait_for(state="detached")
+
+
+def test_keys_of_a_bucket(browser: Any, site: Site) -> None:
+    """Keys with their last values, the newest first; the history of one of them."""
+    with Visit(browser, site, f"{STREAM}=KV_settings") as visit:
+        page = visit.page
+        page.get_by_text("3 keys shown").wait_for()
+        keys = page.locator("tbody tr:not(.detail) th button")
+        assert keys.all_inner_texts() == ["gone", "size", "color"]
+        visit.sees("deleted")
+        page.get_by_label("Filter by key").fill("COL")
+        page.get_by_text("1 key shown").wait_for()
+        visit.press("color")
+        visit.press("History")
+        page.get_by_text("2 values shown").wait_for()
+        visit.sees("red")
+
+
+def test_messages_of_a_stream(browser: Any, site: Site) -> None:
+    with Visit(browser, site, f"{STREAM}=EVENTS") as visit:
+        page = visit.page
+        page.get_by_text("4 messages shown").wait_for()
+        page.get_by_label("Subject").fill("events.1")
+        visit.press("Look")
+        page.get_by_text("2 messages shown").wait_for()
+        visit.press("2")
+        page.locator("pre.dump").get_by_text("owned").wait_for()
+        visit.go(f"{STREAM}=EVENTS&view=consumers")
+        row = page.get_by_role("row", name="indexer")
+        assert row.locator("td.num").first.inner_text() == "4"  # as many wait as before
+
+
+def test_an_object_is_downloaded(browser: Any, site: Site) -> None:
+    with Visit(browser, site, f"{STREAM}=OBJ_files") as visit:
+        visit.press("notes.txt")
+        with visit.page.expect_download() as download:
+            visit.page.get_by_role("link", name="Download").click()
+        assert Path(download.value.path()).read_bytes() == b"some text that is stored"
+
+
+def test_what_is_no_object_is_shown_as_well(browser: Any, site: Site) -> None:
+    with Visit(browser, site, f"{STREAM}=OBJ_files") as visit:
+        for number, _ in enumerate(NO_OBJECTS):
+            visit.press(f"$O.files.M.{number}")
+            visit.page.get_by_role("heading", name=f"$O.files.M.{number}").wait_for()
 
 
 def test_listeners_have_their_addresses(browser: Any, site: Site) -> None:

@@ -77,6 +77,7 @@ class Case:
         known = (before.load.topics, before.load.stream, before.load.commits)
         self.load.topics, self.load.stream, self.load.commits = copy.deepcopy(known)
         self.load.attempt = before.load.attempt
+        self.load.jetstream.go_on(before.load.jetstream)
 
     async def start(self) -> bool:
         """Whether it started; it may refuse with a message."""

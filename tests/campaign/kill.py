@@ -258,7 +258,7 @@ def run(
     return report.Row(
         "kill",
         "`kill -9` at random moments under a mixed load of NSQ (PUB, MPUB, DPUB, FIN, REQ), NATS,"
-        " NATS Streaming and bulk commits",
+        " NATS Streaming, JetStream and bulk commits",
         totals.result(),
         f"make campaign PARTS=kill MINUTES={minutes:g} SEED={seed}",
         totals.findings,

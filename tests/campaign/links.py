@@ -113,7 +113,10 @@ def message(payload: bytes) -> tuple[int, int, bytes, bytes]:
 
 
 class NatsLink(Link):
-    """A NATS client after CONNECT; a message goes to the task that waits for its subject."""
+    """A NATS client after CONNECT; a message goes to the task that waits for its subscription, else
+    to the one that waits for its subject."""
+
+    no_responders = True
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__(reader, writer)
@@ -125,7 +128,7 @@ class NatsLink(Link):
     async def to(cls, address: Address) -> Self:
         link = await super().to(address)
         await link.reader.readline()
-        options = {"verbose": False, "headers": True, "no_responders": True}
+        options = {"verbose": False, "headers": True, "no_responders": cls.no_responders}
         link.send(f"CONNECT {json.dumps(options)}\r\n".encode())
         link.task = asyncio.create_task(link.read())
         try:
@@ -165,7 +168,8 @@ class NatsLink(Link):
             reply = words[3] if len(words) == (6 if with_headers else 5) else b""
             if with_headers:
                 data = data[int(words[-2]) :]
-            if handler := self.handlers.get(words[1].decode()):
+            sid = self.handlers.get(words[2].decode())
+            if handler := sid or self.handlers.get(words[1].decode()):
                 handler(words[1], reply, data)
         elif words[0] == b"-ERR":
             raise ConnectionResetError(b" ".join(words))

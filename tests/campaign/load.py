@@ -22,6 +22,7 @@ from support.servers.processes import Address
 from support.stan import wire
 
 from campaign import links
+from campaign.jetstream import JetStreamLoad
 from campaign.ledgers import (
     END,
     ChannelLedger,
@@ -62,8 +63,10 @@ class Pace:
 
 def config_text(sync: str, segment_size: str, more: str = "") -> str:
     """What a broker under this load needs; the topic of marks is kept short."""
+    streams = "always" if sync == "none" else sync
     return (
-        f'[stan]\nenabled = true\n[storage]\nsync = "{sync}"\nsegment_size = "{segment_size}"\n'
+        f'[jetstream]\nsync = "{streams}"\n[stan]\nenabled = true\n'
+        f'[storage]\nsync = "{sync}"\nsegment_size = "{segment_size}"\n'
         f'[[storage.topic]]\npattern = "{MARKS}"\nmax_msgs = {MARKS_KEPT}\n'
         f'[[storage.topic]]\npattern = "{LATE}"\nsync = "always"\n{more}'
     )
@@ -85,6 +88,7 @@ class Load:
         ):
             self.topics[name].channel(channel)
         self.stream = StreamLedger(self.topics[STREAM])
+        self.jetstream = JetStreamLoad(rng, pace, self.refused)
         self.commits = CommitLedger([self.topics[name] for name in COMMITS])
         self.attempt = 0
         self.retry: set[int] = set()
@@ -101,13 +105,13 @@ class Load:
     @property
     def acked(self) -> int:
         """Publishes that were answered."""
-        return sum(topic.acked for topic in self.topics.values())
+        return sum(topic.acked for topic in self.topics.values()) + self.jetstream.answered
 
     @property
     def finished(self) -> int:
         """FINs and acks that a later answer confirmed."""
         channels = sum(c.finished for t in self.topics.values() for c in t.channels.values())
-        return channels + self.stream.taken + len(self.stream.fenced)
+        return channels + self.stream.taken + len(self.stream.fenced) + self.jetstream.acks
 
     @property
     def delivered(self) -> int:
@@ -128,6 +132,7 @@ class Load:
                 for page in pages:
                     async with session.post(page) as answer:
                         assert answer.status == 200, await answer.text()
+        await self.jetstream.prepare(ports)
 
     def jobs(self, ports: Ports) -> list[Coroutine[Any, Any, None]]:
         """What the clients do."""
@@ -138,6 +143,7 @@ class Load:
             self.stan_publish(ports),
             self.stan_read(ports),
             self.commit(ports),
+            *(job() for job in self.jetstream.jobs(ports)),
             *(self.consume(ports, name, CHANNEL) for name in (WORK, LATE, CROSS, COMMITS[1])),
         ]
 
@@ -468,6 +474,7 @@ class Load:
             partial(self.stan_publish, ports),
             partial(self.stan_read, ports),
             partial(self.commit, ports),
+            *self.jetstream.jobs(ports),
             *(partial(self.consume, ports, n, CHANNEL) for n in (WORK, LATE, CROSS, COMMITS[1])),
         ]
 
@@ -499,6 +506,8 @@ class Load:
                 await self.drain(ports, name, channel)
         self.doing = f"reading {STREAM}"
         await self.audit_stream(ports)
+        self.doing = "reading a stream of JetStream"
+        await self.jetstream.audit(ports)
 
     async def pause(self) -> None:
         await asyncio.sleep(self.rng.random() * self.pace.pause_s)

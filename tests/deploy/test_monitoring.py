@@ -52,6 +52,16 @@ EXPORTER = (
     *(f"gnatsd_varz_{n}" for n in ("connections", "cpu", "mem", "slow_consumers", "subscriptions")),
     *(f"gnatsd_varz_{n}" for n in ("in_bytes", "in_msgs", "out_bytes", "out_msgs")),
 )
+# Those of its dashboard for JetStream.
+EXPORTER_JETSTREAM = (
+    *(f"jetstream_server_{n}" for n in ("jetstream_disabled", "total_streams", "total_consumers")),
+    *(f"jetstream_server_{n}" for n in ("total_messages", "total_message_bytes", "max_storage")),
+    *(f"jetstream_account_{n}" for n in ("max_memory", "memory_used", "storage_used")),
+    *(f"jetstream_stream_{n}" for n in ("total_messages", "total_bytes", "first_seq", "last_seq")),
+    *(f"jetstream_stream_{n}" for n in ("consumer_count", "subject_count", "mirror_lag")),
+    *(f"jetstream_consumer_{n}" for n in ("num_pending", "num_ack_pending", "num_waiting")),
+    *(f"jetstream_consumer_{n}" for n in ("ack_floor_stream_seq", "last_delivery_seconds")),
+)
 
 pytestmark = pytest.mark.only_ours
 
@@ -74,6 +84,13 @@ async def nats_traffic(server: Server) -> None:
     await client.flush()
     await client.publish("live.a", b"x" * 100)
     await taken.next_msg(30)
+    js = client.jetstream()
+    await js.add_stream(name="LIVE", subjects=["kept.>"])
+    await js.add_stream(name="COPY", mirror={"name": "LIVE"})
+    await js.publish("kept.a", b"1")
+    reader = await js.pull_subscribe("kept.>", durable="reader")
+    [message] = await reader.fetch(1, timeout=30)
+    await message.ack_sync()
     await client.close()
 
 
@@ -273,7 +290,8 @@ def test_panels_do_not_overlap(dashboard: Path) -> None:
 
 
 def test_dashboards_of_the_exporter_find_their_series(scraped: Scraped) -> None:
-    assert [name for name in EXPORTER if "server_id" not in scraped.get(name, set())] == []
+    every = EXPORTER + EXPORTER_JETSTREAM
+    assert [name for name in every if "server_id" not in scraped.get(name, set())] == []
 
 
 # --- alerts

@@ -6,10 +6,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support import filled_streams
 
 BUILD_S = 300.0
 RUN_S = 120.0
@@ -62,3 +63,10 @@ def go_nats(tmp_path_factory: pytest.TempPathFactory) -> GoProgram:
 def go_jetstream(tmp_path_factory: pytest.TempPathFactory) -> GoProgram:
     """JetStream with nats.go."""
     return built("go_jetstream", tmp_path_factory.mktemp("go_jetstream") / "source")
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> Iterator[str]:
+    """The URL of the newest nats-server, with JetStream and an empty store."""
+    with filled_streams.original(tmp_path / "original", "") as url:
+        yield url

@@ -4,48 +4,19 @@ but for times, ids, versions and names of servers."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import subprocess
-import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from support.filled_streams import NEWEST
 from support.jetstream import Step, masked, run, step
 
 if TYPE_CHECKING:
     from conftest import StartBroker
 
-NEWEST = Path(__file__).parents[2] / ".originals" / "newest" / "nats-server"
-START_S = 20.0
-
 pytestmark = [
     pytest.mark.only_ours,
     pytest.mark.skipif(not NEWEST.exists(), reason="no nats-server to compare with"),
 ]
-
-
-@pytest.fixture
-def original(tmp_path: Path) -> Iterator[str]:
-    """The URL of a nats-server with JetStream."""
-    folder = tmp_path / "original"
-    folder.mkdir()
-    command = [NEWEST, "-js", "-sd", folder, "-a", "127.0.0.1", "-p", "-1"]
-    with (tmp_path / "original.log").open("wb") as log:
-        server = subprocess.Popen([*command, "--ports_file_dir", folder], stderr=log)
-    try:
-        deadline = time.monotonic() + START_S
-        while not (found := [p.read_text() for p in folder.glob("*.ports")]) or not found[0]:
-            assert time.monotonic() < deadline
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                server.wait(0.01)
-                pytest.fail("nats-server ended")
-        yield json.loads(found[0])["nats"][0]
-    finally:
-        server.terminate()
-        server.wait()
 
 
 def create(name: str, **keys: Any) -> Step:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support.nats_file import FileServer
 
-PACKAGES = [f"@nats-io/{name}@3.3.0" for name in ("transport-node", "jetstream", "kv", "obj")]
+PACKAGES = [f"@nats-io/{name}@3.4.0" for name in ("transport-node", "jetstream", "kv", "obj")]
 SOURCE = Path(__file__).parent / "nats_js"
 INSTALL_S = 50.0
 RUN_S = 50.0

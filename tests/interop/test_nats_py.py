@@ -64,7 +64,7 @@ async def test_what_the_client_learns_of_the_server(connect: Connect) -> None:
     client = await connect()
     assert client.is_connected
     assert client.max_payload == 1 << 20
-    assert (client.connected_server_version.major, client.connected_server_version.minor) == (2, 12)
+    assert (client.connected_server_version.major, client.connected_server_version.minor) == (2, 14)
     assert await client.rtt() >= 0
 
 

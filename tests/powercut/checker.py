@@ -29,6 +29,7 @@ from powercut import sources
 from powercut.bodies import LANE, body_of, number_of
 from powercut.ledger import Ledger
 from powercut.serving import config
+from powercut.stream_checker import StreamChecker
 
 WAIT_S = 20.0
 CREDIT = 1 << 30
@@ -123,6 +124,7 @@ class Checker:
 
     async def compare(self) -> None:
         engine = self.server.engine
+        await self.look_at_streams()
         self.look_at_readers()
         await self.keep_house()
         await self.commit_again()
@@ -135,6 +137,11 @@ class Checker:
         for name in self.ledger.topics:
             self.look_at_holds(name)
         await self.read_on()
+
+    async def look_at_streams(self) -> None:
+        if self.ledger.streams:
+            streams = self.ledger.streams
+            await StreamChecker(self.server, streams, self.stage, self.mark, self.wrong).run()
 
     async def keep_house(self) -> None:
         """Run the housekeeping of a second."""

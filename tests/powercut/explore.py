@@ -256,6 +256,10 @@ SKIPPED: dict[str, tuple[str, ...]] = {  # what is synced, by patterns of its pa
     "staged blocks": (r"staged/[^.].*\.blk",),
     "folders of what is staged": (r"staged(/[^/]+)?$", r"staged/[^/]+/\d+$"),
     "readers": (r"bulk(/readers(/.+)?)?$",),
+    "configurations of streams": (r"jetstream/.+\.json.*",),
+    "folders of streams": (r"jetstream(/[^/]+)*$",),
+    "acks of consumers": (r"jetstream/.+\.acks.*",),
+    "deletions": (r"logs/[^/]+/deletes\.cur.*",),
     "commits": (r"staged/\.intents/.+", r"staged/[^/]+/state\.json.*"),
 }
 

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 from broker.engine.cursor.journal import read_journal
 from powercut import sources
 from powercut.history import END, FDATASYNC, FSYNC, History
+from powercut.stream_ledger import StreamLedger
 
 SYNCED = ("always.", "few.", "kept.", "s.", "small.", "all.")  # what an answer for is on the disk
 KEPT = {"few.": 40, "small.": 30}  # at least so many of the last ones, whatever the limits
@@ -116,6 +117,7 @@ class Ledger:
     commits: dict[tuple[str, int], Commit] = field(default_factory=dict)
     # What a reader may be: what was answered last, and what was asked for since. None = no reader.
     readers: dict[str, list[Reader | None]] = field(default_factory=dict)
+    streams: dict[str, StreamLedger] = field(default_factory=dict)
     clock: int = 0
 
     def topic(self, name: str) -> Topic:
@@ -124,6 +126,12 @@ class Ledger:
     def take(self, mark: dict[str, Any]) -> None:
         """Apply one line."""
         self.clock += 1
+        if "s" in mark:
+            self.streams.setdefault(mark["s"], StreamLedger()).take(mark)
+        else:
+            self._take(mark)
+
+    def _take(self, mark: dict[str, Any]) -> None:
         event, now = mark["e"], self.clock
         topic = self.topic(mark["t"]) if "t" in mark else Topic()
         match event:

@@ -15,7 +15,7 @@ import pytest
 
 from powercut.explore import SKIPPED
 
-STATES = 500
+STATES = 600
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -21,7 +21,7 @@ from support.clients.upload import block
 from support.stan.client import StanClient
 
 from broker.engine.log.record import crc32c
-from powercut import sources
+from powercut import sources, stream_work
 from powercut.bodies import LANE, body_of, number_of
 from powercut.recording import GIVEN, Recorded, Recording
 
@@ -717,6 +717,7 @@ WORKLOADS: dict[str, Callable[[Recording], None]] = {
     "bulk-readers": bulk_readers,
     "imports": imports,
     "old-files": old_files,
+    **stream_work.WORKLOADS,
 }
 
 

@@ -63,13 +63,15 @@ def masked(text: str) -> Any:
 
 def _mask(value: Any) -> Any:
     if isinstance(value, list):
-        return [
-            (each[0], MASKED.get(each[0], _mask(each[1])))
-            if isinstance(each, tuple)
-            else _mask(each)
-            for each in value
-        ]
+        return [_masked_pair(*each) if isinstance(each, tuple) else _mask(each) for each in value]
     return value
+
+
+def _masked_pair(key: str, value: Any) -> tuple[str, Any]:
+    inner = MASKED.get(key, _mask(value))
+    if key == "sources" and all("lag" in dict(source) for source in inner):
+        inner.sort(key=repr)  # the states of sources come in any order from nats-server
+    return key, inner
 
 
 async def ask(client: Client, one: Step) -> str:

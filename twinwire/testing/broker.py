@@ -102,7 +102,7 @@ class Broker:
 
     @property
     def nats_url(self) -> str:
-        """For NATS and NATS Streaming clients: nats://HOST:PORT."""
+        """For NATS, JetStream and NATS Streaming clients: nats://HOST:PORT."""
         return f"nats://{self.address('nats')}"
 
     @property
@@ -129,6 +129,11 @@ class Broker:
     def bulk_address(self) -> str:
         """For the bulk API: HOST:PORT."""
         return self.address("bulk")
+
+    @property
+    def console_url(self) -> str:
+        """Of the web console: http://HOST:PORT."""
+        return f"http://{self.address('console')}"
 
     def address(self, listener: str) -> str:
         """HOST:PORT of nats, monitor, nsq, nsq_http, bulk, console or a listener of the

@@ -75,7 +75,7 @@ class RangeHandlers:
             facts: dict[str, object] = {"incarnation": log.log_id.hex()}
             raise RefusedError(errors.BULK_INCARNATION, facts, incarnation=log.log_id.hex())
         first, next_seq = bounds(log)
-        if start < first:
+        if start < first and log.owner is None:  # of a stream, messages may be deleted anywhere
             raise RefusedError(errors.BULK_TRIMMED, {"first": first}, first=first)
         if start > next_seq:
             raise RefusedError(errors.BULK_BEYOND, {"next": next_seq}, next=next_seq)
@@ -96,6 +96,8 @@ class RangeHandlers:
                 if failed.errno == errno.ENOENT:
                     continue  # the file was dropped meanwhile: check the bounds again
                 break
+            if found.is_disturbed(log):
+                continue
             if not log.deleted:
                 self.damaged += found.learn(log)
                 return found, head

@@ -39,6 +39,7 @@ HEALTH = "reader"  # the kind of reason for an unhealthy answer
 OK = "ok"
 GONE = "no_topic"
 OTHER = "other_incarnation"
+STREAM = "stream"  # never held: its messages go by its own limits, and one by one
 IN_MEMORY = "in_memory"  # never held: a held record would make the log refuse new ones
 
 
@@ -281,19 +282,23 @@ class Readers:
 
     def state(self, topic: str, position: Position) -> str:
         """Whether a position still means a record of its log."""
-        entry = self.engine.log(topic)
+        entry = self.engine.readable(topic)
         if entry is None:
             return GONE
         if position.incarnation != entry.log_id.hex():
             return OTHER
+        if entry.owner is not None:
+            return STREAM
         return IN_MEMORY if entry.folder is None else OK
 
     def position(self, topic: str, at: Position) -> dict[str, Any]:
         """A position as clients see it, with the number of records after it."""
         state = self.state(topic, at)
         page = {"seq": at.seq, "incarnation": at.incarnation, "state": state, "lag": None}
-        entry = self.engine.log(topic)
-        if entry is not None and state in (OK, IN_MEMORY):
+        entry = self.engine.readable(topic)
+        if entry is not None and entry.owner is not None and state == STREAM:
+            page["lag"] = entry.owner.count_from(at.seq)
+        elif entry is not None and state in (OK, IN_MEMORY):
             first, next_seq = bounds(entry)
             page["lag"] = max(0, next_seq - max(at.seq, first))
             if at.seq < first:

@@ -11,7 +11,7 @@ import msgspec
 from broker.base.regex import Pattern, PatternError
 from broker.bulk import errors, limits
 from broker.bulk.access import READ
-from broker.bulk.context import bounds
+from broker.bulk.context import bounds, readable_logs
 from broker.bulk.errors import RefusedError, wrong
 from broker.bulk.responses import answer, caller_of, read_json
 from broker.engine.bulk.ranges import TimeSearch, moment_in_memory
@@ -49,7 +49,7 @@ def page_of(log: Log) -> dict[str, Any]:
         "first": first,
         "next": next_seq,
         "bytes": log.disk_bytes,
-        "messages": next_seq - first,
+        "messages": next_seq - first if log.owner is None else log.owner.messages,
         "held_from": log.retention.retained_from,
     }
 
@@ -78,7 +78,7 @@ class TopicHandlers:
         caller = caller_of(request)
         caller.need(READ)
         found = []
-        logs, pause = self.context.engine.logs, Pauses()
+        logs, pause = readable_logs(self.context.engine), Pauses()
         names, pattern = self._names(request)
         wanted = pattern is not None or "subscribe" in request.query
         for name in names:
@@ -86,7 +86,7 @@ class TopicHandlers:
             if pattern is not None and not pattern.fullmatch(name):
                 continue
             log = logs.get(name)
-            quarantined = log is None and name in self.context.engine.quarantined
+            quarantined = log is None and self.context.is_quarantined(name)
             if quarantined and wanted and caller.may(READ, name):
                 self.context.refuse_quarantined(name)  # the client must not take it for deleted
             if log is not None and caller.may(READ, name):
@@ -105,7 +105,7 @@ class TopicHandlers:
                 raise wrong("subscribe", errors.BULK_TOO_MANY.format(limit=limit))
             return dict.fromkeys(given), None
         engine = self.context.engine
-        known = sorted([*engine.logs, *engine.quarantined])
+        known = sorted({*engine.logs, *engine.owned, *engine.quarantined})
         return known, None if pattern is None else _compiled(pattern)
 
     async def offsets(self, request: web.Request) -> web.StreamResponse:

@@ -222,6 +222,7 @@ def check_topic(name: str) -> None:
     """RefusedError unless NSQ or NATS accepts this name for a new topic."""
     raw = name.encode("utf-8", "replace")
     good = is_name(raw) or (shape(raw) == 0 and not _CONTROL.search(name))
+    good = good and "/" not in name  # as in the names of streams, which are not written to here
     if not good or "\ufffd" in name or len(escape(name)) > limits.WRITER_NAME_BYTES_MAX:
         raise RefusedError(errors.BULK_NAME, what="a topic", name=name)
 

@@ -14,7 +14,6 @@ import errno
 import logging
 import os
 import time
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from pathlib import Path
@@ -447,7 +446,8 @@ class Staging:
             for attempt in list(batch.attempts.values()):
                 async with attempt.lock:  # waits for an upload that is being written
                     attempt.gone = True
-            await self.run(remove_folder, batch.folder, self.root / f"{TRASH}{uuid.uuid4().hex}")
+            trash = self.root / f"{TRASH}{os.urandom(16).hex()}"
+            await self.run(remove_folder, batch.folder, trash)
             self._count(batch.writer, -batch.bytes, -len(batch.attempts))
             batch.attempts.clear()
             self._batches.pop((batch.writer, batch.epoch), None)

@@ -184,7 +184,7 @@ cdef class Frame:
     cdef uint32_t salt
     cdef size_t *slots              # offsets in data of the valid, selected records
     cdef size_t position            # index of the next record to take
-    cdef bytes topic                # kept for the pieces below
+    cdef bytes topic                # the subject of records that name none; kept for the pieces
     cdef bytes key_name
     cdef piece_t topic_text
     cdef piece_t key_text           # NULL = no column of keys
@@ -200,9 +200,9 @@ cdef class Frame:
                   bytes subject_filter=None):
         cdef Fault fault
         PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
-        self.topic = topic
+        self.topic = topic.rpartition(b'/')[2]  # js.ACCOUNT/NAME, stan/NAME: apart from topics
         self.key_name = key_header
-        self.topic_text = piece_of(topic)
+        self.topic_text = piece_of(self.topic)
         if key_header is not None:
             self.key_text = piece_of(key_header)
         self.base = <const char *>self.view.buf

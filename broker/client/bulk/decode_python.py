@@ -111,7 +111,7 @@ class PythonFrame:
         subject_filter: bytes | None = None,
     ) -> None:
         view = memoryview(data).cast("B")
-        self._topic = topic
+        self._topic = topic.rpartition(b"/")[2]  # js.ACCOUNT/NAME, stan/NAME: apart from topics
         self._key = key_header
         head, gaps, slots = _tables(view)
         self.count, self.first, self.next = head.records, head.first, head.next
@@ -121,7 +121,7 @@ class PythonFrame:
         self.gaps = (*gaps, *lost)
         if subject_filter is not None:
             self._records = [
-                r for r in self._records if matches(subject_filter, r.subject or topic)
+                r for r in self._records if matches(subject_filter, r.subject or self._topic)
             ]
         self.rows = len(self._records)
         self._position = 0

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 from broker.console.api.changes import ChangeHandlers
 from broker.console.api.dead_letters import DeadLetterHandlers
+from broker.console.api.jetstream.changes import StreamChangeHandlers
+from broker.console.api.jetstream.messages import StreamMessageHandlers
+from broker.console.api.jetstream.streams import StreamHandlers
 from broker.console.api.messages import MessageHandlers
 from broker.console.api.nats import NatsHandlers
 from broker.console.api.overview import OverviewHandlers
@@ -30,6 +33,9 @@ def handlers_of(context: ConsoleContext) -> Handlers:
         ChangeHandlers,
         DeadLetterHandlers,
         NatsHandlers,
+        StreamHandlers,
+        StreamMessageHandlers,
+        StreamChangeHandlers,
         PublishHandlers,
         ReaderHandlers,
     )

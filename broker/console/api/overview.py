@@ -14,6 +14,7 @@ from broker.base.settings import Address
 from broker.base.units import SECOND
 from broker.bulk.service import BulkService
 from broker.console import limits
+from broker.console.api.jetstream.streams import enabled_accounts, totals
 from broker.console.listing import is_broken
 from broker.console.recent import level_name
 from broker.engine.cursor.cursor import cursors_of
@@ -78,6 +79,7 @@ class OverviewHandlers:
                 **{key: None if sweep is None else sweep.totals[key] for key in _TOTALS},
                 "quarantined": len(self.host.engine.quarantined),
             },
+            "jetstream": await self._jetstream(),
             "disk": self._disk(),
             "process": self._process(),
             "readers": self._readers(),
@@ -89,6 +91,10 @@ class OverviewHandlers:
         one turn of the loop."""
         log = None if sweep is None else self.host.engine.logs.get(sweep.broken)
         return log is not None and is_broken(log)
+
+    async def _jetstream(self) -> Json | None:
+        accounts = enabled_accounts(self.context)
+        return await totals(accounts) if accounts else None
 
     def _disk(self) -> Json | None:
         if self.host.data is None:

@@ -71,7 +71,7 @@ class PublishHandlers:
     async def publish(self, call: Call) -> Json:
         """Publish; a topic's message is stored before the answer."""
         given = call.body
-        body = _bytes(given)
+        body = bytes_of(given)
         headers = headers_of(given["headers"])
         if (given["topic"] is None) == (given["subject"] is None):
             reason = errors.ONE_OF.format(first="topic", second="subject")
@@ -114,7 +114,8 @@ class PublishHandlers:
             raise RefusedError(errors.NOT_SAVED, reason=log.refusal)
 
 
-def _bytes(given: Json) -> bytes:
+def bytes_of(given: Json) -> bytes:
+    """The bytes that `body` and `encoding` of a request stand for. RefusedError."""
     body: str = given["body"]
     if given["encoding"] == "base64":
         try:

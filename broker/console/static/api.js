@@ -72,6 +72,7 @@ const sentence = (text) =>
 
 export const get = (path, signal) => request("GET", path, undefined, signal);
 export const post = (path, body) => request("POST", path, body);
+export const patch = (path, body) => request("PATCH", path, body);
 export const put = (path, body) => request("PUT", path, body);
 export const remove = (path) => request("DELETE", path);
 

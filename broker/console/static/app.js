@@ -1,4 +1,4 @@
-// hash: #overview #topics #topic?topic=T #channel?topic=T&channel=C #dead-letters #nats #publish #readers #configuration
+// hash: #overview #topics #topic?topic=T #channel?topic=T&channel=C #dead-letters #nats #jetstream #stream?account=A&stream=S #publish #readers #configuration
 // The frame of the console: which page is shown, navigation, keys, login.
 //
 // A page is a module of pages/ that is loaded when it is first opened. It exports `Page`, which is
@@ -15,6 +15,7 @@ const PAGES = [
   { path: "topics", title: "Topics", key: "t", module: "topics" },
   { path: "dead-letters", title: "Dead letters", key: "d", module: "dead_letters" },
   { path: "nats", title: "NATS", key: "n", module: "nats" },
+  { path: "jetstream", title: "JetStream", key: "s", module: "jetstream" },
   { path: "publish", title: "Publish and tail", key: "p", module: "publish" },
   { path: "readers", title: "Readers and pipelines", key: "r", module: "readers" },
   { path: "configuration", title: "Configuration", key: "c", module: "configuration" },
@@ -22,6 +23,7 @@ const PAGES = [
 const INNER = [
   { path: "topic", title: "Topic", module: "topic", under: "topics" },
   { path: "channel", title: "Channel", module: "topic", under: "topics" },
+  { path: "stream", title: "Stream", module: "stream", under: "jetstream" },
 ];
 
 const pageOf = (path) => [...PAGES, ...INNER].find((page) => page.path === path);
@@ -129,8 +131,9 @@ function Body({ page, parameters }) {
   const [error, fail] = useState(null);
   const shown = modules.get(page.module);
   useEffect(() => {
-    document.title = `${parameters.channel ?? parameters.topic ?? page.title} – Twinwire`;
-  }, [page, parameters.topic, parameters.channel]);
+    const { channel, topic, stream } = parameters;
+    document.title = `${channel ?? topic ?? stream ?? page.title} – Twinwire`;
+  }, [page, parameters.topic, parameters.channel, parameters.stream]);
   useEffect(() => {
     if (shown) return;
     import(`./pages/${page.module}.js`).then((module) => {
@@ -160,7 +163,7 @@ function Frame() {
       main.current.focus();
     }
     first.current = false;
-  }, [path, parameters.topic, parameters.channel]);
+  }, [path, parameters.topic, parameters.channel, parameters.stream]);
   const toMain = (event) => {
     event.preventDefault();
     main.current.focus();

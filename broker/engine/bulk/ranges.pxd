@@ -4,6 +4,7 @@ with a mapping of their own."""
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from broker.runtime.mapping cimport mapping_t
+from broker.engine.log.log cimport Log
 from broker.engine.log.record cimport stored_t
 from broker.engine.log.segment cimport Segment
 
@@ -45,9 +46,17 @@ cdef class Range:
     cdef size_t bytes_max
     cdef uint32_t salt
     cdef uint64_t file_seq          # seq the segment begins with
+    cdef uint64_t origin            # what `in_place` expects of the file
+    # Of a stream: the seqs of its messages below `bound`; the others are deleted.
+    cdef uint64_t *live             # owned; NULL = every record counts
+    cdef size_t live_size
+    cdef uint64_t erasures          # of the stream when the range was made; one more if under way
+    cdef char *gathered             # owned: the records, if there are deleted ones between them
     cdef readonly uint64_t first, bound     # seqs that are asked for
     cdef found_t found
 
+    cdef Segment choose(self, Log log)
+    cdef int gather(self) except -1
     cdef object copy(self, Segment segment)
     cdef object open(self, bint again)
     cdef void walk(self) noexcept
@@ -64,6 +73,7 @@ cdef class View:
     cdef size_t next            # the records before it have been passed
     cdef uint32_t salt
     cdef readonly uint64_t first_seq, next_seq
+    cdef uint64_t origin        # what `in_place` expects of the file
 
     cdef object open(self)      # OSError
     # The next record with at least this seq and this time; False = there is none

@@ -6,9 +6,11 @@
     loop's thread      range.learn(); the data is sent from the mapping, never copied
 
 Every record is verified: one that does not read would lead the walk astray or be served broken.
-What does not read becomes a gap of the frame. Pages are read into memory here, so that the
-loop, which sends them, never waits for a disk. The file may be dropped meanwhile: its mapping
-stays.
+What does not read becomes a gap of the frame. Of a stream only the messages are served that it has:
+its owner names them when the range is made, and what lies between them is left out.
+
+Pages are read into memory here, so that the loop, which sends them, never waits for a disk. The
+file may be dropped meanwhile: its mapping stays.
 """
 import os
 
@@ -20,6 +22,7 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memset
 from posix.fcntl cimport O_RDONLY
 
+from broker.engine.log.interfaces cimport LogOwner
 from broker.engine.log.log cimport Log
 from broker.runtime.mapping cimport map_again, map_file, read_at, unmap_file
 from broker.engine.log.record cimport (
@@ -55,6 +58,7 @@ cdef enum:
     POPULATE_BYTES = 1 << 20        # brought in at a time
     PAGE_BYTES = 4096
     PLACE_BYTES = 32768             # between two places that an index learns
+    LIVE_MAX = 1 << 15              # messages of a stream in one range
     FIRST_CAP = 64
 
 FRAME_MAGIC = b'TWRANGE1'
@@ -67,7 +71,7 @@ cdef class Range:
         """Records of [start, end), of one segment, of `bytes_max` together unless the first alone
         is larger. start must lie between retention.readable_from and
         sync.durable_next. MemoryError."""
-        cdef Segment segment = log.segment_of(start)
+        cdef Segment segment
         self.log = log.name
         self.log_id = log.log_id
         self.salt = log.salt
@@ -75,15 +79,24 @@ cdef class Range:
         self.bound = min(max(start, end), <uint64_t>log.sync.durable_next)
         self.found.next_seq = start
         self.bytes_max = bytes_max
-        if segment is None or start >= self.bound:
+        if start >= self.bound:
             self.bound = start
+            return
+        if log.owner is not None:
+            segment = self.choose(log)
+        else:
+            segment = log.segment_of(start)
+            if segment is None:
+                self.bound = start
+        if segment is None:
             return
         self.segment = segment
         self.path = segment.path
         self.size = segment.size
         self.file_seq = segment.first_seq
+        self.origin = segment.origin()
         self.bound = min(self.bound, segment.next_seq)
-        self.at = segment.hint(start, NULL)
+        self.at = segment.hint(self.live[0] if self.live != NULL else start, NULL)
         if self.path is None:
             self.copy(segment)
 
@@ -92,6 +105,8 @@ cdef class Range:
         free(self.found.gaps)
         free(self.found.places)
         free(self.found.hurts)
+        free(self.live)
+        free(self.gathered)
         if self.base != NULL:
             if self.path is None:
                 free(self.base)
@@ -101,7 +116,21 @@ cdef class Range:
     def __getbuffer__(self, Py_buffer *view, int flags):
         """The records, as they stand in the file."""
         cdef size_t n = min(self.found.data_end, self.size) - self.found.data_at
-        PyBuffer_FillInfo(view, self, self.base + self.found.data_at, <Py_ssize_t>n, True, flags)
+        cdef char *begin = self.gathered
+        if begin == NULL:
+            begin = self.base + self.found.data_at
+        PyBuffer_FillInfo(view, self, begin, <Py_ssize_t>n, True, flags)
+
+    cdef Segment choose(self, Log log):
+        """Have the owner name the messages; the segment of the first one, None = there is none: all
+        up to `bound` are deleted."""
+        cdef LogOwner owner = log.owner
+        self.live = <uint64_t *>malloc(LIVE_MAX * sizeof(uint64_t))
+        if self.live == NULL:
+            raise MemoryError
+        self.live_size = owner.live(self.first, self.bound, self.live, LIVE_MAX, &self.bound)
+        self.erasures = owner.erasures + (1 if owner.erasing else 0)
+        return log.segment_of(self.live[0]) if self.live_size else None
 
     cdef object copy(self, Segment segment):
         """Take records out of memory that may be given back at any moment."""
@@ -155,7 +184,9 @@ cdef class Range:
         """Find and verify the records; the frame up to its data. OSError: FileNotFoundError when
         the segment has been dropped, else the disk does not read."""
         cdef found_t *found = &self.found
-        if self.bound > self.first:
+        if self.segment is None:
+            found.next_seq = self.bound
+        elif self.bound > self.first:
             self.open(False)
             if self.path is None:
                 with nogil:
@@ -168,6 +199,8 @@ cdef class Range:
                 raise MemoryError
             if found.error:
                 raise OSError(found.error, os.strerror(found.error), self.log)
+            if self.live != NULL:
+                self.gather()
         return self.head()
 
     cdef object open(self, bint again):
@@ -194,12 +227,41 @@ cdef class Range:
     cdef void walk(self) noexcept:
         """Find the records from the beginning."""
         cdef found_t *found = &self.found
+        cdef bint is_file = self.path is not None
         found.count = found.gaps_size = found.places_size = found.hurts_size = 0
         found.next_seq = self.first
         found.error = 0
+        if self.live != NULL:
+            with nogil:
+                walk_live(self, is_file)
+            return
         with nogil:
             walk(self.base, self.size, self.at, self.salt, self.file_seq, self.first,
-                 self.bound, self.bytes_max, self.path is not None, found)
+                 self.bound, self.bytes_max, is_file, found)
+
+    cdef int gather(self) except -1:
+        """Copy the records next to each other, if something lies between them. MemoryError."""
+        cdef found_t *found = &self.found
+        cdef size_t i, step, at, room = 0, n = 0
+        for i in range(found.count):
+            room += padded(self.base + found.data_at + found.offsets[i])
+        if room == found.data_end - found.data_at:
+            return 0
+        self.gathered = <char *>malloc(room)
+        if self.gathered == NULL:
+            raise MemoryError
+        with nogil:
+            for i in range(found.count):
+                at = found.data_at + found.offsets[i]
+                step = padded(self.base + at)
+                memcpy(self.gathered + n, self.base + at, min(step, self.size - at))
+                if step > self.size - at:
+                    memset(self.gathered + n + (self.size - at), 0, step - (self.size - at))
+                found.offsets[i] = <uint32_t>n
+                n += step
+        found.data_at = 0
+        self.size = found.data_end = n
+        return 0
 
     cdef bytes head(self):
         cdef found_t *found = &self.found
@@ -246,9 +308,16 @@ cdef class Range:
         cdef const char *h = head
         with nogil:
             memcpy(p, h, front)
-            memcpy(p + front, self.base + self.found.data_at, n)
+            memcpy(p + front, self.gathered if self.gathered != NULL else (
+                self.base + self.found.data_at), n)
             memset(p + front + n, 0, total - front - n)
         return whole
+
+    def is_disturbed(self, Log log):
+        """Whether what does not read may be a message that was being overwritten: then the range
+        is to be read again."""
+        return self.found.hurts_size > 0 and log.owner is not None and (
+            (<LogOwner>log.owner).erasures != self.erasures)
 
     def learn(self, Log log):
         """Let the segment know where records are, so that the next range begins there, and what
@@ -317,6 +386,68 @@ cdef void walk(const char *base, size_t size, size_t at, uint32_t salt, uint64_t
     if passed < bound and not put_gap(found, passed, bound, hurt):
         return
     found.next_seq = bound
+
+
+cdef void walk_live(Range r, bint is_file) noexcept nogil:
+    """Collect the records of the messages that are asked for, in file order."""
+    cdef found_t *found = &r.found
+    cdef const char *base = r.base
+    cdef stored_t s
+    cdef size_t step, again, i = 0, taken = 0, here = r.at, populated = r.at, place = r.at
+    cdef uint64_t expected = r.file_seq
+    cdef bint hurt = False      # bytes were passed over since the last good record
+    found.data_at = found.data_end = 0
+    while here < r.size and i < r.live_size:
+        if is_file and not populate(base, r.size, here, &populated, found):
+            return
+        step = record_get(base + here, r.size - here, r.salt, True, &s)
+        if step == 0 or s.rec.seq < expected or (
+                is_file and not in_place(s.rec.seq, r.origin, here)):
+            again = resync(base, r.size, here + 8, r.salt, r.origin, below(expected))
+            hurt = True
+            again = again or r.size
+            if not put_hurt(found, here, again):
+                return
+            here = again
+            continue
+        if here >= place:
+            if not put_pair(found, s.rec.seq, here):
+                return
+            place = here + PLACE_BYTES
+        expected = s.rec.seq + 1
+        if s.rec.seq >= r.bound:
+            break
+        if not put_lost(r, &i, s.rec.seq, hurt):
+            return
+        hurt = False
+        if i < r.live_size and r.live[i] == s.rec.seq:
+            if found.count == 0:
+                found.data_at = here
+            elif taken + step > r.bytes_max:
+                found.next_seq = s.rec.seq
+                return
+            if not put_offset(found, <uint32_t>(here - found.data_at)):
+                return
+            taken += step
+            found.data_end = here + step
+            i += 1
+        here += step
+    if not put_lost(r, &i, r.bound, hurt):
+        return
+    found.next_seq = r.bound
+
+
+cdef bint put_lost(Range r, size_t *i, uint64_t end, bint hurt) noexcept nogil:
+    """Note the messages from number i on that lie below `end`: they were not found."""
+    cdef size_t first = i[0]
+    while i[0] < r.live_size and r.live[i[0]] < end:
+        i[0] += 1
+    return i[0] == first or put_gap(&r.found, r.live[first], r.live[i[0] - 1] + 1, hurt)
+
+
+cdef inline size_t padded(const char *record) noexcept nogil:
+    """The bytes that a record takes in a file."""
+    return (<size_t>tw_load_u32(record) + 7) & ~<size_t>7
 
 
 cdef bint populate(const char *base, size_t size, size_t at, size_t *populated,
@@ -444,6 +575,7 @@ cdef View view_of(Segment segment):
     view.first = view.next = segment.start()
     view.salt = segment.salt
     view.first_seq = segment.first_seq
+    view.origin = segment.origin()
     view.next_seq = segment.next_seq
     if segment.path is None and segment.size:
         view.base = <char *>malloc(segment.size)
@@ -495,20 +627,20 @@ cdef class View:
         cdef bint check = self.path is not None
         with nogil:
             self.next = find_record(self.base, self.size, self.next, self.salt, self.first_seq,
-                                    self.next_seq, check, seq, time_ns, s)
+                                    self.next_seq, self.origin, check, seq, time_ns, s)
         return self.next < self.size
 
 
 cdef size_t find_record(const char *base, size_t size, size_t start, uint32_t salt,
-                        uint64_t first_seq, uint64_t next_seq, bint check, uint64_t seq,
-                        int64_t time_ns, stored_t *s) noexcept nogil:
+                        uint64_t first_seq, uint64_t next_seq, uint64_t origin, bint check,
+                        uint64_t seq, int64_t time_ns, stored_t *s) noexcept nogil:
     cdef size_t at = start, step
     if base == NULL:
         return size
     while at < size:
         step = record_get(base + at, size - at, salt, check, s)
         if step == 0:
-            at = resync(base, size, at + 8, salt, first_seq, below(first_seq))
+            at = resync(base, size, at + 8, salt, origin, below(first_seq))
             if at == 0:
                 break
             continue

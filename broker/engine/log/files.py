@@ -62,6 +62,13 @@ class QuarantinedError(OSError):
         super().__init__(errno.EIO, "the log could not be opened and is quarantined", path)
 
 
+class NameTakenError(OSError):
+    """The log of this name has an owner, or is to have one and exists already."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(errno.EEXIST, "the name belongs to a log of another kind", name)
+
+
 def escape(name: str) -> str:
     """A file name for any log or cursor name, short and reversible."""
     quoted = quote(name, safe="")

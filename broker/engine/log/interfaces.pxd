@@ -37,6 +37,14 @@ cdef class LogReader(JobOwner):
 
 cdef class LogOwner(Session):
     """What decides on the messages of a log with the retention 'owned', and knows them all."""
+    cdef readonly uint64_t first_seq    # of the oldest message; after the last one if there is none
+    cdef readonly uint64_t messages
+    cdef readonly uint32_t erasing      # messages whose bytes in files are being overwritten
+    cdef readonly uint64_t erasures     # ... that were, or are
+    # Fills `into` with the seqs in [first, end) of messages that may be read, in order, at most
+    # `most` of them; how many. There are no others in [first, upto).
+    cdef size_t live(self, uint64_t first, uint64_t end, uint64_t *into, size_t most,
+                     uint64_t *upto) noexcept
     cdef void stored(self) noexcept             # more is written, or more of it is on the disk
     # Records from seq on do not exist: they could not be written, or not be synced. Those that come
     # next may have their seqs again, or leave them out.

@@ -18,7 +18,13 @@ class LogReader(JobOwner):
     acks: AckSet
     journal: Journal | None
 
-class LogOwner(Session): ...
+@disjoint_base
+class LogOwner(Session):
+    first_seq: int
+    messages: int
+    erasing: int
+    erasures: int
+    def count_from(self, seq: int) -> int: ...
 
 @disjoint_base
 class LogState(JobOwner):

@@ -57,6 +57,15 @@ cdef class LogReader(JobOwner):
 
 
 cdef class LogOwner(Session):
+    cdef size_t live(self, uint64_t first, uint64_t end, uint64_t *into, size_t most,
+                     uint64_t *upto) noexcept:
+        upto[0] = max(first, end)
+        return 0
+
+    def count_from(self, uint64_t seq):
+        """The number of messages from this seq on."""
+        return 0
+
     cdef void stored(self) noexcept:
         pass
 

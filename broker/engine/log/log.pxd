@@ -66,7 +66,7 @@ cdef class Log(LogState):
     cdef readonly dict settings         # see settings.pyx; stored with the metadata
     cdef readonly object delays             # Delays of records that are to wait; None = none do
     cdef readonly bint to_live          # what is stored goes to live subscribers
-    cdef LogOwner owner          # with the retention 'owned', once it is loaded; else None
+    cdef readonly LogOwner owner    # with the retention 'owned', once it is loaded; else None
     cdef object on_unused        # called with the name of an in-memory log without cursors
 
     # Appends one record; an empty subject means the log's own name. Returns its ticket, or 0
@@ -97,6 +97,7 @@ cdef class Log(LogState):
     cdef void submit(self) noexcept
     cdef void completed(self, Batch batch, int error) noexcept
     cdef void written(self, Batch batch) noexcept
+    cdef bint waits_for_file_before(self, Batch batch) noexcept
     cdef void store_in_memory(self, Batch batch) noexcept
     cdef void deliver_live(self, Batch batch) noexcept
     cdef void skip_others(self, const stored_t *s) noexcept

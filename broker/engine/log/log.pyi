@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, final
 
-from broker.engine.log.interfaces import LogReader, LogState
+from broker.engine.log.interfaces import LogOwner, LogReader, LogState
 from broker.engine.log.policy import LogPolicy
 from broker.engine.log.retention import Retention
 from broker.engine.log.sync import Sync
@@ -20,6 +20,7 @@ class Log(LogState):
     created_ns: int
     cursors: dict[str, LogReader]
     durable_only: bool
+    owner: LogOwner | None
     stalled: list[Any]
     message_count: int
     message_bytes: int
@@ -39,6 +40,7 @@ class Log(LogState):
     def set_sync(self, sync: str | float) -> None: ...
     def memory_bytes(self) -> int: ...
     def skip_to(self, seq: int) -> None: ...
+    def go_back(self, seq: int) -> None: ...
     def open_cursor(self, name: str, ephemeral: bool = False, start: int = 0) -> LogReader: ...
     def delete_cursor(self, name: str) -> None: ...
     def stall(self, link: Any) -> None: ...

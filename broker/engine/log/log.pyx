@@ -299,13 +299,13 @@ cdef class Log(LogState):
         cdef int error
         if self.writing is not None:
             return
-        if self.full_batches:
-            batch = self.full_batches.pop(0)
-        elif self.batch is not None:
-            batch = self.batch
+        batch = self.full_batches[0] if self.full_batches else self.batch
+        if batch is None or self.waits_for_file_before(batch):
+            return
+        if batch is self.batch:
             self.batch = None
         else:
-            return
+            self.full_batches.pop(0)
         if self.folder is None:
             self.store_in_memory(batch)
             return
@@ -324,6 +324,18 @@ cdef class Log(LogState):
         job.call = sum_job
         job.salt = self.salt
         self.shared.writer.submit(job)
+
+    cdef bint waits_for_file_before(self, Batch batch) noexcept:
+        """Whether what was written before has to be on the disk first: in a log that has an owner
+        the first records of a file wait for that. A gap between two files is then never the work
+        of a power cut, and an owner that copies (a mirror) can go on behind its last record."""
+        if self.folder is None or self.policy.retention_mode != RETENTION_OWNED or (
+                batch.segment.size > batch.segment.start()):
+            return False
+        if not self.sync.owes_sync():
+            return False
+        self.sync.start()       # unless one is under way: its end calls round_ended
+        return self.sync.owes_sync()
 
     cdef void store_in_memory(self, Batch batch) noexcept:
         cdef char *base
@@ -449,6 +461,8 @@ cdef class Log(LogState):
         if self.shared.files_awaited or self.shared.files_given_up:
             self.close_files()
             self.shared.file_closed()
+        if self.full_batches or self.batch is not None:
+            self.submit()
 
     cdef void records_synced(self) noexcept:
         if self.durable_only and self.sync.durable > self.frontier:
@@ -1008,6 +1022,24 @@ cdef class Log(LogState):
         """Let the next record be `seq`: those before it are lost."""
         self.next_seq = self.visible = seq
         self.new_segment(seq, 0)
+
+    def go_back(self, uint64_t seq):
+        """Let the next record be `seq`, although files for later ones were made; nothing is done if
+        one of them has a record. For an owner to whom a seq is the same record each time."""
+        cdef uint64_t last = self.active.first_seq if self.active is not None else 0
+        if seq >= self.next_seq or self.batch is not None or self.active is None:
+            return
+        while len(self.segments) > 1 and self.active.first_seq > seq and (
+                self.active.planned == self.active.start()):
+            self.drop_segment(self.segments.pop())
+            self.active = self.segments[len(self.segments) - 1]
+            self.active.active = True
+        if self.active.first_seq > seq or self.active.first_seq == last:
+            return
+        self.active.next_seq = seq
+        self.next_seq = self.visible = seq
+        self.frontier = min(self.frontier, seq)
+        self.sync.went_back(seq)
 
     # --- what operators do
 

@@ -37,10 +37,12 @@ cdef class Sync:
     cdef bint is_doubtful(self) noexcept        # a file of the log must not be believed
     cdef bint is_refusing(self) noexcept        # appends fail for now
     cdef bint waits_for_disk(self) noexcept     # answers wait for a sync
+    cdef bint owes_sync(self) noexcept
 
     # What the log reports.
     cdef void policy_changes(self) noexcept     # called before the log gets another one
     cdef void recovered(self) noexcept          # all that is visible was found in files
+    cdef void went_back(self, uint64_t seq) noexcept
     cdef void found_unsynced(self) noexcept
     cdef void wrote(self, uint64_t ticket) noexcept     # appends up to it are in the file
     cdef void written_to_disk(self) noexcept    # ... and that was a file

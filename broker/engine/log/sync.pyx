@@ -123,6 +123,10 @@ cdef class Sync:
     cdef bint waits_for_disk(self) noexcept:
         return self.log.policy.sync_mode == SYNC_ALWAYS and self.log.folder is not None
 
+    cdef bint owes_sync(self) noexcept:
+        """Whether something was written that is to be synced and is not yet."""
+        return self.log.policy.sync_mode != SYNC_NONE and self.synced_ticket < self.written_ticket
+
     @property
     def durable_next(self):
         """After the last record that stays even if the power goes. A reader that keeps a position
@@ -144,6 +148,11 @@ cdef class Sync:
 
     cdef void recovered(self) noexcept:
         self.durable = self.answered = self.log.visible
+
+    cdef void went_back(self, uint64_t seq) noexcept:
+        """The next record is `seq`: it and those after it are still to be synced."""
+        self.durable = min(self.durable, seq)
+        self.answered = min(self.answered, seq)
 
     cdef void found_unsynced(self) noexcept:
         """The process before may have ended without a sync: what was written last counts as on the

@@ -515,7 +515,10 @@ cdef class StreamCursor(LogReader):
 
     def pause_until(self, int64_t wall_ns):
         """Deliver nothing until that time of the wall clock; a time that has passed: go on."""
-        self.paused_until_ns = wall_ns if wall_ns > self.shared.turn.wall_ns else 0
+        cdef int64_t until_ns = wall_ns if wall_ns > self.shared.turn.wall_ns else 0
+        if until_ns == self.paused_until_ns:
+            return
+        self.paused_until_ns = until_ns
         if self.journal is not None:
             self.journal.op(OP_UNTIL, <uint64_t>self.paused_until_ns, 0, 0, 1)
         self.rearm()

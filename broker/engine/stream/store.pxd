@@ -92,9 +92,7 @@ cdef class StreamStore(LogOwner):
     cdef readonly SubjectIndex subjects
     cdef readonly StreamLimits limits
     # What clients see; it includes what was appended in this turn.
-    cdef readonly uint64_t first_seq        # of the oldest message; last_seq + 1 without messages
     cdef readonly uint64_t last_seq         # the last seq that was used
-    cdef readonly uint64_t messages
     cdef readonly uint64_t bytes
     cdef readonly int64_t last_ns           # wall clock of the last message; 0 = there was none
     cdef readonly uint64_t lost_messages, lost_bytes    # that do not read any more
@@ -119,7 +117,6 @@ cdef class StreamStore(LogOwner):
     cdef Compaction compaction              # chosen, or under way; None = none
     cdef bint compacting                    # it is under way
     cdef uint64_t compact_from              # the next segment that is looked at for that
-    cdef uint32_t erasing                   # records that are being overwritten
     cdef readonly bint closed
 
     cdef appended_t *appended               # ring of those that can still fail, oldest first

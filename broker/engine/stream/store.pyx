@@ -46,6 +46,7 @@ from broker.engine.log.publish import settled
 from broker.engine.stream.filter import is_valid
 
 cdef enum:
+    AHEAD = 32                  # records read before the one that is indexed, at a start
     MESSAGE_BYTES_MAX = 32 << 20    # of subject, headers and body together
     RING_MIN = 64
     EXPIRE_AT_ONCE = 2000       # messages that are looked at for their age in one go
@@ -477,6 +478,24 @@ cdef class StreamStore(LogOwner):
     cdef bint is_hidden(self, uint64_t seq, uint32_t id) noexcept:
         return seq < self.hidden_below and (self.hidden is None or self.hidden.matches(id))
 
+    cdef size_t live(self, uint64_t first, uint64_t end, uint64_t *into, size_t most,
+                     uint64_t *upto) noexcept:
+        cdef size_t n, i, kept = 0
+        end = min(end, self.readable)
+        n = self.subjects.list_live(first, end, into, most)
+        upto[0] = into[n - 1] + 1 if n == most else max(first, end)
+        if first >= self.hidden_below:
+            return n
+        for i in range(n):
+            if not self.is_hidden(into[i], self.subjects.subject_of(into[i])):
+                into[kept] = into[i]
+                kept += 1
+        return kept
+
+    def count_from(self, uint64_t seq):
+        """The number of messages from this seq on."""
+        return self.subjects.count_matching(None, seq)
+
     cdef bint find(self, uint64_t seq, stored_t *s) noexcept:
         """The record of a message, verified; one that does not read any more is lost."""
         cdef Segment segment
@@ -677,6 +696,11 @@ cdef class StreamStore(LogOwner):
 
     # --- deleting
 
+    @property
+    def is_settling(self):
+        """Whether messages were appended that can still fail."""
+        return self.appended_size > 0
+
     async def settle(self):
         """Wait until nothing that was appended before can fail any more."""
         await settled(self.log, self.log.ticket)
@@ -691,6 +715,7 @@ cdef class StreamStore(LogOwner):
             await self.deletes.durable()
             return True
         self.erasing += 1       # no compaction begins
+        self.erasures += 1
         try:
             while self.compacting:
                 await asyncio.sleep(PURGE_POLL)
@@ -725,6 +750,9 @@ cdef class StreamStore(LogOwner):
 
     async def skip_to(self, uint64_t seq):
         """Let the next message be `seq`. OSError."""
+        await self.settle()
+        if seq > self.last_seq + 1:
+            self.reuse_gap()
         if seq > self.log.next_seq:
             self.refused = STORE_TAKEN
             if self.use_up(seq - 1) == 0:
@@ -893,10 +921,19 @@ cdef class StreamStore(LogOwner):
 
     # --- opening
 
+    def reuse_gap(self):
+        """Let seqs be used that a kill, a power cut or a failed sync left unused behind the last
+        message: a mirror needs those of its origin. While nothing is being appended."""
+        if self.log.next_seq > self.last_seq + 1:
+            self.log.go_back(self.last_seq + 1)
+            self.readable = self.log.visible
+
     cdef object load(self):
         """Find out which messages the log has."""
         cdef Segment segment
         cdef DeadRuns dead = self.deletes.load(self)
+        if self.log.segments:       # what was before the first one is gone, or was skipped
+            self.last_seq = below((<Segment>self.log.segments[0]).first_seq)
         for segment in self.log.segments:
             self.load_segment(segment, dead)
             if segment.users == 0 and not segment.active and segment.path is not None:
@@ -916,6 +953,9 @@ cdef class StreamStore(LogOwner):
     cdef object load_segment(self, Segment segment, DeadRuns dead):
         cdef const char *base = segment.map()
         cdef stored_t s
+        cdef stored_t window[AHEAD]         # records that were read and are not indexed yet
+        cdef uint32_t hashes[AHEAD]
+        cdef uint32_t came = 0, went = 0
         cdef size_t at = segment.start(), step, again, hurt = 0
         cdef uint64_t last = below(segment.first_seq)
         while True:
@@ -924,7 +964,7 @@ cdef class StreamStore(LogOwner):
             at = again
             if at >= segment.size:
                 self.count_lost(hurt, last, segment.next_seq, dead)
-                return
+                break
             step = record_get(base + at, segment.size - at, segment.salt, False, &s)
             if step and s.rec.seq != last + 1 and at >= segment.ready:
                 step = record_get(base + at, segment.size - at, segment.salt, True, &s)
@@ -934,14 +974,26 @@ cdef class StreamStore(LogOwner):
                 self.log.quarantine(segment, at, again or segment.size)
                 continue
             if s.rec.seq >= segment.next_seq:
-                return      # refused: see Log.withdraw
+                break       # refused: see Log.withdraw
             if hurt:
                 self.count_lost(hurt, last, s.rec.seq, dead)
                 hurt = 0
             last = s.rec.seq
             segment.note(last, at)
             at += step
-            self.load_record(&s, dead)
+            # With very many subjects each one is a miss of the cache: those of the next records are
+            # fetched meanwhile.
+            window[came % AHEAD] = s
+            hashes[came % AHEAD] = self.subjects.expect(s.rec.subject, s.rec.subject_len)
+            came += 1
+            if came - went > AHEAD // 2:
+                self.subjects.expect_subject(hashes[(came - 1 - AHEAD // 2) % AHEAD])
+            if came - went == AHEAD:
+                self.load_record(&window[went % AHEAD], dead)
+                went += 1
+        while went != came:
+            self.load_record(&window[went % AHEAD], dead)
+            went += 1
 
     cdef void count_lost(self, size_t hurt, uint64_t last, uint64_t next_seq,
                          DeadRuns dead) noexcept:

@@ -91,6 +91,10 @@ cdef class SubjectIndex(FilterOwner):
 
     # The message seq, higher than any before, has this subject; the subject's id.
     cdef uint32_t add(self, const char *subject, size_t n, uint64_t seq) except 0
+    # Fetch what `add` will need for a subject, some time before: its place in the table (returns
+    # the hash), then the subject itself.
+    cdef uint32_t expect(self, const char *name, size_t n) noexcept nogil
+    cdef void expect_subject(self, uint32_t hash) noexcept nogil
     cdef uint32_t find(self, const char *subject, size_t n) noexcept     # id, 0 = no live message
     cdef uint32_t subject_of(self, uint64_t seq) noexcept                # id, 0 = not live
     cdef bint kill(self, uint64_t seq) noexcept                          # True = it was live
@@ -113,6 +117,8 @@ cdef class SubjectIndex(FilterOwner):
 
     # Of live messages that match; without a filter any. 0 = none.
     cdef uint64_t next_match(self, Filter f, uint64_t seq) noexcept     # the first one >= seq
+    # The seqs of live messages in [seq, end), in order, at most `most`; how many.
+    cdef size_t list_live(self, uint64_t seq, uint64_t end, uint64_t *into, size_t most) noexcept
     cdef uint64_t previous_match(self, Filter f, uint64_t seq) noexcept     # the last one <= seq
     cdef uint64_t last_match(self, Filter f) noexcept
     cdef uint64_t count_matching(self, Filter f, uint64_t from_seq) noexcept

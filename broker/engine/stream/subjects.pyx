@@ -466,6 +466,20 @@ cdef class SubjectIndex(FilterOwner):
             slot = part.slots[i]
         return 0
 
+    cdef uint32_t expect(self, const char *name, size_t n) noexcept nogil:
+        """A subject will be added soon: fetch its place in the table. Returns its hash."""
+        cdef uint32_t hash = tw_hash(&self.key, name, n)
+        cdef part_t *part = self.part_of(hash)[0]
+        tw_prefetch(&part.slots[home_of(part, hash)])
+        return hash
+
+    cdef void expect_subject(self, uint32_t hash) noexcept nogil:
+        """The same, a little later: fetch the subject itself."""
+        cdef part_t *part = self.part_of(hash)[0]
+        cdef uint64_t slot = part.slots[home_of(part, hash)]
+        if slot and slot >> 32 == hash:
+            tw_prefetch(self.at(<uint32_t>slot))
+
     cdef void prefetch(self, const subject_t *s) noexcept nogil:
         """Load what an append changes of the subject's last message, while its name is compared."""
         cdef uint64_t block = s.last >> CHUNK_SHIFT, first
@@ -999,6 +1013,24 @@ cdef class SubjectIndex(FilterOwner):
             at += 1
             passed += 1
         return 0
+
+    cdef size_t list_live(self, uint64_t seq, uint64_t end, uint64_t *into, size_t most) noexcept:
+        cdef size_t at = self.chunk_from(seq >> CHUNK_SHIFT), i, n = 0
+        cdef chunk_t *c
+        while at < self.chunks_end:
+            c = self.chunks[at]
+            i = index_from(c, seq)
+            while True:
+                i = scan_live(c.ids, i, c.size)
+                if i == c.size:
+                    break
+                if n == most or seq_of(c, i) >= end:
+                    return n
+                into[n] = seq_of(c, i)
+                n += 1
+                i += 1
+            at += 1
+        return n
 
     cdef bint next_of_few(self, Filter f, uint64_t seq, uint64_t *found) noexcept:
         """Answer from the ends of the filter's subjects, if these suffice."""

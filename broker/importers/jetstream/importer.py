@@ -1,57 +1,47 @@
 """Imports the store of a nats-server, stream by stream.
 
 Each stream is built in a separate folder: its log, which is read back, and its configuration with
-those of its consumers and their places. Both are synced and renamed to their places, the log first,
-because a configuration without a log would be an empty stream. An interrupted import finishes the
-renames of the last stream at the next run, and continues after it.
+those of its consumers and their places. Both are then moved to their places (see placing.py). An
+interrupted import continues after the last stream that was moved.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import shutil
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from broker.base.durable import make_folder, sync_path
+from broker.base.durable import make_folder
 from broker.base.lockfile import DataLock, DataLockedError
 from broker.base.problem import Problem
-from broker.engine import limits as engine_limits
 from broker.engine.engine import Engine
-from broker.engine.log.files import MetaError, escape, load_meta
-from broker.engine.stream.store import StreamLimits, StreamStore, open_store
+from broker.engine.stream.store import StreamStore
 from broker.importers import limits
+from broker.importers.jetstream.placing import Placing, log_of, open_stream, settle
 from broker.importers.jetstream.source import find_streams, root_of
-from broker.importers.nsqd import ImportRefusedError, Progress, sync_tree
+from broker.importers.nsqd import ImportRefusedError, Progress
 from broker.importers.outcome import ImportOutcome
 from broker.importers.stan import is_written
-from broker.net.listener import Runtime
 from broker.protocols.jetstream import files
 from broker.protocols.jetstream.api import metadata
 from broker.protocols.jetstream.backup.places import save_configs
 from broker.protocols.jetstream.backup.stored import FoundStream, SourceError, Survey
 from broker.protocols.jetstream.backup.transfer import Transfer, read_back
 from broker.protocols.jetstream.limits import JS_ASSET_LEVEL_MAX
-from broker.protocols.jetstream.service import JETSTREAM_FOLDER
-from broker.routing.router import Router
-from broker.server.engine import LOGS_FOLDER, engine_options, report
+from broker.server.engine import LOGS_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
     from broker.config.config import Config
     from broker.protocols.jetstream.backup.stored import FoundConsumer
 
 PROGRESS: Final = "import-jetstream.json"
 STAGING: Final = ".import-jetstream"
-_LOGS: Final = "logs"  # in it
-_CONFIGS: Final = "jetstream"
-_PROTOCOL: Final = "jetstream"
 _SEQ_MAX: Final = (1 << 64) - 1
 
 
@@ -108,6 +98,7 @@ class Import:
         self.options = options
         self.advance: Callable[[int], object] = lambda _: None  # gets the number of bytes read
         self.outcome = Outcome()
+        self.placing = Placing(data, config, STAGING)
         self.streams = find_streams(
             self.source, options.key, options.accounts, self.outcome.problems
         )
@@ -129,7 +120,7 @@ class Import:
                 self.advance(path.stat().st_size)
             stream = self._result(found, transfer, surveys, found.consumers())
             self._adjust(found)
-            if (self.data / LOGS_FOLDER / escape(_log_of(found))).exists():
+            if self.placing.has(found.account, found.name):
                 self._exists(found)
             self.outcome.streams.append(stream)
         return self.outcome
@@ -178,17 +169,17 @@ class Import:
             return self.outcome
         before = signature(self.source)
         make_folder(self.data / LOGS_FOLDER)
-        self._finish_move(progress)
-        shutil.rmtree(self.data / STAGING, ignore_errors=True)
+        self.placing.finish_move(progress)
+        self.placing.clear()
         for found in self.streams:
             if _log_of(found) in progress.own["topics"]:
                 self.advance(2 * found.bytes)
-            elif self._place_of(found).exists() or self._config_place(found).exists():
+            elif self.placing.has(found.account, found.name):
                 self._exists(found)
                 self.advance(2 * found.bytes)
             else:
                 await self._take(found, progress)
-        shutil.rmtree(self.data / STAGING, ignore_errors=True)
+        self.placing.clear()
         self.outcome.changed = signature(self.source) != before
         left = {_log_of(found) for found in self.streams} - set(progress.own["topics"])
         whole = not self.options.accounts and not left
@@ -198,78 +189,32 @@ class Import:
         progress.save()
         return self.outcome
 
-    def _place_of(self, found: FoundStream) -> Path:
-        return self.data / LOGS_FOLDER / escape(_log_of(found))
-
-    def _config_place(self, found: FoundStream) -> Path:
-        return self.data / JETSTREAM_FOLDER / _config_path(found)
-
     def _exists(self, found: FoundStream) -> None:
         reason = f"stream {found.name} of account {found.account} exists already: not imported"
         self.outcome.problems.append(Problem(str(found.folder), 0, reason))
 
-    def _finish_move(self, progress: Progress) -> None:
-        """Complete an earlier run that ended between the renames of a stream."""
-        moving = progress.own["moving"]
-        if moving is None:
-            return
-        place = self.data / LOGS_FOLDER / escape(moving["log"])
-        try:
-            meta = load_meta(str(place))
-        except MetaError:
-            meta = None
-        if meta is not None and meta["log_id"] == moving["log_id"]:
-            self._move_config(Path(moving["config"]))
-            progress.own["topics"][moving["log"]] = moving["messages"]
-        progress.own["moving"] = None
-        progress.save()
-
-    def _move_config(self, path: Path) -> None:
-        staged = self.data / STAGING / _CONFIGS / path
-        place = self.data / JETSTREAM_FOLDER / path
-        if staged.exists():
-            make_folder(place.parent)
-            staged.rename(place)
-            sync_path(place.parent)
-
     async def _take(self, found: FoundStream, progress: Progress) -> None:
-        staging = self.data / STAGING
-        logs = staging / _LOGS
-        log_name = _log_of(found)
+        placing, log_name = self.placing, _log_of(found)
         transfer = Transfer(found.tombstones, found.config.allow_msg_ttl)
         surveys = self._survey(found)
         consumers = found.consumers()
-        async with self._engine(logs) as engine:
-            store = _open(engine, log_name)
+        async with placing.engine(placing.logs) as engine:
+            store = open_stream(engine, log_name)
             await self._fill(engine, store, found, transfer, surveys)
             stream = self._result(found, transfer, surveys, consumers)
             await store.skip_to(stream.last + 1)
-            await _settle(engine, store)
+            await settle(engine, store)
             log_id = store.log.log_id.hex()
             store.close()
-        async with self._engine(logs) as engine:
-            store = _open(engine, log_name)
+        async with placing.engine(placing.logs) as engine:
+            store = open_stream(engine, log_name)
             if read_back(store) != (transfer.messages, transfer.digest):
                 raise OSError(f"{store.log.folder}: the written log differs when it is read back")
             store.close()
         self._adjust(found)
-        config = staging / _CONFIGS / _config_path(found)
         stored = files.StoredStream(created=found.created, config=found.config)
-        save_configs(config, stored, consumers)
-        sync_tree(staging)
-        progress.own["moving"] = {
-            "log": log_name,
-            "log_id": log_id,
-            "config": str(_config_path(found)),
-            "messages": stream.messages,
-        }
-        progress.save()
-        (logs / escape(log_name)).rename(self._place_of(found))
-        sync_path(self.data / LOGS_FOLDER)
-        self._move_config(_config_path(found))
-        progress.own["topics"][log_name] = stream.messages
-        progress.own["moving"] = None
-        progress.save()
+        save_configs(placing.config_folder(found.account, found.name), stored, consumers)
+        placing.move(found.account, found.name, log_id, stream.messages, progress)
         self.outcome.streams.append(stream)
 
     async def _fill(
@@ -283,8 +228,8 @@ class Import:
         for path, before in _in_order(surveys):
             block = found.block(path, verify=self.options.verify)
             while transfer.move(block, store, before, limits.IMPORT_BATCH_BYTES):
-                await _settle(engine, store)
-            await _settle(engine, store)
+                await settle(engine, store)
+            await settle(engine, store)
             self.advance(path.stat().st_size)
 
     def _adjust(self, found: FoundStream) -> None:
@@ -299,37 +244,9 @@ class Import:
             found.problem(path, 0, f"it requires API level {level}: this server keeps it offline")
         config.metadata = metadata.stored(config.metadata, level)
 
-    @contextlib.asynccontextmanager
-    async def _engine(self, folder: Path) -> AsyncIterator[Engine]:
-        runtime = Runtime()
-        bounds = replace(engine_options(self.config), to_live=False, from_live=False)
-        router = Router(engine_limits.ROUTER_CACHE_SUBJECTS, engine_limits.ROUTER_CACHE_REFS)
-        make_folder(folder)
-        engine = Engine(runtime.turn, router, str(folder), bounds, lambda _: "none", report)
-        engine.open(runtime.loop)
-        try:
-            yield engine
-        finally:
-            await engine.close()
-
-
-async def _settle(engine: Engine, store: StreamStore) -> None:
-    await engine.settle()
-    if store.log.last_error:
-        raise OSError(store.log.last_error, os.strerror(store.log.last_error), store.log.folder)
-
-
-def _open(engine: Engine, name: str) -> StreamStore:
-    """The log of a stream without limits: these apply when a server opens it."""
-    return open_store(engine, name, StreamLimits(), protocol=_PROTOCOL, sync="none")
-
 
 def _log_of(found: FoundStream) -> str:
-    return files.log_of(found.account, files.token_of(found.name))
-
-
-def _config_path(found: FoundStream) -> Path:
-    return Path(files.token_of(found.account), files.token_of(found.name))
+    return log_of(found.account, found.name)
 
 
 def _in_order(surveys: list[Survey]) -> Iterator[tuple[Path, int]]:

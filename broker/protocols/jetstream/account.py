@@ -8,9 +8,15 @@ import time
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.base.durable import sync_path
 from broker.protocols.jetstream import errors, files
 from broker.protocols.jetstream.errors import ApiError
-from broker.protocols.jetstream.structs import AccountLimits, encode_event, time_text
+from broker.protocols.jetstream.structs import (
+    AccountLimits,
+    deliver_subject,
+    encode_event,
+    time_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -21,7 +27,7 @@ if TYPE_CHECKING:
     from broker.protocols.jetstream.context import JetStreamContext
     from broker.protocols.jetstream.origins.registry import Origins
     from broker.protocols.jetstream.publish.stream import Stream
-    from broker.protocols.jetstream.structs import StreamConfig
+    from broker.protocols.jetstream.structs import StreamConfig, StreamSource
     from broker.protocols.nats.accounts.account import Account
 
 log = logging.getLogger("broker.jetstream")
@@ -74,6 +80,8 @@ class JetStreamAccount:
         self.offline: dict[str, str] = {}  # streams that cannot be served: name -> reason
         self.restoring: set[str] = set()  # streams that are being made of snapshots
         self._make_consumers = make_consumers
+        self.new_id = context.ids.next
+        self.all_origins = context.origins
         self._origins: Origins | None = None
         self._quotas = {storage: Quota(self, storage) for storage in ("file", "memory")}
         self.api_total = self.api_errors = 0
@@ -107,8 +115,20 @@ class JetStreamAccount:
         if self._origins is None:
             from broker.protocols.jetstream.origins.registry import Origins
 
-            self._origins = Origins(self.streams)
+            self._origins = self.context.origins[self.name] = Origins(self)
         return self._origins
+
+    def account_reached(self, source: StreamSource, *, mirrors: bool) -> str | None:
+        """The account of this server that an import leads to, for a mirror or source whose messages
+        its stream export gives. None: the origin is on another server, or not reached."""
+        external, imports = source.external, self.account.imports
+        if external is None or imports is None:
+            return None
+        request = f"{external.api}.CONSUMER.CREATE.{source.name}"
+        found = imports.reach(request.encode(), deliver_subject(source, "ID", mirrors).encode())
+        if found is None or found[1] != f"$JS.API.CONSUMER.CREATE.{source.name}".encode():
+            return None
+        return str(found[0].name)
 
     def stream(self, name: str) -> Stream:
         """The stream of this name: 10059, 10194."""
@@ -149,6 +169,8 @@ class JetStreamAccount:
         """Open the log of a stream and receive its messages. OSError."""
         store = self.open_store(config, limits_of(config))
         store.apply_limits()
+        if config.mirror is not None:
+            store.reuse_gap()
         return self.serve(store, config, created_ns)
 
     def open_store(
@@ -215,16 +237,23 @@ class JetStreamAccount:
             stream.close()
             stream.store.close()
         self.offline.pop(name, None)
-        self.drop_log(files.token_of(name))
+        await self.drop_log(files.token_of(name))
         if gone is not None:
             await asyncio.to_thread(files.remove, gone)
         self.stream_advisory("DELETED", name, "delete")
 
-    def drop_log(self, token: str) -> None:
-        """Delete the log of a stream, if there is one; `token`: the name of its folder."""
-        name = files.log_of(self.name, token)
-        if name in self.context.engine.owned:
-            self.context.engine.delete_log(name)
+    async def drop_log(self, token: str) -> None:
+        """Delete the log of a stream, if there is one; `token`: the name of its folder. OSError.
+
+        Returns when that is on the disk: a stream that is created with this name after the answer
+        must not find the old messages, even after a power cut.
+        """
+        engine, name = self.context.engine, files.log_of(self.name, token)
+        if name in engine.owned:
+            root = None if engine.owned[name].folder is None else engine.shared.root
+            engine.delete_log(name)
+            if root is not None:
+                await asyncio.to_thread(sync_path, root)
 
     def stream_advisory(self, event: str, name: str, action: str) -> None:
         """Report that a stream was created, updated or deleted."""
@@ -324,6 +353,8 @@ class JetStreamAccount:
         self.enabled = limits is not None
         for stream in self.streams.values():
             self._limit_stream(stream)
+        if self._origins is not None:
+            self._origins.look_again()
 
     def drain(self) -> None:
         """Deliver nothing more, and end requests that wait for messages."""
@@ -348,6 +379,7 @@ class JetStreamAccount:
             task.cancel()
         for stream in self.streams.values():
             self.origins.closed(stream)
+        self.context.origins.pop(self.name, None)
         for stream in self.streams.values():
             if stream.consumers:
                 self.consumers.stop(stream)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from broker.engine.engine import Engine
     from broker.protocols.jetstream.config import JetStreamConfig
+    from broker.protocols.jetstream.origins.registry import Origins
     from broker.protocols.nats.server import NatsServer
 
 _SHARE: Final = (3, 4)  # of the memory and of the free space, without configured limits
@@ -40,6 +41,7 @@ class JetStreamContext:
         self.max_memory = config.max_memory or _memory()
         self.max_storage = config.max_storage or _storage(folder)
         self.reserving: dict[str, Reserving] = {}  # all accounts, by name
+        self.origins: dict[str, Origins] = {}  # of the accounts that have streams, by name
         self.ids = EventIds()
         self.api_total = self.api_errors = 0
 

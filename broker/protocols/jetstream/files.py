@@ -64,6 +64,7 @@ class FoundStream:
     name: str  # as far as it is known
     stored: StoredStream | None = None
     problem: str = ""
+    is_empty: bool = False  # it has no file of a stream or consumer
 
 
 def token_of(name: str) -> str:
@@ -152,6 +153,9 @@ def _find_stream(folder: Path) -> FoundStream:
         text = unsealed((folder / STREAM_FILE).read_bytes())
         found.name = msgspec.json.decode(text)["config"]["name"]
         found.stored = msgspec.json.decode(text, type=StoredStream)
+    except FileNotFoundError as problem:
+        found.problem = str(problem)
+        found.is_empty = not any(folder.rglob("*.json"))
     except (OSError, ValueError, KeyError, TypeError) as problem:
         found.problem = str(problem)
     return found

@@ -10,7 +10,7 @@ from typing import Final
 from broker.base.units import INT64_MAX, KIB, MIB, MINUTE, MS, SECOND
 
 # What this server claims to clients.
-JS_API_LEVEL: Final = 2  # `api_lvl` of INFO, `api.level` of account info
+JS_API_LEVEL: Final = 4  # `api_lvl` of INFO, `api.level` of account info
 JS_ASSET_LEVEL_MAX: Final = 4  # the newest level whose streams and consumers can be loaded
 
 # --- names and texts (server/jetstream_api.go, stream.go, consumer.go) ---------------------------
@@ -54,8 +54,16 @@ JS_BATCHES_PER_STREAM: Final = 50
 JS_BATCHES_TOTAL: Final = 1_000
 JS_BATCH_TIMEOUT: Final = 10 * SECOND
 JS_BATCH_ID_MAX: Final = 64  # bytes
+JS_FAST_PER_STREAM: Final = 1_000  # fast batches
+JS_FAST_TOTAL: Final = 50_000
 JS_CRON_DAYS_MAX: Final = 5 * 366 + 8  # that are searched for the next time of a pattern
 JS_BATCH_BYTES_TOTAL: Final = 256 * MIB  # of messages that wait for the commit of their batch
+
+# --- metrics --------------------------------------------------------------------------------------
+
+# With more streams and consumers, those have no series under the names of the exporter: each sample
+# has 17 labels, and 10,000 consumers would be 45 MB in each scrape.
+JS_EXPORTED_MAX: Final = 1_000
 
 # --- snapshots ------------------------------------------------------------------------------------
 

@@ -39,13 +39,23 @@ async def recover(account: JetStreamAccount) -> None:
     found, gone = await asyncio.to_thread(files.find_streams, folder)
     for path in gone:
         if not path.name.endswith(files.UPLOAD):
-            account.drop_log(path.name.partition(".")[0])
+            await account.drop_log(path.name.partition(".")[0])
         await asyncio.to_thread(files.remove, path)
     for each in found:
+        if each.is_empty and not _has_log(account, each.folder.name):
+            # The server ended while it was created: the request was not answered.
+            log.info("stream '%s > %s' was not created completely", account.name, each.name)
+            await asyncio.to_thread(files.remove, each.folder)
+            continue
         problem = each.problem or _open(account, each)
         if problem:
             account.offline[each.name] = problem
             log.error("stream '%s > %s' is offline: %s", account.name, each.name, problem)
+
+
+def _has_log(account: JetStreamAccount, token: str) -> bool:
+    engine, name = account.context.engine, files.log_of(account.name, token)
+    return name in engine.owned or name in engine.quarantined
 
 
 def _open(account: JetStreamAccount, found: files.FoundStream) -> str:

@@ -10,8 +10,10 @@ from broker.protocols.jetstream.config import JetStreamConfig
 from broker.protocols.nats.service import NatsService
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
+    from broker.base.metrics import Block
     from broker.protocols.host import Host
     from broker.protocols.jetstream.jetstream import JetStream
 
@@ -48,6 +50,15 @@ class JetStreamService(Service):
         self.jetstream = JetStream(config, nats.server, self.host.engine, self._folder)
         nats.server.context.jetstream = self.jetstream
         await self.jetstream.start()
+
+    def metrics(self) -> Iterable[Block]:
+        """Its own series, and those of the exporter for nats-server."""
+        if self.jetstream is None:
+            return []
+        from broker.protocols.jetstream import metrics
+
+        numbers = metrics.jetstream_numbers(self.jetstream.context, self.jetstream.accounts)
+        return [metrics.own_block(numbers), metrics.exported_block(numbers)]
 
     async def drain(self) -> None:
         """End requests that wait for messages, before their clients are disconnected."""

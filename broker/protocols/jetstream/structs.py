@@ -99,6 +99,18 @@ class StreamSource(GoStruct):
     external: ExternalStream | None = None
     consumer: StreamConsumerSource | None = None
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is reached by an API other than that of the account."""
+        return self.external is not None and self.external.api != ""
+
+
+def deliver_subject(source: StreamSource, token: str, mirrors: bool) -> str:
+    """The subject to which the consumer of an origin of another server or account delivers."""
+    external = source.external
+    prefix = (external.deliver if external is not None else "") or "$JS"
+    return f"{prefix}.{'M' if mirrors else 'S'}.{token}"
+
 
 class StreamConsumerLimits(GoStruct):
     """Limits and defaults of a stream's consumers."""

@@ -6,7 +6,7 @@ imports the server.
 
 from __future__ import annotations
 
-import platform
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from broker.protocols.nats.system.system import System
     from broker.protocols.nats.views import JetStreamView
     from broker.routing.router import Router
+
+# In place of the version of Go. Without `platform`, whose import takes 2 ms of every start.
+PYTHON = f"none ({sys.implementation.name}, Python {sys.version.split()[0]})"
 
 
 class NatsContext:
@@ -139,7 +142,7 @@ def server_info(
         "server_name": server_name or server_id,
         "version": limits.NATS_VERSION,
         "proto": 1,
-        "go": f"none ({platform.python_implementation()} {platform.python_version()})",
+        "go": PYTHON,
         "host": address[0],
         "port": address[1],
         "headers": headers,

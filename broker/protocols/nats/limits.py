@@ -36,7 +36,7 @@ assert STORAGE_APPEND_BUFFER_MAX >= NATS_MAX_PAYLOAD
 
 # --- NATS ---------------------------------------------------------------------------------------
 
-NATS_VERSION: Final = "2.12.2"  # a nats-server with these features; clients check it
+NATS_VERSION: Final = "2.14.0"  # a nats-server with these features; clients check it
 NATS_FIRST_PING: Final = 2 * SECOND  # after CONNECT (firstClientPingInterval)
 NATS_FIRST_PING_JITTER: Final = 5  # plus a random share of up to 1/5
 NATS_RTT_MAX_AGE: Final = 1 * HOUR  # a PING measures an older round trip time again

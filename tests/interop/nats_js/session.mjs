@@ -1,6 +1,7 @@
 // JetStream with nats.js, as its users use it every day; "ok" at the end if all was right.
 import { connect } from "@nats-io/transport-node";
 import { AckPolicy, DeliverPolicy, jetstream, jetstreamManager } from "@nats-io/jetstream";
+import { startFastIngest } from "@nats-io/jetstream/internal";
 import { Kvm } from "@nats-io/kv";
 import { Objm } from "@nats-io/obj";
 
@@ -145,6 +146,24 @@ async function objects(nc) {
   await store.destroy();
 }
 
+async function fast(nc, jsm) {
+  await jsm.streams.add({ name: "FAST", subjects: ["fast.>"], allow_batched: true });
+  for (const allowGaps of [false, true]) {
+    const batch = await startFastIngest(nc, "fast.0", "0", { ackInterval: 50, allowGaps });
+    for (let i = 1; i < 2000; i++) {
+      await batch.add(`fast.${i % 5}`, `${i}`);
+      if (i === 1000) {
+        const { ackSeq } = await batch.ping();
+        check(ackSeq > 800, "ping", ackSeq);
+      }
+    }
+    const ack = allowGaps ? await batch.end() : await batch.last("fast.end", "end");
+    check(ack.count === (allowGaps ? 2000 : 2001), "count", ack);
+    check((await jsm.streams.info("FAST")).state.last_seq === ack.seq, "seq", ack);
+  }
+  check((await jsm.streams.getMessage("FAST", { seq: 1500 })).string() === "1499", "stored");
+}
+
 const nc = await connect({ servers: url });
 const jsm = await jetstreamManager(nc);
 const js = jetstream(nc);
@@ -153,5 +172,6 @@ await ordered(jsm, js);
 await managed(jsm, js);
 await keys(nc);
 await objects(nc);
+await fast(nc, jsm);
 await nc.close();
 console.log("ok");

@@ -41,6 +41,7 @@ class FakeLeafs:
         self.nats = FakeNats(**settings)
         self.loop, self.router = self.nats.loop, self.nats.router
         server = SimpleNamespace(
+            jetstream=None,
             settings=Settings(leafnodes=Leafnodes(listen=("127.0.0.1", 7422)), **settings),
             runtime=self.loop,
             server_id="N",

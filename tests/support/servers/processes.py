@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -57,6 +58,7 @@ class Address(NamedTuple):
 
 
 ANY = Address("127.0.0.1", 0)
+PORT_IN_USE = "address already in use"
 LISTENERS = ("nats", "monitor", "nsq", "nsq_http", "bulk", "console")
 
 
@@ -136,6 +138,7 @@ class Server(ABC):
         self.addresses: dict[str, Address] = dict.fromkeys(LISTENERS, ANY)
         self.started = False
         self.may_be_gone = False
+        self.had_ports = False  # it was started before, and is started on the same ports again
         folder.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -178,12 +181,22 @@ class Server(ABC):
         """Start and wait until every listener is bound."""
         self.data.mkdir(parents=True, exist_ok=True)
         self.may_be_gone = False
-        try:
-            self._launch()
-        except BaseException:
-            self._end(signal.SIGKILL)
-            raise
-        self.started = True
+        deadline = time.monotonic() + START_DEADLINE_S
+        while True:
+            try:
+                self._launch()
+                break
+            except ServerError as problem:
+                self._end(signal.SIGKILL)
+                # Its port may be that of an outgoing connection of another test for a moment.
+                taken = self.had_ports and PORT_IN_USE in str(problem).lower()
+                if not taken or time.monotonic() > deadline:
+                    raise
+                threading.Event().wait(POLL_S)
+            except BaseException:
+                self._end(signal.SIGKILL)
+                raise
+        self.started = self.had_ports = True
         _RUNNING.append(self)
         return self
 

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import nats
 import pytest
 from support.console import Answer, Console, console
+from support.servers.leafs import on_uvloop
 
 from broker.base.logs import message_of
 from broker.console.app import DOCUMENT
@@ -30,6 +32,9 @@ HEADERS = (
 ORDERS = "/v1/topics/orders"
 BILLING = f"{ORDERS}/channels/billing"
 DEAD = "/v1/dead-letters/orders.dead"
+JS_STREAMS = "/v1/jetstream/accounts/$G/streams"
+WORKER = f"{JS_STREAMS}/S/consumers/worker"
+BUCKET = {"max_msgs_per_subject": 2, "allow_rollup_hdrs": True}
 
 # Each operation with a request for it, in an order in which they work.
 Request = tuple[str, str, object, dict[str, object]]
@@ -66,6 +71,22 @@ REQUESTS: tuple[Request, ...] = (
     ("natsSubscriptions", "/v1/nats/subscriptions", None, {"limit": 3}),
     ("natsAccounts", "/v1/nats/accounts", None, {}),
     ("natsLeafs", "/v1/nats/leafs", None, {}),
+    ("jetstream", "/v1/jetstream", None, {}),
+    ("createStream", JS_STREAMS, {"name": "S", "subjects": ["s.*"]}, {}),
+    ("createStream", JS_STREAMS, {"name": "KV_b", "subjects": ["$KV.b.>"]} | BUCKET, {}),
+    ("streams", "/v1/jetstream/streams", None, {"sort": "-last", "kind": "stream"}),
+    ("updateStream", f"{JS_STREAMS}/S", {"max_msgs": 5}, {}),
+    ("putKey", f"{JS_STREAMS}/KV_b/keys/k", {"body": "1"}, {}),
+    ("streamMessages", f"{JS_STREAMS}/KV_b/messages", None, {"latest": "true", "name": "K"}),
+    ("deleteKey", f"{JS_STREAMS}/KV_b/keys/k", None, {"confirm": "k"}),
+    ("deleteStreamMessage", f"{JS_STREAMS}/KV_b/messages/2", None, {"confirm": "2"}),
+    ("purgeStream", f"{JS_STREAMS}/KV_b/purge", {"keep": 1}, {"confirm": "KV_b"}),
+    ("stream", f"{JS_STREAMS}/KV_b", None, {}),
+    ("streamConsumers", f"{JS_STREAMS}/S/consumers", None, {"filter": "WORK"}),
+    ("pauseStreamConsumer", f"{WORKER}/pause", {"until": "4000000000"}, {}),
+    ("unpauseStreamConsumer", f"{WORKER}/unpause", None, {}),
+    ("deleteStreamConsumer", WORKER, None, {"confirm": "worker"}),
+    ("deleteStream", f"{JS_STREAMS}/S", None, {"confirm": "S"}),
     ("readers", "/v1/readers", None, {}),
     ("deleteReader", "/v1/readers/r1", None, {"confirm": "r1"}),
     ("configuration", "/v1/configuration", None, {}),
@@ -74,7 +95,7 @@ REQUESTS: tuple[Request, ...] = (
     ("deleteTopic", ORDERS, None, {"confirm": "orders"}),
     ("logout", "/v1/session", None, {}),
 )
-STREAMS = {"events", "tail"}  # test_events.py
+STREAMS = {"events", "tail", "streamObject"}  # test_events.py, behaviour/test_console_jetstream.py
 LOGIN = {"login"}  # test_access.py
 
 
@@ -94,6 +115,14 @@ async def add_reader(broker: Console) -> None:
         assert answer.status == 200
 
 
+async def add_consumer(broker: Console) -> None:
+    """A consumer `worker` of the stream S."""
+    host, port = broker.server.ports["nats"]
+    client = await nats.connect(f"nats://{host}:{port}")
+    await client.jetstream().pull_subscribe("s.a", durable="worker", stream="S")
+    await client.close()
+
+
 async def add_dead_letters(broker: Console) -> None:
     log = broker.log("orders.dead")
     for _ in range(3):
@@ -101,11 +130,14 @@ async def add_dead_letters(broker: Console) -> None:
     open_cursor(log, "requeue")
 
 
+@on_uvloop
 async def test_answers_are_as_the_file_says(tmp_path: Path) -> None:
     async with console(tmp_path) as broker:
         await add_reader(broker)
         await add_dead_letters(broker)
         for name, path, body, query in REQUESTS:
+            if name == "streamConsumers":
+                await add_consumer(broker)
             answer = await broker.ask(OPERATIONS[name][0], path, body, **query)
             assert answer.status == 200, (name, answer)
             check(name, answer)

@@ -21,6 +21,8 @@ from support.engine import (
 
 from broker.base import durable
 from broker.engine.cursor.local import LocalConsumer
+from broker.engine.log.files import NameTakenError
+from broker.engine.log.policy import OWNED
 from broker.engine.log.publish import append, outcome
 from broker.runtime import vfs
 
@@ -339,3 +341,17 @@ def test_a_file_that_may_not_grow_is_followed_by_another(tmp_path: Path, inline:
         assert rig.publish(log, [b"3"]) == [1]
         assert len(segment_files(tmp_path)) == 2
         assert bodies_of(consumer) == [b"1", b"3"]
+
+
+def test_the_name_of_a_stream_is_no_topic(tmp_path: Path) -> None:
+    """Records that its owner does not know of would take the seqs of messages."""
+    with Rig(tmp_path) as rig:
+        engine = rig.engine
+        engine.open_log("js.A/S", retention=OWNED)
+        engine.open_log("t")
+        for name, retention in (("js.A/S", None), ("js.A/S", "limits"), ("t", OWNED)):
+            with pytest.raises(NameTakenError):
+                engine.open_log(name, retention=retention)
+        assert engine.open_log("js.A/S", retention=OWNED).policy.retention == OWNED
+        assert engine.readable("js.A/S") is None  # nobody knows its messages
+        assert engine.readable("t") is engine.log("t")

@@ -71,7 +71,7 @@ export function Page() {
   if (!data || error)
     return html`<div class="stack"><${Head} title="Overview" />
       <${Loaded} data=${data} error=${error} retry=${retry} what="the overview" /></div>`;
-  const { server, health, rates, topics, readers, history, process } = data;
+  const { server, health, rates, topics, readers, history, process, jetstream } = data;
   const times = history.in_msgs.map(
     (_, place, all) => history.end - (all.length - 1 - place) * history.step_s,
   );
@@ -93,6 +93,8 @@ export function Page() {
         <${Tile} title="In flight" value=${compact(topics.in_flight)} />
         <${Tile} title="Topics" value=${compact(topics.count)}
           more=${`${count(topics.channels)} channels, ${count(topics.paused)} paused`} />
+        ${jetstream && html`<${Tile} title="Streams" value=${compact(jetstream.streams)}
+          more=${`${compact(jetstream.messages)} messages, ${bytes(jetstream.bytes)}`} />`}
         <${Tile} title="Stored" value=${bytes(topics.bytes)}
           more=${data.disk && html`${bytes(data.disk.free_bytes)} free`} />
         <${Tile} title="Lag of readers" value=${compact(readers.lag)}

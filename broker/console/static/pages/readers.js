@@ -12,6 +12,7 @@ const STATES = {
   no_topic: ["warn", "no such topic"],
   other_incarnation: ["warn", "topic was made again"],
   in_memory: ["", "in memory only"],
+  stream: ["", "stream, not held"],
   trimmed: ["bad", "messages are gone"],
 };
 

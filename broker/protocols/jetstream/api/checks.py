@@ -206,7 +206,7 @@ def _mirror(config: StreamConfig, mirror: StreamSource, around: Around) -> None:
         (config.allow_atomic, errors.MIRROR_WITH_ATOMIC),
         (config.allow_batched, errors.MIRROR_WITH_BATCH),
         (config.allow_msg_schedules, errors.MIRROR_WITH_SCHEDULES),
-        (mirror.consumer, errors.MIRROR_CONSUMER),
+        (not _can_be_read(mirror), errors.MIRROR_CONSUMER),
         (mirror.filter_subject and mirror.subject_transforms, errors.MIRROR_FILTER_AND_TRANSFORMS),
     )
     for used, row in exclusive:
@@ -234,12 +234,24 @@ def _mirror(config: StreamConfig, mirror: StreamSource, around: Around) -> None:
             raise ApiError(errors.MIRROR_START_SEQ_AND_TIME)
 
 
+def _can_be_read(source: StreamSource) -> bool:
+    """Whether the durable consumer that an origin is read by, if it is one, can be that."""
+    consumer = source.consumer
+    return consumer is None or (
+        is_name(consumer.name)
+        and is_subject(consumer.deliver_subject)
+        and not has_wildcard(consumer.deliver_subject)
+        and not (source.opt_start_seq or source.opt_start_time or source.filter_subject)
+    )
+
+
 def _size_max(origin: StreamConfig) -> int:
     return max(0, origin.max_msg_size)
 
 
 def _sources(config: StreamConfig, around: Around) -> None:
     seen: set[bytes] = set()
+    consumers: set[bytes] = set()
     rows = errors.SOURCE_TRANSFORM_SOURCE, errors.SOURCE_TRANSFORM, errors.SOURCE_FILTERS_OVERLAP
     if config.sources and config.allow_msg_schedules:
         raise ApiError(errors.SOURCE_WITH_SCHEDULES)
@@ -254,8 +266,13 @@ def _sources(config: StreamConfig, around: Around) -> None:
         if source.filter_subject and source.subject_transforms:
             raise ApiError(errors.SOURCE_FILTER_AND_TRANSFORMS)
         _transforms(source.subject_transforms, *rows)
-        if source.consumer is not None:
+        if not _can_be_read(source):
             raise ApiError(errors.SOURCE_CONSUMER)
+        if source.consumer is not None:
+            same = encode((source.name, source.external, source.consumer.name))
+            if same in consumers:
+                raise ApiError(errors.SOURCE_CONSUMER_DUPLICATE)
+            consumers.add(same)
         origin = around.streams.get(source.name) if source.external is None else None
         if origin is not None and 0 <= config.max_msg_size < _size_max(origin):
             raise ApiError(errors.SOURCE_MSG_SIZE)

@@ -12,20 +12,36 @@ from broker.protocols.jetstream.structs import (
     MsgGetRequest,
     PurgeAnswer,
     PurgeRequest,
+    StoredMsg,
     Success,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from broker.protocols.jetstream.api.dispatch import Call, Parts
     from broker.protocols.jetstream.publish.stream import Stream
 
 
-def get(call: Call) -> Parts:
+def get(call: Call) -> Parts | Awaitable[Parts]:
     """STREAM.MSG.GET: one message, by its seq, subject or time."""
     request = call.required(MsgGetRequest)
     if not _is_one_question(request):
         raise ApiError(errors.BAD_REQUEST)
-    found = call.account.stream(call.stream_name).lookup.get(request)
+    stream = call.account.stream(call.stream_name)
+    found = stream.lookup.get(request)
+    if found is None and stream.store.is_settling:
+        return _get_settled(stream, request)
+    return _message(found)
+
+
+async def _get_settled(stream: Stream, request: MsgGetRequest) -> Parts:
+    """INFO has shown messages that could not be read yet: they may be what is asked for."""
+    await stream.store.settle()
+    return _message(stream.lookup.get(request))
+
+
+def _message(found: StoredMsg | None) -> Parts:
     if found is None:
         raise ApiError(errors.MESSAGE_NOT_FOUND)
     return (MsgGetAnswer(message=found),)

@@ -17,4 +17,5 @@ cdef class ApiSink(Sink):
     cdef list subs                      # addresses of sub_t
     cdef list heads                     # for each of them, the bytes before the verb
 
+    cdef int deliver_to_view(self, const record_t *rec, const char *subject, size_t n) noexcept
     cdef bint may_answer(self, const record_t *rec) noexcept

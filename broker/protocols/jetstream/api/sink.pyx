@@ -8,7 +8,7 @@ the answer that there is no responder.
 cimport cython
 import logging
 from collections import deque, namedtuple
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport uint16_t, uintptr_t
 from libc.string cimport memcmp
 
 from broker.routing.trie cimport sub_t
@@ -61,6 +61,8 @@ cdef class ApiSink(Sink):
         cdef size_t n = rec.subject_len - <size_t>head
         if begins(verb, n, b'CONSUMER.MSG.NEXT.', 18) or begins(verb, n, b'DIRECT.GET.', 11):
             return 0
+        if n and verb[0] == c'$' and not begins(rec.subject, rec.subject_len, b'$JS.API.', 8):
+            return self.deliver_to_view(rec, verb, n)
         if len(self.waiting) >= self.waiting_max:
             self.dropped += 1
         else:
@@ -71,6 +73,21 @@ cdef class ApiSink(Sink):
                 <object>publisher if publisher != NULL else None))
         self.account.turn.add(PHASE_STORE, self)
         return 1
+
+    cdef int deliver_to_view(self, const record_t *rec, const char *subject, size_t n) noexcept:
+        """Clients publish to a bucket of a domain by its subject behind the head of the domain's
+        API."""
+        cdef record_t renamed = rec[0]
+        if not begins(subject, n, b'$KV.', 4) and not begins(subject, n, b'$OBJ.', 5):
+            return 0
+        renamed.subject = subject
+        renamed.subject_len = <uint16_t>n
+        try:
+            return <int>self.account.router.route(
+                self.account.router.match(subject, n), &renamed, NULL) > 0
+        except Exception:
+            LOG.exception('a message for %r', subject[:n])
+            return 0
 
     cdef bint may_answer(self, const record_t *rec) noexcept:
         return has_right(self.account, self.account.current_publisher.session, rec.reply,

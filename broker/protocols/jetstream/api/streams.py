@@ -65,24 +65,10 @@ def _around(account: JetStreamAccount, *, pedantic: bool) -> checks.Around:
 
 def _complete(account: JetStreamAccount, config: StreamConfig, *, pedantic: bool) -> None:
     checks.complete(config, _around(account, pedantic=pedantic))
-    _check_origins(account, config)
-    if config.allow_batched:
-        checks.refuse("fast batch publishing is not available on this server")
-    level = metadata.stream_level(config)
-    config.metadata = metadata.stored(config.metadata, level)
-
-
-def _check_origins(account: JetStreamAccount, config: StreamConfig) -> None:
-    """Refuse mirrors and sources that this server does not copy: 10052."""
-    mirror = [config.mirror] if config.mirror is not None else []
-    for source in [*mirror, *config.sources]:
-        if source.external is not None:
-            checks.refuse("mirrors and sources of other accounts and domains are not available")
-        origin = account.streams.get(source.name)
-        if origin is not None and origin.config.retention != "limits":
-            checks.refuse("mirrors and sources need an origin with retention by limits")
     if config.sources and config.allow_msg_counter:
         checks.refuse("counters are not summed from sources on this server")
+    level = metadata.stream_level(config)
+    config.metadata = metadata.stored(config.metadata, level)
 
 
 async def create(call: Call) -> Parts:

@@ -215,7 +215,7 @@ class Restoration:
                 await asyncio.to_thread(_rename, made, place)
         except BaseException:
             store.close()
-            account.drop_log(files.token_of(config.name))
+            await account.drop_log(files.token_of(config.name))
             if place is not None:
                 await asyncio.to_thread(_remove, made, place)
             raise

@@ -1,5 +1,6 @@
 """Moves the messages of blocks into a stream's log."""
 
+import builtins
 from typing import final
 
 from broker.engine.stream.store import StreamStore
@@ -17,5 +18,14 @@ class Transfer:
     def move(
         self, block: Block, store: StreamStore | None, before: int, bytes_max: int
     ) -> bool: ...
+    def add(
+        self,
+        store: StreamStore | None,
+        seq: int,
+        timestamp_ns: int,
+        subject: builtins.bytes,
+        headers: builtins.bytes,
+        body: builtins.bytes,
+    ) -> None: ...
 
 def read_back(store: StreamStore) -> tuple[int, int]: ...

@@ -3,12 +3,14 @@
 import os
 
 cimport cython
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memset
 
 from broker.engine.stream.store cimport ROLLUP_NONE, STORE_TOO_LARGE, StreamStore
 from broker.protocols.jetstream.blocks.records cimport Block, Tombstones, block_record_t
 from broker.protocols.jetstream.publish.wire cimport (
     HEADER_TTL, find_headers, has, headers_t, parse_ttl)
+from broker.runtime.types cimport record_t
 
 cdef extern from "crc32c.h" nogil:
     void tw_crc_init()
@@ -47,10 +49,7 @@ cdef class Transfer:
                 continue
             if store is not None and store.append_at(
                     &r.rec, r.rec.seq, r.rec.timestamp_ns, self.expiry(&r), ROLLUP_NONE) == 0:
-                if store.refused != STORE_TOO_LARGE:
-                    raise OSError(store.log.last_error, os.strerror(store.log.last_error),
-                                  store.log.folder)
-                self.too_large.append(r.rec.seq)
+                self.refuse(store, r.rec.seq)
                 continue
             self.count(r.rec.seq, r.rec.timestamp_ns, r.rec.subject, r.rec.subject_len,
                        r.rec.data, r.rec.total_len)
@@ -58,6 +57,33 @@ cdef class Transfer:
             if size >= bytes_max:
                 return True
         return False
+
+    def add(self, StreamStore store, uint64_t seq, int64_t timestamp_ns, bytes subject not None,
+            bytes headers not None, bytes body not None):
+        """Append one message. Without a store it is only counted. OSError."""
+        cdef record_t rec
+        data = headers + body
+        memset(&rec, 0, sizeof(rec))
+        rec.seq = seq
+        rec.timestamp_ns = timestamp_ns
+        rec.subject = <const char *>subject
+        rec.subject_len = <uint16_t>len(subject)
+        rec.data = <const char *>data
+        rec.headers_len = <uint32_t>len(headers)
+        rec.total_len = <uint32_t>len(data)
+        if store is not None and store.append_at(
+                &rec, seq, timestamp_ns, 0, ROLLUP_NONE) == 0:
+            self.refuse(store, seq)
+            return
+        self.count(seq, timestamp_ns, rec.subject, rec.subject_len, rec.data, rec.total_len)
+
+    cdef int refuse(self, StreamStore store, uint64_t seq) except -1:
+        """Note a message that is too large. OSError: it was refused for another reason."""
+        if store.refused != STORE_TOO_LARGE:
+            raise OSError(store.log.last_error, os.strerror(store.log.last_error),
+                          store.log.folder)
+        self.too_large.append(seq)
+        return 0
 
     cdef int64_t expiry(self, const block_record_t *r) noexcept:
         """As StreamStore.append_at expects it."""

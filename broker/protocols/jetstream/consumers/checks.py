@@ -28,7 +28,7 @@ LETTERS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 NAME_PROBLEM: Final = "consumer name can not contain '.', '*', '>', '\\', '/'"
 FLOW_CONTROL_HEARTBEAT: Final = 1 * SECOND  # that the policy flow_control requires
 
-_NOT_IN_NAMES: Final = frozenset(".*>/\\ \t\r\n\f")
+NOT_IN_NAMES: Final = frozenset(".*>/\\ \t\r\n\f")
 _GROUP_LETTERS: Final = frozenset(string.ascii_letters + string.digits + "-_/=)+")
 _DELIVER: Final = {
     "all": "deliver all",
@@ -154,6 +154,9 @@ def set_defaults(
     _limits_of_stream(config, stream, account, correct)
     if config.priority_policy == "pinned_client" and not config.priority_timeout:
         config.priority_timeout = limits.JS_PINNED_TTL
+    if config.ack_policy == "flow_control" and not pedantic:
+        config.flow_control = True
+        config.idle_heartbeat = FLOW_CONTROL_HEARTBEAT
 
 
 def _limits_of_stream(
@@ -162,7 +165,7 @@ def _limits_of_stream(
     account: AccountLimits,
     correct: Callable[[str], None],
 ) -> None:
-    acks = config.ack_policy not in {"none", "flow_control"}
+    acks = config.ack_policy != "none"
     own = stream.consumer_limits
     if own.max_ack_pending > 0 and config.max_ack_pending == 0 and acks:
         correct("max_ack_pending must be set if it's configured in stream limits")
@@ -171,7 +174,7 @@ def _limits_of_stream(
         correct("inactive_threshold must be set if it's configured in stream limits")
         config.inactive_threshold = own.inactive_threshold
     if acks:
-        if config.ack_wait == 0:
+        if config.ack_wait == 0 and config.ack_policy != "flow_control":
             config.ack_wait = limits.JS_ACK_WAIT
         if config.max_ack_pending == 0:
             config.max_ack_pending = limits.JS_MAX_ACK_PENDING
@@ -334,9 +337,9 @@ def _check_rest(config: ConsumerConfig) -> None:
     name = config.durable_name or config.name
     if len(name) > limits.JS_NAME_MAX:
         raise ApiError(errors.CONSUMER_NAME_TOO_LONG, max=limits.JS_NAME_MAX)
-    if not _NOT_IN_NAMES.isdisjoint(config.durable_name):
+    if not NOT_IN_NAMES.isdisjoint(config.durable_name):
         raise ApiError(errors.DURABLE_NAME_INVALID)
-    if not _NOT_IN_NAMES.isdisjoint(config.name):
+    if not NOT_IN_NAMES.isdisjoint(config.name):
         raise ApiError(errors.STREAM_CONFIG, err=NAME_PROBLEM)
 
 

@@ -387,6 +387,14 @@ cdef class Consumer(CursorOwner):
         found.priority_groups = self.groups()
         return found
 
+    def numbers(self):
+        """The numbers of `info` alone, for metrics: delivered and acked (consumer seq, stream seq,
+        wall clock ns or 0 each), then ack pending, redelivered, waiting requests, pending."""
+        cdef StreamCursor cursor = self.cursor
+        return (*cursor.delivered, cursor.last_delivered_ns, *cursor.ack_floor,
+                cursor.last_acked_ns, cursor.num_ack_pending, cursor.num_redelivered,
+                self.num_waiting, cursor.num_pending)
+
     def unpin(self):
         """End the place of a pinned client; only pull consumers have some."""
 

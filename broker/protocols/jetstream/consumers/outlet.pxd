@@ -38,6 +38,8 @@ cdef class Outlet(Task):
     # Sends a message with its own subject to the subscribers of an inbox; returns how many took it.
     cdef uint32_t give(self, inbox_t *to, const record_t *rec) noexcept
     cdef uint32_t give_mixed(self, inbox_t *to, const match_t *m, const record_t *rec) noexcept
+    # To receivers that want the subject which it was stored under.
+    cdef uint32_t route(self, inbox_t *to, const match_t *m, const record_t *rec) noexcept
     # Sends a message of the server; headers_len of the n bytes are headers.
     cdef uint32_t say(self, inbox_t *to, const char *reply, size_t reply_len, const char *data,
                       size_t headers_len, size_t n) noexcept

@@ -2,18 +2,19 @@
 """What consumers send: messages and statuses, to subjects of an account.
 
 A client gets a message with the subject that it was stored under, at the subscription of its inbox;
-so does a client of another account that imports the inbox. Every other receiver, such as another
-server, gets it with the inbox as its subject.
+so does a client of another account that imports the inbox. A leaf node gets both subjects, for its
+own clients. Every other receiver gets it with the inbox as its subject.
 """
 cimport cython
 from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport int64_t, uint16_t, uint32_t
 from libc.string cimport memcmp, memset
 
-from broker.protocols.nats.accounts.account cimport Account
+from broker.protocols.nats.accounts.account cimport Account, CurrentPublisher
 from broker.protocols.nats.accounts.crossing cimport Crossing
 from broker.protocols.nats.accounts.imports cimport Imports
 from broker.protocols.nats.client.session cimport NatsSession
+from broker.protocols.nats.leafnodes.session cimport knows_both
 from broker.routing.trie cimport match_t, sub_t
 from broker.runtime.buffers cimport out_waiting
 from broker.runtime.heap cimport heap_free, heap_init, heap_peek, heap_push, heap_remove
@@ -85,22 +86,21 @@ cdef class Outlet(Task):
     cdef uint32_t give_mixed(self, inbox_t *to, const match_t *m, const record_t *rec) noexcept:
         """Deliver to any receivers, to each with the subject that it expects."""
         cdef record_t renamed
-        cdef const record_t *chosen
         cdef match_t part
         cdef uint32_t i, start, taken = 0, first = 0
         cdef NatsSession client
-        cdef bint mixed = False
+        cdef bint mixed = False, both
         cdef Crossing crossing = None
         for i in range(m.size):
             if not is_client(m.subs[i]):
-                mixed = True
+                mixed = mixed or not knows_both(m.subs[i])
                 continue
             client = <NatsSession>m.subs[i].sink
             if m.plain == m.size and client.out is not None and client.out.blocked and (
                     out_waiting(client.out) > <size_t>SLOW_BYTES):
                 self.slow = client
         if not mixed:
-            return self.router.route(m, rec, NULL)
+            return self.route(to, m, rec)
         if self.account.imports is not None:
             crossing = (<Imports>self.account.imports).crossing
             crossing.show(rec.subject, rec.subject_len)
@@ -112,10 +112,10 @@ cdef class Outlet(Task):
         part.plain = part.size = 1
         for i in range(m.plain):
             part.subs = m.subs + i
-            chosen = rec
-            if not is_client(m.subs[i]):
-                chosen = &renamed
-            taken += self.router.route(&part, chosen, NULL)
+            if knows_both(m.subs[i]):
+                taken += self.route(to, &part, rec)
+            else:
+                taken += self.router.route(&part, &renamed, NULL)
         start = m.plain
         part.plain = 0
         part.groups = 1
@@ -123,14 +123,25 @@ cdef class Outlet(Task):
         for i in range(m.groups):
             part.subs = m.subs + start
             part.size = m.ends[i] - start
-            chosen = rec
+            both = True
             for first in range(part.size):
-                if not is_client(part.subs[first]):
-                    chosen = &renamed
-            taken += self.router.route(&part, chosen, NULL)
+                both = both and knows_both(part.subs[first])
+            if both:
+                taken += self.route(to, &part, rec)
+            else:
+                taken += self.router.route(&part, &renamed, NULL)
             start = m.ends[i]
         if crossing is not None:
             crossing.show(NULL, 0)
+        return taken
+
+    cdef uint32_t route(self, inbox_t *to, const match_t *m, const record_t *rec) noexcept:
+        cdef CurrentPublisher current = self.account.current_publisher
+        cdef uint32_t taken
+        current.inbox = to.subject
+        current.inbox_len = to.len
+        taken = self.router.route(m, rec, NULL)
+        current.inbox = NULL
         return taken
 
     cdef uint32_t say(self, inbox_t *to, const char *reply, size_t reply_len, const char *data,

@@ -6,6 +6,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from broker.engine.stream.cursor cimport delivery_t
 from broker.protocols.jetstream.consumers.consumer cimport Consumer
 from broker.protocols.jetstream.consumers.outlet cimport inbox_t
+from broker.runtime.types cimport record_t
 
 cdef enum:
     FLOW_SUBJECT_TAIL = 4   # characters of the token that ends a flow control subject
@@ -25,9 +26,7 @@ cdef class PushConsumer(Consumer):
     cdef bytes flow_head            # $JS.FC.<stream>.<consumer>.
     cdef bytes flow_subject         # of the open request; b'' = none is open
     cdef uint64_t window, unanswered, requested     # requested: of them, when the request was sent
-    cdef uint64_t flow_seq          # of the last message before the request
-    cdef uint64_t flow_consumer_seq
-    cdef bint acks_by_flow
+    cdef bint acks_by_flow          # the ack policy is flow_control
 
     # Rate limit and replay: when the next message may be sent, monotonic; 0 = now.
     cdef int64_t later_ns
@@ -40,6 +39,8 @@ cdef class PushConsumer(Consumer):
     cdef bint is_early(self, const delivery_t *d) noexcept
     cdef void account_for(self, const delivery_t *d, uint64_t size) noexcept
     cdef void request_flow(self) noexcept
-    cdef void answered(self, const char *subject, size_t n) noexcept
+    cdef bint waits_for_flow(self) noexcept
+    cdef void answered(self, const record_t *rec) noexcept
+    cdef void ack_up_to(self, const record_t *rec) noexcept
     cdef void send_heartbeat(self) noexcept
     cdef bint find_interest(self) noexcept

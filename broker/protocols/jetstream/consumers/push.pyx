@@ -5,6 +5,9 @@
                                             |
                          flow control: a request after half of a window, nothing above it
 
+With the ack policy flow_control the answer says up to which message the client has stored all: that
+acks them. A request is then also sent when as many wait for acks as may, and with heartbeats.
+
 A consumer whose subject has no subscribers keeps its place. So does one whose subscriber has much
 to read: the rest follows when it has read it.
 """
@@ -14,12 +17,14 @@ import random
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
+from broker.engine.headers cimport find_header
 from broker.engine.stream.cursor cimport delivery_t
 from broker.protocols.jetstream.consumers.consumer cimport Consumer
 from broker.protocols.jetstream.consumers.wire cimport STATUS_MAX, put_heartbeat, put_status
+from broker.protocols.jetstream.publish.wire cimport parse_u64
 from broker.routing.trie cimport match_t, queue_name
 from broker.runtime.turn cimport PHASE_PUMP
-from broker.runtime.types cimport record_t
+from broker.runtime.types cimport record_t, span_t
 
 from broker.base.units import SECOND
 from broker.protocols.jetstream.consumers import limits as own_limits
@@ -72,6 +77,12 @@ cdef class PushConsumer(Consumer):
         self.replay_end = self.registry.next_seq(self.stream)
         self.outlet.watch(self.subject, self)
         self.interest_changed()
+
+    def reset(self, uint64_t seq):
+        """Begin again at this sequence, with nothing in flight."""
+        self.unanswered = self.requested = 0
+        self.flow_subject = b''
+        Consumer.reset(self, seq)
 
     def shut(self):
         """Stop following the subscribers."""
@@ -186,13 +197,19 @@ cdef class PushConsumer(Consumer):
         self.later_ns = 0
         self.last_time_ns = d.rec.timestamp_ns if self.original else 0
         self.unanswered += size
-        if self.flow_control and not self.flow_subject and self.unanswered > self.window // 2:
+        if self.flow_control and not self.flow_subject and (
+                self.unanswered > self.window // 2 or self.waits_for_flow()):
             self.request_flow()
         if self.rate:
             self.later_ns = self.outlet.turn.now_ns + <int64_t>(size * SECOND_NS // self.rate)
             self.set_timer()
 
     # --- flow control
+
+    cdef bint waits_for_flow(self) noexcept:
+        """Whether nothing more can be sent before an answer acks something."""
+        return self.acks_by_flow and 0 < self.cursor.max_ack_pending <= (
+            self.cursor.count_ack_pending())
 
     cdef void request_flow(self) noexcept:
         """Ask the client to confirm that it has read everything so far."""
@@ -201,27 +218,35 @@ cdef class PushConsumer(Consumer):
         token = ''.join(random.choices(LETTERS, k=<int>FLOW_SUBJECT_TAIL))
         self.flow_subject = self.flow_head + token.encode()
         self.requested = self.unanswered
-        self.flow_seq = self.cursor.delivered_seq
-        self.flow_consumer_seq = self.cursor.delivered_consumer_seq
         n = <size_t>(put_status(status, FLOW_REQUEST, 23, -1, -1) - status)
         self.outlet.say(
             &self.inbox, self.flow_subject, <size_t>len(self.flow_subject), status, n, n)
 
-    cdef void answered(self, const char *subject, size_t n) noexcept:
+    cdef void answered(self, const record_t *rec) noexcept:
         """The client has read what it was sent before the request."""
-        if n != <size_t>len(self.flow_subject) or (
-                memcmp(subject, <const char *>self.flow_subject, n)):
+        if rec.subject_len != <size_t>len(self.flow_subject) or (
+                memcmp(rec.subject, <const char *>self.flow_subject, rec.subject_len)):
             return
         self.flow_subject = b''
         self.unanswered -= min(self.requested, self.unanswered)
         self.window = min(2 * self.window, WINDOW_MAX)
-        if self.acks_by_flow:
-            self.cursor.ack_all(self.flow_seq, self.flow_consumer_seq)
+        if self.acks_by_flow and rec.headers_len:
+            self.ack_up_to(rec)
         self.outlet.turn.add(PHASE_PUMP, self)
+
+    cdef void ack_up_to(self, const record_t *rec) noexcept:
+        """Ack all that the headers of an answer say is stored."""
+        cdef uint64_t seq, consumer_seq
+        cdef span_t last = find_header(rec.data, rec.headers_len, b'Nats-Last-Stream', 16)
+        cdef span_t delivered = find_header(rec.data, rec.headers_len, b'Nats-Last-Consumer', 18)
+        if parse_u64(last, &seq) and seq:
+            if not parse_u64(delivered, &consumer_seq):
+                consumer_seq = 0
+            self.cursor.ack_all(seq, consumer_seq)
 
     cdef int take(self, void *ctx, const record_t *rec) noexcept:
         if self.subs[<size_t>ctx] == 'flow':
-            self.answered(rec.subject, rec.subject_len)
+            self.answered(rec)
         elif rec.reply_len and self.outlet.may_answer(rec.reply, rec.reply_len):
             self.events.append(('status', (rec.reply[:rec.reply_len], PUSH_BASED)))
             self.outlet.turn.add(PHASE_PUMP, self)
@@ -245,6 +270,8 @@ cdef class PushConsumer(Consumer):
         if self.heartbeat_ns and now_ns >= self.spoken_ns + self.heartbeat_ns:
             self.spoken_ns = now_ns
             self.send_heartbeat()
+            if self.acks_by_flow and not self.flow_subject and self.cursor.count_ack_pending():
+                self.request_flow()
 
     cdef void send_heartbeat(self) noexcept:
         cdef char status[STATUS_MAX]
@@ -256,4 +283,4 @@ cdef class PushConsumer(Consumer):
     @property
     def push_bound(self):
         """Whether somebody subscribes."""
-        return bool(self.active)
+        return not self.gone and self.find_interest()

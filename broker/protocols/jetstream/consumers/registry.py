@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from broker.base.logs import fields
+from broker.base.units import SECOND
 from broker.engine.stream.cursor import StreamCursor
 from broker.protocols.jetstream import errors, files, limits
 from broker.protocols.jetstream.api import metadata
@@ -37,6 +38,8 @@ SHUTDOWN: Final = "409 Server Shutdown"
 
 # Acks by flow control settle everything up to a message.
 _POLICIES: Final = {"flow_control": "all"}
+# Of consumers that have no ack wait: nothing is delivered again by itself.
+NO_ACK_WAIT: Final = 100 * 365 * 86_400 * SECOND
 
 # The subjects of advisories by their kinds.
 _ADVISORIES: Final = {
@@ -200,7 +203,10 @@ class Consumers:
                 self._put_offline(stream, config.name, reason)
                 continue
             try:
-                self.make(stream, config, time_ns(stored.created)).start()
+                consumer = self.make(stream, config, time_ns(stored.created))
+                # its journal is synced later than the configuration, on which the answer rests
+                consumer.set_pause(config, time_ns(config.pause_until))
+                consumer.start()
             except (OSError, ValueError) as problem:
                 self._put_offline(stream, config.name, str(problem))
         stream.cursors.sweep()
@@ -291,7 +297,7 @@ class Consumers:
 def settings_of(config: ConsumerConfig) -> dict[str, Any]:
     """What the cursor of a consumer is set to; 0 = no limit."""
     return {
-        "ack_wait_ns": config.ack_wait,
+        "ack_wait_ns": NO_ACK_WAIT if config.ack_policy == "flow_control" else config.ack_wait,
         "backoff_ns": config.backoff,
         "max_deliver": max(0, config.max_deliver),
         "max_ack_pending": max(0, config.max_ack_pending),

@@ -79,6 +79,8 @@ async def _create(call: Call, *, durable: bool) -> Parts:
         raise ApiError(errors.REPLICAS_NOT_SUPPORTED)
     account = call.account
     stream = account.stream(call.stream_name)
+    if config.direct and config.sourcing and config.name:
+        _settle_sourcing(stream, config)
     unnamed = not config.name and not config.durable_name
     if not config.name:
         config.name = config.durable_name or checks.random_name()
@@ -90,12 +92,24 @@ async def _create(call: Call, *, durable: bool) -> Parts:
     if request.action == "update":
         raise ApiError(errors.CONSUMER_DOES_NOT_EXIST)
     _check_count(call, stream, config)
-    if stream.config.retention == "workqueue":
+    if stream.config.retention == "workqueue" and not config.sourcing:
         checks.check_workqueue(config, _others(stream, config.name))
     consumer = await account.consumers.create(stream, config, unnamed=unnamed)
     info = _shown(consumer)  # before it delivers anything
     consumer.start()
     return (info,)
+
+
+def _settle_sourcing(stream: Stream, config: ConsumerConfig) -> None:
+    """The consumer of a mirror or source: a durable one whose flow control acks, if messages go
+    when they are acked; else one of several that may have this name."""
+    if stream.config.retention == "limits":
+        config.name = f"{config.name}-{checks.random_name()}"
+        return
+    config.direct = False
+    config.durable_name = config.name
+    config.ack_policy = "flow_control"
+    config.ack_wait = config.max_deliver = config.inactive_threshold = 0
 
 
 def _check_names(call: Call, request: CreateConsumerRequest, *, durable: bool) -> None:
@@ -117,12 +131,12 @@ def _others(stream: Stream, name: str) -> list[ConsumerConfig]:
     return [
         other.config
         for key, other in stream.consumers.items()
-        if key != name and not other.config.direct
+        if key != name and not other.config.direct and not other.config.sourcing
     ]
 
 
 def _check_count(call: Call, stream: Stream, config: ConsumerConfig) -> None:
-    if config.direct:
+    if config.direct or config.sourcing:
         return
     count = len(_others(stream, config.name))
     for most in (stream.config.max_consumers, call.account.limits.max_consumers):
@@ -133,7 +147,13 @@ def _check_count(call: Call, stream: Stream, config: ConsumerConfig) -> None:
 async def _update(call: Call, consumer: Consumer, request: CreateConsumerRequest) -> Parts:
     old, config = consumer.config, request.config
     config.pause_until = old.pause_until
+    begins_again = bool(config.sourcing and config.durable_name)
+    if begins_again:
+        config.deliver_policy = old.deliver_policy
+        config.opt_start_seq, config.opt_start_time = old.opt_start_seq, old.opt_start_time
     if checks.is_same(old, config):
+        if begins_again:
+            consumer.reset(0)
         return (_shown(consumer),)
     if request.action == "create":
         raise ApiError(errors.CONSUMER_EXISTS)
@@ -141,9 +161,11 @@ async def _update(call: Call, consumer: Consumer, request: CreateConsumerRequest
     if old.deliver_subject != config.deliver_subject and consumer.push_bound:
         raise ApiError(errors.CONSUMER_NAME_EXISTS)
     stream = consumer.stream
-    if stream.config.retention == "workqueue":
+    if stream.config.retention == "workqueue" and not config.sourcing:
         checks.check_workqueue(config, _others(stream, config.name))
     await call.account.consumers.update(consumer, config)
+    if begins_again:
+        consumer.reset(0)
     return (_shown(consumer),)
 
 

@@ -29,6 +29,17 @@ cdef class Copier(Session):
     cdef readonly uint64_t kept         # ... and what was copied of them is stored
     cdef readonly object error          # ApiError that stops it, None = nothing does
     cdef readonly bint connected        # it has read from an origin
+    cdef public str account             # of this server that has the origin; None = the target's
+    # Of an origin that a consumer reads, whose messages come by `take`:
+    cdef public bint remote
+    cdef uint64_t left                  # messages of the origin after the last one that came
+    cdef uint64_t later                 # the target's last_seq when `ticket` was taken
+    # Reply subjects to answer when all is stored, each with the number of deliveries before and the
+    # sequence of the last one.
+    cdef list answers
+    cdef bint lost                      # what was taken is not stored: `begin_again` comes next
+    cdef public object rested           # () -> None: nothing waits for the target's log any more
+    cdef public object failed           # () -> None: what was taken could not be stored
     cdef public object progressed       # () -> None: `kept` is higher than before; or None
 
     cdef OriginReader reader
@@ -40,6 +51,7 @@ cdef class Copier(Session):
     cdef char *room                     # owned; for a message with other headers
     cdef size_t room_size
     cdef uint64_t batch                 # the target's last_seq before what waits for its log
+    cdef uint64_t mark                  # `at` when `ticket` was taken
     cdef uint64_t ticket                # of what waits for the target's log; 0 = nothing does
     cdef bint answered                  # the log has called
     cdef int64_t seen_ns                # of the last contact, monotonic
@@ -49,6 +61,12 @@ cdef class Copier(Session):
     cdef int settle(self) except -1
     cdef int undo(self) except -1
     cdef int copy_some(self) except -1
+    cdef int reuse_gap(self) except -1
+    cdef bint take(self, const message_t *m, uint64_t left) except -1
+    cdef int await_log(self) except -1
+    cdef void seen(self) noexcept
+    cdef int answer_when_stored(self, bytes reply, uint64_t delivered) except -1
+    cdef int answer(self) except -1
     cdef int copy(self, const message_t *m) except -1
     cdef int transform(self, record_t *rec) except -1
     cdef int rewrite(self, record_t *rec, uint64_t seq, const char *subject,

@@ -1,9 +1,11 @@
 # cython: language_level=3
-"""Copies the messages of one stream, the origin, into another one of the same account, the target.
+"""Copies the messages of one stream, the origin, into another one, the target.
 
     [the origin has stored more] -> run -> copy_some -> Stream.mirror or Stream.copy
                                      ^                            |
                                      +-- [the target's log settles] <- wait
+
+    [another server delivers] -> Receiver -> take -> the same; `run` waits for the log
 
 A batch is copied per turn, and the next one only after the target's log has settled it: `kept` then
 says that all messages of the origin up to it are copied for good. A mirror finds its position in
@@ -12,6 +14,7 @@ its last sequence, a source in the header Nats-Stream-Source of the messages it 
     Nats-Stream-Source: <stream> <sequence> <filters> <destinations> <subject in the origin>
 """
 cimport cython
+import hashlib
 import logging
 
 from libc.stddef cimport size_t
@@ -39,7 +42,10 @@ cdef enum:
     BATCH_MESSAGES = 1000
     BATCH_BYTES = 1 << 20
     BATCH_LOOKS = 4000          # messages that are looked at, those that are left out included
+    ANSWERS_MAX = 16            # requests for flow control that wait for the disk
     HEADERS_ROOM = 64           # bytes of a block without headers, and of the names in it
+
+LETTERS = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz'
 
 # Until what stopped it is tried again.
 cdef int64_t RETRY_NS = 500_000_000
@@ -90,6 +96,7 @@ cdef class Copier(Session):
         self.room_reader = TargetReader(self)
         target.store.add_reader(self.room_reader)
         self.at = self.kept = max(position, max(1, source.opt_start_seq) - 1)
+        self.answers = []
         self.transforms = [
             ((each.src or '>').encode(),
              Transform(each.src or '>', each.dest) if each.dest else None)
@@ -132,7 +139,7 @@ cdef class Copier(Session):
         self.disconnect()
         self.target.store.remove_reader(self.room_reader)
         self.target.account.turn.disarm(self)
-        self.progressed = None
+        self.progressed = self.rested = self.failed = None
 
     # --- what it reports
 
@@ -140,21 +147,24 @@ cdef class Copier(Session):
     def accounted(self):
         """All that the target has from this source up to this sequence of the target is in
         `kept`."""
-        return self.batch if self.ticket else self.target.store.last_seq
+        return self.batch if self.pending else self.target.store.last_seq
 
     @property
     def pending(self):
         """Whether something waits for the target's log."""
-        return self.ticket != 0
+        return self.ticket != 0 or (self.remote and self.at != self.kept)
 
     @property
     def missing(self):
         """Whether the origin was looked for in vain."""
-        return self.origin is None and self.target.account.turn.now_ns > self.seen_ns
+        return self.origin is None and not self.remote and (
+            self.target.account.turn.now_ns > self.seen_ns)
 
     @property
     def lag(self):
         """Messages of the origin that are not copied yet."""
+        if self.remote:
+            return self.left
         if self.origin is None or not self.connected:
             return 0
         return self.origin.store.subjects.count_matching(self.filter, self.kept + 1)
@@ -198,7 +208,9 @@ cdef class Copier(Session):
                     return
                 if not self.settle():
                     return
-            if self.origin is not None:
+            if self.remote:
+                self.await_log()
+            elif self.origin is not None:
                 self.copy_some()
         except Exception as problem:
             LOG.exception('stream %r copies from %r', self.target.name, self.source.name)
@@ -218,8 +230,8 @@ cdef class Copier(Session):
             self.error = ApiError(errors.STORE_FAILED, err=self.target.store.log.refusal)
             self.retry(RETRY_NS)
             return 0
-        if self.at != self.kept:
-            self.kept = self.at
+        if self.mark != self.kept:
+            self.kept = self.mark
             if self.progressed is not None:
                 self.progressed()
         return 1
@@ -231,6 +243,12 @@ cdef class Copier(Session):
         else:
             self.kept = max(self.kept, found_positions(self.target, self.batch).get(self.key, 0))
         self.at = self.kept
+        if self.remote:
+            self.lost = True
+            self.answers = []
+            self.later = 0
+            if self.failed is not None:
+                self.failed()
         return 0
 
     cdef int copy_some(self) except -1:
@@ -246,8 +264,8 @@ cdef class Copier(Session):
         if target.log.behind():
             self.retry(BUSY_NS)
             return 0
-        if self.origin.config.retention != 'limits':
-            problem = ApiError(errors.SOURCE_SETUP, err=RETENTION)
+        if self.mirrors:
+            self.reuse_gap()
         while problem is None and left and looks and size > 0:
             seq = store.subjects.next_match(self.filter, self.at + 1)
             if seq == 0 or seq >= store.readable:
@@ -275,6 +293,7 @@ cdef class Copier(Session):
         if target.last_seq != before:
             self.batch = before
             self.ticket = target.ticket
+            self.mark = self.at
             self.answered = True
             if not self.settle():
                 if problem is not None:
@@ -289,6 +308,110 @@ cdef class Copier(Session):
         elif left == 0 or looks == 0 or size <= 0:
             self.retry(0)       # in another turn
         return 0
+
+    cdef int reuse_gap(self) except -1:
+        """A failed sync leaves seqs unused, which a mirror needs: they are the origin's."""
+        cdef StreamStore store = self.target.store
+        if store.log.next_seq > store.last_seq + 1:
+            store.reuse_gap()
+        return 0
+
+    # --- an origin on another server
+
+    cdef bint take(self, const message_t *m, uint64_t left) except -1:
+        """Copy a message that comes after all others; False: the target does not take it, and
+        `error` says why."""
+        cdef uint64_t before = self.target.store.last_seq
+        if self.closed or self.lost:
+            return False
+        self.seen()
+        if self.at >= m.rec.seq:
+            return True         # it comes again
+        if self.mirrors and not self.pending:
+            self.reuse_gap()
+        try:
+            self.copy(m)
+        except ApiError as refused:
+            self.error = refused
+            return False
+        except Exception as failed:
+            LOG.exception('stream %r copies from %r', self.target.name, self.source.name)
+            self.error = ApiError(errors.STORE_FAILED, err=str(failed))
+            return False
+        if self.at == self.kept and self.ticket == 0:
+            self.batch = before
+        self.at = m.rec.seq
+        self.left = left
+        self.error = None
+        self.wake()
+        return True
+
+    cdef int await_log(self) except -1:
+        """Have the log settle what was taken, and then the next; answer when all is stored."""
+        cdef StreamStore target = self.target.store
+        while self.at != self.kept:
+            if self.later:
+                self.batch = self.later
+            self.later = target.last_seq
+            self.ticket = target.ticket
+            self.mark = self.at
+            if not self.settle():
+                return 0
+        self.later = 0
+        self.answer()
+        if self.rested is not None:
+            self.rested()
+        return 0
+
+    cdef void seen(self) noexcept:
+        self.connected = True
+        self.seen_ns = self.target.account.turn.now_ns
+
+    cdef int answer_when_stored(self, bytes reply, uint64_t delivered) except -1:
+        """Publish to this subject when all messages that were taken before, so many of this
+        consumer, are stored. One that is left out because too many wait is asked for again, with
+        the next heartbeat."""
+        if len(self.answers) < ANSWERS_MAX and not (
+                self.answers and self.answers[len(self.answers) - 1][0] == reply):
+            self.answers.append((reply, delivered, self.at))
+        self.wake()
+        return 0
+
+    cdef int answer(self) except -1:
+        cdef list answers = self.answers
+        if answers:
+            self.answers = []
+            for reply, delivered, seq in answers:
+                self.target.account.publish(reply, headers=STORED % (delivered, seq))
+        return 0
+
+    def begin_again(self):
+        """The position behind which another consumer is to deliver, while nothing is pending. What
+        the one before asked for is not answered any more."""
+        self.answers = []
+        self.lost = False
+        if self.mirrors:
+            self.at = self.kept = max(self.kept, self.target.store.last_seq)
+        return self.at
+
+    def refused(self, error):
+        """The other server refuses to deliver."""
+        self.error = error
+
+    @property
+    def is_lost(self):
+        """Whether what was taken is not stored."""
+        return self.lost
+
+    @property
+    def silent_ns(self):
+        """Time since the other server was heard."""
+        return self.target.account.turn.now_ns - self.seen_ns
+
+    def listening(self):
+        """The other server is going to deliver."""
+        self.seen()
+        self.error = None
 
     # --- one message
 
@@ -377,7 +500,8 @@ cdef class Copier(Session):
         return 0
 
 
-RETENTION = 'streams with retention by interest or as a work queue are not copied'
+# The headers of an answer to flow control. Consumers whose policy it is take it for an ack.
+STORED = b'NATS/1.0\r\nNats-Last-Consumer: %d\r\nNats-Last-Stream: %d\r\n\r\n'
 
 
 cdef const char *next_line(const char *p, const char *end) noexcept nogil:
@@ -397,13 +521,21 @@ cdef bint is_left_out(const char *line, size_t n, bint sourced) noexcept nogil:
     return sourced and n > 19 and memcmp(line + 5, b'Stream-Source:', 14) == 0
 
 
+def hash_of(text):
+    """Eight characters that stand for a text, as nats-server computes them."""
+    return ''.join(LETTERS[byte % 62] for byte in hashlib.sha256(text.encode()).digest()[:8])
+
+
 def source_key(source):
     """The stream, filters and destinations of a structs.StreamSource: what tells it from other
     sources of a stream."""
     transforms = source.subject_transforms
     filters = '\f'.join(each.src or '>' for each in transforms) or source.filter_subject or '>'
     destinations = '\f'.join(each.dest or '>' for each in transforms) or '>'
-    return f'{source.name} {filters} {destinations}'
+    name = source.name
+    if source.external is not None:
+        name = f'{name}:{hash_of(source.external.api)}'
+    return f'{name} {filters} {destinations}'
 
 
 def found_positions(Stream stream not None, uint64_t after):

@@ -1,11 +1,16 @@
-"""The mirrors and sources of an account: each copies from its origin while that exists."""
+"""The mirrors and sources of an account: each copies from its origin while that exists.
+
+An origin is in the same account, in another account of this server whose API is imported (both are
+copied by a reader of its store, unless its messages go when they are acked), or on another server:
+the last two are read by a consumer (a RemoteOrigin).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.protocols.jetstream import errors
 from broker.protocols.jetstream.errors import ApiError
@@ -20,8 +25,10 @@ from broker.protocols.jetstream.structs import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
+    from broker.protocols.jetstream.origins.remote import RemoteOrigin
     from broker.protocols.jetstream.publish.stream import Stream
 
 log = logging.getLogger("broker.jetstream")
@@ -32,14 +39,34 @@ LOOK_MESSAGES: Final = 10_000  # ... which is so if there are that many
 POSITIONS_MAX: Final = 10_000  # of sources that a stream has had
 
 
+class OriginAccount(Protocol):
+    """The account of mirrors and sources."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def streams(self) -> Mapping[str, Stream]: ...
+    @property
+    def all_origins(self) -> Mapping[str, Origins]:
+        """Those of all accounts of the server that have streams, by name."""
+
+    def account_reached(self, source: StreamSource, *, mirrors: bool) -> str | None:
+        """The other account of this server that has the origin; None: no import leads to it."""
+
+    def new_id(self) -> str:
+        """A token that nobody else has."""
+
+
 class Sourcing:
     """The origins of one stream."""
 
-    def __init__(self, stream: Stream, folder: Path | None) -> None:
+    def __init__(self, stream: Stream, folder: Path | None, account: OriginAccount) -> None:
         """`folder`: of the stream; None = it is in memory."""
         self.stream = stream
         self.folder = folder
+        self.account = account
         self.copiers: list[Copier] = []
+        self._remote: dict[int, RemoteOrigin] = {}  # by id of the copier
         self._former: list[Copier] = []  # of sources that were removed, until all is stored
         self._created = time_text(stream.created_ns)
         self._known: dict[str, int] = {}  # by key of a source, those that are no longer included
@@ -67,6 +94,7 @@ class Sourcing:
             else:
                 self.copiers.append(self._copier(source, mirrors=mirrors))
         for copier in before:
+            self._part(copier, for_good=True)
             if copier.mirrors:
                 copier.close()
             else:
@@ -89,7 +117,45 @@ class Sourcing:
                     position = max(position, copier.at)
         copier = Copier(self.stream, source, position, mirrors)
         copier.progressed = None if mirrors else self._progressed
+        copier.account = self._account_of(copier)
+        copier.remote = _needs_consumer(copier)
+        self._receive(copier)
         return copier
+
+    def _account_of(self, copier: Copier) -> str | None:
+        """The other account of this server that has the origin."""
+        if not copier.source.is_remote:
+            return None
+        return self.account.account_reached(copier.source, mirrors=copier.mirrors)
+
+    def look_again(self) -> None:
+        """Imports may have changed: an origin may be reached in another way, or not any more."""
+        for copier in self.copiers:
+            account = self._account_of(copier)
+            if account != copier.account:
+                self._part(copier)
+                copier.disconnect()
+                copier.account = account
+                copier.remote = _needs_consumer(copier)
+                self._receive(copier)
+
+    def receive(self, copier: Copier) -> None:
+        """Read the origin by a consumer from now on."""
+        copier.remote = True
+        self._receive(copier)
+
+    def _receive(self, copier: Copier) -> None:
+        """Receive from another server, if that has the origin."""
+        if copier.remote:
+            from broker.protocols.jetstream.origins.remote import RemoteOrigin
+
+            self._remote[id(copier)] = RemoteOrigin(copier, self.account.new_id)
+
+    def _part(self, copier: Copier, *, for_good: bool = False) -> None:
+        """Receive no more from a consumer."""
+        remote = self._remote.pop(id(copier), None)
+        if remote is not None:
+            remote.close(for_good=for_good)
 
     def _settle_former(self) -> None:
         """Forget sources that were removed, once all that they copied is stored."""
@@ -173,52 +239,73 @@ class Sourcing:
         if self._loaded and not deleted and self.folder is not None:
             self._store(self._positions(), last=True)
         for copier in [*self.copiers, *self._former]:
+            self._part(copier, for_good=deleted)
             copier.close()
 
 
 class Origins:
     """Connects the streams of one account."""
 
-    def __init__(self, streams: dict[str, Stream]) -> None:
-        """`streams`: of the account, by name; they are read at each change."""
-        self.streams = streams
+    def __init__(self, account: OriginAccount) -> None:
+        """The streams of the account are read at each change."""
+        self.account = account
         self._sourcing: dict[str, Sourcing] = {}
 
     def opened(self, stream: Stream, folder: Path | None) -> None:
         """A stream was created or opened; `folder`: of its files, None = it has none."""
         config = stream.config
         if config.mirror is not None or config.sources:
-            found = self._sourcing[stream.name] = Sourcing(stream, folder)
+            found = self._sourcing[stream.name] = Sourcing(stream, folder, self.account)
             found.set(config, recovered=True)
-        self._connect()
+        self._connect_all()
 
     def changed(self, stream: Stream, folder: Path | None) -> None:
         """A stream has another configuration."""
         found = self._sourcing.get(stream.name)
         config = stream.config
-        if found is None:
-            if config.mirror is None and not config.sources:
-                return
-            found = self._sourcing[stream.name] = Sourcing(stream, folder)
-        found.set(config)
-        self._connect()
+        if found is None and (config.mirror is not None or config.sources):
+            found = self._sourcing[stream.name] = Sourcing(stream, folder, self.account)
+        if found is not None:
+            found.set(config)
+        self._connect_all()
 
     def closed(self, stream: Stream, *, deleted: bool = False) -> None:
         """A stream is about to be closed."""
-        for each in self._sourcing.values():
-            for copier in each.copiers:
-                if copier.origin is stream:
-                    copier.disconnect()
+        for origins in self.account.all_origins.values():
+            for each in origins._sourcing.values():
+                for copier in each.copiers:
+                    if copier.origin is stream:
+                        copier.disconnect()
         found = self._sourcing.pop(stream.name, None)
         if found is not None:
             found.close(deleted=deleted)
 
+    def look_again(self) -> None:
+        """The imports of the account may have changed."""
+        for each in self._sourcing.values():
+            each.look_again()
+        self._connect()
+
+    def _connect_all(self) -> None:
+        """Streams of other accounts may copy this account's."""
+        for origins in self.account.all_origins.values():
+            origins._connect()
+
     def _connect(self) -> None:
         for each in self._sourcing.values():
             for copier in each.copiers:
-                origin = self.streams.get(copier.source.name)
-                if copier.origin is None and origin is not None:
-                    copier.connect(origin)
+                if copier.origin is not None and _goes_by_acks(copier.origin):
+                    copier.disconnect()  # it has been changed
+                if copier.remote or copier.origin is not None:
+                    continue
+                origins = self.account.all_origins.get(copier.account or self.account.name)
+                if origins is None or copier.source.name not in origins.account.streams:
+                    continue
+                stream = origins.account.streams[copier.source.name]
+                if _goes_by_acks(stream):
+                    each.receive(copier)
+                else:
+                    copier.connect(stream)
 
     def mirror(self, stream: Stream) -> StreamSourceInfo | None:
         """The progress of a mirror; None = the stream is none."""
@@ -230,6 +317,18 @@ class Origins:
         """The progress of the sources of a stream."""
         found = self._sourcing.get(stream.name)
         return [_info(each) for each in found.copiers if not each.mirrors] if found else []
+
+
+def _needs_consumer(copier: Copier) -> bool:
+    """Whether the origin is read by a consumer, wherever it is."""
+    source = copier.source
+    return source.consumer is not None or (source.is_remote and copier.account is None)
+
+
+def _goes_by_acks(stream: Stream) -> bool:
+    """Whether the stream removes what its consumers have acked, or does not store what none reads:
+    what copies it has to be one of them."""
+    return bool(stream.config.retention != "limits")
 
 
 def _info(copier: Copier) -> StreamSourceInfo:

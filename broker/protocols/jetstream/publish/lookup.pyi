@@ -10,3 +10,13 @@ class Lookup:
     store: StreamStore
     def __init__(self, store: StreamStore) -> None: ...
     def get(self, request: MsgGetRequest) -> StoredMsg | None: ...
+    def page(
+        self,
+        subject: str,
+        seq: int,
+        newest_first: bool = False,
+        latest: bool = False,
+        limit: int = 0,
+        bytes_max: int = 0,
+    ) -> tuple[list[tuple[int, int, bytes, bytes, bytes]], int]: ...
+    def seq_at(self, wall_ns: int) -> int: ...

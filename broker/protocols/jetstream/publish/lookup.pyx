@@ -91,3 +91,44 @@ cdef class Lookup:
             data=m.rec.data[m.rec.headers_len:m.rec.total_len],
             time=time_text(m.rec.timestamp_ns),
         )
+
+    def page(self, object subject, uint64_t seq, bint newest_first=False, bint latest=False,
+             int limit=0, uint64_t bytes_max=0):
+        """Messages from a seq on: ([(seq, time in ns, subject, headers, body)], next seq).
+
+        `subject`: a filter, empty = all. `newest_first`: go backwards. `latest`: the newest message
+        of each subject alone. `limit`: messages looked at; `bytes_max`: no more is read after so
+        many bytes. The next seq is where the next page begins; 0 = there is no more.
+        """
+        cdef Filter filter = self.filter_of(subject)
+        cdef SubjectIndex index = self.store.subjects
+        cdef uint64_t read = 0
+        cdef int looked = 0
+        cdef message_t m
+        cdef list found = []
+        if newest_first:
+            seq = min(seq, self.store.readable - 1)
+        while looked < limit and (bytes_max == 0 or read < bytes_max):
+            seq = index.previous_match(filter, seq) if newest_first else self.next(filter, seq)
+            if seq == 0:
+                break
+            looked += 1
+            if self.store.read(seq, &m):
+                read += m.rec.total_len
+                if not latest or self.last(m.rec.subject, m.rec.subject_len) == seq:
+                    found.append((seq, m.rec.timestamp_ns, m.rec.subject[:m.rec.subject_len],
+                                  m.rec.data[:m.rec.headers_len],
+                                  m.rec.data[m.rec.headers_len:m.rec.total_len]))
+            if newest_first:
+                seq -= 1
+                if seq == 0:
+                    break
+            else:
+                seq += 1
+        if seq != 0:
+            seq = index.previous_match(filter, seq) if newest_first else self.next(filter, seq)
+        return found, seq
+
+    def seq_at(self, int64_t wall_ns):
+        """The first message that is not older than this time; 0 = there is none."""
+        return self.at_time(wall_ns)

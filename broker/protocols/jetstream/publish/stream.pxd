@@ -9,6 +9,7 @@ from broker.protocols.jetstream.publish.answers cimport Answers
 from broker.protocols.jetstream.publish.batches cimport Batch, Batches
 from broker.protocols.jetstream.publish.counters cimport Counters
 from broker.protocols.jetstream.publish.direct cimport Direct
+from broker.protocols.jetstream.publish.fast cimport FastBatch, FastBatches, fast_t
 from broker.protocols.jetstream.publish.lookup cimport Lookup
 from broker.protocols.jetstream.publish.republish cimport Republish
 from broker.protocols.jetstream.publish.wire cimport headers_t
@@ -22,13 +23,17 @@ cdef enum Pending:
     PENDING_ACK             # a PubAck with the sequence
     PENDING_DUPLICATE       # the same, of a message that was stored before
     PENDING_REPUBLISH       # a stored message that is published again
+    PENDING_FAST            # how far a fast batch is stored
+    PENDING_FAST_COMMIT     # its PubAck
 
 # One entry of the row of those. The subject (of the reply or the message) and then the text (the
 # rest of the PubAck after the sequence, or headers and body) follow it.
 cdef struct pending_t:
     uint64_t ticket
     uint64_t seq
-    uint64_t before         # republish: seq of the message before it on its subject, 0 = none
+    uint64_t number         # of a message in its fast batch
+    # Republish: seq of the message before it on its subject, 0 = none. Fast batch: its key.
+    uint64_t before
     int64_t timestamp_ns    # republish
     uint32_t size           # bytes of the entry with what follows it
     uint32_t text_len
@@ -70,6 +75,7 @@ cdef class Stream(StreamOwner):
     cdef int64_t marker_ttl_ns          # the shortest TTL of a message; 0 = any
     cdef Counters counters              # None: it has none
     cdef Batches batches                # None: atomic batches are not allowed
+    cdef FastBatches fast               # None: fast batches are not allowed
     cdef public object advise           # JetStreamAccount.advisory, or None
     cdef list abandonments              # (id, reason) of batches that ended without their commit
     cdef object timetable               # of scheduled messages; None: they are not allowed
@@ -135,6 +141,18 @@ cdef class Stream(StreamOwner):
     cdef int check_batched_id(self, span_t id, BatchChecks checks) except -1
     cdef int check_batched_room(self, const record_t *rec, BatchChecks checks, bytes subject,
                                 Rollup rollup) except -1
+    cdef int take_fast(self, record_t *rec, headers_t *h, const record_t *publish) except -1
+    cdef int add_fast(self, FastBatch batch, const fast_t *f, record_t *rec, headers_t *h,
+                      const record_t *publish) except -1
+    cdef uint64_t store_fast(self, record_t *rec, headers_t *h) except? 0
+    cdef int refuse_fast(self, FastBatch batch, const fast_t *f, const record_t *publish,
+                         object problem) except -1
+    cdef int leave_out_header(self, record_t *rec, bytes name) except -1
+    cdef int ping(self, FastBatch batch, const fast_t *f, const record_t *publish) except -1
+    cdef void note_fast(self, FastBatch batch, int kind, const record_t *publish) noexcept
+    cdef int commit_fast(self, FastBatch batch, const record_t *publish) except -1
+    cdef void say_flow(self, FastBatch batch, const char *reply, size_t n) except *
+    cdef int answer_fast(self, const pending_t *p, bint stored) except -1
     cdef void rearm(self) noexcept
     cdef int check_schedule(self, record_t *rec, headers_t *h) except -1
     cdef int check_scheduler(self, const record_t *rec, const headers_t *h) except -1

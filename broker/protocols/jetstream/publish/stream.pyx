@@ -39,6 +39,8 @@ from broker.protocols.jetstream.publish.answers cimport Answers
 from broker.protocols.jetstream.publish.batches cimport Batch, Batches
 from broker.protocols.jetstream.publish.counters cimport Counters
 from broker.protocols.jetstream.publish.direct cimport Direct
+from broker.protocols.jetstream.publish.fast cimport (
+    FAST_COMMIT, FAST_COMMIT_ONLY, FAST_PING, FastBatch, FastBatches, fast_t, is_fast, parse_fast)
 from broker.protocols.jetstream.publish.lookup cimport Lookup
 from broker.protocols.jetstream.publish.republish cimport Republish, copy_t
 from broker.protocols.jetstream.publish.wire cimport (
@@ -157,6 +159,11 @@ cdef class Stream(StreamOwner):
             self.batches = None
         elif self.batches is None:
             self.batches = Batches()
+        if config.allow_batched:
+            self.fast = self.fast or FastBatches()
+        elif self.fast is not None:
+            self.fast.drop_all()
+            self.fast = None
         if config.allow_msg_schedules and self.timetable is None:
             self.timetable = Timetable()
             if self.open:
@@ -315,8 +322,9 @@ cdef class Stream(StreamOwner):
         if not self.open or (rec.flags & REC_NOT_STORED and rec.seq == 0):
             return 0
         publish = rec[0]
-        if publish.reply_len and (publish.seq or self.no_ack or (
-                not self.answers.may_answer(publish.reply, publish.reply_len))):
+        if publish.reply_len and (
+                publish.seq or not self.answers.may_answer(publish.reply, publish.reply_len)
+                or (self.no_ack and not is_fast(publish.reply, publish.reply_len))):
             publish.reply_len = 0
         try:
             self.take(&publish)
@@ -349,8 +357,10 @@ cdef class Stream(StreamOwner):
             if rec.headers_len > HEADERS_MAX:
                 raise ApiError(errors.HEADERS_TOO_LARGE)
             find_headers(rec.data, rec.headers_len, &h)
-            if has(&h, HEADER_BATCH_ID):
-                return self.take_batched(&rec, &h, publish)
+        if publish.reply_len and is_fast(publish.reply, publish.reply_len):
+            return self.take_fast(&rec, &h, publish)
+        if has(&h, HEADER_BATCH_ID):
+            return self.take_batched(&rec, &h, publish)
         self.schedule = None
         if h.present or self.counters is not None:
             seq = self.check(&rec, &h, &ttl_ns)
@@ -822,11 +832,212 @@ cdef class Stream(StreamOwner):
             self.abandonments.append((id.decode('utf-8', 'replace'), reason))
             self.account.turn.add(PHASE_FLUSH, self)
 
+    # --- fast batches
+
+    cdef int take_fast(self, record_t *rec, headers_t *h, const record_t *publish) except -1:
+        """Store a message of a fast batch, or do what else its reply subject says. ApiError: it is
+        refused."""
+        cdef fast_t f
+        cdef FastBatch batch
+        cdef uint64_t level
+        if self.fast is None:
+            raise ApiError(errors.BATCH_DISABLED)
+        if not parse_fast(publish.reply, publish.reply_len, &f):
+            raise ApiError(errors.BATCH_PATTERN)
+        if f.id_len > <size_t>limits.JS_BATCH_ID_MAX:
+            raise ApiError(errors.BATCH_ID)
+        batch = self.fast.find(f.id, f.id_len)
+        if batch is None:
+            if f.number != 1 or f.op == FAST_PING:
+                raise ApiError(errors.BATCH_UNKNOWN)
+            batch = self.fast.begin(&f, self.account.turn.now_ns)
+            self.rearm()
+        if (h.seen >> <int>HEADER_REQUIRED_API_LEVEL) & 1:
+            if has(h, HEADER_REQUIRED_API_LEVEL) and not (
+                    parse_u64(h.value[<int>HEADER_REQUIRED_API_LEVEL], &level)
+                    and level <= <uint64_t>limits.JS_API_LEVEL):
+                self.fast.drop(batch)
+                raise ApiError(errors.REQUIRED_API_LEVEL)
+            self.leave_out_header(rec, b'Nats-Required-Api-Level')
+            h.present = h.seen = 0
+            if rec.headers_len:
+                find_headers(rec.data, rec.headers_len, h)
+        batch.due_ns = self.account.turn.now_ns + <int64_t>limits.JS_BATCH_TIMEOUT
+        if batch.ticket and self.store.log.outcome(batch.ticket) < 0:
+            self.fast.drop(batch)
+            raise ApiError(errors.STORE_FAILED, err=self.store.log.refusal)
+        if f.op == FAST_PING:
+            return self.ping(batch, &f, publish)
+        if batch.committing:
+            return 0        # its publisher waits for the PubAck
+        return self.add_fast(batch, &f, rec, h, publish)
+
+    cdef int add_fast(self, FastBatch batch, const fast_t *f, record_t *rec, headers_t *h,
+                      const record_t *publish) except -1:
+        cdef uint64_t seq
+        cdef bytes text
+        if f.number != batch.last + 1:
+            text = b'{"type":"gap","last_seq":%d,"seq":%d}' % (batch.last + 1, f.number)
+            self.answers.say(publish.reply, publish.reply_len, NULL, 0, text, <size_t>len(text), 0)
+            if f.number <= batch.last or not batch.gaps_allowed:
+                return self.commit_fast(batch, publish)
+        if f.op == FAST_COMMIT_ONLY:
+            batch.last = f.number - 1
+            return self.commit_fast(batch, publish)
+        batch.last = f.number
+        if f.number == 1 and f.op != FAST_COMMIT and not self.no_ack:
+            self.say_flow(batch, publish.reply, publish.reply_len)
+        try:
+            seq = self.store_fast(rec, h)
+        except ApiError as problem:
+            return self.refuse_fast(batch, f, publish, problem)
+        batch.ticket = self.store.ticket
+        if not seq:
+            batch.seq = self.store.last_seq
+        if seq and batch.last == 1 and f.op == FAST_COMMIT and not f.gaps_allowed:
+            self.fast.drop(batch)
+            text = b',"batch":%b,"count":1}' % encode(batch.id.decode('utf-8', 'replace'))
+            self.wait_for(batch.ticket, seq, PENDING_DUPLICATE, publish, text, <size_t>len(text))
+        elif f.op == FAST_COMMIT:
+            return self.commit_fast(batch, publish)
+        elif batch.is_due():
+            self.note_fast(batch, PENDING_FAST, publish)
+        return 0
+
+    cdef uint64_t store_fast(self, record_t *rec, headers_t *h) except? 0:
+        """Check a message and store it. Returns the seq of the message that it duplicates, 0 = it
+        was stored. ApiError."""
+        cdef int64_t ttl_ns = 0
+        cdef uint64_t seq = 0
+        cdef Rollup rollup
+        self.schedule = None
+        if h.present or self.counters is not None:
+            seq = self.check(rec, h, &ttl_ns)
+            if seq:
+                self.duplicates += 1
+                return seq
+        rollup = self.rollup_of(h) if has(h, HEADER_ROLLUP) else (
+            ROLLUP_SUBJECT if self.schedule is not None else ROLLUP_NONE)
+        self.append(rec, h, ttl_ns, rollup)
+        if self.store.log.behind():
+            self.account.turn.pressed = self.store.log
+        return 0
+
+    cdef int refuse_fast(self, FastBatch batch, const fast_t *f, const record_t *publish,
+                         object problem) except -1:
+        """A message of a batch was refused: that ends the batch unless messages may be missing."""
+        cdef bytes text
+        if batch.last == 1 and not f.gaps_allowed:
+            self.fast.drop(batch)
+            raise problem
+        self.refused += 1
+        text = b'{"type":"err","seq":%d,"error":%b}' % (f.number, encode(ApiErrorBody(
+            code=problem.code, err_code=problem.err_code, description=problem.text)))
+        self.answers.say(publish.reply, publish.reply_len, NULL, 0, text, <size_t>len(text), 0)
+        if f.gaps_allowed and f.op != FAST_COMMIT:
+            return 0
+        batch.last -= 1
+        return self.commit_fast(batch, publish)
+
+    cdef int ping(self, FastBatch batch, const fast_t *f, const record_t *publish) except -1:
+        """The publisher has missed an answer, or has sent what did not come."""
+        cdef bytes text
+        if f.number > batch.last:
+            text = b'{"type":"gap","last_seq":%d,"seq":%d}' % (batch.last + 1, f.number + 1)
+            self.answers.say(publish.reply, publish.reply_len, NULL, 0, text, <size_t>len(text), 0)
+            if not batch.gaps_allowed:
+                return self.commit_fast(batch, publish)
+            batch.last = f.number
+            if self.store.log.outcome(batch.ticket) > 0:
+                self.fast.reached(batch, batch.last)
+            elif batch.is_due():
+                self.note_fast(batch, PENDING_FAST, publish)
+        self.say_flow(batch, publish.reply, publish.reply_len)
+        return 0
+
+    cdef void note_fast(self, FastBatch batch, int kind, const record_t *publish) noexcept:
+        """Answer the publisher when all that has come of a batch is stored."""
+        cdef pending_t *p = self.add_pending(
+            sizeof(pending_t) + publish.reply_len + <size_t>len(batch.id))
+        if p == NULL:
+            return      # it asks with a ping
+        batch.waits = True
+        p.ticket = batch.ticket
+        p.seq = batch.seq
+        p.number = batch.last
+        p.before = batch.key
+        p.kind = <unsigned char>kind
+        p.subject_len = publish.reply_len
+        p.text_len = <uint32_t>len(batch.id)
+        memcpy(<char *>p + sizeof(pending_t), publish.reply, publish.reply_len)
+        memcpy(<char *>p + sizeof(pending_t) + publish.reply_len, <const char *>batch.id,
+               p.text_len)
+        self.await_log(p.ticket)
+
+    cdef int commit_fast(self, FastBatch batch, const record_t *publish) except -1:
+        """Take nothing more of a batch; its PubAck follows when all is stored."""
+        if not batch.committing:
+            batch.committing = True
+            self.note_fast(batch, PENDING_FAST_COMMIT, publish)
+        return 0
+
+    cdef void say_flow(self, FastBatch batch, const char *reply, size_t n) except *:
+        """Answer how far a batch is stored."""
+        cdef bytes text = b'{"type":"ack","seq":%d,"msgs":%d}' % (batch.reported, batch.every)
+        self.answers.say(reply, n, NULL, 0, text, <size_t>len(text), 0)
+
+    cdef int answer_fast(self, const pending_t *p, bint stored) except -1:
+        """All that had come of a batch when this was noted is stored, or has failed."""
+        cdef const char *reply = <const char *>p + sizeof(pending_t)
+        cdef FastBatch batch = None
+        cdef record_t publish
+        cdef bytes subject, text
+        if self.fast is not None:
+            batch = self.fast.find(reply + p.subject_len, p.text_len)
+        if batch is None or batch.key != p.before:
+            return 0        # it has ended
+        batch.waits = False
+        subject = reply[:p.subject_len]         # what follows may move the entry
+        if not stored:
+            self.fast.drop(batch)
+            self.say(subject, <size_t>len(subject),
+                     ApiError(errors.STORE_FAILED, err=self.store.log.refusal))
+        elif p.kind == PENDING_FAST_COMMIT:
+            self.fast.drop(batch)
+            text = self.ack_prefix + b'%d,"batch":%b,"count":%d}' % (
+                p.seq, encode(batch.id.decode('utf-8', 'replace')), p.number)
+            self.answers.say(subject, <size_t>len(subject), NULL, 0, text, <size_t>len(text), 0)
+        elif self.fast.reached(
+                batch, batch.last if self.store.log.outcome(batch.ticket) > 0 else p.number):
+            self.say_flow(batch, subject, <size_t>len(subject))
+            if batch.is_due():
+                memset(&publish, 0, sizeof(publish))
+                publish.reply = subject
+                publish.reply_len = <uint16_t>len(subject)
+                self.note_fast(batch, PENDING_FAST, &publish)
+        return 0
+
+    cdef int leave_out_header(self, record_t *rec, bytes name) except -1:
+        """Take a header out of a message. The copy is valid until the next call."""
+        cdef bytes block = rec.data[:rec.headers_len]
+        cdef bytes whole
+        lines = [line for line in block.split(b'\r\n')[1:]
+                 if line and not line.startswith(name + b':')]
+        block = b'\r\n'.join([b'NATS/1.0', *lines, b'', b'']) if lines else b''
+        whole = block + rec.data[rec.headers_len:rec.total_len]
+        rec.headers_len = <uint32_t>len(block)
+        rec.total_len = <uint32_t>len(whole)
+        rec.data = whole
+        self.rewritten = whole
+        return 0
+
     cdef void expired(self, int64_t now_ns) noexcept:
         try:
             if self.batches is not None:
                 for id in self.batches.expire(now_ns):
                     self.abandoned(id, 'timeout')
+            if self.fast is not None:
+                self.fast.expire(now_ns)
             if self.timetable is not None:
                 self.fire_due()
         except Exception:
@@ -838,6 +1049,8 @@ cdef class Stream(StreamOwner):
         cdef int64_t due_ns = self.batches.next_ns() if self.batches is not None else 0
         cdef int64_t now_ns = self.account.turn.now_ns
         cdef int64_t next_ns
+        if self.fast is not None and self.fast.next_ns:
+            due_ns = min(due_ns, self.fast.next_ns) if due_ns else self.fast.next_ns
         try:
             if self.timetable is not None:
                 next_ns = self.timetable.next_ns()
@@ -1220,6 +1433,8 @@ cdef class Stream(StreamOwner):
             if stored:
                 self.publish_again(p)
             return 0
+        if p.kind == PENDING_FAST or p.kind == PENDING_FAST_COMMIT:
+            return self.answer_fast(p, stored)
         if not stored:
             self.say(subject, n, ApiError(errors.STORE_FAILED, err=self.store.log.refusal))
             return 0
@@ -1279,7 +1494,7 @@ cdef class Stream(StreamOwner):
     cdef void refuse(self, const record_t *publish, object problem) noexcept:
         """Answer that a message was not stored."""
         self.refused += 1
-        if publish.reply_len:
+        if publish.reply_len and not self.no_ack:
             self.say(publish.reply, publish.reply_len, problem)
 
     cdef void say(self, const char *reply, size_t reply_len, object problem) noexcept:

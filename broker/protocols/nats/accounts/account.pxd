@@ -1,5 +1,6 @@
 # cython: language_level=3
 """An account: a separate subject space and the sessions in it."""
+from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from broker.routing.router cimport Router
@@ -16,6 +17,10 @@ cdef class CurrentPublisher:
     cdef void *session              # borrowed, or NULL
     # message_trace.MessageTrace of the message with REC_TRACED that is being routed, or None.
     cdef public object trace
+    # The inbox of a message that JetStream delivers, while its record has the subject that it was
+    # stored under, for clients; other servers get the inbox. NULL: no such message.
+    cdef const char *inbox          # borrowed; inbox_len bytes
+    cdef size_t inbox_len
 
 
 cdef class Importer(Sink):

@@ -30,6 +30,10 @@ cdef class Importer(Sink):
     cdef void unsubscribed(self, Sink sink, sub_t *sub) noexcept:
         pass
 
+    def reach(self, bytes request not None, bytes messages not None):
+        """Where a request of this account arrives: see imports.Imports."""
+        return None
+
 
 cdef class Account:
     def __init__(self, str name, Turn turn, CurrentPublisher current_publisher, Router router=None):

@@ -356,6 +356,31 @@ cdef class Imports(Importer):
                 self.subscribed(
                     <Sink>(<sub_t *><uintptr_t>address).sink, <sub_t *><uintptr_t>address)
 
+    def reach(self, bytes request not None, bytes messages not None):
+        """Where a request of this account arrives: (the exporter's Account, the subject there).
+        None: no other account gets it, or its messages to the subject `messages` do not come here.
+        """
+        cdef ServiceImport service
+        cdef StreamImport what
+        cdef const char *subject
+        cdef Py_ssize_t n
+        for service in self.services:
+            if not within(request, <size_t>len(request), service.here, <size_t>len(service.here)):
+                continue
+            subject = service.there
+            n = len(service.there)
+            if service.same:
+                subject = request
+                n = len(request)
+            elif service.forth is not None:
+                subject = self.crossing.scratch
+                n = service.forth.apply(request, <size_t>len(request), self.crossing.scratch)
+            for what in self.streams:
+                if n > 0 and what.exporter is service.exporter and (
+                        what.wanted(messages) is not None):
+                    return service.exporter.account, subject[:n]
+        return None
+
     def close(self):
         """Remove all imports and exports of a removed account."""
         self.take_services([])

@@ -130,8 +130,14 @@ class LeafHandshake:
 
     def info_line(self, session: LeafSession, **more: object) -> bytes:
         """The INFO line for this peer."""
-        fields = {**self.own_info, "client_id": session.client_id, **more}
+        fields = {**self.own_info, **self.jetstream_info(), "client_id": session.client_id, **more}
         return b"INFO " + orjson.dumps(fields) + b" \r\n"
+
+    def jetstream_info(self) -> dict[str, Any]:
+        """What INFO and CONNECT say of JetStream; empty if this server has none."""
+        view = self.context.jetstream
+        shown = {} if view is None else view.info()
+        return {name: shown[name] for name in ("jetstream", "domain") if name in shown}
 
     # --- for both sides of the handshake
 
@@ -157,6 +163,10 @@ class LeafHandshake:
         session.ping_in(first + jitter, identity.expires_ns if identity is not None else 0)
         assert session.interest is not None
         session.interest.join(session)
+        own, other = self.jetstream_info().get("domain", ""), session.peer_domain
+        if own != other:
+            text = '%s - JetStream using domains: local "%s", remote "%s"'
+            log.info(text, who(session), own, other)
         if session.remote is not None:
             session.remote.begun()
         for act in self.on_join:
@@ -517,6 +527,7 @@ class Solicitor:
                     "is_hub": remote.config.hub,
                     "cluster": self.handshake.cluster,
                     "headers": not context.settings.no_header_support,
+                    **self.handshake.jetstream_info(),
                     "deny_pub": list(remote.config.deny_imports),
                     "remote_account": account.name,
                 }

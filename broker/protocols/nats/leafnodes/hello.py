@@ -54,6 +54,7 @@ class PeerConnect:
     name: str
     version: str
     cluster: str
+    domain: str  # of its JetStream
     hub: bool  # it requests to be the hub
     headers: bool
     deny_pub: tuple[str, ...]  # subjects that must not be sent to it
@@ -68,6 +69,7 @@ class PeerConnect:
             name=_take(fields, "name", str, ""),
             version=_take(fields, "version", str, ""),
             cluster=_take(fields, "cluster", str, ""),
+            domain=_take(fields, "domain", str, ""),
             hub=_take(fields, "is_hub", bool, False),
             headers=_take(fields, "headers", bool, False),
             deny_pub=_strings(fields, "deny_pub"),
@@ -83,6 +85,7 @@ class PeerInfo:
     server_id: str
     name: str
     cluster: str
+    domain: str  # of its JetStream
     client_id: int
     nonce: str
     headers: bool
@@ -103,6 +106,7 @@ class PeerInfo:
             server_id=_take(fields, "server_id", str, ""),
             name=_take(fields, "server_name", str, ""),
             cluster=_take(fields, "cluster", str, ""),
+            domain=_take(fields, "domain", str, ""),
             client_id=_take(fields, "client_id", int, 0),
             nonce=_take(fields, "nonce", str, ""),
             headers=_take(fields, "headers", bool, False),

@@ -19,6 +19,10 @@ ctypedef struct waiting_t:
     size_t names_len
     size_t names_cap
     size_t subject_len      # of the subject and its blank; 0 = rec's subject
+    bint stored             # JetStream delivers it: rec's subject follows its reply
+
+# Whether a receiver wants the subject that a message was stored under, besides its own.
+cdef bint knows_both(const sub_t *sub) noexcept
 
 
 cdef class LeafSession(LineSession):
@@ -27,6 +31,8 @@ cdef class LeafSession(LineSession):
     cdef readonly bint spoke            # whether the peer is the hub
     cdef waiting_t waiting_for[WAITING_DEPTH]
     cdef uint32_t depth                 # number of entries in use
+    cdef char *both                     # owned: a reply and the subject behind it
+    cdef size_t both_cap
     cdef size_t pending_max             # limit of pending message bytes
     cdef readonly object interest       # interest.Interest of the account, or None
     cdef readonly bint ready            # the handshake is over
@@ -34,12 +40,14 @@ cdef class LeafSession(LineSession):
     cdef Patterns send_allow, send_deny     # subjects that may be sent to the peer; None: no list
     cdef Patterns want_allow, want_deny     # that may be announced to it and received from it
     cdef tuple want_patterns            # the patterns of want_allow
-    cdef readonly object peer_name, peer_cluster, peer_account  # as the peer reports; '' = absent
+    # As the peer reports; '' = absent.
+    cdef readonly object peer_name, peer_cluster, peer_account, peer_domain
     cdef readonly uint64_t peer_payload_max     # of the hub: bytes of headers and body; 0 = any
     cdef readonly uint64_t too_long     # messages that were not sent for that
     cdef readonly bint greeted          # the peer's first INFO was processed
 
     cdef const match_t *find(self, const char *subject, size_t n) except NULL
+    cdef bint put_both(self, record_t *rec, const record_t *stored) noexcept
     cdef int give(self, op_t *op, const match_t *m, bint all_groups) except -1
     cdef bint may_send(self, const char *subject, size_t n) except -1
     cpdef bint may_come(self, bytes subject) except -1

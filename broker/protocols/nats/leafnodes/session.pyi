@@ -65,6 +65,7 @@ class LeafSession(LineSession):
     peer_name: str
     peer_cluster: str
     peer_account: str
+    peer_domain: str
     greeted: bool
     peer_payload_max: int
     too_long: int

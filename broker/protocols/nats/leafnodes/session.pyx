@@ -4,11 +4,16 @@
     LMSG -> publish -> publish_to -> give -> Router.route_listed -> deliver of each sink
     deliver (for each subscription of the peer) -> routed -> write: one LMSG
 
+A message that JetStream delivers has two subjects: the inbox that it goes to, and the one that it
+was stored under, which clients see. Between servers it is sent to the inbox, and the other one is
+behind its reply subject: `$JS.ACK.<7 tokens>@<stored subject>`.
+
 The peer's subscriptions are in its account's router, marked as those of another server. The
 handshake is in `handshake`, the announcements to the peer are in `interest`.
 Sources: nats-server leafnode.go, client.go.
 """
 cimport cython
+from cpython.object cimport PyObject, PyTypeObject
 import logging
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
@@ -25,12 +30,13 @@ from broker.routing.trie cimport (
     set_far, spell, sub_t, subject_shape)
 from broker.runtime.turn cimport PHASE_STORE
 from broker.runtime.types cimport REC_TRACED, record_t
-from broker.protocols.nats.accounts.account cimport Account
+from broker.protocols.nats.accounts.account cimport Account, CurrentPublisher
 from broker.protocols.nats.client.frontend cimport NatsFrontend
 from broker.protocols.nats.client.line_session cimport LineSession, recalls, remember
 from broker.protocols.nats.client.permissions cimport Patterns
 from broker.protocols.nats.client.permissions import is_within
 from broker.protocols.nats.client.replies cimport Replies
+from broker.protocols.nats.client.session cimport NatsSession
 from broker.protocols.nats.client.subscriptions cimport sid_hash, subs_find
 from broker.protocols.nats.leafnodes.wire cimport (
     can_travel, leaf_head_bytes, put_leaf_head, scan_leaf)
@@ -40,8 +46,26 @@ from broker.protocols.nats.wire.wire import NAMES
 
 LOG = logging.getLogger('broker.nats')
 
+cdef extern from "Python.h":
+    PyTypeObject *Py_TYPE(PyObject *o) nogil
+
 cdef enum:
     WEIGHT_MAX = 0xFFFF
+    ACK_DOTS = 8        # of $JS.ACK.<stream>.<consumer>.<delivered>.<seq>.<seq>.<time>.<pending>
+
+
+cdef bint knows_both(const sub_t *sub) noexcept:
+    cdef PyTypeObject *kind = Py_TYPE(<PyObject *>sub.sink)
+    return kind == <PyTypeObject *>NatsSession or kind == <PyTypeObject *>LeafSession or (
+        sub.knows_stored)
+
+
+cdef bint all_know_both(const match_t *m) noexcept:
+    cdef uint32_t i
+    for i in range(m.size):
+        if not knows_both(m.subs[i]):
+            return False
+    return True
 
 
 @cython.final
@@ -56,7 +80,7 @@ cdef class LeafSession(LineSession):
         self.unknown = True
         self.kind = kind
         self.tls_peer = tls_peer
-        self.peer_name = self.peer_cluster = self.peer_account = ''
+        self.peer_name = self.peer_cluster = self.peer_account = self.peer_domain = ''
         self.pending_max = handshake.pending_max
         self.state.control_line_max = limits.NATS_LEAF_LINE_MAX
         self.state.payload_max = limits.NATS_LEAF_PAYLOAD_MAX
@@ -65,6 +89,7 @@ cdef class LeafSession(LineSession):
         cdef int i
         for i in range(WAITING_DEPTH):
             free(self.waiting_for[i].names)
+        free(self.both)
 
     # --- life cycle
 
@@ -130,6 +155,7 @@ cdef class LeafSession(LineSession):
         self.owner = f'leaf:{identity.user}'
         self.peer_name = connect.name
         self.peer_cluster = connect.cluster
+        self.peer_domain = connect.domain
         self.peer_account = connect.remote_account
         self.spoke = connect.hub
         self.state.headers = self.frontend.headers and connect.headers
@@ -140,6 +166,7 @@ cdef class LeafSession(LineSession):
         self.nonce = info.nonce.encode()
         self.peer_name = info.name or info.server_id
         self.peer_cluster = info.cluster
+        self.peer_domain = info.domain
         self.peer_payload_max = min(info.max_payload, <uint64_t>0xFFFFFFFF)
         self.state.headers = self.frontend.headers and info.headers
 
@@ -236,17 +263,27 @@ cdef class LeafSession(LineSession):
                 self.give(op, m, mapped and op.groups == NULL)
             finally:
                 self.account.current_publisher.session = NULL   # later messages are not the peer's
+                self.account.current_publisher.inbox = NULL
         return 0
 
     cdef int give(self, op_t *op, const match_t *m, bint all_groups) except -1:
         """Deliver a message; `all_groups`: to one member of each group."""
+        cdef CurrentPublisher current = self.account.current_publisher
         cdef record_t rec
         cdef uint32_t k
+        cdef size_t stored = stored_at(op.reply, op.reply_len)
         fill_record(&rec, op, self.frontend.turn.wall_ns)
+        if stored:
+            rec.reply_len = <uint16_t>(stored - 1)
+            if not all_groups and all_know_both(m):
+                rec.subject = op.reply + stored
+                rec.subject_len = <uint16_t>(op.reply_len - stored)
+                current.inbox = op.subject
+                current.inbox_len = op.subject_len
         if not 0 < op.text_len <= SIZES_MAX:
             rec.size_text = NULL
-        if op.count > 1 and (m.groups == 0 or (op.groups == NULL and not all_groups)) and (
-                self.apart(m)):
+        if op.count > 1 and not stored and (
+                m.groups == 0 or (op.groups == NULL and not all_groups)) and self.apart(m):
             return self.publish_run(op, &rec, m, <void *>self)
         for k in range(op.count):
             if self.closing:
@@ -279,6 +316,10 @@ cdef class LeafSession(LineSession):
         return self.may_send(subject, n)
 
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
+        cdef CurrentPublisher current = self.account.current_publisher
+        if current.inbox != NULL:
+            return self.deliver_as(
+                <sub_t *>ctx, rec, current.inbox, current.inbox_len, self.router)
         return self.deliver_as(<sub_t *>ctx, rec, rec.subject, rec.subject_len, self.router)
 
     cdef int deliver_as(self, sub_t *sub, const record_t *rec, const char *subject, size_t n,
@@ -296,6 +337,7 @@ cdef class LeafSession(LineSession):
                 return 1
             w = &self.waiting_for[self.depth]
             w.names_len = w.subject_len = 0
+            w.stored = subject == self.account.current_publisher.inbox
             if subject != rec.subject and not put_name(w, subject, n):
                 return 0
             w.subject_len = w.names_len
@@ -363,9 +405,30 @@ cdef class LeafSession(LineSession):
             renamed = rec[0]
             renamed.subject = w.names
             renamed.subject_len = <uint16_t>(w.subject_len - 1)
+            if w.stored and not self.put_both(&renamed, rec):
+                return
             rec = &renamed
         n = w.names_len - w.subject_len
         self.write(rec, w.names + w.subject_len if n else NULL, n)
+
+    cdef bint put_both(self, record_t *rec, const record_t *stored) noexcept:
+        """Append the subject that a message was stored under to its reply; False: no memory."""
+        cdef size_t n = stored.reply_len + 1 + <size_t>stored.subject_len
+        cdef char *grown
+        if n > 0xFFFF or not is_ack(stored.reply, stored.reply_len):
+            return True     # it goes without
+        if n > self.both_cap:
+            grown = <char *>realloc(self.both, 2 * n)
+            if grown == NULL:
+                return False
+            self.both = grown
+            self.both_cap = 2 * n
+        memcpy(self.both, stored.reply, stored.reply_len)
+        self.both[stored.reply_len] = c'@'
+        memcpy(self.both + stored.reply_len + 1, stored.subject, stored.subject_len)
+        rec.reply = self.both
+        rec.reply_len = <uint16_t>n
+        return True
 
     cdef void write(self, const record_t *rec, const char *groups, size_t groups_len) noexcept:
         cdef size_t size = rec.total_len
@@ -541,6 +604,25 @@ cdef class LeafSession(LineSession):
     @property
     def is_spoke(self):
         return self.spoke
+
+
+cdef bint is_ack(const char *reply, size_t n) noexcept nogil:
+    return n > 8 and memcmp(reply, b'$JS.ACK.', 8) == 0
+
+
+cdef size_t stored_at(const char *reply, size_t n) noexcept nogil:
+    """Where the subject begins that a message was stored under; 0 = the reply has none. Names of
+    streams and consumers may have an @."""
+    cdef size_t i
+    cdef int dots = 0
+    if not is_ack(reply, n):
+        return 0
+    for i in range(n - 1):
+        if reply[i] == c'.':
+            dots += 1
+        elif reply[i] == c'@' and dots >= ACK_DOTS:
+            return i + 1
+    return 0
 
 
 cdef bint put_name(waiting_t *w, const char *name, size_t n) noexcept nogil:

@@ -19,7 +19,9 @@ from broker.bulk.responses import CALLER
 
 
 def pages_of(engine: Any) -> Any:
-    context: Any = SimpleNamespace(engine=engine, identity=Identity("b", "0" * 32, 0))
+    context: Any = SimpleNamespace(
+        engine=engine, identity=Identity("b", "0" * 32, 0), is_quarantined=lambda _name: False
+    )
     return TopicHandlers(context)
 
 
@@ -50,7 +52,7 @@ async def test_names_that_do_not_match_are_gone_through_with_pauses(
             await asyncio.sleep(0)
 
     live = asyncio.create_task(others())
-    pages = pages_of(SimpleNamespace(logs=dict.fromkeys(names), quarantined={}))
+    pages = pages_of(SimpleNamespace(logs=dict.fromkeys(names), owned={}, quarantined={}))
     response = await pages.topics(asking(pattern=r"orders\..*"))
     assert orjson.loads(response.body)["topics"] == []
     assert turns >= len(names)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.clients.bulk import DAMAGED, MISSING, Frame, read_frame
 from support.engine import CALLS, Rig, flip, numbered, segment_files
+from support.native.stores import publish
 
 from broker.engine.bulk.ranges import Range, moment_in_memory
 from broker.engine.log.publish import append
+from broker.engine.stream.store import StreamLimits, open_store
 from broker.runtime import vfs
 
 ALL = 1 << 62
@@ -244,3 +247,35 @@ def test_a_moment_in_memory() -> None:
             assert moment_in_memory(log, start + number * 10**9) == number + 1
             assert moment_in_memory(log, start + number * 10**9 + 1) == number + 2
         assert moment_in_memory(log, -1) == 1
+
+
+def test_damage_found_while_a_message_is_erased_is_looked_at_again(tmp_path: Path) -> None:
+    """The bytes of that message may change while they are read."""
+    with Rig(tmp_path) as rig:
+        store = open_store(rig.engine, "js.A/S", StreamLimits())
+        for body in numbered(9):
+            publish(store, b"s", body)
+        rig.settle()
+        (path,) = tmp_path.rglob("*.seg")
+        flip(path, path.read_bytes().index(numbered(9)[4]))
+
+        async def run() -> None:
+            erasing = asyncio.ensure_future(store.delete(2, erase=True))
+            await asyncio.sleep(0)  # it begins
+            assert store.erasing
+            early = Range(store.log, 1, 10, 1 << 20)
+            early.read()
+            assert early.is_disturbed(store.log)
+            while not erasing.done():
+                await asyncio.sleep(0)
+                rig.loop.serve(1)
+                rig.loop.run()
+            early.read()
+            assert early.is_disturbed(store.log)
+            late = Range(store.log, 1, 10, 1 << 20)
+            late.read()
+            assert not late.is_disturbed(store.log)
+            assert late.gaps == [(5, 6, DAMAGED)]
+            assert late.learn(store.log) > 0
+
+        asyncio.run(run())

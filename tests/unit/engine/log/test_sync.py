@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import select
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from support.engine import (
 )
 
 from broker.engine.cursor.local import LocalConsumer
+from broker.engine.log.policy import OWNED
 from broker.engine.log.publish import append, outcome
 from broker.runtime import vfs
 
@@ -222,3 +224,53 @@ def test_files_that_go_while_they_wait_for_their_sync(tmp_path: Path) -> None:
         vfs.release(SYNC_PATH)
         assert rig.publish(log, [b"more"]) == [1]
         assert not rig.reports
+
+
+def test_a_log_that_went_back_syncs_the_next_records_too(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always") as rig:
+        rig.publish(rig.log(), numbered(5))
+        rig.log().skip_to(20)
+        rig.settle()
+    with Rig(tmp_path, sync="always") as rig:
+        log = rig.log()
+        assert log.next_seq == log.sync.durable_next == 20
+        log.go_back(6)
+        ticket = append(log, b"sixth")
+        rig.loop.run()
+        assert (log.next_seq, log.sync.durable_next, outcome(log, ticket)) == (7, 6, 0)
+        rig.settle()
+        assert (log.sync.durable_next, outcome(log, ticket)) == (7, 1)
+
+
+@pytest.mark.parametrize("sync", ["always", 60.0])
+def test_a_file_of_an_owned_log_waits_until_the_one_before_is_synced(
+    tmp_path: Path, sync: str | float
+) -> None:
+    """Else a power cut could leave the later file without the end of the earlier one."""
+    with Rig(tmp_path, sync=sync, inline_bytes=1 << 17, segment_bytes=1024) as rig:
+        log = rig.engine.open_log("js.A/S", retention=OWNED)
+        rig.publish(log, [b"first"])
+        vfs.hold(SYNC)
+        tickets = [append(log, body) for body in numbered(60)]
+        rig.until(lambda: vfs.held(SYNC) > 0)
+        files = [(os.fsdecode(each.path), each.first_seq) for each in log.segments]
+        assert len(files) > 3
+        assert log.visible == files[1][1], "the first file has its records, the second none"
+        assert [Path(path).stat().st_size for path, _ in files[1:]] == [64] * (len(files) - 1)
+        vfs.release(SYNC)
+        rig.settle()
+        assert {outcome(log, ticket) for ticket in tickets} == {1}
+        assert log.visible == log.next_seq == 62
+
+
+@pytest.mark.parametrize("after", [0, 1, 4])
+def test_what_waits_for_the_file_before_fails_with_its_sync(tmp_path: Path, after: int) -> None:
+    with Rig(tmp_path, sync="always", inline_bytes=1 << 17, segment_bytes=1024) as rig:
+        log = rig.engine.open_log("js.A/S", retention=OWNED)
+        rig.publish(log, [b"first"])
+        vfs.fail(SYNC, errno.EIO, after)
+        outcomes = rig.publish(log, numbered(60))
+        assert outcomes == sorted(outcomes, reverse=True), "those before the failure are stored"
+        assert outcomes[-1] == -1
+        rig.advance(2)
+        assert set(rig.publish(log, numbered(60))) == {1}

@@ -123,7 +123,6 @@ START = "consumer delivery policy is "
         ({"backoff": [-1]}, 10184, None),
         ({"ack_wait": -1}, 10183, "consumer ack wait needs to be positive"),
         ({"ack_policy": "flow_control"}, 10218, None),
-        ({"ack_policy": "flow_control", "deliver_subject": "q"}, 10219, None),
         (
             {"ack_policy": "explicit", "max_deliver": 1, "backoff": [1, 2]},
             10116,
@@ -254,12 +253,10 @@ def test_acks_of_flow_control() -> None:
         "idle_heartbeat": SECOND,
     }
     settled(**fields)
-    assert refused(**fields | {"idle_heartbeat": 2 * SECOND}) == (
-        10052,
-        500,
-        "flow control ack policy heartbeat needs to be 1s",
-    )
-    assert refused(**fields | {"max_ack_pending": 0})[0] == 10220
+    whole = settled(ack_policy="flow_control", deliver_subject="q", idle_heartbeat=5)
+    assert (whole.flow_control, whole.idle_heartbeat) == (True, SECOND)
+    assert (whole.max_ack_pending, whole.ack_wait) == (1000, 0)
+    assert refused(**fields | {"max_ack_pending": -1})[0] == 10220
     assert refused(**fields | {"ack_wait": 5})[0] == 10221
     assert refused(**fields | {"max_deliver": 5})[0] == 10222
 

@@ -1,0 +1,142 @@
+"""Puts streams into a data folder: each is built in a separate folder, and moved when it is whole.
+
+A log is moved before its configuration, because a configuration without a log would be an empty
+stream. Which stream is being moved is in a progress file: a run that ended between the two renames
+is completed by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from broker.base.durable import make_folder, sync_path
+from broker.engine import limits as engine_limits
+from broker.engine.engine import Engine
+from broker.engine.log.files import escape
+from broker.engine.stream.store import StreamLimits, StreamStore, open_store
+from broker.importers.nsqd import is_in_place, sync_tree
+from broker.net.listener import Runtime
+from broker.protocols.jetstream import files
+from broker.protocols.jetstream.service import JETSTREAM_FOLDER
+from broker.routing.router import Router
+from broker.server.engine import LOGS_FOLDER, engine_options, report
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from broker.config.config import Config
+    from broker.importers.nsqd import Progress
+
+_LOGS: Final = "logs"
+_CONFIGS: Final = "jetstream"
+_PROTOCOL: Final = "jetstream"
+
+
+class Placing:
+    """The streams of a data folder, and the folder in which new ones are built."""
+
+    def __init__(self, data: Path, config: Config, staging: str) -> None:
+        """`staging`: name of the folder, in the data folder."""
+        self.data = data
+        self.config = config
+        self.staging = data / staging
+
+    @property
+    def logs(self) -> Path:
+        """Where logs are built."""
+        return self.staging / _LOGS
+
+    def config_folder(self, account: str, name: str) -> Path:
+        """Where the configuration of a stream is built."""
+        return self.staging / _CONFIGS / _config_path(account, name)
+
+    def has(self, account: str, name: str) -> bool:
+        """Whether the data folder has something of such a stream."""
+        place = self.data / JETSTREAM_FOLDER / _config_path(account, name)
+        return place.exists() or (self.data / LOGS_FOLDER / escape(log_of(account, name))).exists()
+
+    def clear(self) -> None:
+        """Remove what was built and not moved."""
+        shutil.rmtree(self.staging, ignore_errors=True)
+
+    # --- building
+
+    @contextlib.asynccontextmanager
+    async def engine(self, folder: Path) -> AsyncIterator[Engine]:
+        """An engine on the logs in this folder, without syncs."""
+        runtime = Runtime()
+        bounds = replace(engine_options(self.config), to_live=False, from_live=False)
+        router = Router(engine_limits.ROUTER_CACHE_SUBJECTS, engine_limits.ROUTER_CACHE_REFS)
+        make_folder(folder)
+        engine = Engine(runtime.turn, router, str(folder), bounds, lambda _: "none", report)
+        engine.open(runtime.loop)
+        try:
+            yield engine
+        finally:
+            await engine.close()
+
+    # --- moving
+
+    def finish_move(self, progress: Progress) -> None:
+        """Complete an earlier run that ended between the renames of a stream."""
+        moving = progress.own["moving"]
+        if moving is None:
+            return
+        if is_in_place(self.data, moving["log"], moving["log_id"]):
+            self._move_config(Path(moving["config"]))
+            progress.own["topics"][moving["log"]] = moving["messages"]
+        progress.own["moving"] = None
+        progress.save()
+
+    def move(self, account: str, name: str, log_id: str, messages: int, progress: Progress) -> None:
+        """Sync what was built of a stream, and move it to its place. OSError."""
+        log, config = log_of(account, name), _config_path(account, name)
+        sync_tree(self.staging)
+        make_folder(self.data / LOGS_FOLDER)
+        progress.own["moving"] = {
+            "log": log,
+            "log_id": log_id,
+            "config": str(config),
+            "messages": messages,
+        }
+        progress.save()
+        (self.logs / escape(log)).rename(self.data / LOGS_FOLDER / escape(log))
+        sync_path(self.data / LOGS_FOLDER)
+        self._move_config(config)
+        progress.own["topics"][log] = messages
+        progress.own["moving"] = None
+        progress.save()
+
+    def _move_config(self, path: Path) -> None:
+        staged = self.staging / _CONFIGS / path
+        place = self.data / JETSTREAM_FOLDER / path
+        if staged.exists():
+            make_folder(place.parent)
+            staged.rename(place)
+            sync_path(place.parent)
+
+
+def log_of(account: str, name: str) -> str:
+    """The name of the log of a stream."""
+    return files.log_of(account, files.token_of(name))
+
+
+def _config_path(account: str, name: str) -> Path:
+    return Path(files.token_of(account), files.token_of(name))
+
+
+def open_stream(engine: Engine, name: str) -> StreamStore:
+    """The log of a stream without limits: these apply when a server opens it."""
+    return open_store(engine, name, StreamLimits(), protocol=_PROTOCOL, sync="none")
+
+
+async def settle(engine: Engine, store: StreamStore) -> None:
+    """Wait until all that was appended is in the files. OSError."""
+    await engine.settle()
+    if store.log.last_error:
+        raise OSError(store.log.last_error, os.strerror(store.log.last_error), store.log.folder)

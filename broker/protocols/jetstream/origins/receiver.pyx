@@ -1,0 +1,171 @@
+# cython: language_level=3
+"""Receives what the consumer of an origin delivers, and gives it to the copier.
+
+    $JS.ACK.<stream>.<consumer>.<count>.<seq>.<delivery>.<time>.<pending>     its reply subjects
+    $JS.ACK.<domain>.<account>.<stream>. ...                                  of newer servers
+
+Deliveries are numbered without a gap: with one that is missing the receiver ends, and the copier
+begins again behind what is stored. Requests for flow control are answered when all messages before
+them are stored, so that the other server never sends more than one window ahead of the disk.
+"""
+cimport cython
+import logging
+
+from libc.string cimport memchr, memcmp
+
+from broker.engine.headers cimport find_header
+from broker.engine.stream.store cimport message_t
+from broker.runtime.turn cimport PHASE_STORE
+from broker.runtime.types cimport span_t
+
+LOG = logging.getLogger('broker.jetstream')
+
+cdef enum:
+    NUMBERS = 5             # at the end of a reply subject: count, seq, delivery, time, pending
+    TOKENS_MIN = 9          # of one without a domain
+    TOKENS_DOMAIN = 11      # of one with a domain; a random token may follow
+
+
+@cython.final
+cdef class Receiver(Sink):
+    def __init__(self, Copier copier not None, bytes subject not None, end, bint beginning=False):
+        """Messages to `subject` in the account of the copier's target. `end()` is called when no
+        more can be taken. `beginning`: the consumer delivers already, and will begin again."""
+        self.beginning = beginning
+        self.copier = copier
+        self.account = copier.target.account
+        self.subject = subject
+        self.end = end
+
+    def open(self):
+        """Subscribe."""
+        self.sub = self.account.router.add(
+            self, self.subject, <size_t>len(self.subject), b'', 0, b'', 0)
+        self.sub.knows_stored = True
+
+    def reset(self):
+        """The consumer has begun again with its first delivery."""
+        self.beginning = False
+
+    def close(self):
+        """Unsubscribe. Must not be called inside `deliver`."""
+        self.ended = True
+        self.end = None
+        if self.sub != NULL:
+            self.account.router.remove(self.sub)
+            self.sub = NULL
+
+    cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
+        if self.ended:
+            return 0
+        try:
+            self.take(rec)
+        except Exception:
+            LOG.exception('stream %r copies from %r', self.copier.target.name,
+                          self.copier.source.name)
+            self.stop()
+        return 1
+
+    cdef int take(self, const record_t *rec) except -1:
+        cdef message_t m
+        cdef place_t place
+        if not find_place(rec.reply, rec.reply_len, &place):
+            return self.take_status(rec)
+        if place.delivery != self.delivered + 1 or place.seq == 0:
+            if not self.beginning:
+                self.stop()
+                return 0
+            if place.delivery != 1 or place.seq == 0:
+                return 0        # it comes again
+            self.delivered = 0
+        self.delivered += 1
+        m.rec = rec[0]
+        m.rec.seq = place.seq
+        m.rec.timestamp_ns = place.timestamp_ns
+        m.rec.flags = 0
+        m.rec.size_text = NULL
+        m.size = rec.total_len
+        m.expires_ns = 0
+        if not self.copier.take(&m, place.pending):
+            self.stop()
+        return 0
+
+    cdef int take_status(self, const record_t *rec) except -1:
+        """A message without a place: a heartbeat, a request for flow control, or an end."""
+        cdef span_t value
+        cdef const char *reply = rec.reply
+        cdef size_t n = rec.reply_len
+        if rec.headers_len < 12 or memcmp(rec.data, b'NATS/1.0 ', 9):
+            return 0        # not the consumer's
+        if memcmp(rec.data + 9, b'100', 3):
+            self.stop()     # it was deleted, or its server stops
+            return 0
+        self.copier.seen()
+        if n == 0:
+            value = find_header(rec.data, rec.headers_len, b'Nats-Last-Consumer', 18)
+            if value.len and number_of(value.ptr, value.len) != self.delivered and (
+                    not self.beginning):
+                self.stop()
+                return 0
+            value = find_header(rec.data, rec.headers_len, b'Nats-Consumer-Stalled', 21)
+            reply, n = value.ptr, value.len
+        if n:
+            self.copier.answer_when_stored(reply[:n], self.delivered)
+        return 0
+
+    cdef void stop(self) noexcept:
+        if not self.ended:
+            self.ended = True
+            self.account.turn.add(PHASE_STORE, self)
+
+    cdef void run(self) noexcept:
+        if self.end is not None:
+            try:
+                self.end()
+            except Exception:
+                LOG.exception('an origin of stream %r', self.copier.target.name)
+
+
+cdef bint find_place(const char *reply, size_t n, place_t *place) noexcept nogil:
+    cdef const char *token[NUMBERS]
+    cdef size_t length[NUMBERS]
+    cdef const char *p = reply
+    cdef const char *end = reply + n
+    cdef const char *dot
+    cdef int tokens = 0, first, i
+    if n < 8 or memcmp(reply, b'$JS.ACK.', 8):
+        return False
+    while p <= end:
+        tokens += 1
+        dot = <const char *>memchr(p, c'.', <size_t>(end - p)) if p < end else NULL
+        p = end + 1 if dot == NULL else dot + 1
+    if tokens < TOKENS_MIN:
+        return False
+    first = TOKENS_DOMAIN - NUMBERS if tokens >= TOKENS_DOMAIN else TOKENS_MIN - NUMBERS
+    p = reply
+    for i in range(first + NUMBERS):
+        dot = <const char *>memchr(p, c'.', <size_t>(end - p)) if p < end else NULL
+        if dot == NULL:
+            dot = end
+        if i >= first:
+            token[i - first] = p
+            length[i - first] = <size_t>(dot - p)
+        p = dot + 1
+    place.seq = number_of(token[1], length[1])
+    place.delivery = number_of(token[2], length[2])
+    place.timestamp_ns = <int64_t>number_of(token[3], length[3])
+    place.pending = number_of(token[4], length[4])
+    return True
+
+
+cdef uint64_t number_of(const char *text, size_t n) noexcept nogil:
+    """The number that the digits mean; 0 = they are none."""
+    cdef uint64_t found = 0
+    cdef size_t i
+    if n == 0 or n > 19:
+        return 0
+    for i in range(n):
+        if not c'0' <= text[i] <= c'9':
+            return 0
+        found = found * 10 + <uint64_t>(text[i] - c'0')
+    return found

@@ -1,0 +1,222 @@
+"""The consumer by which a mirror or source reads a stream of another server, by its API, and one of
+this server whose messages go when they are acked.
+
+    create a consumer behind what is stored -> Receiver -> Copier -> [all well] wait
+                   ^                                                     |
+                   +---- [a delivery is missing, silence, failure] <-----+
+
+It is a push consumer without acks, with heartbeats and flow control, which its server removes when
+nobody listens. If the origin keeps messages by interest or is a work queue, its server makes a
+durable one instead, which the answers to flow control ack; that one stays until the mirror or
+source goes. A mirror or source can also name a durable one that an operator has made: that is not
+made but reset, to after what is acked. Servers before 2.14 do not know any of that: they are asked
+for a consumer without a name.
+Source: nats-server stream.go (setupMirrorConsumer, trySetupSourceConsumer).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from broker.base.units import SECOND
+from broker.protocols.jetstream import errors
+from broker.protocols.jetstream.errors import ApiError, ErrorRow
+from broker.protocols.jetstream.origins.copier import hash_of
+from broker.protocols.jetstream.origins.receiver import Receiver
+from broker.protocols.jetstream.structs import (
+    ConsumerConfig,
+    CreateConsumerRequest,
+    deliver_subject,
+    encode,
+)
+from broker.protocols.nats.accounts.asking import Question, ask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from broker.protocols.jetstream.origins.copier import Copier
+
+log = logging.getLogger("broker.jetstream")
+
+ANSWER_S: Final = 5.0  # for the answer to the request for a consumer
+FIRST_WAIT_S: Final = 0.1  # before the second attempt; it doubles with each one
+LONGEST_WAIT_S: Final = 5.0
+LOOK_S: Final = 1.0  # between looks whether the other server is silent
+HEARTBEAT: Final = 1 * SECOND
+SILENCE: Final = 5 * SECOND  # after which the consumer is taken for gone
+INACTIVE: Final = 10 * SECOND  # after which its server removes it if nobody listens
+ACK_WAIT: Final = 22 * 3_600 * SECOND  # there are no acks; as nats-server has it
+_API: Final = "$JS.API"
+_OLD: Final = {errors.REQUIRED_API_LEVEL.err_code, errors.INVALID_JSON.err_code}
+_LEVEL: Final = b"NATS/1.0\r\nNats-Required-Api-Level: 4\r\n\r\n"  # has consumers that flow acks
+
+
+class RemoteOrigin:
+    """Has another server deliver to a copier, until it is closed."""
+
+    def __init__(self, copier: Copier, new_id: Callable[[], str]) -> None:
+        """`new_id()`: a token for the deliver subject that nobody else has."""
+        self.copier = copier
+        self._new_id = new_id
+        self._changed = asyncio.Event()
+        self._receiver: Receiver | None = None
+        self._named = True
+        self._durable = False  # the server keeps the consumer
+        copier.rested = copier.failed = self._changed.set
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def close(self, *, for_good: bool = False) -> None:
+        """Receive no more; the consumer goes by itself, or if it is durable, `for_good`."""
+        self._task.cancel()
+        self._hang_up()
+        if for_good and self._durable and self.copier.source.consumer is None:
+            source = self.copier.source
+            subject = f"{self._api}.CONSUMER.DELETE.{source.name}.{self._name}"
+            self._last = asyncio.get_running_loop().create_task(
+                ask(self.copier.target.account, Question(subject.encode(), b""), ANSWER_S)
+            )
+
+    @property
+    def _api(self) -> str:
+        external = self.copier.source.external
+        return _API if external is None else external.api
+
+    @property
+    def _name(self) -> str:
+        """The name of the consumer: the same after each start."""
+        copier, kind = self.copier, "MIRROR" if self.copier.mirrors else "SOURCE"
+        target = copier.target
+        identity = f"{target.domain} {target.account.name} {target.name} {copier.key}"
+        return f"JS_{kind}_{hash_of(identity)}"
+
+    def _hang_up(self) -> None:
+        if self._receiver is not None:
+            self._receiver.close()
+            self._receiver = None
+
+    async def _run(self) -> None:
+        wait_s = FIRST_WAIT_S
+        while True:
+            try:
+                before = self.copier.kept
+                if await self._listen():
+                    await self._until_it_ends()
+                if self.copier.kept > before:
+                    wait_s = FIRST_WAIT_S
+            except Exception:
+                source, target = self.copier.source, self.copier.target
+                log.exception("stream %r copies from %r", target.name, source.name)
+            self._hang_up()
+            await asyncio.sleep(wait_s)
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+    async def _listen(self) -> bool:
+        """Have a consumer made that begins behind what is stored; whether there is one."""
+        copier = self.copier
+        while copier.pending:
+            self._changed.clear()
+            await self._changed.wait()
+        position = copier.begin_again()
+        known = copier.source.consumer
+        to = (
+            known.deliver_subject
+            if known is not None
+            else deliver_subject(copier.source, self._new_id(), copier.mirrors)
+        )
+        self._receiver = Receiver(copier, to.encode(), self._changed.set, known is not None)
+        self._receiver.open()
+        found = await ask(copier.target.account, self._question(to, position), ANSWER_S)
+        if found is None:
+            return False
+        error = _error_of(found)
+        if error is not None:
+            copier.refused(error)
+            if error.err_code in _OLD:
+                self._named = False
+            return False
+        made = _config_of(found)
+        self._durable = bool(made.get("durable_name"))
+        if known is not None and made.get("ack_policy") != "flow_control":
+            row = errors.MIRROR_CONSUMER_ACK if copier.mirrors else errors.SOURCE_CONSUMER_ACK
+            copier.refused(ApiError(row))
+            return False
+        self._receiver.reset()
+        if not self._receiver.ended:  # else it says why
+            copier.listening()
+        return True
+
+    def _question(self, to: str, position: int) -> Question:
+        """The request for a consumer that delivers there what comes after a position."""
+        source, known = self.copier.source, self.copier.source.consumer
+        if known is not None:
+            subject = f"{self._api}.CONSUMER.RESET.{source.name}.{known.name}"
+            return Question(subject.encode(), b"")
+        subject = f"{self._api}.CONSUMER.CREATE.{source.name}"
+        subject += f".{self._name}" * self._named
+        body = encode(CreateConsumerRequest(source.name, self._config(to, position)))
+        return Question(subject.encode(), body, _LEVEL if self._named else b"")
+
+    def _config(self, to: str, position: int) -> ConsumerConfig:
+        source = self.copier.source
+        config = ConsumerConfig(
+            ack_policy="none",
+            ack_wait=ACK_WAIT,
+            max_deliver=1,
+            deliver_subject=to,
+            flow_control=True,
+            idle_heartbeat=HEARTBEAT,
+            inactive_threshold=INACTIVE,
+            direct=True,
+        )
+        if self._named:
+            config.name, config.sourcing = self._name, True
+        if position:
+            config.deliver_policy = "by_start_sequence"
+            config.opt_start_seq = position + 1
+        elif source.opt_start_time:
+            config.deliver_policy = "by_start_time"
+            config.opt_start_time = source.opt_start_time
+        filters = [each.src or ">" for each in source.subject_transforms]
+        if len(filters) > 1:
+            config.filter_subjects = filters
+        else:
+            config.filter_subject = filters[0] if filters else source.filter_subject
+        return config
+
+    async def _until_it_ends(self) -> None:
+        """Until a delivery is missing, what was taken is not stored, or nothing comes for long."""
+        receiver = self._receiver
+        assert receiver is not None
+        while not receiver.ended and not self.copier.is_lost:
+            self._changed.clear()
+            if self.copier.silent_ns > SILENCE:
+                return
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass
+
+
+def _config_of(answer: bytes) -> dict[str, Any]:
+    """The configuration of the consumer that delivers; empty if the answer has none."""
+    try:
+        return dict(orjson.loads(answer)["config"])
+    except (ValueError, TypeError, KeyError):
+        return {}
+
+
+def _error_of(answer: bytes) -> ApiError | None:
+    """The error that another server answers; None: it has made the consumer."""
+    try:
+        error = orjson.loads(answer).get("error")
+        if error is None:
+            return None
+        row = ErrorRow(int(error.get("err_code", 0)), int(error["code"]), "{err}")
+        return ApiError(row, err=str(error.get("description", "")))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return ApiError(ErrorRow(0, 500, "the other server's answer cannot be read"))
