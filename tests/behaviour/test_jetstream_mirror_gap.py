@@ -1,4 +1,5 @@
-"""A mirror whose broker was killed after the file for its next messages was made."""
+"""A mirror whose broker was killed, or lost its power, after the files for its next messages were
+made."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import asyncio
 from pathlib import Path
 
 import nats
+import pytest
 from support.configuration import NATS
 from support.servers.leafs import on_uvloop
 
@@ -15,10 +17,17 @@ from broker.server.server import Server
 
 CONFIG = NATS + '[bulk]\nlisten = ""\n'
 WAIT_S = 20.0
+LEFT = {  # what is left of a file without messages
+    "all": lambda data: data,
+    "its name": lambda data: b"",
+    "a part": lambda data: data[:30],
+    "its length": lambda data: bytes(4096),
+}
 
 
+@pytest.mark.parametrize("left", LEFT)
 @on_uvloop
-async def test_a_mirror_goes_on_behind_a_file_without_messages(tmp_path: Path) -> None:
+async def test_a_mirror_goes_on_behind_files_without_messages(left: str, tmp_path: Path) -> None:
     file = tmp_path / "twinwire.toml"
     file.write_text(CONFIG.format(data=tmp_path / "data"))
     for round_ in range(3):
@@ -42,7 +51,12 @@ async def test_a_mirror_goes_on_behind_a_file_without_messages(tmp_path: Path) -
         service = server.service(JetStreamService)
         assert service is not None
         assert service.jetstream is not None
-        # the file for later messages, into which nothing was written
+        # files for later messages, into which nothing was written
         log = service.jetstream.accounts["$G"].streams["M"].store.log
-        log.skip_to(log.next_seq + 7)
+        empty = []
+        for left_out in (0, 7, 7):
+            log.skip_to(log.next_seq + left_out)
+            empty.append(Path(log.folder) / f"{log.next_seq:020d}.seg")
         await server.stop()
+        for path in empty:
+            path.write_bytes(LEFT[left](path.read_bytes()))

@@ -1030,10 +1030,12 @@ cdef class Log(LogState):
         if seq >= self.next_seq or self.batch is not None or self.active is None:
             return
         while len(self.segments) > 1 and self.active.first_seq > seq and (
-                self.active.planned == self.active.start()):
+                self.active.planned <= self.active.start()):
             self.drop_segment(self.segments.pop())
             self.active = self.segments[len(self.segments) - 1]
             self.active.active = True
+            if self.active.bare:
+                self.active.size = self.active.planned = self.active.start()
         if self.active.first_seq > seq or self.active.first_seq == last:
             return
         self.active.next_seq = seq

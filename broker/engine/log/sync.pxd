@@ -17,6 +17,7 @@ cdef class Sync:
     cdef list failures                  # (first, last, errno) of failed tickets; None = none yet
     cdef list waiters                   # Sessions to call when settled_ticket moves
     cdef uint64_t durable               # records below it are on the disk
+    cdef uint64_t found                 # records below it were there at the start, perhaps unsynced
     cdef uint64_t answered              # records below it have been answered for
     cdef readonly int under_way         # rounds, at most two
     cdef Round first_round, second_round    # made when they are needed first

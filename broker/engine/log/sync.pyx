@@ -124,8 +124,10 @@ cdef class Sync:
         return self.log.policy.sync_mode == SYNC_ALWAYS and self.log.folder is not None
 
     cdef bint owes_sync(self) noexcept:
-        """Whether something was written that is to be synced and is not yet."""
-        return self.log.policy.sync_mode != SYNC_NONE and self.synced_ticket < self.written_ticket
+        """Whether something was written, by this process or the one before, that is to be synced
+        and is not yet."""
+        return self.log.policy.sync_mode != SYNC_NONE and (
+            self.synced_ticket < self.written_ticket or self.durable < self.found)
 
     @property
     def durable_next(self):
@@ -153,6 +155,7 @@ cdef class Sync:
         """The next record is `seq`: it and those after it are still to be synced."""
         self.durable = min(self.durable, seq)
         self.answered = min(self.answered, seq)
+        self.found = min(self.found, seq)
 
     cdef void found_unsynced(self) noexcept:
         """The process before may have ended without a sync: what was written last counts as on the
@@ -171,6 +174,7 @@ cdef class Sync:
                 break
             segment.dirty = True
             self.durable = segment.first_seq
+        self.found = self.log.visible
         self.unsynced = True
 
     cdef void wrote(self, uint64_t ticket) noexcept:
