@@ -20,7 +20,17 @@ from typing import Any
 
 from support.servers.processes import Address
 
-from powercut.history import HEAD, MARK, NEVER, WRITE, History, Tree, Without, read_tree
+from powercut.history import (
+    HEAD,
+    MARK,
+    NEVER,
+    WRITE,
+    History,
+    RecordError,
+    Tree,
+    Without,
+    read_tree,
+)
 from powercut.serving import config, serve
 
 HERE = Path(__file__).parent
@@ -196,7 +206,8 @@ class Recording:
         different = {
             path for path in {*tree, *replayed} if tree.get(path, 0) != replayed.get(path, 0)
         }
-        assert not different, f"the record does not lead to the folder: {sorted(different)}"
+        if different:
+            raise RecordError(f"the record does not lead to the folder: {sorted(different)}")
         return found
 
 
