@@ -368,7 +368,7 @@ cdef object take_file(Segment segment, bint last, list problems):
     # the process may have ended, or the disk been full, between making a file and its header
     segment.bare = (last or segment.size <= FILE_HEADER_BYTES) and (
         segment.size < FILE_HEADER_BYTES or (got > 0 and not head[:got].strip(b'\0')))
-    if check_header(head[:got], path) is None and not segment.bare:
+    if check_header(head[:got], path) is None and not (last and segment.bare):
         problems.append(f'{path}: file header is damaged')
 
 

@@ -185,8 +185,8 @@ cdef size_t latest_within(Segment segment, size_t left) noexcept:
     cdef size_t low = 0, high = segment.index_size, middle
     while low < high:
         middle = (low + high) // 2
-        if segment.index_offset[middle] + left < segment.size:
+        if segment.index_offset(middle) + left < segment.size:
             low = middle + 1
         else:
             high = middle
-    return segment.index_offset[low] if low < segment.index_size else segment.start()
+    return segment.index_offset(low) if low < segment.index_size else segment.start()

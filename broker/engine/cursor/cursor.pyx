@@ -16,7 +16,6 @@
 A record given again comes after the fresh ones that waited when it came back, but never after more
 than AGAIN_DISTANCE of them.
 """
-import asyncio
 import os
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -885,7 +884,7 @@ cdef class Cursor(LogReader):
                 asked = True
             if error:
                 raise OSError(error, os.strerror(error), journal.path)
-            await asyncio.sleep(self.shared.settle_poll)
+            await journal.changed()
 
     def empty(self):
         """Count all existing records as acked: waiting, deferred and in flight."""
@@ -930,7 +929,7 @@ cdef class Cursor(LogReader):
             return 0
         mark = journal.mark
         while journal.done < mark and not journal.last_error and not self.deleted:
-            await asyncio.sleep(self.shared.settle_poll)
+            await journal.changed()
         return journal.last_error
 
     cdef void skip_range(self, uint64_t first, uint64_t after) noexcept:

@@ -45,6 +45,7 @@ cdef class Journal(JobOwner):
     # Queued for the end of the turn when a write or a sync has ended; borrowed from the owner,
     # which closes the journal before it goes.
     cdef Task watcher
+    cdef readonly object changes        # a Wakeup: a write or a sync has ended; None = nobody waits
     cdef readonly bint unsynced
     cdef readonly uint64_t syncs_begun
     cdef readonly uint64_t syncs_ended  # however they ended
@@ -83,5 +84,6 @@ cdef class Journal(JobOwner):
     cdef void name_not_synced(self, int error) noexcept
     cdef bint is_synced(self) noexcept      # all that was written is on the disk, and its name too
     cdef void renamed(self) noexcept
+    cdef void ended(self, job_t *job) noexcept
     cdef object rewrite(self)           # begin a new file; the caller then writes its snapshot
     cdef void end_rewrite(self) noexcept

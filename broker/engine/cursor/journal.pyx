@@ -35,6 +35,7 @@ from broker.runtime.vfs cimport (
 )
 
 from broker.engine.log.record import FormatError
+from broker.runtime.wakeup import Wakeup
 
 cdef extern from "core.h" nogil:
     uint16_t tw_load_u16(const void *p)
@@ -296,6 +297,11 @@ cdef class Journal(JobOwner):
     cdef void finished(self, job_t *job) noexcept:
         if self.watcher is not None and not self.watcher.queued:
             self.shared.turn.add(PHASE_PUMP, self.watcher)
+        self.ended(job)
+        if self.changes is not None:
+            self.changes.wake()
+
+    cdef void ended(self, job_t *job) noexcept:
         if job.kind == <int>JOB_SYNC_PATH:
             self.syncs_ended += 1
             self.name_error = job.error
@@ -396,6 +402,12 @@ cdef class Journal(JobOwner):
         """Another file has the journal's name."""
         self.named = False
         self.files += 1
+
+    async def changed(self):
+        """Wait for the end of a write or a sync, or a moment."""
+        if self.changes is None:
+            self.changes = Wakeup()
+        await self.changes.wait(self.shared.settle_poll)
 
     def close(self):
         """Write what is pending and close the file once that is done."""

@@ -10,6 +10,12 @@ from broker.runtime.workers cimport JobOwner
 cdef enum:
     SMALL_BYTES = 1 << 16       # a file up to this size is read as a whole, not mapped: quicker
 
+# An entry of the sparse index: a record, by its distance from the segment's first seq, and where it
+# begins, in 8 bytes.
+cdef struct place_t:
+    uint32_t seqs
+    uint32_t words
+
 # The content of a small file, valid until the next call; NULL when it cannot be had.
 cdef char *read_small(int fd, size_t size) noexcept
 
@@ -43,11 +49,13 @@ cdef class Segment:
     cdef int64_t changed_ns             # wall clock of the last write
     cdef bint known_to_folder           # its name is on the disk
     cdef readonly list quarantined      # (from, to) byte ranges that do not read; None = none
-    cdef uint64_t *index_seq            # sparse: the first record at or behind each step
-    cdef size_t *index_offset
+    cdef place_t *index                 # sparse: the first record at or behind each step
     cdef size_t index_size
     cdef size_t index_cap
     cdef size_t index_next              # offset from which the next entry is due
+
+    cdef inline size_t index_offset(self, size_t entry) noexcept:
+        return <size_t>self.index[entry].words * 8
 
     cdef inline uint64_t origin(self) noexcept:     # see in_place
         return origin_of(self.first_seq, self.sparse)

@@ -9,7 +9,7 @@ after a kill, when the log is opened.
 """
 import os
 
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC
 
@@ -33,7 +33,8 @@ from broker.runtime.workers cimport JOB_CALL, JOB_CLOSE, JOB_SYNC, JOB_WRITE, Jo
 from broker.engine.log.files import SPARE
 
 cdef enum:
-    INDEX_STEP_BYTES = 32768
+    INDEX_STEP_BYTES = 32768        # of a log that is read in order
+    SPARSE_STEP_BYTES = 4096        # of one whose records are also read one by one
     AGAIN_BYTES_MIN = 1 << 16       # read again at a time,
     AGAIN_BYTES_MAX = 1 << 22
     READ_TWICE_MAX = 64             # places of a segment that are read again at all
@@ -62,41 +63,35 @@ cdef class Segment:
         self.unmap()
         vfs_close(self.fd)
         vfs_close(self.second_fd)
-        free(self.index_seq)
-        free(self.index_offset)
+        free(self.index)
 
     cdef int note(self, uint64_t seq, size_t offset) except -1:
         """A record begins at offset: remember it if an index entry is due."""
-        cdef uint64_t *seqs
-        cdef size_t *offsets
+        cdef place_t *grown
         cdef size_t cap
-        if offset < self.index_next:
-            return 0
+        if offset < self.index_next or (seq - self.first_seq | offset // 8) >> 32:
+            return 0        # it is not due, or too far away for an entry
         if self.index_size == self.index_cap:
             cap = max(<size_t>16, self.index_cap * 2)
-            seqs = <uint64_t *>realloc(self.index_seq, cap * sizeof(uint64_t))
-            if seqs == NULL:
+            grown = <place_t *>realloc(self.index, cap * sizeof(place_t))
+            if grown == NULL:
                 raise MemoryError
-            self.index_seq = seqs
-            offsets = <size_t *>realloc(self.index_offset, cap * sizeof(size_t))
-            if offsets == NULL:
-                raise MemoryError
-            self.index_offset = offsets
+            self.index = grown
             self.index_cap = cap
-        self.index_seq[self.index_size] = seq
-        self.index_offset[self.index_size] = offset
+        self.index[self.index_size].seqs = <uint32_t>(seq - self.first_seq)
+        self.index[self.index_size].words = <uint32_t>(offset // 8)
         self.index_size += 1
-        self.index_next = offset + INDEX_STEP_BYTES
+        self.index_next = offset + (SPARSE_STEP_BYTES if self.sparse else INDEX_STEP_BYTES)
         return 0
 
     cdef void forget_from(self, size_t offset) noexcept:
         """The bytes from offset on did not get into the file."""
-        while self.index_size and self.index_offset[self.index_size - 1] >= offset:
+        while self.index_size and self.index_offset(self.index_size - 1) >= offset:
             self.index_size -= 1
+        self.index_next = 0
         if self.index_size:
-            self.index_next = self.index_offset[self.index_size - 1] + INDEX_STEP_BYTES
-        else:
-            self.index_next = 0
+            self.index_next = self.index_offset(self.index_size - 1) + (
+                SPARSE_STEP_BYTES if self.sparse else INDEX_STEP_BYTES)
         self.planned = (offset + 7) & ~<size_t>7      # the last record's padding may be missing
 
     cdef const char *map(self) except NULL:
@@ -156,13 +151,13 @@ cdef class Segment:
         cdef size_t low = 0, high = self.index_size, middle
         while low < high:
             middle = (low + high) // 2
-            if self.index_seq[middle] <= seq:
+            if self.first_seq + self.index[middle].seqs <= seq:
                 low = middle + 1
             else:
                 high = middle
         if first != NULL:
-            first[0] = self.index_seq[low - 1] if low else self.first_seq
-        return self.index_offset[low - 1] if low else self.start()
+            first[0] = self.first_seq + (self.index[low - 1].seqs if low else 0)
+        return self.index_offset(low - 1) if low else self.start()
 
     cdef size_t locate(self, uint64_t seq) except? 0:
         """Offset of the first record whose seq is >= seq; `size` when there is none."""

@@ -30,7 +30,6 @@ A log whose last write failed writes and syncs a scratch file in its folder once
 writer thread, without waiting for a publisher. When that succeeds the log counts as well. A real
 write may of course fail again.
 """
-import asyncio
 import errno
 import os
 
@@ -58,6 +57,7 @@ from broker.runtime.workers cimport (
 )
 
 from broker.engine.log.files import CURSORS, DROPPED, META
+from broker.runtime.wakeup import Wakeup
 
 cdef enum:
     SECOND_MIN = 32         # appends that must wait for a second sync, and at least
@@ -389,6 +389,8 @@ cdef class Sync:
     cdef void ended(self, Round round) noexcept:
         """All jobs of a round are done."""
         self.under_way -= 1
+        if self.rounds_ended is not None:
+            self.rounds_ended.wake()
         if self.log.deleted:
             self.log.round_ended()
             return
@@ -473,7 +475,9 @@ cdef class Sync:
             elif not self.under_way:
                 self.unsynced = True
                 self.start()
-            await asyncio.sleep(log.shared.settle_poll)
+            if self.rounds_ended is None:
+                self.rounds_ended = Wakeup()
+            await self.rounds_ended.wait(log.shared.settle_poll)
 
     async def created(self):
         """Wait until a power cut cannot remove the log any more, where each message of it is synced

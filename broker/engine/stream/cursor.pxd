@@ -155,6 +155,7 @@ cdef class StreamCursor(LogReader):
     cdef uint64_t owed                  # the highest ticket given out
     cdef uint64_t durable_to            # tickets up to it are durable
     cdef uint64_t sync_covers           # what the sync under way is about; 0 = none is
+    cdef object durability              # a Wakeup: perhaps more is durable; None = nobody waits
 
     cdef void attach(self, CursorOwner owner) noexcept
     # The next message to deliver; 1 = there is one, 0 = not now (`woken` will be called). The same

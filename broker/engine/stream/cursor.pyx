@@ -20,7 +20,6 @@ fresh is what the index has counted less those that were passed, and the message
 are made up for when somebody asks. A publish costs what it costs the index, and a look at each
 filter of which a cursor waits for a message.
 """
-import asyncio
 import os
 
 from libc.stdint cimport INT64_MAX, int64_t, uint16_t, uint32_t, uint64_t
@@ -59,6 +58,7 @@ from broker.runtime.types cimport heap_item_t
 
 from broker.engine.cursor.journal import read_journal
 from broker.engine.log.files import SEQ_MAX, UNREADABLE_SUFFIX
+from broker.runtime.wakeup import Wakeup
 
 cdef enum:
     ATTEMPTS_MAX = 0xFFFF
@@ -1135,6 +1135,8 @@ cdef class StreamCursor(LogReader):
         if not self.sync_due_ns and journal.fd >= 0:
             self.sync_due_ns = now_ns + SYNC_PAUSE_NS
         self.answer_tickets()
+        if self.durability is not None:
+            self.durability.wake()
         self.rearm()
 
     cdef void care_for_file(self) noexcept:
@@ -1203,7 +1205,9 @@ cdef class StreamCursor(LogReader):
         while journal is not None and ticket > self.durable_to and not self.closed:
             if journal.last_error:
                 raise OSError(journal.last_error, os.strerror(journal.last_error), journal.path)
-            await asyncio.sleep(self.shared.settle_poll)
+            if self.durability is None:
+                self.durability = Wakeup()
+            await self.durability.wait(self.shared.settle_poll)
 
     cdef object open_journal(self, str path, object start):
         """Be what the journal says; begin it if there is none that can be read."""
