@@ -50,7 +50,7 @@ GETS = 200_000
 READERS = 4
 IN_FLIGHT = 500
 CONSUMERS = 10_000
-DELIVERED = 200_000
+DELIVERED = 20_000
 MANY = 10_000_000
 SUBJECTS = 1_000_000
 FILL_PARTS = 10  # turns between the halves of a stream while it is filled
@@ -197,8 +197,9 @@ def consumers(command: str, options: argparse.Namespace) -> Found:
     """Publish to a stream with a consumer for each subject."""
     count, msgs = options.scaled(CONSUMERS), options.scaled(DELIVERED)
     with servers.running(command, ("nats",), options.data_root) as server:
-        make(server.nats, "S")
+        make(server.nats, "S", max_consumers=count)
         sock, _ = dial_nats(server.nats, [b"SUB D.> 1"], headers=True, no_responders=True)
+        sock.settimeout(WAIT_S)
         counter = threading.Thread(target=count_messages, args=(sock, msgs))
         begun = time.perf_counter()
         for number in range(count):
@@ -268,6 +269,7 @@ class Pings:
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.sock, _ = dial_nats(address, [])
+        self.sock.settimeout(WAIT_S)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.over = threading.Event()
         self.longest = 0.0

@@ -26,6 +26,7 @@ cdef class Conn(Task):
     cdef bint filtered          # there is TLS or compression
     cdef bint shaking           # in the TLS handshake: the session neither reads nor writes
     cdef bint queued_shake      # its next step waits for a slice of a turn; nothing is read
+    cdef object prefix          # takes the first bytes: see expect_prefix; None = nothing does
     cdef bint peeking           # call `begun` with the first bytes before any are fed
     # Nothing is read until a later turn, which first decodes what has been received.
     cdef bint later
@@ -35,6 +36,7 @@ cdef class Conn(Task):
     cdef void count_input(self, size_t n) except *
     cdef void take_input(self, const char *data, size_t total) except *
     cdef void keep(self, const char *data, size_t rest) except *
+    cdef void received(self, const char *data, size_t n, size_t kept) except *
     cdef void peeked(self, const char *data, size_t n) except *
     cdef void take_encoded(self, const char *data, size_t n) except *
     cdef void decode(self) except *

@@ -80,6 +80,9 @@ cdef class Conn(Task):
         self.out.drop()
         self.big = None
         self.tail = None
+        if self.prefix is not None:
+            self.prefix.left()
+            self.prefix = None
         self.session.closed()
         self.listener.left(self)
         self.out.owner = NOBODY
@@ -113,15 +116,24 @@ cdef class Conn(Task):
         return room
 
     def buffer_updated(self, Py_ssize_t n):
-        cdef InBuf room = self.big if self.big is not None else self.shared
+        cdef InBuf room = self.shared
+        if self.big is not None and not self.filtered:
+            room = self.big
         self.out.turn.tick()
-        if self.filtered:
-            self.take_encoded(self.shared.data, <size_t>n)
-        elif self.peeking:
-            self.peeked(self.shared.data, <size_t>n)
+        if self.prefix is not None:
+            self.prefix.heard(self, self.shared.data[:n])
         else:
-            self.take_input(room.data, room.fill + <size_t>n)
+            self.received(room.data, <size_t>n, room.fill)
         self.count_input(<size_t>n)
+
+    cdef void received(self, const char *data, size_t n, size_t kept) except *:
+        """Take n new bytes, which come after `kept` ones that the session has left."""
+        if self.filtered:
+            self.take_encoded(data, n)
+        elif self.peeking:
+            self.peeked(data, n)
+        else:
+            self.take_input(data, kept + n)
 
     cdef void count_input(self, size_t n) except *:
         """Stop reading once this connection had its share of a turn: the transport goes on for as
@@ -217,6 +229,23 @@ cdef class Conn(Task):
             if sent == <Py_ssize_t>n:
                 return
         self.write(memoryview(buffer)[sent:] if sent > 0 else buffer)
+
+    # --- a head of the connection, before the protocol begins
+
+    def expect_prefix(self, prefix):
+        """Give the first bytes to `prefix`: its heard(conn, bytes) is called until it calls
+        end_prefix. Its left() is called if the connection ends before."""
+        self.prefix = prefix
+
+    def end_prefix(self, bytes rest, peer=None):
+        """The session gets what comes from here on, first `rest`. `peer`: its (host, port), if that
+        is not the other end of the connection."""
+        self.prefix = None
+        if peer is not None:
+            self.peer = peer
+        self.session.come_from(self.peer)
+        if rest and not self.ending:
+            self.received(rest, <size_t>len(rest), 0)
 
     # --- called by the session (as its `link`)
 

@@ -53,6 +53,7 @@ assert RECEIVE_BUFFER <= READ_BYTES_MAX
 WEBSOCKET_FRAMES_MAX: Final = 1_024  # of one connection per turn, if they are empty
 WEBSOCKET_PACK_MIN: Final = 64  # bytes; shorter messages are not compressed
 WEBSOCKET_DEFLATE_LEVEL: Final = 1
+PROXY_HEADER: Final = 5 * SECOND  # from accept to a complete header, as nats-server
 WEBSOCKET_HANDSHAKE: Final = 10 * SECOND  # from accept to a complete request, by default
 WEBSOCKET_UPGRADES_MAX: Final = 4_096  # incomplete requests; one more closes the oldest
 WEBSOCKET_REQUEST_MAX: Final = 64 * KIB  # bytes of one with its headers

@@ -35,6 +35,12 @@ KEYS = {
     "OPERATOR_TOKEN": _token("operator"),
     "SYSTEM_TOKEN": _token("operator", system_account=_PAIR[nkeys.ACCOUNT].public),
     "URL_TOKEN": _token("operator", account_server_url="http://127.0.0.1:9090/jwt/v1"),
+    "BEARER_TOKEN": tokens.encode(
+        _PAIR[nkeys.ACCOUNT],
+        {"sub": _PAIR[nkeys.USER].public, "iat": 1},
+        {"bearer_token": True},
+        "user",
+    ),
     "FUTURE_TOKEN": _token("operator", assert_server_version="9.0.0"),
 }
 _FORGED = KEYS["OPERATOR_TOKEN"].rpartition(".")

@@ -16,9 +16,12 @@ from urllib.parse import urlsplit
 from broker.base.values import dataclass
 from broker.net import errors as net_errors
 from broker.net import limits as net_limits
+from broker.net.conn import Conn
 from broker.net.handover import HandoverSession
 from broker.net.http.pages import Pages
 from broker.net.listener import Listener
+from broker.net.proxy_header import ProxyHeader
+from broker.net.sockets import join
 from broker.net.upgrade import NotUpgraded, PendingUpgrades, Request
 from broker.net.websocket import (
     CLOSE_GOING_AWAY,
@@ -36,7 +39,7 @@ from broker.protocols.nats.tls import peer_of
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from aiohttp import web
 
@@ -94,9 +97,19 @@ class NatsListener(Listener):
     ) -> None:
         super().__init__(runtime, listen, out_limit)
         self.frontend = frontend
+        self.proxied = False  # connections may begin with a header of the PROXY protocol
 
     def new_session(self) -> NatsSession:
         return NatsSession(self.frontend)
+
+    def _accept(self) -> Conn:
+        if not self.proxied:
+            return super()._accept()
+        rt, session = self.runtime, self.new_session()
+        session.behind_proxy = True
+        conn = Conn(self, session, rt.shared, rt.turn, rt.pool, self.out_limit)
+        ProxyHeader(conn, lambda reason: refuse_header(session, reason))
+        return conn
 
     @property
     def sessions(self) -> Collection[NatsSession]:
@@ -128,6 +141,13 @@ class NatsListener(Listener):
         return self.frontend.stale
 
 
+def refuse_header(session: NatsSession, reason: str) -> None:
+    """Close a connection whose PROXY header is invalid."""
+    place = join(session.host, session.port)
+    log.warning("Error reading PROXY protocol header from %s: %s", place, reason)
+    session.end(None, errors.NATS_CLOSED_PROTOCOL)
+
+
 @dataclass(slots=True)
 class WebSocketPeer:
     """The facts about a WebSocket connection: `session.extra`."""
@@ -137,6 +157,8 @@ class WebSocketPeer:
     login_timeout_ns: int = 0  # 0: the timeout of other clients
     forwarded: str = ""  # client address reported by a proxy: only for logs
     tls_peer: TlsPeer | None = None
+    cookies: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # ClientOptions' fields
+    ping_interval_ns: int = 0  # 0: that of other clients
 
 
 class WebsocketListener(Listener):
@@ -199,7 +221,8 @@ class WebsocketListener(Listener):
         )
         frames.status = lambda: close_status(session)
         self._upgrades.done(handover)
-        handover.say(answer(key, compress=compress, unmasked=unmasked))
+        more = self.settings.headers
+        handover.say(answer(key, compress=compress, unmasked=unmasked, more=more))
         handover.link.hand_over(session, frames)
 
     def _check(self, request: Request) -> str:
@@ -252,8 +275,21 @@ class WebsocketListener(Listener):
             own.timeout_ns if own is not None else 0,
             forwarded if is_address(forwarded) else "",
             peer,
+            tuple(self._cookies(request)),
+            settings.ping_interval_ns,
         )
         return NatsSession(self.frontend, CLIENT, extra)
+
+    def _cookies(self, request: Request) -> Iterator[tuple[str, str]]:
+        """What the configured cookies say of the login."""
+        settings = self.settings
+        for name, cookie in (
+            ("user", settings.user_cookie),
+            ("password", settings.pass_cookie),
+            ("token", settings.token_cookie),
+        ):
+            if cookie and (found := request.cookie(cookie)):
+                yield name, found
 
 
 def log_refusal(peer: Any, reason: str) -> None:
@@ -316,8 +352,10 @@ def place(origin: str) -> tuple[str, str, int]:
     return parts.scheme, (parts.hostname or "").lower(), port
 
 
-def answer(key: str, *, compress: bool, unmasked: bool) -> bytes:
-    """The server's half of the handshake."""
+def answer(
+    key: str, *, compress: bool, unmasked: bool, more: tuple[tuple[str, str], ...] = ()
+) -> bytes:
+    """The server's half of the handshake; `more`: configured headers."""
     lines = [
         "HTTP/1.1 101 Switching Protocols",
         "Upgrade: websocket",
@@ -328,7 +366,8 @@ def answer(key: str, *, compress: bool, unmasked: bool) -> bytes:
         lines.append(f"Sec-WebSocket-Extensions: {PMCE}")
     if unmasked:
         lines.append(f"{NO_MASKING}: true")
-    return "\r\n".join([*lines, "", ""]).encode()
+    lines += [f"{name}: {text}" for name, text in more]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
 def close_status(session: Any) -> tuple[int, str]:

@@ -13,6 +13,7 @@ import dataclasses
 import enum
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from broker.base.gotext import bool_text, duration_text, float_text, go_quote
 from broker.base.units import SECOND
@@ -36,6 +37,7 @@ class Action(enum.Enum):
     PINNED = "pinned"  # close clients whose certificate is no longer pinned
     WEBSOCKET_TLS = "websocket tls"
     LEAF_TLS = "leaf tls"  # of the listener and of remotes
+    LEAF_REMOTES = "leaf remotes"  # dial those that are enabled now, leave the others
     INFO = "info"  # fields of INFO: address, cluster name, TLS
     LIMITS = "limits"  # sizes, pings, deadlines: of open connections too
     ACCOUNTS = "accounts"  # accounts, their limits, imports, exports
@@ -312,7 +314,9 @@ def _leafnodes(draft: _Draft) -> None:
     blocks = []
     for block in (old, new):
         remotes = [
-            dataclasses.replace(r, tls=_settled(r.tls, free), deny_imports=(), deny_exports=())
+            dataclasses.replace(
+                r, tls=_settled(r.tls, free), deny_imports=(), deny_exports=(), disabled=False
+            )
             for r in block.remotes
         ]
         remotes.sort(key=lambda r: (r.account, r.urls))
@@ -325,6 +329,13 @@ def _leafnodes(draft: _Draft) -> None:
         raise _block_refused("LeafNode", a, b)
     if old.tls is not None or any(r.tls is not None for r in old.remotes):
         draft.actions.add(Action.LEAF_TLS)
+    key = lambda r: (r.account, r.urls)  # noqa: E731
+    pairs = zip(sorted(old.remotes, key=key), sorted(new.remotes, key=key), strict=True)
+    for before, after in pairs:
+        if before.disabled != after.disabled:
+            place = urlsplit(after.urls[0]).netloc.rpartition("@")[2]
+            text = f"LeafNode Remote {place} Disabled value is: {bool_text(after.disabled)}"
+            draft.add(f"Reloaded: {text}", Action.LEAF_REMOTES)
     if old.tls and new.tls and old.tls.handshake_first != new.tls.handshake_first:
         shown = bool_text(new.tls.handshake_first)
         draft.lines.append(f"Reloaded: LeafNode TLS HandshakeFirst value is: {shown}")
@@ -343,6 +354,18 @@ def _jetstream(draft: _Draft) -> None:
 def _tags(draft: _Draft) -> None:
     if draft.changed("server_tags"):
         draft.add("Reloaded: tags", Action.TAGS)
+    if draft.changed("server_metadata"):
+        draft.add("Reloaded: metadata", Action.TAGS)
+
+
+def _feature_flags(draft: _Draft) -> None:
+    if draft.changed("feature_flags"):
+        raise _block_refused("FeatureFlags", draft.old.feature_flags, draft.new.feature_flags)
+
+
+def _default_sentinel(draft: _Draft) -> None:
+    if draft.changed("default_sentinel"):  # its value lets clients in: it is not shown
+        draft.add("Reloaded: default_sentinel", Action.AUTHORIZATION)
 
 
 _STEPS: Final[tuple[Callable[[_Draft], None], ...]] = (
@@ -352,6 +375,7 @@ _STEPS: Final[tuple[Callable[[_Draft], None], ...]] = (
     _free("trace", "trace", Action.LOGGING, Action.TRACE),
     _free("debug", "debug", Action.LOGGING),
     _free("trace_verbose", "trace_verbose", Action.LOGGING, Action.TRACE),
+    _free("trace_headers", "trace_headers", Action.LOGGING, Action.TRACE),
     _fixed("disable_sublist_cache", "NoSublistCache"),
     _fixed("no_header_support", "NoHeaderSupport"),
     _free("logtime", "logtime", Action.LOGGING),
@@ -393,6 +417,10 @@ _STEPS: Final[tuple[Callable[[_Draft], None], ...]] = (
     _fixed("lame_duck_grace_period_ns", "LameDuckGracePeriod"),
     _free("max_traced_msg_len", "max_traced_msg_len", Action.TRACE),
     _resolver,
+    _default_sentinel,
+    _feature_flags,
+    _fixed("proxy_protocol", "ProxyProtocol"),
+    _fixed("write_timeout", "WriteTimeout"),
     _free("connect_error_reports", "connect_error_reports", Action.LIMITS),
     _free("reconnect_error_reports", "reconnect_error_reports", Action.LIMITS),
     _tags,

@@ -220,6 +220,7 @@ class NatsServer:
         self.listener = NatsListener(
             self.frontend, self.runtime, settings.address, settings.max_pending
         )
+        self.listener.proxied = settings.proxy_protocol
         await self.listener.open()
         self.ports["nats"] = self.listener.address
         if settings.websocket is not None:
@@ -398,6 +399,8 @@ class NatsServer:
             limits.NATS_VERSION,
             cluster=self.settings.cluster,
             tags=self.settings.server_tags,
+            metadata=self.settings.server_metadata,
+            flags=tuple(self.settings.flags.items()),
         )
 
     def _open_system(self) -> System | None:
@@ -480,11 +483,14 @@ def make_authenticator(
 
         if isinstance(previous, OperatorCallout):
             previous.operator.pin(trust.pinned_accounts)
+            previous.operator.sentinel = settings.default_sentinel
             return previous
         context = client_context(trust.tls) if trust.tls is not None else None
         resolver = resolvers.make(trust, lambda: host.system_account, context)
         accounts = AccountTokens(trust, resolver)
-        operator = OperatorAuth(accounts, trust.pinned_accounts, settings.system_account)
+        operator = OperatorAuth(
+            accounts, trust.pinned_accounts, settings.system_account, settings.default_sentinel
+        )
         return OperatorCallout(host, operator)
     local = LocalAuth(settings, passwords)
     if settings.authorization.callout is not None:

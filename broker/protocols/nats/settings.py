@@ -15,7 +15,11 @@ from broker.base.units import CONNECTIONS_MAX
 from broker.base.values import dataclass
 from broker.engine.config import EngineNeeds
 from broker.protocols.nats import limits
-from broker.protocols.nats.leafnodes.limits import NATS_LEAF_RECONNECT
+from broker.protocols.nats.leafnodes.limits import (
+    NATS_LEAF_DIAL,
+    NATS_LEAF_INFO,
+    NATS_LEAF_RECONNECT,
+)
 from broker.protocols.nats.monitoring.limits import MONITOR_PORT
 
 if TYPE_CHECKING:
@@ -23,6 +27,8 @@ if TYPE_CHECKING:
 
 GLOBAL_ACCOUNT: Final = "$G"
 SYSTEM_ACCOUNT: Final = "$SYS"
+# What becomes of a connection that does not read in time: `default` closes clients and retries links.
+WRITE_TIMEOUTS: Final = ("default", "close", "retry")
 # Policies for a client that does not read, in the order of SLOW_* in client/frontend.pxd.
 SLOW_CONSUMERS: Final = ("close", "drop", "pause")
 
@@ -203,6 +209,7 @@ class Callout:
     account: str = GLOBAL_ACCOUNT
     auth_users: tuple[str, ...] = ()  # names and nkeys of users that log in as the service
     xkey: str = ""  # public curve key for which requests are encrypted
+    allowed_accounts: tuple[str, ...] = ()  # whose users it decides about; empty: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +259,11 @@ class Websocket:
     compression: bool = False
     authorization: Authorization | None = None
     jwt_cookie: str = ""
+    user_cookie: str = ""
+    pass_cookie: str = ""
+    token_cookie: str = ""
+    headers: tuple[tuple[str, str], ...] = ()  # of the answer to the request
+    ping_interval_ns: int = 0  # 0: that of other clients
     no_auth_user: str = ""
 
 
@@ -270,6 +282,10 @@ class Remote:
     randomize: bool = True
     ws_compression: bool = False
     ws_no_masking: bool = False
+    disabled: bool = False  # it is not dialled
+    dial_timeout_ns: int = 0  # 0: that of the block
+    first_info_timeout_ns: int = NATS_LEAF_INFO
+    ignores_discovered: bool = False  # only the configured URLs are dialled
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +301,9 @@ class Leafnodes:
     no_advertise: bool = False
     reconnect_ns: int = NATS_LEAF_RECONNECT
     min_version: str = ""
+    dial_timeout_ns: int = NATS_LEAF_DIAL
+    write_deadline_ns: int = 0  # 0: that of the server
+    write_timeout: str = WRITE_TIMEOUTS[0]
     remotes: tuple[Remote, ...] = ()
 
 
@@ -326,6 +345,7 @@ class Settings:
     debug: bool = False
     trace: bool = False
     trace_verbose: bool = False
+    trace_headers: bool = False  # of messages only the headers are traced
     logtime: bool = True
     logtime_utc: bool = False
     logfile: str = ""
@@ -353,9 +373,13 @@ class Settings:
     ping_interval_ns: int = kinds.duration_setting(limits.NATS_PING_INTERVAL)
     ping_max: int = kinds.count_setting(limits.NATS_PING_MAX, 1, limits.NATS_PING_MAX_MAX)
     write_deadline_ns: int = kinds.duration_setting(limits.NATS_WRITE_DEADLINE)
+    write_timeout: str = WRITE_TIMEOUTS[0]
+    proxy_protocol: bool = False  # clients may come through a proxy that says their address
     lame_duck_duration_ns: int = limits.NATS_LAME_DUCK_DURATION
     lame_duck_grace_period_ns: int = limits.NATS_LAME_DUCK_GRACE
     no_auth_user: str = ""
+    # In operator mode: the token of clients that show none; of a bearer, or of a scoped key.
+    default_sentinel: str = field(default="", repr=False)
     system_account: str = ""  # "": $SYS, unless it is disabled
     no_system_account: bool = False
     no_header_support: bool = False
@@ -373,12 +397,20 @@ class Settings:
     jetstream: JetStream | None = None  # None: not mentioned
     cluster_name: str = ""  # as configured
     server_tags: tuple[str, ...] = ()
+    server_metadata: tuple[tuple[str, str], ...] = ()
+    feature_flags: tuple[tuple[str, bool], ...] = ()  # as configured; see `flags`
     slow_consumer: str = SLOW_CONSUMERS[0]  # or drop (its messages), pause (its publishers)
 
     @property
     def reads_files(self) -> bool:
         """Whether it names files that are read when the server starts."""
         return bool(self.config_file)
+
+    @property
+    def flags(self) -> dict[str, bool]:
+        """The known feature flags; unknown ones are left out."""
+        known = limits.NATS_FEATURE_FLAGS
+        return {**known, **{name: on for name, on in self.feature_flags if name in known}}
 
     @property
     def cluster(self) -> str:

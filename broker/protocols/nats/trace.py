@@ -64,10 +64,12 @@ def redacted(options: bytes) -> str:
 class Tracer:
     """Logs every operation; those of the system account only if configured."""
 
-    def __init__(self, payload_max: int, silent_account: str) -> None:
-        """`payload_max`: bytes shown of a payload, 0 = all. `silent_account`: empty for none."""
+    def __init__(self, payload_max: int, silent_account: str, headers_only: bool = False) -> None:
+        """`payload_max`: bytes shown of a payload, 0 = all. `silent_account`: empty for none.
+        `headers_only`: no bodies are shown."""
         self.payload_max = payload_max
         self.silent_account = silent_account
+        self.headers_only = headers_only
 
     def came(
         self,
@@ -86,7 +88,7 @@ class Tracer:
         elif op == "PUB":
             op = "HPUB" if b" " in words[2] else op
             self._line(name, "<<-", _joined(op, *words))
-            log.log(logs.TRACE, "%s - <<- MSG_PAYLOAD: [%s]", name, self._payload(data))
+            self._body(name, data, words[2].split() if op == "HPUB" else [])
         elif op == "UNSUB":
             self._line(name, "<<-", _joined(op, words[2], str(count).encode() if count else b""))
         elif op:
@@ -101,7 +103,7 @@ class Tracer:
             line = b"CONNECT " + redacted(line[8:]).encode()
         self._line(name, "<<-", _text(line))
         if data is not None:
-            log.log(logs.TRACE, "%s - <<- MSG_PAYLOAD: [%s]", name, self._payload(data))
+            self._body(name, data, line.split()[-2:] if line.startswith(b"H") else [])
 
     def went(self, session: NatsSession | LeafSession, line: bytes, count: int = 1) -> None:
         """Log a sent line, `count` times; of a message only its head."""
@@ -116,6 +118,14 @@ class Tracer:
     def _silent(self, session: NatsSession | LeafSession) -> bool:
         account = session.account
         return account is not None and account.name == self.silent_account
+
+    def _body(self, name: str, data: bytes, sizes: list[bytes]) -> None:
+        """Log a message; `sizes`: of its headers and of all, if it has headers."""
+        if self.headers_only:
+            if not sizes:
+                return
+            data = data[: int(sizes[0])].removesuffix(b"\r\n\r\n")
+        log.log(logs.TRACE, "%s - <<- MSG_PAYLOAD: [%s]", name, self._payload(data))
 
     def _payload(self, data: bytes) -> str:
         cut = self.payload_max

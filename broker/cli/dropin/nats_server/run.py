@@ -180,7 +180,9 @@ class Run:
         system = settings.system_account or SYSTEM_ACCOUNT
         silent = "" if settings.trace_verbose else system
         self.server.frontend.tracer = (
-            Tracer(settings.max_traced_msg_len, silent) if settings.trace else None
+            Tracer(settings.max_traced_msg_len, silent, settings.trace_headers)
+            if settings.trace
+            else None
         )
 
     async def _end(self) -> int:
@@ -368,6 +370,8 @@ def listener_lines(
     if "leafnodes" in ports:
         yield info, f"Listening for leafnode connections on {where['leafnodes']}"
     yield info, f"Listening for client connections on {where['nats']}"
+    if settings.proxy_protocol:
+        yield info, "PROXY protocol enabled for client connections"
     if settings.tls is not None and not settings.allow_non_tls:
         yield info, "TLS required for client connections"
         if settings.tls.handshake_first and not settings.tls.handshake_first_wait_ns:

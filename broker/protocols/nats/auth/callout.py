@@ -28,7 +28,7 @@ from broker.protocols.nats.auth.jwt.tokens import Invalid, Token
 SUBJECT: Final = "$SYS.REQ.USER.AUTH"
 AUDIENCE: Final = "nats-authorization-request"
 _XKEY_HEADER: Final = b"NATS/1.0\r\nNats-Server-Xkey: %b\r\n\r\n"
-_LEAFS: Final = frozenset({"LEAFNODE", "LEAFNODE_WS"})
+LEAFS: Final = frozenset({"LEAFNODE", "LEAFNODE_WS"})
 
 
 class Host(Protocol):
@@ -157,7 +157,7 @@ class Caller:
             server["tags"] = list(host.settings.server_tags)
         if service.xkey:
             server["xkey"] = host.xkey.public
-        leaf = login.kind in _LEAFS
+        leaf = login.kind in LEAFS
         client = {
             "host": login.host,
             "id": login.client_id,

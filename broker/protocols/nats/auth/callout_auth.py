@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from broker.protocols.nats import settings
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
-from broker.protocols.nats.auth.callout import Caller, Host, Service, without_requests
+from broker.protocols.nats.auth.callout import LEAFS, Caller, Host, Service, without_requests
 from broker.protocols.nats.auth.jwt import tokens
 from broker.protocols.nats.auth.jwt.operator import Basis, OperatorAuth, account_of, scoped_rights
 from broker.protocols.nats.auth.local import proved_name
@@ -20,6 +20,19 @@ from broker.protocols.nats.auth.local import proved_name
 if TYPE_CHECKING:
     from broker.protocols.nats.auth.jwt.tokens import Token
     from broker.protocols.nats.auth.local import LocalAuth
+
+
+def users_apart(
+    accounts: tuple[settings.Account, ...], allowed: tuple[str, ...]
+) -> frozenset[str]:
+    """Users of accounts that the service does not decide about; none if `allowed` is empty. It
+    always decides about the global account, to which a user belongs whom nobody knows."""
+    return frozenset(
+        user.nkey or user.name
+        for account in accounts
+        if allowed and account.name not in (*allowed, settings.GLOBAL_ACCOUNT)
+        for user in account.users
+    )
 
 
 class LocalCallout:
@@ -30,6 +43,7 @@ class LocalCallout:
         self._local = local
         self._service = Service(config.account, config.issuer, config.xkey)
         self._own = frozenset(config.auth_users)
+        self._apart = users_apart(host.settings.accounts, config.allowed_accounts)
         self._accounts = {account.name: account for account in host.settings.accounts}
         self._accounts.setdefault(
             settings.GLOBAL_ACCOUNT, settings.Account(settings.GLOBAL_ACCOUNT)
@@ -44,6 +58,8 @@ class LocalCallout:
 
     def check(self, login: Login) -> Identity | Awaitable[Identity]:
         name = self._local.name_of(login)
+        if name in self._apart and login.kind not in LEAFS:
+            return self._local.check(login)
         if name not in self._own:
             return self._ask(login, name)
         return self._decide(self._local.check(login), login)
@@ -51,7 +67,10 @@ class LocalCallout:
     def check_again(self, identity: Identity, login: Login) -> Identity | Awaitable[Identity]:
         basis = identity.basis
         if not isinstance(basis, Basis):
-            return self._decide(self._local.check_again(identity, login), login)
+            found = self._local.check_again(identity, login)
+            if self._local.name_of(login) in self._apart and login.kind not in LEAFS:
+                return found
+            return self._decide(found, login)
         if basis.token.claims.iss == self._service.issuer and identity.account in self._accounts:
             return identity
         return self._ask(login, self._local.name_of(login))

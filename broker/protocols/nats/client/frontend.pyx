@@ -48,7 +48,13 @@ cdef class NatsFrontend:
         self.ping_interval_ns = config.ping_interval_ns
         self.first_ping_ns = min(config.ping_interval_ns, limits.NATS_FIRST_PING)
         self.ping_max = config.ping_max
-        self.write_deadline_ns = config.write_deadline_ns
+        self.write_deadline_ns = self.leaf_deadline_ns = config.write_deadline_ns
+        self.write_retries = config.write_timeout == 'retry'
+        self.leaf_retries = True
+        if config.leafnodes is not None:
+            self.leaf_retries = config.leafnodes.write_timeout != 'close'
+            if config.leafnodes.write_deadline_ns:
+                self.leaf_deadline_ns = config.leafnodes.write_deadline_ns
         self.slow_policy = <uint8_t>SLOW_CONSUMERS.index(config.slow_consumer)
 
     def traffic(self):

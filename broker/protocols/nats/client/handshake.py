@@ -121,7 +121,7 @@ class ClientHandshake:
             session.make_nonce()
         head = self.frontend.info_head
         fields: dict[str, object] = {"client_id": session.client_id}
-        if session.host:
+        if session.host and not session.behind_proxy:
             fields["client_ip"] = session.host
         if session.nonce:
             fields["nonce"] = session.nonce.decode()
@@ -170,6 +170,8 @@ class ClientHandshake:
         except ValueError:
             session.end(None, errors.NATS_CLOSED_PARSE)
             return
+        if session.extra is not None:
+            options.complete(session.extra.cookies)
         if again:
             session.unsubscribe_all()
         session.take(options)

@@ -36,6 +36,8 @@ cdef class LineSession(Session):
     cdef readonly int64_t active_ns     # monotonic: last message, SUB or UNSUB, of either side
     cdef readonly int64_t rtt_ns        # 0 = not known
     cdef int64_t ping_due_ns            # due time of the next PING; 0 = never
+    cdef int64_t own_ping_ns            # interval between PINGs; 0 = the frontend's
+    cdef size_t unsent                  # ... when its output was last blocked, or progress seen
     cdef int64_t pinged_ns              # time of the peer's last PING
     cdef int64_t rtt_start_ns           # time of the last PING sent; 0 = never
     cdef int64_t stall_due_ns           # input is paused until then; 0 = not paused
@@ -59,6 +61,7 @@ cdef class LineSession(Session):
     cdef readonly str kind              # STANDARD, LEAFNODE ...
     cdef readonly object host           # of the peer; '' = unknown
     cdef readonly int port
+    cdef public bint behind_proxy       # a proxy has still to say who the peer is
     cdef readonly object tls_peer       # authenticator.TlsPeer, or None
     cdef readonly object tls_handshake  # TlsHandshake from accept until TLS has begun, or None
     cdef readonly bytes nonce           # of INFO, or None
@@ -96,6 +99,8 @@ cdef class LineSession(Session):
     cdef void put_lines(self, bytes lines) noexcept
     cdef void remove_sub(self, sub_t *sub) noexcept
     cdef bint is_lively(self, int64_t now_ns) noexcept  # a PING is unnecessary
+    cdef int64_t write_deadline(self) noexcept  # how long output may be blocked, in ns
+    cdef bint retries(self) noexcept            # a deadline counts from the last progress
     cdef bint has_deadline(self) noexcept       # whether output that does not drain is an error
     cdef int64_t stall_time(self) noexcept      # how long input is paused, in ns
     cdef void stall_over(self, int64_t now_ns) noexcept
@@ -112,6 +117,8 @@ cdef class LineSession(Session):
                         uint16_t weight=*) except NULL
     cdef bint drop_any(self) noexcept
     cdef void set_timer(self) noexcept
+    cdef bint has_progressed(self) noexcept
+    cdef int64_t ping_interval(self) noexcept
     cdef void ping_tick(self, int64_t now_ns) noexcept
     cdef void stall(self) noexcept
     cdef void rest(self, int64_t wait_ns) noexcept

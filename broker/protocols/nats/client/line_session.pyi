@@ -19,6 +19,7 @@ class LineSession(Session):
     kind: str
     host: str
     port: int
+    behind_proxy: bool
     account: Account | None
     options: ClientOptions | None
     identity: Identity | None

@@ -69,6 +69,11 @@ cdef class LineSession(Session):
         if isinstance(link.peer, tuple):
             self.host, self.port = link.peer[:2]
 
+    def come_from(self, tuple peer):
+        """The peer is (host, port): a proxy has said so, or there is none."""
+        self.host, self.port = peer[:2]
+        self.behind_proxy = False
+
     def start_tls(self, handshake):
         """Pass all input to `handshake` (tls.TlsHandshake) until `finish_tls`."""
         self.tls_handshake = handshake
@@ -462,23 +467,40 @@ cdef class LineSession(Session):
         cdef int64_t due = sooner(self.ping_due_ns, self.stall_due_ns)
         due = sooner(sooner(due, self.handshake_due_ns), self.expires_due_ns)
         if self.out.blocked and self.has_deadline():
-            due = sooner(due, self.out.blocked_ns + self.frontend.write_deadline_ns)
+            due = sooner(due, self.out.blocked_ns + self.write_deadline())
         if due:
             self.frontend.turn.arm(self, due)
 
     cdef bint has_deadline(self) noexcept:
         return True
 
+    cdef int64_t write_deadline(self) noexcept:
+        return self.frontend.write_deadline_ns
+
+    cdef bint retries(self) noexcept:
+        return self.frontend.write_retries
+
+    cdef int64_t ping_interval(self) noexcept:
+        return self.own_ping_ns or self.frontend.ping_interval_ns
+
+    cdef bint has_progressed(self) noexcept:
+        """Whether the peer has taken bytes since its output was blocked, or since the last call."""
+        cdef size_t before = self.unsent
+        self.unsent = self.link.unsent
+        return self.unsent < before
+
     cdef void expired(self, int64_t now_ns) noexcept:
         if self.gone:
             return
         if self.out.blocked and self.has_deadline() and (
-                now_ns >= self.out.blocked_ns + self.frontend.write_deadline_ns):
+                now_ns >= self.out.blocked_ns + self.write_deadline()):
             if self.closing:
                 self.link.abort()
-            else:
+                return
+            if not (self.retries() and self.has_progressed()):
                 self.drop_slow(errors.NATS_CLOSED_DEADLINE)
-            return
+                return
+            self.out.blocked_ns = now_ns
         if self.handshake_due_ns and now_ns >= self.handshake_due_ns:
             self.handshake_due_ns = 0
             self.late()
@@ -488,7 +510,7 @@ cdef class LineSession(Session):
         if self.stall_due_ns and now_ns >= self.stall_due_ns:
             self.stall_over(now_ns)
         if self.ping_due_ns and now_ns >= self.ping_due_ns:
-            self.ping_due_ns = now_ns + self.frontend.ping_interval_ns
+            self.ping_due_ns = now_ns + self.ping_interval()
             if not self.closing:
                 self.ping_tick(now_ns)
         self.set_timer()
@@ -497,7 +519,7 @@ cdef class LineSession(Session):
         pass
 
     cdef bint is_lively(self, int64_t now_ns) noexcept:
-        cdef int64_t quiet = now_ns - self.frontend.ping_interval_ns
+        cdef int64_t quiet = now_ns - self.ping_interval()
         cdef bint measured = self.rtt_ns and self.rtt_start_ns and (
             now_ns - self.rtt_start_ns <= self.frontend.rtt_max_age_ns)
         return measured and (self.active_ns > quiet or self.pinged_ns > quiet)
@@ -517,6 +539,8 @@ cdef class LineSession(Session):
 
     cdef void blocked(self) noexcept:
         if not self.gone:
+            if self.retries():
+                self.unsent = self.link.unsent
             self.set_timer()
 
     cdef void writable(self) noexcept:

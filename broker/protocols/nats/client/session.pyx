@@ -69,6 +69,7 @@ cdef class NatsSession(LineSession):
         if extra is not None:
             self.extra = extra
             self.tls_peer = extra.tls_peer
+            self.own_ping_ns = extra.ping_interval_ns
         self.state.control_line_max = frontend.control_line_max
         self.state.payload_max = frontend.payload_max
 
@@ -79,7 +80,7 @@ cdef class NatsSession(LineSession):
         LineSession.opened(self, link)
         frontend.total_connections += 1
         frontend.sessions.add(self)
-        self.ping_due_ns = frontend.turn.now_ns + frontend.ping_interval_ns
+        self.ping_due_ns = frontend.turn.now_ns + self.ping_interval()
         frontend.handshake.opened(self)
         if not self.closing and self.tls_handshake is None:
             self.set_timer()
@@ -178,7 +179,7 @@ cdef class NatsSession(LineSession):
     def expect_login(self, int64_t timeout_ns):
         """Require a login within this time before any other operation; 0 = no deadline."""
         self.unknown = True
-        self.ping_due_ns = self.frontend.turn.now_ns + self.frontend.ping_interval_ns
+        self.ping_due_ns = self.frontend.turn.now_ns + self.ping_interval()
         self.handshake_due_ns = self.frontend.turn.now_ns + timeout_ns if timeout_ns else 0
         self.set_timer()
 
@@ -189,7 +190,7 @@ cdef class NatsSession(LineSession):
         if self.rtt_ns == 0:
             self.rtt_ns = max(1, frontend.turn.wall_ns - self.start_ns)
         self.ping_due_ns = (
-            frontend.turn.now_ns + frontend.first_ping_ns + random.randrange(jitter + 1))
+            frontend.turn.now_ns + min(self.ping_interval(), frontend.first_ping_ns) + random.randrange(jitter + 1))
         self.handshake_due_ns = 0     # an authentication service may take longer
         self.options = options
         self.echo = options.echo

@@ -243,6 +243,7 @@ def _callout(block: Block) -> Callout | None:
     who = inner.texts("auth_users", "users", only_array=True)
     account = inner.text("account", "acc")
     xkey = inner.key(nkeys.CURVE, "xkey", "key")
+    accounts = inner.texts("allowed_accounts", only_array=True)
     inner.done()
     if len(inner.mistakes.errors) == before:
         if not issuer:
@@ -250,4 +251,4 @@ def _callout(block: Block) -> Callout | None:
         if not who:
             inner.wrong("auth_callout: auth_users are missing")
     default = Callout("")
-    return Callout(issuer, account or default.account, who, xkey)
+    return Callout(issuer, account or default.account, who, xkey, accounts)

@@ -136,6 +136,10 @@ class _Conflicts:
         if found.account not in self.accounts:
             reason = f'auth_callout: unknown account "{found.account}": no client can log in'
             self.mistakes.note(place, reason)
+        for name in found.allowed_accounts:
+            if name not in self.accounts:
+                reason = f'allowed_accounts: unknown account "{name}"'
+                self.mistakes.add(place, reason)
         for name in found.auth_users:
             if name not in self.logins:
                 self.mistakes.note(place, f'auth_callout: unknown user "{name}"')

@@ -252,6 +252,24 @@ class Block:
             else:
                 self.mistakes.add(one, f"{name}: expected a string, got {kind_of(one.it)}")
 
+    def pairs(self, kind: type, *names: str) -> tuple[tuple[str, Any], ...]:
+        """The entries of a map, all of this type."""
+        inner = self.block(*names)
+        found = inner.rest() if inner is not None else []
+        for name, value in found:
+            if not isinstance(value.it, kind):
+                reason = f"{names[0]}: {name}: expected {_KINDS[kind]}, got {kind_of(value.it)}"
+                self.mistakes.add(value, reason)
+        return tuple((name, value.it) for name, value in found if isinstance(value.it, kind))
+
+    def choice(self, options: tuple[str, ...], *names: str) -> str:
+        """One of some words; the first of them if it is absent."""
+        found = self.text(*names, default=options[0])
+        if found not in options:
+            *most, last = (f"'{one}'" for one in options)
+            self.wrong(f"{names[0]} must be {', '.join(most)} or {last}", *names)
+        return found
+
     def listen(self, *names: str) -> tuple[str, int] | None:
         """HOST:PORT or a port; None if it is absent or invalid."""
         entry = self.take(*names)

@@ -12,8 +12,10 @@ from broker.protocols.nats.conf import auth
 from broker.protocols.nats.conf.fields import Block, go_duration, kind_of, words
 from broker.protocols.nats.conf.tls import optional_tls
 from broker.protocols.nats.leafnodes import limits
+from broker.protocols.nats.leafnodes.limits import NATS_LEAF_INFO
 from broker.protocols.nats.settings import (
     GLOBAL_ACCOUNT,
+    WRITE_TIMEOUTS,
     Address,
     Authorization,
     Leafnodes,
@@ -34,6 +36,11 @@ _COMPRESSIONS: Final = (
     "not supported",
 )
 _PLAIN: Final = frozenset({"off", "disabled", "false", "accept", "not_supported", "not supported"})
+_OWN_HEADERS: Final = frozenset(
+    {"host", "content-length", "connection", "upgrade", "nats-no-masking"}
+)
+_OWN_PREFIX: Final = "sec-websocket-"
+_HEADER: Final = lazy_pattern(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+: [\t\x20-\x7e\x80-\xff]*")
 _VERSION: Final = lazy_pattern(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})(?:[-+].*)?")
 _VARIABLE: Final = lazy_pattern(r"\$(?:\{(\w+)\}|(\w+))")
 
@@ -81,6 +88,11 @@ def websocket(block: Block) -> tuple[Websocket | None, dict[str, Value]]:
         compression=block.flag("compression", "compress"),
         authorization=auth.simple(inner) if inner is not None else None,
         jwt_cookie=block.text("jwt_cookie"),
+        user_cookie=block.text("user_cookie"),
+        pass_cookie=block.text("pass_cookie"),
+        token_cookie=block.text("token_cookie"),
+        headers=_headers(block),
+        ping_interval_ns=block.duration("ping_interval", default=0),
         no_auth_user=block.text("no_auth_user"),
     )
     block.done()
@@ -89,6 +101,21 @@ def websocket(block: Block) -> tuple[Websocket | None, dict[str, Value]]:
     if not plain and not has_tls:
         block.wrong("websocket: tls is missing; without it no_tls has to be true")
     return result, places
+
+
+def _headers(block: Block) -> tuple[tuple[str, str], ...]:
+    """Headers for the answer to a request; those of the handshake cannot be set."""
+    found = block.pairs(str, "headers")
+    for name, text in found:
+        key = name.lower()
+        if key in _OWN_HEADERS:
+            block.wrong(f'websocket: invalid header "{name}" not allowed', "headers")
+        elif key.startswith(_OWN_PREFIX):
+            reason = f'websocket: invalid header "{name}", "Sec-WebSocket-" prefix not allowed'
+            block.wrong(reason, "headers")
+        elif not _HEADER.fullmatch(f"{name}: {text}"):
+            block.wrong(f'websocket: header "{name}" has characters that no header may', "headers")
+    return found
 
 
 # --- leafnodes
@@ -125,6 +152,9 @@ class Leafs:
                 "reconnect", "reconnect_delay", "reconnect_interval", default=default.reconnect_ns
             ),
             min_version=version,
+            dial_timeout_ns=block.duration("dial_timeout", default=default.dial_timeout_ns),
+            write_deadline_ns=block.duration("write_deadline", default=0),
+            write_timeout=block.choice(WRITE_TIMEOUTS, "write_timeout"),
             remotes=tuple(self.remote(one) for one in block.blocks("remotes", what="a remote")),
         )
         block.done()
@@ -202,6 +232,10 @@ class Leafs:
                 "ws_compression", "ws_compress", "websocket_compression", "websocket_compress"
             ),
             ws_no_masking=block.flag("ws_no_masking", "websocket_no_masking"),
+            disabled=block.flag("disabled"),
+            dial_timeout_ns=block.duration("dial_timeout", default=0),
+            first_info_timeout_ns=block.duration("first_info_timeout", default=NATS_LEAF_INFO),
+            ignores_discovered=block.flag("ignore_discovered_servers"),
         )
         block.done()
         if not result.urls and len(block.mistakes.errors) == before:

@@ -49,6 +49,7 @@ class OperatorMode:
                 if not nkeys.is_public(nkeys.ACCOUNT, key):
                     reason = f"resolver_pinned_accounts: {key!r} is not the key of an account"
                     root.wrong(reason, "resolver_pinned_accounts")
+        self.sentinel = self.default_sentinel(root)
         self.resolver = replace(
             resolver,
             operators=tuple(token.text for token in self.operators),
@@ -62,6 +63,25 @@ class OperatorMode:
     def used(self) -> bool:
         """Whether operator mode is configured."""
         return self.place is not None or bool(self.resolver.trusted_keys)
+
+    def default_sentinel(self, root: Block) -> str:
+        """The token of clients that show none. It must not need a signature, because everybody may
+        use it; that of a scoped key is checked when it is used, because the scope may allow that.
+        """
+        text = root.text("default_sentinel")
+        if not text:
+            return ""
+        if self.place is None:
+            root.wrong("default_sentinel: needs operators and accounts", "default_sentinel")
+            return ""
+        try:
+            body: tokens.UserBody = tokens.decode(text, "user").body
+        except tokens.Invalid:
+            root.wrong("default_sentinel: not a valid token of a user", "default_sentinel")
+            return ""
+        if not body.bearer_token and not body.issuer_account:
+            root.wrong("default_sentinel: has to be a bearer token", "default_sentinel")
+        return text
 
     # --- trusted operators
 

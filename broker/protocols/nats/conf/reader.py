@@ -29,6 +29,7 @@ from broker.protocols.nats.conf.tls import optional_tls
 from broker.protocols.nats.settings import (
     ORIGINAL,
     SLOW_CONSUMERS,
+    WRITE_TIMEOUTS,
     SYSTEM_ACCOUNT,
     Address,
     Authorization,
@@ -131,7 +132,7 @@ class _Reader:
         alone = root.port("port")
         port = (port if alone is None else alone) or default.address[1]
         listen = root.text("host", "net") or host or default.address[0], max(port, 0)
-        verbose = root.flag("trace_verbose")
+        verbose, headers = root.flag("trace_verbose"), root.flag("trace_headers")
         base = root.text("http_base_path")
         return replace(
             default,
@@ -142,8 +143,9 @@ class _Reader:
             https=self.monitor(listen[0], "https", "https_port"),
             http_base_path=posixpath.normpath("/" + base.lstrip("/")).rstrip("/") if base else "",
             debug=root.flag("debug"),
-            trace=root.flag("trace") or verbose,
+            trace=root.flag("trace") or verbose or headers,
             trace_verbose=verbose,
+            trace_headers=headers,
             logtime=root.flag("logtime", default=True),
             logtime_utc=root.flag("logtime_utc"),
             logfile=root.text("logfile", "log_file"),
@@ -160,6 +162,9 @@ class _Reader:
             no_auth_user=root.text("no_auth_user"),
             no_system_account=root.flag("no_system_account", "no_system", "no_sys_acc"),
             server_tags=self.tags(),
+            server_metadata=root.pairs(str, "server_metadata"),
+            feature_flags=root.pairs(bool, "feature_flags"),
+            proxy_protocol=root.flag("proxy_protocol"),
         )
 
     def monitor(self, host: str, listen: str, *ports: str) -> Address | None:
@@ -207,6 +212,7 @@ class _Reader:
             ping_interval_ns=root.duration("ping_interval", default=default.ping_interval_ns),
             ping_max=root.number("ping_max", low=0, high=INT32) or default.ping_max,
             write_deadline_ns=root.duration("write_deadline", default=default.write_deadline_ns),
+            write_timeout=root.choice(WRITE_TIMEOUTS, "write_timeout"),
             lame_duck_duration_ns=self.lame_duck(default.lame_duck_duration_ns),
             lame_duck_grace_period_ns=root.duration(
                 "lame_duck_grace_period", default=default.lame_duck_grace_period_ns, seconds="no"
@@ -268,11 +274,14 @@ class _Reader:
             authorization=who,
             resolver=operator.resolver if operator.used else None,
             system_account=system,
+            default_sentinel=operator.sentinel,
             authorization_given=given is not None,
         )
 
     def ours(self, settings: Settings) -> Settings:
         """The block `twinwire`, which nats-server does not have."""
+        if self.root.flag("no_fast_producer_stall"):
+            settings = replace(settings, slow_consumer="drop")
         inner = self.root.block("twinwire")
         if inner is None:
             return settings

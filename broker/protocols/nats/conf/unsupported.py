@@ -14,16 +14,18 @@ _LISTEN: Final = ("listen", "port")
 # Keys without an effect on their own: they only modify a missing feature.
 _CLUSTER: Final = words(
     "host net authorization tls cluster_advertise advertise no_advertise connect_retries"
-    " permissions pool_size accounts compression ping_interval ping_max"
+    " permissions pool_size accounts compression ping_interval ping_max connect_backoff"
+    " write_deadline write_timeout"
 )
 _GATEWAY: Final = words(
     "host net authorization tls advertise connect_retries reject_unknown reject_unknown_cluster"
+    " connect_backoff write_deadline write_timeout"
 )
 _MQTT: Final = words(
     "host net tls authorization authentication no_auth_user ack_wait ackwait max_ack_pending"
     " max_pending max_inflight js_domain stream_replicas consumer_replicas consumer_memory_storage"
     " consumer_inactive_threshold consumer_auto_cleanup reject_qos2_publish"
-    " downgrade_qos2_subscribe"
+    " downgrade_qos2_subscribe js_api_timeout api_timeout"
 )
 
 

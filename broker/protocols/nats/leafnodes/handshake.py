@@ -449,7 +449,7 @@ class Solicitor:
             return
         log.info("%s - Leafnode connection created for account: %s", who(session), account.name)
         self.handshake.bind(session, account, None)
-        session.hurry(limits.NATS_LEAF_INFO)
+        session.hurry(session.remote.config.first_info_timeout_ns)
         if session.remote.tls_first:
             session.remote.secure(session)
 

@@ -78,7 +78,7 @@ class LeafNodes:
             self._rename()
         for link, remote in zip(self.remotes, self.config.remotes, strict=False):
             if link.config.urls == remote.urls:
-                link.config = remote
+                link.follow(remote)
         self.handshake.interests.refresh(set(self.context.accounts.values()))
 
     async def recheck(self, sessions: Iterable[LeafSession] | None = None) -> None:

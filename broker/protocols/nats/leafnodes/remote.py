@@ -101,6 +101,9 @@ class RemoteLink:
     # --- life cycle
 
     def start(self) -> None:
+        """Begin to dial, unless the remote is disabled."""
+        if self.config.disabled:
+            return
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
@@ -109,6 +112,17 @@ class RemoteLink:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
+
+    def follow(self, config: Remote) -> None:
+        """Use another configuration with the same URLs: it may disable the remote, or enable it."""
+        self.config = config
+        if not config.disabled and self._task is None:
+            self.start()
+        elif config.disabled and self._task is not None:
+            self._task.cancel()
+            self._task = None
+            for conn in list(self.conns):
+                conn.close()
 
     async def drain(self) -> None:
         """End the connection after its pending output is written."""
@@ -170,7 +184,8 @@ class RemoteLink:
         loop = self.runtime.loop
         log.debug('Trying to connect as leafnode to remote server on "%s"', self.peer)
         host, port = address_of(url)
-        async with asyncio.timeout(limits.NATS_LEAF_DIAL / SECOND):
+        dial_ns = self.config.dial_timeout_ns or self.handshake.config.dial_timeout_ns
+        async with asyncio.timeout(dial_ns / SECOND):
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             address = random.choice(found)[4]  # noqa: S311 - any of them will do
             self._gone.clear()
@@ -218,8 +233,8 @@ class RemoteLink:
 
     def learn(self, texts: tuple[str, ...]) -> None:
         """Add addresses that the hub announces; they are tried before the configured ones."""
-        if self.by_websocket:
-            return  # the addresses belong to another listener
+        if self.by_websocket or self.config.ignores_discovered:
+            return  # the addresses belong to another listener, or are not wanted
         known = {address_of(url) for url in self._configured}
         fresh = []
         for text in texts:
@@ -348,7 +363,7 @@ class Call:
         if config.ws_no_masking:
             lines.append(f"{NO_MASKING}: true")
         handover.say("\r\n".join([*lines, "", ""]).encode())
-        handover.wait(limits.NATS_LEAF_INFO)
+        handover.wait(config.first_info_timeout_ns)
 
     def heard(self, handover: HandoverSession, data: bytes) -> None:
         """Take a part of the answer, perhaps with bytes after it."""

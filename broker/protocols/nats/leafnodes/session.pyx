@@ -591,6 +591,12 @@ cdef class LeafSession(LineSession):
     cdef int64_t stall_time(self) noexcept:
         return limits.NATS_LEAF_STALL
 
+    cdef int64_t write_deadline(self) noexcept:
+        return self.frontend.leaf_deadline_ns
+
+    cdef bint retries(self) noexcept:
+        return self.frontend.leaf_retries
+
     # --- for monitoring
 
     @property

@@ -164,8 +164,10 @@ def _now(server: ServerView, now_ns: int, cpu: CpuMeter) -> dict[str, Any]:
 
 def _trust(server: ServerView) -> dict[str, Any]:
     system = server.system_account
-    page = filled({"tags": list(server.settings.server_tags)}) | operator_facts(server)
-    page["feature_flags"] = dict(limits.NATS_FEATURE_FLAGS)
+    settings = server.settings
+    own = {"tags": list(settings.server_tags), "metadata": dict(sorted(settings.server_metadata))}
+    page = filled(own) | operator_facts(server)
+    page["feature_flags"] = settings.flags
     return page | filled({"system_account": system.name if system is not None else ""})
 
 

@@ -35,6 +35,8 @@ class ServerIdentity:
     cluster: str = ""
     domain: str = ""
     tags: tuple[str, ...] = ()
+    metadata: tuple[tuple[str, str], ...] = ()
+    flags: tuple[tuple[str, bool], ...] = tuple(limits.NATS_FEATURE_FLAGS.items())
 
 
 class Envelope:
@@ -56,8 +58,9 @@ class Envelope:
         self._head["ver"] = identity.version
         if tags:
             self._head["tags"] = tags
-        flags = dict(limits.NATS_FEATURE_FLAGS)
-        self._head.update(feature_flags=flags, jetstream=False, flags=0)
+        if identity.metadata:
+            self._head["metadata"] = dict(sorted(identity.metadata))
+        self._head.update(feature_flags=dict(identity.flags), jetstream=False, flags=0)
 
     def server(self) -> Json:
         """The server block of the next message."""

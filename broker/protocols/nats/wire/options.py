@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _INT_BITS: Final = 63
 
@@ -79,6 +82,12 @@ class ClientOptions:
             self._set(_fold(key), value)
         self.lang = sys.intern(self.lang)  # thousands of connections share a few values
         self.version = sys.intern(self.version)
+
+    def complete(self, fields: Iterable[tuple[str, str]]) -> None:
+        """Set fields that no CONNECT has set, by the names of attributes."""
+        for name, text in fields:
+            if not getattr(self, name):
+                setattr(self, name, text)
 
     def _set(self, key: str, value: object) -> None:
         if value is None:

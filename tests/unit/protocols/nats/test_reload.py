@@ -189,6 +189,8 @@ def test_every_setting_is_thought_of() -> None:
         "leafnodes": Leafnodes(("", 1)),
         "jetstream": JetStream(),
         "server_tags": ("x",),
+        "server_metadata": (("a", "b"),),
+        "feature_flags": (("a", True),),
         "listen": ("a", 1),
         "http": ("a", 1),
         "https": ("a", 1),

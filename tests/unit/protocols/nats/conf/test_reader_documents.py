@@ -65,8 +65,8 @@ def test_the_sample_holds_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("text", "release"),
     [
-        ("proxy_protocol: true", "2.14"),
-        ("websocket { port: -1, no_tls: true, headers {} }", "2.11"),
+        ("proxies { trusted: [] }", "2.12"),
+        ("authorization { proxy_required: true }", "2.12"),
         ("leafnodes { remotes [ { url: nats://h:1, request_isolation: true } ] }", "2.12"),
         ("tls { ca_certs_match: x }", "2.11"),
     ],
