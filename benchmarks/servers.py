@@ -128,8 +128,14 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(command: str, listeners: tuple[str, ...], root: str | None = None) -> Iterator[Running]:
-    """Run a command of this module until the block ends. `listeners`: the ports to wait for."""
+def running(
+    command: str,
+    listeners: tuple[str, ...],
+    root: str | None = None,
+    ready_s: float = READY_SECONDS,
+) -> Iterator[Running]:
+    """Run a command of this module until the block ends. `listeners`: the ports to wait for, for
+    `ready_s` at most."""
     with tempfile.TemporaryDirectory(prefix="twinwire-bench-", dir=root) as folder:
         data = Path(folder) / "data"
         data.mkdir()
@@ -142,7 +148,7 @@ def running(command: str, listeners: tuple[str, ...], root: str | None = None) -
             )
         try:
             for listener in listeners:
-                _await_listener(child, ports[listener], log_path)
+                _await_listener(child, ports[listener], log_path, ready_s)
             nats, nsq, http = (("127.0.0.1", ports[name]) for name in ("nats", "nsq", "http"))
             yield Running(child.pid, nats, nsq, http, data)
             if child.poll() is not None:
@@ -151,8 +157,10 @@ def running(command: str, listeners: tuple[str, ...], root: str | None = None) -
             _end(child)
 
 
-def _await_listener(child: subprocess.Popen[bytes], port: int, log_path: Path) -> None:
-    deadline = time.monotonic() + READY_SECONDS
+def _await_listener(
+    child: subprocess.Popen[bytes], port: int, log_path: Path, ready_s: float
+) -> None:
+    deadline = time.monotonic() + ready_s
     while True:
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()

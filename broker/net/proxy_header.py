@@ -36,7 +36,7 @@ _ADDRESSES: Final = {_INET: (4, 12), _INET6: (16, 36)}  # bytes of an address, a
 _PORT_MAX: Final = 65535
 
 
-class BadHeader(ValueError):
+class HeaderError(ValueError):
     """A connection that begins like a header, but is none; the text is for the log."""
 
 
@@ -49,7 +49,7 @@ class Found:
 
 
 def read(data: bytes) -> Found | None:
-    """The header at the begin of `data`; None: more bytes are needed. BadHeader."""
+    """The header at the begin of `data`; None: more bytes are needed. HeaderError."""
     begin = data[:_DETECTED]
     if begin == _LINE:
         return _read_line(data)
@@ -64,56 +64,56 @@ def _read_line(data: bytes) -> Found | None:
     line, end, _ = data[:_LINE_MAX].partition(b"\r\n")
     if not end:
         if len(data) >= _LINE_MAX:
-            raise BadHeader("invalid PROXY protocol header: v1 line too long")
+            raise HeaderError("invalid PROXY protocol header: v1 line too long")
         return None
     length = len(line) + len(end)
     words = line.decode("latin-1").split()[1:]
     if words[:1] == ["UNKNOWN"]:
         return Found(length)
     if len(words) != 5:
-        raise BadHeader("invalid PROXY protocol header: invalid v1 format")
+        raise HeaderError("invalid PROXY protocol header: invalid v1 format")
     kind, source, target, port, target_port = words
     try:
         if "%" in source + target:
             raise ValueError
         shown = [ipaddress.ip_address(text) for text in (source, target)]
     except ValueError:
-        raise BadHeader("invalid PROXY protocol header: invalid address") from None
+        raise HeaderError("invalid PROXY protocol header: invalid address") from None
     for name, text in (("source", port), ("dest", target_port)):
         if not (text.isascii() and text.isdigit() and int(text) <= _PORT_MAX):
-            raise BadHeader(f"invalid {name} port: {text}")
+            raise HeaderError(f"invalid {name} port: {text}")
     version = {"TCP4": 4, "TCP6": 6}.get(kind)
     if version is None:
-        raise BadHeader(f"invalid PROXY protocol header: invalid protocol {kind}")
+        raise HeaderError(f"invalid PROXY protocol header: invalid protocol {kind}")
     if any(one.version != version for one in shown):
         other = 10 - version
-        raise BadHeader(f"invalid PROXY protocol header: {kind} with IPv{other} address")
+        raise HeaderError(f"invalid PROXY protocol header: {kind} with IPv{other} address")
     return Found(length, (_text_of(shown[0]), int(port)))
 
 
 def _read_binary(data: bytes) -> Found | None:
     if len(data) >= len(_SIGNATURE) and not data.startswith(_SIGNATURE):
-        raise BadHeader("invalid PROXY protocol header: invalid signature")
+        raise HeaderError("invalid PROXY protocol header: invalid signature")
     if len(data) < _FIXED:
         return None
     command, family, size = struct.unpack_from(">BBH", data, len(_SIGNATURE))
     if command >> 4 != 2:
-        raise BadHeader(f"invalid PROXY protocol header: invalid version 0x{command & 0xF0:02x}")
+        raise HeaderError(f"invalid PROXY protocol header: invalid version 0x{command & 0xF0:02x}")
     command &= 0xF
     family, transport = family >> 4, family & 0xF
     if command not in (_LOCAL, _PROXY):
-        raise BadHeader(f"unknown PROXY protocol command: 0x{command:02x}")
+        raise HeaderError(f"unknown PROXY protocol command: 0x{command:02x}")
     if command == _PROXY:
         if transport != _STREAM:
-            raise BadHeader("unsupported PROXY protocol feature: only STREAM protocol supported")
+            raise HeaderError("unsupported PROXY protocol feature: only STREAM protocol supported")
         if family not in (_UNSPECIFIED, *_ADDRESSES):
-            raise BadHeader(
+            raise HeaderError(
                 "unsupported PROXY protocol feature: unsupported address family"
                 f" 0x{family << 4:02x}"
             )
         if family in _ADDRESSES and size < _ADDRESSES[family][1]:
             name = "IPv4" if family == _INET else "IPv6"
-            raise BadHeader(f"{name} address data too short: {size} bytes")
+            raise HeaderError(f"{name} address data too short: {size} bytes")
     length = _FIXED + size
     if len(data) < length:
         return None
@@ -147,7 +147,7 @@ class ProxyHeader:
         self._head += data
         try:
             found = read(self._head)
-        except BadHeader as problem:
+        except HeaderError as problem:
             self._timer.cancel()
             self._refused(str(problem))
             return

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support import RawPeer
 from support.clients.http import request
+from support.clients.lookup import eventually
 from support.clients.nats import NatsClient
 from support.clients.websocket import WebPeer, servers, websocket_of
 
@@ -143,6 +144,62 @@ def test_a_disabled_remote_and_its_reload(start_nats: StartServer) -> None:
     leaf.await_log("Leafnode connection closed")
     leaf.reload(text % "false")
     leaf.await_log("Leafnode connection created for account: $G", 2)
+
+
+ISOLATED = {
+    "by the hub": ("isolate_leafnode_interest: true", ""),
+    "by request": ("", "request_isolation: true"),
+    "not": ("", ""),
+}
+
+
+@pytest.mark.parametrize("how", ISOLATED)
+def test_isolated_leafs(start_nats: StartServer, how: str) -> None:
+    of_hub, of_leaf = ISOLATED[how]
+    hub = start_nats(f'leafnodes {{ listen: "127.0.0.1:-1", {of_hub} }}')
+    hub.await_log("Listening for client connections")
+    place = hub.said().partition("Listening for leafnode connections on ")[2].split()[0]
+    url = f'url: "nats-leaf://{place}"'
+    first, second = (
+        start_nats(f"leafnodes {{ remotes: [ {{ {url}, {more} }} ] }}") for more in (of_leaf, "")
+    )
+    for leaf in (first, second):
+        leaf.await_log("Leafnode connection created for account: $G")
+    with (
+        NatsClient(hub.address) as middle,
+        NatsClient(first.address) as one,
+        NatsClient(second.address) as other,
+    ):
+        other.sub("east")
+        other.sub("both")
+        middle.sub("both")
+        eventually(lambda: {"both", "east"} <= heard(hub))
+        eventually(lambda: "both" in heard(first))
+        wanted = how == "not"
+        if wanted:
+            eventually(lambda: "east" in heard(first))
+        assert ("east" in heard(first)) is wanted
+        one.pub("east", b"1")
+        one.pub("both", b"2")
+        assert middle.got() == ("both", b"2")
+        found = [other.got() for _ in range(2 if wanted else 1)]
+        assert min(found) == ("both", b"2")
+    leafs = request(hub.monitor, "GET", "/leafz").json["leafs"]
+    assert (
+        sorted(leaf.get("is_isolated", False) for leaf in leafs)
+        == {
+            "by the hub": [True, True],
+            "by request": [False, True],
+            "not": [False, False],
+        }[how]
+    )
+    assert all(next(iter(leaf)) == "id" for leaf in leafs)
+
+
+def heard(server: FileServer) -> set[str]:
+    """The subjects that the other ends of its leaf connections have announced to a server."""
+    leafs = request(server.monitor, "GET", "/leafz", subs=1).json["leafs"]
+    return {subject for leaf in leafs for subject in leaf.get("subscriptions_list", ())}
 
 
 # --- traces

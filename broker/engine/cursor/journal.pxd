@@ -27,6 +27,12 @@ cdef enum JournalOp:
     OP_START = 14       # varint seq: the fresh ones begin there
 
 
+# Takes the operations of a journal one after the other: see `read`.
+cdef class JournalReader:
+    cdef int take_op(self, int kind, uint64_t a, uint64_t b, uint64_t c) except -1
+    cdef bint read_block(self, const char *p, size_t n, bint taken) except -1
+
+
 cdef class Journal(JobOwner):
     cdef EngineState shared
     cdef readonly object path           # str

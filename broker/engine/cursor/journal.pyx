@@ -433,66 +433,89 @@ cdef class Journal(JobOwner):
             raise OSError(error, os.strerror(error), self.path)
 
 
+cdef class JournalReader:
+    cdef int take_op(self, int kind, uint64_t a, uint64_t b, uint64_t c) except -1:
+        return 0
+
+    def read(self, path):
+        """Take all operations of a journal: its good bytes, and its unreadable ones.
+
+        OSError. FormatError when it is of a version this build does not know.
+        """
+        cdef const char *p
+        cdef size_t at, size, length
+        cdef bytes data
+        with open(path, 'rb', buffering=0) as file:
+            data = file.read()
+        size = <size_t>len(data)
+        p = data
+        if data[:len(MAGIC)] != MAGIC:
+            if size >= <size_t>len(MAGIC) and data[:len(NAME)] == NAME:
+                raise FormatError(
+                    f'{path}: journal format version {tw_load_u16(p + len(NAME))}; '
+                    f'this build reads {FORMAT_VERSION}')
+            return 0, size
+        at = <size_t>len(MAGIC)
+        while at + BLOCK_HEADER_BYTES <= size:
+            length = tw_load_u32(p + at)
+            if length == 0:
+                break       # zeros after the end
+            if at + BLOCK_HEADER_BYTES + length > size:
+                break
+            if tw_load_u32(p + at + 4) != tw_crc32c(0, p + at + BLOCK_HEADER_BYTES, length):
+                break
+            # none of a block that makes no sense
+            if not self.read_block(p + at + BLOCK_HEADER_BYTES, length, False):
+                break
+            self.read_block(p + at + BLOCK_HEADER_BYTES, length, True)
+            at += BLOCK_HEADER_BYTES + length
+        return at, size - at
+
+    cdef bint read_block(self, const char *p, size_t n, bint taken) except -1:
+        """Whether the operations of a block make sense; `taken`: take them."""
+        cdef size_t at = 0
+        cdef uint64_t v[3]
+        cdef int kind, arity, i, shift
+        while at < n:
+            kind = p[at]
+            at += 1
+            arity = arity_of(kind)
+            if arity == 0:
+                return False
+            v[0] = v[1] = v[2] = 0
+            for i in range(arity):
+                shift = 0
+                while True:
+                    if at >= n or (shift == 63 and p[at] & 0xFE):
+                        return False
+                    v[i] |= <uint64_t>(p[at] & 0x7F) << shift
+                    at += 1
+                    if not p[at - 1] & 0x80:
+                        break
+                    shift += 7
+            if taken:
+                self.take_op(kind, v[0], v[1], v[2])
+        return True
+
+
+cdef class OpList(JournalReader):
+    """All operations as tuples."""
+    cdef list ops
+
+    cdef int take_op(self, int kind, uint64_t a, uint64_t b, uint64_t c) except -1:
+        self.ops.append((kind, a, b, c))
+        return 0
+
+
 def read_journal(path):
     """The operations [(kind, a, b, c), ...] of a journal, its good bytes and its unreadable ones.
 
     FormatError when it is of a version this build does not know.
     """
-    cdef const char *p
-    cdef size_t at, size, length
-    cdef list ops = []
-    cdef bytes data
-    with open(path, 'rb', buffering=0) as file:
-        data = file.read()
-    size = <size_t>len(data)
-    p = data
-    if data[:len(MAGIC)] != MAGIC:
-        if size >= <size_t>len(MAGIC) and data[:len(NAME)] == NAME:
-            raise FormatError(
-                f'{path}: journal format version {tw_load_u16(p + len(NAME))}; '
-                f'this build reads {FORMAT_VERSION}')
-        return ops, 0, size
-    at = <size_t>len(MAGIC)
-    while at + BLOCK_HEADER_BYTES <= size:
-        length = tw_load_u32(p + at)
-        if length == 0:
-            break       # zeros after the end
-        if at + BLOCK_HEADER_BYTES + length > size:
-            break
-        if tw_load_u32(p + at + 4) != tw_crc32c(0, p + at + BLOCK_HEADER_BYTES, length):
-            break
-        if not read_block(p + at + BLOCK_HEADER_BYTES, length, ops):
-            break
-        at += BLOCK_HEADER_BYTES + length
-    return ops, at, size - at
-
-
-cdef bint read_block(const char *p, size_t n, list ops):
-    """Append the operations of one block; False, and none of them, when they make no sense."""
-    cdef list found = []
-    cdef size_t at = 0
-    cdef uint64_t v[3]
-    cdef int kind, arity, i, shift
-    while at < n:
-        kind = p[at]
-        at += 1
-        arity = arity_of(kind)
-        if arity == 0:
-            return False
-        v[0] = v[1] = v[2] = 0
-        for i in range(arity):
-            shift = 0
-            while True:
-                if at >= n or (shift == 63 and p[at] & 0xFE):
-                    return False
-                v[i] |= <uint64_t>(p[at] & 0x7F) << shift
-                at += 1
-                if not p[at - 1] & 0x80:
-                    break
-                shift += 7
-        found.append((kind, v[0], v[1], v[2]))
-    ops.extend(found)
-    return True
+    cdef OpList found = OpList()
+    found.ops = []
+    good, unread = found.read(path)
+    return found.ops, good, unread
 
 
 def encode_journal(list ops):

@@ -3,7 +3,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport uint64_t
 
-from broker.engine.cursor.journal cimport Journal
+from broker.engine.cursor.journal cimport Journal, JournalReader
 from broker.engine.log.interfaces cimport LogState
 from broker.engine.stream.subjects cimport SubjectIndex
 from broker.runtime.interfaces cimport Task
@@ -13,14 +13,14 @@ cdef struct dead_t:
     uint64_t after          # first..after-1 are dead
 
 
-cdef class DeadRuns:
-    cdef dead_t *runs       # owned, sorted; no two touch each other
-    cdef size_t size, at
+cdef class DeadRuns(JournalReader):
+    cdef dead_t *runs       # owned; after `settle` sorted, and no two touch each other
+    cdef size_t size, cap, at
     cdef readonly uint64_t floor        # all below it are dead
     cdef readonly uint64_t next_seq     # no seq below it may be given again
 
     cdef bint has(self, uint64_t seq) noexcept      # seqs that are asked about must rise
-    cdef object take(self, list ops)
+    cdef void settle(self) noexcept
 
 
 cdef class Deletes:
@@ -42,8 +42,9 @@ cdef class Deletes:
     cdef void add_below(self, uint64_t seq) noexcept    # all below seq were
     cdef void skip_to(self, uint64_t seq) noexcept      # the next message has at least this seq
     # At the end of a turn, and after a write or a sync of the journal. `next_seq`: after the last
-    # message that cannot fail any more.
-    cdef void run(self, uint64_t next_seq) noexcept
+    # message that cannot fail any more; `gaps`: seqs without a message before it.
+    cdef void run(self, uint64_t next_seq, uint64_t gaps) noexcept
+    cdef bint would_shrink(self, uint64_t gaps) noexcept
     cdef void sync(self) noexcept                       # bring all of it onto the disk
     cdef uint64_t mark(self) noexcept       # all so far is on the disk once `synced` is that
     cdef void rest(self) noexcept                       # keep no file open that nothing needs

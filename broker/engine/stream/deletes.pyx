@@ -21,7 +21,7 @@ import os
 from libc.errno cimport EIO
 from libc.stddef cimport size_t
 from libc.stdint cimport uint64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free, qsort, realloc
 
 from broker.engine.cursor.journal cimport OP_ACK, OP_FLOOR, OP_NEXT, Journal
 from broker.engine.log.interfaces cimport LogState
@@ -31,46 +31,62 @@ from broker.runtime.interfaces cimport Task
 from broker.runtime.turn cimport PHASE_PUMP
 
 from broker.base.durable import NEW_SUFFIX
-from broker.engine.cursor.journal import read_journal
 from broker.engine.log.files import UNREADABLE_SUFFIX
 
 FILE = 'deletes.cur'
-SEQ_MAX = 1 << 62
+RUN_BYTES = 7       # of a run in the journal, if it is one of the longer ones
+
+cdef uint64_t SEQ_MAX = <uint64_t>1 << 62
+
+
+cdef int by_first(const void *a, const void *b) noexcept nogil:
+    cdef uint64_t x = (<const dead_t *>a).first, y = (<const dead_t *>b).first
+    return (x > y) - (x < y)
 
 
 cdef class DeadRuns:
     def __dealloc__(self):
         free(self.runs)
 
-    cdef object take(self, list ops):
-        """Be what these operations say."""
-        cdef size_t i = 0
-        cdef list pairs = []
-        for kind, a, b, _ in ops:
-            if a + b >= SEQ_MAX:
-                continue
-            if kind == OP_FLOOR:
-                self.floor = max(self.floor, <uint64_t>a)
-            elif kind == OP_NEXT:
-                self.next_seq = max(self.next_seq, <uint64_t>a)
-            elif kind == OP_ACK and b:
-                pairs.append((a, a + b))
-        pairs.sort()
-        free(self.runs)
-        self.runs = <dead_t *>malloc(max(1, len(pairs)) * sizeof(dead_t))
-        if self.runs == NULL:
-            raise MemoryError
-        for first, after in pairs:
-            if i and first <= self.runs[i - 1].after:
-                self.runs[i - 1].after = max(self.runs[i - 1].after, <uint64_t>after)
+    cdef int take_op(self, int kind, uint64_t a, uint64_t b, uint64_t c) except -1:
+        cdef dead_t *grown
+        cdef size_t cap
+        if a >= SEQ_MAX or b >= SEQ_MAX:
+            return 0
+        if kind == <int>OP_FLOOR:
+            self.floor = max(self.floor, a)
+        elif kind == <int>OP_NEXT:
+            self.next_seq = max(self.next_seq, a)
+        elif kind == <int>OP_ACK and b:
+            if self.size and self.runs[self.size - 1].after == a:
+                self.runs[self.size - 1].after = a + b
+                return 0
+            if self.size == self.cap:
+                cap = max(<size_t>64, 2 * self.cap)
+                grown = <dead_t *>realloc(self.runs, cap * sizeof(dead_t))
+                if grown == NULL:
+                    raise MemoryError
+                self.runs = grown
+                self.cap = cap
+            self.runs[self.size].first = a
+            self.runs[self.size].after = a + b
+            self.size += 1
+        return 0
+
+    cdef void settle(self) noexcept:
+        """All operations have been taken: sort the runs, and join those that touch."""
+        cdef size_t i, n = 0
+        qsort(self.runs, self.size, sizeof(dead_t), by_first)
+        for i in range(self.size):
+            if n and self.runs[i].first <= self.runs[n - 1].after:
+                self.runs[n - 1].after = max(self.runs[n - 1].after, self.runs[i].after)
             else:
-                self.runs[i].first = first
-                self.runs[i].after = after
-                i += 1
-        self.size = i
+                self.runs[n] = self.runs[i]
+                n += 1
+        self.size = n
         self.next_seq = max(self.next_seq, self.floor)
-        if i:
-            self.next_seq = max(self.next_seq, self.runs[i - 1].after)
+        if n:
+            self.next_seq = max(self.next_seq, self.runs[n - 1].after)
 
     cdef bint has(self, uint64_t seq) noexcept:
         if seq < self.floor:
@@ -91,7 +107,6 @@ cdef class Deletes:
         """What earlier processes have written. OSError, FormatError. `watcher` is queued for the
         end of the turn when `run` is to be called."""
         cdef DeadRuns dead = DeadRuns()
-        cdef list ops = []
         cdef object good = 0, unread = 0
         folder = self.log.folder
         if folder is None:
@@ -102,8 +117,8 @@ cdef class Deletes:
                 with contextlib.suppress(OSError):
                     os.unlink(os.path.join(folder, name))
         with contextlib.suppress(FileNotFoundError):
-            ops, good, unread = read_journal(path)
-        dead.take(ops)
+            good, unread = dead.read(path)
+        dead.settle()
         self.journal = Journal(self.log.shared, path)
         self.journal.watcher = watcher
         if unread:
@@ -132,7 +147,13 @@ cdef class Deletes:
         if self.journal is not None:
             self.journal.op(OP_NEXT, seq, 0, 0, 1)
 
-    cdef void run(self, uint64_t next_seq) noexcept:
+    cdef bint would_shrink(self, uint64_t gaps) noexcept:
+        """Whether a new file is worth its time, which grows with the number of messages."""
+        cdef Journal journal = self.journal
+        return journal.last_error != 0 or (journal.fd < 0 and not journal.adopted) or (
+            journal.file_bytes > 2 * RUN_BYTES * gaps)
+
+    cdef void run(self, uint64_t next_seq, uint64_t gaps) noexcept:
         cdef Journal journal = self.journal
         if journal is None:
             return
@@ -142,7 +163,7 @@ cdef class Deletes:
         self.end_sync()
         if journal.last_error:
             self.answer()       # before another file hides the error
-        if self.damaged or (journal.wants_compaction() and (
+        if self.damaged or (self.would_shrink(gaps) and journal.wants_compaction() and (
                 journal.pending() or journal.fd >= 0 or journal.last_error)):
             self.write_snapshot(next_seq)
         else:
@@ -156,7 +177,7 @@ cdef class Deletes:
         """Put a new file with all that is dead into the place of the journal."""
         cdef SubjectIndex subjects = self.subjects
         cdef Journal journal = self.journal
-        cdef uint64_t seq = subjects.next_match(None, 0), at
+        cdef uint64_t seq = subjects.next_match(None, 0), at, left = SEQ_MAX
         try:
             journal.rewrite()
             self.damaged = False
@@ -167,12 +188,15 @@ cdef class Deletes:
         at = min(seq, next_seq) if seq else next_seq
         journal.op(OP_FLOOR, at, 0, 0, 1)
         journal.op(OP_NEXT, next_seq, 0, 0, 1)
-        while at < next_seq:
+        if subjects.next_match(None, next_seq) == 0:
+            left = next_seq - at - subjects.messages    # that are dead: the rest need no look
+        while at < next_seq and left:
             seq = subjects.next_match(None, at)
             if seq == 0 or seq > next_seq:
                 seq = next_seq
             if seq > at:
                 journal.op(OP_ACK, at, seq - at, 0, 2)
+                left -= seq - at
             at = seq + 1
         journal.end_rewrite()
 

@@ -861,6 +861,9 @@ cdef class StreamStore(LogOwner):
     @property
     def num_deleted(self):
         """How many those are."""
+        return self.gaps()
+
+    cdef uint64_t gaps(self) noexcept:
         return 0 if self.messages == 0 else self.last_seq + 1 - self.first_seq - self.messages
 
     cdef bint kill(self, uint64_t seq) noexcept:
@@ -1059,7 +1062,7 @@ cdef class StreamStore(LogOwner):
 
     cdef void run(self) noexcept:
         if not self.closed:
-            self.deletes.run(self.kept_seq + 1)
+            self.deletes.run(self.kept_seq + 1, self.gaps())
 
     cdef uint64_t floor(self) noexcept:
         """No message below it exists, and none will."""

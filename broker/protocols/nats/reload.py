@@ -23,9 +23,9 @@ from broker.protocols.nats import limits
 from broker.protocols.nats.settings import SYSTEM_ACCOUNT, Settings, Tls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from broker.protocols.nats.settings import Authorization
+    from broker.protocols.nats.settings import Authorization, Remote
 
 
 class Action(enum.Enum):
@@ -304,6 +304,11 @@ def _websocket(draft: _Draft) -> None:
         draft.actions.add(Action.WEBSOCKET_TLS)
 
 
+def _in_order(remotes: Iterable[Remote]) -> list[Remote]:
+    """Remotes by what they join, in whatever order a file has them."""
+    return sorted(remotes, key=lambda remote: (remote.account, remote.urls))
+
+
 def _leafnodes(draft: _Draft) -> None:
     old, new = draft.old.leafnodes, draft.new.leafnodes
     if old is None or new is None:
@@ -319,7 +324,7 @@ def _leafnodes(draft: _Draft) -> None:
             )
             for r in block.remotes
         ]
-        remotes.sort(key=lambda r: (r.account, r.urls))
+        remotes = _in_order(remotes)
         tls = _settled(block.tls, free)
         blocks.append(dataclasses.replace(block, tls=tls, remotes=tuple(remotes)))
     a, b = blocks
@@ -329,9 +334,7 @@ def _leafnodes(draft: _Draft) -> None:
         raise _block_refused("LeafNode", a, b)
     if old.tls is not None or any(r.tls is not None for r in old.remotes):
         draft.actions.add(Action.LEAF_TLS)
-    key = lambda r: (r.account, r.urls)  # noqa: E731
-    pairs = zip(sorted(old.remotes, key=key), sorted(new.remotes, key=key), strict=True)
-    for before, after in pairs:
+    for before, after in zip(_in_order(old.remotes), _in_order(new.remotes), strict=True):
         if before.disabled != after.disabled:
             place = urlsplit(after.urls[0]).netloc.rpartition("@")[2]
             text = f"LeafNode Remote {place} Disabled value is: {bool_text(after.disabled)}"

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 GLOBAL_ACCOUNT: Final = "$G"
 SYSTEM_ACCOUNT: Final = "$SYS"
-# What becomes of a connection that does not read in time: `default` closes clients and retries links.
+# What becomes of a connection that does not read in time; `default`: clients are closed, links are
+# tried again.
 WRITE_TIMEOUTS: Final = ("default", "close", "retry")
 # Policies for a client that does not read, in the order of SLOW_* in client/frontend.pxd.
 SLOW_CONSUMERS: Final = ("close", "drop", "pause")
@@ -286,6 +287,8 @@ class Remote:
     dial_timeout_ns: int = 0  # 0: that of the block
     first_info_timeout_ns: int = NATS_LEAF_INFO
     ignores_discovered: bool = False  # only the configured URLs are dialled
+    isolated: bool = False  # what other leafs subscribe to is not announced to the hub
+    requests_isolation: bool = False  # and the hub is asked not to announce it here
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +304,7 @@ class Leafnodes:
     no_advertise: bool = False
     reconnect_ns: int = NATS_LEAF_RECONNECT
     min_version: str = ""
+    isolated: bool = False  # what a leaf subscribes to is not announced to other leafs
     dial_timeout_ns: int = NATS_LEAF_DIAL
     write_deadline_ns: int = 0  # 0: that of the server
     write_timeout: str = WRITE_TIMEOUTS[0]

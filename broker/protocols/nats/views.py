@@ -87,6 +87,8 @@ class Link(Connection, Protocol):
     def remote_name(self) -> str: ...  # of the other server
     @property
     def is_spoke(self) -> bool: ...  # this server joined it
+    @property
+    def isolated(self) -> bool: ...  # it is not told what other leafs subscribe to
 
 
 @dataclass(slots=True)

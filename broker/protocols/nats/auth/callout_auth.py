@@ -22,9 +22,7 @@ if TYPE_CHECKING:
     from broker.protocols.nats.auth.local import LocalAuth
 
 
-def users_apart(
-    accounts: tuple[settings.Account, ...], allowed: tuple[str, ...]
-) -> frozenset[str]:
+def users_apart(accounts: tuple[settings.Account, ...], allowed: tuple[str, ...]) -> frozenset[str]:
     """Users of accounts that the service does not decide about; none if `allowed` is empty. It
     always decides about the global account, to which a user belongs whom nobody knows."""
     return frozenset(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 _TLS: Final = {"allow_insecure_cipher_suites": "2.12", "ca_certs_match": "2.11"}
-_ISOLATION: Final = {"isolate_leafnode_interest": "2.12", "isolate": "2.12"}
 _PROXY: Final = {"proxy_required": "2.12"}
 # By the block's name in messages: key -> the first release that has it.
 _KEYS: Final = {
@@ -17,8 +16,7 @@ _KEYS: Final = {
     "authorization": _PROXY,
     "a user": _PROXY,
     "tls": _TLS,
-    "leafnodes": _ISOLATION,
-    "a remote": {**_ISOLATION, "proxy": "2.14", "request_isolation": "2.12"},
+    "a remote": {"proxy": "2.14"},
 }
 
 

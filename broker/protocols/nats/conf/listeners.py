@@ -152,6 +152,7 @@ class Leafs:
                 "reconnect", "reconnect_delay", "reconnect_interval", default=default.reconnect_ns
             ),
             min_version=version,
+            isolated=block.flag("isolate_leafnode_interest", "isolate"),
             dial_timeout_ns=block.duration("dial_timeout", default=default.dial_timeout_ns),
             write_deadline_ns=block.duration("write_deadline", default=0),
             write_timeout=block.choice(WRITE_TIMEOUTS, "write_timeout"),
@@ -236,6 +237,8 @@ class Leafs:
             dial_timeout_ns=block.duration("dial_timeout", default=0),
             first_info_timeout_ns=block.duration("first_info_timeout", default=NATS_LEAF_INFO),
             ignores_discovered=block.flag("ignore_discovered_servers"),
+            isolated=block.flag("isolate_leafnode_interest", "isolate"),
+            requests_isolation=block.flag("request_isolation"),
         )
         block.done()
         if not result.urls and len(block.mistakes.errors) == before:

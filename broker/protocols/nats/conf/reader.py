@@ -29,8 +29,8 @@ from broker.protocols.nats.conf.tls import optional_tls
 from broker.protocols.nats.settings import (
     ORIGINAL,
     SLOW_CONSUMERS,
-    WRITE_TIMEOUTS,
     SYSTEM_ACCOUNT,
+    WRITE_TIMEOUTS,
     Address,
     Authorization,
     Settings,

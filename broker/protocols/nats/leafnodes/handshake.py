@@ -525,6 +525,7 @@ class Solicitor:
                     "server_id": context.server_id,
                     "name": context.server_name,
                     "is_hub": remote.config.hub,
+                    "isolate": remote.config.requests_isolation,
                     "cluster": self.handshake.cluster,
                     "headers": not context.settings.no_header_support,
                     **self.handshake.jetstream_info(),

@@ -57,6 +57,7 @@ class PeerConnect:
     domain: str  # of its JetStream
     hub: bool  # it requests to be the hub
     headers: bool
+    isolate: bool  # what other leafs subscribe to must not be announced to it
     deny_pub: tuple[str, ...]  # subjects that must not be sent to it
     gateway: str
     remote_account: str
@@ -72,6 +73,7 @@ class PeerConnect:
             domain=_take(fields, "domain", str, ""),
             hub=_take(fields, "is_hub", bool, False),
             headers=_take(fields, "headers", bool, False),
+            isolate=_take(fields, "isolate", bool, False),
             deny_pub=_strings(fields, "deny_pub"),
             gateway=_take(fields, "gateway", str, ""),
             remote_account=_take(fields, "remote_account", str, ""),

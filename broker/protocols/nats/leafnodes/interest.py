@@ -4,7 +4,8 @@ A key is a subject, or a subject and a queue group. It is announced when its fir
 is added and when its last one is removed; that of a group whenever the number of its members
 changes. A hub announces to a leaf the subscriptions of everyone else; a leaf announces to its hub
 only those of its own side: of clients, and of its own leafs. A peer is not sent its own
-subscriptions, nor those of a leaf of the same cluster. Source: nats-server leafnode.go
+subscriptions, nor those of a leaf of the same cluster; one that is isolated those of no leaf and
+no hub. Source: nats-server leafnode.go
 initLeafNodeSmapAndSendSubs, updateSmap.
 
 Keys are kept in buckets by their hash. A new peer receives one bucket after the other, over several
@@ -118,6 +119,8 @@ class Interest:
         lines: list[bytes] = []
         looked_at = 0
         tallies = (self.local, self.below) if link.spoke else (self.local, self.below, self.above)
+        if link.isolated:
+            tallies = (self.local,)
         while number < limits.NATS_LEAF_BUCKETS and looked_at < limits.NATS_LEAF_ANNOUNCE:
             for key in {key for tally in tallies for key in tally.buckets.get(number, ())}:
                 looked_at += 1
@@ -149,6 +152,8 @@ class Interest:
 
     def _seen_by(self, link: LeafSession, key: bytes) -> int:
         """The number of a key's subscriptions that are announced to this peer."""
+        if link.isolated:
+            return self.local.get(key)
         upward = not link.spoke or key.startswith(LOOP_PREFIX)
         count = self.local.get(key) + self.below.get(key)
         if upward:
@@ -186,7 +191,7 @@ class Interest:
         cluster = source.peer_cluster
         is_for_all = not source.spoke or subject.startswith(LOOP_PREFIX)
         for link in tuple(self.links):
-            if link is source or (cluster and link.peer_cluster == cluster):
+            if link is source or link.isolated or (cluster and link.peer_cluster == cluster):
                 continue
             if is_for_all or not link.spoke:
                 self._announce(link, key, delta)

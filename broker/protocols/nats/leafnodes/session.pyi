@@ -60,6 +60,7 @@ class LeafSession(LineSession):
     handshake: _Handshake
     remote: _Remote | None
     spoke: bool
+    isolated: bool
     interest: _Interest | None
     ready: bool
     peer_name: str

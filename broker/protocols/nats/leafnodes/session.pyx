@@ -77,6 +77,8 @@ cdef class LeafSession(LineSession):
         self.handshake = handshake
         self.remote = remote
         self.spoke = remote is not None and not remote.config.hub
+        self.isolated = handshake.config.isolated or (
+            remote is not None and remote.config.isolated)
         self.unknown = True
         self.kind = kind
         self.tls_peer = tls_peer
@@ -158,6 +160,7 @@ cdef class LeafSession(LineSession):
         self.peer_domain = connect.domain
         self.peer_account = connect.remote_account
         self.spoke = connect.hub
+        self.isolated = self.isolated or connect.isolate
         self.state.headers = self.frontend.headers and connect.headers
 
     def greet(self, info):

@@ -47,8 +47,10 @@ def _leaf(link: Link, *, subscriptions: bool) -> dict[str, Any]:
 def leaf_facts(link: Link) -> dict[str, Any]:
     """One leaf link, without its subscriptions."""
     return {
+        "id": link.client_id,
         "name": link.remote_name,
         "is_spoke": link.is_spoke,
+        **({"is_isolated": True} if link.isolated else {}),
         "account": link.account.name if link.account is not None else "",
         "ip": link.host,
         "port": link.port,

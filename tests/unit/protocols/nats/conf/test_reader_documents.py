@@ -67,7 +67,7 @@ def test_the_sample_holds_the_defaults() -> None:
     [
         ("proxies { trusted: [] }", "2.12"),
         ("authorization { proxy_required: true }", "2.12"),
-        ("leafnodes { remotes [ { url: nats://h:1, request_isolation: true } ] }", "2.12"),
+        ("leafnodes { remotes [ { url: nats://h:1, proxy: { url: http://h } } ] }", "2.14"),
         ("tls { ca_certs_match: x }", "2.11"),
     ],
 )

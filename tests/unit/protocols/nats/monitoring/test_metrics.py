@@ -119,6 +119,8 @@ def test_leafs(server: LiveNats) -> None:
         account=account,
         remote_name="edge",
         is_spoke=False,
+        isolated=False,
+        client_id=5,
         host="10.0.0.1",
         port=7,
         rtt_ns=2_000_000,
@@ -150,6 +152,7 @@ def test_leafs(server: LiveNats) -> None:
     assert (page["leafnodes"], varz["leafnodes"]) == (1, 1)
     assert page["leafs"] == [
         {
+            "id": 5,
             "name": "edge",
             "is_spoke": False,
             "account": "A",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Callable, Coroutine
 from functools import wraps
@@ -218,6 +219,29 @@ async def test_users_who_need_a_proxy_are_refused(tmp_path: Path) -> None:
     server = await world.start()
     token = user(world.bob, tenant.pair, tenant, proxy_required=True)
     refused = await Client.enter(server, world.bob, token)
+    await closed(refused, "Authorization Violation")
+    await server.stop()
+
+
+@on_uvloop
+async def test_the_default_token_of_clients_that_show_none(tmp_path: Path) -> None:
+    world, tenant = World(tmp_path), Tenant()
+    world.add(tenant)
+    sentinel = user(world.bob, tenant.pair, bearer_token=True)
+    with_it = dataclasses.replace(world.settings(), default_sentinel=sentinel)
+    world.server = server = NatsServer(with_it, Runtime())
+    await server.start()
+    nobody = KeyPair("U")
+    for shown in ("", "no token"):
+        client = await Client.enter(server, nobody, shown)
+        assert await client.line() == b"PONG"
+    (first, second) = server.accounts[tenant.public].sessions
+    assert first.identity.user == second.identity.user
+    # a token that can be read counts, also if it is refused
+    refused = await Client.enter(server, nobody, user(nobody, Tenant("OTHER").pair))
+    await closed(refused, "Authorization Violation")
+    assert await server.reload(dataclasses.replace(with_it, default_sentinel="")) is None
+    refused = await Client.enter(server, nobody, "")
     await closed(refused, "Authorization Violation")
     await server.stop()
 
