@@ -232,9 +232,8 @@ async def test_the_default_token_of_clients_that_show_none(tmp_path: Path) -> No
     world.server = server = NatsServer(with_it, Runtime())
     await server.start()
     nobody = KeyPair("U")
-    for shown in ("", "no token"):
-        client = await Client.enter(server, nobody, shown)
-        assert await client.line() == b"PONG"
+    clients = [await Client.enter(server, nobody, shown) for shown in ("", "no token")]
+    assert [await client.line() for client in clients] == [b"PONG", b"PONG"]
     (first, second) = server.accounts[tenant.public].sessions
     assert first.identity.user == second.identity.user
     # a token that can be read counts, also if it is refused
