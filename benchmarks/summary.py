@@ -62,6 +62,12 @@ MAIN = (
         "Twinwire syncs before each PubAck; nats-server every two minutes, or in rows with\n"
         "`both synced` before each one too.",
     ),
+    Group(
+        "jetstream-scale",
+        "JetStream at scale",
+        "Many keys, consumers and messages. Twinwire syncs before each answer, nats-server every two\n"
+        "minutes. Rows with a unit are Twinwire's own numbers, the others ratios to nats-server.",
+    ),
 )
 OTHERS = (
     Group("nats-tls", "NATS over TLS", "messages and memory, ratio to nats-server"),

@@ -38,11 +38,12 @@ class FakeLeafs:
     """A server with clients and leafs."""
 
     def __init__(self, **settings: Any) -> None:
+        settings.setdefault("leafnodes", Leafnodes(listen=("127.0.0.1", 7422)))
         self.nats = FakeNats(**settings)
         self.loop, self.router = self.nats.loop, self.nats.router
         server = SimpleNamespace(
             jetstream=None,
-            settings=Settings(leafnodes=Leafnodes(listen=("127.0.0.1", 7422)), **settings),
+            settings=Settings(**settings),
             runtime=self.loop,
             server_id="N",
             server_name="here",

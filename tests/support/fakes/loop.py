@@ -122,6 +122,12 @@ class FakeTransport:
         self.kept.clear()
         self.conn.resume_writing()
 
+    def read_some(self, count: int) -> None:
+        """The peer reads so many bytes, and not all."""
+        assert count < len(self.kept)
+        self.taken += self.kept[:count]
+        del self.kept[:count]
+
     def pause_reading(self) -> None:
         self.reading = False
 

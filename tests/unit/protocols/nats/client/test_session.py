@@ -320,6 +320,25 @@ def test_write_deadline(nats: FakeNats) -> None:
     assert nats.frontend.slow_consumers == 1
 
 
+def test_the_write_deadline_of_who_reads_slowly() -> None:
+    nats = FakeNats(write_timeout="retry")
+    slow, publisher = nats.dial(), nats.dial()
+    slow.send(b"SUB a 1\r\n")
+    slow.transport.room = 5
+    publisher.send(pubs(b"a", [bytes(50)]))
+    for _ in range(3):
+        nats.loop.advance(limits.NATS_WRITE_DEADLINE - 1)
+        slow.transport.read_some(1)
+        nats.loop.advance(1)
+        assert not slow.closed
+    nats.loop.advance(limits.NATS_WRITE_DEADLINE - 1)
+    assert not slow.closed
+    nats.loop.advance(1)
+    assert slow.closed
+    assert slow.session.closed_because == "Slow Consumer (Write Deadline)"
+    assert nats.frontend.slow_consumers == 1
+
+
 def test_a_peer_that_reads_in_time_is_kept(nats: FakeNats) -> None:
     slow, publisher = nats.dial(), nats.dial()
     slow.send(b"SUB a 1\r\n")

@@ -12,6 +12,7 @@ from broker.base import units
 from broker.protocols.nats import errors
 from broker.protocols.nats import limits as nats_limits
 from broker.protocols.nats.leafnodes import limits as leaf_limits
+from broker.protocols.nats.settings import Leafnodes
 
 SECOND = units.SECOND
 
@@ -123,6 +124,23 @@ def test_the_write_deadline() -> None:
     hub.loop.advance(2 * SECOND)
     assert peer.closed
     assert session.closed_because == errors.NATS_CLOSED_DEADLINE
+
+
+@pytest.mark.parametrize("how", ["default", "close"])
+def test_the_write_deadline_of_a_peer_that_reads_slowly(how: str) -> None:
+    leafnodes = Leafnodes(("127.0.0.1", 7422), write_deadline_ns=3 * SECOND, write_timeout=how)
+    hub = FakeLeafs(leafnodes=leafnodes)
+    peer = hub.join()
+    peer.send(b"LS+ a\r\n")
+    peer.transport.room = 0
+    hub.nats.account.publish(b"a", b"x")
+    hub.loop.run()
+    hub.loop.advance(2 * SECOND)
+    peer.transport.read_some(1)
+    hub.loop.advance(2 * SECOND)
+    assert peer.closed is (how == "close")
+    hub.loop.advance(3 * SECOND)
+    assert peer.closed
 
 
 def test_pings_and_a_peer_that_is_gone() -> None:
