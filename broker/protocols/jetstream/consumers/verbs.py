@@ -138,9 +138,9 @@ def _others(stream: Stream, name: str) -> list[ConsumerConfig]:
 def _check_count(call: Call, stream: Stream, config: ConsumerConfig) -> None:
     if config.direct or config.sourcing:
         return
-    count = len(_others(stream, config.name))
     for most in (stream.config.max_consumers, call.account.limits.max_consumers):
-        if 0 < most <= count:
+        # a look at each of them only if there may be too many
+        if 0 < most <= len(stream.consumers) and most <= len(_others(stream, config.name)):
             raise ApiError(errors.CONSUMERS_MAX)
 
 
