@@ -65,8 +65,8 @@ MAIN = (
     Group(
         "jetstream-scale",
         "JetStream at scale",
-        "Many keys, consumers and messages. Twinwire syncs before each answer, nats-server every two\n"
-        "minutes. Rows with a unit are Twinwire's own numbers, the others ratios to nats-server.",
+        "Many keys, consumers and messages. Twinwire syncs before each answer, nats-server every\n"
+        "two minutes. Rows with a unit are Twinwire's own numbers, others ratios to nats-server.",
     ),
 )
 OTHERS = (

@@ -42,6 +42,7 @@ def matches(pattern: str, subject: str) -> bool:
 class SubjectsMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
+        gc.freeze()  # what other tests have left need not be looked through at each end
         self.index = SubjectIndex()
         self.at = Subjects(self.index)
         self.live: dict[int, str] = {}
@@ -198,6 +199,7 @@ class SubjectsMachine(RuleBasedStateMachine):
             assert found.total == total
         self.filters.clear()
         gc.collect()
+        gc.unfreeze()
 
 
 TestSubjects = SubjectsMachine.TestCase

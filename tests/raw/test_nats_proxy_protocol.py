@@ -1,4 +1,4 @@
-"""Clients behind a load balancer that tells their addresses, here and on the original."""
+"""Clients behind a load balancer that says their addresses, here and on the original."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ INET6 = (
 )
 MAPPED = bytes.fromhex("00000000000000000000ffffc0000209" * 2) + struct.pack(">HH", 51514, 4222)
 
-TOLD = {
+SAID = {
     "v1": (LINE, "192.0.2.9"),
     "v1 of IPv6": (b"PROXY TCP6 2001:db8::9 2001:db8::7 51514 4222\r\n", "2001:db8::9"),
     "v1 of IPv4 as IPv6": (b"PROXY TCP6 ::ffff:192.0.2.9 ::1 51514 4222\r\n", "192.0.2.9"),
@@ -45,7 +45,7 @@ TOLD = {
     "v2 of IPv6": (binary(family=0x21, body=INET6), "2001:db8::9"),
     "v2 of IPv4 as IPv6": (binary(family=0x21, body=MAPPED), "192.0.2.9"),
 }
-NOT_TOLD = {
+UNSAID = {
     "no header": b"",
     "v1 of nobody": b"PROXY UNKNOWN\r\n",
     "v1 of nobody with words": b"PROXY UNKNOWN ffff::1 ffff::2 1 2\r\n",
@@ -97,9 +97,9 @@ def connected(peer: RawPeer) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", TOLD)
-def test_the_address_is_the_one_that_is_told(server: FileServer, name: str) -> None:
-    header, host = TOLD[name]
+@pytest.mark.parametrize("name", SAID)
+def test_the_address_is_that_of_the_header(server: FileServer, name: str) -> None:
+    header, host = SAID[name]
     with RawPeer(server.address) as peer:
         info = json.loads(peer.read_line()[5:])
         assert "client_ip" not in info
@@ -109,11 +109,11 @@ def test_the_address_is_the_one_that_is_told(server: FileServer, name: str) -> N
         assert (one["ip"], one["port"]) == (host, 51514)
 
 
-@pytest.mark.parametrize("name", NOT_TOLD)
+@pytest.mark.parametrize("name", UNSAID)
 def test_the_address_is_that_of_the_connection(server: FileServer, name: str) -> None:
     with RawPeer(server.address) as peer:
         assert "client_ip" not in json.loads(peer.read_line()[5:])
-        peer.send(NOT_TOLD[name] + CONNECT)
+        peer.send(UNSAID[name] + CONNECT)
         assert connected(peer)["client_ip"] == "127.0.0.1"
         (one,) = connections(server)
         assert (one["ip"], one["port"]) == peer.socket.getsockname()

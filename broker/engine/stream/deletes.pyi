@@ -7,7 +7,6 @@ from broker.engine.log.interfaces import LogState
 from broker.engine.stream.subjects import SubjectIndex
 
 FILE: str
-SEQ_MAX: int
 
 @final
 class DeadRuns:

@@ -179,7 +179,7 @@ cdef class StreamStore(LogOwner):
     cdef uint64_t count_of(self, uint32_t id) noexcept
     cdef uint64_t oldest_of(self, uint32_t id) noexcept
     cdef void move_first(self, uint64_t seq) noexcept
-    cdef uint64_t gaps(self) noexcept      # seqs between the oldest and the last message without one
+    cdef uint64_t gaps(self) noexcept   # seqs without a message between the oldest and the last
     cdef bint find(self, uint64_t seq, stored_t *s) noexcept
     cdef void forgive(self, uint64_t seq) noexcept
     cdef void bury(self, uint64_t seq) noexcept

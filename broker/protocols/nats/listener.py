@@ -106,7 +106,7 @@ class NatsListener(Listener):
         if not self.proxied:
             return super()._accept()
         rt, session = self.runtime, self.new_session()
-        session.behind_proxy = True
+        session.await_proxy()
         conn = Conn(self, session, rt.shared, rt.turn, rt.pool, self.out_limit)
         ProxyHeader(conn, lambda reason: refuse_header(session, reason))
         return conn

@@ -88,7 +88,7 @@ class Link(Connection, Protocol):
     @property
     def is_spoke(self) -> bool: ...  # this server joined it
     @property
-    def isolated(self) -> bool: ...  # it is not told what other leafs subscribe to
+    def isolated(self) -> bool: ...  # it does not hear of other leafs' subscriptions
 
 
 @dataclass(slots=True)

@@ -61,7 +61,7 @@ cdef class LineSession(Session):
     cdef readonly str kind              # STANDARD, LEAFNODE ...
     cdef readonly object host           # of the peer; '' = unknown
     cdef readonly int port
-    cdef public bint behind_proxy       # a proxy has still to say who the peer is
+    cdef readonly bint behind_proxy     # a proxy has still to say who the peer is
     cdef readonly object tls_peer       # authenticator.TlsPeer, or None
     cdef readonly object tls_handshake  # TlsHandshake from accept until TLS has begun, or None
     cdef readonly bytes nonce           # of INFO, or None

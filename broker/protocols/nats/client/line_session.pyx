@@ -69,6 +69,10 @@ cdef class LineSession(Session):
         if isinstance(link.peer, tuple):
             self.host, self.port = link.peer[:2]
 
+    def await_proxy(self):
+        """The peer may come through a proxy, which says who it is before anything else."""
+        self.behind_proxy = True
+
     def come_from(self, tuple peer):
         """The peer is (host, port): a proxy has said so, or there is none."""
         self.host, self.port = peer[:2]

@@ -190,7 +190,8 @@ cdef class NatsSession(LineSession):
         if self.rtt_ns == 0:
             self.rtt_ns = max(1, frontend.turn.wall_ns - self.start_ns)
         self.ping_due_ns = (
-            frontend.turn.now_ns + min(self.ping_interval(), frontend.first_ping_ns) + random.randrange(jitter + 1))
+            frontend.turn.now_ns + min(self.ping_interval(), frontend.first_ping_ns)
+            + random.randrange(jitter + 1))
         self.handshake_due_ns = 0     # an authentication service may take longer
         self.options = options
         self.echo = options.echo

@@ -118,9 +118,9 @@ class Interest:
             return False
         lines: list[bytes] = []
         looked_at = 0
-        tallies = (self.local, self.below) if link.spoke else (self.local, self.below, self.above)
-        if link.isolated:
-            tallies = (self.local,)
+        tallies = [self.local]
+        if not link.isolated:
+            tallies += [self.below] if link.spoke else [self.below, self.above]
         while number < limits.NATS_LEAF_BUCKETS and looked_at < limits.NATS_LEAF_ANNOUNCE:
             for key in {key for tally in tallies for key in tally.buckets.get(number, ())}:
                 looked_at += 1

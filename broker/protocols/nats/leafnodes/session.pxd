@@ -29,7 +29,7 @@ cdef class LeafSession(LineSession):
     cdef readonly object handshake      # handshake.LeafHandshake: handshakes
     cdef readonly object remote         # remote.RemoteLink that dialled; None: accepted
     cdef readonly bint spoke            # whether the peer is the hub
-    cdef readonly bint isolated         # it is not told what other leafs subscribe to
+    cdef readonly bint isolated         # it does not hear of other leafs' subscriptions
     cdef waiting_t waiting_for[WAITING_DEPTH]
     cdef uint32_t depth                 # number of entries in use
     cdef char *both                     # owned: a reply and the subject behind it
