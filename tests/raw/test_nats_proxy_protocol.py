@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,12 +12,12 @@ from support import RawPeer
 from support.authority import Authority
 from support.clients.http import request
 from support.clients.lookup import eventually
-from support.nats_file import secure
+from support.nats_file import FileServer, secure
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from support.nats_file import FileServer, StartServer
+    from support.nats_file import StartServer
 
 SIGNATURE = b"\r\n\r\n\x00\r\nQUIT\n"
 CONNECT = b'CONNECT {"verbose":false,"protocol":1}\r\nPING\r\n'
@@ -77,15 +78,17 @@ REFUSED = {
 }
 
 
-@pytest.fixture
-def server(start_nats: StartServer) -> Any:
-    return start_nats("proxy_protocol: true\n")
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileServer]:
+    started = FileServer(tmp_path_factory.mktemp("server"), "proxy_protocol: true\n")
+    yield started
+    started.close()
 
 
-def connections(server: FileServer, state: str = "open") -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = request(server.monitor, "GET", "/connz", state=state).json[
-        "connections"
-    ]
+def shown(server: FileServer, cid: int) -> dict[str, Any]:
+    """A connection in /connz, open or closed."""
+    (one,) = request(server.monitor, "GET", "/connz", cid=cid, state="any").json["connections"]
+    found: dict[str, Any] = one
     return found
 
 
@@ -105,32 +108,33 @@ def test_the_address_is_that_of_the_header(server: FileServer, name: str) -> Non
         assert "client_ip" not in info
         peer.send(header + CONNECT)
         assert connected(peer)["client_ip"] == host
-        (one,) = connections(server)
+        one = shown(server, info["client_id"])
         assert (one["ip"], one["port"]) == (host, 51514)
 
 
 @pytest.mark.parametrize("name", UNSAID)
 def test_the_address_is_that_of_the_connection(server: FileServer, name: str) -> None:
     with RawPeer(server.address) as peer:
-        assert "client_ip" not in json.loads(peer.read_line()[5:])
+        info = json.loads(peer.read_line()[5:])
+        assert "client_ip" not in info
         peer.send(UNSAID[name] + CONNECT)
         assert connected(peer)["client_ip"] == "127.0.0.1"
-        (one,) = connections(server)
+        one = shown(server, info["client_id"])
         assert (one["ip"], one["port"]) == peer.socket.getsockname()
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_header_that_is_none_ends_the_connection(server: FileServer, name: str) -> None:
     header, reason = REFUSED[name]
+    line = "Error reading PROXY protocol header from 127.0.0.1:"
+    before, reasons = server.said().count(line), server.said().count(reason)
     with RawPeer(server.address) as peer:
-        peer.read_line()
+        cid = json.loads(peer.read_line()[5:])["client_id"]
         peer.send(header + CONNECT)
         assert peer.read_to_eof() == b""
-    server.await_log("Error reading PROXY protocol header from 127.0.0.1:")
-    server.await_log(reason)
-    eventually(lambda: len(connections(server, "closed")), 1)
-    (one,) = connections(server, "closed")
-    assert one["reason"] == "Protocol Violation"
+    server.await_log(line, before + 1)
+    server.await_log(reason, reasons + 1)
+    eventually(lambda: shown(server, cid).get("reason"), "Protocol Violation")
 
 
 def test_a_header_in_single_bytes(server: FileServer) -> None:
@@ -142,10 +146,12 @@ def test_a_header_in_single_bytes(server: FileServer) -> None:
 
 
 def test_a_silent_connection_is_closed_in_time(server: FileServer) -> None:
+    line = "Error reading PROXY protocol header from 127.0.0.1:"
+    before = server.said().count(line)
     with RawPeer(server.address) as peer:
         peer.read_line()
         assert peer.read_to_eof() == b""
-    server.await_log("Error reading PROXY protocol header from 127.0.0.1:")
+    server.await_log(line, before + 1)
 
 
 def test_the_header_comes_before_tls(start_nats: StartServer, tmp_path: Path) -> None:
