@@ -169,35 +169,50 @@ def get(address: tuple[str, int], gets: int, count: int) -> float:
     return gets / taken
 
 
-class Reader:
-    """A connection with requests, whose answers end with a marker."""
+class Marks:
+    """Counts a text in what a connection receives."""
 
-    def __init__(self, sock: socket.socket, requests: list[bytes], marker: bytes) -> None:
+    def __init__(self, sock: socket.socket, mark: bytes) -> None:
+        self.sock = sock
+        self.mark = mark
+        self.count = 0
+        self._rest = b""  # in which another one may have begun
+
+    def receive(self) -> bytes:
+        """Wait for bytes and count; LoadError if the connection ends."""
+        data = self.sock.recv(RECV_BYTES)
+        if not data:
+            raise LoadError("the server closed a connection")
+        whole = self._rest + data
+        self.count += whole.count(self.mark)
+        self._rest = whole[whole.rfind(self.mark) + 1 :][-len(self.mark) + 1 :]
+        return data
+
+
+class Reader:
+    """A connection with requests, whose answers end with a mark."""
+
+    def __init__(self, sock: socket.socket, requests: list[bytes], mark: bytes) -> None:
         self.sock = sock
         self.requests = requests
-        self.marker = marker
-        self.sent = self.got = 0
-        self.rest = b""
+        self.sent = 0
+        self._marks = Marks(sock, mark)
 
     @property
     def missing(self) -> int:
         """Answers that have not come."""
-        return len(self.requests) - self.got
+        return len(self.requests) - self._marks.count
 
     def send_more(self) -> None:
         """Send what the window allows."""
-        upto = min(self.got + IN_FLIGHT, len(self.requests))
+        upto = min(self._marks.count + IN_FLIGHT, len(self.requests))
         self.sock.sendall(b"".join(self.requests[self.sent : upto]))
         self.sent = upto
 
     def receive(self) -> None:
         """Count what has come, and ask for as many when half a window is free."""
-        data = self.rest + self.sock.recv(RECV_BYTES)
-        if len(data) == len(self.rest):
-            raise LoadError("the server closed a connection")
-        self.got += data.count(self.marker)
-        self.rest = data[data.rfind(self.marker) + 1 :][-len(self.marker) + 1 :]
-        if self.got + IN_FLIGHT // 2 >= self.sent:
+        self._marks.receive()
+        if self._marks.count + IN_FLIGHT // 2 >= self.sent:
             self.send_more()
 
 
@@ -234,12 +249,9 @@ def consumers(command: str, options: argparse.Namespace) -> Found:
 
 def count_messages(sock: socket.socket, msgs: int) -> None:
     """Receive so many messages."""
-    marker, rest, got = b"x" * SIZE_BYTES + b"\r\n", b"", 0
-    while got < msgs:
-        data = rest + sock.recv(RECV_BYTES)
-        got += data.count(marker)
-        rest = data[data.rfind(marker) + 1 :][-len(marker) + 1 :]
-        if b"PING\r\n" in data:
+    marks = Marks(sock, b"x" * SIZE_BYTES + b"\r\n")
+    while marks.count < msgs:
+        if b"PING\r\n" in marks.receive():
             sock.sendall(b"PONG\r\n")
 
 
@@ -254,14 +266,13 @@ def fill_halves(address: tuple[str, int], options: argparse.Namespace) -> None:
     sock, _ = dial_nats(address, [b"SUB %s 1" % inbox], headers=True, no_responders=True)
     sock.settimeout(WAIT_S)
     rest = b" %s %d\r\n%s\r\n" % (inbox, SIZE_BYTES, b"x" * SIZE_BYTES)
-    marker, tail, acked = b'"seq":', b"", 0
+    acks = Marks(sock, b'"seq":')
     for sent in range(0, msgs, FILL_BATCH):
         numbers = (n * 7919 % subjects for n in range(sent, sent + FILL_BATCH))
         sock.sendall(b"".join([b"PUB M.%c.%d%s" % (b"ab"[n & 1], n, rest) for n in numbers]))
-        while acked < sent - FILL_BATCH or (sent + FILL_BATCH >= msgs and acked < msgs):
-            data = tail + sock.recv(RECV_BYTES)
-            acked += data.count(marker)
-            tail = data[data.rfind(marker) + 1 :][-len(marker) + 1 :]
+        last = sent + FILL_BATCH >= msgs
+        while acks.count < (msgs if last else sent - FILL_BATCH):
+            acks.receive()
     sock.close()
 
 

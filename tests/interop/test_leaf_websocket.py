@@ -12,8 +12,6 @@ import pytest
 from support.authority import Authority
 from support.servers.leafs import Node, interest, on_uvloop, original, ours, until
 
-from broker.base.units import SECOND
-from broker.protocols.nats.leafnodes import limits
 from tests.interop.test_leafs import PAIRS, Received
 
 HUB = """
@@ -115,9 +113,8 @@ async def test_it_comes_back() -> None:
 )
 @on_uvloop
 async def test_addresses_that_are_no_leaf_listener(
-    answer: bytes, why: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    answer: bytes, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(limits, "NATS_LEAF_INFO", SECOND // 10)
     asked = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -130,7 +127,7 @@ async def test_addresses_that_are_no_leaf_listener(
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with ours(SPOKE % (f'"ws://u:p@127.0.0.1:{port}/base/"', "")):
+    async with ours(SPOKE % (f'"ws://u:p@127.0.0.1:{port}/base/"', "first_info_timeout: 100ms")):
         await asked.wait()
     server.close()
     assert any("Error soliciting websocket connection" in m and why in m for m in caplog.messages)

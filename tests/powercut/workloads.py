@@ -726,10 +726,12 @@ WORKLOADS: dict[str, Callable[[Recording], None]] = {
 def record(name: str) -> Recorded:
     """Run a workload. Once more if the record has a gap: a kill may come between a call and the
     line about it."""
-    for _ in range(TRIES - 1):
-        with contextlib.suppress(RecordError), Recording(name) as rec:
-            WORKLOADS[name](rec)
-            return rec.history()
-    with Recording(name) as rec:
-        WORKLOADS[name](rec)
-        return rec.history()
+    for left in reversed(range(TRIES)):
+        try:
+            with Recording(name) as rec:
+                WORKLOADS[name](rec)
+                return rec.history()
+        except RecordError:
+            if not left:
+                raise
+    raise AssertionError

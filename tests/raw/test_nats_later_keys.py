@@ -43,8 +43,10 @@ def test_metadata_and_flags_are_shown(start_nats: StartServer) -> None:
     more = (
         'server_metadata { rack: "7", az: b }\nfeature_flags { js_ack_fc_v2: true, none: true }\n'
     )
+    more += "write_timeout: retry\n"
     server = start_nats(USERS + more)
     page = varz(server)
+    assert page["write_timeout"] == "retry"
     assert page["metadata"] == {"az": "b", "rack": "7"}
     assert page["feature_flags"]["js_ack_fc_v2"] is True
     assert "none" not in page["feature_flags"]

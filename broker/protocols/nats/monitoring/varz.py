@@ -25,6 +25,7 @@ from broker.protocols.nats.monitoring.options import (
     uptime,
 )
 from broker.protocols.nats.monitoring.process import CpuMeter, resident_bytes
+from broker.protocols.nats.settings import WRITE_TIMEOUTS
 from broker.protocols.nats.views import links, subscription_count
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ def _configured(server: ServerView) -> dict[str, Any]:
         ),
         "write_deadline": settings.write_deadline_ns,
     }
+    if settings.write_timeout != WRITE_TIMEOUTS[0]:
+        page["write_timeout"] = settings.write_timeout
     return page
 
 

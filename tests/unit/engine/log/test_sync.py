@@ -263,6 +263,28 @@ def test_a_file_of_an_owned_log_waits_until_the_one_before_is_synced(
         assert log.visible == log.next_seq == 62
 
 
+def test_a_file_of_an_owned_log_waits_for_what_an_earlier_process_has_written(
+    tmp_path: Path,
+) -> None:
+    small: dict[str, Any] = {"sync": "always", "inline_bytes": 1 << 17, "segment_bytes": 1024}
+    with Rig(tmp_path / "a", **small) as rig:
+        rig.publish(rig.engine.open_log("js.A/S", retention=OWNED), [b"first"])
+        rig.crash(tmp_path / "b")
+    vfs.hold(SYNC_PATH)  # the file of then is closed: it is synced by its name
+    vfs.hold(SYNC)
+    with _Begun(tmp_path / "b", **small) as rig:
+        log = rig.engine.open_log("js.A/S", retention=OWNED)
+        log.skip_to(10)  # a file of its own for what comes
+        ticket = append(log, b"second")
+        rig.until(lambda: vfs.held(SYNC) + vfs.held(SYNC_PATH) > 0)
+        assert (log.visible, outcome(log, ticket)) == (10, 0), "it is not in its file"
+        rig.begun = True
+        vfs.release(SYNC)
+        vfs.release(SYNC_PATH)
+        rig.settle()
+        assert (log.visible, outcome(log, ticket)) == (11, 1)
+
+
 @pytest.mark.parametrize("after", [0, 1, 4])
 def test_what_waits_for_the_file_before_fails_with_its_sync(tmp_path: Path, after: int) -> None:
     with Rig(tmp_path, sync="always", inline_bytes=1 << 17, segment_bytes=1024) as rig:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from support.servers.leafs import DEADLINE_S, Node, Raw, on_uvloop, ours, until
 
+from broker.base.units import SECOND
 from broker.protocols.nats import limits as nats_limits
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.leafnodes import limits as leaf_limits
@@ -281,6 +282,45 @@ async def test_addresses_that_the_hub_tells() -> None:
             [two.port, one.port],
             [one.port, two.port],
         )
+
+
+@on_uvloop
+async def test_addresses_that_are_not_wanted() -> None:
+    more = ", ignore_discovered_servers: true"
+    async with hub() as one, hub() as two, leaf_of(one, more) as node:
+        peer = await one.joined(leafnode_urls=[f"127.0.0.1:{two.port}"])
+        peer.close()
+        await one.next()
+        assert [url.port for url in remote_of(node)._urls] == [one.port]
+        assert two.peers.empty()
+
+
+@on_uvloop
+async def test_a_hub_whose_info_is_late() -> None:
+    """Later than the default allows."""
+    async with hub() as above, leaf_of(above, ", first_info_timeout: 60s"):
+        peer = await above.next()
+        await asyncio.sleep(1.2 * leaf_limits.NATS_LEAF_INFO / SECOND)
+        peer.send(info())
+        assert (await peer.line()).startswith(b"CONNECT ")
+
+
+@pytest.mark.parametrize(
+    ("block", "remote", "wanted"), [("", "", 1), ("3s", "", 3), ("3s", ", dial_timeout: 5s", 5)]
+)
+@on_uvloop
+async def test_the_time_for_a_connection(
+    block: str, remote: str, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float] = []
+    timeout = asyncio.timeout
+    monkeypatch.setattr(asyncio, "timeout", lambda s: given.append(s) or timeout(s))
+    async with hub() as above:
+        remotes = f'remotes: [ {{ url: "{above.url}" {remote} }} ]'
+        times = f"dial_timeout: {block}, " if block else ""
+        async with ours(f"server_name: leaf\nleafnodes {{ {times}{remotes} }}\n"):
+            await above.next()
+    assert wanted in given
 
 
 @on_uvloop
