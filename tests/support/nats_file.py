@@ -111,6 +111,12 @@ class FileServer:
             raise ServerError(f"ended with {code}\n{self.said()}")
 
 
+def leaf_place(server: FileServer) -> str:
+    """The HOST:PORT of its listener for leaf nodes, once it listens."""
+    server.await_log("Listening for client connections")
+    return server.said().partition("Listening for leafnode connections on ")[2].split()[0]
+
+
 def secure(peer: RawPeer, context: ssl.SSLContext) -> None:
     """The handshake, on a connection whose INFO has been read or is still to come."""
     assert not peer.pending

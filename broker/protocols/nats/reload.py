@@ -13,17 +13,16 @@ import dataclasses
 import enum
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 from broker.base.gotext import bool_text, duration_text, float_text, go_quote
 from broker.base.units import SECOND
 from broker.base.values import dataclass
 from broker.protocols.nats import errors as nats_errors
 from broker.protocols.nats import limits
-from broker.protocols.nats.settings import SYSTEM_ACCOUNT, Settings, Tls
+from broker.protocols.nats.settings import SYSTEM_ACCOUNT, Leafnodes, Settings, Tls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from broker.protocols.nats.settings import Authorization, Remote
 
@@ -37,7 +36,7 @@ class Action(enum.Enum):
     PINNED = "pinned"  # close clients whose certificate is no longer pinned
     WEBSOCKET_TLS = "websocket tls"
     LEAF_TLS = "leaf tls"  # of the listener and of remotes
-    LEAF_REMOTES = "leaf remotes"  # dial those that are enabled now, leave the others
+    LEAF_REMOTES = "leaf remotes"  # dial those that are new or enabled now, leave the others
     INFO = "info"  # fields of INFO: address, cluster name, TLS
     LIMITS = "limits"  # sizes, pings, deadlines: of open connections too
     ACCOUNTS = "accounts"  # accounts, their limits, imports, exports
@@ -304,44 +303,56 @@ def _websocket(draft: _Draft) -> None:
         draft.actions.add(Action.WEBSOCKET_TLS)
 
 
-def _in_order(remotes: Iterable[Remote]) -> list[Remote]:
-    """Remotes by what they join, in whatever order a file has them."""
-    return sorted(remotes, key=lambda remote: (remote.account, remote.urls))
+def _settled_remote(remote: Remote, free: tuple[str, ...]) -> Remote:
+    """The remote without the parts that can change."""
+    proxy = None if remote.proxy is None else dataclasses.replace(remote.proxy, tls=None)
+    return dataclasses.replace(
+        remote,
+        tls=_settled(remote.tls, free),
+        proxy=proxy,
+        deny_imports=(),
+        deny_exports=(),
+        disabled=False,
+    )
 
 
 def _leafnodes(draft: _Draft) -> None:
-    old, new = draft.old.leafnodes, draft.new.leafnodes
-    if old is None or new is None:
-        if old is not new:
-            raise _block_refused("LeafNode", old, new)
-        return
+    old, new = draft.old.leafnodes or Leafnodes(), draft.new.leafnodes or Leafnodes()
     free = (*_CERTIFICATES, *_FIRST)
-    blocks = []
-    for block in (old, new):
-        remotes = [
-            dataclasses.replace(
-                r, tls=_settled(r.tls, free), deny_imports=(), deny_exports=(), disabled=False
-            )
-            for r in block.remotes
-        ]
-        remotes = _in_order(remotes)
-        tls = _settled(block.tls, free)
-        blocks.append(dataclasses.replace(block, tls=tls, remotes=tuple(remotes)))
-    a, b = blocks
+    a, b = (
+        dataclasses.replace(block, tls=_settled(block.tls, free), remotes=())
+        for block in (old, new)
+    )
     if a.listen and b.listen and b.listen[1] <= 0:
         b = dataclasses.replace(b, listen=(b.listen[0], a.listen[1]))
     if a != b:
         raise _block_refused("LeafNode", a, b)
     if old.tls is not None or any(r.tls is not None for r in old.remotes):
         draft.actions.add(Action.LEAF_TLS)
-    for before, after in zip(_in_order(old.remotes), _in_order(new.remotes), strict=True):
-        if before.disabled != after.disabled:
-            place = urlsplit(after.urls[0]).netloc.rpartition("@")[2]
-            text = f"LeafNode Remote {place} Disabled value is: {bool_text(after.disabled)}"
-            draft.add(f"Reloaded: {text}", Action.LEAF_REMOTES)
+    _remotes(draft, old.remotes, new.remotes)
     if old.tls and new.tls and old.tls.handshake_first != new.tls.handshake_first:
         shown = bool_text(new.tls.handshake_first)
         draft.lines.append(f"Reloaded: LeafNode TLS HandshakeFirst value is: {shown}")
+
+
+def _remotes(draft: _Draft, old: tuple[Remote, ...], new: tuple[Remote, ...]) -> None:
+    """Remotes may come and go; of those that stay, a few parts can change."""
+    free = (*_CERTIFICATES, *_FIRST)
+    left = {remote.key: remote for remote in new}
+    for before in old:
+        after = left.pop(before.key, None)
+        what = f"Reloaded: LeafNode Remote {before.shown}"
+        if after is None:
+            draft.add(f"{what} removed", Action.LEAF_REMOTES)
+            continue
+        a, b = _settled_remote(before, free), _settled_remote(after, free)
+        if a != b:
+            raise _block_refused("LeafNode", a, b)
+        if before.disabled != after.disabled:
+            shown = bool_text(after.disabled)
+            draft.add(f"{what} Disabled value is: {shown}", Action.LEAF_REMOTES)
+    for remote in left.values():
+        draft.add(f"Reloaded: LeafNode Remote {remote.shown} added", Action.LEAF_REMOTES)
 
 
 def _jetstream(draft: _Draft) -> None:
@@ -359,6 +370,19 @@ def _tags(draft: _Draft) -> None:
         draft.add("Reloaded: tags", Action.TAGS)
     if draft.changed("server_metadata"):
         draft.add("Reloaded: metadata", Action.TAGS)
+
+
+def _proxies(draft: _Draft) -> None:
+    """Trusted proxies: connections of those that are removed are closed."""
+    old, new = draft.old.trusted_proxies, draft.new.trusted_proxies
+    for keys, what in (
+        ([key for key in old if key not in new], "removed"),
+        ([key for key in new if key not in old], "added"),
+    ):
+        if keys:
+            shown = " ".join(map(go_quote, keys))
+            line = f"Reloaded: proxies trusted keys [{shown}] were {what}"
+            draft.add(line, Action.AUTHORIZATION)
 
 
 def _feature_flags(draft: _Draft) -> None:
@@ -422,6 +446,7 @@ _STEPS: Final[tuple[Callable[[_Draft], None], ...]] = (
     _resolver,
     _default_sentinel,
     _feature_flags,
+    _proxies,
     _fixed("proxy_protocol", "ProxyProtocol"),
     _fixed("write_timeout", "WriteTimeout"),
     _free("connect_error_reports", "connect_error_reports", Action.LIMITS),

@@ -15,6 +15,7 @@ from broker.protocols.nats import errors, limits
 from broker.protocols.nats import settings as conf
 from broker.protocols.nats.auth.local import LocalAuth
 from broker.protocols.nats.auth.passwords import Passwords
+from broker.protocols.nats.auth.proxies import TrustedProxies
 from broker.protocols.nats.client.log import ClientLog
 from broker.protocols.nats.client.recheck import Recheck
 from broker.protocols.nats.context import NatsContext, server_info
@@ -112,14 +113,13 @@ class NatsServer:
         self.handshake.server_block = self._server_block
         self.handshake.is_system = lambda account: account is self.system_account
         ClientLog(self.handshake, lambda: self.settings)
-        self.leafs = leaf_nodes(context)  # a reload cannot configure the first ones
-        if self.leafs is not None:
-            self.leafs.handshake.on_leave.append(self.closed.add)
-            context.on_account.append(self.leafs.adopt)
+        self.leafs = self._make_leafs()
         # Returns the problem of the rest of this process, for /healthz; set before `pages` is used.
         self.broken: Callable[[], str | None] = lambda: None
         self.cpu = CpuMeter()
-        self._report_to_system()
+        self.handshake.on_connect.append(self._joined)
+        self.handshake.on_leave.append(self._left)
+        self.handshake.on_refuse.append(self._refused)
         self.monitor = MonitorListener(self)
         self.passwords = Passwords()
         self.listener: NatsListener | None = None
@@ -197,6 +197,7 @@ class NatsServer:
         self.handshake.authenticator = make_authenticator(
             settings, self.passwords, self, self.handshake.authenticator
         )
+        self.handshake.proxies = TrustedProxies(settings.trusted_proxies)
         self.handshake.login_timeout_ns = login_timeout_ns(settings)
         self.frontend.must_connect = self.handshake.authenticator.must_connect
         if self.leafs is not None:
@@ -237,6 +238,19 @@ class NatsServer:
         self.context.system = self._open_system()
         if self.leafs is not None:
             await self._start_leafs(self.leafs)
+
+    def _make_leafs(self) -> LeafNodes | None:
+        """The leaf nodes; None if none are configured. A reload may configure the first ones."""
+        if self.settings.leafnodes is None:
+            return None
+        from broker.protocols.nats.leafnodes.leafnodes import LeafNodes
+
+        leafs = LeafNodes(self.context)
+        leafs.handshake.on_join.append(self._joined)
+        leafs.handshake.on_leave += [self.closed.add, self._left]
+        leafs.handshake.on_refuse.append(self._refused)
+        self.context.on_account.append(leafs.adopt)
+        return leafs
 
     async def _start_leafs(self, leafs: LeafNodes) -> None:
         await leafs.start()
@@ -307,6 +321,10 @@ class NatsServer:
             self.websocket.tls = websocket
         if listens:
             self._renew_system()
+            if self.leafs is None:
+                self.leafs = self._make_leafs()
+                if self.leafs is not None:
+                    await self._start_leafs(self.leafs)
         await Recheck(self.handshake).run()
         await self._recheck_leafs()
         if self.operator is None:
@@ -416,29 +434,20 @@ class NatsServer:
         system.start()
         return system
 
-    def _report_to_system(self) -> None:
-        """Report the begin and end of sessions to the system account, while it exists."""
+    # Reports of sessions' begins and ends to the system account, while it exists.
 
-        def joined(session: NatsSession | LeafSession) -> None:
-            if self.system is not None:
-                self.system.connected(session)
+    def _joined(self, session: NatsSession | LeafSession) -> None:
+        if self.system is not None:
+            self.system.connected(session)
 
-        def left(session: NatsSession | LeafSession) -> None:
-            if self.system is not None:
-                why = session.closed_because or errors.NATS_CLOSED_CLIENT
-                self.system.disconnected(session, why)
+    def _left(self, session: NatsSession | LeafSession) -> None:
+        if self.system is not None:
+            why = session.closed_because or errors.NATS_CLOSED_CLIENT
+            self.system.disconnected(session, why)
 
-        def refused(session: NatsSession | LeafSession, _login: Login, _detail: str) -> None:
-            if self.system is not None:
-                self.system.refused(session)
-
-        self.handshake.on_connect.append(joined)
-        self.handshake.on_leave.append(left)
-        self.handshake.on_refuse.append(refused)
-        if self.leafs is not None:
-            self.leafs.handshake.on_join.append(joined)
-            self.leafs.handshake.on_leave.append(left)
-            self.leafs.handshake.on_refuse.append(refused)
+    def _refused(self, session: NatsSession | LeafSession, _login: Login, _detail: str) -> None:
+        if self.system is not None:
+            self.system.refused(session)
 
     def _renew_system(self) -> None:
         """Update the service after a reload: rename it, or replace it."""
@@ -449,15 +458,6 @@ class NatsServer:
         if system is not None:
             system.stop()
         self.context.system = self._open_system()
-
-
-def leaf_nodes(context: NatsContext) -> LeafNodes | None:
-    """The leaf nodes of a server; None if none are configured."""
-    if context.settings.leafnodes is None:
-        return None
-    from broker.protocols.nats.leafnodes.leafnodes import LeafNodes
-
-    return LeafNodes(context)
 
 
 def has_operators(settings: Settings) -> bool:

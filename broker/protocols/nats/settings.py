@@ -11,6 +11,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Final
 
 from broker.base import settings as kinds
+from broker.base.gotext import go_quote
 from broker.base.units import CONNECTIONS_MAX
 from broker.base.values import dataclass
 from broker.engine.config import EngineNeeds
@@ -89,6 +90,7 @@ class User:
     connection_types: frozenset[str] | None = None  # None: any; else STANDARD, WEBSOCKET ...
     rate: RateLimit | None = None  # of each of its connections
     account: str = ""  # for logins of leaf nodes; elsewhere the account lists its users
+    proxy_required: bool = False  # it may only come through a trusted proxy
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +226,7 @@ class Authorization:
     users: tuple[User, ...] = ()
     default_permissions: Permissions | None = None  # of `users`; not of `user` and `token`
     callout: Callout | None = None
+    proxy_required: bool = False  # of `user` and `token`, and of all leaf nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +271,28 @@ class Websocket:
     no_auth_user: str = ""
 
 
+def _without_password(url: str) -> str:
+    """A URL for the log."""
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    place = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=f"{parts.username}:xxxxx@{place}").geturl()
+
+
+@dataclass(frozen=True, slots=True)
+class HttpProxy:
+    """An HTTP proxy through which a remote is dialled."""
+
+    url: str  # http or https
+    user: str = ""
+    password: str = field(default="", repr=False)
+    timeout_ns: int = 0  # 0: the remote's dial_timeout
+    tls: Tls | None = None  # None with https: the system's authorities
+
+
 @dataclass(frozen=True, slots=True)
 class Remote:
     """A server that this one joins as a leaf."""
@@ -289,6 +314,21 @@ class Remote:
     ignores_discovered: bool = False  # only the configured URLs are dialled
     isolated: bool = False  # what other leafs subscribe to is not announced to the hub
     requests_isolation: bool = False  # and the hub is asked not to announce it here
+    proxy: HttpProxy | None = None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What it joins, and as whom: no other remote of a server has the same."""
+        return self.urls, self.account, self.credentials, self.nkey
+
+    @property
+    def shown(self) -> str:
+        """The same for the log, without passwords and seeds."""
+        urls = " ".join(go_quote(_without_password(url)) for url in self.urls)
+        login = f", credentials={go_quote(self.credentials)}" if self.credentials else ""
+        if self.nkey:
+            login = ', nkey="[REDACTED]"'
+        return f"urls=[{urls}], account={go_quote(self.account)}{login}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,6 +418,7 @@ class Settings:
     ping_max: int = kinds.count_setting(limits.NATS_PING_MAX, 1, limits.NATS_PING_MAX_MAX)
     write_deadline_ns: int = kinds.duration_setting(limits.NATS_WRITE_DEADLINE)
     write_timeout: str = WRITE_TIMEOUTS[0]
+    trusted_proxies: tuple[str, ...] = ()  # their public keys
     proxy_protocol: bool = False  # clients may come through a proxy that says their address
     lame_duck_duration_ns: int = limits.NATS_LAME_DUCK_DURATION
     lame_duck_grace_period_ns: int = limits.NATS_LAME_DUCK_GRACE

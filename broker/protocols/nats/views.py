@@ -122,6 +122,7 @@ class ClosedConnection:
     issuer_key: str
     name_tag: str
     tags: tuple[str, ...]
+    proxy_key: str  # of the trusted proxy that it came through
     subs: list[Subscription] = field(repr=False)
 
 

@@ -217,6 +217,11 @@ ANSWERS = (
         of=_with(lambda s, r: s.user(r, head={"aud": "NONE"})),
     ),
     Answer("no account", VIOLATION, of=_with(lambda s, r: s.user(r, head={"aud": ""}))),
+    Answer(
+        "only through a proxy",
+        VIOLATION,
+        of=_with(lambda s, r: s.user(r, proxy_required=True)),
+    ),
     Answer("another account", of=_with(lambda s, r: s.user(r, head={"aud": "OTHER"}))),
     Answer("the global account", of=_with(lambda s, r: s.user(r, head={"aud": "$G"}))),
     Answer("the service's own account", of=_with(lambda s, r: s.user(r, head={"aud": "AUTH"}))),

@@ -34,6 +34,7 @@ class Login:
     tls: TlsPeer | None = None  # None: no TLS
     cookie_jwt: str = field(default="", repr=False)
     client_id: int = 0
+    proxy_key: str = ""  # of the trusted proxy that it came through
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Identity:
     name_tag: str = ""
     tags: tuple[str, ...] = ()
     key: str = ""  # to find the user after a reload: user:NAME, nkey:U..., token; "": none
+    proxy_key: str = ""  # of the trusted proxy that it came through
     owner: str = ""  # equal for all logins of one user; "": use `key`
     # The stored secret at login: a reload that keeps it needs no new comparison.
     proof: str = field(default="", repr=False, compare=False)

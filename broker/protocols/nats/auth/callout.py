@@ -19,7 +19,7 @@ from broker.base.units import SECOND
 from broker.base.values import dataclass
 from broker.protocols.nats import limits, settings
 from broker.protocols.nats.accounts.asking import Bus, Question, ask
-from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.auth import nkeys, proxies
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
 from broker.protocols.nats.auth.jwt import claims, tokens, validate
 from broker.protocols.nats.auth.jwt.operator import Basis, expiry_ns, kind_allowed
@@ -126,6 +126,8 @@ class Caller:
     ) -> Identity:
         """The identity of the admitted user; Refused if it may not connect at all or now."""
         rights, user, now = basis.rights, basis.token, self.clock()
+        if rights.proxy_required:
+            proxies.demand(login)
         left = validate.seconds_left(rights, now)
         if left is None:
             raise Refused("the user may not connect at this time")

@@ -92,6 +92,7 @@ class LocalCallout:
         return dataclasses.replace(identity, permissions=without_requests(identity.permissions))
 
     async def _ask(self, login: Login, name: str) -> Identity:
+        self._local.demand_proxy(login, name)
         answer, sealed = await self._caller.answer(self._service, login, name)
         if not sealed and answer.claims.iss != self._service.issuer:
             raise Refused("the authorization service's answer is signed by another key")

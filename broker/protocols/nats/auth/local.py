@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from broker.base.values import dataclass
-from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.auth import nkeys, proxies
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
 from broker.protocols.nats.auth.passwords import Busy, Passwords, is_hash, same
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT, Authorization, User
@@ -83,8 +83,9 @@ class LocalAuth:
             self._open_global_account()
         self.wants_nonce = bool(self._nkeys)
         self.anonymous: Identity | None = None if self._asks else Identity()
-        if self._no_auth_user in self._users:
-            self.anonymous = self._users[self._no_auth_user].identity()
+        nobody = self._users.get(self._no_auth_user)
+        if nobody is not None and not nobody.user.proxy_required:
+            self.anonymous = nobody.identity()
         self.must_connect = self.anonymous is None
         # A wrong name must take as long as a wrong password.
         self._decoy = next((p for k in self._users.values() if is_hash(p := k.user.password)), "")
@@ -143,6 +144,13 @@ class LocalAuth:
             return options.user if found is None else found.user.name
         return self._user_of(login, listener) or options.token
 
+    def demand_proxy(self, login: Login, name: str) -> None:
+        """Refuse a login that the configuration lets in only through a trusted proxy."""
+        known = self._nkeys.get(name) or self._users.get(name)
+        rule = self._settings.authorization if known is None else known.user
+        if rule.proxy_required:
+            proxies.demand(login)
+
     # --- one login
 
     def _listener(self, login: Login) -> _Listener:
@@ -180,6 +188,7 @@ class LocalAuth:
         if self._users:
             known = self._user(login, listener)
             if known is not None:
+                self.demand_proxy(login, known.user.name)
                 no_auth = known.user.name == listener.no_auth_user and self._says_nothing(login)
                 given = known.user.password if no_auth else login.options.password
                 return self._compare(known.user.password, given, known.identity(), proof)
@@ -205,6 +214,7 @@ class LocalAuth:
         known = self._nkeys.get(nkey)
         if known is None or not known.may_come(login.kind):
             raise Refused("the nkey is unknown, or may not use this kind of connection")
+        self.demand_proxy(login, nkey)
         signed = proof == _SIGNED or nkey == listener.no_auth_user
         if not signed and not nkeys.verify_nonce(nkey, login.nonce, login.options.signature):
             raise Refused("the nonce is not signed by the nkey")
@@ -241,6 +251,8 @@ class LocalAuth:
         self, login: Login, listener: _Listener, proof: str
     ) -> Identity | Awaitable[Identity]:
         own, options = listener.authorization, login.options
+        if self._settings.authorization.proxy_required:
+            proxies.demand(login)
         if login.kind in LEAF_KINDS:
             leafnodes = self._settings.leafnodes
             account = leafnodes.account if leafnodes is not None else ""
@@ -259,6 +271,8 @@ class LocalAuth:
         assert leafnodes is not None
         own, options = leafnodes.authorization or Authorization(), login.options
         account = leafnodes.account or GLOBAL_ACCOUNT
+        if own.proxy_required and (own.user or leafnodes.nkey or own.users):
+            proxies.demand(login)
         if own.user:
             single = User(name=own.user, password=own.password, account=account)
             return self._leaf_user({own.user: single}, options.user, login, proof)
@@ -287,6 +301,8 @@ class LocalAuth:
         user = users.get(name)
         if user is None:
             raise Refused("the user is not one of leaf nodes")
+        if user.proxy_required:
+            proxies.demand(login)
         identity = Identity(
             account=user.account or GLOBAL_ACCOUNT, user=name, key="leaf", proof=user.password
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -11,6 +12,7 @@ import orjson
 from broker.base.units import SECOND
 from broker.protocols.nats import errors, limits
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
+from broker.protocols.nats.auth.proxies import TrustedProxies
 from broker.protocols.nats.client.permissions import permit_for
 from broker.protocols.nats.client.rate_limit import Bucket
 from broker.protocols.nats.tls import TlsHandshake
@@ -58,6 +60,7 @@ class ClientHandshake:
     def __init__(self, frontend: NatsFrontend) -> None:
         self.frontend = frontend
         self.authenticator: Authenticator = Anybody()
+        self.proxies = TrustedProxies()
         self.accounts: dict[str, Account] = {}
         self.violations = Violations()
         self.login_timeout_ns = limits.NATS_AUTH_TIMEOUT
@@ -117,7 +120,7 @@ class ClientHandshake:
 
     def info_line(self, session: NatsSession, **more: object) -> bytes:
         """The INFO line for this client. It has a blank before CRLF, which clients expect."""
-        if self.authenticator.wants_nonce:
+        if self.authenticator.wants_nonce or self.proxies.keys:
             session.make_nonce()
         head = self.frontend.info_head
         fields: dict[str, object] = {"client_id": session.client_id}
@@ -203,7 +206,7 @@ class ClientHandshake:
 
     def _check(self, session: NatsSession, login: Login) -> None:
         try:
-            answer = self.authenticator.check(login)
+            answer = self.identify(login)
         except Refused as refusal:
             self.turn_away(session, login, refusal)
             return
@@ -215,13 +218,24 @@ class ClientHandshake:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
+    def identify(self, login: Login) -> Identity | Awaitable[Identity]:
+        """The identity of a client or leaf node, perhaps later; this or the awaitable raises
+        Refused."""
+        login.proxy_key = self.proxies.key_of(login)
+        return _through(self.authenticator.check(login), login.proxy_key)
+
+    def identify_again(self, identity: Identity, login: Login) -> Identity | Awaitable[Identity]:
+        """The same for one that was admitted before a change of the configuration."""
+        login.proxy_key = self.proxies.key_still(identity.proxy_key, login)
+        return _through(self.authenticator.check_again(identity, login), login.proxy_key)
+
     async def resolve(self, login: Login, answer: Awaitable[Identity]) -> Identity:
         """The identity that an authenticator answers later; Refused. It is checked again if a
         reload has replaced the authenticator meanwhile."""
         asked = self.authenticator
         identity = await answer
         if self.authenticator is not asked:
-            again = self.authenticator.check_again(identity, login)
+            again = self.identify_again(identity, login)
             identity = again if isinstance(again, Identity) else await again
         return identity
 
@@ -281,6 +295,21 @@ class ClientHandshake:
             if newcomer:
                 for act in self.on_connect:
                     act(session)
+
+
+def _through(
+    found: Identity | Awaitable[Identity], proxy_key: str
+) -> Identity | Awaitable[Identity]:
+    """The identity with the key of the proxy that the connection came through, if any."""
+    if not proxy_key:
+        return found
+    if isinstance(found, Identity):
+        return replace(found, proxy_key=proxy_key)
+
+    async def later() -> Identity:
+        return replace(await found, proxy_key=proxy_key)
+
+    return later()
 
 
 def bucket(rate: RateLimit | None) -> Bucket | None:

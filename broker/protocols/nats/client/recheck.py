@@ -55,9 +55,7 @@ class Recheck:
                 session.expect_login(self.handshake.login_timeout_ns)
             return None
         try:
-            answer = self.handshake.authenticator.check_again(
-                session.identity, self.handshake.login(session)
-            )
+            answer = self.handshake.identify_again(session.identity, self.handshake.login(session))
         except Refused as refusal:
             self._cut(session, refusal)
             return None

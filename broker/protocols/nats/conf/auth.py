@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.base.gotext import go_quote
 from broker.base.units import SECOND
 from broker.protocols.nats import limits
 from broker.protocols.nats.accounts.subjects import is_subject
@@ -144,6 +145,7 @@ def _user(block: Block) -> User | None:
         nkey=nkey,
         permissions=optional_permissions(block, "permissions", "permission", "authorization"),
         connection_types=_connection_types(block),
+        proxy_required=block.flag("proxy_required"),
         rate=rate_limits(block),
     )
     block.done()
@@ -199,6 +201,7 @@ def authorization(block: Block, logins: Logins) -> Authorization:
             block, "default_permissions", "default_permission", "permissions"
         ),
         callout=_callout(block),
+        proxy_required=block.flag("proxy_required"),
     )
     block.done()
     if result.token and (result.user or result.password):
@@ -220,6 +223,23 @@ def _login_timeout(block: Block) -> int:
     if entry is not None and found > limits.NATS_AUTH_TIMEOUT_ADVISED:
         block.mistakes.warn(entry, f"timeout: {found / SECOND:g} seconds are long, 60 is advised")
     return found
+
+
+def trusted_proxies(root: Block) -> tuple[str, ...]:
+    """The public keys of the proxies in the block `proxies`."""
+    inner = root.block("proxies")
+    if inner is None:
+        return ()
+    found = []
+    for one in inner.blocks("trusted", what="a trusted proxy"):
+        key = one.text("key", "public_key")
+        if nkeys.is_any_public(key):
+            found.append(key)
+        else:
+            one.wrong(f"invalid proxy key {go_quote(key)}", "key", "public_key")
+        one.done()
+    inner.done()
+    return tuple(dict.fromkeys(found))
 
 
 def simple(block: Block) -> Authorization:

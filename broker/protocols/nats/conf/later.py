@@ -9,14 +9,9 @@ from __future__ import annotations
 from typing import Final
 
 _TLS: Final = {"allow_insecure_cipher_suites": "2.12", "ca_certs_match": "2.11"}
-_PROXY: Final = {"proxy_required": "2.12"}
 # By the block's name in messages: key -> the first release that has it.
 _KEYS: Final = {
-    "the configuration": {"proxies": "2.12"},
-    "authorization": _PROXY,
-    "a user": _PROXY,
     "tls": _TLS,
-    "a remote": {"proxy": "2.14"},
 }
 
 

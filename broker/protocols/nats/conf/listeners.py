@@ -18,6 +18,7 @@ from broker.protocols.nats.settings import (
     WRITE_TIMEOUTS,
     Address,
     Authorization,
+    HttpProxy,
     Leafnodes,
     Remote,
     User,
@@ -36,6 +37,12 @@ _COMPRESSIONS: Final = (
     "not supported",
 )
 _PLAIN: Final = frozenset({"off", "disabled", "false", "accept", "not_supported", "not supported"})
+_PROXY_TLS: Final = frozenset(  # what a proxy's tls block may have
+    words(
+        "cert_file key_file ca_file insecure cipher_suites curve_preferences min_version timeout"
+        " certs certificates"
+    )
+)
 _OWN_HEADERS: Final = frozenset(
     {"host", "content-length", "connection", "upgrade", "nats-no-masking"}
 )
@@ -177,6 +184,7 @@ class Leafs:
             password=inner.text("password", "pass"),
             timeout_ns=inner.duration("timeout", default=0, seconds="fraction"),
             users=self.leaf_users(inner),
+            proxy_required=inner.flag("proxy_required"),
         )
         inner.done()
         if result.users:
@@ -194,6 +202,7 @@ class Leafs:
                 name=one.text("user", "username"),
                 password=one.text("password", "pass"),
                 account=one.text("account"),
+                proxy_required=one.flag("proxy_required"),
             )
             one.done()
             if account_place is not None and user.account:
@@ -239,8 +248,13 @@ class Leafs:
             ignores_discovered=block.flag("ignore_discovered_servers"),
             isolated=block.flag("isolate_leafnode_interest", "isolate"),
             requests_isolation=block.flag("request_isolation"),
+            proxy=_proxy(block),
         )
         block.done()
+        if result.proxy is not None and result.tls is None:
+            for url in result.urls:
+                if urlsplit(url).scheme.lower() == "wss":
+                    block.wrong("proxy: a wss URL needs a tls block of the remote", "proxy")
         if not result.urls and len(block.mistakes.errors) == before:
             block.wrong("a remote needs a url")
         key = (result.urls, account, credentials)
@@ -259,6 +273,58 @@ class Leafs:
                 block.wrong(f"{names[0]}: ~ needs HOME in the environment", *names)
             return os.path.normpath(home + "/" + text[1:])
         return text
+
+
+def _proxy(block: Block) -> HttpProxy | None:
+    """The HTTP proxy of a remote."""
+    inner = block.block("proxy")
+    if inner is None or not isinstance(inner.value.it, dict):
+        return None
+    before = len(inner.mistakes.errors)
+    has_tls = inner.has("tls")
+    for key in inner.value.it["tls"].it if _is_map(inner, "tls") else ():
+        if key.lower() not in _PROXY_TLS:
+            inner.wrong(f"{key!r} is not supported for proxy TLS", "tls")
+    result = HttpProxy(
+        url=inner.text("url"),
+        user=inner.text("username"),
+        password=inner.text("password"),
+        timeout_ns=inner.duration("timeout", default=0),
+        tls=optional_tls(inner, server=False),
+    )
+    inner.done()
+    if len(inner.mistakes.errors) > before:
+        return None
+    if reason := _wrong_proxy(result, has_tls=has_tls):
+        inner.wrong(f"proxy: {reason}", "url")
+    return result
+
+
+def _is_map(block: Block, name: str) -> bool:
+    entry = block.peek(name)
+    return entry is not None and isinstance(entry.it, dict)
+
+
+def _wrong_proxy(proxy: HttpProxy, *, has_tls: bool) -> str:
+    """Why a proxy cannot be used; empty if it can."""
+    if not proxy.url:
+        return "url is missing"
+    if not _is_url(proxy.url):
+        return "url: expected one like http://HOST:PORT"
+    parts = urlsplit(proxy.url)
+    problems = {
+        f"URL scheme must be http or https, got: {parts.scheme}": (
+            parts.scheme not in ("http", "https")
+        ),
+        "URL must specify a host": not parts.hostname,
+        f"TLS configuration requires an https proxy URL, got: {parts.scheme}": (
+            has_tls and parts.scheme != "https"
+        ),
+        "username and password must both be specified or both be empty": (
+            bool(proxy.user) != bool(proxy.password)
+        ),
+    }
+    return next((text for text, wrong in problems.items() if wrong), "")
 
 
 def _urls(block: Block) -> tuple[str, ...]:

@@ -165,6 +165,7 @@ class _Reader:
             server_metadata=root.pairs(str, "server_metadata"),
             feature_flags=root.pairs(bool, "feature_flags"),
             proxy_protocol=root.flag("proxy_protocol"),
+            trusted_proxies=auth.trusted_proxies(root),
         )
 
     def monitor(self, host: str, listen: str, *ports: str) -> Address | None:

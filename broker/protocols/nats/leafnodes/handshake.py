@@ -283,7 +283,7 @@ class Acceptor:
         session.take(options)
         login = self.login(session)
         try:
-            answer = self.handshake.context.handshake.authenticator.check(login)
+            answer = self.handshake.context.handshake.identify(login)
         except Refused as refusal:
             self._refuse(session, refusal)
             return

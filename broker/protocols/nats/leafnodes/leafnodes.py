@@ -56,6 +56,7 @@ class LeafNodes:
         self.handshake = LeafHandshake(context)
         self.listener: LeafListener | None = None
         self.remotes: list[RemoteLink] = []
+        self._dials = False
         self._announced_cluster: str | None = None  # its last announced name, after the start
 
     @property
@@ -70,16 +71,30 @@ class LeafNodes:
             self.handshake.interests.of(account).force(mapped_subjects(account))
 
     def configure(self) -> None:
-        """Apply the current certificates and mappings; addresses and remotes stay."""
+        """Apply the current certificates, mappings and remotes; addresses stay."""
         tls = self.config.tls
         if self.config.listen is not None and tls is not None:
             self.handshake.tls = TlsPolicy(tls, former=self.handshake.tls)
         if self._announced_cluster not in {None, self.handshake.cluster}:
             self._rename()
-        for link, remote in zip(self.remotes, self.config.remotes, strict=False):
-            if link.config.urls == remote.urls:
-                link.follow(remote)
+        if self._dials:
+            self._follow_remotes()
         self.handshake.interests.refresh(set(self.context.accounts.values()))
+
+    def _follow_remotes(self) -> None:
+        """Leave the servers that are no longer configured, and join those that are new."""
+        wanted = {remote.key: remote for remote in self.config.remotes}
+        for link in list(self.remotes):
+            remote = wanted.pop(link.config.key, None)
+            if remote is None:
+                self.remotes.remove(link)
+                link.leave()
+            else:
+                link.follow(remote)
+        for remote in wanted.values():
+            link = RemoteLink(self.handshake, remote)
+            self.remotes.append(link)
+            link.start()
 
     async def recheck(self, sessions: Iterable[LeafSession] | None = None) -> None:
         """Close links whose login is no longer valid or now has other rights (the peer may join
@@ -95,7 +110,7 @@ class LeafNodes:
             if session.identity is None or session.ending:
                 continue
             try:
-                answer = clients.authenticator.check_again(
+                answer = clients.identify_again(
                     session.identity, self.handshake.acceptor.login(session)
                 )
                 identity = answer if isinstance(answer, Identity) else await answer
@@ -125,9 +140,8 @@ class LeafNodes:
                 shown = self.handshake.own_info["ip"]
                 log.info("Advertise address for leafnode is set to %s", shown)
         self._announced_cluster = self.handshake.cluster
-        self.remotes = [RemoteLink(self.handshake, remote) for remote in self.config.remotes]
-        for remote in self.remotes:
-            remote.start()
+        self._dials = True
+        self._follow_remotes()
 
     def _rename(self) -> None:
         """Reconnect to the hubs after a change of the cluster's name, to announce the new one."""
@@ -168,6 +182,7 @@ class LeafNodes:
 
     async def close(self) -> None:
         """Stop accepting and dialling; open links stay."""
+        self._dials = False
         if self.listener is not None:
             await self.listener.close()
         await asyncio.gather(*(remote.stop() for remote in self.remotes))

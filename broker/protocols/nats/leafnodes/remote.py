@@ -26,6 +26,7 @@ from broker.net import limits as net_limits
 from broker.net.conn import Conn
 from broker.net.handover import HandoverSession
 from broker.net.openssl import TlsError
+from broker.net.sockets import join
 from broker.net.upgrade import HEAD_END, Answer, NotHttp, read_answer
 from broker.net.websocket import WebSocket, accept_key
 from broker.protocols.nats.leafnodes import limits
@@ -38,15 +39,17 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
     from broker.net.listener import Runtime
+    from broker.net.tunnel import Proxy
     from broker.protocols.nats.auth.authenticator import TlsPeer
     from broker.protocols.nats.leafnodes.handshake import LeafHandshake
-    from broker.protocols.nats.settings import Remote
+    from broker.protocols.nats.settings import HttpProxy, Remote
     from broker.runtime.interfaces import Session
 
 log = logging.getLogger("broker.nats")
 
 _WEBSOCKET: Final = frozenset({"ws", "wss"})
 _SECURE: Final = frozenset({"tls"})
+_PROXY_PORTS: Final = {"http": 80, "https": 443}
 _KEY_BYTES: Final = 16
 _EXTENSION: Final = "permessage-deflate"
 _NO_CONTEXT: Final = frozenset({"server_no_context_takeover", "client_no_context_takeover"})
@@ -64,6 +67,27 @@ def address_of(url: SplitResult) -> tuple[str, int]:
     """The host and port of a URL."""
     assert url.hostname is not None
     return url.hostname, url.port or limits.NATS_LEAF_PORT
+
+
+def proxy_of(config: HttpProxy, timeout_ns: int) -> Proxy:
+    """What a tunnel needs; TunnelError if certificates cannot be used."""
+    from broker.net.tunnel import Proxy, TunnelError
+
+    url, context = urlsplit(config.url), None
+    assert url.hostname is not None
+    tls = config.tls or Tls("", "")
+    if url.scheme == "https":
+        try:
+            context = client_context(tls)
+        except TlsError as problem:
+            raise TunnelError(str(problem)) from problem
+    return Proxy(
+        address=(url.hostname, url.port or _PROXY_PORTS[url.scheme]),
+        login=(config.user, config.password) if config.user else None,
+        context=context,
+        timeout_ns=timeout_ns,
+        tls_timeout_ns=tls.timeout_ns,
+    )
 
 
 def is_address(host: str) -> bool:
@@ -93,6 +117,7 @@ class RemoteLink:
         self._gone = asyncio.Event()
         self._joined = False
         self._task: asyncio.Task[None] | None = None
+        self._relays: set[asyncio.Task[None]] = set()  # with a proxy over TLS
         self._tls = config.tls is not None or any(url.scheme in _SECURE for url in self._configured)
         self._tls_name = ""
         for url in self._urls:
@@ -116,13 +141,19 @@ class RemoteLink:
     def follow(self, config: Remote) -> None:
         """Use another configuration with the same URLs: it may disable the remote, or enable it."""
         self.config = config
+        self._tls = self._tls or config.tls is not None
         if not config.disabled and self._task is None:
             self.start()
         elif config.disabled and self._task is not None:
+            self.leave()
+
+    def leave(self) -> None:
+        """Stop dialling, and end the connection."""
+        if self._task is not None:
             self._task.cancel()
             self._task = None
-            for conn in list(self.conns):
-                conn.close()
+        for conn in list(self.conns):
+            conn.close()
 
     async def drain(self) -> None:
         """End the connection after its pending output is written."""
@@ -185,11 +216,25 @@ class RemoteLink:
         log.debug('Trying to connect as leafnode to remote server on "%s"', self.peer)
         host, port = address_of(url)
         dial_ns = self.config.dial_timeout_ns or self.handshake.config.dial_timeout_ns
+        if self.config.proxy is not None:
+            await self._dial_through(self.config.proxy, join(host, port), dial_ns)
+            return
         async with asyncio.timeout(dial_ns / SECOND):
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
             address = random.choice(found)[4]  # noqa: S311 - any of them will do
             self._gone.clear()
             await loop.create_connection(self._connected, str(address[0]), int(address[1]))
+
+    async def _dial_through(self, config: HttpProxy, target: str, dial_ns: int) -> None:
+        """Dial the HOST:PORT through an HTTP proxy."""
+        from broker.net.tunnel import dig
+
+        tunnel = await dig(proxy_of(config, config.timeout_ns or dial_ns), target)
+        if tunnel.relay is not None:
+            self._relays.add(tunnel.relay)
+            tunnel.relay.add_done_callback(self._relays.discard)
+        self._gone.clear()
+        await self.runtime.loop.create_connection(self._connected, sock=tunnel.sock)
 
     def _connected(self) -> Conn:
         rt, first = self.runtime, self._first_session()

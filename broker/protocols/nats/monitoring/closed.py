@@ -70,6 +70,7 @@ def closed_connection(
         issuer_key=identity.issuer_key if identity is not None else "",
         name_tag=identity.name_tag if identity is not None else "",
         tags=identity.tags if identity is not None else (),
+        proxy_key=identity.proxy_key if identity is not None else "",
         subs=connection.list_subs(subs_most) if subs_most else [],
     )
 

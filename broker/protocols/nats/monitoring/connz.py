@@ -120,6 +120,7 @@ class _Entries:
         if auth and who is not None:
             yield from (("jwt", who.jwt), ("issuer_key", who.issuer_key))
             yield from (("name_tag", who.name_tag or account), ("tags", list(who.tags)))
+        yield "proxy", _proxy(who.proxy_key if who is not None else "")
 
     def _of_closed(self, row: ClosedConnection) -> Iterator[tuple[str, object]]:
         yield from (("name", row.name), ("lang", row.lang), ("version", row.version))
@@ -131,6 +132,7 @@ class _Entries:
         if self.options.auth:  # nats-server shows these without a login
             yield from (("jwt", row.jwt), ("issuer_key", row.issuer_key))
             yield from (("name_tag", row.name_tag or row.account), ("tags", list(row.tags)))
+        yield "proxy", _proxy(row.proxy_key)
 
     def _subs(
         self, row: Row, account: str, subs: list[Subscription], *, with_account: bool = False
@@ -142,6 +144,11 @@ class _Entries:
         elif self.options.subscriptions:
             self.subs_left -= len(subs)
             yield "subscriptions_list", [text(sub[0]) for sub in subs]
+
+
+def _proxy(key: str) -> dict[str, str]:
+    """The trusted proxy that a connection came through; empty without one."""
+    return {"key": key} if key else {}
 
 
 def _shown(account: str) -> str:

@@ -46,6 +46,7 @@ def _leaf(link: Link, *, subscriptions: bool) -> dict[str, Any]:
 
 def leaf_facts(link: Link) -> dict[str, Any]:
     """One leaf link, without its subscriptions."""
+    who = link.identity
     return {
         "id": link.client_id,
         "name": link.remote_name,
@@ -60,6 +61,7 @@ def leaf_facts(link: Link) -> dict[str, Any]:
         "in_bytes": link.in_bytes,
         "out_bytes": link.out_bytes,
         "subscriptions": link.subscriptions,
+        **({"proxy": {"key": who.proxy_key}} if who is not None and who.proxy_key else {}),
     }
 
 

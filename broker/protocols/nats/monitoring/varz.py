@@ -115,6 +115,8 @@ def _configured(server: ServerView) -> dict[str, Any]:
     }
     if settings.write_timeout != WRITE_TIMEOUTS[0]:
         page["write_timeout"] = settings.write_timeout
+    if settings.trusted_proxies:
+        page["proxies"] = {"trusted": [{"key": key} for key in settings.trusted_proxies]}
     return page
 
 

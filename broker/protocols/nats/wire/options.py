@@ -38,6 +38,7 @@ _STRINGS: Final = {
     "nkey": "nkey",
     "jwt": "jwt",
     "sig": "signature",
+    "proxy_sig": "proxy_signature",
     "remote_account": "remote_account",
 }
 _OBJECTS: Final = frozenset({"import", "export"})  # from other servers; only their type is checked
@@ -59,6 +60,7 @@ class ClientOptions:
         "password",
         "pedantic",
         "protocol",
+        "proxy_signature",
         "remote_account",
         "signature",
         "tls_required",
@@ -74,6 +76,7 @@ class ClientOptions:
         self.protocol = 0
         self.name = self.lang = self.version = self.account = self.remote_account = ""
         self.user = self.password = self.token = self.nkey = self.jwt = self.signature = ""
+        self.proxy_signature = ""
 
     def merge(self, raw: bytes) -> None:
         """Merge the fields of one CONNECT; ValueError if Go would not accept it."""

@@ -17,6 +17,7 @@ from broker.protocols.nats.settings import (
     Authorization,
     Callout,
     Destination,
+    HttpProxy,
     JetStream,
     Leafnodes,
     Mapping,
@@ -157,7 +158,7 @@ def test_what_can_change(changes: dict[str, Any], lines: list[str], actions: lis
         ({"logfile_size_limit": 100}, "LogSizeLimit: old=0, new=100"),
         ({"logfile_max_num": 3}, "LogMaxFiles: old=0, new=3"),
         ({"websocket": Websocket(("", 1))}, "Websocket: old=none, new=a block"),
-        ({"leafnodes": Leafnodes(("", 1))}, "LeafNode: old=none, new=a block"),
+        ({"leafnodes": Leafnodes(("", 1))}, "LeafNode: changed listen"),
         ({"jetstream": JetStream()}, "JetStream: old=none, new=a block"),
     ],
 )
@@ -191,6 +192,7 @@ def test_every_setting_is_thought_of() -> None:
         "server_tags": ("x",),
         "server_metadata": (("a", "b"),),
         "feature_flags": (("a", True),),
+        "trusted_proxies": ("N",),
         "listen": ("a", 1),
         "http": ("a", 1),
         "https": ("a", 1),
@@ -309,8 +311,32 @@ def test_remotes() -> None:
     assert plan(old, Settings(leafnodes=Leafnodes(remotes=(two, one)))) == reload.Plan()
     denied = dataclasses.replace(one, deny_imports=("x",))
     assert plan(old, Settings(leafnodes=Leafnodes(remotes=(denied, two)))) == reload.Plan()
-    text = refusal(old, Settings(leafnodes=Leafnodes(remotes=(one,))))
-    assert text == "config reload not supported for LeafNode: changed remotes"
+    hub = dataclasses.replace(one, hub=True)
+    text = refusal(old, Settings(leafnodes=Leafnodes(remotes=(hub, two))))
+    assert text == "config reload not supported for LeafNode: changed hub"
+    proxy = HttpProxy("https://p", tls=TLS)
+    by = dataclasses.replace(one, proxy=proxy)
+    text = refusal(old, Settings(leafnodes=Leafnodes(remotes=(by, two))))
+    assert text == "config reload not supported for LeafNode: changed proxy"
+    other_tls = dataclasses.replace(by, proxy=dataclasses.replace(proxy, tls=None))
+    same = plan(*(Settings(leafnodes=Leafnodes(remotes=(r,))) for r in (by, other_tls)))
+    assert same == reload.Plan()
+
+
+def test_remotes_that_come_and_go() -> None:
+    one = Remote(("nats://a:1", "nats://me:secret@b:1"))
+    by_file, by_seed = Remote(("nats://a:1",), credentials="c"), Remote(("nats://a:1",), nkey="SU")
+    old = Settings(leafnodes=Leafnodes(remotes=(one,)))
+    found = plan(old, Settings(leafnodes=Leafnodes(remotes=(by_file, by_seed))))
+    assert found.actions == (Action.LEAF_REMOTES,)
+    head = "Reloaded: LeafNode Remote urls="
+    assert found.lines == (
+        f'{head}["nats://a:1" "nats://me:xxxxx@b:1"], account="$G" removed',
+        f'{head}["nats://a:1"], account="$G", credentials="c" added',
+        f'{head}["nats://a:1"], account="$G", nkey="[REDACTED]" added',
+    )
+    assert plan(old, Settings()).actions == (Action.LEAF_REMOTES,)
+    assert plan(Settings(), old).actions == (Action.LEAF_REMOTES,)
 
 
 def test_parts_of_the_websocket_listener() -> None:

@@ -14,7 +14,7 @@ from typing import Final
 from broker.base.units import COUNT_MAX, SECOND
 from broker.base.values import dataclass
 from broker.protocols.nats import errors, settings
-from broker.protocols.nats.auth import nkeys
+from broker.protocols.nats.auth import nkeys, proxies
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
 from broker.protocols.nats.auth.jwt import claims, tokens, validate
 from broker.protocols.nats.auth.jwt.accounts import Account, AccountTokens
@@ -106,7 +106,7 @@ class OperatorAuth:
         if rights.bearer_token and account.token.body.limits.disallow_bearer:
             raise Refused("the account does not allow bearer tokens")
         if rights.proxy_required:
-            raise Refused("the user may only come through a trusted proxy, and there is none")
+            proxies.demand(login)
         if not kind_allowed(rights, login.kind):
             raise Refused("the user may not use this kind of connection")
         signed = rights.bearer_token or nkeys.verify_nonce(

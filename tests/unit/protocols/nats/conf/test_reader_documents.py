@@ -65,9 +65,6 @@ def test_the_sample_holds_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("text", "release"),
     [
-        ("proxies { trusted: [] }", "2.12"),
-        ("authorization { proxy_required: true }", "2.12"),
-        ("leafnodes { remotes [ { url: nats://h:1, proxy: { url: http://h } } ] }", "2.14"),
         ("tls { ca_certs_match: x }", "2.11"),
     ],
 )

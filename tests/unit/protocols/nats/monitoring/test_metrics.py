@@ -120,6 +120,7 @@ def test_leafs(server: LiveNats) -> None:
         remote_name="edge",
         is_spoke=False,
         isolated=False,
+        identity=None,
         client_id=5,
         host="10.0.0.1",
         port=7,

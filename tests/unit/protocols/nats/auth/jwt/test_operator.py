@@ -213,7 +213,7 @@ async def test_bearers_are_not_let_in_any_more(tmp_path: Path) -> None:
 
 
 @on_uvloop
-async def test_users_who_need_a_proxy_are_refused(tmp_path: Path) -> None:
+async def test_users_who_need_a_proxy_are_refused_without_one(tmp_path: Path) -> None:
     world, tenant = World(tmp_path), Tenant()
     world.add(tenant)
     server = await world.start()

@@ -1,0 +1,171 @@
+"""A TCP connection to a server behind an HTTP proxy, which is asked with CONNECT (RFC 9110, 9.3.6).
+
+    dialled -> (TLS with the proxy) -> CONNECT HOST:PORT -> 200 -> the bytes of the server
+
+The socket that is returned has the bytes of the server only. Over TLS it is one end of a pair of
+sockets, and a task carries bytes between the other end and the proxy until one of them ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+from typing import TYPE_CHECKING
+
+from broker.base.units import SECOND
+from broker.base.values import dataclass
+from broker.net import limits
+from broker.net.upgrade import HEAD_END, NotHttp, read_answer
+
+if TYPE_CHECKING:
+    import ssl
+
+    Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class TunnelError(OSError):
+    """The proxy cannot be reached, or refuses; the text has no secrets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A proxy, and what it needs to know."""
+
+    address: tuple[str, int]
+    login: tuple[str, str] | None  # user and password
+    context: ssl.SSLContext | None  # None: no TLS
+    timeout_ns: int  # to connect, and again for the answer
+    tls_timeout_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tunnel:
+    """A connection through a proxy."""
+
+    sock: socket.socket
+    relay: asyncio.Task[None] | None  # carries the bytes; ends with the connection
+
+
+async def dig(proxy: Proxy, target: str) -> Tunnel:
+    """Connect to the HOST:PORT through a proxy. TunnelError, TimeoutError."""
+    request = _request(target, proxy.login)
+    if proxy.context is None:
+        return Tunnel(await _plain(proxy, request), None)
+    return await _secured(proxy, proxy.context, request)
+
+
+def _request(target: str, login: tuple[str, str] | None) -> bytes:
+    lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
+    if login is not None:
+        token = base64.b64encode(":".join(login).encode()).decode()
+        lines.append(f"Proxy-Authorization: Basic {token}")
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def _check(head: bytes) -> None:
+    """Check the head of the answer."""
+    try:
+        answer = read_answer(head.removesuffix(HEAD_END))
+    except NotHttp as problem:
+        raise TunnelError(f"failed to read proxy response: {problem}") from None
+    if answer.status != 200:
+        status = head.partition(b"\r\n")[0].partition(b" ")[2].decode("latin-1")
+        raise TunnelError(f"proxy CONNECT failed: {status}")
+
+
+async def _plain(proxy: Proxy, request: bytes) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(proxy.timeout_ns / SECOND):
+        sock = await _dial(proxy.address)
+    try:
+        async with asyncio.timeout(proxy.timeout_ns / SECOND):
+            await loop.sock_sendall(sock, request)
+            head = bytearray()
+            while not head.endswith(HEAD_END):
+                # Byte by byte: what comes behind the head is for the owner of the socket.
+                byte = await loop.sock_recv(sock, 1)
+                if not byte or len(head) >= limits.WEBSOCKET_REQUEST_MAX:
+                    raise TunnelError("failed to read proxy response: unexpected EOF")
+                head += byte
+        _check(bytes(head))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+async def _dial(address: tuple[str, int]) -> socket.socket:
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, place = found[0]
+        sock = socket.socket(family, kind, protocol)
+        sock.setblocking(False)
+        try:
+            await loop.sock_connect(sock, place)
+        except BaseException:
+            sock.close()
+            raise
+    except TimeoutError:
+        raise
+    except OSError as problem:
+        raise _unreachable(problem) from problem
+    return sock
+
+
+def _unreachable(problem: OSError) -> TunnelError:
+    return TunnelError(f"failed to connect to proxy: {problem.strerror or problem}")
+
+
+async def _secured(proxy: Proxy, context: ssl.SSLContext, request: bytes) -> Tunnel:
+    try:
+        async with asyncio.timeout((proxy.timeout_ns + proxy.tls_timeout_ns) / SECOND):
+            reader, writer = await asyncio.open_connection(
+                *proxy.address,
+                ssl=context,
+                server_hostname=proxy.address[0],
+                ssl_handshake_timeout=proxy.tls_timeout_ns / SECOND,
+            )
+    except TimeoutError:
+        raise
+    except OSError as problem:
+        raise _unreachable(problem) from problem
+    try:
+        async with asyncio.timeout(proxy.timeout_ns / SECOND):
+            writer.write(request)
+            try:
+                head = await reader.readuntil(HEAD_END)
+            except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+                raise TunnelError("failed to read proxy response: unexpected EOF") from None
+        _check(head)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        inner = await asyncio.open_connection(sock=theirs)
+    except BaseException:
+        writer.close()
+        raise
+    both = _both_ways((reader, writer), inner)
+    return Tunnel(ours, asyncio.get_running_loop().create_task(both))
+
+
+async def _both_ways(one: Streams, other: Streams) -> None:
+    """Carry bytes between two connections until one of them ends; then both do."""
+    pumps = [
+        asyncio.ensure_future(_pump(one[0], other[1])),
+        asyncio.ensure_future(_pump(other[0], one[1])),
+    ]
+    try:
+        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for pump in pumps:
+            pump.cancel()
+        await asyncio.gather(*pumps, return_exceptions=True)
+        one[1].close()
+        other[1].close()
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(limits.TUNNEL_BLOCK):
+        writer.write(data)
+        await writer.drain()
