@@ -317,11 +317,15 @@ cdef class Conn(Task):
 
     def compress(self, str kind, int level=limits.DEFLATE_LEVEL):
         """Deflate or snappy from here on, in both directions."""
+        self.encode_with(Deflate(level) if kind == 'deflate' else Snappy())
+
+    def encode_with(self, Filter packer):
+        """Use a filter from here on, in both directions."""
         self.run()
         if out_waiting(self.out):
             self.abort()    # only a greeting is pending, which no peer reads
             return
-        self.packer = Deflate(level) if kind == 'deflate' else Snappy()
+        self.packer = packer
         self.filtered = True
         self.tail = None
         self.big = None

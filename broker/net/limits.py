@@ -56,7 +56,6 @@ WEBSOCKET_DEFLATE_LEVEL: Final = 1
 PROXY_HEADER: Final = 5 * SECOND  # from accept to a complete header, as nats-server
 WEBSOCKET_HANDSHAKE: Final = 10 * SECOND  # from accept to a complete request, by default
 WEBSOCKET_UPGRADES_MAX: Final = 4_096  # incomplete requests; one more closes the oldest
-TUNNEL_BLOCK: Final = 64 * KIB  # bytes read at a time from a proxy over TLS, or for it
 WEBSOCKET_REQUEST_MAX: Final = 64 * KIB  # bytes of one with its headers
 
 # --- HTTP listeners ----------------------------------------------------------------------------

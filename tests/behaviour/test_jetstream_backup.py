@@ -15,7 +15,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from support.backups import WAIT_S, ask, restore, snapshot, upload
 
-from broker.protocols.jetstream.blocks.s2 import chunk_of, decompress
+from broker.net.s2 import chunk_of, decompress
 
 if TYPE_CHECKING:
     from conftest import StartBroker

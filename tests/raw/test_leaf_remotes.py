@@ -191,6 +191,37 @@ def _heard(client: NatsClient, early: NatsClient) -> bool:
     return True
 
 
+def compression(server: FileServer) -> str:
+    """What its only leaf connection has agreed; empty without one."""
+    leafs = request(server.monitor, "GET", "/leafz").json["leafs"] or [{}]
+    return str(leafs[0].get("compression", ""))
+
+
+def test_compression_that_changes(start_nats: StartServer) -> None:
+    hub = start_nats(HUB.replace("}", ", compression: s2_fast }"))
+    place = leaf_place(hub)
+    leaf = start_nats(leaf_conf(remote(place, ", compression: s2_best")))
+    eventually(lambda: compression(leaf), "s2_best")
+    connected = leaf.said().count(JOINED)
+    leaf.reload(leaf_conf(remote(place, ", compression: s2_fast")))  # another level
+    eventually(lambda: compression(leaf), "s2_fast")
+    leaf.await_log("Compression value is: {s2_fast []}")
+    crosses(leaf, hub)
+    assert leaf.said().count(JOINED) == connected
+    leaf.reload(leaf_conf(remote(place, ", compression: off")))  # another connection
+    eventually(lambda: compression(leaf), "off")
+    crosses(leaf, hub)
+    how = '{ mode: s2_auto, rtt_thresholds: ["0ms", "20s"] }'
+    leaf.reload(leaf_conf(remote(place, f", compression: {how}")))
+    eventually(lambda: compression(leaf), "s2_fast")
+    leaf.await_log("Compression value is: {s2_auto [0s 20s]}")
+    crosses(leaf, hub)
+    crosses(hub, leaf)
+    hub.reload(HUB.replace("}", ", compression: off }"))
+    eventually(lambda: compression(hub), "off")
+    crosses(hub, leaf)
+
+
 def test_a_listener_does_not_come_by_a_reload(start_nats: StartServer) -> None:
     server = start_nats("")
     server.reload(HUB)

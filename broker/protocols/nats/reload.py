@@ -19,7 +19,7 @@ from broker.base.units import SECOND
 from broker.base.values import dataclass
 from broker.protocols.nats import errors as nats_errors
 from broker.protocols.nats import limits
-from broker.protocols.nats.settings import SYSTEM_ACCOUNT, Leafnodes, Settings, Tls
+from broker.protocols.nats.settings import SYSTEM_ACCOUNT, Compression, Leafnodes, Settings, Tls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ class Action(enum.Enum):
     PINNED = "pinned"  # close clients whose certificate is no longer pinned
     WEBSOCKET_TLS = "websocket tls"
     LEAF_TLS = "leaf tls"  # of the listener and of remotes
-    LEAF_REMOTES = "leaf remotes"  # dial those that are new or enabled now, leave the others
+    LEAF_REMOTES = "leaf remotes"  # dial new ones, leave others; compression of links
     INFO = "info"  # fields of INFO: address, cluster name, TLS
     LIMITS = "limits"  # sizes, pings, deadlines: of open connections too
     ACCOUNTS = "accounts"  # accounts, their limits, imports, exports
@@ -310,6 +310,7 @@ def _settled_remote(remote: Remote, free: tuple[str, ...]) -> Remote:
         remote,
         tls=_settled(remote.tls, free),
         proxy=proxy,
+        compression=Compression(),
         deny_imports=(),
         deny_exports=(),
         disabled=False,
@@ -320,7 +321,9 @@ def _leafnodes(draft: _Draft) -> None:
     old, new = draft.old.leafnodes or Leafnodes(), draft.new.leafnodes or Leafnodes()
     free = (*_CERTIFICATES, *_FIRST)
     a, b = (
-        dataclasses.replace(block, tls=_settled(block.tls, free), remotes=())
+        dataclasses.replace(
+            block, tls=_settled(block.tls, free), remotes=(), compression=Compression()
+        )
         for block in (old, new)
     )
     if a.listen and b.listen and b.listen[1] <= 0:
@@ -329,10 +332,18 @@ def _leafnodes(draft: _Draft) -> None:
         raise _block_refused("LeafNode", a, b)
     if old.tls is not None or any(r.tls is not None for r in old.remotes):
         draft.actions.add(Action.LEAF_TLS)
+    if old.compression != new.compression:
+        shown = _compression_text(new.compression)
+        draft.add(f"Reloaded: LeafNode Compression value is: {shown}", Action.LEAF_REMOTES)
     _remotes(draft, old.remotes, new.remotes)
     if old.tls and new.tls and old.tls.handshake_first != new.tls.handshake_first:
         shown = bool_text(new.tls.handshake_first)
         draft.lines.append(f"Reloaded: LeafNode TLS HandshakeFirst value is: {shown}")
+
+
+def _compression_text(compression: Compression) -> str:
+    times = compression.thresholds_ns if compression.mode == "s2_auto" else ()
+    return f"{{{compression.mode} [{' '.join(map(duration_text, times))}]}}"
 
 
 def _remotes(draft: _Draft, old: tuple[Remote, ...], new: tuple[Remote, ...]) -> None:
@@ -351,6 +362,9 @@ def _remotes(draft: _Draft, old: tuple[Remote, ...], new: tuple[Remote, ...]) ->
         if before.disabled != after.disabled:
             shown = bool_text(after.disabled)
             draft.add(f"{what} Disabled value is: {shown}", Action.LEAF_REMOTES)
+        if before.compression != after.compression:
+            shown = _compression_text(after.compression)
+            draft.add(f"{what} Compression value is: {shown}", Action.LEAF_REMOTES)
     for remote in left.values():
         draft.add(f"Reloaded: LeafNode Remote {remote.shown} added", Action.LEAF_REMOTES)
 

@@ -20,6 +20,7 @@ from broker.protocols.nats.leafnodes.limits import (
     NATS_LEAF_DIAL,
     NATS_LEAF_INFO,
     NATS_LEAF_RECONNECT,
+    NATS_LEAF_RTTS,
 )
 from broker.protocols.nats.monitoring.limits import MONITOR_PORT
 
@@ -31,6 +32,10 @@ SYSTEM_ACCOUNT: Final = "$SYS"
 # What becomes of a connection that does not read in time; `default`: clients are closed, links are
 # tried again.
 WRITE_TIMEOUTS: Final = ("default", "close", "retry")
+COMPRESSIONS: Final = (  # of leaf links
+    *("not supported", "off", "accept", "s2_auto"),
+    *("s2_fast", "s2_better", "s2_best"),
+)
 # Policies for a client that does not read, in the order of SLOW_* in client/frontend.pxd.
 SLOW_CONSUMERS: Final = ("close", "drop", "pause")
 
@@ -283,6 +288,14 @@ def _without_password(url: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Compression:
+    """Whether and how what is sent over a leaf link is compressed."""
+
+    mode: str = COMPRESSIONS[2]
+    thresholds_ns: tuple[int, ...] = NATS_LEAF_RTTS  # of s2_auto, ascending
+
+
+@dataclass(frozen=True, slots=True)
 class HttpProxy:
     """An HTTP proxy through which a remote is dialled."""
 
@@ -315,6 +328,7 @@ class Remote:
     isolated: bool = False  # what other leafs subscribe to is not announced to the hub
     requests_isolation: bool = False  # and the hub is asked not to announce it here
     proxy: HttpProxy | None = None
+    compression: Compression = Compression()
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -348,6 +362,7 @@ class Leafnodes:
     dial_timeout_ns: int = NATS_LEAF_DIAL
     write_deadline_ns: int = 0  # 0: that of the server
     write_timeout: str = WRITE_TIMEOUTS[0]
+    compression: Compression = Compression()
     remotes: tuple[Remote, ...] = ()
 
 

@@ -89,6 +89,8 @@ class Link(Connection, Protocol):
     def is_spoke(self) -> bool: ...  # this server joined it
     @property
     def isolated(self) -> bool: ...  # it does not hear of other leafs' subscriptions
+    @property
+    def compression(self) -> str: ...  # its level, or why there is none
 
 
 @dataclass(slots=True)

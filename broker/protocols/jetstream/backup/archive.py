@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from broker.base.units import SECOND
+from broker.net.s2 import CompressionError, decompress
 from broker.protocols.jetstream import limits
 from broker.protocols.jetstream.backup.stored import (
     META,
@@ -34,7 +35,6 @@ from broker.protocols.jetstream.backup.stored import (
     meta_files,
 )
 from broker.protocols.jetstream.blocks.records import BlockWriter, sum_key
-from broker.protocols.jetstream.blocks.s2 import CompressionError, decompress
 from broker.protocols.jetstream.structs import time_text
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from broker.net.s2 import chunk_of
 from broker.protocols.jetstream import limits
 from broker.protocols.jetstream.backup.places import state_of_cursor
 from broker.protocols.jetstream.backup.stored import META, META_SUM, STATE, encode_state, meta_files
 from broker.protocols.jetstream.blocks.records import BlockWriter, sum_key
-from broker.protocols.jetstream.blocks.s2 import chunk_of
 from broker.protocols.jetstream.structs import time_text
 
 if TYPE_CHECKING:

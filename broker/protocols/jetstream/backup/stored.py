@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from broker.base.problem import Problem
+from broker.net.s2 import CompressionError, decompress
 from broker.protocols.jetstream.blocks.ciphers import AssetKey, CipherError
 from broker.protocols.jetstream.blocks.index import Reader, check_sum, read_index
 from broker.protocols.jetstream.blocks.records import (
@@ -24,7 +25,6 @@ from broker.protocols.jetstream.blocks.records import (
     highway,
     sum_key,
 )
-from broker.protocols.jetstream.blocks.s2 import CompressionError, decompress
 from broker.protocols.jetstream.structs import ConsumerConfig, GoStruct, StreamConfig
 
 if TYPE_CHECKING:

@@ -92,7 +92,8 @@ cdef class LineSession(Session):
     # Methods that a subclass may override.
     cdef int not_connect(self) except -1        # the first byte is not that of CONNECT
     cdef int first_pong(self) except -1         # the first PONG after CONNECT was sent
-    cdef int before_connect(self) except -1     # an operation arrives before the login
+    cdef int before_connect(self, op_t *op) except -1   # an operation before the login
+    cdef void measured(self) noexcept           # rtt_ns is new
     cdef void lose(self, op_t *op) noexcept     # a mapping drops the message
     cdef void charge(self) noexcept                # charge for messages since the last read
     cdef void say(self, const char *line, size_t n) noexcept

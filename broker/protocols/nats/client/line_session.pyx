@@ -239,8 +239,11 @@ cdef class LineSession(Session):
     cdef int first_pong(self) except -1:
         return 0
 
-    cdef int before_connect(self) except -1:
+    cdef int before_connect(self, op_t *op) except -1:
         return 0
+
+    cdef void measured(self) noexcept:
+        pass
 
     cdef void charge(self) noexcept:
         pass
@@ -257,7 +260,7 @@ cdef class LineSession(Session):
         for i in range(count):
             op = ops + i
             if self.unknown and op.kind != OP_CONNECT and op.kind != OP_ERROR:
-                self.before_connect()
+                self.before_connect(op)
                 if self.closing:
                     break
             if self.frontend.tracer is not None:
@@ -282,6 +285,7 @@ cdef class LineSession(Session):
                 self.pings_out = 0
                 if self.rtt_start_ns:
                     self.rtt_ns = max(1, self.frontend.turn.now_ns - self.rtt_start_ns)
+                    self.measured()
             elif op.kind == OP_CONNECT:
                 self.connect(op)
             elif op.kind == OP_INFO:

@@ -233,7 +233,7 @@ cdef class NatsSession(LineSession):
             self.frontend.handshake.refuse(self, 'not CONNECT')
         return 0
 
-    cdef int before_connect(self) except -1:
+    cdef int before_connect(self, op_t *op) except -1:
         self.frontend.handshake.first(self)
         return 0
 

@@ -14,10 +14,12 @@ from broker.protocols.nats.conf.tls import optional_tls
 from broker.protocols.nats.leafnodes import limits
 from broker.protocols.nats.leafnodes.limits import NATS_LEAF_INFO
 from broker.protocols.nats.settings import (
+    COMPRESSIONS,
     GLOBAL_ACCOUNT,
     WRITE_TIMEOUTS,
     Address,
     Authorization,
+    Compression,
     HttpProxy,
     Leafnodes,
     Remote,
@@ -31,12 +33,13 @@ if TYPE_CHECKING:
     from broker.protocols.nats.conf.text import Value
 
 _ANY_HOST: Final = "0.0.0.0"  # noqa: S104 - as the original
-_COMPRESSIONS: Final = (
-    *words("on enabled true off disabled false accept auto s2_auto fast s2_fast better s2_better"),
-    *words("best s2_best not_supported"),
-    "not supported",
-)
-_PLAIN: Final = frozenset({"off", "disabled", "false", "accept", "not_supported", "not supported"})
+_MODES: Final = {  # of compression, by all their names
+    **{name: name for name in COMPRESSIONS},
+    **dict.fromkeys(words("on enabled true auto"), "s2_auto"),
+    **dict.fromkeys(words("disabled false"), "off"),
+    **{name.removeprefix("s2_"): name for name in COMPRESSIONS if name.startswith("s2_")},
+    "not_supported": "not supported",
+}
 _PROXY_TLS: Final = frozenset(  # what a proxy's tls block may have
     words(
         "cert_file key_file ca_file insecure cipher_suites curve_preferences min_version timeout"
@@ -143,7 +146,6 @@ class Leafs:
         default = Leafnodes()
         listen = listener(block)
         who, account, nkey = self.authorization(block)
-        _compression(block)
         version = block.text("min_version", "minimum_version")
         if block.has("min_version", "minimum_version") and (reason := _wrong_version(version)):
             block.wrong(f"min_version: {reason}", "min_version", "minimum_version")
@@ -163,6 +165,7 @@ class Leafs:
             dial_timeout_ns=block.duration("dial_timeout", default=default.dial_timeout_ns),
             write_deadline_ns=block.duration("write_deadline", default=0),
             write_timeout=block.choice(WRITE_TIMEOUTS, "write_timeout"),
+            compression=_compression(block),
             remotes=tuple(self.remote(one) for one in block.blocks("remotes", what="a remote")),
         )
         block.done()
@@ -224,7 +227,6 @@ class Leafs:
             block.wrong("nkey: not the seed of a user (SU...)", "nkey", "seed")
         if credentials and nkey:
             block.wrong("a remote has credentials or an nkey, not both")
-        _compression(block)
         migrate = block.take("jetstream_cluster_migrate", "js_cluster_migrate")
         if migrate is not None:
             block.mistakes.note(migrate, "jetstream_cluster_migrate: has no effect here")
@@ -249,6 +251,7 @@ class Leafs:
             isolated=block.flag("isolate_leafnode_interest", "isolate"),
             requests_isolation=block.flag("request_isolation"),
             proxy=_proxy(block),
+            compression=_compression(block),
         )
         block.done()
         if result.proxy is not None and result.tls is None:
@@ -367,40 +370,51 @@ def _denied(block: Block, *names: str) -> tuple[str, ...]:
     return tuple(rule.subject for rule in rules or ())
 
 
-def _compression(block: Block) -> None:
-    """Check `compression`, which has no effect here but must be valid."""
+def _compression(block: Block) -> Compression:
+    """The key `compression`: a mode, true or false, or a map with a mode and thresholds."""
     entry = block.take("compression")
+    default = Compression()
     if entry is None:
-        return
+        return default
     mode = entry.it
+    thresholds: tuple[int, ...] = ()
     if isinstance(mode, dict):
         inner = Block(entry, block.mistakes, "compression")
         mode = inner.text("mode", default="auto")
-        _thresholds(inner)
+        thresholds = _thresholds(inner)
         inner.done()
     if isinstance(mode, bool):
         mode = "on" if mode else "off"
     if not isinstance(mode, str):
         reason = f"compression: expected a mode, true or false, got {kind_of(mode)}"
         block.mistakes.add(entry, reason)
-    elif mode.lower() not in _COMPRESSIONS:
+        return default
+    found = _MODES.get(mode.lower())
+    if found is None:
         block.mistakes.add(entry, f"compression: unknown mode {mode!r}")
-    elif mode.lower() not in _PLAIN:
-        block.mistakes.note(entry, "compression: links are not compressed here")
+        return default
+    if found != "s2_auto" or not thresholds:
+        thresholds = default.thresholds_ns
+    return Compression(found, thresholds)
 
 
-def _thresholds(block: Block) -> None:
+def _thresholds(block: Block) -> tuple[int, ...]:
+    """The round-trip times of the levels, without zeros at the end."""
     names = ("rtt_thresholds", "thresholds", "rtts", "rtt")
     place = block.peek(*names)
-    found = []
+    found: list[int] = []
     for text, value in block.each_text(*names, only_array=True):
         try:
             found.append(max(go_duration(text), 0))
         except ValueError as problem:
             block.mistakes.add(value, f"rtt_thresholds: {problem}")
     some = [rtt for rtt in found if rtt]
-    if place is not None and (some != sorted(some) or len(found) > 4 or (found and not some)):
+    most = limits.NATS_LEAF_RTTS_MAX
+    if place is not None and (some != sorted(some) or len(found) > most or (found and not some)):
         block.mistakes.add(place, "rtt_thresholds: expected up to four, in ascending order")
+    while found and not found[-1]:
+        found.pop()
+    return tuple(found)
 
 
 def _wrong_version(text: str) -> str:

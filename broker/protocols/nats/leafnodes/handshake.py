@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -27,7 +28,7 @@ from broker.protocols.nats import errors as nats_errors
 from broker.protocols.nats import limits as nats_limits
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
 from broker.protocols.nats.client.replies import Replies
-from broker.protocols.nats.leafnodes import errors, limits
+from broker.protocols.nats.leafnodes import compression, errors, limits
 from broker.protocols.nats.leafnodes.hello import (
     CredentialsError,
     PeerConnect,
@@ -42,7 +43,7 @@ from broker.protocols.nats.leafnodes.interest import Interests
 from broker.protocols.nats.settings import Leafnodes, Permissions, Rules
 from broker.protocols.nats.tls import TlsHandshake, TlsPolicy, peer_of
 from broker.protocols.nats.trace import who
-from broker.protocols.nats.wire.options import ClientOptions, parse_object
+from broker.protocols.nats.wire.options import ClientOptions
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from broker.protocols.nats.auth.authenticator import Identity, TlsPeer
     from broker.protocols.nats.context import NatsContext
     from broker.protocols.nats.leafnodes.session import LeafSession
-    from broker.protocols.nats.settings import Rules
+    from broker.protocols.nats.settings import Compression, Rules
 
 log = logging.getLogger("broker.nats")
 
@@ -114,11 +115,8 @@ class LeafHandshake:
         """Handle INFO. A server that joins this one cannot change anything by it."""
         if session.remote is not None:
             self.solicitor.info(session, raw)
-            return
-        try:
-            parse_object(raw)
-        except ValueError:
-            session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
+        else:
+            self.acceptor.info(session, raw)
 
     def secured(self, session: LeafSession, cause: str | None) -> None:
         """TLS with a server that this one joins has begun, or has failed for this `cause`."""
@@ -132,6 +130,66 @@ class LeafHandshake:
         """The INFO line for this peer."""
         fields = {**self.own_info, **self.jetstream_info(), "client_id": session.client_id, **more}
         return b"INFO " + orjson.dumps(fields) + b" \r\n"
+
+    # --- compression
+
+    def compression_of(self, session: LeafSession) -> Compression:
+        """What is configured for this link; a WebSocket link has none."""
+        if session.kind != "LEAFNODE":
+            return compression.NONE
+        if session.remote is None:
+            return self.config.compression
+        return session.remote.config.compression
+
+    def negotiate(self, session: LeafSession, peer: str) -> bool:
+        """Agree on compression with a peer that has this mode. True: it begins now, and the peer
+        answers with INFO or has got ours. CompressionUnknown."""
+        own = self.compression_of(session)
+        if not compression.is_wanted(own.mode):
+            unable = not peer or own.mode == compression.NOT_SUPPORTED
+            session.agree(own, compression.NOT_SUPPORTED if unable else compression.OFF)
+            return False
+        mode = compression.choose(own, peer)
+        if not compression.is_wanted(mode):
+            session.agree(own, mode)
+            return False
+        level = self._level(session, own, mode)
+        shown = compression.AUTO if own.mode == compression.AUTO else level
+        nonce = (session.nonce or b"").decode()
+        line = self.info_line(session, compression=shown, **({"nonce": nonce} if nonce else {}))
+        if session.remote is not None:
+            session.send(line)
+        self._compress(session, own, mode)
+        if session.remote is None:
+            session.send(line)
+        return True
+
+    def _level(self, session: LeafSession, own: Compression, mode: str) -> str:
+        since_ns = time.time_ns() - session.start_ns
+        return compression.level_of(mode, own, session.rtt_ns or since_ns)
+
+    def _compress(self, session: LeafSession, own: Compression, mode: str) -> None:
+        level = self._level(session, own, mode)
+        packs = level != compression.UNCOMPRESSED
+        session.compress(own, level, packs, mode == compression.AUTO)
+
+    def measured(self, session: LeafSession) -> None:
+        """The round-trip time of a link whose level follows it is new."""
+        if session.compression_config is not None:
+            self._compress(session, session.compression_config, compression.AUTO)
+
+    def compress_again(self, session: LeafSession) -> None:
+        """Apply a changed configuration: with another level, or by a new connection."""
+        own, former = self.compression_of(session), session.compression_config
+        if former is None or own == former or session.ending:
+            return
+        found = session.compression
+        if found in (compression.NOT_SUPPORTED, own.mode):
+            session.agree(own, found)
+        elif found == compression.OFF or own.mode in compression.NEEDS_NEGOTIATION:
+            session.end(None, nats_errors.NATS_CLOSED_CLIENT)
+        else:
+            self._compress(session, own, own.mode)
 
     def jetstream_info(self) -> dict[str, Any]:
         """What INFO and CONNECT say of JetStream; empty if this server has none."""
@@ -230,6 +288,7 @@ class LeafHandshake:
     def left(self, session: LeafSession) -> None:
         """Handle the end of a link."""
         self.acceptor.left(session)
+        self.solicitor.left(session)
         self.sessions.discard(session)
         account = session.account
         log.info(
@@ -263,7 +322,24 @@ class Acceptor:
         self._begin(session, session.tls_peer)
 
     def _greet(self, session: LeafSession, _behind_tls: bool) -> None:
-        session.send(self.handshake.info_line(session, nonce=session.make_nonce().decode()))
+        mode = self.handshake.compression_of(session).mode
+        shown = {} if mode == compression.NOT_SUPPORTED else {"compression": mode}
+        if compression.is_wanted(mode):
+            session.negotiate()
+        nonce = session.make_nonce().decode()
+        session.send(self.handshake.info_line(session, nonce=nonce, **shown))
+
+    def info(self, session: LeafSession, raw: bytes) -> None:
+        """Handle INFO: the peer's compression before CONNECT; later nothing that counts here."""
+        try:
+            info = PeerInfo.read(raw)
+            if session.options is None and not session.compression:
+                self.handshake.negotiate(session, info.compression)
+        except compression.CompressionUnknown as problem:
+            session.send(b"-ERR '%b'\r\n" % str(problem).encode())
+            session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
+        except ValueError:
+            session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
 
     def _begin(self, session: LeafSession, tls: TlsPeer | None) -> None:
         """Wait for CONNECT, with a deadline."""
@@ -280,6 +356,9 @@ class Acceptor:
         except ValueError:
             session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
             return
+        if not session.compression:
+            found = self._pending[session].compression or compression.NOT_SUPPORTED
+            session.agree(self.handshake.compression_of(session), found)
         session.take(options)
         login = self.login(session)
         try:
@@ -435,6 +514,8 @@ class Solicitor:
 
     def __init__(self, handshake: LeafHandshake) -> None:
         self.handshake = handshake
+        self._negotiating: set[LeafSession] = set()  # which wait for the second INFO
+        self._offers: dict[LeafSession, str] = {}  # the peer's compression, until TLS has begun
 
     def opened(self, session: LeafSession) -> None:
         """Bind the link to its account, and wait for INFO."""
@@ -470,6 +551,10 @@ class Solicitor:
             remote.learn(info.urls)
         if info.publish is not None or info.subscribe is not None:
             self._take_rights(session, info.publish, info.subscribe)
+        if session in self._negotiating:
+            self._negotiating.discard(session)
+            self._connect(session)
+            return
         if session.greeted:
             if info.remote_account:
                 session.enter(info.remote_account)
@@ -481,9 +566,10 @@ class Solicitor:
             self._take_rights(session, None, None)
         remote.answered = info.info_on_connect
         if session.tls_peer is None and remote.wants_tls(asked=info.tls_required):
+            self._offers[session] = info.compression
             remote.secure(session)
         else:
-            self._introduce(session)
+            self._introduce(session, info.compression)
 
     def _take_rights(
         self, session: LeafSession, publish: Rules | None, subscribe: Rules | None
@@ -503,9 +589,23 @@ class Solicitor:
             return
         session.finish_tls(peer_of(session.link.security, session.link.certificate))
         if session.greeted:
-            self._introduce(session)
+            self._introduce(session, self._offers.pop(session, ""))
 
-    def _introduce(self, session: LeafSession) -> None:
+    def _introduce(self, session: LeafSession, offer: str) -> None:
+        """Begin compression if both sides want it, else send CONNECT."""
+        try:
+            begins = self.handshake.negotiate(session, offer)
+        except compression.CompressionUnknown as problem:
+            log.error("%s - %s", who(session), problem)
+            session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
+            return
+        if begins:
+            self._negotiating.add(session)
+            session.hurry(limits.NATS_LEAF_ANSWER)
+        else:
+            self._connect(session)
+
+    def _connect(self, session: LeafSession) -> None:
         """Send CONNECT."""
         remote, account = session.remote, session.account
         assert remote is not None
@@ -531,6 +631,7 @@ class Solicitor:
                     **self.handshake.jetstream_info(),
                     "deny_pub": list(remote.config.deny_imports),
                     "remote_account": account.name,
+                    "compress_mode": session.compression,
                 }
             )
         )
@@ -557,6 +658,11 @@ class Solicitor:
             return
         session.begin()
         self.handshake.begun(session)
+
+    def left(self, session: LeafSession) -> None:
+        """Handle the end of the connection."""
+        self._negotiating.discard(session)
+        self._offers.pop(session, None)
 
     def late(self, session: LeafSession) -> None:
         """Handle a missed deadline of the handshake."""

@@ -61,6 +61,7 @@ class PeerConnect:
     deny_pub: tuple[str, ...]  # subjects that must not be sent to it
     gateway: str
     remote_account: str
+    compression: str  # what it found to be agreed
 
     @classmethod
     def read(cls, raw: bytes) -> PeerConnect:
@@ -77,6 +78,7 @@ class PeerConnect:
             deny_pub=_strings(fields, "deny_pub"),
             gateway=_take(fields, "gateway", str, ""),
             remote_account=_take(fields, "remote_account", str, ""),
+            compression=_take(fields, "compress_mode", str, ""),
         )
 
 
@@ -95,6 +97,7 @@ class PeerInfo:
     tls_required: bool
     info_on_connect: bool
     connect_info: bool
+    compression: str  # its mode
     remote_account: str
     urls: tuple[str, ...] | None  # None: absent, as on listeners of other kinds
     publish: Rules | None  # subjects that may be sent; None: absent
@@ -116,6 +119,7 @@ class PeerInfo:
             tls_required=_take(fields, "tls_required", bool, False),
             info_on_connect=_take(fields, "info_on_connect", bool, False),
             connect_info=_take(fields, "connect_info", bool, False),
+            compression=_take(fields, "compression", str, ""),
             remote_account=_take(fields, "remote_account", str, ""),
             urls=_strings(fields, "leafnode_urls")[:NATS_LEAF_URLS_MAX]
             if "leafnode_urls" in fields

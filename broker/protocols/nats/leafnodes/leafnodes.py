@@ -79,6 +79,8 @@ class LeafNodes:
             self._rename()
         if self._dials:
             self._follow_remotes()
+        for session in list(self.handshake.sessions):
+            self.handshake.compress_again(session)
         self.handshake.interests.refresh(set(self.context.accounts.values()))
 
     def _follow_remotes(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.base.units import GIB, MIB, MS, SECOND
+from broker.base.units import GIB, KIB, MIB, MS, SECOND
 from broker.protocols.nats.limits import NATS_MAX_CONTROL_LINE_MAX, NATS_PAYLOAD_HUGE
 
 NATS_LEAF_PORT: Final = 7422
@@ -26,6 +26,11 @@ NATS_LEAF_BUCKETS: Final = 1_024  # of the keys of an account; each is announced
 NATS_LEAF_ERROR_SHOWN: Final = 512  # characters of a peer's error, in the log
 NATS_LEAF_STALL: Final = 10 * MS  # longest pause of a link for a client that reads too slowly
 NATS_LEAF_URLS_MAX: Final = 1_000  # that a hub may announce
+# With s2_auto: up to the first nothing is compressed, up to the second s2_fast, then s2_better,
+# above the third s2_best.
+NATS_LEAF_RTTS: Final = (10 * MS, 50 * MS, 100 * MS)
+NATS_LEAF_RTTS_MAX: Final = 4
+NATS_LEAF_TUNNEL_BLOCK: Final = 64 * KIB  # read at a time from an https proxy, or for it
 
 assert NATS_LEAF_PAYLOAD_MAX <= NATS_PAYLOAD_HUGE
 assert NATS_LEAF_PAYLOAD_MAX <= NATS_LEAF_PENDING

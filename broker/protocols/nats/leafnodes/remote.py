@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
     from broker.net.listener import Runtime
-    from broker.net.tunnel import Proxy
     from broker.protocols.nats.auth.authenticator import TlsPeer
     from broker.protocols.nats.leafnodes.handshake import LeafHandshake
+    from broker.protocols.nats.leafnodes.tunnel import Proxy
     from broker.protocols.nats.settings import HttpProxy, Remote
     from broker.runtime.interfaces import Session
 
@@ -71,7 +71,7 @@ def address_of(url: SplitResult) -> tuple[str, int]:
 
 def proxy_of(config: HttpProxy, timeout_ns: int) -> Proxy:
     """What a tunnel needs; TunnelError if certificates cannot be used."""
-    from broker.net.tunnel import Proxy, TunnelError
+    from broker.protocols.nats.leafnodes.tunnel import Proxy, TunnelError
 
     url, context = urlsplit(config.url), None
     assert url.hostname is not None
@@ -227,7 +227,7 @@ class RemoteLink:
 
     async def _dial_through(self, config: HttpProxy, target: str, dial_ns: int) -> None:
         """Dial the HOST:PORT through an HTTP proxy."""
-        from broker.net.tunnel import dig
+        from broker.protocols.nats.leafnodes.tunnel import dig
 
         tunnel = await dig(proxy_of(config, config.timeout_ns or dial_ns), target)
         if tunnel.relay is not None:

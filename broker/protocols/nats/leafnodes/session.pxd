@@ -2,6 +2,7 @@
 """One leaf link between two servers, on either side."""
 from libc.stdint cimport uint32_t, uint64_t
 
+from broker.net.s2 cimport S2
 from broker.routing.trie cimport match_t, sub_t
 from broker.runtime.types cimport record_t
 from broker.protocols.nats.client.line_session cimport LineSession
@@ -46,6 +47,11 @@ cdef class LeafSession(LineSession):
     cdef readonly uint64_t peer_payload_max     # of the hub: bytes of headers and body; 0 = any
     cdef readonly uint64_t too_long     # messages that were not sent for that
     cdef readonly bint greeted          # the peer's first INFO was processed
+    cdef bint negotiable                # the peer may send INFO before CONNECT
+    cdef readonly object compression_config     # settings.Compression by which was agreed, or None
+    cdef readonly object compression    # what was agreed: a level, "off" ...; '' = not yet
+    cdef readonly bint by_rtt           # the level follows the round-trip time
+    cdef S2 stream                      # None: nothing is compressed
 
     cdef const match_t *find(self, const char *subject, size_t n) except NULL
     cdef bint put_both(self, record_t *rec, const record_t *stored) noexcept

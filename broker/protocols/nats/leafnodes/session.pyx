@@ -41,7 +41,7 @@ from broker.protocols.nats.client.subscriptions cimport sid_hash, subs_find
 from broker.protocols.nats.leafnodes.wire cimport (
     can_travel, leaf_head_bytes, put_leaf_head, scan_leaf)
 from broker.protocols.nats.wire.wire cimport (
-    OP_PUB, OP_SUB, OP_UNSUB, SIZES_MAX, TW_SLACK, fill_record, op_t, tw_put_run)
+    OP_INFO, OP_PUB, OP_SUB, OP_UNSUB, SIZES_MAX, TW_SLACK, fill_record, op_t, tw_put_run)
 from broker.protocols.nats.wire.wire import NAMES
 
 LOG = logging.getLogger('broker.nats')
@@ -83,6 +83,7 @@ cdef class LeafSession(LineSession):
         self.kind = kind
         self.tls_peer = tls_peer
         self.peer_name = self.peer_cluster = self.peer_account = self.peer_domain = ''
+        self.compression = ''
         self.pending_max = handshake.pending_max
         self.state.control_line_max = limits.NATS_LEAF_LINE_MAX
         self.state.payload_max = limits.NATS_LEAF_PAYLOAD_MAX
@@ -202,13 +203,45 @@ cdef class LeafSession(LineSession):
             for one in lines.splitlines():
                 self.frontend.tracer.went(self, one)
 
+    # --- compression
+
+    def negotiate(self):
+        """Let the peer send INFO before CONNECT, once."""
+        self.negotiable = True
+
+    def agree(self, config, str found):
+        """Store what was agreed by this configuration, without compression."""
+        self.compression_config = config
+        self.compression = found
+
+    def compress(self, config, str level, bint packs, bint by_rtt):
+        """From here on both directions are S2 streams; `packs`: ours is compressed. Later: change
+        the level."""
+        self.agree(config, level)
+        self.by_rtt = by_rtt
+        if self.stream is None:
+            self.stream = S2(packs=packs)
+            self.link.encode_with(self.stream)
+        self.stream.packs = packs
+
+    cdef void measured(self) noexcept:
+        if self.by_rtt:
+            self.handshake.measured(self)
+
     # --- input
 
     cdef size_t scan_input(self, const char *data, size_t n, op_t *ops, uint32_t *count) noexcept:
         return scan_leaf(data, n, ops, count, &self.state)
 
     cdef int not_connect(self) except -1:
-        self.handshake.refuse(self, 'not CONNECT')
+        if not self.negotiable:
+            self.handshake.refuse(self, 'not CONNECT')
+        return 0
+
+    cdef int before_connect(self, op_t *op) except -1:
+        if op.kind != OP_INFO or not self.negotiable:
+            self.handshake.refuse(self, 'not CONNECT')
+        self.negotiable = False
         return 0
 
     cdef int connect(self, op_t *op) except -1:

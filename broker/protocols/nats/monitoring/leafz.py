@@ -61,6 +61,7 @@ def leaf_facts(link: Link) -> dict[str, Any]:
         "in_bytes": link.in_bytes,
         "out_bytes": link.out_bytes,
         "subscriptions": link.subscriptions,
+        **({"compression": link.compression} if link.compression else {}),
         **({"proxy": {"key": who.proxy_key}} if who is not None and who.proxy_key else {}),
     }
 

@@ -111,6 +111,7 @@ async def test_what_we_say() -> None:
             "headers": True,
             "deny_pub": ["no.x", "no.y"],
             "remote_account": "$G",
+            "compress_mode": "not supported",
         }
         client = await node.dial()
         await client.subscribe("here")

@@ -121,6 +121,7 @@ def test_leafs(server: LiveNats) -> None:
         is_spoke=False,
         isolated=False,
         identity=None,
+        compression="",
         client_id=5,
         host="10.0.0.1",
         port=7,

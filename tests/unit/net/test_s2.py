@@ -1,11 +1,15 @@
-"""S2 is decompressed, and damage is noticed."""
+"""S2 is decompressed, and damage is noticed; streams of it in both directions."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.native.filters import pack, unpack
 
 from broker.engine.log.record import crc32c
-from broker.protocols.jetstream.blocks.s2 import CompressionError, decompress
+from broker.net.filters import FilterError
+from broker.net.s2 import S2, CompressionError, decompress
 
 MAGIC = b"\xff\x06\x00\x00S2sTwO"
 
@@ -105,3 +109,69 @@ BAD = {
 def test_damage_is_refused(name: str) -> None:
     with pytest.raises(CompressionError):
         decompress(BAD[name])
+
+
+# --- streams
+
+
+@pytest.mark.parametrize("packs", [False, True])
+@given(
+    parts=st.lists(
+        st.binary(max_size=300) | st.integers(1, 200_000).map(lambda n: b"ab" * n), max_size=5
+    ),
+    step=st.integers(1, 5_000),
+    room=st.integers(1, 70_000),
+)
+def test_there_and_back_in_pieces(packs: bool, parts: list[bytes], step: int, room: int) -> None:
+    sender, receiver = S2(packs=packs), S2()
+    for part in parts:
+        wire = pack(sender, part)
+        got = b"".join(
+            unpack(receiver, wire[at : at + step], room) for at in range(0, len(wire), step)
+        )
+        assert got == part
+
+
+def test_what_is_sent() -> None:
+    sender = S2()
+    assert pack(sender, b"x") == MAGIC + chunk(1, b"x", b"x")
+    assert pack(sender, b"y" * 1000) == chunk(1, b"y" * 1000, b"y" * 1000)
+    sender.packs = True
+    packed = pack(sender, b"y" * 1000)
+    assert len(packed) < 100
+    assert decompress(MAGIC + packed) == b"y" * 1000
+    assert pack(sender, b"z" * 100) == chunk(1, b"z" * 100, b"z" * 100)
+    large = bytes(range(256)) * 40_000
+    sender.packs = False
+    assert decompress(MAGIC + pack(sender, large)) == large
+
+
+def test_what_is_received() -> None:
+    """Another identifier, a second one, padding, and the longest copies."""
+    text = b"abcd" * 20_000
+    stream = b"\xff\x06\x00\x00sNaPpY" + chunk(1, b"a", b"a")
+    stream += b"\xfe" + (70_000).to_bytes(3, "little") + bytes(70_000)
+    ops = literal(b"abcd") + b"\x01\x04" + REPEATS[70000]
+    rest = len(text) - 8 - 70_000
+    ops += REPEATS[4] * (rest // 4)
+    stream += compressed(text, ops) + chunk(1, b"z", b"z")
+    assert unpack(S2(), stream, 65_536) == b"a" + text + b"z"
+
+
+DAMAGED = {
+    "no identifier": chunk(1, b"a", b"a"),
+    "another identifier": b"\xff\x06\x00\x00S2sTwo",
+    "a long identifier": b"\xff\x07\x00\x00S2sTwO.",
+    "a kind that is not known": MAGIC + chunk(2, b"a", b"a"),
+    "too short for its checksum": MAGIC + b"\x01\x03\x00\x00abc",
+    "too large": MAGIC + b"\x01" + ((4 << 20) + 5).to_bytes(3, "little"),
+    "too large when unpacked": MAGIC + chunk(0, varint((4 << 20) + 1) + b"\x00a", b"a"),
+    "a wrong checksum": MAGIC + chunk(1, b"a", b"b"),
+    "a block without its end": MAGIC + chunk(0, varint(5) + b"\x10ab", b"ab..."),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_damaged_streams(what: str) -> None:
+    with pytest.raises(FilterError, match=r"^s2: "):
+        unpack(S2(), DAMAGED[what], 65_536)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 from broker.base.units import SECOND
 from broker.base.values import dataclass
-from broker.net import limits
+from broker.net import limits as net_limits
 from broker.net.upgrade import HEAD_END, NotHttp, read_answer
+from broker.protocols.nats.leafnodes import limits
 
 if TYPE_CHECKING:
     import ssl
@@ -85,7 +86,7 @@ async def _plain(proxy: Proxy, request: bytes) -> socket.socket:
             while not head.endswith(HEAD_END):
                 # Byte by byte: what comes behind the head is for the owner of the socket.
                 byte = await loop.sock_recv(sock, 1)
-                if not byte or len(head) >= limits.WEBSOCKET_REQUEST_MAX:
+                if not byte or len(head) >= net_limits.WEBSOCKET_REQUEST_MAX:
                     raise TunnelError("failed to read proxy response: unexpected EOF")
                 head += byte
         _check(bytes(head))
@@ -166,6 +167,6 @@ async def _both_ways(one: Streams, other: Streams) -> None:
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(limits.TUNNEL_BLOCK):
+    while data := await reader.read(limits.NATS_LEAF_TUNNEL_BLOCK):
         writer.write(data)
         await writer.drain()
