@@ -773,7 +773,7 @@ cdef class StreamStore(LogOwner):
         if subject:
             if not is_valid(subject.encode()):
                 return 0
-            filter = self.subjects.filter([subject])
+            filter = await self.subjects.filter_in_turns([subject])
         if filter is None and seq > self.last_seq + 1:
             await self.skip_to(seq)
         else:

@@ -156,9 +156,11 @@ cdef class SubjectIndex(FilterOwner):
     cdef bint count_posts(self, Filter f) noexcept
     cdef bint count_links(self, Filter f, post_t *posts) noexcept
 
-    cdef int collect(self, Filter f) except -1
+    cdef Filter new_filter(self, tuple key)
+    cdef Filter in_use(self, Filter f)
+    cdef int collect_exact(self, Filter f) except -1
     cdef int cover(self, Filter f, uint32_t id) except -1
-    cdef int collect_wildcards(self, Filter f) except -1
+    cdef int compare(self, Filter f, uint32_t start, uint32_t end) except -1
     cdef bint is_subscribed(self, Filter f, const char *name, size_t n) except -1
     cdef uint32_t group_of_name(self, const char *name, size_t n) except? 0xFFFFFFFF
     cdef uint32_t group_with(self, uint32_t group, void *filter) except? 0xFFFFFFFF

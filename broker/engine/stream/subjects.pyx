@@ -16,6 +16,7 @@ whatever is stored there.
 Names are hashed with a random key of the index, so that clients cannot choose names that collide.
 There is no I/O here, and nothing that needs a turn: whoever appends and deletes reports it.
 """
+import asyncio
 import os
 from weakref import WeakValueDictionary
 
@@ -47,6 +48,7 @@ cdef enum:
     LINK_COST = 32          # of a message found by its links, in messages of the column
     RECENT_MAX = 8          # filters that are kept although nobody uses them
     BUCKETS_MIN = 16
+    COMPARED_AT_ONCE = 1 << 16  # subjects, with the wildcards of a filter: 1 or 2 ms
     PATTERNS_MAX = 16       # with more wildcards in a filter the router is asked for each subject
     DIGIT_BITS = 11         # of a radix sort
 
@@ -341,6 +343,12 @@ cdef void put_slot(part_t *part, uint64_t slot) noexcept nogil:
         i = following(part, i)
     part.slots[i] = slot
     part.used += 1
+
+
+cdef tuple filter_key(subjects):
+    """The sorted subjects of a filter, without duplicates; None if they include all messages."""
+    key = tuple(sorted({s.encode() if isinstance(s, str) else bytes(s) for s in subjects}))
+    return None if not key or b'>' in key else key
 
 
 @cython.final
@@ -1171,23 +1179,53 @@ cdef class SubjectIndex(FilterOwner):
 
         Equal sets share one object while somebody holds it. Invalid subjects match nothing.
         """
+        cdef tuple key = filter_key(subjects)
         cdef Filter f
-        key = tuple(sorted({s.encode() if isinstance(s, str) else bytes(s) for s in subjects}))
-        if not key or b'>' in key:
+        if key is None:
             return None
         f = self.filters.get(key)
         if f is None:
-            f = Filter(key)
-            f.owner = <void *>self
-            f.before = self.newest
-            if self.newest != NULL:
-                (<Filter>self.newest).behind = <void *>f
-            self.newest = <void *>f
-            if self.router is None:
-                self.router = Router(4, 1)
-            f.subscribe(self.router)
-            self.collect(f)
-            self.filters[key] = f
+            f = self.new_filter(key)
+            if f.wildcards:
+                self.compare(f, 1, self.ids_used)
+            self.collect_exact(f)
+        return self.in_use(f)
+
+    async def filter_in_turns(self, subjects):
+        """The same. With a wildcard it is compared with many subjects in several turns."""
+        cdef tuple key = filter_key(subjects)
+        cdef Filter f
+        cdef uint32_t at = 1, until
+        if key is None:
+            return None
+        f = self.filters.get(key)
+        if f is None:
+            f = self.new_filter(key)
+            until = self.ids_used if f.wildcards else 0     # later ones are compared when they come
+            while at < min(until, self.ids_used):
+                self.compare(f, at, min(at + COMPARED_AT_ONCE, until, self.ids_used))
+                at += COMPARED_AT_ONCE
+                if at < until:
+                    await asyncio.sleep(0)
+            self.collect_exact(f)
+        return self.in_use(f)
+
+    cdef Filter new_filter(self, tuple key):
+        """A filter that has only the subjects that come from now on."""
+        cdef Filter f = Filter(key)
+        f.owner = <void *>self
+        f.before = self.newest
+        if self.newest != NULL:
+            (<Filter>self.newest).behind = <void *>f
+        self.newest = <void *>f
+        if self.router is None:
+            self.router = Router(4, 1)
+        f.subscribe(self.router)
+        return f
+
+    cdef Filter in_use(self, Filter f):
+        """Share a filter with later users, and keep it for a while."""
+        f = self.filters.setdefault(f.subjects, f)
         if f in self.recent:
             self.recent.remove(f)
         self.recent.append(f)
@@ -1218,12 +1256,10 @@ cdef class SubjectIndex(FilterOwner):
             if self.groups[i] != NULL:
                 self.remove_from_group(<uint32_t>i, <void *>filter)
 
-    cdef int collect(self, Filter f) except -1:
-        """Find the live subjects of a new filter."""
+    cdef int collect_exact(self, Filter f) except -1:
+        """Find the live subjects of a new filter that it names without wildcards."""
         cdef bytes subject
         cdef uint32_t id
-        if f.wildcards:
-            self.collect_wildcards(f)
         for subject in f.subjects:
             if is_wildcard(subject):
                 continue
@@ -1239,8 +1275,9 @@ cdef class SubjectIndex(FilterOwner):
         f.last = max(f.last, self.at(id).last)
         return 0
 
-    cdef int collect_wildcards(self, Filter f) except -1:
-        """Compare all subjects; equal groups become one."""
+    cdef int compare(self, Filter f, uint32_t start, uint32_t end) except -1:
+        """Find the live subjects with ids start..end-1 that match a new filter's wildcards; equal
+        groups become one."""
         cdef uint32_t known = self.groups_size, id, group, i, n = 0
         # By group: its successor, of subjects that match and of others; 0 = not known yet.
         cdef uint32_t *memo = <uint32_t *>calloc(2 * <size_t>known, sizeof(uint32_t))
@@ -1257,9 +1294,9 @@ cdef class SubjectIndex(FilterOwner):
                     patterns[n].n = <size_t>len(subject)
                     patterns[n].prefix = literal_prefix(subject, patterns[n].n)
                     n += 1
-            for id in range(1, self.ids_used):
+            for id in range(start, end):
                 s = self.at(id)
-                if s.count == 0:
+                if s.count == 0 or (s.group and f.matches(id)):     # it came after the filter
                     continue
                 hit = False
                 if n <= PATTERNS_MAX:

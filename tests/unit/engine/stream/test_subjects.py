@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 import pytest
 from support.native.subjects import Subjects
 
 from broker.engine.stream.subjects import SubjectIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from broker.engine.stream.filter import Filter
 
 CHUNK = 1 << 14
 NAME = b"orders.europe.customer.no.%d"  # and a number: 32 bytes or fewer
@@ -99,6 +106,62 @@ def test_filters_with_equal_subjects_are_one_object(index: SubjectIndex, at: Sub
     assert (one.total, one.size, one.subjects) == (20, 2, (b"a.1", b"a.2"))
     assert index.filter([]) is None
     assert index.filter(["a.1", ">"]) is None
+
+
+def turn(coroutine: Coroutine[None, None, Filter | None]) -> Filter | None:
+    """One turn of the loop; what is found, if it was the last one."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return cast("Filter", end.value)
+    return None
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_filter_that_is_found_in_turns(index: SubjectIndex, at: Subjects, shared: bool) -> None:
+    """Meanwhile subjects of all kinds come, go, and come back."""
+    subjects = 200_000
+    at.add_many(b"a.", 1, subjects, subjects)
+    at.add_many(b"b.", index.next_seq, subjects, subjects)
+    index.filter(["*.7"])  # a group that some subjects are in already
+    finding = index.filter_in_turns(["a.*", "b.9"])
+    turns, found = 1, turn(finding)
+    while found is None:
+        number = b"%d" % turns
+        at.add(b"a." + number, index.next_seq)  # compared already
+        at.add(b"a." + b"%d" % (subjects - turns), index.next_seq)  # still to be compared
+        at.add(b"a.new." + number, index.next_seq)
+        at.add(b"a.new" + number, index.next_seq)
+        at.kill(10 + turns)
+        at.kill(subjects - 10 - turns)
+        at.kill(2 * subjects - 10 - turns)
+        at.add(b"a.again" + number, index.next_seq)  # with the id of one that has gone
+        at.add(b"c.again" + number, index.next_seq)
+        if shared:
+            assert index.filter(["b.9", "a.*"]) is not None
+        found = turn(finding)
+        turns += 1
+    assert turns > 5
+    again = index.filter(["a.*", "b.9", "not.there"])
+    assert again is not None
+    assert (found.total, found.size) == (again.total, again.size)
+    assert [at.count_matching(one, 0) for one in (found, again)] == [found.total] * 2
+    assert at.next_match(found, 12) == at.next_match(again, 12)
+    assert index.filter(["a.*", "b.9"]) is index.filter(["b.9", "a.*"])
+
+
+def test_a_filter_of_an_index_that_becomes_empty_meanwhile(
+    index: SubjectIndex, at: Subjects
+) -> None:
+    at.add_many(b"a.", 1, 200_000, 200_000)
+    finding = index.filter_in_turns(["a.*"])
+    assert turn(finding) is None
+    at.clear()
+    at.add(b"a.1", index.next_seq)
+    at.add(b"b.1", index.next_seq)
+    while (found := turn(finding)) is None:
+        pass
+    assert (found.total, found.size) == (1, 1)
 
 
 def test_a_star_inside_a_token_is_literal(index: SubjectIndex, at: Subjects) -> None:
