@@ -10,6 +10,7 @@ import pytest
 from support.engine import Rig, bodies_of, drain, numbered, segment_files
 
 from broker.engine.cursor.local import LocalConsumer
+from broker.engine.log.log import Log
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MIB = 1 << 20
@@ -54,11 +55,11 @@ def disk(tmp_path: Path) -> Path:
     return tmp_path / "logs"
 
 
-def fill(rig: Rig, root: Path) -> Path:
-    log = rig.log()
+def fill(rig: Rig, root: Path, log: Log | None = None) -> Path:
+    log = log or rig.log()
     for _ in range(PUBLISHES):
         rig.publish(log, numbered(BODIES, size=1024))
-    (path,) = segment_files(root)
+    (path,) = Path(log.folder).glob("*.seg")
     assert path.stat().st_size > 4 * MIB
     return path
 
@@ -82,6 +83,12 @@ def test_what_a_channel_will_read_stays(disk: Path) -> None:
     with Rig(disk, sync="always", segment_bytes=64 * MIB) as rig:
         rig.log().open_cursor("c")
         assert cached(fill(rig, disk), 0)
+
+
+def test_what_a_stream_has_stays(disk: Path) -> None:
+    with Rig(disk, sync="always", segment_bytes=64 * MIB) as rig:
+        log = rig.engine.open_log("js.A/S", retention="owned")
+        assert cached(fill(rig, disk, log), 0)
 
 
 def test_what_is_held_stays(disk: Path) -> None:

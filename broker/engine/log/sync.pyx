@@ -38,7 +38,7 @@ from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR, O_TRUNC
 
 from broker.engine.cursor.journal cimport Journal
 from broker.engine.log.interfaces cimport LogState
-from broker.engine.log.policy cimport SYNC_ALWAYS, SYNC_NONE, SYNC_PERIOD
+from broker.engine.log.policy cimport RETENTION_OWNED, SYNC_ALWAYS, SYNC_NONE, SYNC_PERIOD
 from broker.engine.log.segment cimport Segment
 from broker.runtime.interfaces cimport Session
 from broker.runtime.vfs cimport vfs_open
@@ -378,9 +378,10 @@ cdef class Sync:
     cdef void give_back(self, Segment segment, job_t *job) noexcept:
         """What is on the disk and has no reader may leave the page cache, all but the end: else a
         log that is only written to drives everything else out of it, page after page that must be
-        found."""
+        found. A stream's messages are read one by one, whether or not it has consumers."""
         cdef size_t end
-        if segment.base != NULL or segment.size < KEPT_BYTES or self.log.is_read():
+        if segment.base != NULL or segment.size < KEPT_BYTES or self.log.is_read() or (
+                self.log.policy.retention_mode == RETENTION_OWNED):
             return
         end = segment.size - KEPT_BYTES
         job.len = min(end, <size_t>WINDOW_BYTES)

@@ -8,9 +8,10 @@ cdef enum:
 
 cdef struct sizes_t:
     uint64_t block              # seq >> CHUNK_SHIFT of all in it
-    uint32_t live               # of them that are not 0
     uint64_t total              # of all of them
-    uint32_t sizes[CHUNK_SEQS]  # 0 = not live
+    uint32_t live               # of them that are not 0
+    uint32_t width              # bytes of each: 1, 2 or 4
+    uint32_t sizes[1]           # CHUNK_SEQS of that width; 0 = not live
 
 
 cdef class Sizes:
@@ -21,6 +22,7 @@ cdef class Sizes:
     cdef int add(self, uint64_t seq, uint32_t size) except -1
     cdef uint32_t size_of(self, uint64_t seq) noexcept      # 0 = not live
     cdef uint32_t remove(self, uint64_t seq) noexcept       # the size it had; 0 = it was not live
+    cdef sizes_t *chunk_for(self, uint64_t block, uint32_t size) except NULL
     cdef size_t place_of(self, uint64_t block) noexcept
     cdef int make_room(self) except -1
     # Those of seqs below that one go: their total.

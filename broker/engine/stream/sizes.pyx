@@ -5,11 +5,48 @@
 
 A message that goes must be taken off the totals without a look at its file. Chunks are small, so
 that streams in which most seqs are left out do not pay for those; one without live messages is
-freed.
+freed. The sizes of a chunk have as many bytes as its largest needs.
 """
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memmove
+
+
+cdef inline uint32_t width_of(uint32_t size) noexcept nogil:
+    return 1 if size <= 0xFF else 2 if size <= 0xFFFF else 4
+
+
+cdef inline size_t chunk_bytes(uint32_t width) noexcept nogil:
+    return sizeof(sizes_t) + CHUNK_SEQS * <size_t>width
+
+
+cdef inline uint32_t get(const sizes_t *chunk, uint32_t i) noexcept nogil:
+    if chunk.width == 1:
+        return (<const uint8_t *>chunk.sizes)[i]
+    if chunk.width == 2:
+        return (<const uint16_t *>chunk.sizes)[i]
+    return chunk.sizes[i]
+
+
+cdef inline void put(sizes_t *chunk, uint32_t i, uint32_t size) noexcept nogil:
+    if chunk.width == 1:
+        (<uint8_t *>chunk.sizes)[i] = <uint8_t>size
+    elif chunk.width == 2:
+        (<uint16_t *>chunk.sizes)[i] = <uint16_t>size
+    else:
+        chunk.sizes[i] = size
+
+
+cdef void widen(sizes_t *chunk, uint32_t width) noexcept nogil:
+    """Spread the sizes of a chunk that has the room."""
+    cdef uint32_t i = CHUNK_SEQS, size
+    cdef uint32_t narrow = chunk.width
+    while i:
+        i -= 1
+        chunk.width = narrow
+        size = get(chunk, i)
+        chunk.width = width
+        put(chunk, i, size)
 
 
 cdef class Sizes:
@@ -24,23 +61,37 @@ cdef class Sizes:
         self.start = self.end = 0
 
     cdef int add(self, uint64_t seq, uint32_t size) except -1:
-        cdef uint64_t block = seq >> CHUNK_SHIFT
+        cdef sizes_t *chunk = self.chunk_for(seq >> CHUNK_SHIFT, size)
+        cdef uint32_t i = <uint32_t>(seq & (CHUNK_SEQS - 1)), former = get(chunk, i)
+        chunk.live += former == 0
+        chunk.total += <uint64_t>size - former
+        put(chunk, i, size)
+        return 0
+
+    cdef sizes_t *chunk_for(self, uint64_t block, uint32_t size) except NULL:
+        """The last chunk, which has this block and room for such a size."""
         cdef sizes_t *chunk = NULL
+        cdef sizes_t *grown
+        cdef uint32_t width = width_of(size)
         if self.end > self.start:
             chunk = self.chunks[self.end - 1]
         if chunk == NULL or chunk.block != block:
             if self.end == self.cap:
                 self.make_room()
-            chunk = <sizes_t *>calloc(1, sizeof(sizes_t))
+            chunk = <sizes_t *>calloc(1, chunk_bytes(width))
             if chunk == NULL:
                 raise MemoryError
             chunk.block = block
+            chunk.width = width
             self.chunks[self.end] = chunk
             self.end += 1
-        chunk.live += chunk.sizes[seq & (CHUNK_SEQS - 1)] == 0
-        chunk.total += <uint64_t>size - chunk.sizes[seq & (CHUNK_SEQS - 1)]
-        chunk.sizes[seq & (CHUNK_SEQS - 1)] = size
-        return 0
+        elif chunk.width < width:
+            grown = <sizes_t *>realloc(chunk, chunk_bytes(width))
+            if grown == NULL:
+                raise MemoryError
+            widen(grown, width)
+            self.chunks[self.end - 1] = chunk = grown
+        return chunk
 
     cdef int make_room(self) except -1:
         cdef sizes_t **grown
@@ -114,23 +165,24 @@ cdef class Sizes:
             else:
                 for i in range(<uint32_t>CHUNK_SEQS):
                     if first <= seq + i < after:
-                        total += chunk.sizes[i]
+                        total += get(chunk, i)
             at += 1
         return total
 
     cdef uint32_t size_of(self, uint64_t seq) noexcept:
         cdef size_t at = self.place_of(seq >> CHUNK_SHIFT)
-        return 0 if at == self.end else self.chunks[at].sizes[seq & (CHUNK_SEQS - 1)]
+        return 0 if at == self.end else get(
+            self.chunks[at], <uint32_t>(seq & (CHUNK_SEQS - 1)))
 
     cdef uint32_t remove(self, uint64_t seq) noexcept:
         cdef size_t at = self.place_of(seq >> CHUNK_SHIFT)
         cdef sizes_t *chunk
-        cdef uint32_t size
+        cdef uint32_t size, i = <uint32_t>(seq & (CHUNK_SEQS - 1))
         if at == self.end:
             return 0
         chunk = self.chunks[at]
-        size = chunk.sizes[seq & (CHUNK_SEQS - 1)]
-        chunk.sizes[seq & (CHUNK_SEQS - 1)] = 0
+        size = get(chunk, i)
+        put(chunk, i, 0)
         chunk.live -= size != 0
         chunk.total -= size
         if chunk.live:

@@ -939,7 +939,7 @@ cdef class StreamStore(LogOwner):
             self.last_seq = below((<Segment>self.log.segments[0]).first_seq)
         for segment in self.log.segments:
             self.load_segment(segment, dead)
-            if segment.users == 0 and not segment.active and segment.path is not None:
+            if segment.users == 0 and segment.path is not None:
                 segment.unmap()
         if dead.next_seq > self.log.next_seq:
             self.log.skip_to(dead.next_seq)
