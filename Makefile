@@ -47,12 +47,17 @@ help:  ## show this list
 $(VENV)/.installed: pyproject.toml
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
-	@echo 'Installing the tools that build and test into $(VENV).'
-	$(PY) -m pip install --quiet --group dev
-	@echo 'Compiling. The first time this takes some minutes.'
+	$(PY) -m pip install --quiet --group build
+	@echo 'Compiling. The first time this takes a minute or more.'
 	TWINWIRE_BUILD=release $(PY) -m broker._build
 	PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --no-build-isolation --config-settings \
 	    editable_mode=compat --editable .
+	touch $@
+
+# The same with the tools that test and check.
+$(VENV)/.tools: $(VENV)/.installed
+	@echo 'Installing the tools that test and check into $(VENV).'
+	$(PY) -m pip install --quiet --group dev
 	touch $@
 
 # The compiled modules: rebuilt if a source is newer; Cython finds the modules that changed.
@@ -65,7 +70,7 @@ run: $(VENV)/.built  ## start the broker: ./data, loopback, ports 4222 8222 4150
 
 # Test files are distributed among processes in order: the long ones come first. A run of all tests
 # ends with a short run of the fuzzer. Its own build is compiled meanwhile, because most tests wait.
-test: $(VENV)/.built  ## run the tests, except slow and browser ones; Spark's need `make spark`
+test: $(VENV)/.built $(VENV)/.tools  ## run the tests, except slow and browser ones; Spark's need `make spark`
 	mkdir -p build
 	$(if $(filter tests,$(TESTS)),nice -n 19 $(MAKE) --no-print-directory asan-tree \
 	    >build/asan.log 2>&1 & )$(PY) -m pytest -q -m '$(FAST)' \
@@ -77,7 +82,7 @@ test: $(VENV)/.built  ## run the tests, except slow and browser ones; Spark's ne
 spark: $(VENV)/.installed  ## install PySpark (half a gigabyte) for the pipeline; install Java 17 yourself
 	$(PY) -m pip install --quiet --group spark
 
-browser: $(VENV)/.built  ## run the tests of pages with a real browser (install Chromium yourself)
+browser: $(VENV)/.built $(VENV)/.tools  ## run the tests of pages with a real browser (install Chromium yourself)
 	$(PY) -m pip install --quiet --group browser
 	$(PY) -m pytest -q -m browser $(PYTEST_ARGS) tests/browser
 
@@ -93,17 +98,17 @@ $(ORIGINALS)/%.made: tests/originals/%/go.mod tests/originals/%/go.sum | $(VENV)
 	touch $@
 
 # The tests as on a machine with only Python, a C compiler and make: see tests/bare.py.
-bare: $(VENV)/.built  ## run the tests without Go, Node, Java and the original servers
+bare: $(VENV)/.built $(VENV)/.tools  ## run the tests without Go, Node, Java and the original servers
 	$(PY) tests/bare.py $(MAKE) --no-print-directory test TEST_JOBS=$(TEST_JOBS) \
 	    FUZZ_SECONDS_IN_TEST=$(FUZZ_SECONDS_IN_TEST)
 
-lint: $(VENV)/.installed  ## run ruff, cython-lint, codespell
+lint: $(VENV)/.tools  ## run ruff, cython-lint, codespell
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cython-lint broker tests/support/native
 	$(BIN)/codespell
 
-types: $(VENV)/.built  ## run mypy, and compare the stubs of compiled modules with the modules
+types: $(VENV)/.built $(VENV)/.tools  ## run mypy, and compare the stubs of compiled modules with the modules
 	$(BIN)/mypy
 	$(if $(STUBBED),$(PY) -m mypy.stubtest --mypy-config-file pyproject.toml --ignore-missing-stub $(STUBBED))
 
@@ -116,12 +121,12 @@ debug: $(VENV)/.installed  ## compile in place with asserts and without optimiza
 	rm -f $(VENV)/.built
 
 # Checked in, so that an installation does not need the compiler; a test fails if it is out of date.
-proto: $(VENV)/.installed  ## generate stan_pb2.py and .pyi from stan.proto
+proto: $(VENV)/.tools  ## generate stan_pb2.py and .pyi from stan.proto
 	$(PY) -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. \
 	    broker/protocols/stan/stan.proto
 
 # A second tree, so that the modules in place are not affected. Its objects are kept in build/.
-asan-tree: $(VENV)/.installed $(COVERAGE)
+asan-tree: $(VENV)/.tools $(COVERAGE)
 	mkdir -p $(ASAN_TREE)
 	rm -rf $(addprefix $(ASAN_TREE)/,broker tests tools conf benchmarks docs)
 	tar -c --exclude='*.so' --exclude=__pycache__ \
@@ -154,11 +159,11 @@ fuzz-targets: asan-tree
 	cd $(ASAN_TREE) && $(ASAN_ENV) $(CURDIR)/$(PY) tests/fuzz --seconds $(FUZZ_SECONDS) \
 	    --out $(CURDIR)/build/fuzz $(FUZZ_ARGS)
 
-campaign: $(VENV)/.built  ## run hours of faults: MINUTES=300 SEED=n PARTS=kill,bytes,... (docs/operate/reliability.md)
+campaign: $(VENV)/.built $(VENV)/.tools  ## run hours of faults: MINUTES=300 SEED=n PARTS=kill,bytes,... (docs/operate/reliability.md)
 	$(PY) tests/campaign --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) \
 	    $(if $(PARTS),--parts $(PARTS)) $(if $(ERA),--era $(ERA)) $(CAMPAIGN_ARGS)
 
-powercut: $(VENV)/.built  ## check STATES (default 100000) of disks after power cuts, by SEED; or REPLAY one
+powercut: $(VENV)/.built $(VENV)/.tools  ## check STATES (default 100000) of disks after power cuts, by SEED; or REPLAY one
 	$(PY) tests/powercut $(if $(REPLAY),--replay $(REPLAY), \
 	    --states $(STATES) $(if $(SEED),--seed $(SEED)))
 
