@@ -9,6 +9,7 @@ finished, and delete no unreadable data.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 import os
@@ -44,6 +45,7 @@ from broker.server.server import Server
 from campaign import links, report
 from campaign.brokers import ForkedBroker, Spawner
 from campaign.faults import Faults
+from campaign.jetstream import FETCHED, JetStreamLink
 from campaign.links import NsqLink, message
 from campaign.logfiles import LogFiles
 
@@ -57,8 +59,11 @@ FINDINGS_MAX = 60
 WRITER, READER, EPOCHS = "w", "r", 3
 DELAY_MS = 3_600_000  # the longest that the broker allows
 MINUTES_MAX = 55.0  # what is deferred in the folder stays so
+STREAM, CONSUMER, STREAM_LOG = "J", "C", "js.$G/J"
 CONFIG = """
 [stan]
+enabled = true
+[jetstream]
 enabled = true
 [storage]
 sync = "always"
@@ -103,6 +108,8 @@ class State:
     protocols: dict[str, str | None] = field(default_factory=dict)
     clients: list[str] = field(default_factory=list)
     durables: list[str] = field(default_factory=list)
+    messages: dict[str, str] = field(default_factory=dict)  # of the stream: seq -> subject and body
+    consumer: list[int] = field(default_factory=list)  # delivered, floor, pending, messages left
     readers: dict[str, Any] = field(default_factory=dict)
     writers: dict[str, Any] = field(default_factory=dict)
     identity: list[Any] = field(default_factory=list)
@@ -120,6 +127,7 @@ async def make(spawner: Spawner, faults: Faults, folder: Path) -> Path:
     await asyncio.to_thread(broker.start)
     await asyncio.to_thread(_fill, broker)
     await _consume(broker)
+    await _fill_stream(broker)
     await asyncio.to_thread(_stage, broker, faults)  # and kills it
     faults.slow_syncs(0)
     return broker.data
@@ -167,6 +175,36 @@ async def _consume(broker: ForkedBroker) -> None:
         link.send(links.pub("t", b"mark"))
         while (await link.frame())[0] == links.MESSAGE:
             pass
+
+
+async def _fill_stream(broker: ForkedBroker) -> None:
+    """A stream with subjects, headers and deleted messages, and a consumer that has acked some."""
+    async with await JetStreamLink.to(broker.nats) as link:
+        link.begin()
+        config = {"name": STREAM, "subjects": ["j.>"], "max_msgs_per_subject": 6}
+        await _done(link, f"STREAM.CREATE.{STREAM}", config)
+        asked = {"durable_name": CONSUMER, "ack_policy": "explicit", "ack_wait": DELAY_MS * 10**6}
+        place = f"{STREAM}.{CONSUMER}"
+        await _done(link, f"CONSUMER.CREATE.{place}", {"stream_name": STREAM, "config": asked})
+        for number in range(30):
+            await link.ask(f"j.{number % 4}", b"j %d" % number)
+        for seq in (20, 25):
+            await _done(link, f"STREAM.MSG.DELETE.{STREAM}", {"seq": seq})
+        replies: list[str] = []
+        link.handlers[FETCHED.decode()] = lambda _s, reply, _d: replies.append(reply.decode())
+        inbox = f"_INBOX.fetched.{id(link)}"
+        link.publish(f"$JS.API.CONSUMER.MSG.NEXT.{place}", b'{"batch": 12}', inbox)
+        while len(replies) < 12:
+            await asyncio.sleep(0.001)
+        for number, reply in enumerate(replies):
+            if number % 3:
+                await link.ask(reply, b"+ACK")
+
+
+async def _done(link: JetStreamLink, verb: str, body: object = None) -> dict[str, Any]:
+    answer = await link.api(verb, body)
+    assert "error" not in answer, answer
+    return answer
 
 
 def _stage(broker: ForkedBroker, faults: Faults) -> None:
@@ -247,7 +285,10 @@ async def _look(server: Server) -> State:
     await engine.settle()
     is_open = "bulk" in server.ports  # else its identity does not read
     link = await asyncio.open_connection(*server.ports["bulk" if is_open else "nats"])
+    await _look_at_stream(server, state)
     for name, log in sorted(engine.logs.items()):
+        if name == STREAM_LOG:
+            continue  # its messages are those of a stream
         if is_open:
             state.records[name] = await _records(link, name, log)
         else:
@@ -274,6 +315,28 @@ async def _look(server: Server) -> State:
     state.health = server.health()
     await _publish(server, state)
     return state
+
+
+async def _look_at_stream(server: Server, state: State) -> None:
+    """The stream's messages and its consumer, and whether it takes another message."""
+    async with await JetStreamLink.to(server.ports["nats"]) as link:
+        link.begin()
+        info = await link.api(f"STREAM.INFO.{STREAM}")
+        if "error" in info:
+            return
+        for seq in range(1, info["state"]["last_seq"] + 1):
+            answer = await link.api(f"STREAM.MSG.GET.{STREAM}", {"seq": seq})
+            if "message" in answer:
+                message = answer["message"]
+                body = base64.b64decode(message.get("data", "")).decode("latin-1")
+                state.messages[str(seq)] = f"{message['subject']} {body}"
+        found = await link.api(f"CONSUMER.INFO.{STREAM}.{CONSUMER}")
+        if "error" not in found:
+            places = (found[what]["stream_seq"] for what in ("delivered", "ack_floor"))
+            state.consumer = [*places, found["num_ack_pending"], found["num_pending"]]
+        ack = json.loads(await link.ask("j.more", b"more"))
+        if "error" in ack:
+            state.refused.append(STREAM_LOG)
 
 
 async def _records(
@@ -315,7 +378,8 @@ async def _pages(link: tuple[asyncio.StreamReader, asyncio.StreamWriter], state:
 async def _publish(server: Server, state: State) -> None:
     """One more record for each log."""
     engine = server.engine
-    tickets = {name: append(log, b"more") for name, log in engine.logs.items()}
+    logs = {name: log for name, log in engine.logs.items() if name != STREAM_LOG}
+    tickets = {name: append(log, b"more") for name, log in logs.items()}
     await engine.settle()
     for name, ticket in tickets.items():
         log = engine.log(name)
@@ -390,6 +454,7 @@ class Judge:
                 mine and (found.logged or not self._matters(case))
             ):
                 yield f"{key}: paused is {not paused}"
+        yield from self._stream(case, found, touched if here == STREAM_LOG else set(), here)
         yield from self._others(case, found)
         if differ := self.differs(found):
             if not found.logged and not found.health and self._matters(case):
@@ -429,6 +494,27 @@ class Judge:
             yield f"cursor {key}: {sorted(fewer)[:8]} are not done with any more"
         if not mine and not harmed and found.deferred[key] != self.base.deferred[key]:
             yield f"cursor {key}: {found.deferred[key]} deferred"
+
+    def _stream(self, case: Case, found: State, touched: set[str], here: str) -> Iterator[str]:
+        """The stream and its consumer."""
+        log_harmed, before, now = here == STREAM_LOG, self.base.messages, found.messages
+        of_stream = log_harmed or case.path.startswith("jetstream/")
+        reported = bool(found.logged or found.health) or not self._matters(case)
+        if STREAM_LOG in found.refused and not of_stream:
+            yield "the stream takes no messages"
+        if not now and of_stream and any("offline" in line for line in found.logged):
+            return  # it is offline, and requests say why
+        if lost := {seq for seq in before if now.get(seq) != before[seq]} - touched:
+            yield f"stream: messages {', '.join(sorted(lost, key=int)[:8])} are not served"
+        if (back := now.keys() - before.keys()) and not (log_harmed and reported):
+            yield f"stream: messages {', '.join(sorted(back, key=int)[:8])} are there again"
+        if wrong := [seq for seq in now if before.get(seq, now[seq]) != now[seq]]:
+            yield f"stream: message {wrong[0]} is {now[wrong[0]]!r}"
+        if found.consumer == self.base.consumer:
+            return
+        further = found.consumer and found.consumer[1] > self.base.consumer[1]
+        if (further and not touched) or not (of_stream and reported):
+            yield f"stream: its consumer is at {found.consumer}, was at {self.base.consumer}"
 
     def _others(self, case: Case, found: State) -> Iterator[str]:
         for what, place in (
@@ -472,7 +558,7 @@ class Judge:
             ends = [(end, end + 7 & ~7) for _, end, _ in self.layout[case.path]]
             whole = any(end <= case.at <= padded for end, padded in ends)
             return case.path != last or not (whole or case.at <= HEADER)
-        if case.path.endswith(".cur"):
+        if case.path.endswith((".cur", ".acks")):
             return case.at not in journal_ends((self.folder / case.path).read_bytes())
         if case.path == "stan/clients.state":
             data = (self.folder / case.path).read_bytes()

@@ -16,6 +16,12 @@ from campaign.brokers import Spawner
 from campaign.damage import Bench, Case, make
 from campaign.faults import Faults
 
+FOLDER = "jetstream/%24G/J"
+STREAM_FILES = [
+    *(f"{FOLDER}/stream.json", f"{FOLDER}/consumers/C.json", f"{FOLDER}/consumers/C.acks"),
+    *(f"logs/js.%24G%2FJ/{name}" for name in ("deletes.cur", "00000000000000000001.seg")),
+]
+
 pytestmark = [pytest.mark.only_ours, pytest.mark.timeout(240)]
 
 
@@ -37,6 +43,9 @@ def test_a_folder_has_everything_in_it(bench: Bench) -> None:
     assert [body for body in whole.records["k"].values() if body.startswith("intent")]
     assert whole.acked["t/c"]
     assert whole.durables
+    assert {"stream.json", "C.json", "C.acks", "deletes.cur"} <= names
+    assert whole.messages
+    assert whole.consumer == [18, 6, 4, 10]
     assert not whole.refused
 
 
@@ -50,6 +59,8 @@ def test_some_cases(bench: Bench) -> None:
         Case("staged/.intents/w.json", "cut", 40),
         Case("bulk/broker.json", "flip", 20, 1),
         Case("stan/clients.state", "flip", 30, 2),
+        *(Case(file, "invert", at) for file in STREAM_FILES for at in (9, 14, 40, 100)),
+        *(Case(file, "cut", 50) for file in STREAM_FILES),
     ]
     assert {str(case): found for case, found in bench.batch(cases) if found} == {}
 
@@ -76,6 +87,16 @@ def test_what_is_wrong_is_reported(bench: Bench) -> None:
         "cursor s/stan:d:client:d is not there",
         "readers were",
         "nothing is reported",
+    ):
+        assert what in text
+    del found.messages["9"]
+    found.messages["20"] = "j.3 j 19"
+    found.consumer[1] += 1
+    text = "; ".join(judge.problems(case, found, bench.data))
+    for what in (
+        "stream: messages 9 are not served",
+        "stream: messages 20 are there again",
+        "stream: its consumer is at [18, 7, 4, 10], was at [18, 6, 4, 10]",
     ):
         assert what in text
     found.records["p"]["3"] = "something else"

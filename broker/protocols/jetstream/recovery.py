@@ -8,6 +8,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
+from broker.engine.log.record import FormatError
 from broker.protocols.jetstream import files, limits
 from broker.protocols.jetstream.api.metadata import required_level
 from broker.protocols.jetstream.structs import time_ns
@@ -71,6 +72,6 @@ def _open(account: JetStreamAccount, found: files.FoundStream) -> str:
         stream = account.open(config, time_ns(found.stored.created))
         account.consumers.restore(stream)
         account.origins.opened(stream, found.folder if config.storage == "file" else None)
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, FormatError) as problem:
         return str(problem)
     return ""

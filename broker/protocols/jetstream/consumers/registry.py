@@ -11,6 +11,7 @@ import msgspec
 
 from broker.base.logs import fields
 from broker.base.units import SECOND
+from broker.engine.log.record import FormatError
 from broker.engine.stream.cursor import StreamCursor
 from broker.protocols.jetstream import errors, files, limits
 from broker.protocols.jetstream.api import metadata
@@ -207,7 +208,7 @@ class Consumers:
                 # its journal is synced later than the configuration, on which the answer rests
                 consumer.set_pause(config, time_ns(config.pause_until))
                 consumer.start()
-            except (OSError, ValueError) as problem:
+            except (OSError, ValueError, FormatError) as problem:
                 self._put_offline(stream, config.name, str(problem))
         stream.cursors.sweep()
 
