@@ -60,6 +60,7 @@ WRITER, READER, EPOCHS = "w", "r", 3
 DELAY_MS = 3_600_000  # the longest that the broker allows
 MINUTES_MAX = 55.0  # what is deferred in the folder stays so
 STREAM, CONSUMER, STREAM_LOG = "J", "C", "js.$G/J"
+ACKED_OF = 12  # messages, two of three
 CONFIG = """
 [stan]
 enabled = true
@@ -190,13 +191,12 @@ async def _fill_stream(broker: ForkedBroker) -> None:
             await link.ask(f"j.{number % 4}", b"j %d" % number)
         for seq in (20, 25):
             await _done(link, f"STREAM.MSG.DELETE.{STREAM}", {"seq": seq})
-        replies: list[str] = []
-        link.handlers[FETCHED.decode()] = lambda _s, reply, _d: replies.append(reply.decode())
-        inbox = f"_INBOX.fetched.{id(link)}"
-        link.publish(f"$JS.API.CONSUMER.MSG.NEXT.{place}", b'{"batch": 12}', inbox)
-        while len(replies) < 12:
-            await asyncio.sleep(0.001)
-        for number, reply in enumerate(replies):
+        replies = asyncio.Queue[str]()
+        link.handlers[FETCHED.decode()] = lambda _s, reply, _d: replies.put_nowait(reply.decode())
+        request = json.dumps({"batch": ACKED_OF}).encode()
+        link.publish(f"$JS.API.CONSUMER.MSG.NEXT.{place}", request, f"_INBOX.fetched.{id(link)}")
+        for number in range(ACKED_OF):
+            reply = await replies.get()
             if number % 3:
                 await link.ask(reply, b"+ACK")
 
