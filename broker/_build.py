@@ -67,8 +67,8 @@ _COVER = "-fsanitize-coverage=trace-pc"
 MODES = {
     # Python's own flags ask for debug information, which is five sixths of a module's file and
     # nearly half of the compiler's time.
-    # No row of benchmarks/compare.py gains by -O3, which takes a fifth more time; with -O1 most rows
-    # of NATS lose 4 to 7 %.
+    # No row of benchmarks/compare.py gains by -O3, which takes a fifth more time; with -O1 most of
+    # NATS lose 4 to 7 %.
     "release": Mode(
         (*_COMMON, "-O2", "-g0", "-fno-semantic-interposition"),
         ("-Wl,--strip-all",),
