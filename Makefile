@@ -97,10 +97,13 @@ $(ORIGINALS)/%.made: tests/originals/%/go.mod tests/originals/%/go.sum | $(VENV)
 	    $(GO) install -trimpath -buildvcs=false -ldflags '-s -w' tool
 	touch $@
 
-# The tests as on a machine with only Python, a C compiler and make: see tests/bare.py.
+# The tests as on a machine with only Python, a C compiler and make: see tests/bare.py. Without those
+# that run no program but the broker's.
+ALONE := tests/faults tests/golden tests/powercut tests/property
 bare: $(VENV)/.built $(VENV)/.tools  ## run the tests without Go, Node, Java and the original servers
 	$(PY) tests/bare.py $(MAKE) --no-print-directory test TEST_JOBS=$(TEST_JOBS) \
-	    FUZZ_SECONDS_IN_TEST=$(FUZZ_SECONDS_IN_TEST)
+	    FUZZ_SECONDS_IN_TEST=$(FUZZ_SECONDS_IN_TEST) \
+	    PYTEST_ARGS='$(PYTEST_ARGS) $(addprefix --ignore=,$(ALONE))'
 
 lint: $(VENV)/.tools  ## run ruff, cython-lint, codespell
 	$(BIN)/ruff check .
