@@ -7,6 +7,7 @@ from broker.net.filters cimport Filter
 
 cdef class S2(Filter):
     cdef public bint packs      # whether output is compressed; else it is only put into chunks
+    cdef public size_t block_max    # bytes of a block that is accepted, decompressed
     cdef object codec           # the module of python-snappy, once something is compressed
     cdef bint introduced        # our identifier has been sent
     cdef bint begun             # the peer's has come

@@ -158,15 +158,16 @@ cdef bytes decompressed(const uint8_t *data, size_t n):
         if kind <= CHUNK_PLAIN:
             if size < 4:
                 raise CompressionError('a chunk is too short')
-            parts.append(chunk(kind, &data[at] + 4, size - 4, number(&data[at], 4)))
+            parts.append(
+                chunk(kind, &data[at] + 4, size - 4, number(&data[at], 4), BLOCK_BYTES_MAX))
         elif kind < CHUNK_SKIPPABLE:
             raise CompressionError(f'a chunk of unknown kind {kind}')
         at += size
     return b''.join(parts)
 
 
-cdef bytes chunk(uint8_t kind, const uint8_t *p, size_t n, uint32_t stated):
-    """The content of one chunk."""
+cdef bytes chunk(uint8_t kind, const uint8_t *p, size_t n, uint32_t stated, size_t most):
+    """The content of one chunk, at most so many bytes."""
     cdef uint32_t size = 0
     cdef size_t used
     cdef bytes out
@@ -174,7 +175,7 @@ cdef bytes chunk(uint8_t kind, const uint8_t *p, size_t n, uint32_t stated):
         out = PyBytes_FromStringAndSize(<const char *>p, <Py_ssize_t>n)
     else:
         used = uvarint(p, n, &size)
-        if used == 0 or size > BLOCK_BYTES_MAX:
+        if used == 0 or size > most:
             raise CompressionError('a block has no valid length')
         out = PyBytes_FromStringAndSize(NULL, size)
         if not decode(p + used, n - used, <uint8_t *>PyBytes_AS_STRING(out), size):
@@ -204,8 +205,10 @@ def chunk_of(bytes data not None, bytes block not None):
 cdef class S2(Filter):
     """A stream in each direction, which begins with its identifier."""
 
-    def __init__(self, bint packs=False):
+    def __init__(self, bint packs=False, size_t block_max=BLOCK_BYTES_MAX):
+        """A few bytes may be a large block: `block_max` is for peers that are not known yet."""
         self.packs = packs
+        self.block_max = min(block_max, <size_t>BLOCK_BYTES_MAX)
         self.plain = b''
 
     def __dealloc__(self):
@@ -273,7 +276,7 @@ cdef class S2(Filter):
             raise FilterError('s2: no stream identifier')
         elif kind > CHUNK_PLAIN:
             raise FilterError(f's2: a chunk of unknown kind {kind}')
-        elif not SUM_BYTES <= size <= SUM_BYTES + BLOCK_BYTES_MAX:
+        elif not SUM_BYTES <= size <= SUM_BYTES + self.block_max:
             raise FilterError(f's2: a chunk of {size} bytes')
         if self.len < HEAD_BYTES + size:
             return False
@@ -284,7 +287,8 @@ cdef class S2(Filter):
         else:
             p += HEAD_BYTES
             try:
-                self.plain = chunk(kind, p + SUM_BYTES, size - SUM_BYTES, number(p, SUM_BYTES))
+                self.plain = chunk(
+                    kind, p + SUM_BYTES, size - SUM_BYTES, number(p, SUM_BYTES), self.block_max)
             except CompressionError as problem:
                 raise FilterError(f's2: {problem}') from None
         self.take(HEAD_BYTES + size)

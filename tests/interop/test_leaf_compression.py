@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 from support.authority import Authority
 from support.clients.http import request
+from support.native.filters import pack, unpack
 from support.servers.leafs import Node, interest, on_uvloop, original, ours, until
 from support.servers.processes import Address
 
+from broker.net.s2 import S2
 from tests.interop.test_leafs import PAIRS, Received
 
 if TYPE_CHECKING:
@@ -151,3 +153,38 @@ async def test_websocket_links_are_not_compressed(pair: str, tmp_path: Path) -> 
             await interest_of_both(hub, leaf)
             await crosses(hub, leaf)
             await crosses(leaf, hub)
+
+
+EARLY = {
+    "a subscription": b"LS+ early\r\n",
+    "INFO once more": b'INFO {"compression":"s2_fast"}\r\n',
+    "a line that is too long": b"CONNECT {" + b" " * 70_000,
+    "more than a line may have": b"CONNECT {" + b" " * 1_000_000,
+}
+
+
+@pytest.mark.parametrize("what", EARLY)
+@on_uvloop
+async def test_a_peer_that_has_not_logged_in(what: str) -> None:
+    """After the negotiation CONNECT comes, and nothing that takes much memory."""
+    async with ours(HUB % ", compression: s2_fast") as hub:
+        assert hub.leaf is not None
+        reader, writer = await asyncio.open_connection(*hub.leaf)
+        assert b'"compression":"s2_fast"' in await reader.readline()
+        writer.write(b'INFO {"compression":"s2_fast"}\r\n')
+        stream = S2(packs=True)
+        answer = b""
+        while not answer.endswith(b"\r\n"):
+            answer += unpack(stream, await reader.read(65_536), 65_536)
+        assert answer.startswith(b"INFO {")
+        writer.write(pack(stream, EARLY[what]))
+        left = await reader.read()  # to the end: the hub closes
+        refusal = unpack(stream, left, 65_536) if left else b""
+        assert refusal in (
+            b"",
+            b"-ERR 'Authorization Violation'\r\n",
+            b"-ERR 'maximum control line exceeded'\r\n",
+        )
+        assert hub.server is not None
+        assert not hub.server.accounts["$G"].leafs
+        writer.close()

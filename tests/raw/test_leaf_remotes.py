@@ -90,7 +90,7 @@ def test_through_a_proxy_over_tls(start_nats: StartServer, tmp_path: Path, known
         how = f', proxy: {{ url: "https://127.0.0.1:{proxy.port}", {trust} }}'
         leaf = start_nats(leaf_conf(remote(leaf_place(hub), how)))
         if not known:
-            leaf.await_log("Error trying to connect as leafnode to remote server")
+            leaf.await_log("proxy TLS handshake failed")
             assert not proxy.requests
             return
         joined(leaf, 1)

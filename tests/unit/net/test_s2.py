@@ -158,6 +158,18 @@ def test_what_is_received() -> None:
     assert unpack(S2(), stream, 65_536) == b"a" + text + b"z"
 
 
+def test_a_limit_of_blocks_that_may_change() -> None:
+    receiver = S2(block_max=1000)
+    assert unpack(receiver, pack(S2(), b"x" * 1000), 65_536) == b"x" * 1000
+    bomb = chunk(0, varint(70_004) + literal(b"abcd") + b"\x01\x04" + REPEATS[70000], b"")
+    for large in (chunk(1, b"x" * 1001, b"x" * 1001), bomb):
+        with pytest.raises(FilterError, match=r"^s2: "):
+            unpack(S2(block_max=1000), MAGIC + large, 65_536)
+    receiver.block_max = 1 << 20
+    text = b"y" * 70_000
+    assert unpack(receiver, chunk(1, text, text), 65_536) == text
+
+
 DAMAGED = {
     "no identifier": chunk(1, b"a", b"a"),
     "another identifier": b"\xff\x06\x00\x00S2sTwo",

@@ -30,6 +30,8 @@ NATS_LEAF_URLS_MAX: Final = 1_000  # that a hub may announce
 # above the third s2_best.
 NATS_LEAF_RTTS: Final = (10 * MS, 50 * MS, 100 * MS)
 NATS_LEAF_RTTS_MAX: Final = 4
+NATS_LEAF_EARLY_BLOCK: Final = NATS_LEAF_LINE_MAX  # of S2, decompressed, before the login
+NATS_LEAF_BLOCK: Final = 4 * MIB  # the largest that S2 knows
 NATS_LEAF_TUNNEL_BLOCK: Final = 64 * KIB  # read at a time from an https proxy, or for it
 
 assert NATS_LEAF_PAYLOAD_MAX <= NATS_PAYLOAD_HUGE

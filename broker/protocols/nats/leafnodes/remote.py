@@ -234,7 +234,11 @@ class RemoteLink:
             self._relays.add(tunnel.relay)
             tunnel.relay.add_done_callback(self._relays.discard)
         self._gone.clear()
-        await self.runtime.loop.create_connection(self._connected, sock=tunnel.sock)
+        try:
+            await self.runtime.loop.create_connection(self._connected, sock=tunnel.sock)
+        except BaseException:
+            tunnel.sock.close()
+            raise
 
     def _connected(self) -> Conn:
         rt, first = self.runtime, self._first_session()

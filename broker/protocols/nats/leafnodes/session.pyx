@@ -143,6 +143,8 @@ cdef class LeafSession(LineSession):
 
     def begin(self):
         """Start to exchange messages after the handshake."""
+        if self.stream is not None:
+            self.stream.block_max = limits.NATS_LEAF_BLOCK
         self.ready = True
         self.handshake_due_ns = 0
         self.account.leafs.add(self)
@@ -220,7 +222,9 @@ cdef class LeafSession(LineSession):
         self.agree(config, level)
         self.by_rtt = by_rtt
         if self.stream is None:
-            self.stream = S2(packs=packs)
+            self.stream = S2(packs)
+            if self.remote is None:     # a peer that has not logged in yet
+                self.stream.block_max = limits.NATS_LEAF_EARLY_BLOCK
             self.link.encode_with(self.stream)
         self.stream.packs = packs
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import socket
+import ssl
 from typing import TYPE_CHECKING
 
 from broker.base.units import SECOND
@@ -20,8 +21,6 @@ from broker.net.upgrade import HEAD_END, NotHttp, read_answer
 from broker.protocols.nats.leafnodes import limits
 
 if TYPE_CHECKING:
-    import ssl
-
     Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -130,6 +129,8 @@ async def _secured(proxy: Proxy, context: ssl.SSLContext, request: bytes) -> Tun
             )
     except TimeoutError:
         raise
+    except ssl.SSLError as problem:
+        raise TunnelError(f"proxy TLS handshake failed: {problem.reason}") from problem
     except OSError as problem:
         raise _unreachable(problem) from problem
     try:
@@ -141,8 +142,13 @@ async def _secured(proxy: Proxy, context: ssl.SSLContext, request: bytes) -> Tun
                 raise TunnelError("failed to read proxy response: unexpected EOF") from None
         _check(head)
         ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        inner = await asyncio.open_connection(sock=theirs)
+        try:
+            ours.setblocking(False)
+            inner = await asyncio.open_connection(sock=theirs)
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
     except BaseException:
         writer.close()
         raise
