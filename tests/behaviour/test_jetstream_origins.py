@@ -284,13 +284,6 @@ def test_positions_outlive_messages(start_broker: StartBroker) -> None:
     api.settled("M", 6)
 
 
-def test_what_is_not_there_is_refused(start_broker: StartBroker) -> None:
-    api = Api(start_broker())
-    for config in ({"sources": [{"name": "A"}], "allow_msg_counter": True},):
-        answer = api.api("STREAM.CREATE.X", {"name": "X", **config})
-        assert answer["error"]["err_code"] == 10052, config
-
-
 def test_a_source_comes_back_after_a_restart(start_broker: StartBroker) -> None:
     server = start_broker()
     api = Api(server)

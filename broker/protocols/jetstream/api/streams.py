@@ -65,8 +65,6 @@ def _around(account: JetStreamAccount, *, pedantic: bool) -> checks.Around:
 
 def _complete(account: JetStreamAccount, config: StreamConfig, *, pedantic: bool) -> None:
     checks.complete(config, _around(account, pedantic=pedantic))
-    if config.sources and config.allow_msg_counter:
-        checks.refuse("counters are not summed from sources on this server")
     level = metadata.stream_level(config)
     config.metadata = metadata.stored(config.metadata, level)
 

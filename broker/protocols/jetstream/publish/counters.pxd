@@ -8,8 +8,11 @@ from broker.engine.stream.store cimport StreamStore
 
 cdef class Counters:
     cdef StreamStore store
-    cdef dict recent            # subject -> (seq, value) of messages that may not be readable yet
+    # subject -> (seq, value, sources) of messages that may not be readable yet
+    cdef dict recent
 
-    # The value of the newest message of the subject; 0 without one. ApiError: it has no value.
-    cdef object value(self, const char *subject, size_t n)
-    cdef void remember(self, const char *subject, size_t n, uint64_t seq, object value) noexcept
+    # The value of the newest message of the subject, and how far it has come from each source:
+    # stream -> subject there -> value. (0, {}) without one. ApiError: it has no value.
+    cdef tuple state(self, const char *subject, size_t n)
+    cdef void remember(self, const char *subject, size_t n, uint64_t seq, object value,
+                       dict sources) noexcept

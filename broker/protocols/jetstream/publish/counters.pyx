@@ -3,17 +3,24 @@
 
 The value is that of the newest message, which may have been appended in this turn and cannot be
 read yet. Values are integers of any size.
+
+A counter may sum those of other streams: a message that comes from a source adds the difference to
+the value that the source had before, which is in a header of each message of the subject.
 """
 cimport cython
 from libc.stddef cimport size_t
 from libc.stdint cimport uint64_t
+
+from typing import Optional
 
 import msgspec
 
 from broker.protocols.jetstream import errors
 from broker.protocols.jetstream.errors import ApiError
 
+from broker.engine.headers cimport find_header
 from broker.engine.stream.store cimport StreamStore, message_t
+from broker.runtime.types cimport span_t
 
 cdef enum:
     RECENT_MAX = 4096       # above it, values that can be read are forgotten
@@ -26,6 +33,11 @@ class CounterValue(msgspec.Struct):
 
 
 decode = msgspec.json.Decoder(CounterValue).decode
+decode_sources = msgspec.json.Decoder(Optional[dict[str, dict[str, str]]]).decode
+
+cdef bytes SOURCES = b'Nats-Counter-Sources'
+# As Go's JSON.
+cdef tuple ESCAPES = ((b'<', b'\\u003c'), (b'>', b'\\u003e'), (b'&', b'\\u0026'))
 
 
 @cython.final
@@ -35,26 +47,80 @@ cdef class Counters:
         self.store = store
         self.recent = {}
 
-    cdef object value(self, const char *subject, size_t n):
+    cdef tuple state(self, const char *subject, size_t n):
         cdef message_t m
         cdef uint64_t seq = self.store.last_seq_of(subject, n)
         if seq == 0:
-            return 0
+            return 0, {}
         found = self.recent.get(subject[:n])
         if found is not None and found[0] == seq:
-            return found[1]
+            return found[1], found[2]
         try:
             if self.store.read(seq, &m):
-                return int(decode(m.rec.data[m.rec.headers_len:m.rec.total_len]).val)
+                return value_of(m.rec.data[m.rec.headers_len:m.rec.total_len]), sources_of(
+                    m.rec.data, m.rec.headers_len)
         except (msgspec.MsgspecError, ValueError):
             pass
         raise ApiError(errors.COUNTER_BROKEN)
 
-    cdef void remember(self, const char *subject, size_t n, uint64_t seq, object value) noexcept:
+    cdef void remember(self, const char *subject, size_t n, uint64_t seq, object value,
+                       dict sources) noexcept:
         if len(self.recent) >= RECENT_MAX:
             self.recent = {
                 key: found for key, found in self.recent.items() if found[0] >= self.store.readable}
-        self.recent[subject[:n]] = seq, value
+        self.recent[subject[:n]] = seq, value, sources
+
+
+def value_of(bytes body):
+    """The value that the body of a message states. MsgspecError, ValueError."""
+    return int(decode(body).val)
+
+
+cdef dict sources_of(const char *headers, size_t n):
+    """What a message states about its sources. MsgspecError."""
+    cdef span_t text = find_header(headers, n, SOURCES, <size_t>len(SOURCES))
+    if text.len == 0:
+        return {}
+    return decode_sources(text.ptr[:text.len]) or {}
+
+
+def follow(dict sources, bytes place, bytes body, str subject):
+    """A message of a source: what it adds, and the sources with its value. ApiError.
+
+    `place` is its header Nats-Stream-Source; `subject` its own, if that does not name another one.
+    """
+    stream, *rest = place.decode('utf-8', 'replace').split(' ')
+    if len(rest) >= 4:
+        subject = rest[3]
+    try:
+        value = value_of(body)
+        before = int(sources.get(stream, {}).get(subject) or 0)
+    except (msgspec.MsgspecError, ValueError) as problem:
+        raise ApiError(errors.COUNTER_BROKEN) from problem
+    known = {**sources.get(stream, {}), subject: str(value)}
+    return value - before, {**sources, stream: known}
+
+
+def with_header(bytes headers, bytes name, bytes value):
+    """A block of headers with this one, in the place of one of that name or at the end."""
+    lines = headers.removesuffix(b'\r\n\r\n').split(b'\r\n')
+    for at, line in enumerate(lines):
+        if line.startswith(name + b':'):
+            lines[at] = b'%b: %b' % (name, value)
+            break
+    else:
+        lines.append(b'%b: %b' % (name, value))
+    return b'\r\n'.join([*lines, b'', b''])
+
+
+def with_sources(bytes headers, dict sources):
+    """A block of headers with what is known of the sources, if anything is."""
+    if not sources:
+        return headers
+    text = msgspec.json.encode(sources, order='sorted')
+    for letter, escaped in ESCAPES:
+        text = text.replace(letter, escaped)
+    return with_header(headers, SOURCES, text)
 
 
 def body_of(value):

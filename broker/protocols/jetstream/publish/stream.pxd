@@ -120,7 +120,7 @@ cdef class Stream(StreamOwner):
                  const record_t *publish) except -1
     cdef uint64_t append(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
                          Rollup rollup) except 0
-    cdef object count(self, record_t *rec, const headers_t *h)
+    cdef tuple count(self, record_t *rec, const headers_t *h)
     # Store a message of another stream that has passed the checks there: `mirror` with its seq,
     # above last_seq, and its time, `copy` as the next one. 0 = it is not to be stored. ApiError:
     # the stream is full. Its headers are final.

@@ -23,7 +23,7 @@ from broker.base.units import SECOND
 from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.publish.batches import BatchError
-from broker.protocols.jetstream.publish.counters import body_of
+from broker.protocols.jetstream.publish.counters import body_of, follow, with_header, with_sources
 from broker.protocols.jetstream.publish.schedules import ScheduleError, TimeZoneError, parse
 from broker.protocols.jetstream.publish.timetable import Timetable, without_schedule
 from broker.protocols.jetstream.structs import ApiErrorBody, encode, time_ns, time_text
@@ -528,6 +528,7 @@ cdef class Stream(StreamOwner):
         the store refuses it."""
         cdef uint64_t seq, before = 0
         cdef object value = None
+        cdef dict sources = None
         cdef bint again = self.republish is not None and hops_now < HOPS_MAX and (
             self.republish.takes(rec.subject, rec.subject_len))
         self.ack_tail = b''
@@ -537,7 +538,7 @@ cdef class Stream(StreamOwner):
             seq = self.store.skip()
         else:
             if self.counters is not None:
-                value = self.count(rec, h)
+                value, sources = self.count(rec, h)
             if again:
                 before = self.store.last_seq_of(rec.subject, rec.subject_len)
             if self.has_room is not None and not self.has_room(self.store.size_in(rec)):
@@ -548,7 +549,7 @@ cdef class Stream(StreamOwner):
         self.stored += 1
         self.remember(h, seq)
         if value is not None:
-            self.counters.remember(rec.subject, rec.subject_len, seq, value)
+            self.counters.remember(rec.subject, rec.subject_len, seq, value, sources)
             self.ack_tail = b',"val":"%d"' % value
         if self.timetable is not None:
             self.enter_schedule(rec, h, seq)
@@ -556,16 +557,30 @@ cdef class Stream(StreamOwner):
             self.add_republish(rec, seq, before)
         return seq
 
-    cdef object count(self, record_t *rec, const headers_t *h):
-        """Make the sum the body of a message that adds to a counter; the sum. ApiError."""
-        cdef bytes whole
-        value = self.counters.value(rec.subject, rec.subject_len) + increment_of(h)
-        whole = rec.data[:rec.headers_len] + body_of(value)
+    cdef tuple count(self, record_t *rec, const headers_t *h):
+        """Make the sum the body of a message that adds to a counter; the sum, and the sources that
+        it has come from. ApiError."""
+        cdef bytes whole, headers = rec.data[:rec.headers_len]
+        value, sources = self.counters.state(rec.subject, rec.subject_len)
+        if has(h, HEADER_STREAM_SOURCE):
+            increment, sources = follow(
+                sources, bytes_of(h.value[<int>HEADER_STREAM_SOURCE]),
+                rec.data[rec.headers_len:rec.total_len],
+                rec.subject[:rec.subject_len].decode('utf-8', 'replace'))
+            headers = with_header(headers, b'Nats-Incr', b'%d' % increment)
+        else:
+            increment = increment_of(h)
+        headers = with_sources(headers, sources)
+        value += increment
+        whole = headers + body_of(value)
         self.check_size(<size_t>len(whole))
+        if <size_t>len(headers) > HEADERS_MAX:
+            raise ApiError(errors.HEADERS_TOO_LARGE)
         rec.data = whole
+        rec.headers_len = <uint32_t>len(headers)
         rec.total_len = <uint32_t>len(whole)
         self.rewritten = whole
-        return value
+        return value, sources
 
     # --- messages of other streams
 
@@ -630,6 +645,11 @@ cdef class Stream(StreamOwner):
             self.refused += 1
             return 0
         self.schedule = None
+        if self.counters is not None:
+            if not has(&h, HEADER_INCR):
+                raise ApiError(errors.COUNTER_MISSING)
+            if not is_increment(h.value[<int>HEADER_INCR]):
+                raise ApiError(errors.COUNTER_INVALID)
         self.append(rec, &h, ttl_ns, rollup)
         return 1
 
@@ -790,7 +810,7 @@ cdef class Stream(StreamOwner):
         """Whether the counter of a message can become the sum."""
         value = checks.values.get(subject)
         if value is None:
-            value = self.counters.value(rec.subject, rec.subject_len)
+            value = self.counters.state(rec.subject, rec.subject_len)[0]
         checks.values[subject] = value = value + increment_of(h)
         self.check_size(rec.headers_len + <size_t>len(body_of(value)))
         return 0
