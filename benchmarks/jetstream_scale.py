@@ -50,7 +50,7 @@ GETS = 200_000
 READERS = 4
 IN_FLIGHT = 500
 CONSUMERS = 10_000
-DELIVERED = 2_000
+DELIVERED = 100_000
 MANY = 10_000_000
 SUBJECTS = 1_000_000
 FILL_BATCH = 10_000  # messages that are published at a time; two wait for their PubAcks at most
@@ -224,7 +224,9 @@ def consumers(command: str, options: argparse.Namespace) -> Found:
     count, msgs = options.scaled(CONSUMERS), options.scaled(DELIVERED)
     with servers.running(command, ("nats",), options.data_root) as server:
         make(server.nats, "S", max_consumers=count)
-        sock, _ = dial_nats(server.nats, [b"SUB D.> 1"], headers=True, no_responders=True)
+        # One each: nats-server takes none with a wildcard for a subscription of these consumers.
+        lines = [b"SUB D.%d %d" % (number, number + 1) for number in range(count)]
+        sock, _ = dial_nats(server.nats, lines, headers=True, no_responders=True)
         sock.settimeout(WAIT_S)
         counter = threading.Thread(target=count_messages, args=(sock, msgs))
         begun = time.perf_counter()
