@@ -4,8 +4,9 @@
     leaf -> INFO with its mode                 from here on both directions are S2 streams
     hub -> INFO, then CONNECT and so on as without compression
 
-Nothing of this is sent if one side wants none. Source: nats-server server.go selectCompressionMode,
-selectS2AutoModeBasedOnRTT, reload.go applyCompressionChanges.
+If one side wants none, CONNECT follows the first INFO, and both directions stay plain. Source:
+nats-server server.go selectCompressionMode, selectS2AutoModeBasedOnRTT, reload.go
+applyCompressionChanges.
 """
 
 from __future__ import annotations

@@ -227,9 +227,9 @@ class RemoteLink:
 
     async def _dial_through(self, config: HttpProxy, target: str, dial_ns: int) -> None:
         """Dial the HOST:PORT through an HTTP proxy."""
-        from broker.protocols.nats.leafnodes.tunnel import dig
+        from broker.protocols.nats.leafnodes.tunnel import open_tunnel
 
-        tunnel = await dig(proxy_of(config, config.timeout_ns or dial_ns), target)
+        tunnel = await open_tunnel(proxy_of(config, config.timeout_ns or dial_ns), target)
         if tunnel.relay is not None:
             self._relays.add(tunnel.relay)
             tunnel.relay.add_done_callback(self._relays.discard)

@@ -47,7 +47,7 @@ class Tunnel:
     relay: asyncio.Task[None] | None  # carries the bytes; ends with the connection
 
 
-async def dig(proxy: Proxy, target: str) -> Tunnel:
+async def open_tunnel(proxy: Proxy, target: str) -> Tunnel:
     """Connect to the HOST:PORT through a proxy. TunnelError, TimeoutError."""
     request = _request(target, proxy.login)
     if proxy.context is None:
