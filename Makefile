@@ -37,7 +37,7 @@ GO ?= $(shell go version 2>/dev/null | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' && ec
 	echo $(CURDIR)/$(BIN)/go)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test bare browser originals spark lint types build debug proto asan-tree asan fuzz fuzz-targets \
+.PHONY: help dev run test bare browser originals spark lint types build debug proto asan-tree asan fuzz fuzz-targets \
 	campaign powercut sdist wheel deb bench clean
 
 help:  ## show this list
@@ -47,7 +47,7 @@ help:  ## show this list
 $(VENV)/.installed: pyproject.toml
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
-	$(PY) -m pip install --quiet --group build
+	$(PY) -m pip install --quiet --group build --group tour
 	@echo 'Compiling. The first time this takes a minute or more.'
 	TWINWIRE_BUILD=release $(PY) -m broker._build
 	PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --no-build-isolation --config-settings \
@@ -59,6 +59,8 @@ $(VENV)/.tools: $(VENV)/.installed
 	@echo 'Installing the tools that test and check into $(VENV).'
 	$(PY) -m pip install --quiet --group dev
 	touch $@
+
+dev: $(VENV)/.tools  ## install what tests, checks and some benchmarks use
 
 # The compiled modules: rebuilt if a source is newer; Cython finds the modules that changed.
 $(VENV)/.built: $(VENV)/.installed broker/_build.py $(SOURCES)
