@@ -66,13 +66,23 @@ CIPHERS: Final = {
     "TLS_RSA_WITH_AES_128_CBC_SHA256": "AES128-SHA256",
     "TLS_RSA_WITH_AES_128_CBC_SHA": "AES128-SHA",
     "TLS_RSA_WITH_AES_256_CBC_SHA": "AES256-SHA",
+    "TLS_RSA_WITH_AES_128_GCM_SHA256": "AES128-GCM-SHA256",
     "TLS_RSA_WITH_AES_256_GCM_SHA384": "AES256-GCM-SHA384",
     "TLS_ECDHE_RSA_WITH_3DES_EDE_CBC_SHA": "ECDHE-RSA-DES-CBC3-SHA",
     "TLS_RSA_WITH_3DES_EDE_CBC_SHA": "DES-CBC3-SHA",
     "TLS_ECDHE_ECDSA_WITH_RC4_128_SHA": "ECDHE-ECDSA-RC4-SHA",
     "TLS_ECDHE_RSA_WITH_RC4_128_SHA": "ECDHE-RSA-RC4-SHA",
     "TLS_RSA_WITH_RC4_128_SHA": "RC4-SHA",
+    # as Go calls two of the first ones since 1.14
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
 }
+# Go's InsecureCipherSuites: without forward secrecy, RC4, 3DES, CBC with SHA-256.
+INSECURE_CIPHERS: Final = frozenset(
+    name
+    for name in CIPHERS
+    if name.startswith("TLS_RSA_") or "RC4" in name or "3DES" in name or "CBC_SHA256" in name
+)
 CIPHERS_DEFAULT: Final = tuple(CIPHERS)[:6]
 # As in Go, all ciphers of TLS 1.3 are offered regardless of the configuration.
 SUITES: Final = (

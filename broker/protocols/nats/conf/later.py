@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_TLS: Final = {"allow_insecure_cipher_suites": "2.12", "ca_certs_match": "2.11"}
+_TLS: Final = {"ca_certs_match": "2.11"}
 # By the block's name in messages: key -> the first release that has it.
 _KEYS: Final = {
     "tls": _TLS,

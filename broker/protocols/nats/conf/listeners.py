@@ -42,8 +42,8 @@ _MODES: Final = {  # of compression, by all their names
 }
 _PROXY_TLS: Final = frozenset(  # what a proxy's tls block may have
     words(
-        "cert_file key_file ca_file insecure cipher_suites curve_preferences min_version timeout"
-        " certs certificates"
+        "cert_file key_file ca_file insecure cipher_suites allow_insecure_cipher_suites"
+        " curve_preferences min_version timeout certs certificates"
     )
 )
 _OWN_HEADERS: Final = frozenset(

@@ -13,6 +13,7 @@ from broker.protocols.nats.settings import Tls
 from broker.protocols.nats.tls import (
     CIPHERS,
     CURVES,
+    INSECURE_CIPHERS,
     SUITES,
     client_context,
     server_context,
@@ -45,7 +46,7 @@ def tls(block: Block, server: bool) -> Tls | None:
         verify_and_map=verify_and_map,
         insecure=block.flag("insecure"),
         timeout_ns=block.duration("timeout", default=limits.NATS_TLS_TIMEOUT, seconds="fraction"),
-        cipher_suites=_names(block, "cipher_suites", (*CIPHERS, *SUITES)),
+        cipher_suites=_ciphers(block),
         curve_preferences=_names(block, "curve_preferences", CURVES),
         pinned_certs=_pins(block),
         connection_rate_limit=block.number("connection_rate_limit", low=0, high=INT32),
@@ -121,6 +122,15 @@ def _names(block: Block, key: str, known: Collection[str]) -> tuple[str, ...]:
     if place is not None and place.it == []:
         block.mistakes.add(place, f"{key}: must not be empty")
     return tuple(found)
+
+
+def _ciphers(block: Block) -> tuple[str, ...]:
+    found = _names(block, "cipher_suites", (*CIPHERS, *SUITES))
+    insecure = [name for name in found if name in INSECURE_CIPHERS]
+    if not block.flag("allow_insecure_cipher_suites") and insecure:
+        reason = "insecure cipher suites configured without 'allow_insecure_cipher_suites'"
+        block.wrong(f"{reason} option set: {', '.join(insecure)}", "cipher_suites")
+    return found
 
 
 def _pins(block: Block) -> frozenset[str]:
