@@ -7,6 +7,7 @@ import gc
 import os
 import resource
 from collections.abc import Iterator
+from pathlib import Path
 
 from broker.net import limits
 
@@ -15,14 +16,20 @@ from broker.net import limits
 def few_left() -> Iterator[None]:
     """Have so few that no new connection is taken, while a test can still open half of those.
 
-    Garbage of earlier tests that is collected meanwhile would make room, so it goes before.
+    Earlier tests leave gaps between the numbers of open files, more of them when their garbage is
+    collected: the gaps that are there are filled, and no garbage is collected meanwhile.
     """
     gc.collect()
-    free = os.open(os.devnull, os.O_RDONLY)
-    os.close(free)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free + limits.OPEN_FILES_KEPT_MIN // 2, hard))
-    try:
+    gc.disable()
+    with contextlib.ExitStack() as undo:
+        undo.callback(gc.enable)
+        highest = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
+        free = -1
+        while free <= highest:
+            free = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            undo.callback(os.close, free)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = free + 1 + limits.OPEN_FILES_KEPT_MIN // 2
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        undo.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
         yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
