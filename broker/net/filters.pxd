@@ -1,5 +1,6 @@
 # cython: language_level=3
 """Filters between a transport and a session: TLS and compression."""
+from libc.stdint cimport uint32_t
 
 
 cdef class Filter:
@@ -27,18 +28,37 @@ cdef class Deflate(Filter):
     cdef bint more              # the last read filled its buffer: there may be more
 
 
-cdef class Snappy(Filter):
+cdef class Chunks(Filter):
+    cdef str title              # in errors
+    cdef tuple identifiers      # that a stream may begin with; the first one is sent
+    # Limits of a chunk: when it is received, compressed or plain, and when it is sent.
+    cdef size_t packed_max, plain_max, piece_max
+    cdef public bint packs      # whether output is compressed; else it is only put into chunks
+    cdef size_t pack_min        # fewer bytes are not compressed
     cdef object codec           # the module of python-snappy
-    cdef bytes rest             # received, decoded up to `taken`
-    cdef size_t taken
+    cdef bint begun             # the peer's identifier has come
+    cdef bint introduced        # ours has been sent
+    # What is received and not decoded: `len` bytes from `taken` on.
+    cdef char *rest
+    cdef size_t len, taken, cap
+    cdef size_t skip            # remaining bytes of a chunk to skip
     cdef bytes plain            # a decoded chunk
     cdef size_t given           # bytes of it that were read
-    cdef size_t skip            # remaining bytes of a chunk to skip
-    cdef bint begun             # the peer's stream identifier was received
-    cdef bint introduced        # ours has been sent
 
     cdef bint next_chunk(self) except -1
-    cdef bytes unpack(self, int kind, bytes chunk)
+    cdef bytes content(self, int kind, const unsigned char *p, size_t n)
+    # The plain bytes of a block. FilterError.
+    cdef bytes unpack(self, const unsigned char *p, size_t n)
+    cdef void take(self, size_t n) noexcept
+    cdef int encode(self, bytes part, list parts) except -1
+
+
+# The checksum of a chunk with this content.
+cdef uint32_t masked_sum(const char *p, size_t n) noexcept nogil
+
+
+cdef class Snappy(Chunks):
+    pass
 
 
 cdef class Tls(Filter):

@@ -4,6 +4,8 @@ from ssl import SSLContext, SSLObject
 
 from typing_extensions import disjoint_base
 
+SNAPPY_IDENTIFIER: bytes
+
 class FilterError(Exception): ...
 
 @disjoint_base
@@ -15,7 +17,11 @@ class Deflate(Filter):
     def __init__(self, level: int) -> None: ...
 
 @disjoint_base
-class Snappy(Filter):
+class Chunks(Filter):
+    packs: bool
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
+
+class Snappy(Chunks):
     def __init__(self, *args: object, **kwargs: object) -> None: ...
 
 @disjoint_base

@@ -4,7 +4,7 @@
 Bytes are decoded in pieces of the reader's size, so a small input that expands to a large one takes
 no more memory than any other.
 
-Snappy is the framing format: chunks of at most 64 KiB with a masked CRC-32C of the plain bytes.
+Snappy is the framing format, with chunks of at most 64 KiB. S2, which has larger ones, is in s2.
 Sources: RFC 1951; google/snappy framing_format.txt.
 """
 import ssl
@@ -13,7 +13,8 @@ import zlib
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint32_t
-from libc.string cimport memcpy
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy, memmove
 
 cdef extern from "crc32c.h" nogil:
     void tw_crc_init()
@@ -34,6 +35,8 @@ cdef enum:
     CHUNK_SKIPPABLE = 0x80
     CHUNK_IDENTIFIER = 0xFF
     IDENTIFIER_BYTES = 6
+    ROOM_MIN = 4 << 10
+    ROOM_KEPT = 128 << 10       # of the input buffer, while it is empty
     HANDSHAKE = 0x16            # the first byte of TLS
     RECORD_HEAD_BYTES = 5       # of TLS: kind, version, length
     RECORD_KIND_MIN = 20
@@ -42,7 +45,7 @@ cdef enum:
 
 tw_crc_init()
 
-cdef bytes IDENTIFIER = b'\xff\x06\x00\x00sNaPpY'
+SNAPPY_IDENTIFIER = b'\xff\x06\x00\x00sNaPpY'
 
 
 class FilterError(Exception):
@@ -106,21 +109,40 @@ cdef class Deflate(Filter):
         return self.packer.flush(zlib.Z_SYNC_FLUSH)
 
 
-cdef class Snappy(Filter):
-    """Snappy's framing format."""
+cdef class Chunks(Filter):
+    """A stream of chunks in each direction, as those of Snappy and S2. It begins with an
+    identifier; each chunk has a masked CRC-32C of its plain bytes. A subclass sets the limits, and
+    unpacks."""
 
     def __init__(self):
-        import snappy   # with a library of its own, which most brokers never need
+        self.plain = b''
 
-        self.codec = snappy
-        self.rest = self.plain = b''
+    def __dealloc__(self):
+        free(self.rest)
+
+    cdef bytes unpack(self, const unsigned char *p, size_t n):
+        return b''
 
     cdef int receive(self, const char *data, size_t n) except -1:
-        cdef size_t step = min(self.skip, n)
+        cdef size_t step = min(self.skip, n), cap = self.cap
+        cdef char *room
         self.skip -= step
-        if step < n:
-            self.rest = self.rest[self.taken:] + data[step:n]
+        data += step
+        n -= step
+        if self.taken and (self.len == 0 or self.taken + self.len + n > cap):
+            memmove(self.rest, self.rest + self.taken, self.len)
             self.taken = 0
+        while self.len + n > cap:
+            cap = max(2 * cap, <size_t>ROOM_MIN)
+        if cap != self.cap:
+            room = <char *>realloc(self.rest, cap)
+            if room == NULL:
+                raise MemoryError
+            self.rest = room
+            self.cap = cap
+        if n:
+            memcpy(self.rest + self.taken + self.len, data, n)
+            self.len += n
         return 0
 
     cdef Py_ssize_t read(self, char *room, size_t n) except -1:
@@ -134,87 +156,126 @@ cdef class Snappy(Filter):
             if done == n or not self.next_chunk():
                 break
             left = <size_t>len(self.plain)
+        if self.len == 0 and self.cap > <size_t>ROOM_KEPT:
+            free(self.rest)
+            self.rest = NULL
+            self.cap = self.taken = 0
         return <Py_ssize_t>done
 
     cdef bint next_chunk(self) except -1:
-        """Decode one more chunk into `plain`; False if none is complete."""
-        cdef size_t at = self.taken, there = <size_t>len(self.rest) - at, length
-        cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(self.rest) + at
+        """Decode one more chunk into `plain`; False if none is complete. FilterError."""
+        cdef const unsigned char *p = <const unsigned char *>self.rest + self.taken
+        cdef size_t length
         cdef int kind
         self.plain = b''
         self.given = 0
-        if there < HEAD_BYTES:
+        if self.len < HEAD_BYTES:
             return False
         kind = p[0]
         length = p[1] | <size_t>p[2] << 8 | <size_t>p[3] << 16
         if kind == CHUNK_IDENTIFIER:
             if length != IDENTIFIER_BYTES:
-                raise FilterError('snappy: bad stream identifier')
+                raise FilterError(f'{self.title}: bad stream identifier')
         elif not self.begun:
-            raise FilterError('snappy: no stream identifier')
+            raise FilterError(f'{self.title}: no stream identifier')
         elif kind >= CHUNK_SKIPPABLE:
             self.skip = length + HEAD_BYTES
-            length = min(self.skip, there)
+            length = min(self.skip, self.len)
             self.skip -= length
-            self.taken += length
+            self.take(length)
             return True
         elif kind > CHUNK_PLAIN:
-            raise FilterError(f'snappy: unknown chunk type {kind}')
-        elif not SUM_BYTES <= length <= SUM_BYTES + <size_t>(
-                PACKED_MAX if kind == CHUNK_PACKED else PLAIN_MAX):
-            raise FilterError(f'snappy: chunk of {length} bytes')
-        if there < HEAD_BYTES + length:
+            raise FilterError(f'{self.title}: unknown chunk type {kind}')
+        elif not SUM_BYTES <= length <= SUM_BYTES + (
+                self.packed_max if kind == CHUNK_PACKED else self.plain_max):
+            raise FilterError(f'{self.title}: chunk of {length} bytes')
+        if self.len < HEAD_BYTES + length:
             return False
         if kind == CHUNK_IDENTIFIER:
-            if self.rest[at:at + HEAD_BYTES + length] != IDENTIFIER:
-                raise FilterError('snappy: bad stream identifier')
+            if p[:HEAD_BYTES + length] not in self.identifiers:
+                raise FilterError(f'{self.title}: bad stream identifier')
             self.begun = True
         else:
-            self.plain = self.unpack(
-                kind, self.rest[at + HEAD_BYTES:at + HEAD_BYTES + length])
-        self.taken = at + HEAD_BYTES + length
+            self.plain = self.content(kind, p + HEAD_BYTES, length)
+        self.take(HEAD_BYTES + length)
         return True
 
-    cdef bytes unpack(self, int kind, bytes chunk):
-        cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(chunk)
-        cdef bytes plain = chunk[SUM_BYTES:]
+    cdef bytes content(self, int kind, const unsigned char *p, size_t n):
+        """The plain bytes of a chunk."""
+        cdef bytes plain
         if kind == CHUNK_PACKED:
-            if plain_size(plain) > PLAIN_MAX:
-                raise FilterError('snappy: chunk is too large when unpacked')
-            try:
-                plain = bytes(self.codec.uncompress(plain))
-            except Exception as problem:
-                raise FilterError(f'snappy: {problem}') from None
-        if masked_sum(plain) != (
+            plain = self.unpack(p + SUM_BYTES, n - SUM_BYTES)
+        else:
+            plain = p[SUM_BYTES:n]
+        if masked_sum(plain, <size_t>len(plain)) != (
                 p[0] | <uint32_t>p[1] << 8 | <uint32_t>p[2] << 16 | <uint32_t>p[3] << 24):
-            raise FilterError('snappy: wrong checksum')
+            raise FilterError(f'{self.title}: wrong checksum')
         return plain
 
+    cdef void take(self, size_t n) noexcept:
+        """Drop the first n bytes of the input."""
+        self.taken += n
+        self.len -= n
+
     cdef bytes send(self, object data):
-        cdef bytes part, packed, body
         cdef list parts = []
         cdef size_t at = 0, n = <size_t>len(data)
         view = memoryview(data)
         if not self.introduced:
             self.introduced = True
-            parts.append(IDENTIFIER)
+            parts.append(self.identifiers[0])
         while at < n:
-            part = bytes(view[at:at + PLAIN_MAX])
-            packed = bytes(self.codec.compress(part))
-            # saving less than an eighth is not worth decompressing
-            body = packed if len(packed) < len(part) - len(part) // 8 else part
-            parts.append((
-                (CHUNK_PACKED if body is packed else CHUNK_PLAIN)
-                | (<size_t>len(body) + SUM_BYTES) << 8).to_bytes(HEAD_BYTES, 'little'))
-            parts.append(masked_sum(part).to_bytes(SUM_BYTES, 'little'))
-            parts.append(body)
-            at += PLAIN_MAX
+            self.encode(bytes(view[at:at + self.piece_max]), parts)
+            at += self.piece_max
         return b''.join(parts)
 
+    cdef int encode(self, bytes part, list parts) except -1:
+        """Append a chunk with these bytes."""
+        cdef bytes body = part, packed
+        cdef size_t n = <size_t>len(part)
+        if self.packs and n >= self.pack_min:
+            if self.codec is None:
+                import snappy   # with a library of its own, which most brokers never need
 
-cdef object masked_sum(bytes plain):
-    cdef uint32_t crc = tw_crc32c(0, PyBytes_AS_STRING(plain), <size_t>len(plain))
-    return <uint32_t>((crc >> 15 | crc << 17) + <uint32_t>0xA282EAD8)
+                self.codec = snappy
+            packed = bytes(self.codec.compress(part))
+            # saving less than an eighth is not worth decompressing
+            if <size_t>len(packed) < n - n // 8:
+                body = packed
+        parts.append(((CHUNK_PLAIN if body is part else CHUNK_PACKED)
+                      | (<size_t>len(body) + SUM_BYTES) << 8).to_bytes(HEAD_BYTES, 'little'))
+        parts.append(masked_sum(part, n).to_bytes(SUM_BYTES, 'little'))
+        parts.append(body)
+        return 0
+
+
+cdef uint32_t masked_sum(const char *p, size_t n) noexcept nogil:
+    cdef uint32_t crc = tw_crc32c(0, p, n)
+    return (crc >> 15 | crc << 17) + <uint32_t>0xA282EAD8
+
+
+cdef class Snappy(Chunks):
+    """Snappy's framing format."""
+
+    def __init__(self):
+        import snappy
+
+        Chunks.__init__(self)
+        self.title = 'snappy'
+        self.identifiers = (SNAPPY_IDENTIFIER,)
+        self.packed_max = PACKED_MAX
+        self.plain_max = self.piece_max = PLAIN_MAX
+        self.packs = True
+        self.codec = snappy
+
+    cdef bytes unpack(self, const unsigned char *p, size_t n):
+        cdef bytes packed = p[:n]
+        if plain_size(packed) > PLAIN_MAX:
+            raise FilterError('snappy: chunk is too large when unpacked')
+        try:
+            return bytes(self.codec.uncompress(packed))
+        except Exception as problem:
+            raise FilterError(f'snappy: {problem}') from None
 
 
 cdef size_t plain_size(bytes packed):

@@ -7,9 +7,9 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any
 
-import nats
 import pytest
-from support.filled_streams import NEWEST, original
+from support import jetstream_pair
+from support.jetstream_pair import WAIT_S, clients
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -17,28 +17,12 @@ if TYPE_CHECKING:
 
     from conftest import StartBroker
 
-WAIT_S = 10.0
 
-pytestmark = [
-    pytest.mark.only_ours,
-    pytest.mark.skipif(not NEWEST.exists(), reason="no nats-server to compare with"),
-]
+pytestmark = jetstream_pair.MARKS
 
 
-class Client:
-    """A client of one server."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    async def connect(self) -> Client:
-        self.nc = await nats.connect(self.url, allow_reconnect=False)
-        return self
-
-    async def api(self, verb: str, body: object = None) -> Any:
-        data = b"" if body is None else json.dumps(body).encode()
-        answer = await self.nc.request(f"$JS.API.{verb}", data, timeout=WAIT_S)
-        return json.loads(answer.data)
+class Client(jetstream_pair.Client):
+    """Makes counters and adds to them."""
 
     async def counter(self, name: str, **config: Any) -> Any:
         body = {"name": name, "allow_msg_counter": True, **config}
@@ -74,12 +58,8 @@ class Client:
 @pytest.fixture
 async def pair(tmp_path: Path, start_broker: StartBroker) -> AsyncIterator[list[Client]]:
     """Clients of an original and of our server."""
-    ours = start_broker({"jetstream": {"enabled": True}})
-    with original(tmp_path / "original", "") as url:
-        clients = [await Client(each).connect() for each in (url, ours.nats_url)]
-        yield clients
-        for client in clients:
-            await client.nc.close()
+    async with clients(Client, tmp_path, start_broker) as found:
+        yield found
 
 
 def source(name: str, subject: str) -> dict[str, Any]:

@@ -7,10 +7,10 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-import nats
 import pytest
-from support.filled_streams import NEWEST, original
+from support import jetstream_pair
 from support.jetstream import masked
+from support.jetstream_pair import WAIT_S, clients
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -18,33 +18,23 @@ if TYPE_CHECKING:
 
     from conftest import StartBroker
 
-WAIT_S = 10.0
 FLOW = "$JS.FC."
 
-pytestmark = [
-    pytest.mark.only_ours,
-    pytest.mark.skipif(not NEWEST.exists(), reason="no nats-server to compare with"),
-]
+pytestmark = jetstream_pair.MARKS
 
 
-class Client:
+class Client(jetstream_pair.Client):
     """A client of one server that reads the deliveries of consumers."""
 
     def __init__(self, url: str) -> None:
-        self.url = url
+        super().__init__(url)
         self.came: asyncio.Queue[Any] = asyncio.Queue()
 
     async def _take(self, message: Any) -> None:
         self.came.put_nowait(message)
 
-    async def connect(self) -> Client:
-        self.nc = await nats.connect(self.url, allow_reconnect=False)
-        return self
-
     async def api(self, verb: str, body: object = None) -> Any:
-        data = b"" if body is None else json.dumps(body).encode()
-        answer = await self.nc.request(f"$JS.API.{verb}", data, timeout=WAIT_S)
-        return masked(answer.data.decode())
+        return masked(await self.ask(verb, body))
 
     async def create(self, name: str, stream: str = "S", **config: Any) -> Any:
         if "deliver_subject" in config:  # nats-server sees no subscription with a wildcard
@@ -80,12 +70,8 @@ class Client:
 @pytest.fixture
 async def pair(tmp_path: Path, start_broker: StartBroker) -> AsyncIterator[list[Client]]:
     """Clients of an original and of our server."""
-    ours = start_broker({"jetstream": {"enabled": True}})
-    with original(tmp_path / "original", "") as url:
-        clients = [await Client(each).connect() for each in (url, ours.nats_url)]
-        yield clients
-        for client in clients:
-            await client.nc.close()
+    async with clients(Client, tmp_path, start_broker) as found:
+        yield found
 
 
 async def fill(client: Client, count: int, retention: str = "limits", name: str = "S") -> None:

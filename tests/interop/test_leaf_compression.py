@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from support.servers.leafs import Node, interest, on_uvloop, original, ours, unt
 from support.servers.processes import Address
 
 from broker.net.s2 import S2
+from broker.protocols.nats.settings import Compression
 from tests.interop.test_leafs import PAIRS, Received
 
 if TYPE_CHECKING:
@@ -191,3 +193,26 @@ async def test_a_peer_that_has_not_logged_in(what: str) -> None:
         assert hub.server is not None
         assert not hub.server.accounts["$G"].leafs
         writer.close()
+
+
+@on_uvloop
+async def test_a_level_that_is_set_by_a_reload_stays() -> None:
+    """Before, it followed the round trip."""
+    async with (
+        ours(HUB % ", compression: s2_fast") as hub,
+        ours(LEAF % (hub.leaf_url(), f", compression: {AUTO}")) as leaf,
+    ):
+        await interest_of_both(hub, leaf)
+        assert leaf.server is not None
+        (session,) = leaf.server.accounts["$G"].leafs
+        assert (session.compression, session.by_rtt) == (UNCOMPRESSED, True)
+        settings = leaf.server.settings
+        assert settings.leafnodes is not None
+        remotes = tuple(
+            replace(one, compression=Compression("s2_fast")) for one in settings.leafnodes.remotes
+        )
+        leafnodes = replace(settings.leafnodes, remotes=remotes)
+        await leaf.server.reload(replace(settings, leafnodes=leafnodes))
+        assert (session.compression, session.by_rtt) == ("s2_fast", False)
+        assert not session.ending
+        await crosses(leaf, hub)

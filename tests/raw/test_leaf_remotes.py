@@ -66,7 +66,7 @@ def test_through_a_proxy(start_nats: StartServer, login: tuple[str, str] | None)
     place = leaf_place(hub)
     with http_proxy(login=login) as proxy:
         said = f', username: "{login[0]}", password: "{login[1]}"' if login is not None else ""
-        how = f', proxy: {{ url: "http://127.0.0.1:{proxy.port}" {said} }}'
+        how = f', proxy: {{ url: "http://localhost:{proxy.port}" {said} }}'
         leaf = start_nats(leaf_conf(remote(place, how)))
         joined(leaf, 1)
         crosses(leaf, hub)

@@ -7,9 +7,9 @@ A message that goes must be taken off the totals without a look at its file. Chu
 that streams in which most seqs are left out do not pay for those; one without live messages is
 freed. The sizes of a chunk have as many bytes as its largest needs.
 """
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memmove
+from libc.string cimport memcpy, memmove
 
 
 cdef inline uint32_t width_of(uint32_t size) noexcept nogil:
@@ -21,20 +21,13 @@ cdef inline size_t chunk_bytes(uint32_t width) noexcept nogil:
 
 
 cdef inline uint32_t get(const sizes_t *chunk, uint32_t i) noexcept nogil:
-    if chunk.width == 1:
-        return (<const uint8_t *>chunk.sizes)[i]
-    if chunk.width == 2:
-        return (<const uint16_t *>chunk.sizes)[i]
-    return chunk.sizes[i]
+    cdef uint32_t size = 0
+    memcpy(&size, <const char *>chunk.sizes + i * chunk.width, chunk.width)
+    return size
 
 
 cdef inline void put(sizes_t *chunk, uint32_t i, uint32_t size) noexcept nogil:
-    if chunk.width == 1:
-        (<uint8_t *>chunk.sizes)[i] = <uint8_t>size
-    elif chunk.width == 2:
-        (<uint16_t *>chunk.sizes)[i] = <uint16_t>size
-    else:
-        chunk.sizes[i] = size
+    memcpy(<char *>chunk.sizes + i * chunk.width, &size, chunk.width)
 
 
 cdef void widen(sizes_t *chunk, uint32_t width) noexcept nogil:

@@ -764,11 +764,12 @@ cdef class StreamStore(LogOwner):
 
     async def purge(self, str subject=None, uint64_t seq=0, uint64_t keep=0):
         """Delete all messages whose subject matches (None: all), those below seq, or all but the
-        newest `keep`; how many. With a seq beyond the end the next message has that seq.
+        newest `keep`; how many. With a seq beyond the end the next message has that seq. Messages
+        that come later than the call stay.
 
         OSError: they are gone now, and may be back after a power cut.
         """
-        cdef uint64_t after, at = 0, count = 0
+        cdef uint64_t after, at = 0, count = 0, until = self.last_seq + 1
         cdef Filter filter = None
         if subject:
             if not is_valid(subject.encode()):
@@ -780,7 +781,7 @@ cdef class StreamStore(LogOwner):
             await self.settle()
         while self.hidden_below:
             await asyncio.sleep(PURGE_POLL)
-        after = self.kept_seq + 1
+        after = min(self.kept_seq + 1, until)
         if seq:
             after = min(after, seq)
         if keep:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import ssl
 import zlib
-from typing import Literal
+from typing import Literal, get_args
 
 import pytest
 import snappy
@@ -16,16 +16,19 @@ from support.native.filters import pack, unpack
 
 from broker.net.filters import Deflate, Filter, FilterError, Snappy
 from broker.net.openssl import TlsError, iana_name
+from broker.net.s2 import S2
 from broker.net.tls import Certificates, TlsFiles, server_context
 
-Kind = Literal["deflate", "snappy"]
+Kind = Literal["deflate", "snappy", "s2", "s2 packed"]
 
 
 def make(kind: Kind) -> Filter:
-    return Deflate(6) if kind == "deflate" else Snappy()
+    if kind == "deflate":
+        return Deflate(6)
+    return Snappy() if kind == "snappy" else S2(packs=kind == "s2 packed")
 
 
-@pytest.mark.parametrize("kind", ["deflate", "snappy"])
+@pytest.mark.parametrize("kind", get_args(Kind))
 @given(
     parts=st.lists(
         st.binary(max_size=300) | st.integers(1, 200_000).map(lambda n: b"ab" * n), max_size=5

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from support.native.filters import pack, unpack
 
 from broker.engine.log.record import crc32c
@@ -112,24 +110,6 @@ def test_damage_is_refused(name: str) -> None:
 
 
 # --- streams
-
-
-@pytest.mark.parametrize("packs", [False, True])
-@given(
-    parts=st.lists(
-        st.binary(max_size=300) | st.integers(1, 200_000).map(lambda n: b"ab" * n), max_size=5
-    ),
-    step=st.integers(1, 5_000),
-    room=st.integers(1, 70_000),
-)
-def test_there_and_back_in_pieces(packs: bool, parts: list[bytes], step: int, room: int) -> None:
-    sender, receiver = S2(packs=packs), S2()
-    for part in parts:
-        wire = pack(sender, part)
-        got = b"".join(
-            unpack(receiver, wire[at : at + step], room) for at in range(0, len(wire), step)
-        )
-        assert got == part
 
 
 def test_what_is_sent() -> None:

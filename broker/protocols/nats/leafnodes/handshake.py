@@ -159,7 +159,7 @@ class LeafHandshake:
         line = self.info_line(session, compression=shown, **({"nonce": nonce} if nonce else {}))
         if session.remote is not None:
             session.send(line)
-        self._compress(session, own, mode)
+        self._compress(session, own, level, by_rtt=mode == compression.AUTO)
         if session.remote is None:
             session.send(line)
         return True
@@ -168,15 +168,16 @@ class LeafHandshake:
         since_ns = time.time_ns() - session.start_ns
         return compression.level_of(mode, own, session.rtt_ns or since_ns)
 
-    def _compress(self, session: LeafSession, own: Compression, mode: str) -> None:
-        level = self._level(session, own, mode)
-        packs = level != compression.UNCOMPRESSED
-        session.compress(own, level, packs, mode == compression.AUTO)
+    @staticmethod
+    def _compress(session: LeafSession, own: Compression, level: str, *, by_rtt: bool) -> None:
+        session.compress(own, level, level != compression.UNCOMPRESSED, by_rtt)
 
     def measured(self, session: LeafSession) -> None:
         """The round-trip time of a link whose level follows it is new."""
-        if session.compression_config is not None:
-            self._compress(session, session.compression_config, compression.AUTO)
+        own = session.compression_config
+        if own is not None:
+            level = self._level(session, own, compression.AUTO)
+            self._compress(session, own, level, by_rtt=True)
 
     def compress_again(self, session: LeafSession) -> None:
         """Apply a changed configuration: with another level, or by a new connection."""
@@ -184,12 +185,13 @@ class LeafHandshake:
         if former is None or own == former or session.ending:
             return
         found = session.compression
-        if found in (compression.NOT_SUPPORTED, own.mode):
+        if found == compression.NOT_SUPPORTED or found == own.mode == compression.OFF:
             session.agree(own, found)
         elif found == compression.OFF or own.mode in compression.NEEDS_NEGOTIATION:
             session.end(None, nats_errors.NATS_CLOSED_CLIENT)
         else:
-            self._compress(session, own, own.mode)
+            level = self._level(session, own, own.mode)
+            self._compress(session, own, level, by_rtt=own.mode == compression.AUTO)
 
     def jetstream_info(self) -> dict[str, Any]:
         """What INFO and CONNECT say of JetStream; empty if this server has none."""

@@ -96,22 +96,28 @@ async def _plain(proxy: Proxy, request: bytes) -> socket.socket:
 
 
 async def _dial(address: tuple[str, int]) -> socket.socket:
+    """A connection to the first address of a name that answers."""
     loop = asyncio.get_running_loop()
+    failed: OSError | None = None
     try:
         found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, place = found[0]
+    except OSError as problem:
+        raise _unreachable(problem) from problem
+    for family, kind, protocol, _, place in found:
         sock = socket.socket(family, kind, protocol)
-        sock.setblocking(False)
         try:
+            sock.setblocking(False)
             await loop.sock_connect(sock, place)
+        except OSError as problem:
+            sock.close()
+            failed = problem
         except BaseException:
             sock.close()
             raise
-    except TimeoutError:
-        raise
-    except OSError as problem:
-        raise _unreachable(problem) from problem
-    return sock
+        else:
+            return sock
+    assert failed is not None
+    raise _unreachable(failed) from failed
 
 
 def _unreachable(problem: OSError) -> TunnelError:

@@ -96,6 +96,24 @@ def test_a_delete_waits_for_the_message(tmp_path: Path) -> None:
         assert state(store) == (0, 0, 2, 1)
 
 
+@pytest.mark.parametrize("subject", [None, "s.*"])
+def test_a_purge_leaves_what_comes_after_its_call(tmp_path: Path, subject: str | None) -> None:
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        for _ in range(4):
+            publish(store, b"s.1")  # the purge waits for the disk
+
+        async def purge() -> int:
+            task = asyncio.ensure_future(store.purge(subject))
+            await asyncio.sleep(0)
+            publish(store, b"s.0")
+            rig.settle()
+            return await task
+
+        assert wait(rig, purge()) == 4
+        assert seqs(store) == [5]
+
+
 def test_a_delete_that_the_disk_refuses_is_reported(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         store = open_in(rig)

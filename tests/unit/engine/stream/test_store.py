@@ -59,6 +59,22 @@ def test_a_message_is_read_once_it_is_safe(tmp_path: Path) -> None:
         assert state(store) == (1, 30 + 9 + 12 + 4 + 4, 1, 1)
 
 
+def test_totals_of_messages_of_all_sizes(tmp_path: Path) -> None:
+    """Neighbours whose sizes need one, two and four bytes, in any order."""
+    sizes = [10, 300, 5, 70_000, 20, 1, 66_000, 255 - 31, 256 - 31, 65_535 - 31, 65_536 - 31] * 20
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        for size in sizes:
+            publish(store, b"s", b"x" * size)
+            rig.settle()
+        left = {seq: 30 + 1 + size for seq, size in enumerate(sizes, start=1)}
+        assert store.bytes == sum(left.values())
+        for seq in (*range(1, 200, 3), 220, 219, 2):
+            assert kill(store, seq)
+            del left[seq]
+            assert store.bytes == sum(left.values())
+
+
 def test_the_name_of_the_log_is_a_subject_like_others(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         store = open_in(rig)
