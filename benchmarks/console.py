@@ -151,7 +151,7 @@ class Row(NamedTuple):
 
     def cells(self) -> list[str]:
         found = statistics.median(self.values)
-        is_whole = found >= 100 or all(value.is_integer() for value in self.values)
+        is_whole = found >= 100 or all(float(value).is_integer() for value in self.values)
         digits = ",.0f" if is_whole else ",.2f"
         spread = f"{min(self.values):{digits}}-{max(self.values):{digits}}"
         goal = GOALS[self.goal].cells(found) if self.goal else ["", ""]

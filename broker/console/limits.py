@@ -66,8 +66,10 @@ TAIL_INTERVAL: Final = 250 * MS
 TAIL_MESSAGES_MAX: Final = 200  # shown in one interval
 HISTORY_STEP: Final = 5 * SECOND
 HISTORY_VALUES: Final = 180  # 15 minutes
-# So many topics are counted for each step even if no page is open: 0.1 % of a core.
+# So many topics are counted even if no page that shows them is open, once in this time: less than
+# 0.1 % of a core.
 HISTORY_TOPICS_MAX: Final = 1_000
+HISTORY_COUNT_AGE: Final = 30 * SECOND
 
 # --- log lines -------------------------------------------------------------------------------
 

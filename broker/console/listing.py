@@ -280,7 +280,9 @@ class Listing:
 
     def count_few(self) -> None:
         """Begin to count if that is so quick that it may be done while nobody looks."""
-        if self._missed is None and len(self.names) <= limits.HISTORY_TOPICS_MAX:
+        if self._missed is not None or len(self.names) > limits.HISTORY_TOPICS_MAX:
+            return
+        if self.sweep is None or self.now_ns() - self.sweep.at_ns >= limits.HISTORY_COUNT_AGE:
             self._begin()
 
     def _begin(self) -> asyncio.Task[Sweep] | None:

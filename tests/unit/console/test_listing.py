@@ -112,7 +112,16 @@ async def test_few_topics_are_counted_while_nobody_looks(
     found.count_few()
     assert found._sweeping is not None
     await found._sweeping
-    assert found.sweep is not None
+    first = found.sweep
+    assert first is not None
+    first.at_ns -= limits.SWEEP_AGE
+    found.count_few()  # a page that is open would count again
+    assert found._sweeping is None
+    first.at_ns -= limits.HISTORY_COUNT_AGE
+    found.count_few()
+    assert found._sweeping is not None
+    await found._sweeping
+    assert found.sweep is not first
 
 
 async def test_ordered_in_steps() -> None:
