@@ -10,10 +10,12 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.base import settings as kinds
+from broker.base import units
 from broker.base.values import dataclass
 from broker.bulk.config import BulkConfig
 from broker.console.config import ConsoleConfig
 from broker.engine.config import EventsConfig, StorageConfig
+from broker.net import limits
 from broker.net.http.config import HttpConfig
 from broker.protocols.config import BridgeConfig
 from broker.protocols.jetstream.config import JetStreamConfig
@@ -35,6 +37,10 @@ class ServerConfig:
 
     name: str = kinds.setting(kinds.text(), "")  # empty: the server's id
     data: str = kinds.setting(kinds.text(), "./data", flag="--data")
+    # how long the loop looks for the next event before it sleeps; 0 = it sleeps at once
+    busy_poll_ns: int = kinds.setting(
+        kinds.duration(units.US, limits.BUSY_POLL_MAX, off=True), limits.BUSY_POLL
+    )
 
 
 @dataclass(frozen=True)

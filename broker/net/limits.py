@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.base.units import KIB, MIB, MINUTE, MS, SECOND
+from broker.base.units import KIB, MIB, MINUTE, MS, SECOND, US
 
 # --- loop and buffers -------------------------------------------------------------------------
 
+BUSY_POLL: Final = 50 * US  # a look for the next event before the loop sleeps
+BUSY_POLL_MAX: Final = 10 * MS
+BUSY_POLL_PROCESSORS: Final = 2  # with fewer, peers on this machine could not run meanwhile
 RECEIVE_BUFFER: Final = 64 * KIB  # one per loop; the largest read
 READ_BYTES_MAX: Final = 512 * KIB  # of one connection per turn; the others wait for it
 CHUNK_SMALL: Final = 4 * KIB  # an answer or a few messages

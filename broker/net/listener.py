@@ -18,6 +18,8 @@ from broker.net.conn import Conn
 from broker.net.sockets import bound, is_answered, opening, remove_socket
 from broker.net.tls import Handshakes
 from broker.runtime.buffers import ChunkPool, InBuf
+from broker.runtime.busy_poll import BusyPoll
+from broker.runtime.processors import usable_processors
 from broker.runtime.turn import Turn
 
 if TYPE_CHECKING:
@@ -44,17 +46,34 @@ def files_are_short() -> bool:
     return number >= most - min(kept, limits.OPEN_FILES_KEPT_MAX)
 
 
+def _busy_poll(loop: asyncio.AbstractEventLoop, wait_ns: int) -> BusyPoll | None:
+    # uvloop has the descriptor for its own tests only; without it, nothing is lost but time.
+    descriptor = getattr(loop, "_get_backend_id", None)
+    if not wait_ns or descriptor is None or usable_processors() < limits.BUSY_POLL_PROCESSORS:
+        return None
+    return BusyPoll(descriptor(), wait_ns)
+
+
 class Runtime:
     """The state that all listeners of one loop share; it is created while that loop runs."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        self.loop = loop or asyncio.get_running_loop()
+    def __init__(self, busy_poll_ns: int = limits.BUSY_POLL) -> None:
+        """`busy_poll_ns`: how long the loop looks for the next event before it sleeps; 0 = it
+        sleeps at once."""
+        self.loop = asyncio.get_running_loop()
         self.turn = Turn(self.loop.call_soon, self._call_at_ns)
+        self.turn.busy_poll = _busy_poll(self.loop, busy_poll_ns)
         self.pool = ChunkPool(limits.CHUNK_SMALL, limits.CHUNK_LARGE, limits.CHUNKS_POOLED_MAX)
         self.shared = InBuf(limits.RECEIVE_BUFFER)
         self.plain = InBuf(limits.RECEIVE_BUFFER)  # output of filters
         self.handshakes = Handshakes(self.loop.call_soon)
         self._crowded = False
+
+    @property
+    def busy_poll_seconds(self) -> float:
+        """Time in which the loop has looked for events instead of sleeping."""
+        busy_poll = self.turn.busy_poll
+        return 0.0 if busy_poll is None else busy_poll.waited_ns / SECOND
 
     def crowded(self) -> bool:
         """Whether a new connection must be closed, so that the logs can open their files."""

@@ -2,6 +2,7 @@
 """The end of a loop turn, and the timers: everything that is done once for many events."""
 from libc.stdint cimport int64_t, uint64_t
 
+from broker.runtime.busy_poll cimport BusyPoll
 from broker.runtime.heap cimport heap_t
 from broker.runtime.interfaces cimport Task
 
@@ -30,6 +31,7 @@ cdef class Turn:
     # stall(link) and resets this to None.
     cdef object pressed
     cdef uint64_t number        # of ends so far
+    cdef public BusyPoll busy_poll      # None: the loop sleeps at once
 
     cdef void tick(self) noexcept
     cdef void add(self, Phase phase, Task task) noexcept

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Protocol, final
 
+from broker.runtime.busy_poll import BusyPoll
+
 class _Handle(Protocol):
     def cancel(self) -> object: ...
 
@@ -10,6 +12,7 @@ class _Handle(Protocol):
 class Turn:
     now_ns: int
     wall_ns: int
+    busy_poll: BusyPoll | None
     def __init__(
         self,
         call_soon: Callable[[Callable[[], None]], object],

@@ -55,6 +55,8 @@ cdef class Turn:
         cdef Task task
         self.number += 1
         self.tick()
+        if self.busy_poll is not None:
+            self.busy_poll.begun(self.now_ns)
         self.scheduled = True       # whatever is added now is done below, not in another turn
         for phase in range(<int>PHASES):
             batch = self.tasks[phase]
@@ -73,6 +75,8 @@ cdef class Turn:
                 self.scheduled = True
                 self.call_soon(self.end_bound)
                 break
+        if self.busy_poll is not None and not self.scheduled:
+            self.busy_poll.wait()
 
     cdef void arm(self, Task task, int64_t due_ns) except *:
         heap_remove(&self.timers, &task.timer)

@@ -82,9 +82,13 @@ _ENGINE: Final = (
 )
 
 
-def server_blocks(listeners: Sequence[ListenerStats], engine: EngineStats) -> list[Block]:
-    """The series of the server itself."""
+def server_blocks(
+    listeners: Sequence[ListenerStats], engine: EngineStats, busy_poll_seconds: float = 0.0
+) -> list[Block]:
+    """The series of the server itself. `busy_poll_seconds`: the time in which its loop has looked
+    for events."""
     return [
+        Block(Place.LISTENERS, partial(_loop_families, busy_poll_seconds)),
         Block(Place.LISTENERS, partial(_listener_families, listeners)),
         Block(Place.STORAGE, partial(families, _ENGINE, (), [((), engine)])),
         Block(Place.DISK, partial(_sync_families, engine)),
@@ -94,6 +98,11 @@ def server_blocks(listeners: Sequence[ListenerStats], engine: EngineStats) -> li
 def _listener_families(listeners: Sequence[ListenerStats]) -> Iterator[Metric]:
     yield InfoMetricFamily("twinwire", "The running broker.", {"version": __version__})
     yield from families(_LISTENER, ("door",), [((each.name,), each) for each in listeners])
+
+
+def _loop_families(busy_poll_seconds: float) -> Iterator[Metric]:
+    text = "Processor time in which the loop looked for the next event instead of sleeping."
+    yield CounterMetricFamily("twinwire_busy_poll_seconds", text, busy_poll_seconds)
 
 
 def _sync_families(engine: EngineStats) -> Iterator[Metric]:

@@ -82,7 +82,7 @@ class Server:
     def runtime(self) -> Runtime:
         """The state that all connections of this loop share; only while the loop runs."""
         if self._runtime is None:
-            self._runtime = Runtime()
+            self._runtime = Runtime(self.config.server.busy_poll_ns)
         return self._runtime
 
     @property
@@ -117,7 +117,11 @@ class Server:
         if self._engine is not None:
             from broker.server.exposition import server_blocks
 
-            own = server_blocks(self.stats(), engine_stats(self._engine, self._events))
+            own = server_blocks(
+                self.stats(),
+                engine_stats(self._engine, self._events),
+                self.runtime.busy_poll_seconds,
+            )
         return own + [block for each in self.services for block in each.metrics()]
 
     def settings_in_force(self) -> Iterable[tuple[str, str, str, str]]:

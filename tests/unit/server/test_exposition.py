@@ -37,7 +37,7 @@ ENGINE = EngineStats(Histogram((0.001, 0.01), [3, 2, 1], 0.5), 12, 13, 2, 3, 14,
 
 @pytest.fixture
 def stats() -> list[Block]:
-    return [*server_blocks(LISTENERS, ENGINE), subscription_block(16), topic_block(TOPICS)]
+    return [*server_blocks(LISTENERS, ENGINE, 0.25), subscription_block(16), topic_block(TOPICS)]
 
 
 NATS = NatsFacts(
@@ -125,6 +125,7 @@ def test_counters_appear_under_their_names(stats: list[Block], accept: str, pars
     assert value(found, "sent_bytes_total", door="nats") == 6
     assert value(found, "slow_consumers_total", door="nats") == 7
     assert value(found, "connections", door="nsq") == 11
+    assert value(found, "busy_poll_seconds_total") == 0.25
     assert value(found, "subscriptions") == 16
     assert value(found, "topic_depth_messages", topic="a") == 1
     assert value(found, "topic_messages_total", topic="a") == 2

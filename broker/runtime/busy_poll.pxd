@@ -1,0 +1,16 @@
+# cython: language_level=3
+"""Looking for the next event for a moment before the loop sleeps."""
+from libc.stdint cimport int64_t
+
+
+cdef class BusyPoll:
+    cdef int fd                 # the loop's epoll descriptor
+    cdef readonly int64_t wait_ns       # longest look; also the gap that counts as short
+    cdef readonly int64_t waited_ns     # looked for events so long, in total
+    cdef int64_t rested_ns      # end of the last turn
+    cdef int64_t pause_ns       # after the next look that is in vain, half of it
+    cdef int64_t resumes_ns     # nothing is looked for until then
+    cdef int score              # rises with short gaps between turns, falls with long ones
+
+    cdef void begun(self, int64_t now_ns) noexcept
+    cdef void wait(self) noexcept
