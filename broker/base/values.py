@@ -28,7 +28,7 @@ if not TYPE_CHECKING:
 
         def make(kind: type) -> type:
             own = vars(kind)
-            made = dataclasses.dataclass(init=False, eq=False, repr=False, slots=slots)(kind)
+            made = _with_fields(kind, slots=slots)
             if "__init__" not in own:
                 made.__init__ = _init(made, frozen=frozen)
             if "__repr__" not in own:
@@ -44,6 +44,23 @@ if not TYPE_CHECKING:
             return made
 
         return make
+
+
+def _with_fields(kind: Any, *, slots: bool) -> Any:
+    """The class with its fields. Annotations are texts, which the decorator would search for the
+    names of special ones: it gets none, and the fields get theirs afterwards. For a class without
+    a docstring it would make one of a signature, for which it would parse that of `object`."""
+    if not kind.__doc__:
+        kind.__doc__ = kind.__name__
+    annotations = vars(kind).get("__annotations__", {})
+    kind.__annotations__ = {
+        name: text if "ClassVar" in text else object for name, text in annotations.items()
+    }
+    made = dataclasses.dataclass(init=False, eq=False, repr=False, slots=slots)(kind)
+    made.__annotations__ = annotations
+    for field in dataclasses.fields(made):
+        field.type = annotations.get(field.name, field.type)
+    return made
 
 
 def _init(kind: Any, *, frozen: bool) -> Callable[..., None]:
