@@ -13,8 +13,8 @@ BULK_PORT: Final = 4171
 BULK_FRAME_BYTES: Final = 4 * MIB  # records of one range by default
 BULK_FRAME_BYTES_MAX: Final = 64 * MIB
 BULK_MEMORY_BYTES_MAX: Final = 4 * MIB  # of a log in memory: it is copied on the loop's thread
-# What one turn of the loop hands to one socket: about 50 us of copying, and there is one such
-# slice a turn for all clients. So live traffic waits for one slice at most.
+# What one system call copies into a socket, 50 to 400 us. A thread makes it; if the connection
+# encrypts, the loop does, one such slice a turn for all clients: others wait for one at most.
 BULK_SLICE_BYTES: Final = 256 * KIB
 BULK_RANGES_MAX: Final = 32  # under way at once, of all clients together
 BULK_RANGES_CLIENT_MAX: Final = 16  # of one of them

@@ -14,11 +14,12 @@ from broker.bulk.access import READ
 from broker.bulk.admission import compressed, encoding_of
 from broker.bulk.context import bounds
 from broker.bulk.errors import RefusedError
+from broker.bulk.read.sending import send_past_loop, socket_past_loop
 from broker.bulk.responses import caller_of, incarnation_of, number
 from broker.engine.bulk.ranges import Range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from broker.bulk.context import BulkContext
     from broker.bulk.stats import BulkStats
@@ -112,10 +113,8 @@ class RangeHandlers:
         response.content_length = sum(len(part) for part in parts)
         await response.prepare(request)
         try:
-            for piece in slices(parts):
-                await self.context.admission.turn()
-                async with asyncio.timeout(limits.BULK_STALL / SECOND):
-                    await response.write(piece)
+            for part in parts:
+                await self._send_part(request, response, memoryview(part))
             await response.write_eof()
         except TimeoutError:
             self.cut_off += 1
@@ -123,11 +122,15 @@ class RangeHandlers:
                 request.transport.abort()
         return response
 
-
-def slices(parts: Sequence[Part]) -> Iterator[memoryview]:
-    """The parts in slices of what one turn of the loop hands to a socket."""
-    step = limits.BULK_SLICE_BYTES
-    for part in parts:
-        whole = memoryview(part)
-        for at in range(0, len(whole), step):
-            yield whole[at : at + step]
+    async def _send_part(
+        self, request: web.Request, response: web.StreamResponse, part: memoryview
+    ) -> None:
+        if len(part) > limits.BULK_SLICE_BYTES:
+            sock = await socket_past_loop(request)
+            if sock is not None:
+                await send_past_loop(sock, part, self.context.in_thread)
+                return
+        for at in range(0, len(part), limits.BULK_SLICE_BYTES):
+            await self.context.admission.turn()
+            async with asyncio.timeout(limits.BULK_STALL / SECOND):
+                await response.write(part[at : at + limits.BULK_SLICE_BYTES])

@@ -1,0 +1,105 @@
+"""Sends the body of a range past the loop: a thread copies it into the socket.
+
+Copying 256 KiB into a socket takes 50 to 400 us, in which the loop would answer nobody. The system
+call does not need the interpreter, so another core can make it. The thread sends until the socket
+is full, and the loop waits for room: slow clients hold no thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from functools import partial
+from typing import TYPE_CHECKING
+
+from broker.base.units import SECOND
+from broker.bulk import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from aiohttp import web
+
+    InThread = Callable[[Callable[[socket.socket, memoryview], int], socket.socket, memoryview],
+                        Awaitable[int]]  # fmt: skip
+
+
+async def socket_past_loop(request: web.Request) -> socket.socket | None:
+    """A second descriptor of the connection's socket, once all that was written is in the socket.
+    Close it. None: this connection encrypts.
+
+    TimeoutError: the client has read nothing for BULK_STALL. ConnectionError: it is gone.
+    """
+    transport = request.transport
+    if transport is None:
+        raise ConnectionResetError
+    own = transport.get_extra_info("socket")
+    if own is None or transport.get_extra_info("ssl_object") is not None:
+        return None
+    transport.set_write_buffer_limits(0)
+    try:
+        async with asyncio.timeout(limits.BULK_STALL / SECOND):
+            await request.writer.drain()
+    finally:
+        transport.set_write_buffer_limits()
+    try:
+        # If the connection is closed, its own number may soon be another connection's.
+        return socket.socket(fileno=os.dup(own.fileno()))
+    except OSError as problem:
+        raise ConnectionResetError from problem
+
+
+async def send_past_loop(sock: socket.socket, body: memoryview, in_thread: InThread) -> None:
+    """Send `body`, and close `sock`. TimeoutError: the client has read nothing for BULK_STALL.
+    ConnectionError: it is gone."""
+    job: asyncio.Future[int] | None = None
+    try:
+        while body:
+            job = asyncio.ensure_future(in_thread(_send, sock, body))
+            body = body[await asyncio.shield(job) :]
+            if body:
+                await _room(sock)
+    except OSError as problem:
+        if isinstance(problem, TimeoutError | ConnectionError):
+            raise
+        raise ConnectionResetError from problem
+    finally:
+        if job is None or job.done():
+            sock.close()
+        else:  # the thread still uses it
+            job.add_done_callback(partial(_close, sock))
+
+
+def _close(sock: socket.socket, job: asyncio.Future[int]) -> None:
+    if not job.cancelled():
+        job.exception()  # nobody else asks for it
+    sock.close()
+
+
+def _send(sock: socket.socket, body: memoryview) -> int:
+    """Send as much as the socket takes at once; how much. OSError."""
+    sent = 0
+    try:
+        while sent < len(body):
+            sent += sock.send(body[sent : sent + limits.BULK_SLICE_BYTES], socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        pass
+    return sent
+
+
+async def _room(sock: socket.socket) -> None:
+    """Wait until the socket takes more. TimeoutError."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    loop.add_writer(sock, _set, ready)
+    try:
+        async with asyncio.timeout(limits.BULK_STALL / SECOND):
+            await ready
+    finally:
+        loop.remove_writer(sock)
+
+
+def _set(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)

@@ -1,0 +1,191 @@
+"""The body of a range on its way into a socket, past the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import random
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from aiohttp import web
+from support.authority import Authority
+
+from broker.base.units import MIB, MS, SECOND
+from broker.bulk import limits
+from broker.bulk.read.sending import send_past_loop, socket_past_loop
+from broker.net.http.config import HttpConfig
+from broker.net.http.pages import Pages
+
+DEADLINE_S = 20
+ASK = b"GET /body HTTP/1.1\r\nHost: localhost\r\n\r\n"
+BODY = random.Random(1).randbytes(8 * MIB)
+HEAD = b"head of the frame"
+
+
+def on_uvloop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(asyncio.wait_for(test(*args, **kwargs), DEADLINE_S))
+
+    return run
+
+
+class Sender:
+    """/body answers with HEAD and BODY; how that ended, and the descriptor it used."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[BaseException | None] = asyncio.Future()
+        self.descriptor = -1
+
+    async def body(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.content_length = len(HEAD) + len(BODY)
+        await response.prepare(request)
+        problem: BaseException | None = None
+        try:
+            await response.write(HEAD)
+            sock = await socket_past_loop(request)
+            if sock is None:
+                await response.write(BODY)
+            else:
+                self.descriptor = sock.fileno()
+                await send_past_loop(sock, memoryview(BODY), asyncio.to_thread)
+            await response.write_eof()
+        except BaseException as found:
+            problem = found
+            raise
+        finally:
+            if not self.ended.done():
+                self.ended.set_result(problem)
+        return response
+
+    def is_open(self) -> bool:
+        return "socket:" in _link(self.descriptor)
+
+
+def _link(number: int) -> str:
+    try:
+        return str(Path(f"/proc/self/fd/{number}").readlink())
+    except OSError:
+        return ""
+
+
+@asynccontextmanager
+async def opened(context: Any = None) -> AsyncIterator[tuple[Sender, tuple[str, int]]]:
+    sender = Sender()
+    app = web.Application()
+    app.router.add_get("/body", sender.body)
+    pages = Pages(lambda: app, context, HttpConfig())
+    await pages.open(("127.0.0.1", 0))
+    try:
+        yield sender, pages.address
+    finally:
+        await pages.close()
+
+
+def dial(address: tuple[str, int]) -> socket.socket:
+    """A client with little room, so that the sender has to wait for it."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32_768)
+    sock.connect(address)
+    sock.setblocking(False)
+    return sock
+
+
+async def answer(sock: socket.socket) -> bytes:
+    loop = asyncio.get_running_loop()
+    found = bytearray()
+    wanted = len(HEAD) + len(BODY)
+    while b"\r\n\r\n" not in found or len(found.partition(b"\r\n\r\n")[2]) < wanted:
+        part = await loop.sock_recv(sock, 65_536)
+        assert part
+        found += part
+    return bytes(found.partition(b"\r\n\r\n")[2])
+
+
+@on_uvloop
+async def test_a_body_comes_whole_and_in_order() -> None:
+    async with opened() as (sender, address):
+        with dial(address) as client:
+            for _ in range(2):  # the connection can be used again
+                await asyncio.get_running_loop().sock_sendall(client, ASK)
+                assert await answer(client) == HEAD + BODY
+        assert await sender.ended is None
+        assert not sender.is_open()
+
+
+@on_uvloop
+async def test_a_connection_that_encrypts_is_left_to_the_transport(tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*Authority(tmp_path).issue("server"))
+    unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+    async with opened(context) as (sender, address):
+        reader, writer = await asyncio.open_connection(*address, ssl=unverified)
+        writer.write(ASK)
+        await reader.readuntil(b"\r\n\r\n")
+        assert await reader.readexactly(len(HEAD) + len(BODY)) == HEAD + BODY
+        writer.close()
+        assert await sender.ended is None
+        assert sender.descriptor == -1
+
+
+@on_uvloop
+async def test_a_client_that_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BULK_STALL", 50 * MS)
+    async with opened() as (sender, address):
+        with dial(address) as client:
+            await asyncio.get_running_loop().sock_sendall(client, ASK)
+            assert isinstance(await sender.ended, TimeoutError)
+        assert not sender.is_open()
+
+
+@on_uvloop
+async def test_a_client_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "BULK_STALL", DEADLINE_S * SECOND)
+    async with opened() as (sender, address):
+        with dial(address) as client:
+            await asyncio.get_running_loop().sock_sendall(client, ASK)
+            await asyncio.get_running_loop().sock_recv(client, 1)
+        found = await sender.ended
+        assert isinstance(found, ConnectionError | asyncio.CancelledError)
+        while sender.is_open():  # noqa: ASYNC110 - no bell
+            await asyncio.sleep(0)
+
+
+@on_uvloop
+async def test_a_descriptor_stays_open_while_a_thread_sends() -> None:
+    """Closed earlier, its number could be that of another connection, which would get the rest."""
+    goes_on, begun = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def send(work: Callable[..., int], *arguments: Any) -> int:
+        loop.call_soon_threadsafe(begun.set)
+        goes_on.wait(DEADLINE_S)
+        return work(*arguments)
+
+    async def in_thread(*arguments: Any) -> int:
+        return await asyncio.to_thread(send, *arguments)
+
+    ours, theirs = socket.socketpair()
+    number = ours.fileno()
+    task = asyncio.ensure_future(send_past_loop(ours, memoryview(b"x" * 100), in_thread))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert "socket:" in _link(number)
+    goes_on.set()
+    with theirs:
+        theirs.setblocking(False)
+        assert await loop.sock_recv(theirs, 1_000) == b"x" * 100
+        assert await loop.sock_recv(theirs, 1_000) == b""  # it was closed
