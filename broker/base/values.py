@@ -2,7 +2,7 @@
 
 The standard decorator compiles up to seven methods of each class when its module is imported, about
 half a millisecond. A start makes some eighty such classes, so that was a quarter of its processor
-time. This one compiles `__init__` alone, when the first instance of the class is made, which for
+time. This one compiles `__init__` alone, when a few instances of the class were made, which for
 most classes is never; the other methods are the same functions for all classes.
 
 What is made is as in the standard library, which `field`, `fields` and `replace` come from.
@@ -11,6 +11,7 @@ What is made is as in the standard library, which `field`, `fields` and `replace
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from dataclasses import MISSING, FrozenInstanceError
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from dataclasses import dataclass
 
 __all__ = ["dataclass"]
+_PLAIN_CALLS = 2  # of an `__init__` that is not compiled
 
 if not TYPE_CHECKING:
 
@@ -64,14 +66,38 @@ def _with_fields(kind: Any, *, slots: bool) -> Any:
 
 
 def _init(kind: Any, *, frozen: bool) -> Callable[..., None]:
-    """An `__init__` that replaces itself by a compiled one at its first call."""
+    """An `__init__` that replaces itself by a compiled one once it has been called a few times: of
+    most sections of a configuration there are only its defaults and what a server uses."""
+    calls = itertools.count()
 
     def __init__(self: Any, *args: Any, **named: Any) -> None:  # noqa: N807 - what it is
+        if not args and next(calls) < _PLAIN_CALLS and _fill(self, named):
+            return
         kind.__init__ = compiled = _compiled(kind, frozen=frozen)
         compiled(self, *args, **named)
 
     __init__.__qualname__ = f"{kind.__qualname__}.__init__"
     return __init__
+
+
+def _fill(self: Any, named: dict[str, Any]) -> bool:
+    """Set all fields, as `__init__` would; False: the arguments are wrong."""
+    fields = dataclasses.fields(self)
+    if not named.keys() <= {field.name for field in fields}:
+        return False
+    for field in fields:
+        if field.name in named:
+            value = named[field.name]
+        elif field.default is not MISSING:
+            value = field.default
+        elif field.default_factory is not MISSING:
+            value = field.default_factory()
+        else:
+            return False
+        object.__setattr__(self, field.name, value)
+    if hasattr(self, "__post_init__"):
+        self.__post_init__()
+    return True
 
 
 def _compiled(kind: type, *, frozen: bool) -> Callable[..., None]:

@@ -66,7 +66,7 @@ class JetStream:
 
     def drain(self) -> None:
         """Deliver nothing more, and end requests that wait for messages."""
-        for account in self.accounts.values():
+        for account in self._accounts.values():
             account.drain()
 
     async def stop(self) -> None:

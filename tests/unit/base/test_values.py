@@ -67,6 +67,38 @@ def test_equal_values_are_equal_and_have_one_hash() -> None:
     assert Empty() == Empty()
 
 
+def test_the_first_values_are_like_the_later_ones() -> None:
+    """The first ones are made by an `__init__` that is not compiled."""
+
+    @dataclass(frozen=True, slots=True)
+    class Made:
+        name: str
+        parts: list[str] = field(default_factory=list)
+        loud: bool = False
+
+        def __post_init__(self) -> None:
+            if not self.name:
+                raise ValueError(self.parts)
+
+    for _ in range(4):
+        one = Made(name="a", loud=True)
+        assert (one.name, one.parts, one.loud) == ("a", [], True)
+        assert one.parts is not Made(name="a").parts
+        with pytest.raises(ValueError, match="b"):
+            Made(name="", parts=["b"])
+
+
+@pytest.mark.parametrize("named", [{}, {"name": "a", "nmae": "b"}])
+def test_wrong_arguments(named: dict[str, str]) -> None:
+    @dataclass(frozen=True, slots=True)
+    class Made:
+        name: str
+
+    for _ in range(4):
+        with pytest.raises(TypeError, match=r"name|nmae"):
+            Made(**named)
+
+
 def test_values_of_two_classes_differ() -> None:
     assert Login("a") != Guest("a")
     assert Login("a") != ("a", "")
