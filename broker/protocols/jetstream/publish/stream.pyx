@@ -47,7 +47,8 @@ from broker.protocols.jetstream.publish.wire cimport (
     HEADER_BATCH_COMMIT, HEADER_BATCH_ID, HEADER_BATCH_SEQUENCE, HEADER_EXPECTED_LAST_MSG_ID,
     HEADER_EXPECTED_LAST_SEQ, HEADER_EXPECTED_LAST_SUBJECT_SEQ,
     HEADER_EXPECTED_LAST_SUBJECT_SEQ_SUBJECT, HEADER_EXPECTED_STREAM, HEADER_INCR, HEADER_MSG_ID,
-    HEADER_REQUIRED_API_LEVEL, HEADER_ROLLUP, HEADER_SCHEDULE, HEADER_SCHEDULE_NEXT,
+    HEADER_REQUEST_INFO, HEADER_REQUIRED_API_LEVEL, HEADER_ROLLUP, HEADER_SCHEDULE,
+    HEADER_SCHEDULE_NEXT,
     HEADER_SCHEDULE_ROLLUP, HEADER_SCHEDULE_SOURCE, HEADER_SCHEDULE_TARGET,
     HEADER_SCHEDULE_TIME_ZONE, HEADER_SCHEDULE_TTL, HEADER_SCHEDULER, HEADER_STREAM_SOURCE,
     HEADER_TTL, PUB_ACK_TAIL,
@@ -351,12 +352,15 @@ cdef class Stream(StreamOwner):
                 rec.subject_len = <uint16_t>n
         if self.sealed:
             raise ApiError(errors.STREAM_SEALED)
-        self.check_size(rec.total_len)
         h.present = h.seen = 0
         if rec.headers_len:
-            if rec.headers_len > HEADERS_MAX:
-                raise ApiError(errors.HEADERS_TOO_LARGE)
             find_headers(rec.data, rec.headers_len, &h)
+            if (h.seen >> <int>HEADER_REQUEST_INFO) & 1:    # an import has added it for services
+                self.leave_out_header(&rec, b'Nats-Request-Info')
+                find_headers(rec.data, rec.headers_len, &h)
+        self.check_size(rec.total_len)
+        if rec.headers_len > HEADERS_MAX:
+            raise ApiError(errors.HEADERS_TOO_LARGE)
         if publish.reply_len and is_fast(publish.reply, publish.reply_len):
             return self.take_fast(&rec, &h, publish)
         if has(&h, HEADER_BATCH_ID):

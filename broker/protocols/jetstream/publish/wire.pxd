@@ -29,6 +29,7 @@ cdef enum Header:
     HEADER_SCHEDULE_NEXT
     HEADER_SCHEDULER
     HEADER_REQUIRED_API_LEVEL
+    HEADER_REQUEST_INFO         # of the server itself, for services: it is not stored
     HEADERS
 
 cdef enum:

@@ -41,6 +41,7 @@ cdef extern from * nogil:
         NAME("Nats-Schedule-Next"),
         NAME("Nats-Scheduler"),
         NAME("Nats-Required-Api-Level"),
+        NAME("Nats-Request-Info"),
     };
     """
     ctypedef struct name_t:

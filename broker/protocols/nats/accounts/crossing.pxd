@@ -37,7 +37,8 @@ cdef class Crossing(Task):
     cdef int64_t memo_rtt               # ... the session's round trip time
     cdef bytes memo
 
-    cdef bint enter(self, void *export, bint share) noexcept    # False: export crossed already
+    # False: a request has crossed this export already. An answer may, inside of its request.
+    cdef bint enter(self, void *export, bint share, bint is_answer=*) noexcept
     cdef void leave(self) noexcept
     cdef void *muted(self) noexcept     # the session that must not receive its own message, or NULL
     cdef object publisher(self)           # the publishing session, or None

@@ -60,11 +60,12 @@ cdef class Crossing(Task):
     def __dealloc__(self):
         free(self.scratch)
 
-    cdef bint enter(self, void *export, bint share) noexcept:
+    cdef bint enter(self, void *export, bint share, bint is_answer=False) noexcept:
         cdef uint32_t i
-        for i in range(self.depth):
-            if self.chain[i] == export:
-                return False
+        if not is_answer:
+            for i in range(self.depth):
+                if self.chain[i] == export:
+                    return False
         if self.depth == CHAIN_MAX:
             LOG.warning('a request was handed on by more than %d services', <int>CHAIN_MAX)
             return False

@@ -81,7 +81,9 @@ cdef class Imports(Importer):
 
     cdef int add_shadow(self, Sink sink, sub_t *sub, StreamImport what, bytes subject) except -1
     cdef response_t *expect(self, ServiceExport export, Imports asker, const record_t *rec,
-                            bint share, object sample) except NULL
+                            bint share, object sample, size_t inbox_len=*) except NULL
+    cdef response_t *expect_batch(self, ServiceExport export, Imports asker, const record_t *rec,
+                                  size_t inbox_len, bint share) except NULL
     cdef bytes reply_to(self, response_t *r)
     cdef response_t *find(self, const char *subject, size_t n) noexcept
     cdef void finish(self, response_t *r, int status) noexcept

@@ -4,6 +4,8 @@
     stream     SUB in A -> Shadow in E's router -> the same session, under a subject of A
     service    ServiceImport in A's router -> E's router, reply `_R_.E.token`
                Imports of E on `_R_.E.>` -> A's router, the reply of the request
+    fast batch the same with one token for all messages of an inbox:
+               <inbox>.<id>...$FI -> `_R_.E.token.<id>...$FI`
 
 A stream import has a cost per SUB, a service import per request; an account without imports has
 none. Source: nats-server client.go (addShadowSubscriptions, processServiceImport), accounts.go
@@ -13,7 +15,7 @@ cimport cython
 import logging
 
 from cpython.ref cimport Py_DECREF, Py_INCREF
-from libc.stdint cimport int64_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
@@ -46,6 +48,30 @@ cdef enum:
 cdef const char *ACK = b'$JS.ACK.'
 cdef enum:
     ACK_LEN = 8
+
+
+cdef const char *BATCH = b'.$FI'
+cdef enum:
+    BATCH_LEN = 4
+    BATCH_TOKENS = 5        # between the inbox and BATCH
+
+
+cdef size_t inbox_of_batch(const record_t *rec) noexcept:
+    """The length of the inbox in the reply subject of a message of a JetStream fast batch; 0 = it
+    is none. All these messages have reply subjects of their own, and few of them are answered."""
+    cdef size_t at = rec.reply_len
+    cdef int left = BATCH_TOKENS
+    if at <= BATCH_LEN or memcmp(rec.reply + at - BATCH_LEN, BATCH, BATCH_LEN) != 0:
+        return 0
+    at -= BATCH_LEN
+    while left:
+        while at and rec.reply[at - 1] != c'.':
+            at -= 1
+        if at == 0:
+            return 0
+        at -= 1
+        left -= 1
+    return at
 
 
 cdef inline bint keeps_reply(const record_t *rec) noexcept:
@@ -135,7 +161,7 @@ cdef class ServiceImport(Sink):
         cdef parcel_t parcel
         cdef bytes reply = b'', own = None
         cdef const char *subject = self.there
-        cdef size_t n = <size_t>len(self.there)
+        cdef size_t n = <size_t>len(self.there), inbox_len = inbox_of_batch(rec)
         cdef Py_ssize_t size
         if not x.enter(<void *>self.export, self.share):
             return 0
@@ -143,6 +169,10 @@ cdef class ServiceImport(Sink):
             sample = self.sample(rec.data[:rec.headers_len]) if self.export.sampling else None
             if rec.reply_len and keeps_reply(rec):
                 reply = rec.reply[:rec.reply_len]
+            elif inbox_len:
+                r = self.exporter.expect_batch(
+                    self.export, self.importer, rec, inbox_len, self.share)
+                reply = own = self.exporter.reply_to(r) + rec.reply[inbox_len:rec.reply_len]
             elif rec.reply_len:
                 r = self.exporter.expect(self.export, self.importer, rec, self.share, sample)
                 reply = own = self.exporter.reply_to(r)
@@ -448,9 +478,27 @@ cdef class Imports(Importer):
 
     # --- pending responses
 
+    cdef response_t *expect_batch(self, ServiceExport export, Imports asker, const record_t *rec,
+                                  size_t inbox_len, bint share) except NULL:
+        """Remember that `asker` waits for answers to fast batches below this inbox."""
+        cdef link_t *link = links_first(
+            &asker.by_reply, tw_hash(&self.crossing.key, rec.reply, inbox_len))
+        cdef response_t *r
+        while link != NULL:
+            r = <response_t *>link.item
+            if r.inbox_len == inbox_len and r.holder == <void *>self and (
+                    r.export == <void *>export and r.share == share) and (
+                    memcmp(r.reply, rec.reply, inbox_len) == 0):
+                export.unlink(r)
+                export.append(r, self.crossing.turn.now_ns)
+                return r
+            link = links_next(link)
+        return self.expect(export, asker, rec, share, None, inbox_len)
+
     cdef response_t *expect(self, ServiceExport export, Imports asker, const record_t *rec,
-                            bint share, object sample) except NULL:
-        """Remember that `asker` waits for an answer of this account on rec.reply."""
+                            bint share, object sample, size_t inbox_len=0) except NULL:
+        """Remember that `asker` waits for an answer of this account on rec.reply. `inbox_len`:
+        for answers to fast batches below that part of it."""
         cdef Crossing x = self.crossing
         cdef response_t *r
         if self.inbox == NULL:
@@ -469,7 +517,8 @@ cdef class Imports(Importer):
                 break
         memcpy(r.reply, rec.reply, rec.reply_len)
         r.reply_len = rec.reply_len
-        r.by_reply.hash = tw_hash(&x.key, r.reply, r.reply_len)
+        r.inbox_len = <uint16_t>inbox_len
+        r.by_reply.hash = tw_hash(&x.key, r.reply, inbox_len if inbox_len else r.reply_len)
         r.by_token.item = r.by_reply.item = r
         r.holder = <void *>self
         r.asker = <void *>asker
@@ -501,7 +550,10 @@ cdef class Imports(Importer):
         link = links_first(&self.by_token, tw_hash(&self.crossing.key, token, TOKEN_LEN))
         while link != NULL:
             r = <response_t *>link.item
-            if memcmp(r.token, token, TOKEN_LEN) == 0 and rest == (
+            if memcmp(r.token, token, TOKEN_LEN) == 0 and r.inbox_len:
+                if rest and token[<int>TOKEN_LEN] == c'.':
+                    return r
+            elif memcmp(r.token, token, TOKEN_LEN) == 0 and rest == (
                     <size_t>len(mark) if r.sample != NULL else 0):
                 if rest == 0 or memcmp(token + <int>TOKEN_LEN, <const char *>mark, rest) == 0:
                     return r
@@ -556,11 +608,14 @@ cdef class Imports(Importer):
             return 0
         export = <ServiceExport>r.export
         asker = <Imports>r.asker
-        if not x.enter(r.export, r.share):
+        if not x.enter(r.export, r.share, True):
             return 0
         try:
             own = rec.subject[:rec.subject_len]
-            reply = r.reply[:r.reply_len]
+            if r.inbox_len:
+                reply = r.reply[:r.inbox_len] + own[<int>PREFIX_LEN + <int>TOKEN_LEN:]
+            else:
+                reply = r.reply[:r.reply_len]
             if r.sample != NULL and not r.answered:
                 r.answered = 1
                 x.publish_later(self.account, export.latency_subject, latency.answered(
@@ -578,7 +633,7 @@ cdef class Imports(Importer):
                 return 0
             if not taken:
                 self.finish(r, STATUS_NOBODY)
-            elif export.singleton or rec.total_len == 0:
+            elif not r.inbox_len and (export.singleton or rec.total_len == 0):
                 self.finish(r, STATUS_DONE)
             else:
                 export.unlink(r)

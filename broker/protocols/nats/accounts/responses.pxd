@@ -25,6 +25,7 @@ ctypedef struct response_t:
     int64_t used_ns         # monotonic: last message
     char token[TOKEN_LEN]
     uint16_t reply_len
+    uint16_t inbox_len      # of a fast batch: bytes of `reply` before what differs; 0 = no batch
     uint8_t share           # whether the requester's info may be passed on
     uint8_t answered
     char reply[1]           # reply subject: reply_len bytes inline
