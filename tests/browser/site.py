@@ -15,7 +15,13 @@ from support.clients.peer import pack_frame
 from support.stan.client import StanClient
 from support.stan.wire import FIRST
 
+# Some clients of a site are sockets that nobody reads from while a browser is at work: the broker
+# must not expect answers from them.
 CONFIG = """
+[nats]
+ping_interval = "1h"
+[nsq]
+max_heartbeat_interval = "1h"
 [stan]
 enabled = true
 [[storage.topic]]
@@ -71,7 +77,7 @@ class Site:
 
     def consume(self, topic: str, channel: str, ready: int) -> RawPeer:
         """A consumer that stays connected and answers nothing."""
-        peer = nsq_peer(self.broker.nsq)
+        peer = nsq_peer(self.broker.nsq, {"heartbeat_interval": 3_600_000})
         self.open.append(peer)
         peer.command(f"SUB {topic} {channel}")
         peer.expect(OK)

@@ -133,6 +133,30 @@ def test_dead_letters_go_back(browser: Any, busy: Site) -> None:
         depth(visit, "2")
 
 
+def test_chosen_dead_letters_go_back(browser: Any, busy: Site) -> None:
+    """Messages of a group are listed, looked at and chosen one by one."""
+    busy.publish("chosen", b"first", b"second", b"third", channels=("worker",))
+    with Visit(browser, busy, "channel?topic=chosen&channel=worker&view=letters") as visit:
+        page = visit.page
+        visit.press("Change")
+        page.locator("dialog[open]").get_by_label("Attempts").fill("1")
+        visit.answer("Save")
+        visit.notices("Saved the dead letter policy of worker.")
+        busy.fail("chosen", "worker", 3)
+        visit.go("dead-letters?topic=chosen.dead")
+        page.get_by_text("3 waiting").wait_for()
+        visit.press("List the messages")
+        visit.press("2")
+        page.locator("tr.detail pre.dump").get_by_text("second").wait_for()
+        visit.press("2")
+        page.get_by_label("Select message 1").check()
+        page.get_by_label("Select message 3").check()
+        visit.press("Send back selected (2)")
+        visit.confirm("Send back")
+        page.get_by_text("1 waiting").wait_for()
+        page.locator("pre.dump").get_by_text("second").wait_for()
+
+
 def test_publish_and_tail(browser: Any, busy: Site) -> None:
     busy.publish("watched", b"before", channels=("c",))
     with Visit(browser, busy, "publish?topic=watched") as visit:

@@ -270,6 +270,54 @@ def test_updates_do_not_grow_the_page(browser: Any, site: Site) -> None:
         assert nodes() <= before + ONE_PAGE  # the browser may keep what was last shown
 
 
+LEFT_OF_LINE = """() => {
+    const canvas = document.querySelector('[aria-label="Depth and in flight"] canvas');
+    const { data, width, height } = canvas.getContext('2d')
+        .getImageData(0, 0, canvas.width, canvas.height);
+    const isBlue = (at) => data[at + 3] > 200 && data[at + 2] > data[at] + 90;
+    for (let x = 0; x < width; x++)
+        for (let y = 0; y < height; y++) if (isBlue(4 * (y * width + x))) return x / width;
+    return 1;
+}"""
+
+
+def test_charts_go_on_while_nothing_changes(browser: Any, site: Site) -> None:
+    """Without an event the line stays at its last value, and does not stop."""
+    with Visit(browser, site, "topics") as visit:
+        page = visit.page
+        page.clock.install()
+        visit.go("topic?topic=orders")
+        page.get_by_text("Live", exact=True).wait_for()
+        page.locator('[aria-label="Depth and in flight"] canvas').wait_for()
+        page.clock.run_for(1_000)
+        assert 0.9 < page.evaluate(LEFT_OF_LINE) < 1
+        page.clock.run_for(60_000)
+        assert page.evaluate(LEFT_OF_LINE) < 0.5
+
+
+@pytest.mark.parametrize("width", [600, 900, 1200, 1400, 2000])
+def test_buttons_of_rows_are_in_the_window(browser: Any, site: Site, width: int) -> None:
+    """Tables fit; where they cannot, they scroll and the buttons at the ends of rows stay."""
+    with Visit(browser, site, viewport={"width": width, "height": 900}) as visit:
+        for path, text in (
+            (f"{STREAM}=EVENTS&view=consumers", "indexer"),
+            (f"{STREAM}=KV_settings", "color"),
+            ("jetstream", "EVENTS"),
+            ("topics", "orders"),
+        ):
+            visit.go(path)
+            visit.sees(text)
+            over = visit.page.evaluate(
+                "[...document.querySelectorAll('.scroll')]"
+                ".map((one) => one.scrollWidth - one.clientWidth)"
+            )
+            assert width == 900 or max(over) <= 0, path
+            for button in visit.page.locator("tbody button").all():
+                box = button.bounding_box()
+                assert box is not None
+                assert box["x"] + box["width"] <= width
+
+
 def test_a_hidden_tab_is_not_live(browser: Any, site: Site) -> None:
     hide = """(hidden) => {
         Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });

@@ -440,17 +440,17 @@ const consumerColumns = (path) => [
     cell: (row) => html`${row.name} ${!row.durable && html`<${Tag}>ephemeral<//>`}
       ${row.paused && html` <${Tag} kind="warn">paused<//>`}` },
   { id: "way", title: "Delivery", kind: "tight", less: true, cell: (row) => (row.push ? "push" : "pull") },
-  { id: "filters", title: "Subjects", kind: "text", less: true,
+  { id: "filters", title: "Subjects", kind: "name", less: true,
     cell: (row) => mono(row.filters.join(" ") || "all") },
-  { id: "ack", title: "Acks", kind: "tight", less: true, cell: (row) => row.ack_policy },
+  { id: "ack", title: "Acks", kind: "tight least", less: true, cell: (row) => row.ack_policy },
   number("pending", "Not delivered"),
   number("ack_pending", "Not acked"),
-  number("redelivered", "Redelivered", { less: true }),
-  number("waiting", "Requests", { less: true }),
+  number("redelivered", "Redelivered", { less: true, kind: "least" }),
+  number("waiting", "Requests", { less: true, kind: "least" }),
   { id: "out_rate", title: "Out /s", num: true,
     cell: (row) => html`<${Count} value=${row.out_rate} as=${rate} />` },
   number("ack_floor", "Acked up to", { less: true }),
-  { id: "actions", title: "", kind: "tight", cell: (row) => html`
+  { id: "actions", title: "", kind: "tight end", cell: (row) => html`
     ${may("operator") && html`<${Button} kind="small" onClick=${() => pause(path, row)}>
       ${row.paused ? "Resume" : "Pause"}<//> `}
     ${may("admin") && html`<${Button} kind="small danger"
