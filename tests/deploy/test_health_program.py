@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from conftest import BrokerFor, StartBroker
 from support.clients.http import request
+from support.servers.dropin import Running, our_command
 
 from broker.engine.log.files import crc_of
 
@@ -137,8 +138,30 @@ def test_an_unhealthy_broker(program: Path, start_broker: StartBroker) -> None:
 def test_nobody_listens(program: Path, start_broker: StartBroker) -> None:
     server = start_broker({})
     server.kill()
-    code, _, reason = health(program, TWINWIRE_MONITOR_LISTEN=str(server.monitor))
+    variables = {
+        "TWINWIRE_MONITOR_LISTEN": str(server.monitor), "TWINWIRE_NSQ_HTTP": str(server.nsq_http)
+    }  # fmt: skip
+    code, _, reason = health(program, **variables)
     assert (code, "does not answer: Connection refused" in reason) == (1, True)
+    assert str(server.monitor) in reason
+    assert reference(**variables)[0] == 1
+
+
+def test_a_container_whose_command_is_nsqd(program: Path, tmp_path: Path) -> None:
+    """The image's environment has a monitoring address; `nsqd` has no monitoring page."""
+    listeners = ("-tcp-address=127.0.0.1:0", "-http-address=127.0.0.1:0")
+    nsqd = Running(our_command("nsqd"), tmp_path, *listeners, f"-data-path={tmp_path}")
+    try:
+        http = nsqd.until(r"HTTP: listening on (\S+)")[1]
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))  # and no listen: connections are refused
+            variables = {
+                "TWINWIRE_MONITOR_LISTEN": f":{nobody.getsockname()[1]}", "TWINWIRE_NSQ_HTTP": http
+            }  # fmt: skip
+            assert health(program, **variables) == (0, "OK\n", "")
+            assert reference(**variables) == (0, "OK\n", "")
+    finally:
+        nsqd.end()
 
 
 @pytest.fixture
