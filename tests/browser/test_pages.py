@@ -130,6 +130,8 @@ def test_messages_of_a_stream(browser: Any, site: Site) -> None:
         visit.go(f"{STREAM}=EVENTS&view=consumers")
         row = page.get_by_role("row", name="indexer")
         assert row.locator("td.num").first.inner_text() == "4"  # as many wait as before
+        visit.go(f"{STREAM}=EVENTS&view=settings")
+        page.get_by_role("row", name="duplicate_window").get_by_text("2 min").wait_for()
 
 
 def test_an_object_is_downloaded(browser: Any, site: Site) -> None:
@@ -304,6 +306,7 @@ def test_buttons_of_rows_are_in_the_window(browser: Any, site: Site, width: int)
             (f"{STREAM}=KV_settings", "color"),
             ("jetstream", "EVENTS"),
             ("topics", "orders"),
+            ("nats", "127.0.0.1"),
         ):
             visit.go(path)
             visit.sees(text)

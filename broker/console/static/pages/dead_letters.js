@@ -223,7 +223,7 @@ const POLICIES = [
     cell: (row) => html`<a href=${link("channel", {
       topic: row.topic, channel: row.channel, view: "letters" })}>${row.topic} / ${row.channel}</a>` },
   { id: "attempts", title: "Attempts", num: true, cell: (row) => count(row.max_attempts) },
-  { id: "to", title: "Moved to", cell: (row) => html`
+  { id: "to", title: "Moved to", kind: "name", cell: (row) => html`
     <a href=${link("dead-letters", { topic: row.dead_letter_topic })}>${row.dead_letter_topic}</a>` },
   { id: "count", title: "Moved", num: true,
     cell: (row) => html`<${Count} value=${row.dead_letters} />` },

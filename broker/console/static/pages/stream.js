@@ -5,7 +5,7 @@ import {
 } from "../api.js";
 import {
   Button, Chart, Choice, Count, Empty, Facts, Field, Head, Loaded, Notice, Pages, Panel, Search,
-  Table, Tag, Tile, Time, bytes, compact, confirm, count, plural, rate,
+  Table, Tag, Tile, Time, bytes, compact, confirm, count, duration, plural, rate,
 } from "../parts.js";
 import { html, useEffect, useRef, useState } from "../vendor/ui.js";
 import { KINDS, shortName } from "./jetstream.js";
@@ -404,7 +404,7 @@ function Objects({ path, data }) {
     { id: "chunks", title: "Chunks", num: true, less: true,
       cell: (row) => count(parsed(row).chunks) },
     { ...TIME, title: "Stored" },
-    { id: "description", title: "Description", kind: "text", less: true,
+    { id: "description", title: "Description", kind: "value", less: true,
       cell: (row) => parsed(row).description ?? "" },
   ];
   const detail = (row, close) => {
@@ -479,13 +479,16 @@ function Consumers({ path, filter = "", offset = "0" }) {
 
 // --- the page ------------------------------------------------------------------------------------
 
+const NANOSECONDS = new Set(["max_age", "duplicate_window", "subject_delete_marker_ttl"]);
 const flat = (config) =>
   Object.entries(config).map(([key, value]) => ({
     key, value: typeof value === "string" ? value : JSON.stringify(value),
+    more: NANOSECONDS.has(key) && value > 0 ? duration(value / 1e9) : "",
   }));
 const SETTINGS = [
   { id: "key", title: "Setting", head: true, cell: (row) => mono(row.key) },
-  { id: "value", title: "Value", kind: "text", cell: (row) => mono(row.value) },
+  { id: "value", title: "Value", kind: "text", cell: (row) => html`
+    ${mono(row.value)}${row.more && html` <span class="muted">${row.more}</span>`}` },
 ];
 
 const origin = (one) => [
