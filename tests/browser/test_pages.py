@@ -77,6 +77,21 @@ def test_bodies_are_text(browser: Any, site: Site) -> None:
         assert Path(download.value.path()).read_bytes() == b"\x00\xff\xfe not text"
 
 
+def test_what_is_shown_is_copied(browser: Any, site: Site) -> None:
+    allowed = ["clipboard-read", "clipboard-write"]
+    with Visit(browser, site, MESSAGES, permissions=allowed) as visit:
+        for message, copied in (
+            ("1", '{"order": 17, "paid": true}'),
+            ("3", "00000000  00 ff fe 20"),
+        ):
+            visit.press(message)
+            visit.page.locator("tr.detail pre.dump").wait_for()
+            visit.press("Copy")
+            visit.notices("Copied.")
+            assert visit.page.evaluate("navigator.clipboard.readText()").startswith(copied)
+            visit.page.locator(".toasts").get_by_role("button", name="Close").first.click()
+
+
 def test_messages_are_found_without_consuming(browser: Any, site: Site) -> None:
     with Visit(browser, site, "channel?topic=orders&channel=mail&view=messages") as visit:
         visit.page.get_by_role("button", name="4", exact=True).wait_for()
