@@ -104,6 +104,36 @@ def test_messages_are_found_without_consuming(browser: Any, site: Site) -> None:
         assert row.locator("td.num").first.inner_text() == "4"  # as many wait as before
 
 
+@pytest.mark.parametrize(
+    "path", ["topic?topic=broken.dead&view=messages", f"{STREAM}=EVENTS&view=messages"]
+)
+def test_messages_by_sequence_time_and_header(browser: Any, site: Site, path: str) -> None:
+    header = "Twinwire-Reason" if path.startswith("topic") else "Origin"
+    value = "requeue" if path.startswith("topic") else RUNS
+    total = 2 if path.startswith("topic") else 4
+    with Visit(browser, site, path) as visit:
+        page = visit.page
+        if not path.startswith("topic"):
+            visit.press("Oldest first")
+
+        def look(field: str, text: str, shown: int) -> None:
+            page.get_by_label(field).fill(text)
+            visit.press("Look")
+            if shown:
+                page.locator(".foot").get_by_text(re.compile(rf"^{shown} .*shown$")).wait_for()
+            else:
+                visit.sees("No messages here.")
+            page.get_by_label(field).fill("")
+
+        look("From sequence", "2", total - 1)
+        look("From time", "2001-01-01T00:00:00", total)
+        look("From time", "2100-01-01T00:00:00", 0)
+        look("Header", header, total)
+        look("Header", f"{header}: {value}", total)
+        look("Header", f"{header}: another", 0)
+        look("Header", "Missing", 0)
+
+
 def test_a_message_opens_and_closes_in_place(browser: Any, site: Site) -> None:
     with Visit(browser, site, MESSAGES, viewport={"width": 320, "height": 900}) as visit:
         detail = visit.page.locator("tr.detail")
