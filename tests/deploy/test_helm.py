@@ -28,7 +28,11 @@ DOCKERFILE = ROOT / "Dockerfile"
 VERSIONS = ("1.29.0", "1.33.0")  # of Kubernetes
 ALL_ON: dict[str, Any] = {
     "ports": {"bulk": 4171, "console": 8171},
-    "env": {"TWINWIRE_BULK_ALLOW_ANONYMOUS": True, "TWINWIRE_CONSOLE_ALLOW_ANONYMOUS": True, "TWINWIRE_NATS_MAX_PAYLOAD": "2MiB"},
+    "env": {
+        "TWINWIRE_BULK_ALLOW_ANONYMOUS": True,
+        "TWINWIRE_CONSOLE_ALLOW_ANONYMOUS": True,
+        "TWINWIRE_NATS_MAX_PAYLOAD": "2MiB",
+    },
     "envSecrets": ["logins"],
     "fileSecrets": ["certificates", "tokens"],
     "imagePullSecrets": [{"name": "pull"}],
