@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -177,6 +178,12 @@ class Visit:
                 self.check()
         finally:
             self.context.close()
+
+    @contextmanager
+    def may_lose_connections(self) -> Iterator[None]:
+        """What the browser notes of lost connections meanwhile is no fault of the page."""
+        yield
+        self.errors = [text for text in self.errors if "net::ERR_" not in text]
 
     def check(self) -> None:
         """No faults, nothing against the policy, nothing run, nothing wider than the window."""

@@ -260,3 +260,25 @@ def test_one_who_may_only_look(browser: Any, tmp_path: Path) -> None:
             visit.sees("Publishing needs the role operator")
     finally:
         site.close()
+
+
+def test_a_page_outlives_a_restart_of_the_broker(browser: Any, tmp_path: Path) -> None:
+    """Open pages say that the broker is gone, and go on when it is back."""
+    site = Site(tmp_path / "site")
+    try:
+        site.publish("orders", b"1", channels=("c",))
+        with Visit(browser, site, "topic?topic=orders") as visit, visit.may_lose_connections():
+            visit.page.get_by_text("Live", exact=True).wait_for()
+            site.broker.stop()
+            visit.page.get_by_text("No connection", exact=True).wait_for()
+            visit.sees("Channels")  # what was known stays
+            visit.press("Pause")
+            visit.answer("Pause")
+            visit.page.locator("dialog[open]").get_by_text("The broker does not answer.").wait_for()
+            visit.answer("Cancel")
+            site.broker.start()
+            visit.page.get_by_text("Live", exact=True).wait_for()
+            site.publish("orders", b"2")
+            depth(visit, "2")
+    finally:
+        site.close()
