@@ -37,7 +37,7 @@ GO ?= $(shell go version 2>/dev/null | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' && ec
 	echo $(CURDIR)/$(BIN)/go)
 
 .DEFAULT_GOAL := help
-.PHONY: help dev run test bare browser originals spark lint types build debug proto asan-tree asan fuzz fuzz-targets \
+.PHONY: help dev run test bare browser images originals spark lint types build debug proto asan-tree asan fuzz fuzz-targets \
 	campaign powercut sdist wheel deb bench clean
 
 help:  ## show this list
@@ -87,6 +87,10 @@ spark: $(VENV)/.installed  ## install PySpark (half a gigabyte) for the pipeline
 browser: $(VENV)/.built $(VENV)/.tools  ## run the tests of pages with a real browser (install Chromium yourself)
 	$(PY) -m pip install --quiet --group browser
 	$(PY) -m pytest -q -m browser $(PYTEST_ARGS) tests/browser
+
+images: $(VENV)/.built $(VENV)/.tools  ## take the images of the documentation (install Chromium yourself)
+	$(PY) -m pip install --quiet --group browser
+	$(PY) tools/console_images.py
 
 originals: $(patsubst tests/originals/%/go.mod,$(ORIGINALS)/%.made, \
 	    $(wildcard tests/originals/*/go.mod))  ## build the original servers for tests and benchmarks

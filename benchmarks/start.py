@@ -26,6 +26,8 @@ from typing import NamedTuple
 import report
 import servers
 
+from twinwire import testing
+
 ROUNDS = 9
 READY_S = 20.0
 IDLE_S = 0.5
@@ -71,6 +73,11 @@ PROGRAMS = (
     Program("nats-streaming-server", BROKER + STAN, STAN, (NATS,)),
 )
 COMMANDS = ("--help", "--version", "pub --help")
+# Of the package: the client of NSQ in a new process, and the broker that a test begins with.
+TIMED = "from time import perf_counter; began = perf_counter(); {}; print(perf_counter() - began)"
+IMPORT = ("-c", TIMED.format("import twinwire.nsq"))
+IMPORT_GOAL = report.Goal(100, least=False)
+TESTING_GOAL = report.Goal(300, least=False)
 
 
 class Cost(NamedTuple):
@@ -144,12 +151,26 @@ def command_ms(words: str) -> float:
     return (time.perf_counter() - began) * MS
 
 
+def import_ms() -> float:
+    """Time of `import twinwire.nsq`, without the start of Python."""
+    done = subprocess.run([sys.executable, *IMPORT], capture_output=True, text=True, check=True)
+    return float(done.stdout) * MS
+
+
+def testing_ms() -> float:
+    """Until `twinwire.testing.Broker` has all its listeners."""
+    began = time.perf_counter()
+    with testing.Broker():
+        return (time.perf_counter() - began) * MS
+
+
 def measure(rounds: int) -> list[list[str]]:
     """All programs in each round, the originals too; medians of the rounds."""
     ours: defaultdict[str, list[Cost]] = defaultdict(list)
     originals: defaultdict[str, list[Cost]] = defaultdict(list)
     ratios: defaultdict[str, list[float]] = defaultdict(list)
     commands: defaultdict[str, list[float]] = defaultdict(list)
+    imports, tests = [], []
     for _ in range(rounds):
         base_ms = base_cpu_ms()
         for program in PROGRAMS:
@@ -160,6 +181,8 @@ def measure(rounds: int) -> list[list[str]]:
                 originals[program.name].append(start(program.original, program.protocols))
         for words in COMMANDS:
             commands[words].append(command_ms(words))
+        imports.append(import_ms())
+        tests.append(testing_ms())
     rows = [
         [
             f"`twinwire {name}`",
@@ -172,6 +195,12 @@ def measure(rounds: int) -> list[list[str]]:
     ]
     for words, times_ms in commands.items():
         rows.append([f"`twinwire {words}`", f"{statistics.median(times_ms):.0f} ms", *[""] * 6])
+    for what, times_ms, goal in (
+        ("`import twinwire.nsq`", imports, IMPORT_GOAL),
+        ("`twinwire.testing.Broker`", tests, TESTING_GOAL),
+    ):
+        median_ms = statistics.median(times_ms)
+        rows.append([what, f"{median_ms:.0f} ms", "", "", "", *goal.cells(median_ms), ""])
     return rows
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import os
 import sys
@@ -18,6 +19,8 @@ from broker.config.load import ConfigError, load
 from broker.server import limits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from broker.config.config import Config
 
 HEALTHY: Final = 200
@@ -53,15 +56,28 @@ class Probe:
             connection.close()
 
 
-def probe_of(config: Config) -> Probe | None:
-    """The monitoring page, else nsqd's /ping; None if neither listener is enabled."""
+def probes_of(config: Config) -> list[Probe]:
+    """The monitoring page and nsqd's /ping, without listeners that are not enabled."""
+    probes = []
     monitor = config.monitor
     if monitor.listen is not None:
         login = f"{monitor.user}:{monitor.password}" if monitor.user else ""
-        return Probe(Address(*monitor.listen), "/healthz", login)
+        probes.append(Probe(Address(*monitor.listen), "/healthz", login))
     if config.nsq.http is not None:
-        return Probe(config.nsq.http, "/ping")
-    return None
+        probes.append(Probe(config.nsq.http, "/ping"))
+    return probes
+
+
+def ask_first(probes: Sequence[Probe], timeout_s: float) -> tuple[int, str]:
+    """The answer to the first one. The second is asked if nobody listens at the first address, as
+    where the command is `nsqd`: `serve` does not start without its listeners."""
+    try:
+        return probes[0].ask(timeout_s)
+    except ConnectionRefusedError:
+        for probe in probes[1:]:
+            with contextlib.suppress(ConnectionRefusedError):
+                return probe.ask(timeout_s)
+        raise
 
 
 def probe_of_url(url: str) -> Probe:
@@ -92,16 +108,16 @@ def health(url: str | None, file: Path | None, timeout_s: float) -> None:
     or /ping.
     """
     try:
-        probe = probe_of_url(url) if url is not None else probe_of(load(file, os.environ))
+        probes = [probe_of_url(url)] if url is not None else probes_of(load(file, os.environ))
     except ConfigError as error:
         click.echo(str(error), err=True)
         sys.exit(limits.EXIT_BAD_CONFIG)
-    if probe is None:
+    if not probes:
         raise click.UsageError("neither [monitor] listen nor [nsq] http is enabled: give a URL")
     try:
-        status, text = probe.ask(timeout_s)
+        status, text = ask_first(probes, timeout_s)
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise click.ClickException(f"{probe.address} does not answer: {reason}") from None
+        raise click.ClickException(f"{probes[0].address} does not answer: {reason}") from None
     click.echo(redacted(text))
     sys.exit(0 if status == HEALTHY else 1)

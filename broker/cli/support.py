@@ -45,7 +45,10 @@ _TIMEOUT_S: Final = 5.0
 _MONITOR: Final = (
     "healthz", "varz", "connz", "subsz", "accountz", "accstatz", "leafz", "metrics",
     "streaming/serverz", "streaming/storez", "streaming/channelsz",
+    "jsz?accounts=true&streams=true&consumers=true",
 )  # fmt: skip
+# Of a console that nobody needs to log in to; without bodies of messages.
+_CONSOLE: Final = ("v1/overview", "v1/readers", "v1/logs?level=debug&limit=1000")
 _NSQ: Final = ("ping", "info", "stats?format=json")
 _URL_LOGIN: Final = re.compile(r"://([^\s/?#@\"']*)@")
 # Values of keys in files that the configuration names: tokens, passwords, seeds.
@@ -84,6 +87,9 @@ class Secrets:
         yield from _KEYED.findall(text)
         for login in _URL_LOGIN.findall(text):
             yield from _of_login(login)
+        for file in (config.console.users_file, config.console.token_file):
+            for line in _content(file).splitlines():
+                yield from line.split()[2:3]  # NAME ROLE HASH, NAME ROLE TOKEN
 
     def hide(self, text: str) -> str:
         """The text without them."""
@@ -134,9 +140,10 @@ class Bundle:
         """Note that something is not there."""
         self._missing.append(f"{name}: {reason}")
 
-    def finish(self) -> None:
-        """Add the list of what is not there."""
+    def finish(self) -> int:
+        """Add the list of what is not there; how much that is."""
         self.add("missing.txt", "\n".join((*self._missing, "")))
+        return len(self._missing)
 
 
 def versions() -> str:
@@ -189,12 +196,13 @@ def pages(config: Config, ports: dict[str, str]) -> Iterator[tuple[str, Probe]]:
     asked = (
         ("monitor", monitor.listen and Address(*monitor.listen), _MONITOR, login),
         ("nsq_http", config.nsq.http, _NSQ, ""),
+        ("console", None if config.console.tls_cert else config.console.listen, _CONSOLE, ""),
     )
     for listener, configured, paths, user in asked:
         address = parse_address(ports[listener]) if listener in ports else configured
         if address is not None:
             for path in paths:
-                name = path.partition("?")[0].replace("/", "-")
+                name = path.partition("?")[0].removeprefix("v1/").replace("/", "-")
                 yield f"pages/{listener}-{name}.txt", Probe(address, f"/{path}", user)
 
 
@@ -216,7 +224,7 @@ def collect(bundle: Bundle, config: Config, ports: dict[str, str], logs: Iterabl
     try:
         pid = (data / LOCK_NAME).read_text().strip()
     except OSError as error:
-        bundle.lack("process", error)
+        bundle.lack("process", f"{error.strerror}: {data / LOCK_NAME} (server.data)")
     else:
         for name in _LIMITS if pid else ():
             try:
@@ -229,7 +237,11 @@ def collect(bundle: Bundle, config: Config, ports: dict[str, str], logs: Iterabl
         try:
             status, text = probe.ask(_TIMEOUT_S, PAGE_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
-            bundle.lack(name, f"{probe.address}: {error}")
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            bundle.lack(name, f"{probe.address}: {reason}")
+            continue
+        if status == http.client.UNAUTHORIZED:
+            bundle.lack(name, f"{probe.address} wants a login")
             continue
         bundle.add(name, text if status == http.client.OK else f"HTTP {status}\n{text}")
     for number, path in enumerate(logs):
@@ -296,10 +308,16 @@ def support_bundle(
             variables = sorted(name for name in os.environ if name.startswith(PREFIX))
             bundle.add("environment.txt", "\n".join((*variables, "")))
             collect(bundle, config, ports, logs)
-            bundle.finish()
+            missing = bundle.finish()
     except BaseException as error:
         path.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise click.ClickException(f"{path}: {error}") from None
         raise
     click.echo(str(path))
+    if missing:
+        click.echo(
+            f"{missing} parts are not there, missing.txt says why. Of a broker that runs: give the"
+            " -c and the environment of `twinwire serve`, or its --ports-file",
+            err=True,
+        )

@@ -134,12 +134,12 @@ class ConsoleApp:
         operation, names = self.operations.find(request.method, path)
         caller = self.access.caller(request.headers.get("Authorization"), _cookie(request))
         changes = operation.method != "GET"
-        if changes and not caller.by_token and request.headers.get(CHANGE_HEADER) != "1":
-            raise RefusedError(errors.FORGED)
         start_ns = time.monotonic_ns()
         status = HTTPStatus.INTERNAL_SERVER_ERROR.value
         call = None
         try:
+            if changes and not caller.by_token and request.headers.get(CHANGE_HEADER) != "1":
+                raise RefusedError(errors.FORGED)
             call = await self._call(request, operation, names, caller)
             own = self.own.get(operation.name)
             if own is not None:

@@ -41,6 +41,9 @@ SELECT_CHUNK: Final = 1_000  # names filtered in one step
 POLICIES_MAX: Final = 1_000  # listed
 ATTENTION_MAX: Final = 50  # listed
 ATTENTION_DEPTH: Final = 1_000  # messages that wait without a consumer
+ATTENTION_AGE: Final = 10 * SECOND  # between two looks at the consumers of streams
+ATTENTION_CONSUMERS_MAX: Final = 2_000  # looked at
+ATTENTION_SLOW: Final = 10 * MINUTE  # so long are slow consumers of NATS listed
 DISK_FREE_PERCENT: Final = 10  # less is worth a warning
 
 # --- messages --------------------------------------------------------------------------------

@@ -4,8 +4,9 @@
 
    It asks what `twinwire health` asks with the same environment, without the start of a Python
    every few seconds: TWINWIRE_MONITOR_LISTEN (default 127.0.0.1:8222), or, if that is empty or
-   "off", nsqd's /ping at TWINWIRE_NSQ_HTTP (default 127.0.0.1:4151). It reads no configuration
-   file and speaks no TLS.
+   "off", nsqd's /ping at TWINWIRE_NSQ_HTTP (default 127.0.0.1:4151). /ping is asked too if nobody
+   listens at the monitoring address, as in a container whose command is `nsqd`: `serve` does not
+   start without that listener. It reads no configuration file and speaks no TLS.
 
    Exit codes: 0 healthy; 1 unhealthy, or no answer in time; 2 invalid arguments or environment. */
 
@@ -96,17 +97,23 @@ static const char *listener(const char *name, const char *otherwise) {
     return *value == '\0' || strcmp(value, "off") == 0 ? NULL : value;
 }
 
-static void read_environment(struct target *target) {
-    const char *address = listener("TWINWIRE_MONITOR_LISTEN", "127.0.0.1:8222");
-    const char *path = "/healthz";
-    if (address == NULL) {
-        address = listener("TWINWIRE_NSQ_HTTP", "127.0.0.1:4151");
-        path = "/ping";
+/* What to ask, and what else if nobody listens there; how many of both there are. */
+static int read_environment(struct target targets[2]) {
+    const char *addresses[2] = {
+        listener("TWINWIRE_MONITOR_LISTEN", "127.0.0.1:8222"),
+        listener("TWINWIRE_NSQ_HTTP", "127.0.0.1:4151"),
+    };
+    static const char *const paths[2] = {"/healthz", "/ping"};
+    int count = 0;
+    for (int index = 0; index < 2; index++) {
+        if (addresses[index] == NULL)
+            continue;
+        read_address(&targets[count], addresses[index], strlen(addresses[index]));
+        strcpy(targets[count++].path, paths[index]);
     }
-    if (address == NULL)
+    if (count == 0)
         fail(MISUSED, "neither the monitoring page nor NSQ over HTTP is enabled: give a URL");
-    read_address(target, address, strlen(address));
-    strcpy(target->path, path);
+    return count;
 }
 
 /* Wait until the socket is ready or the time is up; whether it is ready. */
@@ -178,9 +185,10 @@ static int ask(int file, const struct target *target, long long deadline, char *
 
 int main(int count, char **arguments) {
     static char answer[ANSWER_MAX];
-    struct target target;
+    struct target targets[2], target;
     const char *url = NULL;
     double timeout_s = 2.0;
+    int targets_count = 1;
     for (int index = 1; index < count; index++) {
         if (strcmp(arguments[index], "--timeout") == 0 && index + 1 < count) {
             char *end;
@@ -194,13 +202,20 @@ int main(int count, char **arguments) {
         }
     }
     if (url != NULL)
-        read_url(&target, url);
+        read_url(&targets[0], url);
     else
-        read_environment(&target);
+        targets_count = read_environment(targets);
     long long deadline = now_ms() + (long long)(timeout_s * 1000);
+    target = targets[0];
     int file = connected(&target, deadline);
+    int reason = errno;
+    if (file < 0 && reason == ECONNREFUSED && targets_count == 2) {
+        file = connected(&targets[1], deadline);
+        if (file >= 0)
+            target = targets[1];
+    }
     if (file < 0)
-        fail(UNHEALTHY, "%s:%s does not answer: %s", target.host, target.port, strerror(errno));
+        fail(UNHEALTHY, "%s:%s does not answer: %s", target.host, target.port, strerror(reason));
     if (!ask(file, &target, deadline, answer))
         fail(UNHEALTHY, "%s:%s: no complete answer in %g s", target.host, target.port, timeout_s);
     int status = 0;

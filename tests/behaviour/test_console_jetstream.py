@@ -17,6 +17,7 @@ from support.console import BROKER, Console, console
 from support.servers.leafs import on_uvloop
 
 from broker.console import limits
+from broker.console.api.jetstream.service import jetstream_of
 
 STREAMS = "/v1/jetstream/accounts/$G/streams"
 ORDERS = f"{STREAMS}/ORDERS"
@@ -86,6 +87,42 @@ async def test_lists(tmp_path: Path) -> None:
         assert (consumer["name"], consumer["pending"], consumer["filters"]) == (
             "worker", 3, ["orders.eu"],
         )  # fmt: skip
+
+
+@on_uvloop
+async def test_what_needs_attention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer to which nothing is delivered between two looks, and a stream that is offline."""
+    monkeypatch.setattr(limits, "ATTENTION_AGE", 0)
+    monkeypatch.setattr(limits, "ATTENTION_DEPTH", 3)
+    async with connected(tmp_path) as (broker, js):
+        await fill(js)
+        worker = await js.pull_subscribe("orders.*", durable="worker")
+        await js.pull_subscribe("orders.eu", durable="quick")
+        await js.delete_consumer("ORDERS", "quick")
+
+        async def texts() -> list[str]:
+            page = await broker.get("/v1/overview")
+            return [one["text"] for one in page["attention"] if "disk" not in one["text"]]
+
+        stalled = "consumer worker of ORDERS: 6 messages wait and none is delivered"
+        assert await texts() == []  # the first look
+        assert await texts() == [stalled]
+        (item,) = [
+            one for one in (await broker.get("/v1/overview"))["attention"] if one["text"] == stalled
+        ]
+        assert (item["account"], item["stream"], item["topic"]) == ("$G", "ORDERS", None)
+        (message,) = await worker.fetch(1)
+        await message.ack()
+        assert await texts() == []
+        assert await texts() == [stalled.replace("6", "5")]
+        for message in await worker.fetch(3):
+            await message.ack()
+        assert await texts() == []
+        assert await texts() == []  # two are no backlog
+        jetstream = jetstream_of(broker.app.context)
+        assert jetstream is not None
+        jetstream.accounts["$G"].offline["LOST"] = "cannot be read"
+        assert await texts() == ["stream LOST is offline: cannot be read"]
 
 
 @on_uvloop

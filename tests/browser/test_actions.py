@@ -133,6 +133,30 @@ def test_dead_letters_go_back(browser: Any, busy: Site) -> None:
         depth(visit, "2")
 
 
+def test_chosen_dead_letters_go_back(browser: Any, busy: Site) -> None:
+    """Messages of a group are listed, looked at and chosen one by one."""
+    busy.publish("chosen", b"first", b"second", b"third", channels=("worker",))
+    with Visit(browser, busy, "channel?topic=chosen&channel=worker&view=letters") as visit:
+        page = visit.page
+        visit.press("Change")
+        page.locator("dialog[open]").get_by_label("Attempts").fill("1")
+        visit.answer("Save")
+        visit.notices("Saved the dead letter policy of worker.")
+        busy.fail("chosen", "worker", 3)
+        visit.go("dead-letters?topic=chosen.dead")
+        page.get_by_text("3 waiting").wait_for()
+        visit.press("List the messages")
+        visit.press("2")
+        page.locator("tr.detail pre.dump").get_by_text("second").wait_for()
+        visit.press("2")
+        page.get_by_label("Select message 1").check()
+        page.get_by_label("Select message 3").check()
+        visit.press("Send back selected (2)")
+        visit.confirm("Send back")
+        page.get_by_text("1 waiting").wait_for()
+        page.locator("pre.dump").get_by_text("second").wait_for()
+
+
 def test_publish_and_tail(browser: Any, busy: Site) -> None:
     busy.publish("watched", b"before", channels=("c",))
     with Visit(browser, busy, "publish?topic=watched") as visit:
@@ -234,5 +258,27 @@ def test_one_who_may_only_look(browser: Any, tmp_path: Path) -> None:
                 assert visit.page.get_by_role("button", name=name).count() == 0
             visit.go("publish")
             visit.sees("Publishing needs the role operator")
+    finally:
+        site.close()
+
+
+def test_a_page_outlives_a_restart_of_the_broker(browser: Any, tmp_path: Path) -> None:
+    """Open pages say that the broker is gone, and go on when it is back."""
+    site = Site(tmp_path / "site")
+    try:
+        site.publish("orders", b"1", channels=("c",))
+        with Visit(browser, site, "topic?topic=orders") as visit, visit.may_lose_connections():
+            visit.page.get_by_text("Live", exact=True).wait_for()
+            site.broker.stop()
+            visit.page.get_by_text("No connection", exact=True).wait_for()
+            visit.sees("Channels")  # what was known stays
+            visit.press("Pause")
+            visit.answer("Pause")
+            visit.page.locator("dialog[open]").get_by_text("The broker does not answer.").wait_for()
+            visit.answer("Cancel")
+            site.broker.start()
+            visit.page.get_by_text("Live", exact=True).wait_for()
+            site.publish("orders", b"2")
+            depth(visit, "2")
     finally:
         site.close()

@@ -77,6 +77,21 @@ def test_bodies_are_text(browser: Any, site: Site) -> None:
         assert Path(download.value.path()).read_bytes() == b"\x00\xff\xfe not text"
 
 
+def test_what_is_shown_is_copied(browser: Any, site: Site) -> None:
+    allowed = ["clipboard-read", "clipboard-write"]
+    with Visit(browser, site, MESSAGES, permissions=allowed) as visit:
+        for message, copied in (
+            ("1", '{"order": 17, "paid": true}'),
+            ("3", "00000000  00 ff fe 20"),
+        ):
+            visit.press(message)
+            visit.page.locator("tr.detail pre.dump").wait_for()
+            visit.press("Copy")
+            visit.notices("Copied.")
+            assert visit.page.evaluate("navigator.clipboard.readText()").startswith(copied)
+            visit.page.locator(".toasts").get_by_role("button", name="Close").first.click()
+
+
 def test_messages_are_found_without_consuming(browser: Any, site: Site) -> None:
     with Visit(browser, site, "channel?topic=orders&channel=mail&view=messages") as visit:
         visit.page.get_by_role("button", name="4", exact=True).wait_for()
@@ -87,6 +102,36 @@ def test_messages_are_found_without_consuming(browser: Any, site: Site) -> None:
         visit.go("topic?topic=orders")
         row = visit.page.get_by_role("row", name="mail")
         assert row.locator("td.num").first.inner_text() == "4"  # as many wait as before
+
+
+@pytest.mark.parametrize(
+    "path", ["topic?topic=broken.dead&view=messages", f"{STREAM}=EVENTS&view=messages"]
+)
+def test_messages_by_sequence_time_and_header(browser: Any, site: Site, path: str) -> None:
+    header = "Twinwire-Reason" if path.startswith("topic") else "Origin"
+    value = "requeue" if path.startswith("topic") else RUNS
+    total = 2 if path.startswith("topic") else 4
+    with Visit(browser, site, path) as visit:
+        page = visit.page
+        if not path.startswith("topic"):
+            visit.press("Oldest first")
+
+        def look(field: str, text: str, shown: int) -> None:
+            page.get_by_label(field).fill(text)
+            visit.press("Look")
+            if shown:
+                page.locator(".foot").get_by_text(re.compile(rf"^{shown} .*shown$")).wait_for()
+            else:
+                visit.sees("No messages here.")
+            page.get_by_label(field).fill("")
+
+        look("From sequence", "2", total - 1)
+        look("From time", "2001-01-01T00:00:00", total)
+        look("From time", "2100-01-01T00:00:00", 0)
+        look("Header", header, total)
+        look("Header", f"{header}: {value}", total)
+        look("Header", f"{header}: another", 0)
+        look("Header", "Missing", 0)
 
 
 def test_a_message_opens_and_closes_in_place(browser: Any, site: Site) -> None:
@@ -130,6 +175,8 @@ def test_messages_of_a_stream(browser: Any, site: Site) -> None:
         visit.go(f"{STREAM}=EVENTS&view=consumers")
         row = page.get_by_role("row", name="indexer")
         assert row.locator("td.num").first.inner_text() == "4"  # as many wait as before
+        visit.go(f"{STREAM}=EVENTS&view=settings")
+        page.get_by_role("row", name="duplicate_window").get_by_text("2 min").wait_for()
 
 
 def test_an_object_is_downloaded(browser: Any, site: Site) -> None:
@@ -268,6 +315,55 @@ def test_updates_do_not_grow_the_page(browser: Any, site: Site) -> None:
         for _ in range(20):
             turn()
         assert nodes() <= before + ONE_PAGE  # the browser may keep what was last shown
+
+
+LEFT_OF_LINE = """() => {
+    const canvas = document.querySelector('[aria-label="Depth and in flight"] canvas');
+    const { data, width, height } = canvas.getContext('2d')
+        .getImageData(0, 0, canvas.width, canvas.height);
+    const isBlue = (at) => data[at + 3] > 200 && data[at + 2] > data[at] + 90;
+    for (let x = 0; x < width; x++)
+        for (let y = 0; y < height; y++) if (isBlue(4 * (y * width + x))) return x / width;
+    return 1;
+}"""
+
+
+def test_charts_go_on_while_nothing_changes(browser: Any, site: Site) -> None:
+    """Without an event the line stays at its last value, and does not stop."""
+    with Visit(browser, site, "topics") as visit:
+        page = visit.page
+        page.clock.install()
+        visit.go("topic?topic=orders")
+        page.get_by_text("Live", exact=True).wait_for()
+        page.locator('[aria-label="Depth and in flight"] canvas').wait_for()
+        page.clock.run_for(1_000)
+        assert 0.9 < page.evaluate(LEFT_OF_LINE) < 1
+        page.clock.run_for(60_000)
+        assert page.evaluate(LEFT_OF_LINE) < 0.5
+
+
+@pytest.mark.parametrize("width", [600, 900, 1200, 1400, 2000])
+def test_buttons_of_rows_are_in_the_window(browser: Any, site: Site, width: int) -> None:
+    """Tables fit; where they cannot, they scroll and the buttons at the ends of rows stay."""
+    with Visit(browser, site, viewport={"width": width, "height": 900}) as visit:
+        for path, text in (
+            (f"{STREAM}=EVENTS&view=consumers", "indexer"),
+            (f"{STREAM}=KV_settings", "color"),
+            ("jetstream", "EVENTS"),
+            ("topics", "orders"),
+            ("nats", "127.0.0.1"),
+        ):
+            visit.go(path)
+            visit.sees(text)
+            over = visit.page.evaluate(
+                "[...document.querySelectorAll('.scroll')]"
+                ".map((one) => one.scrollWidth - one.clientWidth)"
+            )
+            assert width == 900 or max(over) <= 0, path
+            for button in visit.page.locator("tbody button").all():
+                box = button.bounding_box()
+                assert box is not None
+                assert box["x"] + box["width"] <= width
 
 
 def test_a_hidden_tab_is_not_live(browser: Any, site: Site) -> None:

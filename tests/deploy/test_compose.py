@@ -61,6 +61,11 @@ def test_settings_of_image_and_compose_are_valid(services: dict[str, Any]) -> No
     exposed = set(re.findall(r"(?m)^EXPOSE (.*)$", DOCKERFILE.read_text())[0].split())
     addresses = (config.nats.listen, config.monitor.listen, config.nsq.listen, config.nsq.http)
     assert {str(address.port) for address in addresses if address} == exposed
+    # the image's console is on loopback inside the container, the compose file's is published
+    assert load(None, environment_of_image(), {}).console.listen == ("127.0.0.1", 8171)
+    assert config.console.listen is not None
+    published = [port for port in services["broker"]["ports"] if port.endswith(":8171")]
+    assert published == [f"127.0.0.1:8171:{config.console.listen.port}"]
 
 
 def test_the_broker_runs_without_rights(services: dict[str, Any]) -> None:
@@ -73,6 +78,8 @@ def test_the_broker_runs_without_rights(services: dict[str, Any]) -> None:
 def test_ports_are_published_on_loopback(services: dict[str, Any]) -> None:
     ports = [port for service in services.values() for port in service.get("ports", ())]
     assert ports
+    # the console, which has no login, is not published elsewhere
+    ports.remove("127.0.0.1:8171:8171")
     assert all(port.startswith("${BIND_ADDRESS:-127.0.0.1}:") for port in ports)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from conftest import BrokerFor, StartBroker
 from support.clients.http import request
+from support.servers.dropin import Running, our_command
 
 from broker.engine.log.files import crc_of
 
@@ -23,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "deploy" / "container" / "health.c"
 FLAGS = ("-std=c11", "-O1", "-Wall", "-Wextra", "-Wconversion", "-Werror")
 DEADLINE_S = 60.0
+PATIENT = ("--timeout", "30")  # the broker's first answer takes longer on a busy machine
 
 pytestmark = [
     pytest.mark.only_ours,
@@ -53,12 +55,12 @@ def asked(command: list[str], variables: dict[str, str]) -> Found:
 
 
 def health(program: Path, *arguments: str, **variables: str) -> Found:
-    return asked([str(program), *arguments], variables)
+    return asked([str(program), *PATIENT, *arguments], variables)
 
 
 def reference(*arguments: str, **variables: str) -> Found:
     """`twinwire health` with the same environment."""
-    return asked([sys.executable, "-m", "broker", "health", *arguments], variables)
+    return asked([sys.executable, "-m", "broker", "health", *PATIENT, *arguments], variables)
 
 
 def test_it_answers_as_the_command_does(program: Path, broker_for: BrokerFor) -> None:
@@ -137,8 +139,30 @@ def test_an_unhealthy_broker(program: Path, start_broker: StartBroker) -> None:
 def test_nobody_listens(program: Path, start_broker: StartBroker) -> None:
     server = start_broker({})
     server.kill()
-    code, _, reason = health(program, TWINWIRE_MONITOR_LISTEN=str(server.monitor))
+    variables = {
+        "TWINWIRE_MONITOR_LISTEN": str(server.monitor), "TWINWIRE_NSQ_HTTP": str(server.nsq_http)
+    }  # fmt: skip
+    code, _, reason = health(program, **variables)
     assert (code, "does not answer: Connection refused" in reason) == (1, True)
+    assert str(server.monitor) in reason
+    assert reference(**variables)[0] == 1
+
+
+def test_a_container_whose_command_is_nsqd(program: Path, tmp_path: Path) -> None:
+    """The image's environment has a monitoring address; `nsqd` has no monitoring page."""
+    listeners = ("-tcp-address=127.0.0.1:0", "-http-address=127.0.0.1:0")
+    nsqd = Running(our_command("nsqd"), tmp_path, *listeners, f"-data-path={tmp_path}")
+    try:
+        http = nsqd.until(r"HTTP: listening on (\S+)")[1]
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))  # and no listen: connections are refused
+            variables = {
+                "TWINWIRE_MONITOR_LISTEN": f":{nobody.getsockname()[1]}", "TWINWIRE_NSQ_HTTP": http
+            }  # fmt: skip
+            assert health(program, **variables) == (0, "OK\n", "")
+            assert reference(**variables) == (0, "OK\n", "")
+    finally:
+        nsqd.end()
 
 
 @pytest.fixture

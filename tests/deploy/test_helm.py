@@ -27,8 +27,12 @@ CHART = ROOT / "deploy" / "helm" / "twinwire"
 DOCKERFILE = ROOT / "Dockerfile"
 VERSIONS = ("1.29.0", "1.33.0")  # of Kubernetes
 ALL_ON: dict[str, Any] = {
-    "ports": {"bulk": 4171},
-    "env": {"TWINWIRE_BULK_ALLOW_ANONYMOUS": True, "TWINWIRE_NATS_MAX_PAYLOAD": "2MiB"},
+    "ports": {"bulk": 4171, "console": 8171},
+    "env": {
+        "TWINWIRE_BULK_ALLOW_ANONYMOUS": True,
+        "TWINWIRE_CONSOLE_ALLOW_ANONYMOUS": True,
+        "TWINWIRE_NATS_MAX_PAYLOAD": "2MiB",
+    },
     "envSecrets": ["logins"],
     "fileSecrets": ["certificates", "tokens"],
     "imagePullSecrets": [{"name": "pull"}],
@@ -131,6 +135,10 @@ def test_the_broker_accepts_what_the_chart_sets(tmp_path: Path) -> None:
         addresses = {"nats": config.nats.listen, "nsq": config.nsq.listen}
         addresses |= {"nsq-http": config.nsq.http, "monitor": config.monitor.listen}
         addresses |= {"bulk": config.bulk.listen}
+        if values:
+            addresses |= {"console": config.console.listen}
+        else:  # inside the pod
+            assert config.console.listen == ("127.0.0.1", 8171)
         assert {name: a.port for name, a in addresses.items() if a is not None} == ports
 
 
@@ -183,7 +191,9 @@ def test_who_may_connect(tmp_path: Path) -> None:
     policy = rendered(tmp_path, ALL_ON)["NetworkPolicy", "mq-twinwire"]["spec"]
     clients, monitoring = policy["ingress"]
     assert clients["from"] == ALL_ON["networkPolicy"]["clients"]
-    assert {port["port"] for port in clients["ports"]} == {"nats", "nsq", "nsq-http", "bulk"}
+    assert {port["port"] for port in clients["ports"]} == {
+        "nats", "nsq", "nsq-http", "bulk", "console"
+    }  # fmt: skip
     assert monitoring["from"] == ALL_ON["networkPolicy"]["monitoring"]
     assert [port["port"] for port in monitoring["ports"]] == ["monitor"]
     off = {"networkPolicy": {"enabled": False}, "podDisruptionBudget": {"enabled": False}}

@@ -51,6 +51,8 @@ OF_PROMETHEUS = {"up": set[str]()}
 EXPORTER = (
     *(f"gnatsd_varz_{n}" for n in ("connections", "cpu", "mem", "slow_consumers", "subscriptions")),
     *(f"gnatsd_varz_{n}" for n in ("in_bytes", "in_msgs", "out_bytes", "out_msgs")),
+    *(f"gnatsd_varz_jetstream_config_max_{n}" for n in ("memory", "storage")),
+    *(f"gnatsd_varz_jetstream_stats_{n}" for n in ("memory", "storage")),
 )
 # Those of its dashboard for JetStream.
 EXPORTER_JETSTREAM = (
@@ -61,6 +63,7 @@ EXPORTER_JETSTREAM = (
     *(f"jetstream_stream_{n}" for n in ("consumer_count", "subject_count", "mirror_lag")),
     *(f"jetstream_consumer_{n}" for n in ("num_pending", "num_ack_pending", "num_waiting")),
     *(f"jetstream_consumer_{n}" for n in ("ack_floor_stream_seq", "last_delivery_seconds")),
+    "jetstream_consumer_delivered_consumer_seq",
 )
 
 pytestmark = pytest.mark.only_ours
@@ -292,6 +295,10 @@ def test_panels_do_not_overlap(dashboard: Path) -> None:
 def test_dashboards_of_the_exporter_find_their_series(scraped: Scraped) -> None:
     every = EXPORTER + EXPORTER_JETSTREAM
     assert [name for name in every if "server_id" not in scraped.get(name, set())] == []
+    # what they choose and group by
+    for kind, label in (("stream", "stream_name"), ("consumer", "consumer_name")):
+        names = [name for name in every if name.startswith(f"jetstream_{kind}_")]
+        assert [name for name in names if label not in scraped[name]] == []
 
 
 # --- alerts
@@ -376,7 +383,7 @@ def test_prometheus_finds_something_for_each_query(busy: Server, tmp_path: Path)
         eventually(lambda: [int(r["value"][1]) >= 3 for r in prometheus.ask(enough)], [True])
         empty = []
         for query in [query for dashboard in DASHBOARDS for query in queries_of(dashboard)]:
-            expression = re.sub(r"\$(job|instance|topic|channel)\b", ".*", plain(query.expression))
+            expression = re.sub(r"\$\w+", ".*", plain(query.expression))
             if not prometheus.ask(expression):
                 empty.append(query.place)
         # nothing was consumed at a rate, so there is no time to tell

@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """TWINWIRE_WHEEL: one that is built already."""
-    if ready := os.environ.get("TWINWIRE_WHEEL"):
+    """TWINWIRE_TEST_WHEEL: one that is built already."""
+    if ready := os.environ.get("TWINWIRE_TEST_WHEEL"):
         return Path(ready)
     pytest.importorskip("auditwheel", reason="`make wheel` installs it")
     out = tmp_path_factory.mktemp("dist")

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.only_ours
 def health(server: Server, *arguments: str, **variables: str) -> tuple[int, str, str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("TWINWIRE_")}
     found = subprocess.run(
-        [sys.executable, "-m", "broker", "health", *arguments],
+        [sys.executable, "-m", "broker", "health", "--timeout=60", *arguments],
         env=environment | variables, capture_output=True, text=True, check=False,
         cwd=server.folder,
     )  # fmt: skip
@@ -40,7 +40,10 @@ def test_a_login_that_the_probe_does_not_have(start_broker: StartBroker) -> None
 def test_no_broker(start_broker: StartBroker) -> None:
     server = start_broker({})
     server.kill()
-    code, _, reason = health(server, TWINWIRE_MONITOR_LISTEN=str(server.monitor))
+    variables = {
+        "TWINWIRE_MONITOR_LISTEN": str(server.monitor), "TWINWIRE_NSQ_HTTP": str(server.nsq_http)
+    }  # fmt: skip
+    code, _, reason = health(server, **variables)
     assert (code, "does not answer: Connection refused" in reason) == (1, True)
 
 

@@ -23,6 +23,7 @@ CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 TOML = re.compile(r"^```toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SOURCE = re.compile(r"`((?:broker|tests|benchmarks|conf|docs|tools)/[\w./-]+)`")
 NOT_SOURCE = {"broker/spark/jobs/NAME.py"}
+IMAGE_BYTES_MAX = 80_000
 
 
 def anchors(page: Path) -> set[str]:
@@ -95,3 +96,15 @@ def test_results_are_the_summary_of_their_pages(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     summary = importlib.import_module("summary")
     assert (ROOT / "benchmarks" / "RESULTS.md").read_text() == summary.text_of(summary.PAGES)
+
+
+def test_images_are_small_shown_and_made_by_a_command() -> None:
+    """`make images` takes them; see tools/console_images.py."""
+    texts = [page.read_text() for page in PAGES]
+    tool = (ROOT / "tools" / "console_images.py").read_text()
+    named = set(re.findall(r'^    "(\w+)": Image\(', tool, re.MULTILINE))
+    images = sorted((ROOT / "docs").rglob("*.png"))
+    assert {image.stem for image in images} == {f"console-{name}" for name in named}
+    for image in images:
+        assert image.stat().st_size <= IMAGE_BYTES_MAX, image
+        assert any(f"images/{image.name}" in text for text in texts), image

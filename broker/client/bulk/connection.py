@@ -173,7 +173,8 @@ def describe(error: BaseException, *, plain: bool = False) -> str:
         return f"the server does not use HTTP: {_line(error)[:_SHOWN]!r}"
     if plain and isinstance(error, http.client.RemoteDisconnected):
         return f"{error} (a bulk API with TLS needs https://)"
-    return str(error) or type(error).__name__
+    # "Connection refused" rather than "[Errno 111] Connection refused"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _speaks_else(error: BaseException) -> bool:

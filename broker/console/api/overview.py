@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import time
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,9 @@ from broker.base.settings import Address
 from broker.base.units import SECOND
 from broker.bulk.service import BulkService
 from broker.console import limits
+from broker.console.api.jetstream.attention import StreamAttention
 from broker.console.api.jetstream.streams import enabled_accounts, totals
+from broker.console.api.nats import nats_of
 from broker.console.listing import is_broken
 from broker.console.recent import level_name
 from broker.engine.cursor.cursor import cursors_of
@@ -41,6 +44,8 @@ class OverviewHandlers:
         self.host = context.host
         self._start_ns = time.time_ns() - (time.monotonic_ns() - _process_start_ns())
         self._cpu = (time.monotonic_ns(), time.process_time_ns(), 0.0)
+        self._streams = StreamAttention(context)
+        self._slow: deque[tuple[int, int]] = deque()  # when, and the count after it
 
     def handlers(self) -> Handlers:
         """By operation."""
@@ -69,7 +74,7 @@ class OverviewHandlers:
                     {"kind": one.kind, "name": one.name, "reason": one.reason} for one in problems
                 ],
             },
-            "attention": self._attention(sweep),
+            "attention": await self._attention(sweep),
             "rates": self.context.history.rates(),
             "listeners": [
                 {key: getattr(row, key) for key in type(row).__slots__} for row in self.host.stats()
@@ -127,10 +132,16 @@ class OverviewHandlers:
 
     # --- attention
 
-    def _attention(self, sweep: Sweep | None) -> list[Json]:
+    async def _attention(self, sweep: Sweep | None) -> list[Json]:
         found: list[Json] = []
         for problem in self.host.engine.shared.health.problems():
-            found.append(_item("error", str(problem), problem.name))
+            is_topic = problem.name in self.host.engine.logs
+            found.append(_item("error", str(problem), problem.name if is_topic else None))
+        if slow := self._slow_consumers():
+            text = "that did not read fast enough (slow consumers)"
+            clients = "client" if slow == 1 else "clients"
+            found.append(_item("warning", f"{slow:,} NATS {clients} in ten minutes {text}"))
+        found += await self._streams.items()
         disk = self._disk()
         if disk is not None and disk["free_bytes"] * 100 < (
             disk["total_bytes"] * limits.DISK_FREE_PERCENT
@@ -143,6 +154,19 @@ class OverviewHandlers:
                 found += _of_topic(log)
         found.sort(key=lambda item: item["severity"])
         return found[: limits.ATTENTION_MAX]
+
+    def _slow_consumers(self) -> int:
+        """Of the last minutes, as far back as the console was asked."""
+        server = nats_of(self.context)
+        if server is None:
+            return 0
+        now_ns, count = time.monotonic_ns(), server.frontend.slow_consumers
+        if not self._slow or count != self._slow[-1][1]:
+            self._slow.append((now_ns, count))
+        # The first one is the count before those of the last minutes.
+        while len(self._slow) > 1 and now_ns - self._slow[1][0] > limits.ATTENTION_SLOW:
+            self._slow.popleft()
+        return count - self._slow[0][1]
 
     # --- configuration and log lines
 
@@ -194,7 +218,8 @@ def _process_start_ns() -> int:
 
 
 def _item(severity: str, text: str, topic: str | None = None, channel: str | None = None) -> Json:
-    return {"severity": severity, "text": text, "topic": topic, "channel": channel}
+    where = {"topic": topic, "channel": channel, "account": None, "stream": None}
+    return {"severity": severity, "text": text, **where}
 
 
 def _of_topic(log: Log) -> Iterator[Json]:

@@ -192,10 +192,24 @@ export function useGet(path) {
 }
 
 const STEP_S = 2; // between events of what changes
+const QUIET_MS = 10_000; // without an event, then the line goes on at the last value
 
 /** Values of live events over time, for charts: the last `length` of them. */
 export function useHistory(key, values, length = 180) {
   const kept = useRef({ key: null, times: [], columns: {} });
+  const [, drawn] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => {
+      const { times, columns } = kept.current;
+      const now = Date.now() / 1000;
+      if (live.value !== "live" || !times.length || now - times.at(-1) < QUIET_MS / 1000) return;
+      for (const name of Object.keys(columns))
+        columns[name] = [...columns[name], columns[name].at(-1)].slice(-length);
+      kept.current.times = [...times, now].slice(-length);
+      drawn((n) => n + 1);
+    }, QUIET_MS);
+    return () => clearInterval(timer);
+  }, [key]);
   if (kept.current.key !== key) kept.current = { key, times: [], columns: {}, last: null };
   const all = kept.current;
   if (values && all.last !== values.of) {

@@ -65,8 +65,11 @@ export const plural = (number, one, many = `${one}s`) =>
 export const Count = ({ value, as = count }) =>
   html`<span class=${value ? undefined : "zero"}>${as(value)}</span>`;
 
-export const Time = ({ at, fractions }) =>
-  at ? html`<time datetime=${at}>${time(at, fractions)}</time>` : NOTHING;
+/** `clock`: without the day, where all moments are of now. */
+export const Time = ({ at, fractions, clock }) =>
+  at
+    ? html`<time datetime=${at}>${time(at, fractions).slice(clock ? "2026-01-01 ".length : 0)}</time>`
+    : NOTHING;
 
 // --- what happened -------------------------------------------------------------------------------
 
@@ -134,10 +137,10 @@ export const Head = ({ title, crumbs, tags, lead, children }) => html`
     ${lead && html`<p class="lead">${lead}</p>`}
   </header>`;
 
-export function Panel({ title, note, actions, bare, children }) {
+export function Panel({ title, note, actions, bare, wide, children }) {
   const id = useId();
   return html`
-    <section class="panel" aria-labelledby=${id}>
+    <section class=${wide ? "panel wide" : "panel"} aria-labelledby=${id}>
       <header>
         <h2 id=${id}>${title}</h2>
         ${note && html`<span class="note">${note}</span>`}

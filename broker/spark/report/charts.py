@@ -21,7 +21,7 @@ LABELS_MAX: Final = 8  # below a plot; half as many if they are long
 LABEL_CHARS: Final = 8
 POINTS_MAX: Final = 400  # more are drawn as the largest of neighbours
 _ROW_H: Final = 22
-_NAME_CHARS: Final = 30
+_NAME_CHARS: Final = 34
 _BAR_MAX: Final = 64.0  # width: a single bar must not look like a background
 _DOT, _DOT_STEP = 2.5, 1.5  # radius of the last series, and how much larger each earlier one is
 
@@ -223,7 +223,7 @@ def _legend(series: Sequence[Series]) -> Html:
 def ranks(plot: Plot, rows: Sequence[tuple[str, float]]) -> Html:
     """A ranking: names with a bar each, the longest first."""
     top = max((value for _, value in rows), default=0.0) or 1.0
-    left, room = 236, WIDTH - 236 - 90
+    left, room = 286, WIDTH - 286 - 90
     height = max(len(rows), 1) * _ROW_H + 8
     made = []
     for i, (name, value) in enumerate(rows):

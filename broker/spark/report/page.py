@@ -60,7 +60,7 @@ pre{background:var(--page);border:1px solid var(--line);border-radius:6px;paddin
 margin:.4rem 0;white-space:pre-wrap;overflow-wrap:anywhere;max-height:20rem;overflow:auto}
 .card{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:.9rem;
 margin:1rem 0}
-.name{overflow-wrap:anywhere}
+.name{overflow-wrap:anywhere}td.name{min-width:7.5em}td.name a{white-space:nowrap}
 footer{margin-top:3rem;border-top:1px solid var(--line);padding-top:.6rem}
 @media print{body{max-width:none}details>*{display:block}pre{max-height:none}}
 """.replace("\n", "")

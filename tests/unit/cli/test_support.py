@@ -18,6 +18,7 @@ from broker.cli.support import support_bundle
 SECRETS = (
     "pw-of-monitor", "pw-of-auth-url", "tok-of-a-reader", "pw-of-nats-user", "tok-of-nats",
     "SUACSEEDSEEDSEED", "pw-in-a-log", "tok-in-a-log", "pw-of-environment", "tok-of-telemetry",
+    "tok-of-console", "hash-of-console",
 )  # fmt: skip
 BODY = "the-body-of-a-message"
 
@@ -43,6 +44,10 @@ def configured(tmp_path: Path) -> dict[str, dict[str, object]]:
     """A configuration with a secret wherever one can be."""
     tokens = tmp_path / "tokens"
     tokens.write_text(f"# readers\nlake {SECRETS[2]} read,hold orders.*\n")
+    console = tmp_path / "console"
+    console.mkdir()
+    (console / "tokens").write_text(f"deploy admin {SECRETS[10]}\n")
+    (console / "users").write_text(f"ann admin {SECRETS[11]}\n")
     nats = tmp_path / "nats.conf"
     nats.write_text(
         f'authorization {{ users: [ {{ user: u, password: "{SECRETS[3]}" }} ] }}\n'
@@ -55,6 +60,7 @@ def configured(tmp_path: Path) -> dict[str, dict[str, object]]:
         "bulk": {"token_file": str(tokens)},
         "nats": {"config_file": str(nats)},
         "telemetry": {"headers": [f"x-key=Bearer {SECRETS[9]}"]},
+        "console": {"token_file": str(console / "tokens"), "users_file": str(console / "users")},
         "bridge": {"nats_to_nsq": False, "nsq_to_nats": False},
     }
 
@@ -83,6 +89,7 @@ def test_no_secret_of_a_configuration_is_in_it(
         f"connected to nats://a:{SECRETS[6]}@h with token={SECRETS[7]}\n"
         f"sent x-key: Bearer {SECRETS[9]}\n"
         f"refused {SECRETS[0]} {SECRETS[2]} {SECRETS[3]}\n"
+        f"console {SECRETS[10]} {SECRETS[11]}\n"
     )
     file = tmp_path / "t.toml"
     file.write_text(toml(configured))
@@ -96,12 +103,14 @@ def test_no_secret_of_a_configuration_is_in_it(
     assert "TWINWIRE_MONITOR_PASSWORD" in found["environment.txt"]
     assert 'user = "admin"' in found["config.txt"]
     assert "refused *** *** ***" in found["logs/0-broker.log"]
+    assert "console *** ***" in found["logs/0-broker.log"]
+    assert "parts are not there" in result.output
     assert "nats.conf" in found["data.txt"]  # a name and a size, no content
     check_no_secret({"name": result.output})
 
 
 def test_of_a_broker_that_runs(tmp_path: Path, configured: dict[str, dict[str, object]]) -> None:
-    del configured["nats"], configured["bridge"], configured["nsq"]
+    del configured["nats"], configured["bridge"], configured["nsq"], configured["console"]
     broker = Broker(tmp_path / "server", configured)
     try:
         broker.start()
@@ -111,6 +120,7 @@ def test_of_a_broker_that_runs(tmp_path: Path, configured: dict[str, dict[str, o
         file.write_text(toml({**configured, "server": {"data": str(broker.data)}}))
         ports = tmp_path / "ports.json"
         addresses = {"monitor": str(broker.monitor), "nsq_http": str(broker.nsq_http)}
+        addresses["console"] = str(broker.addresses["console"])
         ports.write_text(json.dumps(addresses))
         result = run("-c", file, "-o", made, "--ports-file", ports)
         pid = broker.pids[0]
@@ -121,6 +131,9 @@ def test_of_a_broker_that_runs(tmp_path: Path, configured: dict[str, dict[str, o
     check_no_secret(found)
     assert json.loads(found["pages/monitor-healthz.txt"])["status"] == "ok"
     assert json.loads(found["pages/monitor-varz.txt"])["server_id"]
+    assert json.loads(found["pages/monitor-jsz.txt"])["streams"] == 0
+    assert json.loads(found["pages/console-overview.txt"])["health"]["ok"]
+    assert "TOPIC(orders): created" in found["pages/console-logs.txt"]
     assert 'twinwire_topic_messages_total{topic="orders"}' in found["pages/monitor-metrics.txt"]
     stats = json.loads(found["pages/nsq_http-stats.txt"])
     assert [topic["topic_name"] for topic in stats["topics"]] == ["orders"]

@@ -303,3 +303,6 @@ async def test_changes_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         assert "another" not in text
         await broker.change("POST", "/v1/topics", {"name": "v"})
         assert " name=v user=- " in message_of(lines()[3])
+        async with broker.http.post(f"{broker.url}/v1/topics/t/pause") as answer:
+            assert answer.status == 403  # forged
+        assert lines()[4].getMessage().startswith("403 POST /v1/topics/t/pause (127.0.0.1:")

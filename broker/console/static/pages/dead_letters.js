@@ -8,6 +8,8 @@ import {
 import { html, useEffect, useState } from "../vendor/ui.js";
 import { Message, preview } from "./messages.js";
 
+const EACH_LIMIT = 50; // messages of a group shown at once
+const EACH_STEP = 200; // messages of the topic asked for at once
 const POLL_MS = 1000; // while messages are being sent back
 const REASONS = {
   requeue: "Requeued by the consumer",
@@ -75,12 +77,67 @@ function Job({ job, topic, done }) {
 const nameOf = (group) =>
   `${group.reason} ${group.origin_topic} ${group.origin_channel} ${group.first}`;
 
+/** The messages with these sequences, asked for in as few requests as they need. */
+async function messagesOf(topic, seqs, signal) {
+  const found = new Map();
+  for (let place = 0; place < seqs.length;) {
+    const { messages, next } = await get(
+      `${at("topics", topic)}/messages${query({ from: seqs[place], limit: EACH_STEP })}`, signal);
+    for (const message of messages) found.set(message.seq, message);
+    const seen = next ?? Infinity;
+    const before = place;
+    while (place < seqs.length && seqs[place] < seen) place++;
+    if (place === before) break;
+  }
+  return seqs.map((seq) => found.get(seq)).filter(Boolean);
+}
+
+/** The messages of a group one by one: each can be looked at, chosen, sent back. */
+function Each({ topic, group, chosen, choose, act, done }) {
+  const [many, show] = useState(EACH_LIMIT);
+  const [found, setFound] = useState({ messages: [] });
+  const [opened, open] = useState(null);
+  const wanted = group.seqs.slice(0, many);
+  useEffect(() => {
+    const stop = new AbortController();
+    messagesOf(topic, wanted, stop.signal).then(
+      (messages) => setFound({ messages }),
+      (error) => error.name !== "AbortError" && setFound((old) => ({ ...old, error })),
+    );
+    return () => stop.abort();
+  }, [topic, wanted.join()]);
+  const isOpen = (row) => row.seq === opened;
+  const turn = (row) => open(isOpen(row) ? null : row.seq);
+  const columns = [
+    act && { id: "chosen", title: "", kind: "tight", cell: (row) => html`<input type="checkbox"
+      aria-label=${`Select message ${row.seq}`} checked=${chosen.has(row.seq)}
+      onChange=${(event) => choose([row.seq], event.target.checked)} />` },
+    { id: "seq", title: "Sequence", num: true, head: true, kind: "tight",
+      cell: (row) => html`<button class="link" aria-expanded=${String(isOpen(row))}
+        onClick=${() => turn(row)}>${row.seq}</button>` },
+    { id: "time", title: "Time", kind: "tight", less: true,
+      cell: (row) => html`<span class="num"><${Time} at=${row.timestamp} /></span>` },
+    { id: "body", title: "Body", kind: "text", cell: preview },
+  ].filter(Boolean);
+  return html`
+    ${found.error && html`<${Notice} kind="bad" title="Cannot read the messages.">
+      ${found.error.message}<//>`}
+    <${Table} label="Messages" rows=${found.messages} columns=${columns} keyOf=${(row) => row.seq}
+      onRow=${turn} selected=${isOpen}
+      detail=${(row) => html`<${Message} message=${row} name=${`${topic}-${row.seq}.bin`}
+        onClose=${() => open(null)} actions=${act && html`<${Button} kind="small"
+          onClick=${() => sendBack(topic, { seqs: [row.seq], done })}>Send back this one<//>`} />`} />
+    ${group.seqs.length > many && html`<div><${Button} kind="small"
+      onClick=${() => show(many + EACH_LIMIT)}>Show more<//></div>`}`;
+}
+
 function Group({ topic, group, chosen, choose, act, done }) {
   const [open, show] = useState(false);
+  const [each, list] = useState(false);
   const all = group.seqs.every((seq) => chosen.has(seq));
   const one = group.sample.seq;
   return html`
-    <${Panel} title=${REASONS[group.reason] ?? (group.reason || "Without a reason")}
+    <${Panel} wide=${each} title=${REASONS[group.reason] ?? (group.reason || "Without a reason")}
       note=${plural(group.count, "message")}
       actions=${act && html`
         <label class="check"><input type="checkbox" checked=${all}
@@ -96,13 +153,20 @@ function Group({ topic, group, chosen, choose, act, done }) {
             : "Of unknown origin"}
           <span class="muted">, <${Time} at=${group.first} /> to <${Time} at=${group.last} /></span>
         </p>
-        ${open
+        ${each
+          ? html`<div><button class="link" onClick=${() => list(false)}>Hide the messages</button></div>
+              <${Each} topic=${topic} group=${group} act=${act} chosen=${chosen} choose=${choose}
+                done=${done} />`
+          : open
           ? html`<${Message} message=${group.sample} name=${`${topic}-${one}.bin`}
               onClose=${() => show(false)}
               actions=${act && html`<${Button} kind="small"
                 onClick=${() => sendBack(topic, { seqs: [one], done })}>Send back this one<//>`} />`
           : html`<pre class="dump" tabindex="0" aria-label="Sample">${preview(group.sample)}</pre>
-              <div><button class="link" onClick=${() => show(true)}>Open the sample</button></div>`}
+              <div class="actions">
+                <button class="link" onClick=${() => show(true)}>Open the sample</button>
+                <button class="link" onClick=${() => list(true)}>List the messages</button>
+              </div>`}
       </div>
     <//>`;
 }
@@ -159,7 +223,7 @@ const POLICIES = [
     cell: (row) => html`<a href=${link("channel", {
       topic: row.topic, channel: row.channel, view: "letters" })}>${row.topic} / ${row.channel}</a>` },
   { id: "attempts", title: "Attempts", num: true, cell: (row) => count(row.max_attempts) },
-  { id: "to", title: "Moved to", cell: (row) => html`
+  { id: "to", title: "Moved to", kind: "name", cell: (row) => html`
     <a href=${link("dead-letters", { topic: row.dead_letter_topic })}>${row.dead_letter_topic}</a>` },
   { id: "count", title: "Moved", num: true,
     cell: (row) => html`<${Count} value=${row.dead_letters} />` },
@@ -183,7 +247,7 @@ function Topics() {
                 keyOf=${(row) => row.topic}
                 onRow=${(row) => { location.hash = link("dead-letters", { topic: row.topic }); }}
                 empty=${html`<${Empty} title="There are no dead letters.">
-                  Set a policy on the page of a channel, or nsq.max_attempts in the configuration.
+                  Set a policy on the page of a channel, or max_attempts of a topic in the configuration.
                 <//>`} />
             <//>
             <${Panel} bare title="Policies">

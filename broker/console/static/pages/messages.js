@@ -72,7 +72,7 @@ export function Message({ message, name, actions, onClose }) {
   return html`
     <${Panel} title=${message.seq === undefined ? "Message" : `Message ${count(message.seq)}`}
       actions=${html`${actions}
-        <${Button} kind="small" onClick=${() => copy(text)}>Copy<//>
+        <${Button} kind="small" onClick=${() => copy(view === "hex" ? shown : text)}>Copy<//>
         <${Button} kind="small" onClick=${() => save(data, name)}>Download<//>
         ${onClose && html`<${Button} kind="small" onClick=${onClose}>Close<//>`}`}>
       <div class="stack">

@@ -8,6 +8,7 @@ import {
 import { html } from "../vendor/ui.js";
 
 const LIMIT = 50;
+const GLOBAL = "$G"; // the account of connections for which the server names none
 const number = (id, title, more = {}) => ({
   id, title, num: true, cell: (row) => html`<${Count} value=${row[id]} />`, ...more,
 });
@@ -25,16 +26,16 @@ const VIEWS = {
       { id: "cid", title: "CID", num: true, kind: "tight", head: true, cell: (row) => row.cid },
       { id: "name", title: "Name", kind: "name", cell: (row) => row.name || html`<span class="muted">no name</span>` },
       { id: "address", title: "Address", kind: "tight", cell: (row) => mono(`${row.ip}:${row.port}`) },
-      { id: "account", title: "Account", less: true, cell: (row) => row.account ?? "" },
-      { id: "lang", title: "Client", less: true,
+      { id: "account", title: "Account", less: true, cell: (row) => row.account || GLOBAL },
+      { id: "lang", title: "Client", kind: "tight least", less: true,
         cell: (row) => [row.lang, row.version].filter(Boolean).join(" ") },
-      number("subscriptions", "Subscriptions"),
+      number("subscriptions", "Subscriptions", { kind: "least" }),
       size("pending_bytes", "Pending"),
       number("in_msgs", "In"),
       number("out_msgs", "Out"),
       { id: "rtt", title: "RTT", num: true, less: true, cell: (row) => row.rtt ?? "–" },
       { id: "uptime", title: "Up", num: true, less: true, cell: (row) => row.uptime ?? "–" },
-      { id: "reason", title: "State", less: true, cell: (row) =>
+      { id: "reason", title: "State", kind: "tight", less: true, cell: (row) =>
         row.stop ? html`<${Tag} kind="warn">${row.reason || "closed"}<//>` : "open" },
     ],
   },
@@ -42,12 +43,13 @@ const VIEWS = {
     title: "Subscriptions",
     path: (p) => `/v1/nats/subscriptions${query({ offset: p.offset, limit: LIMIT, filter: p.filter })}`,
     empty: ["No subscriptions.", "Clients that subscribe appear here."],
-    keyOf: (row) => `${row.account} ${row.cid} ${row.sid}`,
+    keyOf: (row) => `${row.account} ${row.cid} ${row.sid} ${row.subject}`,
     columns: [
       { id: "subject", title: "Subject", head: true, kind: "name", cell: (row) => mono(row.subject) },
       { id: "queue", title: "Queue group", cell: (row) => row.queue },
       { id: "account", title: "Account", cell: (row) => row.account },
-      { id: "cid", title: "Connection", num: true, cell: (row) => row.cid },
+      { id: "cid", title: "Connection", num: true,
+        cell: (row) => row.cid || html`<span class="muted">the broker</span>` },
       number("messages", "Messages"),
     ],
   },

@@ -12,14 +12,11 @@ const KINDS = { error: "bad", critical: "bad", warning: "warn" };
 export const place = (topic, channel) =>
   channel ? link("channel", { topic, channel }) : link("topic", { topic });
 
-function Attention({ health, findings }) {
-  const all = [
-    ...health.problems.map((one) => ({
-      severity: "error",
-      text: [one.kind, one.name, one.reason].filter(Boolean).join(" · "),
-    })),
-    ...findings,
-  ];
+const placeOf = ({ topic, channel, account, stream }) =>
+  stream ? link("stream", { account, stream, view: "consumers" }) : topic && place(topic, channel);
+
+/** The findings have what makes the broker unhealthy, and what does not but needs somebody. */
+function Attention({ findings: all }) {
   return html`
     <${Panel} bare title="Needs attention"
       note=${all.length ? plural(all.length, "finding") : undefined}>
@@ -30,15 +27,14 @@ function Attention({ health, findings }) {
                 <li key=${number}>
                   <${Tag} kind=${KINDS[one.severity] ?? ""}>${one.severity}<//>
                   <span>
-                    ${one.topic
-                      ? html`<a href=${place(one.topic, one.channel)}>${one.text}</a>`
-                      : one.text}
+                    ${placeOf(one) ? html`<a href=${placeOf(one)}>${one.text}</a>` : one.text}
                   </span>
                 </li>`,
             )}
           </ul>`
         : html`<${Empty} title="Nothing needs attention.">
-            Stalled channels, failing dead letters, a full disk and slow consumers appear here.<//>`}
+            Stalled channels and consumers, failing dead letters, a full disk and slow clients
+            appear here.<//>`}
     <//>`;
 }
 
@@ -75,8 +71,8 @@ export function Page() {
   const times = history.in_msgs.map(
     (_, place, all) => history.end - (all.length - 1 - place) * history.step_s,
   );
-  const urgent = health.problems.length + data.attention.length > 0;
-  const attention = html`<${Attention} key="attention" health=${health} findings=${data.attention} />`;
+  const urgent = data.attention.length > 0;
+  const attention = html`<${Attention} key="attention" findings=${data.attention} />`;
   return html`
     <div class="stack">
       <${Head} title=${server.name || "Overview"}

@@ -75,7 +75,8 @@ function Publish({ kind, name }) {
 let tailed = 0;
 const tailColumns = (kind, choose) => [
   { id: "time", title: "Time", kind: "tight", less: true,
-    cell: (row) => html`<span class="num"><${Time} at=${row.timestamp ?? row.arrived} fractions /></span>` },
+    cell: (row) => html`<span class="num"><${Time} at=${row.timestamp ?? row.arrived} fractions
+      clock /></span>` },
   { id: "from", title: kind === "subject" ? "Subject" : "Sequence", kind: "tight", head: true,
     cell: (row) => html`<button class="link" onClick=${() => choose(row)}>
       ${(kind === "subject" ? row.subject : row.seq) ?? "message"}</button>` },
@@ -164,7 +165,7 @@ export function Page({ topic = "", subject = "" }) {
           value=${name} autocomplete="off" spellcheck=${false}
           onInput=${(event) => setName(event.target.value)} />
       </section>
-      <div class="grid">
+      <div class="grid tailing">
         <${Publish} kind=${kind} name=${name} />
         <${Tail} kind=${kind} name=${name} />
       </div>

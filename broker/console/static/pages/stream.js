@@ -5,7 +5,7 @@ import {
 } from "../api.js";
 import {
   Button, Chart, Choice, Count, Empty, Facts, Field, Head, Loaded, Notice, Pages, Panel, Search,
-  Table, Tag, Tile, Time, bytes, compact, confirm, count, plural, rate,
+  Table, Tag, Tile, Time, bytes, compact, confirm, count, duration, plural, rate,
 } from "../parts.js";
 import { html, useEffect, useRef, useState } from "../vendor/ui.js";
 import { KINDS, shortName } from "./jetstream.js";
@@ -404,7 +404,7 @@ function Objects({ path, data }) {
     { id: "chunks", title: "Chunks", num: true, less: true,
       cell: (row) => count(parsed(row).chunks) },
     { ...TIME, title: "Stored" },
-    { id: "description", title: "Description", kind: "text", less: true,
+    { id: "description", title: "Description", kind: "value", less: true,
       cell: (row) => parsed(row).description ?? "" },
   ];
   const detail = (row, close) => {
@@ -440,17 +440,17 @@ const consumerColumns = (path) => [
     cell: (row) => html`${row.name} ${!row.durable && html`<${Tag}>ephemeral<//>`}
       ${row.paused && html` <${Tag} kind="warn">paused<//>`}` },
   { id: "way", title: "Delivery", kind: "tight", less: true, cell: (row) => (row.push ? "push" : "pull") },
-  { id: "filters", title: "Subjects", kind: "text", less: true,
+  { id: "filters", title: "Subjects", kind: "name", less: true,
     cell: (row) => mono(row.filters.join(" ") || "all") },
-  { id: "ack", title: "Acks", kind: "tight", less: true, cell: (row) => row.ack_policy },
+  { id: "ack", title: "Acks", kind: "tight least", less: true, cell: (row) => row.ack_policy },
   number("pending", "Not delivered"),
   number("ack_pending", "Not acked"),
-  number("redelivered", "Redelivered", { less: true }),
-  number("waiting", "Requests", { less: true }),
+  number("redelivered", "Redelivered", { less: true, kind: "least" }),
+  number("waiting", "Requests", { less: true, kind: "least" }),
   { id: "out_rate", title: "Out /s", num: true,
     cell: (row) => html`<${Count} value=${row.out_rate} as=${rate} />` },
   number("ack_floor", "Acked up to", { less: true }),
-  { id: "actions", title: "", kind: "tight", cell: (row) => html`
+  { id: "actions", title: "", kind: "tight end", cell: (row) => html`
     ${may("operator") && html`<${Button} kind="small" onClick=${() => pause(path, row)}>
       ${row.paused ? "Resume" : "Pause"}<//> `}
     ${may("admin") && html`<${Button} kind="small danger"
@@ -479,13 +479,16 @@ function Consumers({ path, filter = "", offset = "0" }) {
 
 // --- the page ------------------------------------------------------------------------------------
 
+const NANOSECONDS = new Set(["max_age", "duplicate_window", "subject_delete_marker_ttl"]);
 const flat = (config) =>
   Object.entries(config).map(([key, value]) => ({
     key, value: typeof value === "string" ? value : JSON.stringify(value),
+    more: NANOSECONDS.has(key) && value > 0 ? duration(value / 1e9) : "",
   }));
 const SETTINGS = [
   { id: "key", title: "Setting", head: true, cell: (row) => mono(row.key) },
-  { id: "value", title: "Value", kind: "text", cell: (row) => mono(row.value) },
+  { id: "value", title: "Value", kind: "text", cell: (row) => html`
+    ${mono(row.value)}${row.more && html` <span class="muted">${row.more}</span>`}` },
 ];
 
 const origin = (one) => [

@@ -11,6 +11,10 @@ from typing import Final
 from broker.protocols.nats.conf.fields import Block, words
 
 _LISTEN: Final = ("listen", "port")
+# Reasons, each with the way out.
+_ROUTES: Final = "routes to other servers are not available; connect to them with leafnodes.remotes"
+_GATEWAYS: Final = "gateways are not available; connect clusters with leafnodes.remotes"
+_NO_MQTT: Final = "MQTT is not available; remove the block"
 # Keys without an effect on their own: they only modify a missing feature.
 _CLUSTER: Final = words(
     "host net authorization tls cluster_advertise advertise no_advertise connect_retries"
@@ -39,8 +43,8 @@ def cluster_name(root: Block) -> str:
         inner.wrong("cluster name is reserved", "name")
     routes = inner.take("routes")
     if routes is not None and routes.it != []:
-        root.mistakes.add(routes, "cluster.routes: routes to other servers are not available")
-    _no_listener(inner, "cluster", "routes to other servers")
+        root.mistakes.add(routes, f"cluster.routes: {_ROUTES}")
+    _no_listener(inner, "cluster", _ROUTES)
     _leave_out(inner, _CLUSTER)
     return name
 
@@ -52,9 +56,9 @@ def gateway(root: Block) -> None:
         return
     for key in ("name", "gateways"):
         if inner.has(key):
-            inner.wrong(f"gateway.{key}: gateways are not available", key)
+            inner.wrong(f"gateway.{key}: {_GATEWAYS}", key)
             inner.take(key)
-    _no_listener(inner, "gateway", "gateways")
+    _no_listener(inner, "gateway", _GATEWAYS)
     _leave_out(inner, _GATEWAY)
 
 
@@ -63,7 +67,7 @@ def mqtt(root: Block) -> None:
     inner = root.block("mqtt")
     if inner is None:
         return
-    _no_listener(inner, "mqtt", "MQTT", "is")
+    _no_listener(inner, "mqtt", _NO_MQTT)
     _leave_out(inner, _MQTT)
 
 
@@ -105,12 +109,12 @@ def _without_effect(root: Block, read: object, key: str) -> None:
         root.mistakes.note(entry, f"{key}: has no effect here")
 
 
-def _no_listener(block: Block, name: str, what: str, are: str = "are") -> None:
+def _no_listener(block: Block, name: str, reason: str) -> None:
     for key in _LISTEN:
         entry = block.peek(key)
         asked = block.listen(key) if key == "listen" else block.port(key)
         if entry is not None and asked not in (None, 0) and entry.it != 0:
-            block.mistakes.add(entry, f"{name}.{key}: {what} {are} not available")
+            block.mistakes.add(entry, f"{name}.{key}: {reason}")
 
 
 def _leave_out(block: Block, keys: tuple[str, ...]) -> None:

@@ -43,7 +43,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- /* Name and number of each listener that is on, the ones for clients first. */}}
 {{- define "twinwire.clientPorts" -}}
 {{- $found := dict }}
-{{- range $key, $name := dict "nats" "nats" "nsq" "nsq" "nsqHttp" "nsq-http" "bulk" "bulk" }}
+{{- range $key, $name := dict "nats" "nats" "nsq" "nsq" "nsqHttp" "nsq-http" "bulk" "bulk" "console" "console" }}
 {{- $number := index $.Values.ports $key | int }}
 {{- if $number }}{{ $_ := set $found $name $number }}{{ end }}
 {{- end }}
