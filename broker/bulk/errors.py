@@ -82,6 +82,7 @@ BULK_SAME_PART: Final = BulkError(400, "topics: two attempts of part {part} of {
 BULK_STAGED_FULL: Final = BulkError(507, "no more blocks can be staged: {reason}")
 BULK_NO_SPACE: Final = BulkError(507, "the disk is full: {reason}")
 BULK_NOT_STORED: Final = BulkError(503, "{topic} cannot be written: {reason}")
+BULK_STREAM: Final = BulkError(409, "{topic} is a stream of JetStream: publish to it with a client")
 BULK_TOPIC_FULL: Final = BulkError(507, "{topic} is full: {reason}")
 BULK_NOT_SAVED: Final = BulkError(503, "the file cannot be written: {reason}")
 BULK_BROKEN: Final = BulkError(

@@ -231,7 +231,7 @@ class Listing:
             return
         at = bisect_left(self.names, name)
         known = at < len(self.names) and self.names[at] == name
-        if made and not known:
+        if made and not known and name in self.engine.logs:  # else a stream stands for it
             insort(self.names, name)
         elif not made and known:
             del self.names[at]

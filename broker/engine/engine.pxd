@@ -12,6 +12,8 @@ cdef class Engine:
     # name (str) -> path, of logs that could not be opened. The name is taken: nothing in the folder
     # is changed, and a caller that wants the log gets a QuarantinedError.
     cdef readonly dict quarantined
+    # name (str) -> what stands for it instead of a log of its own, or None. See `reserve`.
+    cdef readonly dict reserved
     cdef readonly list problems     # what recovery found wrong, in words
     cdef object sync_for            # sync_for(name) -> 'always', 'none' or seconds
     cdef object retention_for

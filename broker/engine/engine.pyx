@@ -50,6 +50,7 @@ cdef class Engine:
         self.by_bytes = {}
         self.owned = {}
         self.quarantined = {}
+        self.reserved = {}
         self.problems = []
 
     def open(self, loop):
@@ -184,6 +185,22 @@ cdef class Engine:
         """No more."""
         self.shared.watchers.remove(watcher)
 
+    def reserve(self, str name, owner=None):
+        """No log of that name is made from now on; `owner` is what stands for it instead, None =
+        nothing does for now. Again with another owner: that one. NameTakenError: there is such a
+        log."""
+        if name in self.logs or name in self.owned or name in self.quarantined:
+            raise NameTakenError(name)
+        self.reserved[name] = owner
+
+    def release(self, str name):
+        """Logs may have that name again."""
+        self.reserved.pop(name, None)
+
+    def announce(self, str name, cursor, bint made):
+        """Report to the watchers what stands for a reserved name, as if it were a log."""
+        self.shared.changed(name, cursor, made)
+
     def adopt(self, Log log):
         """Make a log known by its name."""
         log.call_when_unused(self.delete_log)
@@ -219,7 +236,7 @@ cdef class Engine:
 
         `protocol`: the protocol that is to own it; `retention`, `subjects`: see LogPolicy. None
         leaves them as they are; a new log then belongs to no protocol, keeps what is not acked, and
-        is bound to its own name. ValueError: not subjects.
+        is bound to its own name. ValueError: not subjects. NameTakenError: the name is reserved.
         """
         cdef Log log = self.logs.get(name) or self.owned.get(name)
         if log is not None and (retention == OWNED) != (
@@ -235,6 +252,8 @@ cdef class Engine:
             return log
         if name in self.quarantined:
             raise QuarantinedError(self.quarantined[name])
+        if name in self.reserved:
+            raise NameTakenError(name)
         folder = None
         if not ephemeral and self.shared.root is not None:
             folder = os.path.join(self.shared.root, escape(name))

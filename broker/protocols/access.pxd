@@ -11,6 +11,7 @@ cdef class Access:
 
     # For an NSQ client: AUTH has allowed the operation on the topic; `log` is the topic's log.
     cdef bint may_use_topic(self, Log log, int right) noexcept
+    cpdef bint may_use_stream(self, int right) noexcept
     # For a NATS client, when the streaming service uses a channel on its behalf. `space`:
     # the Router of the service's account; `log`: the channel's, None before it is created.
     cdef bint may_use_channel(self, Session session, void *space, int right, Log log,

@@ -4,7 +4,7 @@
 A protocol authenticates its own clients (NATS users and their permissions, secrets of NSQ's AUTH,
 tokens of the bulk API). This class derives the rights to a log from them:
 
-    an NSQ client                               may_use_topic
+    an NSQ client                               may_use_topic, may_use_stream
     a NATS client that publishes                crossings
     a NATS client of the streaming service      may_use_channel, may_use_inbox, is_own
     the bulk API                                none: a token lists logs by their names
@@ -52,6 +52,11 @@ cdef class Access:
         if self.is_apart:
             return False
         return self.stan_to_nsq if right == RIGHT_READ else self.nsq_to_stan
+
+    cpdef bint may_use_stream(self, int right) noexcept:
+        """NSQ clients may use a topic that is a stream of JetStream as far as [bridge] lets
+        messages cross between NSQ and NATS."""
+        return self.nats_to_nsq if right == RIGHT_READ else self.nsq_to_nats
 
     def may_topic(self, Log log, int right):
         """`may_use_topic` for Python code."""

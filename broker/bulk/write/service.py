@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.base.logs import fields
 from broker.base.units import SECOND
-from broker.bulk import limits
+from broker.bulk import errors, limits
 from broker.bulk.config import STAGED_FOLDER
 from broker.bulk.errors import RefusedError
 from broker.bulk.holds import RetentionHolds
@@ -70,7 +70,13 @@ class Writes:
 
     async def start(self, engine: Engine) -> None:
         """Accept commits from now on, and finish those that have begun. OSError."""
-        self._open_log = lambda name: engine.open_log(name, is_ephemeral(name.encode()))
+
+        def open_log(name: str) -> Log:
+            if name in engine.reserved:
+                raise RefusedError(errors.BULK_STREAM, topic=name)
+            return engine.open_log(name, is_ephemeral(name.encode()))
+
+        self._open_log = open_log
         self._commits = Commits(
             self.staging, self._open_log, engine.log, self.holds.hold, engine.quarantined
         )

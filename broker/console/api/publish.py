@@ -20,6 +20,7 @@ from broker.protocols.nsq.config import NsqConfig
 
 if TYPE_CHECKING:
     from broker.console.context import Call, ConsoleContext, Handlers
+    from broker.protocols.stream_topic import StreamTopic
 
     Json = dict[str, Any]
 
@@ -97,6 +98,9 @@ class PublishHandlers:
         if delay_ms * MS > most_ns:
             reason = f"expected at most {most_ns // MS}"
             raise RefusedError(errors.ARGUMENT, name="delay_ms", reason=reason)
+        if name in host.engine.reserved:
+            await self._give_to_stream(name, body, has_more=bool(headers or delay_ms))
+            return
         try:
             log = host.engine.open_log(name, ephemeral=is_ephemeral(name.encode()))
         except QuarantinedError as problem:
@@ -112,6 +116,18 @@ class PublishHandlers:
             await settled(log, ticket)
         if not ticket or outcome(log, ticket) <= 0:
             raise RefusedError(errors.NOT_SAVED, reason=log.refusal)
+
+    async def _give_to_stream(self, name: str, body: bytes, *, has_more: bool) -> None:
+        """Publish to a topic that is a stream. `has_more`: with headers or a delay."""
+        host = self.context.host
+        stream: StreamTopic | None = host.engine.reserved[name]
+        if stream is None or has_more or not host.access.may_use_stream(WRITE):
+            raise RefusedError(errors.FOREIGN, topic=name, protocol="JetStream")
+        try:
+            await stream.publish_all([body])
+        except OSError as problem:
+            reason = problem.strerror or str(problem)
+            raise RefusedError(errors.NOT_SAVED, reason=reason) from problem
 
 
 def bytes_of(given: Json) -> bytes:

@@ -57,6 +57,7 @@ cdef extern from *:
         float age_ns            # SENT: how old the record was then; kept for `latency`
         # A StreamCursor has these instead of segment and offset, attempts, age_ns and the owner of
         # the timer, which is its consumer_seq; `mark` is when it was sent last (ns, wall clock).
+        # While it is SENT, `prev` is the number of the client that holds it, 0 = it has none.
         uint32_t before         # neighbours in the order of seqs
         uint32_t after
         uint32_t deliveries     # so far

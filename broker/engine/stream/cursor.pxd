@@ -27,6 +27,12 @@ cdef enum:
     ACK_REPEATED = 1        # nothing to do, as for a message that is settled; it is confirmed
     ACK_DONE = 2
 
+# Whether a message is in flight to one client.
+cdef enum:
+    HELD_BY_NOBODY = 0      # it is not in flight
+    HELD_BY_OTHER = 1
+    HELD_BY_IT = 2
+
 # When messages of a stream go, apart from its limits.
 cdef enum Retention:
     RETAIN_LIMITS = 0
@@ -61,6 +67,8 @@ cdef class CursorOwner(Session):
     # stream is synced always.
     cdef void durable(self, uint64_t ticket) noexcept
     cdef void resumed(self) noexcept    # the time it was paused until has come
+    # A message that this client held is not in flight to it any more: see `sent_to`.
+    cdef void released(self, uint32_t holder) noexcept
 
 
 # Cursors of one stream with the same filter.
@@ -134,6 +142,9 @@ cdef class StreamCursor(LogReader):
     cdef Inflight inflight
     cdef uint32_t oldest, newest        # entries in flight in the order of their seqs; 0 = none
     cdef SeqRuns spent                  # exhausted ones
+    # Since the start: messages that were delivered for the first time, and deliveries that were not
+    # acked in time.
+    cdef readonly uint64_t firsts, timeouts
     cdef uint64_t delivered_consumer_seq, delivered_seq
     cdef uint64_t floor_consumer_seq, floor_seq
     cdef uint64_t redelivered           # of those in flight: delivered more than once
@@ -168,6 +179,14 @@ cdef class StreamCursor(LogReader):
     cdef int nak(self, uint64_t seq, int64_t delay_ns) noexcept     # 0 = at once
     cdef int progress(self, uint64_t seq) noexcept
     cdef int term(self, uint64_t seq) noexcept
+    # For owners that serve several clients, each with a number, the holder, from 1 on. `sent_to` is
+    # `sent`, and notes who has the message; `wait_ns`: how long it waits for the ack.
+    cdef void sent_to(self, uint32_t holder, int64_t wait_ns) noexcept
+    cdef int is_held(self, uint64_t seq, uint32_t holder) noexcept     # HELD_*
+    # It waits `wait_ns` from now on, but no longer than `most_ns` since its delivery.
+    cdef void touch(self, uint64_t seq, int64_t wait_ns, int64_t most_ns) noexcept
+    # The client has gone. What it held is delivered again, at once or when its time is up.
+    cdef void holder_gone(self, uint32_t holder, bint at_once) noexcept
     # A ticket for all that was reported to the cursor so far: owner.durable() will be called with
     # it, or with a later one. 0 = it is durable now, or the cursor remembers nothing.
     cdef uint64_t take_ticket(self) noexcept
@@ -189,6 +208,7 @@ cdef class StreamCursor(LogReader):
     cdef int64_t wait_of(self, const entry_t *e) noexcept
     cdef void link(self, entry_t *e) noexcept
     cdef int known(self, uint64_t seq) noexcept
+    cdef void unhold(self, entry_t *e) noexcept
     cdef void forget(self, entry_t *e) noexcept
     cdef void forget_all(self) noexcept
     cdef void settle(self, entry_t *e) noexcept

@@ -88,6 +88,9 @@ cdef class CursorOwner(Session):
     cdef void resumed(self) noexcept:
         pass
 
+    cdef void released(self, uint32_t holder) noexcept:
+        pass
+
 
 cdef class FilterGroup:
     def __init__(self, Filter filter):
@@ -446,7 +449,8 @@ cdef class StreamCursor(LogReader):
         self.max_deliver = max_deliver
         e = self.inflight.at(self.oldest) if self.oldest else NULL
         while e != NULL:
-            if e.state == ENTRY_SENT and e.reason != REASON_REQUEUE:
+            # a client that holds one has said itself how long it takes
+            if e.state == ENTRY_SENT and e.reason != REASON_REQUEUE and not e.prev:
                 heap_update(&self.inflight.due, &e.timer, (
                     e.mark + self.wait_of(e) - self.shared.turn.wall_ns + self.shared.turn.now_ns))
             e = self.inflight.at(e.after) if e.after else NULL
@@ -750,6 +754,7 @@ cdef class StreamCursor(LogReader):
             self.position.advance(self.peeked_size)
             self.position_seq = self.peeked_seq + 1
             self.pass_fresh(self.peeked_seq)
+            self.firsts += 1
             self.delivered_seq = self.peeked_seq
             if self.ack_policy == ACK_NONE:
                 self.floor_seq = self.delivered_seq
@@ -848,6 +853,7 @@ cdef class StreamCursor(LogReader):
         if e == NULL or e.state == ENTRY_AGAIN:
             return self.known(seq)
         if delay_ns > 0:
+            self.unhold(e)
             e.reason = REASON_REQUEUE
             heap_update(&self.inflight.due, &e.timer, self.shared.turn.now_ns + delay_ns)
             due_wall_ns = self.shared.turn.wall_ns + delay_ns
@@ -877,11 +883,71 @@ cdef class StreamCursor(LogReader):
     cdef int term(self, uint64_t seq) noexcept:
         return self.ack(seq)
 
+    # --- the clients that hold messages
+
+    cdef void sent_to(self, uint32_t holder, int64_t wait_ns) noexcept:
+        cdef entry_t *e
+        self.sent()
+        e = self.inflight.find(self.peeked_seq)
+        if e == NULL:
+            return      # without acks nothing is in flight
+        e.prev = holder
+        heap_update(&self.inflight.due, &e.timer, self.shared.turn.now_ns + wait_ns)
+        self.rearm()
+
+    cdef int is_held(self, uint64_t seq, uint32_t holder) noexcept:
+        cdef entry_t *e = self.inflight.find(seq)
+        if e == NULL or e.state != ENTRY_SENT or e.reason == REASON_REQUEUE:
+            return HELD_BY_NOBODY
+        return HELD_BY_IT if e.prev == holder else HELD_BY_OTHER
+
+    cdef void touch(self, uint64_t seq, int64_t wait_ns, int64_t most_ns) noexcept:
+        cdef entry_t *e = self.inflight.find(seq)
+        cdef int64_t now_ns = self.shared.turn.now_ns
+        if e == NULL or e.state != ENTRY_SENT:
+            return
+        heap_update(&self.inflight.due, &e.timer, min(
+            now_ns + wait_ns, now_ns + most_ns - (self.shared.turn.wall_ns - e.mark)))
+        self.rearm()
+
+    cdef void holder_gone(self, uint32_t holder, bint at_once) noexcept:
+        cdef uint32_t at = self.oldest
+        cdef entry_t *e
+        while at:
+            e = self.inflight.at(at)
+            at = e.after
+            if e.state != ENTRY_SENT or e.prev != holder:
+                continue
+            if at_once:
+                self.nak(e.seq, 0)
+            else:
+                e.prev = 0
+
+    def return_all(self):
+        """Nobody holds what is in flight any more: it is delivered again at once, unless it was
+        given back for a time."""
+        cdef uint32_t at = self.oldest
+        cdef entry_t *e
+        while at:
+            e = self.inflight.at(at)
+            at = e.after
+            if e.state == ENTRY_SENT and e.reason != REASON_REQUEUE:
+                self.nak(e.seq, 0)
+
+    cdef void unhold(self, entry_t *e) noexcept:
+        """The message of an entry that is sent is with its client no longer."""
+        cdef uint32_t holder = e.prev
+        if holder:
+            e.prev = 0
+            if self.owner is not None:
+                self.owner.released(holder)
+
     cdef void forget(self, entry_t *e) noexcept:
         """The message of an entry is not in flight any more."""
         if e.state == ENTRY_AGAIN:
             self.inflight.take_again(e)
         elif e.state == ENTRY_SENT:
+            self.unhold(e)
             heap_remove(&self.inflight.due, &e.timer)
             self.inflight.sent -= 1
         if e.deliveries > 1:
@@ -992,6 +1058,7 @@ cdef class StreamCursor(LogReader):
 
     cdef void expire(self, entry_t *e) noexcept:
         """The entry, in flight, waits to be given again, unless that was the last time."""
+        self.unhold(e)
         heap_remove(&self.inflight.due, &e.timer)
         self.inflight.sent -= 1
         if self.max_deliver and e.deliveries >= self.max_deliver:
@@ -1044,6 +1111,7 @@ cdef class StreamCursor(LogReader):
         if count:
             qsort(due, count, sizeof(void *), by_seq)
         for i in range(count):
+            self.timeouts += due[i].reason != REASON_REQUEUE
             self.expire(due[i])
         free(due)
         self.rearm()
@@ -1449,6 +1517,21 @@ cdef class StreamCursor(LogReader):
     def num_ack_pending(self):
         """Messages in flight."""
         return self.inflight.size
+
+    @property
+    def deferred_count(self):
+        """Messages in flight that were given back and wait for a time; each is looked at."""
+        cdef uint32_t at = self.oldest, count = 0
+        while at:
+            count += self.inflight.at(at).state == ENTRY_SENT and (
+                self.inflight.at(at).reason == REASON_REQUEUE)
+            at = self.inflight.at(at).after
+        return count
+
+    @property
+    def again_count(self):
+        """Messages in flight that are to be delivered again now."""
+        return self.inflight.again
 
     @property
     def num_redelivered(self):

@@ -23,6 +23,7 @@ cdef enum:
     FILE_OVERHEAD = 30
     HEADERS_OVERHEAD = 4
     MEMORY_OVERHEAD = 16
+    MESSAGE_BYTES_MAX = 32 << 20    # of subject, headers and body together
 
 # Why a message was refused.
 cdef enum Refusal:

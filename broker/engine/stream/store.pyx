@@ -47,7 +47,6 @@ from broker.engine.stream.filter import is_valid
 
 cdef enum:
     AHEAD = 32                  # records read before the one that is indexed, at a start
-    MESSAGE_BYTES_MAX = 32 << 20    # of subject, headers and body together
     RING_MIN = 64
     EXPIRE_AT_ONCE = 2000       # messages that are looked at for their age in one go
     COMPACT_LOOK = 64           # segments that are looked at in a second

@@ -17,6 +17,7 @@ from broker.protocols.jetstream.structs import (
     encode_event,
     time_text,
 )
+from broker.protocols.jetstream.topics import Topics, topic_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -80,6 +81,7 @@ class JetStreamAccount:
         self.offline: dict[str, str] = {}  # streams that cannot be served: name -> reason
         self.restoring: set[str] = set()  # streams that are being made of snapshots
         self._make_consumers = make_consumers
+        self.topics = Topics(self, context.engine, context.access)
         self.new_id = context.ids.next
         self.all_origins = context.origins
         self._origins: Origins | None = None
@@ -153,7 +155,17 @@ class JetStreamAccount:
     # --- changes of streams
 
     async def create(self, config: StreamConfig) -> Stream:
-        """Create a stream, whose configuration is complete and checked. OSError."""
+        """Create a stream, whose configuration is complete and checked. OSError; 10052 if another
+        topic has taken the name of its topic."""
+        self.topics.claim(config)
+        try:
+            return await self._create(config)
+        except BaseException:
+            if config.name not in self.streams:
+                self.topics.settle(config.name)
+            raise
+
+    async def _create(self, config: StreamConfig) -> Stream:
         created_ns = time.time_ns()
         folder = self.stream_folder(config.name) if config.storage == "file" else None
         if folder is not None:
@@ -198,17 +210,25 @@ class JetStreamAccount:
         self.streams[config.name] = stream
         self._limit_stream(stream)
         stream.start()
+        self.topics.opened(stream)
         return stream
 
     async def update(self, stream: Stream, config: StreamConfig) -> None:
-        """Give a stream another configuration, complete and checked. OSError."""
+        """Give a stream another configuration, complete and checked. OSError; 10052 if it cannot
+        stand for its topic."""
+        self.topics.claim(config)
         folder = self.stream_folder(config.name) if config.storage == "file" else None
-        if folder is not None:
-            stored = files.StoredStream(created=time_text(stream.created_ns), config=config)
-            await asyncio.to_thread(files.save_stream, folder, stored)
+        try:
+            if folder is not None:
+                stored = files.StoredStream(created=time_text(stream.created_ns), config=config)
+                await asyncio.to_thread(files.save_stream, folder, stored)
+        except BaseException:
+            self.topics.settle(stream.name, topic_of(stream.config))
+            raise
         stream.store.set_limits(limits_of(config))
         stream.configure(config)
         self.origins.changed(stream, folder)
+        self.topics.changed(stream)
 
     async def delete(self, name: str) -> None:
         """Delete a stream with its messages, consumers and files. OSError."""
@@ -232,11 +252,13 @@ class JetStreamAccount:
                     "consumer_action",
                     {"stream": name, "consumer": consumer, "action": "delete"},
                 )
+            self.topics.closed(stream)
             self.consumers.drop(stream)
             del self.streams[name]
             stream.close()
             stream.store.close()
         self.offline.pop(name, None)
+        self.topics.settle(name)
         await self.drop_log(files.token_of(name))
         if gone is not None:
             await asyncio.to_thread(files.remove, gone)
@@ -381,10 +403,13 @@ class JetStreamAccount:
             self.origins.closed(stream)
         self.context.origins.pop(self.name, None)
         for stream in self.streams.values():
+            self.topics.closed(stream)
             if stream.consumers:
                 self.consumers.stop(stream)
             stream.close()
             stream.store.close()
+        for name in [*self.streams, *self.offline]:
+            self.topics.settle(name)
         self.streams.clear()
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from broker.engine.engine import Engine
+    from broker.protocols.access import Access
     from broker.protocols.jetstream.config import JetStreamConfig
     from broker.protocols.jetstream.origins.registry import Origins
     from broker.protocols.nats.server import NatsServer
@@ -31,13 +32,20 @@ class JetStreamContext:
     """The state that all accounts share."""
 
     def __init__(
-        self, config: JetStreamConfig, nats: NatsServer, engine: Engine, folder: Path | None
+        self,
+        config: JetStreamConfig,
+        nats: NatsServer,
+        engine: Engine,
+        folder: Path | None,
+        access: Access,
     ) -> None:
-        """`folder`: of the files of configurations; None = everything is in memory."""
+        """`folder`: of the files of configurations; None = everything is in memory. `access`: with
+        the switches of [bridge]."""
         self.config = config
         self.nats = nats
         self.engine = engine
         self.folder = folder
+        self.access = access
         self.max_memory = config.max_memory or _memory()
         self.max_storage = config.max_storage or _storage(folder)
         self.reserving: dict[str, Reserving] = {}  # all accounts, by name

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from broker.engine.engine import Engine
+    from broker.protocols.access import Access
     from broker.protocols.jetstream.account import JetStreamAccount
     from broker.protocols.jetstream.api.dispatch import Dispatcher
     from broker.protocols.jetstream.config import JetStreamConfig
@@ -36,10 +37,15 @@ class JetStream:
     """
 
     def __init__(
-        self, config: JetStreamConfig, nats: NatsServer, engine: Engine, folder: Path | None
+        self,
+        config: JetStreamConfig,
+        nats: NatsServer,
+        engine: Engine,
+        folder: Path | None,
+        access: Access,
     ) -> None:
         """`folder`: of the files of configurations; None = everything is in memory."""
-        self.context = JetStreamContext(config, nats, engine, folder)
+        self.context = JetStreamContext(config, nats, engine, folder, access)
         self.nats = nats
         self._sinks: dict[str, ApiSink] = {}
         self._accounts: dict[str, JetStreamAccount] = {}

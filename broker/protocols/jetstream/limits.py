@@ -40,6 +40,8 @@ JS_HEARTBEAT_MIN: Final = 100 * MS
 JS_REQUEST_EXPIRES_MIN: Final = 1 * MS
 JS_CONSUMER_NAME: Final = 8  # characters of a name that the server chooses
 
+JS_OWN_REQUEST: Final = 30 * SECOND  # NSQ waits so long for the consumer of a new channel
+
 # --- the API -------------------------------------------------------------------------------------
 
 JS_NAMES_PAGE: Final = 1_024  # names in one answer

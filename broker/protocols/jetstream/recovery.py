@@ -51,6 +51,8 @@ async def recover(account: JetStreamAccount) -> None:
         problem = each.problem or _open(account, each)
         if problem:
             account.offline[each.name] = problem
+            if each.stored is not None:
+                account.topics.offline(each.stored.config)
             log.error("stream '%s > %s' is offline: %s", account.name, each.name, problem)
 
 

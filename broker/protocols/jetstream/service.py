@@ -47,7 +47,9 @@ class JetStreamService(Service):
             return
         from broker.protocols.jetstream.jetstream import JetStream
 
-        self.jetstream = JetStream(config, nats.server, self.host.engine, self._folder)
+        self.jetstream = JetStream(
+            config, nats.server, self.host.engine, self._folder, self.host.access
+        )
         nats.server.context.jetstream = self.jetstream
         await self.jetstream.start()
 

@@ -113,6 +113,10 @@ NSQ_NOT_IN_FLIGHT: Final = "ID not in flight"  # channel.go popInFlightMessage
 NSQ_NOT_OWNER: Final = "client does not own message"  # channel.go popInFlightMessage
 NSQ_EXITING: Final = "exiting"  # topic.go PutMessage
 NSQ_NOT_SHARED: Final = "the channel of NATS Streaming of that name is not shared"  # ours
+# ours: topics that are streams of JetStream
+NSQ_NOT_BRIDGED: Final = "the topic is a stream, and [bridge] does not connect NSQ and NATS"
+NSQ_NO_DEFER: Final = "the topic is a stream, whose messages cannot be deferred"
+NSQ_OFFLINE: Final = "the stream of the topic is offline"
 
 
 def nsq_text(error: WireError, **parts: str | int) -> bytes:

@@ -8,6 +8,7 @@ from broker.engine.engine cimport Engine
 from broker.engine.log.log cimport Log
 from broker.runtime.turn cimport Turn
 from broker.protocols.nsq.wire cimport op_t
+from broker.protocols.stream_topic cimport StreamChannel, StreamTopic
 
 
 cdef class NsqFrontend:
@@ -31,6 +32,12 @@ cdef class NsqFrontend:
 
     # The log of a topic, created if necessary; None if it cannot be created now.
     cdef Log topic(self, const char *name, size_t n)
+    # The stream that stands for a topic; None: none does, or it is offline.
+    cdef StreamTopic stream_topic(self, const char *name, size_t n)
+    # The stream that stands for a topic that is to be read; None: none does. Refused.
+    cdef StreamTopic readable_stream(self, str topic)
+    # Whether a channel may have one client more. Refused.
+    cdef int check_consumers(self, str topic, str channel, uint32_t consumers) except -1
     # The cursor of a channel; both it and its topic are created if necessary. Refused.
     cdef Cursor channel(self, str topic, str channel)
 

@@ -13,6 +13,7 @@ from broker.engine.log.record cimport record_size
 from broker.runtime.turn cimport Turn
 from broker.engine.names cimport name_is_ephemeral
 from broker.protocols.nsq.wire cimport op_t, tw_load_be32
+from broker.protocols.stream_topic cimport StreamTopic
 
 from broker.protocols.nsq import errors, limits
 from broker.engine.log.files import QuarantinedError
@@ -57,6 +58,8 @@ cdef class NsqFrontend:
         if log is not None:
             return log if self.access.may_use_topic(log, RIGHT_WRITE) else None
         text = name[:n].decode('ascii')
+        if text in self.engine.reserved:
+            return None
         try:
             return self.engine.open_log(text, ephemeral=name_is_ephemeral(name, n))
         except QuarantinedError:
@@ -77,10 +80,30 @@ cdef class NsqFrontend:
             LOG.error('channel %s of %s cannot be made: %s', channel, topic, problem)
             cause = problem.strerror or str(problem)
             raise Refused(errors.NSQ_SUB_FAILED, cause=cause) from problem
-        if self.consumers_max and cursor.consumers >= self.consumers_max:
+        self.check_consumers(topic, channel, cursor.consumers)
+        return cursor
+
+    cdef int check_consumers(self, str topic, str channel, uint32_t consumers) except -1:
+        if self.consumers_max and consumers >= self.consumers_max:
             raise Refused(errors.NSQ_SUB_FAILED, cause=errors.NSQ_CONSUMERS.format(
                 topic=topic, channel=channel, most=self.consumers_max))
-        return cursor
+        return 0
+
+    cdef StreamTopic stream_topic(self, const char *name, size_t n):
+        if not self.engine.reserved:
+            return None
+        return self.engine.reserved.get(name[:n].decode('ascii'))
+
+    cdef StreamTopic readable_stream(self, str topic):
+        cdef StreamTopic stream
+        if topic not in self.engine.reserved:
+            return None
+        stream = self.engine.reserved[topic]
+        if not self.access.may_use_stream(RIGHT_READ):
+            raise Refused(errors.NSQ_SUB_FAILED, cause=errors.NSQ_NOT_BRIDGED)
+        if stream is None:
+            raise Refused(errors.NSQ_SUB_FAILED, cause=errors.NSQ_OFFLINE)
+        return stream
 
 
 cdef bint make_room(Log log, const op_t *op) noexcept:

@@ -11,6 +11,7 @@ from broker.protocols.nsq.authorization cimport AuthState
 from broker.protocols.nsq.frontend cimport NsqFrontend
 from broker.protocols.nsq.responses cimport PendingResponses
 from broker.protocols.nsq.wire cimport op_t, scan_t
+from broker.protocols.stream_topic cimport StreamChannel, StreamTopic
 
 # nsqd's numbers, shown by /stats.
 cdef enum State:
@@ -50,6 +51,8 @@ cdef class PublishedTopics:
     cdef int add(self, Log log) except -1
     # Count messages of the topic that was found or added last.
     cdef void count(self, uint32_t messages) noexcept
+    # Count messages of a topic that is no log.
+    cdef int count_other(self, str name, uint64_t messages) except -1
     cdef void clear(self) noexcept
     cdef uint32_t slot_of(self, const char *name, uint32_t n) noexcept
     cdef int grow(self) except -1
@@ -64,6 +67,12 @@ cdef class NsqSession(Session):
     cdef scan_t scanner
     cdef consumer_t consumer            # its place in `cursor`
     cdef readonly Cursor cursor         # of the subscribed channel, or None
+    # The subscribed channel if its topic is a stream, or None. `consumer` is its place in it.
+    cdef readonly StreamChannel channel
+    cdef object opening                 # the task that opens this channel, or None
+    # The last topic published to that is a stream, and the messages since it is the last one.
+    cdef StreamTopic stream_topic
+    cdef uint64_t stream_count
     cdef PendingResponses pending       # None before the first publish
     cdef bint waiting                   # the log of the oldest publish will call settled()
     cdef Log topic                      # of the last publish; None = none yet
@@ -91,7 +100,15 @@ cdef class NsqSession(Session):
     cdef int walk(self, op_t *ops, int found) except -1
     cdef bint publish(self, op_t *op) except *
     cdef bint publish_parts(self, op_t *op) except *
-    cdef bint refused(self, Log log, op_t *op) except *
+    cdef bint publish_to_stream(self, op_t *op) except *
+    cdef uint64_t give_parts(self, StreamTopic topic, op_t *op, uint64_t *first) except *
+    cdef int use_stream(self, StreamTopic topic) except -1
+    cdef bint is_last_stream(self, const op_t *op) noexcept
+    cdef int begin_publishing(self) except -1
+    cdef bint refused(self, Log log, op_t *op, str cause) except *
+    cdef void to_channel(self, op_t *op) except *
+    cdef void join_stream(self, str topic, StreamChannel channel) except *
+    cdef int64_t delay_of(self, const op_t *op) noexcept
     cdef Log topic_log(self, const char *name, uint32_t n)
     cdef Log find_topic(self, const char *name, uint32_t n)
     cdef void answer_for(self, op_t *op, int code) except *

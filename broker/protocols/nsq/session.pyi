@@ -7,11 +7,13 @@ from broker.protocols.nsq.auth import Grant
 from broker.protocols.nsq.authorization import AuthState
 from broker.protocols.nsq.frontend import NsqFrontend
 from broker.protocols.nsq.identify import Identity
+from broker.protocols.stream_topic import StreamChannel
 from broker.runtime.interfaces import Session
 
 @final
 class NsqSession(Session):
     cursor: Cursor | None
+    channel: StreamChannel | None
     identity: Identity
     start_ns: int
     link: Any

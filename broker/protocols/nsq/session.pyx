@@ -4,23 +4,27 @@
     PUB -> topic_log (memo) -> Log.append -> ticket -> PendingResponses ... settled -> OK
     FIN, REQ, TOUCH -> Cursor by seq         Cursor -> deliver -> a frame in the output
 
+A topic may be a stream of JetStream instead of a log: then StreamTopic and StreamChannel are in the
+places of Log and Cursor (broker/protocols/stream_topic).
+
 Responses keep the order of their commands. A command other than a publish that answers or closes
 waits until all earlier publishes are answered. FIN, REQ and TOUCH do not wait, because they answer
 only if they fail.
 """
+import asyncio
 import logging
 
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
 from broker.engine.cursor.cursor cimport ACK_NOT_OWNER, ACK_OK
 from broker.engine.log.log cimport Log
 from broker.runtime.buffers cimport OutBuf, out_commit, out_put, out_reserve
 from broker.runtime.interfaces cimport RIGHT_WRITE, Session
-from broker.runtime.types cimport record_t, tw_assert
+from broker.runtime.types cimport record_t, span_t, tw_assert
 from broker.protocols.nsq.authorization cimport (
     ALLOWED, DENIED, EXPIRED, NO_GRANT, AuthState, Decision)
 from broker.protocols.nsq.frontend cimport NsqFrontend, make_room
@@ -31,6 +35,7 @@ from broker.protocols.nsq.wire cimport (
     FRAME_BYTES, FRAME_ERROR, FRAME_RESPONSE, MESSAGE_HEAD_BYTES, OP_AUTH, OP_CLS, OP_DPUB, OP_FIN,
     OP_IDENTIFY, OP_MPUB, OP_NOP, OP_PUB, OP_RDY, OP_REQ, OP_SUB, OP_TOUCH, OP_UNKNOWN, STAGE_LINE,
     WRONG_LINE, WRONG_SIZE, op_t, put_frame_head, put_message, scan, tw_load_be32)
+from broker.protocols.stream_topic cimport StreamChannel, StreamTopic
 
 from broker.protocols.nsq import errors, limits
 from broker.protocols.nsq.errors import nsq_text
@@ -120,6 +125,10 @@ cdef class PublishedTopics:
 
     cdef void count(self, uint32_t messages) noexcept:
         self.slots[self.last].count += messages
+
+    cdef int count_other(self, str name, uint64_t messages) except -1:
+        self.earlier[name] = self.earlier.get(name, 0) + messages
+        return 0
 
     cdef int grow(self) except -1:
         """Double the table, without the topics that were deleted."""
@@ -221,6 +230,10 @@ cdef class NsqSession(Session):
         if self.cursor is not None:
             self.cursor.leave(&self.consumer, self.frontend.give_back)
             self.cursor = None
+        if self.channel is not None:
+            self.channel.leave(&self.consumer, self.frontend.give_back)
+            self.channel = None
+        self.stream_topic = None
         if self.pending is not None:
             self.pending.clear()
         if self.published is not None:
@@ -355,6 +368,8 @@ cdef class NsqSession(Session):
             elif op.kind != OP_NOP:
                 if self.cursor is not None:
                     self.acknowledge(op)
+                elif self.channel is not None:
+                    self.to_channel(op)
                 elif not self.in_order():
                     self.hold_for(HOLD_ORDER)
                     return i
@@ -370,10 +385,12 @@ cdef class NsqSession(Session):
         cdef record_t rec
         cdef int64_t not_before_ns = 0
         cdef uint64_t ticket = 0
-        cdef Log log = self.topic_log(op.name, op.name_len)
+        cdef Log log = None
         cdef NsqFrontend frontend = self.frontend
+        if not self.is_last_stream(op):
+            log = self.topic_log(op.name, op.name_len)
         if log is None:
-            return self.refused(None, op)
+            return self.publish_to_stream(op)
         fresh_record(&rec)
         rec.data = op.text
         rec.total_len = op.text_len
@@ -381,7 +398,7 @@ cdef class NsqSession(Session):
             not_before_ns = frontend.turn.wall_ns + <int64_t>(op.delay * <uint64_t>MS)
         ticket = log.append(&rec, not_before_ns, 0)
         if ticket == 0:
-            return self.refused(log, op)
+            return self.refused(log, op, '')
         frontend.in_msgs += 1
         frontend.in_bytes += op.text_len
         self.published.count(1)
@@ -395,17 +412,21 @@ cdef class NsqSession(Session):
         cdef uint64_t ticket = 0
         cdef uint64_t first = 0
         cdef const char *p = op.text
-        cdef Log log = self.topic_log(op.name, op.name_len)
+        cdef Log log = None
         cdef NsqFrontend frontend = self.frontend
-        if log is None or not make_room(log, op):
-            return self.refused(log, op)
+        if not self.is_last_stream(op):
+            log = self.topic_log(op.name, op.name_len)
+        if log is None:
+            return self.publish_to_stream(op)
+        if not make_room(log, op):
+            return self.refused(log, op, '')
         fresh_record(&rec)
         for _i in range(op.index):
             rec.total_len = tw_load_be32(p)
             rec.data = p + 4
             ticket = log.append(&rec, 0, 0)
             if ticket == 0:
-                return self.refused(log, op)
+                return self.refused(log, op, '')
             if first == 0:
                 first = ticket
             p += 4 + rec.total_len
@@ -415,14 +436,80 @@ cdef class NsqSession(Session):
         self.pending.publish(log, OP_MPUB, first, ticket)
         return True
 
-    cdef bint refused(self, Log log, op_t *op) except *:
-        """Refuse a publish that cannot be stored, once all earlier ones are answered."""
+    cdef bint publish_to_stream(self, op_t *op) except *:
+        """Do PUB, DPUB and MPUB to a topic that is a stream; False if the command must wait or the
+        connection was closed, also if the topic cannot be had at all."""
+        cdef uint64_t ticket, first = 0
+        cdef span_t body
+        cdef bint is_batch = op.kind == OP_MPUB
+        cdef NsqFrontend frontend = self.frontend
+        cdef StreamTopic topic = self.stream_topic
+        if not self.is_last_stream(op):
+            topic = frontend.stream_topic(op.name, op.name_len)
+            if topic is None:
+                return self.refused(None, op, '')
+            self.use_stream(topic)
+        if not frontend.access.may_use_stream(RIGHT_WRITE):
+            return self.refused(None, op, errors.NSQ_NOT_BRIDGED)
+        if op.kind == OP_DPUB and op.delay:
+            return self.refused(None, op, errors.NSQ_NO_DEFER)
+        if is_batch:
+            ticket = self.give_parts(topic, op, &first)
+        else:
+            body.ptr = op.text
+            body.len = op.text_len
+            ticket = topic.publish(&body, 1, &first)
+        if ticket == 0:
+            return self.refused(None, op, topic.refusal)
+        self.stream_count += op.index if is_batch else 1
+        frontend.in_msgs += op.index if is_batch else 1
+        frontend.in_bytes += op.text_len - (4 * <uint64_t>op.index if is_batch else 0)
+        self.topic = topic.log
+        self.pending.publish(topic.log, op.kind, first, ticket)
+        return True
+
+    cdef uint64_t give_parts(self, StreamTopic topic, op_t *op, uint64_t *first) except *:
+        """Publish all messages of an MPUB to a stream; the last ticket, 0 = refused."""
+        cdef span_t *bodies = <span_t *>malloc(op.index * sizeof(span_t))
+        cdef const char *p = op.text
+        cdef uint64_t ticket
+        cdef uint32_t i
+        if bodies == NULL:
+            raise MemoryError
+        for i in range(op.index):
+            bodies[i].len = tw_load_be32(p)
+            bodies[i].ptr = p + 4
+            p += 4 + bodies[i].len
+        ticket = topic.publish(bodies, op.index, first)
+        free(bodies)
+        return ticket
+
+    cdef bint is_last_stream(self, const op_t *op) noexcept:
+        """Whether the topic of a publish is the stream that was published to last."""
+        return self.stream_topic is not None and not self.stream_topic.closed and (
+            self.stream_topic.is_named(op.name, op.name_len))
+
+    cdef int use_stream(self, StreamTopic topic) except -1:
+        """The next publishes are to this stream."""
+        self.begin_publishing()
+        if self.stream_topic is not None and self.stream_count:
+            self.published.count_other(self.stream_topic.name, self.stream_count)
+        self.stream_topic = topic
+        self.stream_count = 0
+        return 0
+
+    cdef bint refused(self, Log log, op_t *op, str cause) except *:
+        """Refuse a publish that cannot be stored, once all earlier ones are answered. `cause`: why,
+        if it is not the log."""
         if not self.in_order():
             self.hold_for(HOLD_ORDER)
             return False
-        cause = errors.NSQ_EXITING if log is None else log.refusal
-        if log is None and self.frontend.engine.find(op.name, op.name_len) is not None:
-            cause = errors.NSQ_NOT_SHARED
+        if not cause:
+            cause = errors.NSQ_EXITING if log is None else log.refusal
+            if log is None and self.frontend.engine.find(op.name, op.name_len) is not None:
+                cause = errors.NSQ_NOT_SHARED
+            elif log is None and op.name[:op.name_len].decode() in self.frontend.engine.reserved:
+                cause = errors.NSQ_OFFLINE
         self.fatal(nsq_text(
             errors.NSQ_PUBLISH_FAILED, command=command_name(op.kind), cause=cause))
         return False
@@ -442,16 +529,24 @@ cdef class NsqSession(Session):
         cdef Log log = self.frontend.topic(name, n)
         if log is None:
             return None
-        if self.pending is None:
-            self.pending = PendingResponses()
-            self.published = PublishedTopics(limits.NSQ_PUBLISHED_SLOTS_MAX)
+        self.begin_publishing()
         self.published.add(log)
         self.topic = log
         return log
 
+    cdef int begin_publishing(self) except -1:
+        if self.pending is None:
+            self.pending = PendingResponses()
+            self.published = PublishedTopics(limits.NSQ_PUBLISHED_SLOTS_MAX)
+        return 0
+
     def count_published(self):
         """The number of messages published to each topic; None if none were."""
-        return None if self.published is None else self.published.counts()
+        if self.published is None:
+            return None
+        if self.stream_count:
+            self.use_stream(self.stream_topic)      # counts what was published to it
+        return self.published.counts()
 
     # --- consuming
 
@@ -472,12 +567,10 @@ cdef class NsqSession(Session):
 
     cdef void acknowledge(self, op_t *op) except *:
         """Do REQ and TOUCH."""
-        cdef int64_t delay_ns, wait_ns
+        cdef int64_t wait_ns
         cdef int code
         if op.kind == OP_REQ:
-            delay_ns = <int64_t>(op.delay * <uint64_t>MS)
-            delay_ns = max(<int64_t>0, min(delay_ns, self.frontend.delay_max_ns))
-            code = self.cursor.requeue(&self.consumer, op.number, delay_ns)
+            code = self.cursor.requeue(&self.consumer, op.number, self.delay_of(op))
         else:
             tw_assert(op.kind == OP_TOUCH)
             # A second IDENTIFY applies to TOUCH, but not to deliveries.
@@ -487,6 +580,32 @@ cdef class NsqSession(Session):
             self.consumer.policy.ack_wait_ns = wait_ns
         if code != ACK_OK:
             self.answer_for(op, code)
+
+    cdef void to_channel(self, op_t *op) except *:
+        """Do FIN, RDY, REQ and TOUCH of a client whose topic is a stream."""
+        cdef int64_t delay_ns, wait_ns
+        cdef int code = ACK_OK
+        if op.kind == OP_FIN:
+            code = self.channel.finish(&self.consumer, op.number)
+        elif op.kind == OP_RDY:
+            if self.state == STATE_SUBSCRIBED:
+                self.channel.set_credit(&self.consumer, <uint32_t>op.number)
+        elif op.kind == OP_REQ:
+            delay_ns = self.delay_of(op)
+            code = self.channel.requeue(&self.consumer, op.number, delay_ns)
+        else:
+            tw_assert(op.kind == OP_TOUCH)
+            wait_ns = self.consumer.policy.ack_wait_ns
+            self.consumer.policy.ack_wait_ns = self.touch_wait_ns
+            code = self.channel.touch(&self.consumer, op.number)
+            self.consumer.policy.ack_wait_ns = wait_ns
+        if code != ACK_OK:
+            self.answer_for(op, code)
+
+    cdef int64_t delay_of(self, const op_t *op) noexcept:
+        """The delay of a REQ, within its limits."""
+        return max(<int64_t>0, min(
+            <int64_t>(op.delay * <uint64_t>MS), self.frontend.delay_max_ns))
 
     cdef void answer_for(self, op_t *op, int code) except *:
         """Answer a FIN, REQ or TOUCH of a message that is not in flight to this client."""
@@ -523,7 +642,10 @@ cdef class NsqSession(Session):
         else:
             tw_assert(op.kind == OP_CLS)
             self.state = STATE_CLOSING
-            self.cursor.set_credit(&self.consumer, 0)
+            if self.channel is not None:
+                self.channel.set_credit(&self.consumer, 0)
+            else:
+                self.cursor.set_credit(&self.consumer, 0)
             self.put_frame(CLOSE_WAIT, FRAME_RESPONSE)
 
     def legal(self, int kind):
@@ -538,13 +660,64 @@ cdef class NsqSession(Session):
 
     def subscribe(self, str topic, str channel):
         """Do SUB; creates topic and channel if necessary."""
+        cdef StreamTopic stream
         try:
+            stream = self.frontend.readable_stream(topic)
+            if stream is not None:
+                self.subscribe_to_stream(stream, channel)
+                return
             self.cursor = self.frontend.channel(topic, channel)
         except Refused as problem:
             self.fatal(problem.payload)
             return
         self.consumer.policy.nearness = self.identity.nearness(self.frontend.config)
         self.cursor.join(&self.consumer, self)
+        self.state, self.scanner.greeting = STATE_SUBSCRIBED, False
+        self.put_frame(OK, FRAME_RESPONSE)
+
+    def subscribe_to_stream(self, StreamTopic topic, str name):
+        """Do SUB of a topic that is a stream; the answer waits until a new channel is created.
+        Refused."""
+        try:
+            channel = topic.channels.find(name)
+        except OSError as problem:
+            raise Refused(errors.NSQ_SUB_FAILED, cause=problem.strerror) from problem
+        if channel is not None:
+            self.join_stream(topic.name, channel)
+            return
+        self.hold_for(HOLD_ANSWER)
+        self.opening = asyncio.ensure_future(self.open_channel(topic, name))
+
+    async def open_channel(self, StreamTopic topic, str name):
+        """Create a channel of a stream, and join it."""
+        cdef StreamChannel channel = None
+        cause = ''
+        try:
+            channel = await topic.channels.open(name, self.frontend.wait_ns)
+        except OSError as problem:
+            cause = problem.strerror
+        except Exception as problem:
+            cause = str(problem)
+            LOG.exception('channel %s of topic %s', name, topic.name)
+        self.opening = None
+        if self.link is None or self.closing:
+            return      # a channel that lives as long as its clients goes after some time
+        self.frontend.turn.tick()
+        try:
+            if channel is None or channel.gone:
+                LOG.warning('channel %s of %s cannot be made: %s', name, topic.name, cause)
+                raise Refused(errors.NSQ_SUB_FAILED, cause=cause or errors.NSQ_EXITING)
+            self.join_stream(topic.name, channel)
+            self.release(HOLD_ANSWER)
+        except Refused as problem:
+            self.fatal(problem.payload)
+        except Exception as problem:
+            self.give_up(problem)
+
+    cdef void join_stream(self, str topic, StreamChannel channel) except *:
+        self.frontend.check_consumers(topic, channel.name, channel.consumers)
+        self.channel = channel
+        channel.join(&self.consumer, self)
         self.state, self.scanner.greeting = STATE_SUBSCRIBED, False
         self.put_frame(OK, FRAME_RESPONSE)
 
@@ -818,6 +991,8 @@ cdef class NsqSession(Session):
     cdef void writable(self) noexcept:
         if self.cursor is not None:
             self.cursor.ready(&self.consumer)
+        if self.channel is not None:
+            self.channel.ready(&self.consumer)
         if not self.hold:
             return
         try:

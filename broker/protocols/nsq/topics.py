@@ -4,6 +4,8 @@ Topics are logs; channels of NATS Streaming that NSQ clients may use appear as t
 channels of a topic are those cursors of its log whose names are valid for NSQ. Other protocols have
 cursors of their own on the same log: NSQ neither shows, registers nor deletes them, and settings
 for channels do not apply to them.
+
+A topic may be a stream of JetStream (broker/protocols/stream_topic): then it has no log here.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from broker.engine.engine import Engine
     from broker.engine.log.log import Log
     from broker.protocols.access import Access
+    from broker.protocols.stream_topic import StreamTopic
 
 
 class Topics:
@@ -46,6 +49,13 @@ class Topics:
         found = self.engine.log(name)
         return found if found is not None and self._is_seen(found) else None
 
+    @property
+    def streams(self) -> dict[str, StreamTopic]:
+        """The streams that NSQ may read or write as topics, by the names of these."""
+        if not (self.access.may_use_stream(READ) or self.access.may_use_stream(WRITE)):
+            return {}
+        return streams_of(self.engine)
+
     def open(self, name: str, right: int) -> Log:
         """The topic of that name, created if necessary, to be read or written (`right`).
         PermissionError if NSQ lacks that right to a channel; OSError."""
@@ -57,6 +67,11 @@ class Topics:
         """Raise PermissionError unless NSQ clients have this right to the log."""
         if not self.access.may_topic(log, right):
             raise PermissionError(errno.EACCES, errors.NSQ_NOT_SHARED, log.name)
+
+
+def streams_of(engine: Engine) -> dict[str, StreamTopic]:
+    """The streams that stand for topics, by the names of these."""
+    return {name: stream for name, stream in engine.reserved.items() if stream is not None}
 
 
 def is_channel(cursor: Cursor) -> bool:

@@ -3,14 +3,20 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from broker.engine.stream.cursor cimport (
-    CursorOwner, StreamCursor, StreamCursors, delivery_t, pending_t)
+    HELD_BY_IT, HELD_BY_NOBODY, HELD_BY_OTHER, CursorOwner, StreamCursor, StreamCursors, delivery_t,
+    pending_t)
+
+HELD = {
+    <int>HELD_BY_NOBODY: 'by nobody', <int>HELD_BY_OTHER: 'by another', <int>HELD_BY_IT: 'by it'}
 
 
 cdef class Receiver(CursorOwner):
     """Takes what a cursor has, up to `room` messages, and keeps what is reported to it."""
     cdef readonly StreamCursor cursor
     cdef public uint64_t room
-    cdef readonly list deliveries, exhausted_ones, dropped_ones, tickets
+    cdef public uint32_t holder         # the client that gets messages; 0 = none in particular
+    cdef public int64_t wait_ns         # how long its messages wait for their acks
+    cdef readonly list deliveries, exhausted_ones, dropped_ones, tickets, released_ones
     cdef readonly uint64_t wakes, resumes
 
     def __init__(self, StreamCursor cursor not None, uint64_t room=1 << 62):
@@ -20,6 +26,7 @@ cdef class Receiver(CursorOwner):
         self.exhausted_ones = []
         self.dropped_ones = []
         self.tickets = []
+        self.released_ones = []
         cursor.attach(self)
         self.take()
 
@@ -39,6 +46,9 @@ cdef class Receiver(CursorOwner):
     cdef void resumed(self) noexcept:
         self.resumes += 1
 
+    cdef void released(self, uint32_t holder) noexcept:
+        self.released_ones.append(holder)
+
     cpdef take(self):
         """Take what there is, as (seq, deliveries, consumer seq, pending, body)."""
         cdef delivery_t d
@@ -47,7 +57,10 @@ cdef class Receiver(CursorOwner):
             self.deliveries.append((
                 d.rec.seq, d.deliveries, d.consumer_seq, d.pending,
                 d.rec.data[d.rec.headers_len:d.rec.total_len]))
-            self.cursor.sent()
+            if self.holder:
+                self.cursor.sent_to(self.holder, self.wait_ns)
+            else:
+                self.cursor.sent()
 
     def got(self):
         """The deliveries since the last call."""
@@ -68,6 +81,15 @@ cdef class Receiver(CursorOwner):
 
     def term(self, uint64_t seq):
         return self.cursor.term(seq)
+
+    def is_held(self, uint64_t seq, uint32_t holder):
+        return HELD[self.cursor.is_held(seq, holder)]
+
+    def touch(self, uint64_t seq, int64_t wait_ns, int64_t most_ns):
+        self.cursor.touch(seq, wait_ns, most_ns)
+
+    def holder_gone(self, uint32_t holder, bint at_once):
+        self.cursor.holder_gone(holder, at_once)
 
     def take_ticket(self):
         return self.cursor.take_ticket()

@@ -58,6 +58,17 @@ async def test_order_and_pages(listing: tuple[Rig, Listing]) -> None:
     assert await page("-depth") == ["c", "a", "d"]
 
 
+async def test_a_name_that_a_stream_stands_for_is_no_topic(listing: tuple[Rig, Listing]) -> None:
+    rig, found = listing
+    rig.engine.open_log("a")
+    assert names(await found.page(Selection(None, "name", 0, 10))) == ["a"]
+    rig.engine.reserve("s", object())
+    rig.engine.announce("s", None, True)
+    page = await found.page(Selection(None, "name", 0, 10))
+    assert (names(page), page["total"]) == (["a"], 1)
+    rig.engine.announce("s", None, False)
+
+
 async def test_values_of_channels(listing: tuple[Rig, Listing]) -> None:
     rig, found = listing
     log = rig.engine.open_log("t")

@@ -343,6 +343,29 @@ def test_a_file_that_may_not_grow_is_followed_by_another(tmp_path: Path, inline:
         assert bodies_of(consumer) == [b"1", b"3"]
 
 
+def test_a_reserved_name(tmp_path: Path) -> None:
+    """No log is made of it, and what stands for it is found by it."""
+    heard: list[tuple[str, str | None, bool]] = []
+    with Rig(tmp_path) as rig:
+        engine = rig.engine
+        engine.open_log("t")
+        engine.watch(lambda *change: heard.append(change))
+        with pytest.raises(NameTakenError):
+            engine.reserve("t")
+        engine.reserve("s")
+        assert engine.reserved == {"s": None}
+        engine.reserve("s", "its owner")
+        assert engine.reserved == {"s": "its owner"}
+        with pytest.raises(NameTakenError):
+            engine.open_log("s")
+        assert engine.log("s") is None
+        engine.announce("s", "channel", True)
+        engine.release("s")
+        engine.release("s")
+        engine.open_log("s")
+        assert heard == [("s", "channel", True), ("s", None, True)]
+
+
 def test_the_name_of_a_stream_is_no_topic(tmp_path: Path) -> None:
     """Records that its owner does not know of would take the seqs of messages."""
     with Rig(tmp_path) as rig:

@@ -333,6 +333,7 @@ def restore(call: Call) -> Parts:
         raise ApiError(errors.STREAM_MISMATCH)
     _complete(account, config, pedantic=False)
     _check_free(account, config.name)
+    account.topics.check(config)
     config.num_replicas = 1
     _check_limits(account, config)
     _check_room(account, config)
@@ -350,10 +351,11 @@ def _check_free(account: JetStreamAccount, name: str) -> None:
 
 
 def _check_restored(account: JetStreamAccount, config: StreamConfig) -> None:
-    """What may have changed while the snapshot was sent: 10130, 10027, 10047, 10028, 10065."""
+    """What may have changed meanwhile: 10130, 10027, 10047, 10028, 10065, 10052."""
     _check_free(account, config.name)
     _check_room(account, config)
     _check_overlap(account, config)
+    account.topics.check(config)
 
 
 # --- delete --------------------------------------------------------------------------------------

@@ -2,5 +2,6 @@
 
 Start with `consumer.pyx`: one consumer, its acknowledgements and its state. `pull.pyx` and
 `push.pyx` are its two kinds, `wire.pyx` the texts on the wire, `checks.py` the rules for
-configurations. Imported by the modules of protocols/jetstream only.
+configurations, `channel.pyx` the NSQ clients of a pull consumer. Imported by the modules of
+protocols/jetstream only.
 """

@@ -3,6 +3,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from broker.protocols.jetstream.consumers.channel cimport NsqChannel
 from broker.protocols.jetstream.consumers.consumer cimport Consumer
 from broker.protocols.jetstream.consumers.outlet cimport inbox_t
 from broker.protocols.jetstream.consumers.wire cimport pull_t
@@ -55,7 +56,10 @@ cdef class PullConsumer(Consumer):
     cdef int64_t pinned_wall_ns, pin_due_ns
     # Limits of requests; 0 = none.
     cdef int64_t batch_max, expires_max_ns, bytes_max, waiting_max
+    cdef readonly NsqChannel channel    # its NSQ clients; None = it never had some
+    cdef bint channel_first             # whose turn it is, of NSQ clients and requests
 
+    cdef void pump_channel(self) noexcept
     cdef void accept(self, const record_t *rec, const char *body, size_t n) noexcept
     cdef bytes objection(self, const pull_t *pull, const record_t *rec)
     cdef bytes objection_of_group(self, const pull_t *pull)

@@ -17,6 +17,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
 from broker.engine.stream.cursor cimport delivery_t
+from broker.protocols.jetstream.consumers.channel cimport NsqChannel
 from broker.protocols.jetstream.consumers.consumer cimport Consumer
 from broker.protocols.jetstream.consumers.wire cimport (
     PULL_OK, STATUS_MAX, parse_pull, pull_t, put_heartbeat, put_status, read_pull)
@@ -76,8 +77,33 @@ cdef class PullConsumer(Consumer):
         for head in self.registry.api_heads:
             self.subscribe(head + tail, 'next')
 
+    def open_channel(self, str name not None):
+        """Serve NSQ clients too, as the channel of that name; returns the channel."""
+        if self.channel is None or self.channel.gone:
+            self.channel = NsqChannel(
+                name, self.cursor, self.outlet.turn, self,
+                None if self.config.durable_name else self.channel_unused)
+        return self.channel
+
+    def channel_unused(self):
+        """The last NSQ client of an ephemeral channel has left."""
+        if not self.gone and not self.is_active():
+            self.registry.inactive(self)
+
+    def is_used(self):
+        """Whether a client waits for messages."""
+        return bool(self.is_active())
+
+    def reset(self, uint64_t seq):
+        """Begin again at this sequence, with nothing in flight."""
+        Consumer.reset(self, seq)
+        if self.channel is not None:
+            self.channel.restart()
+
     def shut(self):
         """Forget the requests that nobody answered."""
+        if self.channel is not None:
+            self.channel.stop()
         while self.first != NULL:
             self.drop(self.first)
         self.free_all()
@@ -315,10 +341,24 @@ cdef class PullConsumer(Consumer):
                 self.arrived_last = NULL
             r.next = NULL
             self.admit(r)
+        if self.channel is not None:
+            self.channel_first = not self.channel_first
+            if self.channel_first:
+                self.pump_channel()
         if self.first != NULL:
             self.deliver_some()
             if self.no_waits:
                 self.end_no_waits()
+        if self.channel is not None and not self.channel_first:
+            self.pump_channel()
+
+    cdef void pump_channel(self) noexcept:
+        """Deliver to NSQ clients."""
+        if self.channel.pump():
+            self.outlet.turn.add(PHASE_PUMP, self)
+
+    cdef void released(self, uint32_t holder) noexcept:
+        self.channel.released(holder)
 
     cdef void send_refusals(self) noexcept:
         refused = self.refused
@@ -496,7 +536,8 @@ cdef class PullConsumer(Consumer):
 
     cdef bint is_active(self) noexcept:
         self.sweep()
-        return self.first != NULL or self.arrived != NULL
+        return self.first != NULL or self.arrived != NULL or (
+            self.channel is not None and self.channel.consumers > 0)
 
     # --- pinned clients
 

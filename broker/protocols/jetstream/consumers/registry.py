@@ -22,6 +22,7 @@ from broker.protocols.jetstream.consumers.pull import PullConsumer
 from broker.protocols.jetstream.consumers.push import PushConsumer
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import time_ns, time_text
+from broker.protocols.jetstream.topics import CHANNEL_KEY, end_channel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,6 +151,7 @@ class Consumers:
             stream.set_filters(config.name, filters)
         consumer.cursor.update(filters=filters, **settings_of(config))
         consumer.configure(config)
+        self.account.topics.consumer_updated(consumer)
 
     async def delete(self, consumer: Consumer) -> None:
         """Delete a consumer; requests that wait are answered. OSError."""
@@ -165,6 +167,7 @@ class Consumers:
         self.action(consumer, "DELETED", "delete")
 
     def _forget(self, consumer: Consumer) -> None:
+        end_channel(consumer)
         consumer.stream.remove_consumer(consumer.name)
 
     def inactive(self, consumer: Consumer) -> None:
@@ -176,6 +179,8 @@ class Consumers:
     async def _delete_inactive(self, consumer: Consumer) -> None:
         if consumer.stream.consumers.get(consumer.name) is not consumer:
             return
+        if getattr(consumer, "channel", None) is not None and consumer.is_used():
+            return  # an NSQ client has subscribed meanwhile
         try:
             await self.delete(consumer)
         except OSError as problem:
@@ -207,7 +212,10 @@ class Consumers:
                 consumer = self.make(stream, config, time_ns(stored.created))
                 # its journal is synced later than the configuration, on which the answer rests
                 consumer.set_pause(config, time_ns(config.pause_until))
+                if CHANNEL_KEY in config.metadata:
+                    consumer.cursor.return_all()  # connections of NSQ clients do not come back
                 consumer.start()
+                self.account.topics.consumer_changed(consumer, made=True)
             except (OSError, ValueError, FormatError) as problem:
                 self._put_offline(stream, config.name, str(problem))
         stream.cursors.sweep()
@@ -272,6 +280,7 @@ class Consumers:
 
     def action(self, consumer: Consumer, event: str, action: str) -> None:
         """Report that a consumer was created or deleted."""
+        self.account.topics.consumer_changed(consumer, made=action == "create")
         shown = {"stream": consumer.stream_name, "consumer": consumer.name, "action": action}
         subject = f"CONSUMER.{event}.{consumer.stream_name}.{consumer.name}"
         self.account.advisory(subject, "consumer_action", shown)

@@ -120,6 +120,11 @@ cdef class Stream(StreamOwner):
                  const record_t *publish) except -1
     cdef uint64_t append(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
                          Rollup rollup) except 0
+    # Messages on one subject, without headers and replies: checked as those of a NATS client, then
+    # stored, all or none. Returns the ticket of the last one. ApiError: they are refused.
+    cdef uint64_t take_plain(self, bytes subject, const span_t *bodies, uint32_t count,
+                             uint64_t *first) except 0
+    cdef int check_plain(self, bytes subject, const span_t *bodies, uint32_t count) except -1
     cdef tuple count(self, record_t *rec, const headers_t *h)
     # Store a message of another stream that has passed the checks there: `mirror` with its seq,
     # above last_seq, and its time, `copy` as the next one. 0 = it is not to be stored. ApiError:

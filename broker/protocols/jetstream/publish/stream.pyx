@@ -33,8 +33,9 @@ from broker.protocols.nats.accounts.transform import is_within
 from broker.engine.headers cimport find_header
 from broker.engine.log.record cimport record_size
 from broker.engine.stream.store cimport (
-    ROLLUP_ALL, ROLLUP_NONE, ROLLUP_SUBJECT, STORE_FULL_BYTES, STORE_FULL_MSGS, STORE_FULL_SUBJECT,
-    STORE_TAKEN, STORE_TOO_LARGE, Rollup, StreamLimits, StreamOwner, StreamStore, message_t)
+    MESSAGE_BYTES_MAX, ROLLUP_ALL, ROLLUP_NONE, ROLLUP_SUBJECT, STORE_FULL_BYTES, STORE_FULL_MSGS,
+    STORE_FULL_SUBJECT, STORE_TAKEN, STORE_TOO_LARGE, Rollup, StreamLimits, StreamOwner,
+    StreamStore, message_t)
 from broker.protocols.jetstream.publish.answers cimport Answers
 from broker.protocols.jetstream.publish.batches cimport Batch, Batches
 from broker.protocols.jetstream.publish.counters cimport Counters
@@ -560,6 +561,68 @@ cdef class Stream(StreamOwner):
         if again:
             self.add_republish(rec, seq, before)
         return seq
+
+    # --- messages without headers
+
+    cdef uint64_t take_plain(self, bytes subject, const span_t *bodies, uint32_t count,
+                             uint64_t *first) except 0:
+        cdef record_t rec
+        cdef headers_t h
+        cdef uint32_t i
+        if self.sealed:
+            raise ApiError(errors.STREAM_SEALED)
+        if not self.open:
+            raise ApiError(errors.STREAM_NOT_FOUND)
+        if self.counters is not None:
+            raise ApiError(errors.COUNTER_MISSING)
+        room = self.has_room
+        self.check_plain(subject, bodies, count)
+        h.present = h.seen = 0
+        self.schedule = None
+        memset(&rec, 0, sizeof(rec))
+        rec.subject = subject
+        rec.subject_len = <uint16_t>len(subject)
+        if count > 1:
+            self.has_room = None    # nothing may refuse a part of them from here on
+        first[0] = 0
+        try:
+            for i in range(count):
+                rec.data = bodies[i].ptr
+                rec.total_len = bodies[i].len
+                self.append(&rec, &h, 0, ROLLUP_NONE)
+                if i == 0:
+                    first[0] = self.store.ticket
+        finally:
+            self.has_room = room
+        return self.store.ticket
+
+    cdef int check_plain(self, bytes subject, const span_t *bodies, uint32_t count) except -1:
+        """Whether these messages may be stored; several of them are all looked at before."""
+        cdef record_t rec
+        cdef BatchChecks checks
+        cdef uint32_t i
+        cdef uint64_t counted = 0
+        cdef size_t log_bytes = 0
+        memset(&rec, 0, sizeof(rec))
+        rec.subject_len = <uint16_t>len(subject)
+        rec.subject = subject
+        checks = BatchChecks() if count > 1 and self.store.limits.discard_new else None
+        for i in range(count):
+            rec.total_len = bodies[i].len
+            self.check_size(rec.total_len)
+            if <uint64_t>rec.subject_len + rec.total_len > <uint64_t>MESSAGE_BYTES_MAX:
+                raise self.refusal_for(STORE_TOO_LARGE)
+            if checks is not None:
+                self.check_batched_room(&rec, checks, subject, ROLLUP_NONE)
+                checks.subjects[subject] = i + 1
+            counted += self.store.size_in(&rec)
+            log_bytes += record_size(rec.subject_len, 0, rec.total_len)
+        if count > 1:
+            if self.has_room is not None and not self.has_room(counted):
+                raise ApiError(errors.ACCOUNT_RESOURCES_EXCEEDED)
+            if not self.store.log.reserve(log_bytes):
+                raise ApiError(errors.STORE_FAILED, err=self.store.log.refusal)
+        return 0
 
     cdef tuple count(self, record_t *rec, const headers_t *h):
         """Make the sum the body of a message that adds to a counter; the sum, and the sources that

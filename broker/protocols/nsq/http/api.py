@@ -23,7 +23,7 @@ from broker.engine.cursor.cursor import cursors_of, open_cursor
 from broker.engine.log.files import CURSORS, QuarantinedError
 from broker.engine.log.publish import publish
 from broker.engine.names import is_ephemeral, is_name
-from broker.net.http.errors import HttpError
+from broker.net.http.errors import HttpError, http_error
 from broker.protocols.access import READ, WRITE
 from broker.protocols.nsq import limits
 from broker.protocols.nsq.http import debug, errors, stats
@@ -36,7 +36,7 @@ from broker.protocols.nsq.http.app import (
     read_body,
 )
 from broker.protocols.nsq.http.v1 import dead_letter_routes
-from broker.protocols.nsq.topics import channel_of
+from broker.protocols.nsq.topics import channel_of, streams_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from broker.protocols.nsq.config import NsqConfig
     from broker.protocols.nsq.http.app import Answer, Query, Routes
     from broker.protocols.nsq.listener import NsqListener
+    from broker.protocols.stream_topic import StreamChannel, StreamTopic
 
 LOOKUPD_ADDRESSES: Final = "nsqlookupd_tcp_addresses"
 LOG_LEVEL: Final = "log_level"
@@ -366,6 +367,12 @@ class NsqApi:
         body = await read_body(request, self.config.max_msg_size, errors.NSQ_HTTP_BIG)
         if not body:
             raise ApiError(errors.NSQ_HTTP_EMPTY)
+        stream = self._stream(query, WRITE)
+        if stream is not None:
+            if self._delay_ns(query):
+                raise ApiError(errors.NSQ_HTTP_STREAM_DEFER)
+            await self._publish_to_stream(stream, [body])
+            return "OK"
         log = self._writable(query)
         delay_ns = self._delay_ns(query)
         await self._publish(log, [body], time.time_ns() + delay_ns if delay_ns else 0)
@@ -376,7 +383,7 @@ class NsqApi:
         config = self.config
         if (request.content_length or 0) > config.max_body_size:
             raise ApiError(errors.NSQ_HTTP_BODY_BIG, close=True)
-        log = self._writable(query)
+        log = None if self._stream(query, WRITE) is not None else self._writable(query)
         body = await read_body(request, config.max_body_size, errors.NSQ_HTTP_BODY_BIG)
         if query.get("binary") is not None and query.flag("binary", True):
             parts = _parts(body, config.max_msg_size, config.max_body_size)
@@ -384,7 +391,11 @@ class NsqApi:
             parts = [line for line in body.split(b"\n") if line]
             if any(len(line) > config.max_msg_size for line in parts):
                 raise ApiError(errors.NSQ_HTTP_BIG)
-        await self._publish(log, parts, 0)
+        stream = self._stream(query, WRITE)
+        if stream is not None:
+            await self._publish_to_stream(stream, parts)
+        else:
+            await self._publish(log or self._writable(query), parts, 0)
         return "OK"
 
     def _delay_ns(self, query: Query) -> int:
@@ -406,7 +417,27 @@ class NsqApi:
             raise ApiError(errors.NSQ_HTTP_EXITING) from problem
         self.listener.count_published(bodies)
 
+    async def _publish_to_stream(self, stream: StreamTopic, bodies: list[bytes]) -> None:
+        try:
+            await stream.publish_all(bodies)
+        except OSError as problem:
+            raise ApiError(_refusal(problem)) from problem
+        self.listener.count_published(bodies)
+
     # --- topics
+
+    def _stream(self, query: Query, right: int) -> StreamTopic | None:
+        """The stream that stands for the topic, which NSQ must have this right to; None: none does.
+        ApiError."""
+        name = self._topic_name(query)
+        if name not in self.engine.reserved:
+            return None
+        if not self.topics.access.may_use_stream(right):
+            raise ApiError(errors.NSQ_HTTP_FORBIDDEN)
+        stream: StreamTopic | None = self.engine.reserved[name]
+        if stream is None:
+            raise ApiError(errors.NSQ_HTTP_STREAM_OFFLINE)
+        return stream
 
     def _topic_name(self, query: Query) -> str:
         name = query.get("topic")
@@ -434,6 +465,8 @@ class NsqApi:
 
     async def topic_create(self, _request: web.Request, query: Query) -> Answer:
         """Create the topic if it does not exist."""
+        if self._stream(query, WRITE) is not None:
+            return None
         await _on_disk(self._make_topic(query).sync.created())
         return None
 
@@ -468,7 +501,7 @@ class NsqApi:
 
     # --- channels
 
-    def _channel_args(self, query: Query, *rights: int) -> tuple[Log, str]:
+    def _channel_name(self, query: Query) -> str:
         for name, missing, invalid in (
             ("topic", errors.NSQ_HTTP_NO_TOPIC, errors.NSQ_HTTP_ARG_TOPIC),
             ("channel", errors.NSQ_HTTP_NO_CHANNEL, errors.NSQ_HTTP_ARG_CHANNEL),
@@ -476,10 +509,11 @@ class NsqApi:
             value = query.get(name)
             _require(value is not None, missing)
             _require(_named(value or ""), invalid)
-        return self._topic(query, *rights), query.get("channel") or ""
+        return query.get("channel") or ""
 
     def _channel(self, query: Query, *rights: int) -> Cursor:
-        log, name = self._channel_args(query, *rights)
+        name = self._channel_name(query)
+        log = self._topic(query, *rights)
         cursor = channel_of(log, name)
         if cursor is None:
             raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)
@@ -487,7 +521,12 @@ class NsqApi:
 
     async def channel_create(self, _request: web.Request, query: Query) -> Answer:
         """Create the channel if it does not exist; the topic must exist."""
-        log, name = self._channel_args(query, READ)
+        name = self._channel_name(query)
+        stream = self._stream(query, READ)
+        if stream is not None:
+            await _asked(stream.channels.open(name, self.config.msg_timeout_ns))
+            return None
+        log = self._topic(query, READ)
         cursor = open_cursor(log, name, ephemeral=is_ephemeral(name.encode()))
         await _on_disk(log.sync.created())
         await _on_disk(cursor.synced())
@@ -496,6 +535,11 @@ class NsqApi:
     async def channel_delete(self, _request: web.Request, query: Query) -> Answer:
         """Delete the channel and disconnect its consumers. This requires no right to the topic:
         otherwise a channel that NSQ may no longer read would keep its messages for ever."""
+        name = self._channel_name(query)
+        stream = streams_of(self.engine).get(self._topic_name(query))
+        if stream is not None:
+            await _asked(stream.channels.delete(_found(stream, name)))
+            return None
         cursor = self._channel(query)
         log = cursor.log
         self._disconnect([cursor], lambda: log.delete_cursor(cursor.name))
@@ -512,6 +556,8 @@ class NsqApi:
 
     async def channel_pause(self, _request: web.Request, query: Query) -> Answer:
         """Deliver nothing to consumers until /channel/unpause."""
+        if await self._pause_in_stream(query, True):
+            return None
         cursor = self._channel(query, READ)
         cursor.pause()
         await _on_disk(cursor.synced())
@@ -519,10 +565,21 @@ class NsqApi:
 
     async def channel_unpause(self, _request: web.Request, query: Query) -> Answer:
         """Deliver to consumers again."""
+        if await self._pause_in_stream(query, False):
+            return None
         cursor = self._channel(query, READ)
         cursor.unpause()
         await _on_disk(cursor.synced())
         return None
+
+    async def _pause_in_stream(self, query: Query, paused: bool) -> bool:
+        """Pause a channel, or let it go on, if its topic is a stream; whether it is."""
+        name = self._channel_name(query)
+        stream = self._stream(query, READ)
+        if stream is None:
+            return False
+        await _asked(stream.channels.pause(_found(stream, name), paused))
+        return True
 
     def _disconnect(self, cursors: Iterable[Cursor], delete: Callable[[], object]) -> None:
         """Delete cursors, then disconnect the sessions that were subscribed to them."""
@@ -539,6 +596,30 @@ async def _on_disk(waiting: Awaitable[None]) -> None:
         await waiting
     except OSError as problem:
         raise ApiError(errors.NSQ_HTTP_INTERNAL) from problem
+
+
+def _found(stream: StreamTopic, name: str) -> StreamChannel:
+    """The channel of a topic that is a stream; ApiError if there is none."""
+    try:
+        found = stream.channels.find(name)
+    except OSError as problem:
+        raise ApiError(_refusal(problem)) from problem
+    if found is None:
+        raise ApiError(errors.NSQ_HTTP_UNKNOWN_CHANNEL)
+    return found
+
+
+async def _asked(waiting: Awaitable[object]) -> None:
+    """Wait until JetStream has done a request; ApiError if it refuses."""
+    try:
+        await waiting
+    except OSError as problem:
+        raise ApiError(_refusal(problem)) from problem
+
+
+def _refusal(problem: OSError) -> HttpError:
+    reason = problem.strerror or str(problem)
+    return http_error(errors.NSQ_HTTP_STREAM_REFUSED, reason=reason)
 
 
 async def _sync_folder(folder: Path) -> None:

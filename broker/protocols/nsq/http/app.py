@@ -53,9 +53,12 @@ class ApiError(Exception):
 
 
 def find_topic(topics: Topics, name: str, *rights: int) -> Log:
-    """The topic of that name; ApiError if it is unknown or the request lacks one of `rights`."""
+    """The topic of that name; ApiError if it is unknown or a stream of JetStream, or if the request
+    lacks one of `rights`."""
     log = topics.log(name)
     if log is None:
+        if name in topics.streams:
+            raise ApiError(errors.NSQ_HTTP_STREAM)
         raise ApiError(errors.NSQ_HTTP_UNKNOWN_TOPIC)
     if not all(topics.access.may_topic(log, right) for right in rights):
         raise ApiError(errors.NSQ_HTTP_FORBIDDEN)

@@ -36,6 +36,11 @@ NSQ_HTTP_NO_CHANNEL: Final = HttpError(400, "MISSING_ARG_CHANNEL")
 NSQ_HTTP_ARG_CHANNEL: Final = HttpError(400, "INVALID_ARG_CHANNEL")
 NSQ_HTTP_UNKNOWN_TOPIC: Final = HttpError(404, "TOPIC_NOT_FOUND")
 NSQ_HTTP_FORBIDDEN: Final = HttpError(403, "FORBIDDEN")  # ours: a switch of [bridge] is off
+# ours: the topic is a stream of JetStream
+NSQ_HTTP_STREAM: Final = HttpError(409, "TOPIC_IS_A_STREAM")
+NSQ_HTTP_STREAM_OFFLINE: Final = HttpError(503, "STREAM_IS_OFFLINE")
+NSQ_HTTP_STREAM_DEFER: Final = HttpError(400, "STREAM_CANNOT_DEFER")
+NSQ_HTTP_STREAM_REFUSED: Final = HttpError(409, "REFUSED_BY_STREAM: {reason}")
 NSQ_HTTP_UNKNOWN_CHANNEL: Final = HttpError(404, "CHANNEL_NOT_FOUND")
 
 

@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from broker.base.metrics import Block, Place, Series, families
 from broker.base.values import dataclass
-from broker.protocols.nsq.topics import channels_of
+from broker.protocols.nsq.topics import channels_of, streams_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from broker.engine.engine import Engine
     from broker.engine.log.log import Log
+    from broker.protocols.stream_topic import StreamTopic
 
 _COUNTER, _GAUGE = CounterMetricFamily, GaugeMetricFamily
 
@@ -92,9 +93,35 @@ def topic_stats(entry: Log) -> TopicStats:
     )
 
 
+def stream_stats(topic: StreamTopic) -> TopicStats:
+    """A topic that is a stream of JetStream, and its channels."""
+    return TopicStats(
+        name=topic.name,
+        depth=topic.depth,
+        message_count=topic.message_count,
+        message_bytes=topic.message_bytes,
+        channels=[
+            ChannelStats(
+                name=channel.name,
+                depth=channel.depth,
+                in_flight=channel.in_flight_count,
+                deferred=channel.deferred_count,
+                message_count=channel.message_count,
+                requeue_count=channel.requeue_count,
+                timeout_count=channel.timeout_count,
+                consumers=channel.consumers,
+                paused=channel.paused,
+            )
+            for channel in topic.channels.all()
+        ],
+    )
+
+
 def topic_metrics(engine: Engine) -> Block:
     """The series of all topics with their present values."""
-    return topic_block([topic_stats(entry) for _, entry in sorted(engine.logs.items())])
+    logs = [topic_stats(entry) for _, entry in sorted(engine.logs.items())]
+    streams = [stream_stats(entry) for _, entry in sorted(streams_of(engine).items())]
+    return topic_block(logs + streams)
 
 
 def topic_block(topics: Sequence[TopicStats]) -> Block:

@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from broker.base.units import MS, SECOND, US
 from broker.engine.cursor.latency import quantiles
+from broker.engine.engine import Engine
 from broker.protocols.nsq import limits
-from broker.protocols.nsq.topics import channel_of, channels_of
+from broker.protocols.nsq.topics import channel_of, channels_of, streams_of
 
 if TYPE_CHECKING:
     from broker.engine.cursor.cursor import Cursor
-    from broker.engine.engine import Engine
     from broker.engine.log.log import Log
     from broker.protocols.nsq.authorization import AuthState
     from broker.protocols.nsq.session import NsqSession
     from broker.protocols.nsq.topics import Topics
+    from broker.protocols.stream_topic import StreamChannel, StreamTopic
 
     Page = dict[str, Any]
 
@@ -162,6 +163,38 @@ def _topic_page(log: Log, channels: list[Page], percentiles: Sequence[float]) ->
     }
 
 
+def _stream_channel_page(channel: StreamChannel, clients: list[Page] | None) -> Page:
+    """A channel of a topic that is a stream; there are no latencies of it."""
+    return {
+        "channel_name": channel.name,
+        "depth": channel.depth,
+        "backend_depth": channel.depth,
+        "in_flight_count": channel.in_flight_count,
+        "deferred_count": channel.deferred_count,
+        "message_count": channel.message_count,
+        "requeue_count": channel.requeue_count,
+        "timeout_count": channel.timeout_count,
+        "client_count": channel.consumers,
+        "clients": clients,
+        "paused": channel.paused,
+        "e2e_processing_latency": _latency((), ()),
+    }
+
+
+def _stream_page(topic: StreamTopic, channels: list[Page]) -> Page:
+    """A topic that is a stream. Counters are of what NSQ clients published."""
+    return {
+        "topic_name": topic.name,
+        "channels": channels,
+        "depth": topic.depth,
+        "backend_depth": topic.depth,
+        "message_count": topic.message_count,
+        "message_bytes": topic.message_bytes,
+        "paused": False,
+        "e2e_processing_latency": _latency((), ()),
+    }
+
+
 def _by_age(sessions: Iterable[NsqSession]) -> list[NsqSession]:
     return sorted(sessions, key=lambda session: session.start_ns)
 
@@ -178,29 +211,33 @@ def topic_pages(
     Without `sessions` the clients are left out.
     """
     logs = engine.logs
-    if topic and topic not in logs:
+    streams = streams_of(engine) if isinstance(engine, Engine) else engine.streams
+    if topic and topic not in logs and topic not in streams:
         return None
-    clients: dict[Cursor, list[Page]] = {}
+    clients: dict[object, list[Page]] = {}
     for session in _by_age(sessions or ()):
-        if session.cursor is not None:
-            clients.setdefault(session.cursor, []).append(client_page(session, topic))
+        place = session.cursor or session.channel
+        if place is not None:
+            clients.setdefault(place, []).append(client_page(session, topic))
+
+    def of(place: object) -> list[Page] | None:
+        return None if sessions is None else clients.get(place, [])
+
     pages = []
-    for name in [topic] if topic else sorted(logs):
+    for name in [topic] if topic else sorted({*logs, *streams}):
+        if name in streams:
+            wanted = [c for c in streams[name].channels.all() if channel in {"", c.name}]
+            if wanted or not channel:
+                shown = [_stream_channel_page(c, of(c)) for c in wanted]
+                pages.append(_stream_page(streams[name], shown))
+            continue
         log = logs[name]
         only = channel_of(log, channel)
         if channel and only is None:
             continue
         cursors = channels_of(log) if only is None else [only]
-        pages.append(
-            _topic_page(
-                log,
-                [
-                    _channel_page(c, None if sessions is None else clients.get(c, []), percentiles)
-                    for c in cursors
-                ],
-                percentiles,
-            )
-        )
+        shown = [_channel_page(c, of(c), percentiles) for c in cursors]
+        pages.append(_topic_page(log, shown, percentiles))
     return pages
 
 

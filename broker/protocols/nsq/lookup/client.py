@@ -26,7 +26,7 @@ from broker.base.units import PORT_MAX, SECOND
 from broker.engine.log.policy import ACKED
 from broker.engine.names import is_ephemeral, is_name
 from broker.protocols.nsq import limits
-from broker.protocols.nsq.topics import channels_of
+from broker.protocols.nsq.topics import channels_of, streams_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -293,8 +293,14 @@ class LookupPeers:
             if is_name(topic.encode()):
                 channels = [cursor.name for cursor in channels_of(log)]
                 yield from ((topic, channel) for channel in channels or [""])
+        for topic, stream in sorted(streams_of(self.engine).items()):
+            channels = [channel.name for channel in stream.channels.all()]
+            yield from ((topic, channel) for channel in channels or [""])
 
     def _exists(self, key: Key) -> bool:
+        stream = self.engine.reserved.get(key[0])
+        if stream is not None:
+            return not key[1] or key[1] in {channel.name for channel in stream.channels.all()}
         log = self.engine.log(key[0])
         return log is not None and (not key[1] or key[1] in log.cursors)
 

@@ -313,3 +313,107 @@ def test_a_closed_cursor_is_not_woken(stream: Stream) -> None:
     stream.publish("a")
     assert (seqs(receiver), stream.all.cursors) == ([], {})
     assert seqs(stream.receiver()) == [1]
+
+
+# --- clients that hold messages ------------------------------------------------------------------
+
+
+def held(stream: Stream, *holders: int, **more: Any) -> Receiver:
+    """A receiver of one message for each of these clients."""
+    receiver = stream.receiver(room=0, **more)
+    stream.publish(*["a"] * len(holders))
+    for holder in holders:
+        receiver.holder, receiver.wait_ns, receiver.room = holder, 5 * SECOND, 1
+        receiver.take()
+    receiver.got()
+    return receiver
+
+
+def test_who_holds_a_message(stream: Stream) -> None:
+    receiver = held(stream, 1, 2)
+    assert receiver.is_held(1, 1) == receiver.is_held(2, 2) == "by it"
+    assert receiver.is_held(1, 2) == "by another"
+    assert receiver.is_held(3, 1) == "by nobody"
+    receiver.nak(1, SECOND)  # it is deferred
+    assert receiver.is_held(1, 1) == "by nobody"
+    receiver.holder = 0
+    receiver.nak(2)
+    assert receiver.is_held(2, 2) == "by nobody"
+    receiver.room = 9
+    receiver.take()
+    assert receiver.is_held(2, 2) == "by another"  # of those that are served without a number
+    assert receiver.released_ones == [1, 2]
+
+
+def test_every_end_of_a_delivery_releases_its_holder_once(stream: Stream) -> None:
+    receiver = held(stream, *range(1, 9), max_deliver=1)
+    receiver.ack(1)
+    receiver.term(2)
+    kill(stream.store, 3)
+    receiver.nak(4)  # exhausted
+    receiver.nak(5, SECOND)
+    receiver.nak(5)
+    assert receiver.released_ones == [1, 2, 3, 4, 5]
+    receiver.ack_all(6)
+    assert receiver.released_ones == [1, 2, 3, 4, 5, 6]
+    stream.rig.advance(5)
+    assert receiver.released_ones == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert receiver.cursor.timeouts == 2
+
+
+def test_each_delivery_waits_as_its_holder_says(stream: Stream) -> None:
+    receiver = held(stream, 1, 2)
+    stream.rig.advance(3)
+    receiver.touch(1, 4 * SECOND, 60 * SECOND)
+    receiver.touch(2, 4 * SECOND, 6 * SECOND)  # no longer than six seconds since its delivery
+    receiver.room = 9
+    receiver.take()
+    stream.rig.advance(2)
+    assert receiver.got() == []
+    stream.rig.advance(1)
+    assert counts(receiver) == [(2, 2, 3)]
+    stream.rig.advance(1)
+    assert counts(receiver) == [(1, 2, 4)]
+
+
+def test_a_holder_that_goes_gives_back_at_once_or_in_time(stream: Stream) -> None:
+    receiver = held(stream, 1, 2, 1, 3)
+    receiver.holder_gone(1, True)
+    receiver.holder_gone(2, False)
+    receiver.holder, receiver.room = 3, 9
+    receiver.take()
+    assert counts(receiver) == [(1, 2, 5), (3, 2, 6)]
+    assert receiver.is_held(2, 2) == "by another"
+    assert receiver.released_ones == [1, 1]
+    stream.rig.advance(5)
+    assert [seq for seq, *_ in counts(receiver)] == [1, 2, 3, 4]
+    assert receiver.cursor.num_ack_pending == 4
+
+
+def test_new_settings_leave_the_time_of_a_holder(stream: Stream) -> None:
+    receiver = held(stream, 1)
+    receiver.cursor.update(ack_wait_ns=SECOND)
+    receiver.room = 9
+    receiver.take()
+    stream.rig.advance(4)
+    assert receiver.got() == []
+    stream.rig.advance(1)
+    assert counts(receiver) == [(1, 2, 2)]
+
+
+def test_deferred_and_returned_messages_are_counted(stream: Stream) -> None:
+    receiver = held(stream, 1, 1, 1)
+    receiver.nak(1, 60 * SECOND)
+    receiver.nak(2)
+    cursor = receiver.cursor
+    assert (cursor.deferred_count, cursor.again_count, cursor.num_ack_pending) == (1, 1, 3)
+
+
+def test_all_that_nobody_holds_is_returned(stream: Stream) -> None:
+    receiver = held(stream, 1, 1, 1, 1)
+    receiver.nak(2, 60 * SECOND)
+    receiver.ack(3)
+    receiver.cursor.return_all()
+    receiver.room = 9
+    receiver.take()
+    assert counts(receiver) == [(1, 2, 5), (4, 2, 6)]

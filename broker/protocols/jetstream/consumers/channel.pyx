@@ -1,0 +1,269 @@
+# cython: language_level=3
+"""The NSQ clients of a consumer: a channel of the topic that its stream stands for.
+
+    SUB -> join    RDY -> set_credit -> ring -> pump -> Session.deliver -> StreamCursor.sent_to
+    FIN, REQ, TOUCH -> check -> ack, nak, touch of the cursor
+                                        |
+                           released: the client may have another one
+
+The consumer remains one of JetStream: other clients may pull from it, and it has one set of
+messages in flight. The cursor knows which client holds which, by its number (`first` of its
+consumer_t, from 1 on). Without this a client could FIN what another one has.
+"""
+cimport cython
+import os
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free, realloc
+
+from broker.engine.cursor.cursor cimport ACK_NOT_IN_FLIGHT, ACK_NOT_OWNER, ACK_OK, consumer_t
+from broker.engine.stream.cursor cimport (
+    HELD_BY_IT, HELD_BY_NOBODY, StreamCursor, delivery_t)
+from broker.runtime.interfaces cimport Sink, Task
+from broker.runtime.turn cimport PHASE_PUMP, Turn
+
+from broker.protocols.jetstream.consumers import limits as own_limits
+
+cdef uint32_t TURN_MESSAGES = own_limits.TURN_MESSAGES
+cdef uint64_t TURN_BYTES = own_limits.TURN_BYTES
+
+cdef enum:
+    MEMBERS_MIN = 4
+
+
+@cython.final
+cdef class NsqChannel(StreamChannel):
+    def __init__(self, str name not None, StreamCursor cursor not None, Turn turn not None,
+                 Task consumer not None, unused=None):
+        self.name = name
+        self.cursor = cursor
+        self.turn = turn
+        self.consumer = consumer
+        self.unused = unused
+        self.random = int.from_bytes(os.urandom(8), 'little') | 1
+
+    def __dealloc__(self):
+        free(self.members)
+
+    # --- clients
+
+    cdef void join(self, consumer_t *c, Sink sink) noexcept:
+        cdef uint32_t i = 0, cap
+        cdef consumer_t **grown
+        c.sink = <void *>sink
+        c.next = c.prev = NULL
+        c.credit = c.in_flight = c.first = c.blocked = 0
+        while i < self.cap and self.members[i] != NULL:
+            i += 1
+        if i == self.cap:
+            cap = max(<uint32_t>MEMBERS_MIN, 2 * self.cap)
+            grown = <consumer_t **>realloc(self.members, cap * sizeof(void *))
+            if grown == NULL:
+                return      # without a number it gets nothing
+            self.members = grown
+            while self.cap < cap:
+                grown[self.cap] = NULL
+                self.cap += 1
+        self.members[i] = c
+        c.first = i + 1
+        self.consumers += 1
+
+    cdef void leave(self, consumer_t *c, bint give_back) noexcept:
+        cdef uint32_t number = c.first
+        c.credit = 0
+        self.leave_ring(c)
+        c.sink = NULL
+        if number == 0:
+            return
+        if not self.gone and not self.cursor.closed:
+            self.cursor.holder_gone(number, give_back)
+        self.members[number - 1] = NULL
+        c.first = 0
+        self.consumers -= 1
+        if self.consumers == 0 and self.unused is not None and not self.gone:
+            self.unused()
+
+    cdef void set_credit(self, consumer_t *c, uint32_t credit) noexcept:
+        c.credit = credit
+        if c.in_flight < credit:
+            self.enter_ring(c)
+        else:
+            self.leave_ring(c)
+
+    cdef void ready(self, consumer_t *c) noexcept:
+        c.blocked = 0
+        if c.in_flight < c.credit:
+            self.enter_ring(c)
+
+    cdef void enter_ring(self, consumer_t *c) noexcept:
+        """Put it last in the ring, and have the consumer look for a message for it."""
+        if c.first == 0 or self.gone:
+            return
+        if c.next == NULL and not c.blocked:
+            if self.ring == NULL:
+                c.next = c.prev = c
+                self.ring = c
+            else:
+                c.next = self.ring
+                c.prev = self.ring.prev
+                c.prev.next = c
+                self.ring.prev = c
+        self.turn.add(PHASE_PUMP, self.consumer)
+
+    cdef void leave_ring(self, consumer_t *c) noexcept:
+        if c.next == NULL:
+            return
+        if c.next == c:
+            self.ring = NULL
+        else:
+            c.prev.next = c.next
+            c.next.prev = c.prev
+            if self.ring == c:
+                self.ring = c.next
+        c.next = c.prev = NULL
+
+    cdef void released(self, uint32_t number) noexcept:
+        cdef consumer_t *c = self.members[number - 1] if number <= self.cap else NULL
+        if c == NULL:
+            return
+        c.in_flight -= c.in_flight > 0
+        if c.in_flight < c.credit:
+            self.enter_ring(c)
+
+    def restart(self):
+        """The cursor has forgotten what was in flight."""
+        cdef uint32_t i
+        for i in range(self.cap):
+            if self.members[i] != NULL:
+                self.members[i].in_flight = 0
+                self.ready(self.members[i])
+
+    def stop(self):
+        """Deliver nothing more; clients may still report what they have done."""
+        self.stopped = True
+
+    def end(self):
+        """The channel is no more: disconnect its clients, and give back what they hold."""
+        cdef uint32_t i
+        cdef consumer_t *c
+        cdef list clients = []
+        if self.gone:
+            return
+        self.gone = True
+        for i in range(self.cap):
+            c = self.members[i]
+            if c == NULL:
+                continue
+            clients.append(<object>c.sink)
+            self.members[i] = NULL
+            self.leave_ring(c)
+            c.first = c.credit = c.in_flight = 0
+            if not self.cursor.closed:
+                self.cursor.holder_gone(i + 1, True)
+        self.consumers = 0
+        for client in clients:
+            client.disconnect()
+
+    # --- deliveries
+
+    cdef bint pump(self) noexcept:
+        cdef delivery_t d
+        cdef consumer_t *c
+        cdef uint32_t count = 0
+        cdef uint64_t size = 0
+        while self.ring != NULL and not self.stopped and not self.gone:
+            if count == TURN_MESSAGES or size > TURN_BYTES:
+                return True
+            if not self.cursor.peek(&d):
+                return False
+            count += 1
+            c = self.ring
+            if c.policy.sample and d.deliveries == 1 and self.is_left_out(c):
+                self.cursor.sent()
+                self.cursor.ack(d.rec.seq)
+                continue
+            if not (<Sink>c.sink).deliver(c, &d.rec):
+                c.blocked = 1
+                self.leave_ring(c)
+                continue
+            size += d.rec.total_len
+            self.cursor.sent_to(c.first, c.policy.ack_wait_ns)
+            c.in_flight += 1
+            c.delivered += 1
+            if c.in_flight >= c.credit:
+                self.leave_ring(c)
+            else:
+                self.ring = c.next
+        return False
+
+    cdef bint is_left_out(self, const consumer_t *c) noexcept:
+        """Whether a client that asked for a sample does not get this message."""
+        self.random ^= self.random << 13
+        self.random ^= self.random >> 7
+        self.random ^= self.random << 17
+        return (self.random >> 32) % 100 > c.policy.sample
+
+    # --- what clients say
+
+    cdef int check(self, const consumer_t *c, uint64_t seq) noexcept:
+        """Whether the client holds a message."""
+        cdef int held
+        if self.gone or self.cursor.closed:
+            return ACK_NOT_IN_FLIGHT
+        held = self.cursor.is_held(seq, c.first)
+        if held == HELD_BY_NOBODY:
+            return ACK_NOT_IN_FLIGHT
+        return ACK_OK if held == HELD_BY_IT and c.first else ACK_NOT_OWNER
+
+    cdef int finish(self, consumer_t *c, uint64_t seq) noexcept:
+        cdef int code = self.check(c, seq)
+        if code == ACK_OK:
+            self.cursor.ack(seq)
+            c.acked += 1
+        return code
+
+    cdef int requeue(self, consumer_t *c, uint64_t seq, int64_t delay_ns) noexcept:
+        cdef int code = self.check(c, seq)
+        if code == ACK_OK:
+            self.cursor.nak(seq, delay_ns)
+            c.requeued += 1
+            self.requeue_count += 1
+        return code
+
+    cdef int touch(self, consumer_t *c, uint64_t seq) noexcept:
+        cdef int code = self.check(c, seq)
+        if code == ACK_OK:
+            self.cursor.touch(seq, c.policy.ack_wait_ns, c.policy.ack_wait_max_ns)
+        return code
+
+    # --- what statistics show
+
+    @property
+    def depth(self):
+        """Messages that wait for a client."""
+        return 0 if self.cursor.closed else self.cursor.num_pending + self.cursor.again_count
+
+    @property
+    def in_flight_count(self):
+        """Messages with clients, those of JetStream too."""
+        return max(0, self.cursor.num_ack_pending - self.cursor.again_count - self.deferred_count)
+
+    @property
+    def deferred_count(self):
+        """Messages that were given back and are not due yet."""
+        return self.cursor.deferred_count
+
+    @property
+    def message_count(self):
+        """Messages that were delivered, since the start; each counts once."""
+        return self.cursor.firsts
+
+    @property
+    def timeout_count(self):
+        """Deliveries that were not finished in time, since the start."""
+        return self.cursor.timeouts
+
+    @property
+    def paused(self):
+        """Whether nothing is delivered for now."""
+        return self.cursor.paused_until_ns > 0
