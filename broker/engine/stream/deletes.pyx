@@ -76,7 +76,8 @@ cdef class DeadRuns:
     cdef void settle(self) noexcept:
         """All operations have been taken: sort the runs, and join those that touch."""
         cdef size_t i, n = 0
-        qsort(self.runs, self.size, sizeof(dead_t), by_first)
+        if self.size:       # qsort takes no NULL
+            qsort(self.runs, self.size, sizeof(dead_t), by_first)
         for i in range(self.size):
             if n and self.runs[i].first <= self.runs[n - 1].after:
                 self.runs[n - 1].after = max(self.runs[n - 1].after, self.runs[i].after)

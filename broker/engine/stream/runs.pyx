@@ -78,6 +78,8 @@ cdef class SeqRuns:
 
     cdef void remove_below(self, uint64_t seq) noexcept:
         cdef size_t i = self.place(seq), k
+        if self.size == 0:
+            return      # memmove takes no NULL
         for k in range(i):
             self.count -= self.runs[k].after - self.runs[k].first
         self.size -= i
