@@ -194,11 +194,12 @@ def _more_pages(server: NatsServer) -> Mapping[str, Handler]:
 
 def make_server(settings: Settings) -> Server:
     """The server; it is created while the loop runs."""
-    from broker.cli.dropin.http_environment import http_config
+    from broker.cli.dropin.environment import from_environment
     from broker.net.listener import Runtime
     from broker.protocols.nats.server import NatsServer
 
-    server = NatsServer(settings, Runtime())
-    server.monitor.http = http_config()
+    given = from_environment()
+    server = NatsServer(settings, Runtime(given.server.busy_poll_ns))
+    server.monitor.http = given.http
     server.monitor.more = lambda: _more_pages(server)
     return server

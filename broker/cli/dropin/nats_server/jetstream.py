@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from broker.cli.dropin.http_environment import http_config
+from broker.cli.dropin.environment import from_environment
 from broker.cli.dropin.nats_server.run import Run
-from broker.config.config import Config, ServerConfig
+from broker.config.config import Config
 from broker.engine.config import StorageConfig
 from broker.protocols.config import BridgeConfig
 from broker.protocols.jetstream.config import JetStreamConfig
@@ -45,9 +46,10 @@ def config_of(settings: Settings) -> Config:
         nsq_to_nats=False, nats_to_nsq=False, stan_to_nats=False, nats_to_stan=False
     )
     jetstream = JetStreamConfig().merged(settings.jetstream)
-    return Config(
-        server=ServerConfig(data=str(folder_of(settings))),
-        http=http_config(),
+    given = from_environment()
+    return replace(
+        given,
+        server=replace(given.server, data=str(folder_of(settings))),
         jetstream=jetstream,
         storage=StorageConfig(sync=jetstream.sync),
         bridge=nothing,

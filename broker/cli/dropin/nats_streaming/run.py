@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from broker.base.metrics import Place
 from broker.cli.dropin import errors
-from broker.cli.dropin.http_environment import http_config
+from broker.cli.dropin.environment import from_environment
 from broker.cli.dropin.nats_server.log import STREAMING
 from broker.cli.dropin.nats_server.run import Run
 from broker.cli.dropin.nats_streaming.flags import PROGRAM
@@ -67,7 +67,7 @@ class StreamingRun(Run):
 
         folder = self.asked.folder
         self.broker = Server(
-            config_of(self.asked.stan, folder, http_config()),
+            config_of(self.asked.stan, folder, from_environment()),
             (nats, lambda host: StanService(host, alone=True), metrics),
             in_memory=folder is None,
             log=log,

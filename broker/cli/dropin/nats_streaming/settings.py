@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -11,7 +12,7 @@ from broker.base.units import COUNT_MAX, SECOND
 from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_server.log import system_text
-from broker.config.config import Config, ServerConfig
+from broker.config.config import Config
 from broker.engine.config import StorageConfig, SyncPolicy
 from broker.engine.names import pattern_matches
 from broker.protocols.config import BridgeConfig
@@ -23,7 +24,6 @@ from broker.protocols.stan.config import StanChannelConfig, StanConfig
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from broker.net.http.config import HttpConfig
     from broker.protocols.nats.settings import Settings
 
 
@@ -110,18 +110,18 @@ def settings_of(own: Mapping[str, Any], files: Files, account: str) -> StanConfi
     )
 
 
-def config_of(stan: StanConfig, folder: Path | None, http: HttpConfig) -> Config:
+def config_of(stan: StanConfig, folder: Path | None, given: Config) -> Config:
     """The configuration of the server that runs the service.
 
     As in the original, channels and other subjects do not share messages, and only the limits of
-    channels limit the messages in memory.
+    channels limit the messages in memory. `given`: of the environment.
     """
     nothing = BridgeConfig(
         nsq_to_nats=False, nats_to_nsq=False, stan_to_nats=False, nats_to_stan=False
     )
-    return Config(
-        server=ServerConfig(data=str(folder or "")),
-        http=http,
+    return replace(
+        given,
+        server=replace(given.server, data=str(folder or "")),
         stan=stan,
         storage=StorageConfig(sync=stan.sync, memory_topic_max=COUNT_MAX),
         bridge=nothing,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from broker.base.settings import Address, duration_text, near, parse_address, settings
 from broker.base.units import US
 from broker.cli.dropin import errors
+from broker.cli.dropin.environment import from_environment
 from broker.cli.dropin.goflags import Flag, FlagError
-from broker.cli.dropin.http_environment import http_config
 from broker.cli.dropin.nsqd import flags as nsqd_flags
 from broker.config.config import Config
 from broker.config.load import SECTIONS, ConfigError, read_toml
@@ -103,7 +103,7 @@ def check(values: Mapping[str, Any]) -> None:
 def to_config(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Config:
     """The configuration for these flags, with the NSQ listeners only. StartError."""
     try:
-        base = Config(http=http_config())
+        base = from_environment()
     except ConfigError as error:
         raise StartError(str(error)) from None
     changed: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
