@@ -53,11 +53,12 @@ Plan = NatsFlowPlan | NatsRequestPlan | NsqFlowPlan
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison; `goals` by metric."""
+    """One comparison; `goals` by metric. `may_halt`: idle cores halt, as on any machine."""
 
     name: str
     plan: Plan
     goals: dict[str, Goal]
+    may_halt: bool = False
 
     @property
     def protocol(self) -> str:
@@ -70,6 +71,8 @@ class Row:
     @property
     def alone(self) -> bool:
         """Whether a single message is under way most of the time: the cores are kept awake."""
+        if self.may_halt:
+            return False
         if isinstance(self.plan, NsqFlowPlan):
             return self.plan.round_trip or (self.plan.window == 1 and self.plan.pubs == 1)
         return isinstance(self.plan, NatsRequestPlan)
@@ -159,6 +162,24 @@ VARIED = [
         "NSQ one message under way, PUB to delivery, 8-512 B",
         queue(round_trip=True, size=USUAL, window=1),
         latency(0.7),
+    ),
+    Row(
+        "NSQ one PUB at a time, 8-512 B, cores may halt",
+        queue(subs=0, window=1, size=USUAL),
+        rate(1.5),
+        may_halt=True,
+    ),
+    Row(
+        "NSQ one message under way, PUB to delivery, 8-512 B, cores may halt",
+        queue(round_trip=True, size=USUAL, window=1),
+        latency(0.7),
+        may_halt=True,
+    ),
+    Row(
+        "NATS request/reply, one client, 8-512 B, cores may halt",
+        NatsRequestPlan(address=ANYWHERE, size=USUAL, subjects=SUBJECTS),
+        latency(0.75),
+        may_halt=True,
     ),
 ]
 
