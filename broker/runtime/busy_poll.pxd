@@ -9,6 +9,8 @@ cdef class BusyPoll:
     cdef readonly int64_t waited_ns     # looked for events so long, in total
     cdef int64_t rested_ns      # end of the last turn
     cdef int64_t pause_ns       # after the next look that is in vain, half of it
+    cdef int64_t yield_ns       # after the last look that was interrupted
+    cdef int64_t interrupted_ns     # ... which was then
     cdef int64_t resumes_ns     # nothing is looked for until then
     cdef int score              # rises with short gaps between turns, falls with long ones
 

@@ -11,7 +11,7 @@ only while events come in such short gaps:
     score >= SCORE_NEEDED                        wait looks
     it finds no event                            it looks again after a pause that doubles
     it finds one                                 the pause becomes shorter
-    it was interrupted by another thread         the longest pause: this core is needed
+    it was interrupted by another thread         it yields: 50 ms, and longer if that happens again
 
 So a peer that sends one request after the other finds the loop awake, while an idle server costs
 nothing. The pause is for peers that answer as soon as the loop sleeps, and only then, because they
@@ -36,6 +36,8 @@ cdef enum:
     PAUSE_MIN_NS = 1_000_000
     PAUSE_MAX_NS = 1_000_000_000
     PAUSE_DECAY = 8             # a part of the pause that an event takes off
+    YIELD_MIN_NS = 50_000_000
+    CALM_NS = 200_000_000       # after a yield; an interruption that comes later stands alone
 
 
 cdef int64_t monotonic_ns() noexcept nogil:
@@ -79,10 +81,14 @@ cdef class BusyPoll:
                     break
         self.waited_ns += now - began
         if longest >= INTERRUPTED_NS:
-            self.pause_ns = PAUSE_MAX_NS
+            if now - self.interrupted_ns > self.yield_ns + CALM_NS:
+                self.yield_ns = YIELD_MIN_NS
+            else:
+                self.yield_ns = min(2 * self.yield_ns, PAUSE_MAX_NS)
+            self.interrupted_ns = now
+            self.resumes_ns = now + self.yield_ns
         elif found:
             self.pause_ns -= self.pause_ns // PAUSE_DECAY
-            return
         else:
             self.pause_ns = min(max(2 * self.pause_ns, PAUSE_MIN_NS), PAUSE_MAX_NS)
-        self.resumes_ns = now + self.pause_ns
+            self.resumes_ns = now + self.pause_ns
