@@ -88,14 +88,14 @@ def test_the_first_values_are_like_the_later_ones() -> None:
             Made(name="", parts=["b"])
 
 
-@pytest.mark.parametrize("named", [{}, {"name": "a", "nmae": "b"}])
+@pytest.mark.parametrize("named", [{}, {"name": "a", "nick": "b"}])
 def test_wrong_arguments(named: dict[str, str]) -> None:
     @dataclass(frozen=True, slots=True)
     class Made:
         name: str
 
     for _ in range(4):
-        with pytest.raises(TypeError, match=r"name|nmae"):
+        with pytest.raises(TypeError, match=r"name|nick"):
             Made(**named)
 
 
