@@ -28,6 +28,7 @@ from support import Broker, Originals, Server, ServerError, running_servers
 from support.clients.nats_py import mend_flush
 from support.fixtures import (  # noqa: F401
     authority,
+    connect,
     make_nsq,
     memory_path,
     nsq,

@@ -6,7 +6,6 @@ import json
 import signal
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,29 +20,11 @@ from support.clients.http import request
 
 if TYPE_CHECKING:
     from conftest import StartBroker
+    from support.fixtures import Connect
 
 pytestmark = pytest.mark.only_ours
 
 WAIT_S = 10.0
-Connect = Callable[..., Awaitable[Client]]
-
-
-@pytest.fixture
-async def connect() -> AsyncIterator[Connect]:
-    """Connections that are closed with the test."""
-    clients: list[Client] = []
-
-    async def open_one(server: Server, **options: Any) -> Client:
-        client = await nats.connect(
-            server.nats_url, connect_timeout=5, allow_reconnect=False, **options
-        )
-        clients.append(client)
-        return client
-
-    yield open_one
-    for client in clients:
-        if not client.is_closed:
-            await client.close()
 
 
 async def ask(client: Client, verb: str, body: Any = b"", prefix: str = "$JS.API") -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,34 +14,16 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js.errors import NotFoundError
-from support import RawPeer, Server
+from support import RawPeer
 
 if TYPE_CHECKING:
     from conftest import StartBroker
+    from support.fixtures import Connect
 
 pytestmark = pytest.mark.only_ours
 
 WAIT_S = 10.0
 SECOND = 10**9
-Connect = Callable[..., Awaitable[Client]]
-
-
-@pytest.fixture
-async def connect() -> AsyncIterator[Connect]:
-    """Connections that are closed with the test."""
-    clients: list[Client] = []
-
-    async def open_one(server: Server, **options: Any) -> Client:
-        client = await nats.connect(
-            server.nats_url, connect_timeout=5, allow_reconnect=False, **options
-        )
-        clients.append(client)
-        return client
-
-    yield open_one
-    for client in clients:
-        if not client.is_closed:
-            await client.close()
 
 
 async def ask(client: Client, verb: str, body: Any = b"") -> Any:

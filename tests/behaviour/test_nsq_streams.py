@@ -8,7 +8,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,31 +28,13 @@ from broker.base.durable import save, unsealed
 
 if TYPE_CHECKING:
     from conftest import StartBroker
+    from support.fixtures import Connect
 
 pytestmark = pytest.mark.only_ours
 
 WAIT_S = 10.0
 SECOND = 10**9
 KEY = "twinwire.nsq_topic"
-Connect = Callable[..., Awaitable[Client]]
-
-
-@pytest.fixture
-async def connect() -> AsyncIterator[Connect]:
-    """Connections that are closed with the test."""
-    clients: list[Client] = []
-
-    async def open_one(server: Server, **options: Any) -> Client:
-        client = await nats.connect(
-            server.nats_url, connect_timeout=5, allow_reconnect=False, **options
-        )
-        clients.append(client)
-        return client
-
-    yield open_one
-    for client in clients:
-        if not client.is_closed:
-            await client.close()
 
 
 @pytest.fixture

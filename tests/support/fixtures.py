@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import nats
 import pytest
+from nats.aio.client import Client
 
 from support.authority import Authority, Pair
 from support.engine import scratch
 from support.fakes.nsq import FakeNsq, MakeNsq
 from support.nats_file import FileServer
+from support.servers.processes import Server
+
+Connect = Callable[..., Awaitable[Client]]
 
 
 @pytest.fixture
@@ -66,3 +72,21 @@ def start_nats(tmp_path: Path) -> Iterator[Callable[[str], FileServer]]:
     yield start
     for server in servers:
         server.close()
+
+
+@pytest.fixture
+async def connect() -> AsyncIterator[Connect]:
+    """Connections that are closed with the test."""
+    clients: list[Client] = []
+
+    async def open_one(server: Server, **options: Any) -> Client:
+        client = await nats.connect(
+            server.nats_url, connect_timeout=5, allow_reconnect=False, **options
+        )
+        clients.append(client)
+        return client
+
+    yield open_one
+    for client in clients:
+        if not client.is_closed:
+            await client.close()

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import random
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 from aiohttp import web
 from support.authority import Authority
+from support.loops import DEADLINE_S, on_uvloop
 
 from broker.base.units import MIB, MS, SECOND
 from broker.bulk import limits
@@ -24,19 +23,9 @@ from broker.bulk.read.sending import send_past_loop, socket_past_loop
 from broker.net.http.config import HttpConfig
 from broker.net.http.pages import Pages
 
-DEADLINE_S = 20
 ASK = b"GET /body HTTP/1.1\r\nHost: localhost\r\n\r\n"
 BODY = random.Random(1).randbytes(8 * MIB)
 HEAD = b"head of the frame"
-
-
-def on_uvloop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(asyncio.wait_for(test(*args, **kwargs), DEADLINE_S))
-
-    return run
 
 
 class Sender:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import functools
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 from aiohttp import web
 from support.authority import Authority
+from support.loops import on_uvloop
 from support.open_files import few_left
 
 from broker.base import units
@@ -25,18 +24,8 @@ from broker.net.http.config import HttpConfig
 from broker.net.http.connections import IDLE, HttpConnection, HttpConnections
 from broker.net.http.pages import Pages
 
-DEADLINE_S = 20
 SECOND = units.SECOND
 ASK = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n"
-
-
-def on_uvloop(test: Callable[..., Coroutine[None, None, None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def run(*args: Any, **kwargs: Any) -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(asyncio.wait_for(test(*args, **kwargs), DEADLINE_S))
-
-    return run
 
 
 class Listener:
