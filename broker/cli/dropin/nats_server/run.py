@@ -25,6 +25,7 @@ from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_server import process
 from broker.cli.dropin.nats_server.log import LogError
 from broker.cli.serve import lasting_memory, until_stopped
+from broker.config.load import ConfigError
 from broker.net import activation, sockets
 from broker.net.sockets import ListenError, join
 from broker.protocols.nats import errors as nats_errors
@@ -104,7 +105,10 @@ class Run:
 
     async def run(self) -> int:
         """Run until a signal; return the exit code."""
-        self.server = self.make(self.settings)
+        try:
+            self.server = self.make(self.settings)
+        except ConfigError as error:  # in the environment
+            return fatal(str(error))
         self.server.reread = self.reload
         self._trace()
         for line in self._first_lines():

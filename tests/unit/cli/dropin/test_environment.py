@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from broker.base.units import US
@@ -36,3 +41,21 @@ def test_an_invalid_value(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TWINWIRE_SERVER_BUSY_POLL", "fast")
     with pytest.raises(ConfigError, match="busy_poll"):
         from_environment()
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["nats-server", "nats-server -js -sd data", "nats-streaming-server", "nsqd", "nsqlookupd"],
+)
+def test_an_invalid_value_is_one_line(command: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "broker", *command.split()],
+        cwd=tmp_path,
+        env={**os.environ, "TWINWIRE_SERVER_BUSY_POLL": "fast"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("TWINWIRE_SERVER_BUSY_POLL") == 1
+    assert "Traceback" not in done.stderr
