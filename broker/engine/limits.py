@@ -45,7 +45,7 @@ INLINE_BYTES: Final = 128 * KIB
 INLINE_STALL: Final = 5 * MS
 INLINE_PAUSE: Final = 100 * MS
 INLINE_PAUSE_MAX: Final = 30 * SECOND
-SPARE_RATE: Final = 256 * KIB  # bytes a second; busier logs have their next file made beforehand
+SPARE_RATE: Final = 8 * MIB  # bytes a second; busier logs have their next file made beforehand
 APPEND_RETRY: Final = 1 * SECOND  # after a failed write, appends to that log fail for so long
 CURSOR_ENTRIES_MAX: Final = 2**24  # in flight, deferred, to be given again; 64 bytes each
 # Deferred in all cursors together; and the due times that one log remembers, 16 bytes each. nsqd

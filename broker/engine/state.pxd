@@ -71,12 +71,16 @@ cdef class EngineState:
     cdef public uint64_t torn_bytes, quarantined_bytes, quarantined_ranges
     cdef public uint64_t syncs
     cdef public double sync_seconds
+    cdef int64_t sync_usual_ns          # how long one has taken of late
     cdef readonly list sync_buckets     # counts by SYNC_BUCKETS
 
     cdef size_t backlog_share(self) noexcept        # what one cursor far behind may hand out now
     cdef uint64_t deferred_share(self) noexcept     # what one cursor may defer now
     cdef bint may_inline(self, size_t n) noexcept
-    cdef int write_inline(self, int fd, const char *data, size_t n, int64_t offset) noexcept
+    # `zeros` of them follow, if they can be written.
+    cdef int write_inline(self, int fd, const char *data, size_t n, size_t zeros,
+                          int64_t offset) noexcept
+    cdef void await_sync(self) noexcept     # a publisher waits for a sync that has begun
     cdef void changed(self, str log, cursor, bint made)
     cdef void note_sync(self, int64_t took_ns) noexcept
     cdef void file_closed(self) noexcept    # one of the syncs that are awaited has ended

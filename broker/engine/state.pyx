@@ -8,13 +8,14 @@ from libc.stdint cimport int64_t
 from broker.runtime.workers cimport Worker, monotonic_ns
 from broker.routing.router cimport Router
 from broker.runtime.turn cimport Turn
-from broker.runtime.vfs cimport vfs_truncate, vfs_write
+from broker.runtime.vfs cimport vfs_fill, vfs_truncate, vfs_write
 
 from broker.engine.health import Health
 from broker.engine.limits import FILES_WAIT, OPEN_FILES_SHARE
 
 cdef enum:
     DEFERRED_MIN = 1024     # one cursor may defer, however many cursors there are
+    SYNCS_USUAL = 16        # syncs in which their usual time follows a change
 
 # Upper bounds of the sync latency histogram, in seconds.
 SYNC_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -85,7 +86,8 @@ cdef class EngineState:
         return (n <= self.inline_bytes and self.writer.submitted == self.writer.reaped
                 and self.turn.now_ns >= self.inline_after_ns)
 
-    cdef int write_inline(self, int fd, const char *data, size_t n, int64_t offset) noexcept:
+    cdef int write_inline(self, int fd, const char *data, size_t n, size_t zeros,
+                          int64_t offset) noexcept:
         """Write without leaving the loop; 0 or an errno, as the writer would say.
 
         Handing a write to the thread and hearing of its end costs two wake-ups, several times
@@ -98,6 +100,8 @@ cdef class EngineState:
         if error:
             # what got in must not look like a record later
             self.uncut = vfs_truncate(fd, offset) != 0
+        elif zeros:
+            vfs_fill(fd, zeros, offset + <int64_t>n)
         took = monotonic_ns() - before
         self.inline_writes += 1
         if took > self.inline_stall_ns:
@@ -127,6 +131,11 @@ cdef class EngineState:
         self.sync_buckets[i] += 1
         self.syncs += 1
         self.sync_seconds += seconds
+        self.sync_usual_ns += (took_ns - self.sync_usual_ns) // SYNCS_USUAL
+
+    cdef void await_sync(self) noexcept:
+        if self.turn.busy_poll is not None and self.syncs >= <uint64_t>SYNCS_USUAL:
+            self.turn.busy_poll.expect(self.sync_usual_ns)
 
     cdef void file_closed(self) noexcept:
         self.files_given_up = False

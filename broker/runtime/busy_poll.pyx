@@ -13,6 +13,9 @@ only while events come in such short gaps:
     it finds one                                 the pause becomes shorter
     it was interrupted by another thread         it yields: 50 ms, and longer if that happens again
 
+A sync that somebody waits for, on a disk that usually answers within SYNC_FACTOR * wait_ns, is an
+event to come: until a little after its usual time the loop looks, and the gap counts as short.
+
 So a peer that sends one request after the other finds the loop awake, while an idle server costs
 nothing. The pause is for peers that answer as soon as the loop sleeps, and only then, because they
 run on the same core.
@@ -37,6 +40,8 @@ cdef enum:
     PAUSE_MAX_NS = 1_000_000_000
     PAUSE_DECAY = 8             # a part of the pause that an event takes off
     YIELD_MIN_NS = 50_000_000
+    SYNC_FACTOR = 6
+    SYNC_LATE_NS = 60_000       # of which 30 us are the worker's way to the disk and back
     CALM_NS = 200_000_000       # after a yield; an interruption that comes later stands alone
 
 
@@ -52,9 +57,14 @@ cdef class BusyPoll:
         self.fd = fd
         self.wait_ns = wait_ns
 
+    cpdef void expect(self, int64_t usual_ns) noexcept:
+        """Somebody waits for a sync that begins now; of late they took `usual_ns`."""
+        if usual_ns <= SYNC_FACTOR * self.wait_ns:
+            self.expected_ns = monotonic_ns() + usual_ns + usual_ns // 4 + SYNC_LATE_NS
+
     cdef void begun(self, int64_t now_ns) noexcept:
         """A turn has begun."""
-        if now_ns - self.rested_ns <= self.wait_ns:
+        if now_ns <= max(self.rested_ns + self.wait_ns, self.expected_ns):
             self.score = min(self.score + 1, SCORE_MAX)
         else:
             self.score = max(self.score - SCORE_LOSS, 0)
@@ -63,7 +73,7 @@ cdef class BusyPoll:
         """The turn has ended: look for an event until there is one, if it is worth it."""
         cdef pollfd one
         cdef int64_t began = monotonic_ns(), last = began, now = began
-        cdef int64_t longest = 0
+        cdef int64_t longest = 0, until = max(began + self.wait_ns, self.expected_ns)
         cdef int found
         self.rested_ns = began
         if self.score < SCORE_NEEDED or began < self.resumes_ns:
@@ -77,7 +87,7 @@ cdef class BusyPoll:
                 found = poll(&one, 1, 0)
                 last, now = now, monotonic_ns()
                 longest = max(longest, now - last)
-                if found or now - began >= self.wait_ns:
+                if found or now >= until:
                     break
         self.waited_ns += now - began
         if longest >= INTERRUPTED_NS:

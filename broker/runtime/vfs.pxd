@@ -11,10 +11,12 @@ cdef enum FileCall:
     CALL_UNLINK = 5
     CALL_SYNC_PATH = 6      # those of CALL_SYNC that are given a path
     CALL_CREATE = 7         # those of CALL_OPEN that make a file
-    CALLS = 8
+    CALL_FILL = 8
+    CALLS = 9
 
 cdef int vfs_open(const char *path, int flags, int *fd) noexcept nogil
 cdef int vfs_write(int fd, const char *data, size_t n, int64_t offset) noexcept nogil   # all of it
+cdef int vfs_fill(int fd, size_t n, int64_t offset) noexcept nogil      # n zeros
 cdef int vfs_sync(int fd) noexcept nogil                    # fdatasync
 cdef int vfs_sync_path(const char *path) noexcept nogil
 cdef int vfs_truncate(int fd, int64_t size) noexcept nogil

@@ -69,6 +69,9 @@ cdef extern from * nogil:
 
 cdef enum:
     PAGE_BYTES = 4096       # read at a time when a file is copied
+    ZEROS_BYTES = 1 << 16   # written at a time
+
+cdef char zeros[ZEROS_BYTES]
 
 cdef extern from *:
     """
@@ -79,9 +82,9 @@ cdef extern from *:
     static pthread_mutex_t tw_barrier_lock = PTHREAD_MUTEX_INITIALIZER;
     static pthread_cond_t tw_barrier_opened = PTHREAD_COND_INITIALIZER;
     static int tw_barriers_closed;     /* how many: all that a call looks at while there are none */
-    static int tw_barrier_closed[8];
-    static long tw_barrier_waiting[8];
-    static long long tw_barrier_delay_ns[8];
+    static int tw_barrier_closed[9];
+    static long tw_barrier_waiting[9];
+    static long long tw_barrier_delay_ns[9];
     static void tw_barrier_wait(int kind)
     {
         pthread_mutex_lock(&tw_barrier_lock);
@@ -133,7 +136,7 @@ cdef extern from *:
     }
     /* A fault per kind of call: it fires when `left` calls have passed, `times` times. */
     typedef struct { long left; long times; int error; long partial; } tw_fault;
-    static tw_fault tw_faults[8];
+    static tw_fault tw_faults[9];
     static int tw_fault_check(int kind, long *partial)
     {
         tw_fault *f = &tw_faults[kind];
@@ -152,7 +155,7 @@ cdef extern from *:
         long times
         int error
         long partial
-    tw_fault tw_faults[8]
+    tw_fault tw_faults[9]
     void tw_barrier_pass(int kind) nogil
     void tw_barrier_set(int kind, int closed) nogil
     void tw_barrier_slow(int kind, long long delay_ns) nogil
@@ -240,6 +243,25 @@ cdef int vfs_write(int fd, const char *data, size_t n, int64_t offset) noexcept 
         if done == 0:
             return EIO
         data += done
+        offset += done
+        n -= <size_t>done
+    return 0
+
+
+cdef int vfs_fill(int fd, size_t n, int64_t offset) noexcept nogil:
+    cdef int fault = tw_fault_check(CALL_FILL, NULL)
+    cdef ssize_t done
+    tw_barrier_pass(CALL_FILL)
+    if fault:
+        return fault
+    while n:
+        done = pwrite(fd, zeros, min(n, sizeof(zeros)), offset)
+        if done < 0:
+            if errno == EINTR:
+                continue
+            return errno
+        if done == 0:
+            return EIO
         offset += done
         n -= <size_t>done
     return 0

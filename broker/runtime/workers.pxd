@@ -11,7 +11,8 @@ from broker.runtime.interfaces cimport Task
 
 cdef enum JobKind:
     JOB_CALL        # nothing but `call`
-    # `call`, if there is one; write data[0..len-1] at offset of fd; on error cut fd at offset
+    # `call`, if there is one; write data[0..len-1] at offset of fd, and `zeros` zeros after it; on
+    # error cut fd at offset. The zeros are not necessary: that they fail is none.
     JOB_WRITE
     JOB_SYNC        # fdatasync fd
     JOB_SYNC_PATH   # fsync the file or folder `path`
@@ -36,6 +37,7 @@ cdef struct job_t:
     void *owner             # the JobOwner, with a reference held while the job is under way
     char *data              # borrowed from the owner until finished
     size_t len
+    size_t zeros
     int64_t offset
     char *path              # owned by the job
     char *path2             # owned by the job

@@ -14,6 +14,7 @@ from posix.unistd cimport read, write
 from broker.runtime.vfs cimport (
     vfs_close,
     vfs_copy,
+    vfs_fill,
     vfs_rename,
     vfs_sync,
     vfs_sync_path,
@@ -213,6 +214,8 @@ cdef void run_job(job_t *job) noexcept nogil:
         if job.error:
             # what got in must not look like a record later
             job.done = vfs_truncate(job.fd, job.offset) != 0
+        elif job.zeros:
+            vfs_fill(job.fd, job.zeros, job.offset + <int64_t>job.len)
     elif job.kind == <int>JOB_SYNC:
         job.error = vfs_sync(job.fd)
         if job.len and not job.error:

@@ -28,7 +28,7 @@ from support.fakes.loop import FakeLoop
 WAIT_MS = 20_000
 SECOND = 10**9
 
-OPEN, WRITE, SYNC, TRUNCATE, RENAME, UNLINK, SYNC_PATH = range(7)  # vfs.pxd FileCall
+OPEN, WRITE, SYNC, TRUNCATE, RENAME, UNLINK, SYNC_PATH, CREATE, FILL = range(9)  # vfs.pxd FileCall
 CALLS = {"open": OPEN, "write": WRITE, "sync": SYNC, "rename": RENAME, "truncate": TRUNCATE}
 
 LIMITS = EngineLimits(

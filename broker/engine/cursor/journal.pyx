@@ -198,7 +198,7 @@ cdef class Journal(JobOwner):
             self.seal_block()
             self.handed += 1
             error = self.shared.write_inline(
-                self.fd, self.data, self.len, <int64_t>self.file_bytes)
+                self.fd, self.data, self.len, 0, <int64_t>self.file_bytes)
             self.file_bytes += self.len
             self.len = 0
             self.wrote(error)

@@ -309,10 +309,13 @@ cdef class Log(LogState):
         if self.folder is None:
             self.store_in_memory(batch)
             return
+        batch.zeros = 0
+        if self.policy.sync_mode == SYNC_ALWAYS:
+            batch.zeros = batch.segment.zeros_after(batch.offset, batch.len)
         if self.shared.may_inline(batch.len):
             sum_records(batch.data, batch.len, self.salt)
-            error = self.shared.write_inline(
-                batch.segment.fd, batch.data, batch.len, <int64_t>batch.offset)
+            error = self.shared.write_inline(batch.segment.fd, batch.data, batch.len, batch.zeros,
+                                             <int64_t>batch.offset)
             self.completed(batch, error)
             return
         self.writing = batch
@@ -320,6 +323,7 @@ cdef class Log(LogState):
         job.fd = batch.segment.fd
         job.data = batch.data
         job.len = batch.len
+        job.zeros = batch.zeros
         job.offset = <int64_t>batch.offset
         job.call = sum_job
         job.salt = self.salt
@@ -375,6 +379,9 @@ cdef class Log(LogState):
         self.shared.bytes_written += batch.len
         if self.sync.last_error and not self.sync.is_doubtful():
             self.sync.error_over()
+        if batch.zeros and not batch.segment.active:
+            batch.segment.zeroed = True     # the next one was begun meanwhile, and cut this one
+            batch.segment.cut_tail()
         self.written(batch)
         self.sync.written_to_disk()
         self.submit()
@@ -554,6 +561,7 @@ cdef class Log(LogState):
         for segment in self.segments:
             if segment.planned > segment.size:
                 segment.forget_from(max(segment.size, segment.start()))
+                segment.filled = 0
         while len(self.segments) > 1 and self.active.first_seq > first:
             self.drop_segment(self.segments.pop())
             self.active = self.segments[len(self.segments) - 1]

@@ -45,6 +45,9 @@ cdef class Segment:
     cdef readonly bint doubtful         # a write or sync of it failed: see sync.pyx
     cdef object mending                 # a Copy of it is under way; None = no
     cdef bint zeroed                    # zeros stand in the file behind its records
+    cdef size_t filled                  # up to here, as far as is known; 0 = not known
+    cdef size_t grown_from              # its end when `filled` was not known
+    cdef bint made_before               # its file was: see Preallocation
     cdef bint bare                      # its header is not in the file: the disk was full
     cdef int64_t changed_ns             # wall clock of the last write
     cdef bint known_to_folder           # its name is on the disk
@@ -80,6 +83,8 @@ cdef class Segment:
     cdef void distrust(self) noexcept
     cdef object scan(self)
     cdef int open_again(self) except -1     # its file, for the next append after a rest. OSError
+    # Zeros that are to follow `len` bytes of records that are written at `offset`.
+    cdef size_t zeros_after(self, size_t offset, size_t len) noexcept
     cdef int cut_tail(self) noexcept        # it gets no more records; 0 or an errno
     # Close the descriptors after every sync that was asked for.
     cdef void seal(self, EngineState shared) noexcept

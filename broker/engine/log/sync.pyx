@@ -316,6 +316,8 @@ cdef class Sync:
         if not round.jobs:
             self.under_way -= 1
             self.succeeded(round)
+        elif self.waiters and round.count < SECOND_MIN:
+            self.log.shared.await_sync()
 
     cdef void add_segments(self, Round round) noexcept:
         cdef Segment segment

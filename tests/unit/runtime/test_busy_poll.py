@@ -103,6 +103,30 @@ def test_a_look_in_vain_is_followed_by_a_pause(loop: Loop) -> None:
         pytest.fail("there is no pause")
 
 
+def test_a_sync_is_looked_for_beyond_that(loop: Loop) -> None:
+    """As long as it usually takes, and a little more."""
+    found = loop.looks(2 * MS)
+    loop.end_turns(0)
+    found.expect(6 * MS)
+    assert loop.waited() >= 6 * MS
+
+
+def test_a_sync_that_takes_long_is_not_looked_for(loop: Loop) -> None:
+    found = loop.looks(2 * MS)
+    loop.end_turns(0)
+    found.expect(MINUTE)
+    assert 0 < loop.waited() < MINUTE
+
+
+def test_the_gap_until_a_sync_has_ended_is_short(loop: Loop) -> None:
+    """Else the loop would sleep, because the gaps are long."""
+    found = loop.looks(2 * MS)
+    for _ in range(10):
+        found.expect(12 * MS)
+        loop.end_turns(5 * MS, 1)
+    assert loop.waited() > 0
+
+
 def runtime(wait_ns: int) -> Runtime:
     async def made() -> Runtime:
         return Runtime(wait_ns)

@@ -55,6 +55,6 @@ def test_a_delay_ends_when_it_is_taken_back(tmp_path: Path) -> None:
     assert not waiting.is_alive()
 
 
-def test_there_are_eight_kinds() -> None:
+def test_there_are_nine_kinds() -> None:
     with pytest.raises(ValueError, match="no such file call"):
-        vfs.slow(8, 1)
+        vfs.slow(9, 1)
