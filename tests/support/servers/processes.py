@@ -30,7 +30,10 @@ Config = Mapping[str, Mapping[str, object]]
 
 OURS_ONLY_NSQ = frozenset({"requeue_on_close"})
 # Lists have other names on nsqd's command line than in its file.
-ORIGINAL_FLAGS = {"auth_http_addresses": "auth-http-address"}
+ORIGINAL_FLAGS = {
+    "auth_http_addresses": "auth-http-address",
+    "e2e_processing_latency_percentiles": "e2e-processing-latency-percentile",
+}
 _RUNNING: list[Server] = []
 
 
