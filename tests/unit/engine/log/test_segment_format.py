@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,6 +34,15 @@ def test_the_sum() -> None:
         assert crc32c(data) == castagnoli(0, data)
         assert crc32c(data[7:], crc32c(data[:7])) == castagnoli(0, data)
     assert crc32c(b"", 5) == 5
+
+
+def test_the_sum_of_long_data() -> None:
+    """Which is taken in lanes."""
+    data = random.Random(7).randbytes(4000)
+    for length in (767, 768, 769, 775, 776, 1535, 1536, 1537, 2304, 3000, 4000):
+        for crc in (0, 1, 0xFFFFFFFF, 0x80000000):
+            assert crc32c(data[:length], crc) == castagnoli(crc, data[:length])
+            assert crc32c(data[1:length], crc) == castagnoli(crc, data[1:length])
 
 
 Row = tuple[int, int, int, int, bytes, bytes, bytes, bytes]
