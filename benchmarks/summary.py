@@ -90,7 +90,7 @@ OTHERS = (
     Group("nats-reload", "Reload", "the longest pause for 10,000 clients, in ms"),
     Group("nats-scaling", "NATS clients' cost", "growth of cost for loads of n and 2n"),
     Group("console", "Console", "server time and load"),
-    Group("console-page", "Console page", "size and memory in the browser"),
+    Group("console-hour", "Console, left open", "memory in the browser"),
 )
 
 HEAD = """\
