@@ -72,6 +72,7 @@ cdef class EngineState:
     cdef public uint64_t syncs
     cdef public double sync_seconds
     cdef int64_t sync_usual_ns          # how long one has taken of late
+    cdef int syncs_awaited              # under way, with few publishers that wait
     cdef readonly list sync_buckets     # counts by SYNC_BUCKETS
 
     cdef size_t backlog_share(self) noexcept        # what one cursor far behind may hand out now
@@ -80,7 +81,8 @@ cdef class EngineState:
     # `zeros` of them follow, if they can be written.
     cdef int write_inline(self, int fd, const char *data, size_t n, size_t zeros,
                           int64_t offset) noexcept
-    cdef void await_sync(self) noexcept     # a publisher waits for a sync that has begun
+    cdef void await_sync(self) noexcept     # few publishers wait for a sync that has begun
+    cdef void sync_over(self) noexcept      # and it has ended
     cdef void changed(self, str log, cursor, bint made)
     cdef void note_sync(self, int64_t took_ns) noexcept
     cdef void file_closed(self) noexcept    # one of the syncs that are awaited has ended

@@ -115,6 +115,11 @@ cdef class EngineState:
                         seconds=took / 1e9, bytes=n, pause_seconds=self.inline_pause / 1e9)
         return error
 
+    cdef void sync_over(self) noexcept:
+        self.syncs_awaited -= 1
+        if not self.syncs_awaited and self.turn.busy_poll is not None:
+            self.turn.busy_poll.answered()
+
     cdef void changed(self, str log, cursor, bint made):
         """A log, or a cursor of it, was made or deleted."""
         for watcher in self.watchers:
@@ -131,9 +136,12 @@ cdef class EngineState:
         self.sync_buckets[i] += 1
         self.syncs += 1
         self.sync_seconds += seconds
+        if self.syncs == 1:
+            self.sync_usual_ns = took_ns
         self.sync_usual_ns += (took_ns - self.sync_usual_ns) // SYNCS_USUAL
 
     cdef void await_sync(self) noexcept:
+        self.syncs_awaited += 1
         if self.turn.busy_poll is not None and self.syncs >= <uint64_t>SYNCS_USUAL:
             self.turn.busy_poll.expect(self.sync_usual_ns)
 

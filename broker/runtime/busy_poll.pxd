@@ -7,7 +7,7 @@ cdef class BusyPoll:
     cdef int fd                 # the loop's epoll descriptor
     cdef readonly int64_t wait_ns       # longest look; also the gap that counts as short
     cdef readonly int64_t waited_ns     # looked for events so long, in total
-    cdef int64_t expected_ns    # until then the disk is expected to answer
+    cdef int64_t expected_ns    # until then the disk is expected to answer; 0 = it is not asked
     cdef int64_t rested_ns      # end of the last turn
     cdef int64_t pause_ns       # after the next look that is in vain, half of it
     cdef int64_t yield_ns       # after the last look that was interrupted
@@ -16,5 +16,6 @@ cdef class BusyPoll:
     cdef int score              # rises with short gaps between turns, falls with long ones
 
     cpdef void expect(self, int64_t usual_ns) noexcept      # a sync that usually takes so long
+    cdef void answered(self) noexcept                       # it has ended
     cdef void begun(self, int64_t now_ns) noexcept
     cdef void wait(self) noexcept

@@ -62,6 +62,9 @@ cdef class BusyPoll:
         if usual_ns <= SYNC_FACTOR * self.wait_ns:
             self.expected_ns = monotonic_ns() + usual_ns + usual_ns // 4 + SYNC_LATE_NS
 
+    cdef void answered(self) noexcept:
+        self.expected_ns = 0
+
     cdef void begun(self, int64_t now_ns) noexcept:
         """A turn has begun."""
         if now_ns <= max(self.rested_ns + self.wait_ns, self.expected_ns):
@@ -99,6 +102,6 @@ cdef class BusyPoll:
             self.resumes_ns = now + self.yield_ns
         elif found:
             self.pause_ns -= self.pause_ns // PAUSE_DECAY
-        else:
+        elif now <= began + 2 * self.wait_ns:     # a late sync says nothing of the peers
             self.pause_ns = min(max(2 * self.pause_ns, PAUSE_MIN_NS), PAUSE_MAX_NS)
             self.resumes_ns = now + self.pause_ns

@@ -79,12 +79,13 @@ cdef extern from *:
     #include <time.h>
     /* A barrier per kind of call: a thread that reaches a closed one waits until it is opened, and
      * at one with a delay for that long, or until the delay is taken back. */
+    #define TW_CALLS 9     /* CALLS of vfs.pxd */
     static pthread_mutex_t tw_barrier_lock = PTHREAD_MUTEX_INITIALIZER;
     static pthread_cond_t tw_barrier_opened = PTHREAD_COND_INITIALIZER;
     static int tw_barriers_closed;     /* how many: all that a call looks at while there are none */
-    static int tw_barrier_closed[9];
-    static long tw_barrier_waiting[9];
-    static long long tw_barrier_delay_ns[9];
+    static int tw_barrier_closed[TW_CALLS];
+    static long tw_barrier_waiting[TW_CALLS];
+    static long long tw_barrier_delay_ns[TW_CALLS];
     static void tw_barrier_wait(int kind)
     {
         pthread_mutex_lock(&tw_barrier_lock);
@@ -136,7 +137,7 @@ cdef extern from *:
     }
     /* A fault per kind of call: it fires when `left` calls have passed, `times` times. */
     typedef struct { long left; long times; int error; long partial; } tw_fault;
-    static tw_fault tw_faults[9];
+    static tw_fault tw_faults[TW_CALLS];
     static int tw_fault_check(int kind, long *partial)
     {
         tw_fault *f = &tw_faults[kind];
@@ -155,7 +156,7 @@ cdef extern from *:
         long times
         int error
         long partial
-    tw_fault tw_faults[9]
+    tw_fault tw_faults[CALLS]
     void tw_barrier_pass(int kind) nogil
     void tw_barrier_set(int kind, int closed) nogil
     void tw_barrier_slow(int kind, long long delay_ns) nogil

@@ -11,8 +11,8 @@ from broker.runtime.interfaces cimport Task
 
 cdef enum JobKind:
     JOB_CALL        # nothing but `call`
-    # `call`, if there is one; write data[0..len-1] at offset of fd, and `zeros` zeros after it; on
-    # error cut fd at offset. The zeros are not necessary: that they fail is none.
+    # `call`, if there is one; write data[0..len-1] at offset of fd, and `zeros` zeros behind it; on
+    # error cut fd at offset. That the zeros cannot be written is no error.
     JOB_WRITE
     JOB_SYNC        # fdatasync fd
     JOB_SYNC_PATH   # fsync the file or folder `path`

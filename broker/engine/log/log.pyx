@@ -311,8 +311,9 @@ cdef class Log(LogState):
             return
         batch.zeros = 0
         if self.policy.sync_mode == SYNC_ALWAYS:
-            batch.zeros = batch.segment.zeros_after(batch.offset, batch.len)
-        if self.shared.may_inline(batch.len):
+            batch.zeros = batch.segment.zeros_after(
+                batch.offset, batch.len, self.preallocation.busy)
+        if self.shared.may_inline(batch.len + batch.zeros):
             sum_records(batch.data, batch.len, self.salt)
             error = self.shared.write_inline(batch.segment.fd, batch.data, batch.len, batch.zeros,
                                              <int64_t>batch.offset)
@@ -561,7 +562,7 @@ cdef class Log(LogState):
         for segment in self.segments:
             if segment.planned > segment.size:
                 segment.forget_from(max(segment.size, segment.start()))
-                segment.filled = 0
+                segment.zeros_to = 0
         while len(self.segments) > 1 and self.active.first_seq > first:
             self.drop_segment(self.segments.pop())
             self.active = self.segments[len(self.segments) - 1]
@@ -636,6 +637,7 @@ cdef class Log(LogState):
                 if segment.next_seq > keep:
                     end = segment.locate(keep)
                     segment.zeroed = False      # a reader may stand after its new end
+                    segment.zeros_to = 0
                     segment.forget_from(end)
                     segment.size = min(segment.size, end)
                     segment.next_seq = keep

@@ -44,10 +44,10 @@ cdef class Segment:
     cdef bint dirty                     # written to since its last sync began
     cdef readonly bint doubtful         # a write or sync of it failed: see sync.pyx
     cdef object mending                 # a Copy of it is under way; None = no
-    cdef bint zeroed                    # zeros stand in the file behind its records
-    cdef size_t filled                  # up to here, as far as is known; 0 = not known
-    cdef size_t grown_from              # its end when `filled` was not known
-    cdef bint made_before               # its file was: see Preallocation
+    cdef bint zeroed                    # zeros may stand in the file behind its records
+    cdef size_t zeros_to                # the file has at least so many bytes; 0 = not known
+    cdef size_t opened_at               # where the first record since it was opened begins
+    cdef bint preallocated              # its file was ready when it was begun
     cdef bint bare                      # its header is not in the file: the disk was full
     cdef int64_t changed_ns             # wall clock of the last write
     cdef bint known_to_folder           # its name is on the disk
@@ -83,8 +83,8 @@ cdef class Segment:
     cdef void distrust(self) noexcept
     cdef object scan(self)
     cdef int open_again(self) except -1     # its file, for the next append after a rest. OSError
-    # Zeros that are to follow `len` bytes of records that are written at `offset`.
-    cdef size_t zeros_after(self, size_t offset, size_t len) noexcept
+    # How many zeros to write behind `len` bytes of records at `offset`; `busy`: see Preallocation.
+    cdef size_t zeros_after(self, size_t offset, size_t len, bint busy) noexcept
     cdef int cut_tail(self) noexcept        # it gets no more records; 0 or an errno
     # Close the descriptors after every sync that was asked for.
     cdef void seal(self, EngineState shared) noexcept
@@ -96,6 +96,7 @@ cdef class Preallocation:
     cdef object folder          # of the log
     cdef list segments          # of the log
     cdef uint64_t seen_bytes    # stored when it was last seen how busy the log is
+    cdef bint busy              # it stored `spare_rate` in the second before that
     cdef SpareFile file         # for the next segment; None = none
 
     # Once a second: is the log busy enough? `stored`: bytes until now.

@@ -4,7 +4,8 @@
 A sync of a file that grows waits for the file system's journal too, because new blocks and a new
 length have to be written down. Where zeros stand already only the records themselves are written,
 in half to two thirds of the time. So a log that syncs what it answers writes zeros behind its
-records, as many as it has written records since it was opened, up to FILL_BYTES:
+records: as many bytes as it has written since the file was opened, but no more than FILL_BYTES or
+four times what it writes now:
 
     records | zeros |           the next ones are written over them
     records | records | zeros | zeros |
@@ -45,7 +46,8 @@ cdef enum:
     AGAIN_BYTES_MAX = 1 << 22
     READ_TWICE_MAX = 64             # places of a segment that are read again at all
     UNMAP_HERE_BYTES = 1 << 20      # as long as a job for a worker
-    FILL_BYTES = 1 << 16
+    FILL_BYTES = 1 << 16            # a longer batch gets no zeros,
+    BUSY_BATCH_BYTES = 1 << 14      # and of a busy log none longer than this
     BLOCK_BYTES = 4096      # of most file systems: less than that costs nothing
     CHUNK_BYTES = 1 << 18   # written and synced at a time, so that others get at the disk between
 
@@ -295,18 +297,19 @@ cdef class Segment:
                 self.ready = self.size
         return 0
 
-    cdef size_t zeros_after(self, size_t offset, size_t len) noexcept:
+    cdef size_t zeros_after(self, size_t offset, size_t len, bint busy) noexcept:
         cdef size_t end = offset + len, to
-        if not self.filled:
-            self.grown_from = offset
-        # a long batch takes its time without that, and a log that has many gets a spare file
-        if end <= self.filled or len > <size_t>FILL_BYTES // 4 or not self.active:
+        if not self.zeros_to:
+            self.opened_at = offset
+        # a long batch takes its time without that, and a busy log gets a spare file
+        if end <= self.zeros_to or not self.active or len > <size_t>(
+                BUSY_BATCH_BYTES if busy else FILL_BYTES):
             return 0
-        to = end + min(end - self.grown_from, <size_t>FILL_BYTES)
+        to = end + min(end - self.opened_at, max(<size_t>FILL_BYTES, 4 * len))
         to = min(self.cap, (to + BLOCK_BYTES - 1) & ~<size_t>(BLOCK_BYTES - 1))
         if to <= end:
             return 0
-        self.filled = to
+        self.zeros_to = to
         self.zeroed = True
         return to - end
 
@@ -314,7 +317,7 @@ cdef class Segment:
         if not self.zeroed or self.fd < 0:
             return 0
         self.zeroed = False
-        self.filled = 0
+        self.zeros_to = 0
         return vfs_truncate(self.fd, <int64_t>self.planned)
 
     cdef void seal(self, EngineState shared) noexcept:
@@ -356,8 +359,8 @@ cdef class Preallocation:
     cdef void consider(self, uint64_t stored, bint allowed) noexcept:
         cdef uint64_t written = stored - self.seen_bytes
         self.seen_bytes = stored
-        if (allowed and self.file is None and self.shared.spare_rate
-                and written >= self.shared.spare_rate):
+        self.busy = self.shared.spare_rate and written >= self.shared.spare_rate
+        if allowed and self.busy and self.file is None:
             self.begin()
 
     cdef void drop(self) noexcept:
@@ -375,8 +378,8 @@ cdef class Preallocation:
                 segment.cap <= file.size and not os.path.exists(segment.path)
                 and not vfs_rename(file.path, segment.path)):
             segment.fd = file.fd
-            segment.zeroed = segment.made_before = True
-            segment.filled = file.size
+            segment.zeroed = segment.preallocated = True
+            segment.zeros_to = file.size
             file.fd = -1
             self.file = None
             self.begin()
@@ -419,7 +422,7 @@ cdef class SpareFile(JobOwner):
         else:
             self.ready = True
             active = segments[len(segments) - 1] if segments else None
-            if active is not None and not active.made_before and (
+            if active is not None and not active.preallocated and (
                     active.planned > active.start()):
                 active.cap = active.planned     # the next record goes into the new file
 

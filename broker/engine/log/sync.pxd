@@ -97,6 +97,7 @@ cdef class Round(JobOwner):
     cdef uint64_t count         # how many of them no earlier one covers
     cdef Segment segment        # the only one that is synced; None = there is more to it
     cdef uint64_t number        # of the log's rounds, from 1
+    cdef bint awaited           # few publishers waited for it when it began
     cdef bint void              # another round of the log failed meanwhile: this one proves nothing
     cdef list segments          # those that are synced
     cdef list named             # those whose names the round brings onto the disk; None = none

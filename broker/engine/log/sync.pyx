@@ -317,6 +317,7 @@ cdef class Sync:
             self.under_way -= 1
             self.succeeded(round)
         elif self.waiters and round.count < SECOND_MIN:
+            round.awaited = True
             self.log.shared.await_sync()
 
     cdef void add_segments(self, Round round) noexcept:
@@ -392,6 +393,9 @@ cdef class Sync:
     cdef void ended(self, Round round) noexcept:
         """All jobs of a round are done."""
         self.under_way -= 1
+        if round.awaited:
+            round.awaited = False
+            self.log.shared.sync_over()
         if self.rounds_ended is not None:
             self.rounds_ended.wake()
         if self.log.deleted:
