@@ -1,9 +1,9 @@
 /* CRC-32C (Castagnoli, reflected polynomial 0x82F63B78): by instruction where the processor has
    one, by table elsewhere. `crc` is a finished value, 0 to begin with, so calls can be chained.
 
-   The instruction takes three cycles, and each has to wait for the one before. So long data is three
-   lanes, whose sums are taken side by side and joined: a sum is linear, and the sum of A and B is
-   that of A, moved behind as many zero bytes as B has, xor that of B begun at 0. */
+   The instruction takes three cycles, and each has to wait for the one before. So long data is
+   three lanes, whose sums are taken side by side and joined: a sum is linear, and the sum of A and
+   B is that of A, moved behind as many zero bytes as B has, xor that of B begun at 0. */
 #ifndef TWINWIRE_CRC32C_H
 #define TWINWIRE_CRC32C_H
 

@@ -1115,8 +1115,9 @@ async def test_a_restored_stream(broker: Server, connect: Connect, uniq: str) ->
     topic = await make(client, uniq)
     reader = Reader(broker, topic).rdy(1)
     publish(broker, topic, b"a", b"b")
-    reader.say("FIN", reader.next(b"a"))
-    reader.rdy(0).barrier()
+    first = reader.next(b"a")
+    reader.rdy(0).say("FIN", first)
+    reader.barrier()
     reader.close()
     saved = await backups.snapshot(client, uniq.upper())
     assert (await ask(client, f"STREAM.DELETE.{uniq.upper()}"))["success"]
