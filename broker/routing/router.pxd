@@ -46,6 +46,8 @@ cdef class Router:
     cdef void *cache_memory     # owned
     cdef uint32_t cache_mask    # number of slots - 1
     cdef uint32_t cache_turn    # which of a subject's slots is replaced next
+    cdef uint16_t *missed       # by hash, marks of subjects that found no place; owned
+    cdef match_t *once          # of the last subject that got no place, or NULL
     cdef slot_t *found          # of the last result of `match`; NULL = it is not in the cache
     cdef match_t **shared       # matches by their nodes, for subjects that only wildcards match
     cdef uint32_t shared_mask
@@ -82,6 +84,8 @@ cdef class Router:
                            const record_t *rec, void *skip) noexcept
     cdef uint32_t give_far(self, const match_t *m, uint32_t start, uint32_t size,
                            const record_t *rec, void *skip) noexcept
+    cdef const match_t *match_once(self, const char *subject, size_t n) except NULL
+    cdef bint is_first_miss(self, uint32_t h) noexcept
     cdef const match_t *match_inside(self, const char *subject, size_t n) except NULL
     cdef node_t *child(self, node_t *parent, const char *token, size_t n, bint make) except? NULL
     cdef void drop_child(self, node_t *node) noexcept

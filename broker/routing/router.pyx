@@ -5,6 +5,9 @@ A literal SUB or UNSUB drops one cached subject; a wildcard one increments `vers
 cached match is checked at its next use: it is computed again if one of the changes since then could
 affect it, or if there were too many to remember.
 
+A subject takes the place of another one when it has missed the cache twice: subjects that are used
+once, as those of acks and of replies are, leave those in it that come again.
+
 A sink may route a further message during a delivery, also with the same Router: the match of the
 outer call stays unchanged, and the inner call gets a match of its own.
 """
@@ -49,6 +52,7 @@ cdef class Router:
         self.cache = <slot_t *>(
             (<uintptr_t>self.cache_memory + sizeof(slot_t) - 1) & ~<uintptr_t>(sizeof(slot_t) - 1))
         self.cache_mask = cache_subjects - 1
+        self.missed = <uint16_t *>calloc(cache_subjects, sizeof(uint16_t))
         self.shared_mask = max(cache_subjects // SHARED_DIVISOR, <uint32_t>1) - 1
         self.shared = <match_t **>calloc(<size_t>self.shared_mask + 1, sizeof(void *))
         self.cached_refs_max = cached_refs_max
@@ -56,7 +60,7 @@ cdef class Router:
         self.late = []
         self.watchers = []
         if (self.root == NULL or self.table == NULL or self.cache_memory == NULL
-                or self.shared == NULL):
+                or self.missed == NULL or self.shared == NULL):
             raise MemoryError
 
     def __dealloc__(self):
@@ -64,6 +68,7 @@ cdef class Router:
         if self.cache_memory != NULL and self.shared != NULL:
             self.clear_cache()
         free(self.cache_memory)
+        free(self.missed)
         free(self.shared)
         if self.table != NULL:
             for i in range(self.table_mask + 1):
@@ -221,6 +226,7 @@ cdef class Router:
     cdef const match_t *match_hashed(self, const char *subject, size_t n, uint32_t h) except NULL:
         cdef slot_t *slot
         cdef uint32_t i
+        cdef bint stale = False
         self.matches += 1
         for i in range(<uint32_t>CACHE_WAYS):
             slot = self.cache + ((h + i) & self.cache_mask)
@@ -231,6 +237,7 @@ cdef class Router:
                     self.cache_hits += 1
                     self.found = slot
                     return slot.match
+                stale = True
                 break
         else:
             self.cache_turn = (self.cache_turn + 1) % CACHE_WAYS
@@ -238,14 +245,39 @@ cdef class Router:
         self.found = NULL
         if self.busy:
             return self.match_inside(subject, n)
-        if slot.match != NULL:
-            self.changes += 1
         if self.cached_refs > self.cached_refs_max:
             self.clear_cache()
             slot = self.cache + (h & self.cache_mask)   # its first: an empty one ends a search
+        elif slot.match != NULL:
+            if not stale and self.is_first_miss(h):
+                return self.match_once(subject, n)
+            self.changes += 1
         self.fill(slot, subject, n, h)
         self.found = slot
         return slot.match
+
+    cdef bint is_first_miss(self, uint32_t h) noexcept:
+        """Whether the subject of this hash has not missed the cache before, or others have since."""
+        cdef uint16_t *mark = self.missed + (h & self.cache_mask)
+        cdef uint16_t own = <uint16_t>(h >> 16) | 1     # 0 = no mark
+        if mark[0] == own:
+            mark[0] = 0
+            return False
+        mark[0] = own
+        return True
+
+    cdef const match_t *match_once(self, const char *subject, size_t n) except NULL:
+        """A match that no slot keeps."""
+        cdef match_t *before = self.once
+        cdef match_t *m = self.compute(subject, n)
+        if m == before:
+            self.release(m)     # it is held already
+            return m
+        self.once = m
+        self.changes += 1
+        if before != NULL:
+            self.release(before)
+        return m
 
     cdef const match_t *match_inside(self, const char *subject, size_t n) except NULL:
         """A match within a delivery, when an outer call may be using the cache."""
@@ -535,6 +567,9 @@ cdef class Router:
             if self.shared[i] != NULL:
                 self.release(self.shared[i])
                 self.shared[i] = NULL
+        if self.once != NULL:
+            self.release(self.once)
+            self.once = NULL
         for i in range(<size_t>ROUTE_DEPTH):
             if self.spare[i] != NULL:
                 self.release(self.spare[i])

@@ -139,7 +139,9 @@ cdef void walk(node_t **table, uint32_t mask, const tw_key_t *key, gather_t *g, 
         dot = <const char *>memchr(rest, c'.', n)
         token_len = <size_t>(dot - rest) if dot != NULL else n
         literal = NULL
-        if not (token_len == 1 and (rest[0] == c'*' or rest[0] == c'>')):
+        # most nodes below a wildcard have no other children: their table need not be asked
+        if node.children > <uint32_t>((node.star != NULL) + (node.tail != NULL)) and not (
+                token_len == 1 and (rest[0] == c'*' or rest[0] == c'>')):
             literal = find_child(table, mask, key, node, rest, token_len)
         if dot == NULL:
             if literal != NULL:

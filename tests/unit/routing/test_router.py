@@ -212,6 +212,49 @@ def test_subjects_of_the_same_wildcards_share_their_answer() -> None:
     assert [publish(router, subject) for subject in (b"s.7", b"s.8", b"t.8")] == [40, 39, 0]
 
 
+def test_subjects_that_are_used_once_do_not_replace_others() -> None:
+    router = Router(cache_subjects=64)
+    subscription = Subscriber(router)
+    subscription.subscribe(b"1", b"again.*")
+    subscription.subscribe(b"2", b"once.*.*")
+    again = [b"again.%d" % i for i in range(30)]
+    for _ in range(3):
+        assert [publish(router, subject) for subject in again] == [1] * len(again)
+    for i in range(5_000):
+        assert publish(router, b"once.%d.reply" % i) == 1
+    hits = router.cache_hits
+    assert [publish(router, subject) for subject in again] == [1] * len(again)
+    assert router.cache_hits - hits >= 25  # some never had a place
+
+
+def test_a_subject_that_is_used_again_replaces_another_one() -> None:
+    router = Router(cache_subjects=4)
+    subscription = Subscriber(router)
+    subscription.subscribe(b"1", b">")
+    for i in range(100):
+        publish(router, b"old.%d" % i)
+    for _ in range(3):
+        assert publish(router, b"new") == 1
+    assert router.cache_hits == 1
+
+
+def test_a_match_without_a_place_follows_changes() -> None:
+    router = Router(cache_subjects=4)
+    subscription = Subscriber(router)
+    subscription.subscribe(b"1", b"s.*.x")
+    for i in range(100):
+        assert publish(router, b"s.%d.x" % i) == 1
+        assert publish(router, b"s.%d.y" % i) == 0
+    subscription.subscribe(b"2", b"s.*.x")
+    subscription.subscribe(b"3", b"s.7.x")
+    assert [publish(router, b"s.%d.x" % i) for i in (6, 7, 8)] == [2, 3, 2]
+    subscription.unsubscribe(b"1")
+    subscription.unsubscribe(b"3")
+    assert [publish(router, b"s.%d.x" % i) for i in (6, 7, 8, 200)] == [1, 1, 1, 1]
+    subscription.unsubscribe(b"2")
+    assert [publish(router, b"s.%d.x" % i) for i in (6, 7, 8, 200)] == [0, 0, 0, 0]
+
+
 @pytest.mark.parametrize("size", [1, 7, 8, 41, 42, 43, 64, 65, 300])
 def test_subjects_of_any_length_are_cached(
     router: Router, subscription: Subscriber, size: int
