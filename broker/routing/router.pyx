@@ -257,7 +257,7 @@ cdef class Router:
         return slot.match
 
     cdef bint is_first_miss(self, uint32_t h) noexcept:
-        """Whether the subject of this hash has not missed the cache before, or others have since."""
+        """Whether the subject of this hash misses the cache for the first time of late."""
         cdef uint16_t *mark = self.missed + (h & self.cache_mask)
         cdef uint16_t own = <uint16_t>(h >> 16) | 1     # 0 = no mark
         if mark[0] == own:

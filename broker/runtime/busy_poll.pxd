@@ -16,6 +16,6 @@ cdef class BusyPoll:
     cdef int score              # rises with short gaps between turns, falls with long ones
 
     cpdef void expect(self, int64_t usual_ns) noexcept      # a sync that usually takes so long
-    cdef void answered(self) noexcept                       # it has ended
+    cpdef void answered(self) noexcept                      # it has ended
     cdef void begun(self, int64_t now_ns) noexcept
     cdef void wait(self) noexcept

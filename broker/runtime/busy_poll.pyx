@@ -62,7 +62,11 @@ cdef class BusyPoll:
         if usual_ns <= SYNC_FACTOR * self.wait_ns:
             self.expected_ns = monotonic_ns() + usual_ns + usual_ns // 4 + SYNC_LATE_NS
 
-    cdef void answered(self) noexcept:
+    cpdef void answered(self) noexcept:
+        """The sync has ended. If that was in time, the gap until now was short."""
+        cdef int64_t now = monotonic_ns()
+        if now <= self.expected_ns:
+            self.rested_ns = now
         self.expected_ns = 0
 
     cdef void begun(self, int64_t now_ns) noexcept:

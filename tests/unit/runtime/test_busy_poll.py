@@ -127,6 +127,24 @@ def test_the_gap_until_a_sync_has_ended_is_short(loop: Loop) -> None:
     assert loop.waited() > 0
 
 
+def test_the_gap_is_short_also_when_the_sync_ends_in_the_turn(loop: Loop) -> None:
+    found = loop.looks(2 * MS)
+    for _ in range(10):
+        found.expect(12 * MS)
+        threading.Event().wait(0.004)
+        found.answered()
+        loop.end_turns(0, 1)
+    assert loop.waited() > 0
+
+
+def test_a_sync_that_has_ended_is_not_looked_for(loop: Loop) -> None:
+    found = loop.looks(2 * MS)
+    loop.end_turns(0)
+    found.expect(12 * MS)
+    found.answered()
+    assert 2 * MS <= loop.waited() < 12 * MS
+
+
 def runtime(wait_ns: int) -> Runtime:
     async def made() -> Runtime:
         return Runtime(wait_ns)
