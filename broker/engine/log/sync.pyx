@@ -61,6 +61,7 @@ from broker.runtime.wakeup import Wakeup
 
 cdef enum:
     SECOND_MIN = 32         # appends that must wait for a second sync, and at least
+    FEW = 4                 # appends for whose sync the loop stays awake
     SECOND_SHARE = 2        # this fraction of what the first one covers
     KEPT_BYTES = 1 << 20    # of a segment without readers stay in the page cache, at its end
     WINDOW_BYTES = 1 << 26  # looked through before that; what went already costs next to nothing
@@ -316,7 +317,7 @@ cdef class Sync:
         if not round.jobs:
             self.under_way -= 1
             self.succeeded(round)
-        elif self.waiters and round.count < SECOND_MIN:
+        elif self.waiters and round.count <= FEW:
             round.awaited = True
             self.log.shared.await_sync()
 
