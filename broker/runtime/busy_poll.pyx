@@ -40,9 +40,9 @@ cdef enum:
     PAUSE_MAX_NS = 1_000_000_000
     PAUSE_DECAY = 8             # a part of the pause that an event takes off
     YIELD_MIN_NS = 50_000_000
+    CALM_NS = 200_000_000       # after a yield; an interruption that comes later stands alone
     SYNC_FACTOR = 6
     SYNC_LATE_NS = 60_000       # of which 30 us are the worker's way to the disk and back
-    CALM_NS = 200_000_000       # after a yield; an interruption that comes later stands alone
 
 
 cdef int64_t monotonic_ns() noexcept nogil:

@@ -226,15 +226,9 @@ cdef int vfs_open(const char *path, int flags, int *fd) noexcept nogil:
     return errno if fd[0] < 0 else 0
 
 
-cdef int vfs_write(int fd, const char *data, size_t n, int64_t offset) noexcept nogil:
-    cdef long partial = 0
-    cdef int fault = tw_fault_check(CALL_WRITE, &partial)
+cdef int write_all(int fd, const char *data, size_t n, int64_t offset) noexcept nogil:
+    """Write n bytes; 0 or an errno."""
     cdef ssize_t done
-    tw_barrier_pass(CALL_WRITE)
-    if fault:
-        if partial > 0:
-            pwrite(fd, data, min(n, <size_t>partial), offset)
-        return fault
     while n:
         done = pwrite(fd, data, n, offset)
         if done < 0:
@@ -249,23 +243,27 @@ cdef int vfs_write(int fd, const char *data, size_t n, int64_t offset) noexcept 
     return 0
 
 
-cdef int vfs_fill(int fd, size_t n, int64_t offset) noexcept nogil:
-    cdef int fault = tw_fault_check(CALL_FILL, NULL)
-    cdef ssize_t done
-    tw_barrier_pass(CALL_FILL)
+cdef int vfs_write(int fd, const char *data, size_t n, int64_t offset) noexcept nogil:
+    cdef long partial = 0
+    cdef int fault = tw_fault_check(CALL_WRITE, &partial)
+    tw_barrier_pass(CALL_WRITE)
     if fault:
+        if partial > 0:
+            pwrite(fd, data, min(n, <size_t>partial), offset)
         return fault
-    while n:
-        done = pwrite(fd, zeros, min(n, sizeof(zeros)), offset)
-        if done < 0:
-            if errno == EINTR:
-                continue
-            return errno
-        if done == 0:
-            return EIO
-        offset += done
-        n -= <size_t>done
-    return 0
+    return write_all(fd, data, n, offset)
+
+
+cdef int vfs_fill(int fd, size_t n, int64_t offset) noexcept nogil:
+    cdef int error = tw_fault_check(CALL_FILL, NULL)
+    cdef size_t step
+    tw_barrier_pass(CALL_FILL)
+    while n and not error:
+        step = min(n, sizeof(zeros))
+        error = write_all(fd, zeros, step, offset)
+        offset += <int64_t>step
+        n -= step
+    return error
 
 
 cdef int vfs_sync(int fd) noexcept nogil:

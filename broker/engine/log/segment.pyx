@@ -46,8 +46,8 @@ cdef enum:
     AGAIN_BYTES_MAX = 1 << 22
     READ_TWICE_MAX = 64             # places of a segment that are read again at all
     UNMAP_HERE_BYTES = 1 << 20      # as long as a job for a worker
-    FILL_BYTES = 1 << 16            # a longer batch gets no zeros,
-    BUSY_BATCH_BYTES = 1 << 14      # and of a busy log none longer than this
+    FILL_BYTES = 1 << 16            # zeros behind short batches; a longer batch than this gets none
+    BUSY_BATCH_BYTES = 1 << 14      # in a busy log a longer batch than this gets none
     BLOCK_BYTES = 4096      # of most file systems: less than that costs nothing
     CHUNK_BYTES = 1 << 18   # written and synced at a time, so that others get at the disk between
 
