@@ -15,6 +15,8 @@ from broker.engine.limits import FILES_WAIT, OPEN_FILES_SHARE
 
 cdef enum:
     DEFERRED_MIN = 1024     # one cursor may defer, however many cursors there are
+    WRITES_USUAL = 8        # writes in which their usual time follows a change
+    TIMED_BYTES = 1 << 15   # a shorter write says nothing about the time of a long one
     SYNCS_USUAL = 16        # syncs in which their usual time follows a change
 
 # Upper bounds of the sync latency histogram, in seconds.
@@ -38,6 +40,8 @@ cdef class EngineState:
         self.pump_bytes_max = limits.pump_bytes_max
         self.backlog_bytes_max = limits.backlog_bytes_max
         self.inline_bytes = limits.inline_bytes
+        self.inline_synced_bytes = limits.inline_synced_bytes
+        self.inline_synced_ns = limits.inline_synced_ns
         self.inline_stall_ns = limits.inline_stall_ns
         self.inline_pause_ns = limits.inline_pause_ns
         self.inline_pause_max_ns = limits.inline_pause_max_ns
@@ -81,10 +85,20 @@ cdef class EngineState:
     cdef uint64_t deferred_share(self) noexcept:
         return <uint64_t>-1 if self.deferred < self.deferred_max else <uint64_t>DEFERRED_MIN
 
-    cdef bint may_inline(self, size_t n) noexcept:
+    cdef bint may_inline(self, size_t n, bint synced) noexcept:
         """A short write may be done here and now: the writer is idle and writes have been quick."""
-        return (n <= self.inline_bytes and self.writer.submitted == self.writer.reaped
+        if n > self.inline_bytes and not (
+                synced and n <= self.inline_synced_bytes
+                and <int64_t>(n >> 10) * self.write_kib_ns <= self.inline_synced_ns):
+            return False
+        return (self.writer.submitted == self.writer.reaped
                 and self.turn.now_ns >= self.inline_after_ns)
+
+    cdef void note_write(self, size_t n, int64_t took_ns) noexcept:
+        cdef int64_t kib_ns
+        if n >= <size_t>TIMED_BYTES:
+            kib_ns = took_ns // <int64_t>(n >> 10)
+            self.write_kib_ns += (kib_ns - self.write_kib_ns) // <int64_t>WRITES_USUAL
 
     cdef int write_inline(self, int fd, const char *data, size_t n, size_t zeros,
                           int64_t offset) noexcept:
@@ -103,6 +117,7 @@ cdef class EngineState:
         elif zeros:
             vfs_fill(fd, zeros, offset + <int64_t>n)
         took = monotonic_ns() - before
+        self.note_write(n + zeros, took)
         self.inline_writes += 1
         if took > self.inline_stall_ns:
             self.inline_stalls += 1

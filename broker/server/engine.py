@@ -42,6 +42,8 @@ def engine_options(config: Config) -> limits.EngineLimits:
         pump_bytes_max=limits.PUMP_BYTES_MAX,
         backlog_bytes_max=limits.BACKLOG_BYTES_MAX,
         inline_bytes=limits.INLINE_BYTES,
+        inline_synced_bytes=limits.INLINE_SYNCED_BYTES,
+        inline_synced_ns=limits.INLINE_SYNCED_TIME,
         inline_stall_ns=limits.INLINE_STALL,
         inline_pause_ns=limits.INLINE_PAUSE,
         inline_pause_max_ns=limits.INLINE_PAUSE_MAX,

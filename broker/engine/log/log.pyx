@@ -311,9 +311,11 @@ cdef class Log(LogState):
             return
         batch.zeros = 0
         if self.policy.sync_mode == SYNC_ALWAYS:
+            self.preallocation.batches += 1
             batch.zeros = batch.segment.zeros_after(
                 batch.offset, batch.len, self.preallocation.busy)
-        if self.shared.may_inline(batch.len + batch.zeros):
+        if self.shared.may_inline(
+                batch.len + batch.zeros, self.policy.sync_mode == SYNC_ALWAYS):
             sum_records(batch.data, batch.len, self.salt)
             error = self.shared.write_inline(batch.segment.fd, batch.data, batch.len, batch.zeros,
                                              <int64_t>batch.offset)
@@ -365,6 +367,7 @@ cdef class Log(LogState):
             self.abandon()
             return
         self.shared.uncut = job.done != 0
+        self.shared.note_write(job.len + job.zeros, job.took_ns)
         self.completed(batch, job.error)
 
     cdef void completed(self, Batch batch, int error) noexcept:

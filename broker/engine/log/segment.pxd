@@ -96,7 +96,9 @@ cdef class Preallocation:
     cdef object folder          # of the log
     cdef list segments          # of the log
     cdef uint64_t seen_bytes    # stored when it was last seen how busy the log is
+    cdef uint64_t batches       # written since then
     cdef bint busy              # it stored `spare_rate` in the second before that
+    cdef bint wanted            # and in short batches: its next file is to be made beforehand
     cdef SpareFile file         # for the next segment; None = none
 
     # Once a second: is the log busy enough? `stored`: bytes until now.

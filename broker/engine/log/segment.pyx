@@ -10,9 +10,10 @@ four times what it writes now:
     records | zeros |           the next ones are written over them
     records | records | zeros | zeros |
 
-and a busy log has the file of its next segment filled with zeros while it uses the last one. What
-is left of the zeros is cut when the segment is full or the log rests; after a kill, when the log is
-opened.
+and a busy log has the file of its next segment filled with zeros while it uses the last one. Long
+batches are written without either: the disk takes longer for the records than for their journal,
+and would have to write the zeros as well. What is left of the zeros is cut when the segment is full
+or the log rests; after a kill, when the log is opened.
 """
 import os
 
@@ -360,7 +361,9 @@ cdef class Preallocation:
         cdef uint64_t written = stored - self.seen_bytes
         self.seen_bytes = stored
         self.busy = self.shared.spare_rate and written >= self.shared.spare_rate
-        if allowed and self.busy and self.file is None:
+        self.wanted = self.busy and written <= self.batches * <uint64_t>FILL_BYTES
+        self.batches = 0
+        if allowed and self.wanted and self.file is None:
             self.begin()
 
     cdef void drop(self) noexcept:
@@ -382,7 +385,8 @@ cdef class Preallocation:
             segment.zeros_to = file.size
             file.fd = -1
             self.file = None
-            self.begin()
+            if self.wanted:
+                self.begin()
         else:
             error = vfs_open(segment.path, O_RDWR | O_CREAT | O_EXCL, &segment.fd)
         if not error:

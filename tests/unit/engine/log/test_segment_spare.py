@@ -71,6 +71,20 @@ def test_a_quiet_log_and_one_that_is_not_always_synced_do_without(tmp_path: Path
             assert len(segments(root)) == 1
 
 
+def test_a_log_that_is_written_in_long_batches_does_without(tmp_path: Path) -> None:
+    """The zeros would take as long as the records; when the batches become short it gets one."""
+    with Rig(tmp_path, **{**BUSY, "segment_bytes": 1 << 24}) as rig:
+        log = rig.log()
+        for _ in range(3):
+            assert set(rig.publish(log, numbered(20, size=10_000))) == {1}
+            rig.advance(1)
+            assert spares(tmp_path) == []
+        for body in numbered(100, size=1000):
+            assert rig.publish(log, [body]) == [1]
+        rig.advance(1)
+        assert len(spares(tmp_path)) == 1
+
+
 def test_after_a_crash_the_zeros_are_cut_and_nothing_is_said(tmp_path: Path) -> None:
     with Rig(tmp_path / "a", **BUSY) as rig:
         bodies = busy(rig)
