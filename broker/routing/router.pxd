@@ -29,6 +29,13 @@ cdef struct slot_t:
     char subject[SLOT_SUBJECT]      # or, if it is longer, a pointer to it, owned
 
 
+# What is known of a place in the cache without a look at its slot, so that a subject that is not
+# there costs no line of a slot. Half of a hash, with its lowest bit set; 0 = none.
+cdef struct mark_t:
+    uint16_t kept           # of the subject in the slot of that place
+    uint16_t missed         # of the last subject of this hash that found no place
+
+
 # An added or removed wildcard subscription.
 cdef struct change_t:
     uint8_t len             # of the subject; 0 = unknown, may be any
@@ -46,7 +53,7 @@ cdef class Router:
     cdef void *cache_memory     # owned
     cdef uint32_t cache_mask    # number of slots - 1
     cdef uint32_t cache_turn    # which of a subject's slots is replaced next
-    cdef uint16_t *missed       # by hash, marks of subjects that found no place; owned
+    cdef mark_t *marks          # one of each slot; owned
     cdef match_t *once          # of the last subject that got no place, or NULL
     cdef slot_t *found          # of the last result of `match`; NULL = it is not in the cache
     cdef match_t **shared       # matches by their nodes, for subjects that only wildcards match
@@ -85,7 +92,6 @@ cdef class Router:
     cdef uint32_t give_far(self, const match_t *m, uint32_t start, uint32_t size,
                            const record_t *rec, void *skip) noexcept
     cdef const match_t *match_once(self, const char *subject, size_t n) except NULL
-    cdef bint is_first_miss(self, uint32_t h) noexcept
     cdef const match_t *match_inside(self, const char *subject, size_t n) except NULL
     cdef node_t *child(self, node_t *parent, const char *token, size_t n, bint make) except? NULL
     cdef void drop_child(self, node_t *node) noexcept
@@ -117,6 +123,11 @@ cdef inline bint is_of(const slot_t *slot, const char *subject, size_t n) noexce
     if n > SLOT_SUBJECT:
         return memcmp(long_subject(slot), subject, n) == 0
     return tw_equal(slot.subject, subject, n)
+
+
+cdef inline uint16_t half_of(uint32_t h) noexcept nogil:
+    """What a mark keeps of a hash."""
+    return <uint16_t>(h >> 16) | 1
 
 
 cdef inline uint32_t expect(Router router, const char *subject, size_t n) noexcept:

@@ -52,7 +52,7 @@ cdef class Router:
         self.cache = <slot_t *>(
             (<uintptr_t>self.cache_memory + sizeof(slot_t) - 1) & ~<uintptr_t>(sizeof(slot_t) - 1))
         self.cache_mask = cache_subjects - 1
-        self.missed = <uint16_t *>calloc(cache_subjects, sizeof(uint16_t))
+        self.marks = <mark_t *>calloc(cache_subjects, sizeof(mark_t))
         self.shared_mask = max(cache_subjects // SHARED_DIVISOR, <uint32_t>1) - 1
         self.shared = <match_t **>calloc(<size_t>self.shared_mask + 1, sizeof(void *))
         self.cached_refs_max = cached_refs_max
@@ -60,15 +60,15 @@ cdef class Router:
         self.late = []
         self.watchers = []
         if (self.root == NULL or self.table == NULL or self.cache_memory == NULL
-                or self.missed == NULL or self.shared == NULL):
+                or self.marks == NULL or self.shared == NULL):
             raise MemoryError
 
     def __dealloc__(self):
         cdef uint32_t i
-        if self.cache_memory != NULL and self.shared != NULL:
+        if self.cache_memory != NULL and self.marks != NULL and self.shared != NULL:
             self.clear_cache()
         free(self.cache_memory)
-        free(self.missed)
+        free(self.marks)
         free(self.shared)
         if self.table != NULL:
             for i in range(self.table_mask + 1):
@@ -225,13 +225,18 @@ cdef class Router:
 
     cdef const match_t *match_hashed(self, const char *subject, size_t n, uint32_t h) except NULL:
         cdef slot_t *slot
-        cdef uint32_t i
-        cdef bint stale = False
+        cdef mark_t *mark
+        cdef uint32_t i, place = 0
+        cdef uint16_t own = half_of(h)
+        cdef bint stale = False, full = False
         self.matches += 1
         for i in range(<uint32_t>CACHE_WAYS):
-            slot = self.cache + ((h + i) & self.cache_mask)
-            if slot.match == NULL:
+            place = (h + i) & self.cache_mask
+            if self.marks[place].kept == 0:
                 break
+            if self.marks[place].kept != own:
+                continue
+            slot = self.cache + place
             if slot.hash == h and is_of(slot, subject, n):
                 if slot.version == self.version or self.still_true(slot):
                     self.cache_hits += 1
@@ -240,31 +245,27 @@ cdef class Router:
                 stale = True
                 break
         else:
-            self.cache_turn = (self.cache_turn + 1) % CACHE_WAYS
-            slot = self.cache + ((h + self.cache_turn) & self.cache_mask)
+            full = True
         self.found = NULL
         if self.busy:
             return self.match_inside(subject, n)
         if self.cached_refs > self.cached_refs_max:
             self.clear_cache()
-            slot = self.cache + (h & self.cache_mask)   # its first: an empty one ends a search
-        elif slot.match != NULL:
-            if not stale and self.is_first_miss(h):
+            place = h & self.cache_mask     # its first: an empty one ends a search
+        elif full:
+            mark = self.marks + (h & self.cache_mask)
+            if mark.missed != own:
+                mark.missed = own
                 return self.match_once(subject, n)
+            mark.missed = 0
+            self.cache_turn = (self.cache_turn + 1) % CACHE_WAYS
+            place = (h + self.cache_turn) & self.cache_mask
+        if full or stale:
             self.changes += 1
+        slot = self.cache + place
         self.fill(slot, subject, n, h)
         self.found = slot
         return slot.match
-
-    cdef bint is_first_miss(self, uint32_t h) noexcept:
-        """Whether the subject of this hash misses the cache for the first time of late."""
-        cdef uint16_t *mark = self.missed + (h & self.cache_mask)
-        cdef uint16_t own = <uint16_t>(h >> 16) | 1     # 0 = no mark
-        if mark[0] == own:
-            mark[0] = 0
-            return False
-        mark[0] = own
-        return True
 
     cdef const match_t *match_once(self, const char *subject, size_t n) except NULL:
         """A match that no slot keeps."""
@@ -316,6 +317,7 @@ cdef class Router:
         slot.hash = h
         slot.version = self.version
         slot.match = m
+        self.marks[slot - self.cache].kept = half_of(h)
         return 0
 
     cdef match_t *compute(self, const char *subject, size_t n) except NULL:
@@ -371,6 +373,7 @@ cdef class Router:
     cdef void empty(self, slot_t *slot) noexcept:
         self.release(slot.match)
         slot.match = NULL
+        self.marks[slot - self.cache].kept = 0
         if slot.subject_len > SLOT_SUBJECT:
             free(long_subject(slot))
 
