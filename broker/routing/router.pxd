@@ -78,6 +78,7 @@ cdef class Router:
     cdef const match_t *match(self, const char *subject, size_t n) except NULL
     # The same, with the hash that `expect` has returned for this subject.
     cdef const match_t *match_hashed(self, const char *subject, size_t n, uint32_t h) except NULL
+    cdef const match_t *search(self, const char *subject, size_t n, uint32_t h) except NULL
     cdef uint32_t route(self, const match_t *m, const record_t *rec, void *skip) noexcept
     cdef uint32_t route_listed(self, const match_t *m, const record_t *rec, void *skip,
                                const char *names, size_t names_len) noexcept

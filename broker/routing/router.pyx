@@ -221,9 +221,20 @@ cdef class Router:
 
     cdef const match_t *match(self, const char *subject, size_t n) except NULL:
         """The subscriptions of a subject; the match is valid until `changes` increases."""
-        return self.match_hashed(subject, n, tw_cache_hash(&self.key, subject, n))
+        return self.search(subject, n, tw_cache_hash(&self.key, subject, n))
 
     cdef const match_t *match_hashed(self, const char *subject, size_t n, uint32_t h) except NULL:
+        cdef slot_t *slot = self.cache + (h & self.cache_mask)      # prefetched, other than its mark
+        if slot.hash == h and slot.version == self.version and slot.match != NULL and (
+                is_of(slot, subject, n)):
+            self.matches += 1
+            self.cache_hits += 1
+            self.found = slot
+            return slot.match
+        return self.search(subject, n, h)
+
+    cdef const match_t *search(self, const char *subject, size_t n, uint32_t h) except NULL:
+        """The match of a subject from the cache, or computed."""
         cdef slot_t *slot
         cdef mark_t *mark
         cdef uint32_t i, place = 0
