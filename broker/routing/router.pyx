@@ -224,7 +224,8 @@ cdef class Router:
         return self.search(subject, n, tw_cache_hash(&self.key, subject, n))
 
     cdef const match_t *match_hashed(self, const char *subject, size_t n, uint32_t h) except NULL:
-        cdef slot_t *slot = self.cache + (h & self.cache_mask)      # prefetched, other than its mark
+        # its first slot has been prefetched, its mark has not
+        cdef slot_t *slot = self.cache + (h & self.cache_mask)
         if slot.hash == h and slot.version == self.version and slot.match != NULL and (
                 is_of(slot, subject, n)):
             self.matches += 1
