@@ -49,7 +49,8 @@ def test_short_ones_always_and_long_ones_when_they_are_to_be_synced(
 
 
 def test_long_ones_go_to_the_writer_while_they_would_take_too_long(tmp_path: Path) -> None:
-    with Rig(tmp_path, **{**LIMITS, "inline_synced_ns": 5 * MS, "inline_stall_ns": 999 * MS}) as rig:
+    slow = {"inline_synced_ns": 5 * MS, "inline_stall_ns": 999 * MS}
+    with Rig(tmp_path, **{**LIMITS, **slow}) as rig:
         vfs.slow(WRITE, 60 * MS)
         assert inline(rig, LONG), "nothing is known about the disk"
         assert not inline(rig, LONG)
