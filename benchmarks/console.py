@@ -23,6 +23,7 @@ import selectors
 import shutil
 import socket
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,7 @@ from awake import cores_awake
 from broker.bench.dial import dial_nsq
 from broker.bench.scenarios import NatsRequestPlan, run_nats_request
 from broker.config.load import load_with_places
+from broker.console.limits import ATTENTION_DEPTH
 from broker.protocols.nsq.http.app import Query
 from broker.protocols.nsq.service import NsqService
 from broker.server import limits
@@ -62,6 +64,7 @@ LATENCY_S, LATENCY_ROUNDS = 3.0, 9
 SETTLE_S = 3.0
 RATE = 500  # messages per second while tabs are open
 MINUTES = 60
+LISTED = 100  # topics with so many messages that the overview lists them, if it has room
 HEAP_AFTER = 0.34  # of the time: charts are full then, and what the page keeps must stay
 # of a snapshot of the heap: kinds of what a page has made
 KEPT = ("object", "closure", "string", "concatenated string", "sliced string", "array", "number")
@@ -540,11 +543,24 @@ def kept_bytes(probe: Any) -> float:
     return float(sum(size for kind, size in zip(kinds, sizes, strict=True) if kind in own))
 
 
+def fill(address: tuple[str, int], topics: int) -> None:
+    """So many messages into each topic that the overview lists it as one that needs attention."""
+    sock, _ = dial_nsq(address)
+    body = b"\0\0\0\5hello" * ATTENTION_DEPTH
+    head = struct.pack(">II", len(body) + 4, ATTENTION_DEPTH)
+    with sock, sock.makefile("rb") as answers:
+        for number in range(topics):
+            sock.sendall(b"MPUB %s\n" % name_of(number).encode() + head + body)
+            assert answers.read(10)[8:] == b"OK"
+
+
 def of_hour(root: str | None, minutes: float) -> list[Row]:
-    """The heap of pages that stay open."""
+    """The heap of pages that stay open. The overview's list of what needs attention is full from
+    the start: it would get its entries meanwhile, from messages that nobody consumes."""
     rows = []
     with servers.running(OURS, ("nats", "nsq", "http"), root) as server, chromium() as browser:
-        make_topics(server, 100)
+        make_topics(server, LISTED)
+        fill(server.nsq, LISTED)
         url = "http://{}:{}/".format(*server.http)
         watched = {
             path: browser.new_context() for path in ("overview", f"topic?topic={name_of(1)}")
