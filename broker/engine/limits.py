@@ -40,9 +40,9 @@ PUMP_BYTES_MAX: Final = 1 * MIB  # handed out by one cursor before others have t
 BACKLOG_BYTES_MAX: Final = 128 * KIB
 
 # Writes on the loop: what a short one costs beside the two thread wake-ups it saves, see
-# benchmarks/README.md. A longer one that publishers wait to have synced is done there too while it
-# should take no longer than INLINE_SYNCED_TIME, because nothing else happens to them meanwhile.
-# One slower than INLINE_STALL sends writes to a thread for INLINE_PAUSE.
+# benchmarks/README.md. Longer ones of logs that sync each batch are done there too while those of
+# one turn should take no longer than INLINE_SYNCED_TIME: the sync can begin that much earlier.
+# A short one slower than INLINE_STALL sends writes to a thread for INLINE_PAUSE.
 INLINE_BYTES: Final = 128 * KIB
 INLINE_SYNCED_BYTES: Final = 1 * MIB
 INLINE_SYNCED_TIME: Final = MS // 2
@@ -56,7 +56,7 @@ CURSOR_ENTRIES_MAX: Final = 2**24  # in flight, deferred, to be given again; 64 
 # keeps both without a limit.
 CURSORS_DEFERRED_MAX: Final = 2**24
 CURSOR_WINDOW_MAX: Final = 2**28  # records between the oldest unacked and the newest; a bit each
-ROUTER_CACHE_SUBJECTS: Final = 32_768  # answers kept, 64 bytes each; a power of two
+ROUTER_CACHE_SUBJECTS: Final = 32_768  # answers kept, 68 bytes each; a power of two
 ROUTER_CACHE_REFS: Final = 2**20  # subscriptions named in them, all together
 # Of all files that may be open; when so many are, publishers wait for logs to close theirs.
 OPEN_FILES_SHARE: Final = 0.875

@@ -30,15 +30,17 @@ cdef class EngineState:
     cdef public size_t backlog_bytes_max    # ... of cursors that are further behind, all together
     cdef uint64_t backlog_turn          # the number of the turn that `behind` counts
     cdef size_t behind, behind_before   # cursors that are further behind: in this turn, in the last
-    # Short writes are done on the loop while that is fast: see write_inline.
-    cdef public size_t inline_bytes         # a longer write always goes to the writer; 0 = all do
-    cdef public size_t inline_synced_bytes  # a longer one than that if it is to be synced,
-    cdef public int64_t inline_synced_ns    # and if writes of its length usually take longer
-    cdef public int64_t inline_stall_ns     # one that took longer sends the next ones to the writer
+    # Writes that are done on the loop while they are fast: see may_inline and write_inline.
+    cdef public size_t inline_bytes         # short ones: up to this length
+    cdef public size_t inline_synced_bytes  # up to this length in logs that sync each batch,
+    cdef public int64_t inline_synced_ns    # if all of a turn should take no longer than this
+    cdef public int64_t inline_stall_ns     # a short one that took longer sends all to the writer
     cdef public int64_t inline_pause_ns     # for so long, and twice as long each time
     cdef public int64_t inline_pause_max_ns
     cdef int64_t inline_pause           # the pause in force
     cdef int64_t write_kib_ns           # how long a long write has taken of late, per KiB
+    cdef uint64_t long_turn             # the number of the turn that `long_ns` is about
+    cdef int64_t long_ns                # how long its long writes should take, all together
     cdef int64_t inline_after_ns        # monotonic; not before
     cdef bint uncut                     # the last inline write failed and could not be taken back
     cdef int found_left                 # logs found at start that may still be synced this second
@@ -80,9 +82,9 @@ cdef class EngineState:
 
     cdef size_t backlog_share(self) noexcept        # what one cursor far behind may hand out now
     cdef uint64_t deferred_share(self) noexcept     # what one cursor may defer now
-    # `synced`: publishers wait until it is.
+    # `synced`: the log syncs each batch.
     cdef bint may_inline(self, size_t n, bint synced) noexcept
-    cdef void note_write(self, size_t n, int64_t took_ns) noexcept
+    cdef void note_write(self, size_t n, int64_t took_ns) noexcept     # with its checksums
     # `zeros` of them follow, if they can be written.
     cdef int write_inline(self, int fd, const char *data, size_t n, size_t zeros,
                           int64_t offset) noexcept

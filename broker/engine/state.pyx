@@ -15,7 +15,8 @@ from broker.engine.limits import FILES_WAIT, OPEN_FILES_SHARE
 
 cdef enum:
     DEFERRED_MIN = 1024     # one cursor may defer, however many cursors there are
-    WRITES_USUAL = 8        # writes in which their usual time follows a change
+    WRITES_USUAL = 8        # writes in which their usual time becomes shorter
+    COPY_KIB_NS = 300       # a long write, per KiB, before one has been timed
     TIMED_BYTES = 1 << 15   # a shorter write says nothing about the time of a long one
     SYNCS_USUAL = 16        # syncs in which their usual time follows a change
 
@@ -43,6 +44,7 @@ cdef class EngineState:
         self.inline_synced_bytes = limits.inline_synced_bytes
         self.inline_synced_ns = limits.inline_synced_ns
         self.inline_stall_ns = limits.inline_stall_ns
+        self.write_kib_ns = COPY_KIB_NS
         self.inline_pause_ns = limits.inline_pause_ns
         self.inline_pause_max_ns = limits.inline_pause_max_ns
         self.retry_ns = limits.retry_ns
@@ -86,19 +88,26 @@ cdef class EngineState:
         return <uint64_t>-1 if self.deferred < self.deferred_max else <uint64_t>DEFERRED_MIN
 
     cdef bint may_inline(self, size_t n, bint synced) noexcept:
-        """A short write may be done here and now: the writer is idle and writes have been quick."""
-        if n > self.inline_bytes and not (
-                synced and n <= self.inline_synced_bytes
-                and <int64_t>(n >> 10) * self.write_kib_ns <= self.inline_synced_ns):
+        """A write may be done here and now: the writer is idle, writes have been quick, and this
+        one is short, or it is to be synced and the long ones of this turn do not take too long."""
+        if self.writer.submitted != self.writer.reaped or self.turn.now_ns < self.inline_after_ns:
             return False
-        return (self.writer.submitted == self.writer.reaped
-                and self.turn.now_ns >= self.inline_after_ns)
+        if n <= self.inline_bytes:
+            return True
+        if not synced or n > self.inline_synced_bytes:
+            return False
+        if self.long_turn != self.turn.number:
+            self.long_turn = self.turn.number
+            self.long_ns = 0
+        self.long_ns += <int64_t>(n >> 10) * self.write_kib_ns
+        return self.long_ns <= self.inline_synced_ns
 
     cdef void note_write(self, size_t n, int64_t took_ns) noexcept:
-        cdef int64_t kib_ns
+        cdef int64_t more
         if n >= <size_t>TIMED_BYTES:
-            kib_ns = took_ns // <int64_t>(n >> 10)
-            self.write_kib_ns += (kib_ns - self.write_kib_ns) // <int64_t>WRITES_USUAL
+            more = took_ns // <int64_t>(n >> 10) - self.write_kib_ns
+            # a slow disk is believed at once, a quick one when it stays so
+            self.write_kib_ns += more // 2 if more > 0 else more // <int64_t>WRITES_USUAL
 
     cdef int write_inline(self, int fd, const char *data, size_t n, size_t zeros,
                           int64_t offset) noexcept:
@@ -117,9 +126,9 @@ cdef class EngineState:
         elif zeros:
             vfs_fill(fd, zeros, offset + <int64_t>n)
         took = monotonic_ns() - before
-        self.note_write(n + zeros, took)
         self.inline_writes += 1
-        if took > self.inline_stall_ns:
+        # what a long write takes is no reason to send short ones to the thread
+        if took > self.inline_stall_ns and n <= self.inline_bytes:
             self.inline_stalls += 1
             if before > self.inline_after_ns + 16 * self.inline_pause or self.inline_pause == 0:
                 self.inline_pause = self.inline_pause_ns

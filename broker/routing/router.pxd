@@ -29,8 +29,9 @@ cdef struct slot_t:
     char subject[SLOT_SUBJECT]      # or, if it is longer, a pointer to it, owned
 
 
-# What is known of a place in the cache without a look at its slot, so that a subject that is not
-# there costs no line of a slot. Half of a hash, with its lowest bit set; 0 = none.
+# What is known of a place in the cache without a look at its slot: `search` finds that a subject is
+# not there without a cache line of a slot. Each is the upper half of a hash, with its lowest bit
+# set; 0 = none.
 cdef struct mark_t:
     uint16_t kept           # of the subject in the slot of that place
     uint16_t missed         # of the last subject of this hash that found no place

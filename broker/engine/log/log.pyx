@@ -49,7 +49,7 @@ from broker.runtime.mapping cimport faults_of
 from broker.runtime.turn cimport PHASE_STORE
 from broker.runtime.types cimport REC_NOT_STORED, record_t
 from broker.runtime.vfs cimport vfs_close, vfs_open, vfs_rename, vfs_unlink, vfs_write
-from broker.runtime.workers cimport JOB_UNLINK, JOB_WRITE, copy_path, job_t
+from broker.runtime.workers cimport JOB_UNLINK, JOB_WRITE, copy_path, job_t, monotonic_ns
 
 from broker.engine.health import RECORDS
 from broker.engine.log.files import (
@@ -296,6 +296,7 @@ cdef class Log(LogState):
         """Hand the oldest batch to the writer, if none is under way."""
         cdef Batch batch
         cdef job_t *job
+        cdef int64_t started
         cdef int error
         if self.writing is not None:
             return
@@ -311,14 +312,17 @@ cdef class Log(LogState):
             return
         batch.zeros = 0
         if self.policy.sync_mode == SYNC_ALWAYS:
-            self.preallocation.batches += 1
+            self.preallocation.note(batch.len)
             batch.zeros = batch.segment.zeros_after(
                 batch.offset, batch.len, self.preallocation.busy)
         if self.shared.may_inline(
                 batch.len + batch.zeros, self.policy.sync_mode == SYNC_ALWAYS):
+            started = monotonic_ns()
             sum_records(batch.data, batch.len, self.salt)
             error = self.shared.write_inline(batch.segment.fd, batch.data, batch.len, batch.zeros,
                                              <int64_t>batch.offset)
+            if not error:
+                self.shared.note_write(batch.len + batch.zeros, monotonic_ns() - started)
             self.completed(batch, error)
             return
         self.writing = batch
@@ -367,7 +371,8 @@ cdef class Log(LogState):
             self.abandon()
             return
         self.shared.uncut = job.done != 0
-        self.shared.note_write(job.len + job.zeros, job.took_ns)
+        if not job.error:
+            self.shared.note_write(job.len + job.zeros, job.took_ns)
         self.completed(batch, job.error)
 
     cdef void completed(self, Batch batch, int error) noexcept:
@@ -780,7 +785,6 @@ cdef class Log(LogState):
             sync.start()
         if self.preallocation is not None:
             self.preallocation.consider(
-                self.message_bytes,
                 self.policy.sync_mode == SYNC_ALWAYS and not self.deleted and not sync.last_error)
         sync.seal_written()
         retention.trim()

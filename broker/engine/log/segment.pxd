@@ -95,14 +95,15 @@ cdef class Preallocation:
     cdef EngineState shared
     cdef object folder          # of the log
     cdef list segments          # of the log
-    cdef uint64_t seen_bytes    # stored when it was last seen how busy the log is
-    cdef uint64_t batches       # written since then
-    cdef bint busy              # it stored `spare_rate` in the second before that
+    cdef uint64_t bytes         # of records, written since it was last seen how busy the log is
+    cdef uint64_t batches       # in which they were written
+    cdef bint busy              # `spare_rate` was written in the second before that
     cdef bint wanted            # and in short batches: its next file is to be made beforehand
     cdef SpareFile file         # for the next segment; None = none
 
-    # Once a second: is the log busy enough? `stored`: bytes until now.
-    cdef void consider(self, uint64_t stored, bint allowed) noexcept
+    cdef void note(self, size_t len) noexcept   # a batch of so many bytes is to be written
+    # Once a second: is the log busy enough?
+    cdef void consider(self, bint allowed) noexcept
     # Makes the file of a new segment, or takes the one that is ready; 0 or an errno.
     cdef int open_file(self, Segment segment, const char *head, size_t head_len) noexcept
     cdef void drop(self) noexcept

@@ -11,9 +11,9 @@ four times what it writes now:
     records | records | zeros | zeros |
 
 and a busy log has the file of its next segment filled with zeros while it uses the last one. Long
-batches are written without either: the disk takes longer for the records than for their journal,
-and would have to write the zeros as well. What is left of the zeros is cut when the segment is full
-or the log rests; after a kill, when the log is opened.
+batches are written without either: writing the records takes longer than the file system's journal
+does, and the zeros would have to be written as well. What is left of the zeros is cut when the
+segment is full or the log rests; after a kill, when the log is opened.
 """
 import os
 
@@ -48,7 +48,7 @@ cdef enum:
     READ_TWICE_MAX = 64             # places of a segment that are read again at all
     UNMAP_HERE_BYTES = 1 << 20      # as long as a job for a worker
     FILL_BYTES = 1 << 16            # zeros behind short batches; a longer batch than this gets none
-    BUSY_BATCH_BYTES = 1 << 14      # in a busy log a longer batch than this gets none
+    BUSY_BATCH_BYTES = 1 << 14      # in a busy log a longer one gets none: no gain was measured
     BLOCK_BYTES = 4096      # of most file systems: less than that costs nothing
     CHUNK_BYTES = 1 << 18   # written and synced at a time, so that others get at the disk between
 
@@ -302,7 +302,7 @@ cdef class Segment:
         cdef size_t end = offset + len, to
         if not self.zeros_to:
             self.opened_at = offset
-        # a long batch takes its time without that, and a busy log gets a spare file
+        # a long batch takes its time without that
         if end <= self.zeros_to or not self.active or len > <size_t>(
                 BUSY_BATCH_BYTES if busy else FILL_BYTES):
             return 0
@@ -357,13 +357,17 @@ cdef class Preallocation:
             self.file = file
             file.write_more()
 
-    cdef void consider(self, uint64_t stored, bint allowed) noexcept:
-        cdef uint64_t written = stored - self.seen_bytes
-        self.seen_bytes = stored
-        self.busy = self.shared.spare_rate and written >= self.shared.spare_rate
-        self.wanted = self.busy and written <= self.batches * <uint64_t>FILL_BYTES
-        self.batches = 0
-        if allowed and self.wanted and self.file is None:
+    cdef void note(self, size_t len) noexcept:
+        self.bytes += len
+        self.batches += 1
+
+    cdef void consider(self, bint allowed) noexcept:
+        self.busy = self.shared.spare_rate and self.bytes >= self.shared.spare_rate
+        self.wanted = self.busy and self.bytes <= self.batches * <uint64_t>FILL_BYTES
+        self.bytes = self.batches = 0
+        if self.busy and not self.wanted and self.file is not None and not self.file.ready:
+            self.drop()     # long batches now: the rest of its zeros would only be in their way
+        elif allowed and self.wanted and self.file is None:
             self.begin()
 
     cdef void drop(self) noexcept:
