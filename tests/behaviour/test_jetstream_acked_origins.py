@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from behaviour.test_jetstream_origins import DEADLINE_S, Api
+from support.clients.nats import NatsClient
 
 if TYPE_CHECKING:
     from conftest import StartBroker
@@ -148,6 +149,31 @@ def test_a_consumer_of_an_operator_is_read_again_from_what_is_acked(
     until(lambda: messages(api, "W"), 0)
     api.api("STREAM.DELETE.M")
     assert consumers(api, "W") == ["own"]
+
+
+def test_somebody_else_who_listens_does_not_make_messages_vanish(
+    start_broker: StartBroker,
+) -> None:
+    """The consumer has delivered to another subscriber before the mirror begins, and goes on."""
+    server = start_broker()
+    api = Api(server)
+    api.make(name="W", subjects=["w"], retention="workqueue")
+    other = NatsClient(server.nats)
+    other.sub("own.to")
+    other.ping()
+    config = {"durable_name": "own", "ack_policy": "flow_control", "deliver_subject": "own.to"}
+    assert "error" not in api.api("CONSUMER.CREATE.W.own", {"stream_name": "W", "config": config})
+    fill(api, 1, 40)
+    origin = {"name": "W", "consumer": {"name": "own", "deliver_subject": "own.to"}}
+    for turn in range(3):
+        name = f"M{turn}"
+        api.make(name=name, mirror=origin)
+        last = 40 + 20 * turn
+        until(lambda: messages(api, "W"), 0)
+        stored = api.info(name)["state"]
+        assert (stored["last_seq"], stored["messages"]) == (last, 40 if turn == 0 else 20)
+        api.api(f"STREAM.DELETE.{name}")
+        fill(api, last + 1, last + 20)
 
 
 def test_a_work_queue_has_one_reader_beside_its_mirror(start_broker: StartBroker) -> None:
