@@ -125,6 +125,8 @@ cdef class Conn(Task):
         else:
             self.received(room.data, <size_t>n, room.fill)
         self.count_input(<size_t>n)
+        if self.out.turn.early is not None:
+            self.out.turn.start_early()
 
     cdef void received(self, const char *data, size_t n, size_t kept) except *:
         """Take n new bytes, which come after `kept` ones that the session has left."""

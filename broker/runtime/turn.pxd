@@ -30,10 +30,14 @@ cdef class Turn:
     # A log that fell behind its disk while a message was routed: the publisher calls its
     # stall(link) and resets this to None.
     cdef object pressed
+    # A task that is queued for the end of the turn and should not wait for it: the connection that
+    # was read calls `start_early` before it reads on. None: there is none.
+    cdef Task early
     cdef uint64_t number        # of ends so far
     cdef public BusyPoll busy_poll      # None: the loop sleeps at once
 
     cdef void tick(self) noexcept
     cdef void add(self, Phase phase, Task task) noexcept
+    cpdef void start_early(self) noexcept
     cdef void arm(self, Task task, int64_t due_ns) except *
     cdef void disarm(self, Task task) noexcept

@@ -3,7 +3,8 @@
 
 While the loop hands out reads, sessions only note what they touched: logs with new records,
 cursors with new credit or new records, outputs with new bytes. `end` then does the work once
-for all of them, in the order that answers rely on: store, pump, flush.
+for all of them, in the order that answers rely on: store, pump, flush. A log whose disk rests may
+ask to be run between two reads already (`early`).
 """
 from libc.stdint cimport int64_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
@@ -48,12 +49,20 @@ cdef class Turn:
             self.scheduled = True
             self.call_soon(self.end_bound)
 
+    cpdef void start_early(self) noexcept:
+        """Run the task that should not wait for the end of the turn; then it runs again."""
+        cdef Task task = self.early
+        self.early = None
+        if task is not None and task.queued:
+            task.run()
+
     def end(self):
         """Do the work of the turn; work that this causes in the same or a later phase included."""
         cdef int phase
         cdef list batch
         cdef Task task
         self.number += 1
+        self.early = None
         self.tick()
         if self.busy_poll is not None:
             self.busy_poll.begun(self.now_ns)

@@ -51,7 +51,10 @@ def body_of(seq: int) -> bytes:
 
 
 class Victim:
-    def __init__(self, many: StreamStore, one: StreamStore, rng: random.Random) -> None:
+    def __init__(
+        self, turn: Turn, many: StreamStore, one: StreamStore, rng: random.Random
+    ) -> None:
+        self.turn = turn
         self.many = many
         self.one = one
         self.rng = rng
@@ -68,7 +71,10 @@ class Victim:
             await self.replace()
 
     async def append(self) -> None:
-        seqs = [self.append_one() for _ in range(self.rng.choice((1, 1, 10, 100)))]
+        seqs = []
+        for _ in range(self.rng.choice((1, 1, 10, 100))):
+            seqs.append(self.append_one())
+            self.turn.start_early()  # as after each read of a connection
         await self.many.settle()
         assert outcome(self.many) == 1
         self.live += seqs
@@ -113,7 +119,7 @@ async def main(folder: str, seed: str) -> None:
     assert all("torn" in problem for problem in engine.problems)
     many = open_store(engine, MANY, StreamLimits())
     one = open_store(engine, ONE, StreamLimits(max_msgs_per_subject=1))
-    await Victim(many, one, rng).run()
+    await Victim(turn, many, one, rng).run()
 
 
 if __name__ == "__main__":

@@ -1301,6 +1301,8 @@ cdef inline uint64_t put(Log log, record_t *r, int64_t not_before_ns, uint8_t fl
         batch.foreign += 1
     if not log.queued:
         log.shared.turn.add(PHASE_STORE, log)
+    if log.ticket == log.sync.early_ticket:
+        log.shared.turn.early = log
     return log.ticket
 
 

@@ -42,6 +42,7 @@ cdef class Segment:
     cdef readonly bint active           # still written to
     cdef bint delayed                   # the scan found records that have a time to wait for
     cdef bint dirty                     # written to since its last sync began
+    cdef size_t given_back              # its bytes up to there may have left the page cache
     cdef readonly bint doubtful         # a write or sync of it failed: see sync.pyx
     cdef object mending                 # a Copy of it is under way; None = no
     cdef bint zeroed                    # zeros may stand in the file behind its records

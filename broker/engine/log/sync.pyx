@@ -11,6 +11,11 @@ tickets. A round that also brings names onto the disk (a new segment's, a new cu
 own) is alone: a sync of the same file would end earlier and answer for records that no name leads
 to yet.
 
+A round begins at the end of a turn, when what was appended has been written. With many publishers,
+or a publisher that has many messages under way, all of them would come into one round, and the disk
+would rest while the loop reads. So with half of what waited at the end of the last round
+(`early_ticket`) the log is written at once, and the next round begins, while the loop reads on.
+
 Each has a descriptor of its own, because the kernel reports an error once per open file: with one
 between them the wrong one could get it. The second descriptor is opened before the round that
 it runs beside begins, because one that is opened after an error was reported never gets it.
@@ -61,9 +66,12 @@ from broker.runtime.wakeup import Wakeup
 
 cdef enum:
     SECOND_MIN = 32         # appends that must wait for a second sync, and at least
+    EARLY_MIN = 32          # appends for which a round begins before the turn ends, and at least
+    EARLY_SHARE = 2         # this fraction of all that waited at the end of the last one
     FEW = 4                 # appends for whose sync the loop stays awake
     SECOND_SHARE = 2        # this fraction of what the first one covers
     KEPT_BYTES = 1 << 20    # of a segment without readers stay in the page cache, at its end
+    GIVEN_MIN = 1 << 20     # more than that before the next ones go
     WINDOW_BYTES = 1 << 26  # looked through before that; what went already costs next to nothing
     FAILURES_KEPT = 64      # ranges of failed tickets
     COPIES_MAX = 64         # jobs of the mender that wait at a time; each copy has an open file
@@ -299,6 +307,7 @@ cdef class Sync:
         """Sync every segment that was written to; appends up to `covered` are the other round's."""
         cdef Segment active = self.log.active
         self.unsynced = False
+        self.early_ticket = 0
         self.under_way += 1
         self.rounds += 1
         round.clear()
@@ -388,11 +397,15 @@ cdef class Sync:
                 self.log.policy.retention_mode == RETENTION_OWNED):
             return
         end = segment.size - KEPT_BYTES
+        if end - segment.given_back < <size_t>GIVEN_MIN:
+            return
+        segment.given_back = end
         job.len = min(end, <size_t>WINDOW_BYTES)
         job.offset = <int64_t>(end - job.len)
 
     cdef void ended(self, Round round) noexcept:
         """All jobs of a round are done."""
+        cdef uint64_t unanswered = self.log.ticket - self.settled_ticket
         self.under_way -= 1
         if round.awaited:
             round.awaited = False
@@ -414,6 +427,9 @@ cdef class Sync:
         if self.unsynced and self.log.policy.sync_mode == SYNC_ALWAYS:
             self.start()
         self.log.round_ended()
+        if not self.under_way and self.waits_for_disk():
+            self.early_ticket = self.log.ticket + max(
+                <uint64_t>EARLY_MIN, unanswered // <uint64_t>EARLY_SHARE)
 
     cdef void succeeded(self, Round round) noexcept:
         """All of a round is on the disk."""

@@ -12,7 +12,9 @@ import pytest
 from support.engine import (
     SYNC,
     SYNC_PATH,
+    WRITE,
     Rig,
+    kept,
     numbered,
 )
 
@@ -296,3 +298,67 @@ def test_what_waits_for_the_file_before_fails_with_its_sync(tmp_path: Path, afte
         assert outcomes[-1] == -1
         rig.advance(2)
         assert set(rig.publish(log, numbered(60))) == {1}
+
+
+def append_some(rig: Rig, log: Any, count: int) -> list[int]:
+    """As one read of a connection each."""
+    tickets = []
+    for _ in range(count):
+        tickets.append(append(log, b"x"))
+        rig.turn.start_early()
+    return tickets
+
+
+def test_a_sync_begins_within_a_turn_with_half_of_what_waited_last(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always", inline_bytes=1 << 17) as rig:
+        log, shared = rig.log(), rig.engine.shared
+        assert set(rig.publish(log, numbered(100))) == {1}
+        written, synced = shared.inline_writes, shared.syncs
+        tickets = append_some(rig, log, 49)
+        assert shared.inline_writes == written
+        tickets += append_some(rig, log, 1)
+        assert shared.inline_writes == written + 1
+        assert log.sync.under_way == 1
+        tickets += append_some(rig, log, 50)
+        assert shared.inline_writes == written + 1, "the disk is busy: the rest is one write"
+        assert {outcome(log, ticket) for ticket in tickets} == {0}
+        rig.settle()
+        assert {outcome(log, ticket) for ticket in tickets} == {1}
+        assert shared.inline_writes == written + 2
+        assert shared.syncs == synced + 2
+
+
+@pytest.mark.parametrize(("before", "sync"), [(20, "always"), (100, 5.0), (100, "none")])
+def test_it_waits_for_the_end_of_the_turn_where_nothing_is_gained(
+    tmp_path: Path, before: int, sync: str | float
+) -> None:
+    """Few share one sync; answers that do not wait for a sync do not come earlier."""
+    with Rig(tmp_path, sync=sync, inline_bytes=1 << 17) as rig:
+        log, shared = rig.log(), rig.engine.shared
+        rig.publish(log, numbered(before))
+        written = shared.inline_writes
+        append_some(rig, log, 31)
+        assert shared.inline_writes == written
+        append_some(rig, log, 1)
+        assert shared.inline_writes == written + (sync == "always")
+
+
+@pytest.mark.parametrize("call", [WRITE, SYNC])
+def test_what_began_within_a_turn_can_fail(tmp_path: Path, call: int) -> None:
+    """It is answered with the error, the rest of the turn as well as it can be, and nothing that
+    was refused is there after a restart."""
+    with Rig(tmp_path, sync="always", inline_bytes=1 << 17) as rig:
+        log = rig.log()
+        rig.publish(log, numbered(100))
+        vfs.fail(call, errno.EIO)
+        tickets = append_some(rig, log, 60)
+        rig.settle()
+        vfs.heal()
+        found = [outcome(log, ticket) if ticket else 0 for ticket in tickets]
+        assert set(found[:50]) == {-1}
+        assert 1 not in found[50:] or call == WRITE
+        stored = numbered(100) + [b"x"] * found.count(1)
+        rig.advance(2)
+        assert rig.publish(log, [b"after"]) == [1]
+    with Rig(tmp_path, sync="always") as rig:
+        assert kept(rig, rig.log()) == [*stored, b"after"]
