@@ -51,9 +51,7 @@ def body_of(seq: int) -> bytes:
 
 
 class Victim:
-    def __init__(
-        self, turn: Turn, many: StreamStore, one: StreamStore, rng: random.Random
-    ) -> None:
+    def __init__(self, turn: Turn, many: StreamStore, one: StreamStore, rng: random.Random) -> None:
         self.turn = turn
         self.many = many
         self.one = one
