@@ -20,7 +20,7 @@ cdef class Sync:
     cdef uint64_t found                 # records below it were there at the start, perhaps unsynced
     cdef uint64_t answered              # records below it have been answered for
     cdef readonly int under_way         # rounds, at most two
-    cdef uint64_t early_ticket          # the append with which a round begins within a turn; 0 = none
+    cdef uint64_t early_ticket          # the append with which a round begins in a turn; 0 = none
     cdef object rounds_ended            # a Wakeup; None = nobody waits
     cdef Round first_round, second_round    # made when they are needed first
     cdef uint64_t rounds                # begun until now
