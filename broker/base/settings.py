@@ -12,7 +12,7 @@ import ipaddress
 import re
 from dataclasses import field, fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from broker.base.patterns import lazy_pattern
 from broker.base.units import (
@@ -30,7 +30,7 @@ from broker.base.units import (
     SECOND,
     US,
 )
-from broker.base.values import dataclass
+from broker.base.values import NamedTuple, dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -8,8 +8,9 @@ import contextlib
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from broker.base.values import NamedTuple
 from broker.bulk import errors, limits
 from broker.bulk.admission import Admission
 from broker.bulk.errors import RefusedError

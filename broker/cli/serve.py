@@ -11,7 +11,7 @@ import resource
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
@@ -20,6 +20,7 @@ from broker.base import logs
 from broker.base.lockfile import DataFolderError, DataLockedError
 from broker.base.settings import Address
 from broker.base.units import SECOND
+from broker.base.values import NamedTuple
 from broker.cli import notify
 from broker.config.check import opened
 from broker.config.config import Config

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from broker.base import settings as kinds
 from broker.base.patterns import lazy_pattern
 from broker.base.redact import redacted
 from broker.base.settings import near, nearest, settings
 from broker.base.units import COUNT_MAX
+from broker.base.values import NamedTuple
 from broker.config.check import conflicts, syntax_error
 from broker.config.config import Config
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 from dataclasses import field
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 from broker.base import settings as kinds
 from broker.base.settings import duration_text
 from broker.base.units import COUNT_MAX, DURATION_MAX, MS, SECOND
-from broker.base.values import dataclass
+from broker.base.values import NamedTuple, dataclass
 from broker.engine import limits
 from broker.engine.names import check_pattern, check_topic, pattern_matches
 

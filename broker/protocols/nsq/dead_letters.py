@@ -14,11 +14,12 @@ import os
 import re
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import orjson
 
 from broker.base.units import SECOND
+from broker.base.values import NamedTuple
 from broker.engine import limits as engine_limits
 from broker.engine.cursor.cursor import cursors_of
 from broker.engine.cursor.deadletter import ADDRESSED, DeadLetters, dead_letters_of

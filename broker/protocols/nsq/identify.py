@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from broker.base.errors import WireError
 from broker.base.units import MS
-from broker.base.values import dataclass
+from broker.base.values import NamedTuple, dataclass
 from broker.protocols.nsq import errors, limits
 from broker.protocols.nsq.errors import nsq_text
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+import typing
 from dataclasses import field
+from typing import Any
 
 import pytest
 
-from broker.base.values import dataclass
+from broker.base.values import NamedTuple, dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,3 +160,82 @@ def test_the_standard_functions_know_them() -> None:
     assert dataclasses.asdict(Counters(1, 2)) == {"received": 1, "sent": 2}
     assert copy.copy(guest) == pickle.loads(pickle.dumps(guest)) == guest
     assert not hasattr(guest, "__dict__")
+
+
+class Place(NamedTuple):
+    """A tuple with names."""
+
+    file: str
+    line: int = 1
+
+    @property
+    def shown(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    def __str__(self) -> str:
+        return self.shown
+
+
+class StandardPlace(typing.NamedTuple):
+    """A tuple with names."""
+
+    file: str
+    line: int = 1
+
+    @property
+    def shown(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    def __str__(self) -> str:
+        return self.shown
+
+
+def test_named_tuples_are_those_of_the_standard_library() -> None:
+    for name in (
+        "_fields",
+        "_field_defaults",
+        "__annotations__",
+        "__doc__",
+        "__module__",
+        "__mro__",
+    ):
+        ours, theirs = getattr(Place, name), getattr(StandardPlace, name)
+        if name == "__mro__":
+            ours, theirs = ours[1:], theirs[1:]
+        if name == "__annotations__":
+            theirs = {key: value.__forward_arg__ for key, value in theirs.items()}
+        assert ours == theirs, name
+    place = Place("a", line=2)
+    assert place == ("a", 2) == StandardPlace("a", 2)
+    assert (place.shown, str(place)) == ("a:2", "a:2")
+    assert repr(place) == "Place(file='a', line=2)"
+    assert Place("a") == Place("a", 1)
+    assert place._replace(line=3)._asdict() == {"file": "a", "line": 3}
+    assert isinstance(place, tuple)
+    assert pickle.loads(pickle.dumps(place)) == copy.deepcopy(place) == place
+    assert type(copy.copy(place)) is Place
+    for wrong in ((), ("a", 1, 2)):
+        with pytest.raises(TypeError):
+            Place(*wrong)
+
+
+@pytest.mark.parametrize("calls", [0, 100])
+def test_positions_and_names_are_given_as_to_any_function(calls: int) -> None:
+    """Also after so many instances that `__init__` has been compiled."""
+
+    @dataclass(frozen=True)
+    class Point:
+        x: int
+        y: int = 0
+
+    for number in range(calls):
+        assert Point(number).x == number
+    assert (Point(1, 2).x, Point(1, 2).y) == (1, 2)
+    assert (Point(1, y=2).y, Point(1).y) == (2, 0)
+    kind: Any = Point
+    wrong: list[tuple[tuple[int, ...], dict[str, int]]] = [
+        ((1, 2, 3), {}), ((1,), {"x": 1}), ((), {}), ((1,), {"z": 2}),
+    ]  # fmt: skip
+    for args, named in wrong:
+        with pytest.raises(TypeError):
+            kind(*args, **named)

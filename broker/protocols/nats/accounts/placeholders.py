@@ -7,9 +7,10 @@ The checks and error texts are those of nats-server (server/subject_transform.go
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from broker.base.patterns import lazy_pattern
+from broker.base.values import NamedTuple
 from broker.protocols.nats import errors
 
 TAIL: Final = ">"

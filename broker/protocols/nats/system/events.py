@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from broker.base.units import SECOND
+from broker.base.values import NamedTuple
 from broker.protocols.nats import errors, limits
 from broker.protocols.nats.monitoring.closed import HIDDEN, raw_user
 from broker.protocols.nats.monitoring.options import rfc3339
