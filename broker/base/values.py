@@ -57,6 +57,9 @@ if not TYPE_CHECKING:
             if not bases:
                 return super().__new__(cls, name, bases, own)
             annotations = own.get("__annotations__", {})
+            given = [field in own for field in annotations]
+            if len(bases) > 1 or given != sorted(given):
+                raise TypeError("one base class, and fields with defaults come last")
             made = collections.namedtuple(
                 name,
                 annotations,
@@ -96,7 +99,7 @@ def _init(kind: Any, *, frozen: bool) -> Callable[..., None]:
     calls = itertools.count()
 
     def __init__(self: Any, *args: Any, **named: Any) -> None:  # noqa: N807 - what it is
-        if next(calls) < _PLAIN_CALLS and _fill(self, args, named):
+        if next(calls) < _PLAIN_CALLS and _fill(kind, self, args, named):
             return
         kind.__init__ = compiled = _compiled(kind, frozen=frozen)
         compiled(self, *args, **named)
@@ -105,9 +108,9 @@ def _init(kind: Any, *, frozen: bool) -> Callable[..., None]:
     return __init__
 
 
-def _fill(self: Any, args: tuple[Any, ...], named: dict[str, Any]) -> bool:
-    """Set all fields, as `__init__` would; False: the arguments are wrong."""
-    fields = dataclasses.fields(self)
+def _fill(kind: Any, self: Any, args: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    """Set the fields of this class, as its `__init__` would; False: the arguments are wrong."""
+    fields = dataclasses.fields(kind)
     names = [field.name for field in fields]
     given = dict(zip(names, args, strict=False))
     if len(args) > len(names) or not named.keys() <= set(names) - given.keys():

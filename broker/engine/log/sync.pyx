@@ -156,6 +156,7 @@ cdef class Sync:
         the disk."""
         if self.log.policy.sync_mode != SYNC_ALWAYS:
             self.answered = self.log.visible
+        self.early_ticket = 0
 
     cdef void recovered(self) noexcept:
         self.durable = self.answered = self.log.visible
@@ -397,7 +398,7 @@ cdef class Sync:
                 self.log.policy.retention_mode == RETENTION_OWNED):
             return
         end = segment.size - KEPT_BYTES
-        if end - segment.given_back < <size_t>GIVEN_MIN:
+        if end - segment.given_back < <size_t>GIVEN_MIN and segment.active:
             return
         segment.given_back = end
         job.len = min(end, <size_t>WINDOW_BYTES)

@@ -59,6 +59,7 @@ cdef class Copier(Session):
 
     cdef void wake(self) noexcept
     cdef int settle(self) except -1
+    cdef void taken_back(self) noexcept
     cdef int undo(self) except -1
     cdef int copy_some(self) except -1
     cdef int reuse_gap(self) except -1

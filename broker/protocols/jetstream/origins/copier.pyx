@@ -65,7 +65,8 @@ cdef class OriginReader(StreamReaders):
 
 @cython.final
 cdef class TargetReader(StreamReaders):
-    """Wakes the copier when a target that was full may have room."""
+    """Wakes the copier when a target that was full may have room, and tells it of records that are
+    not stored after all."""
 
     def __init__(self, Copier copier not None):
         self.copier = copier
@@ -77,6 +78,9 @@ cdef class TargetReader(StreamReaders):
     cdef void purged_below(self, uint64_t seq) noexcept:
         if self.copier.error is not None:
             self.copier.wake()
+
+    cdef void taken_back(self, uint64_t seq) noexcept:
+        self.copier.taken_back()
 
 
 @cython.final
@@ -225,7 +229,7 @@ cdef class Copier(Session):
             self.target.store.log.wait(self)
             return 0
         self.ticket = 0
-        if outcome < 0:
+        if outcome < 0 or self.lost:
             self.undo()
             self.error = ApiError(errors.STORE_FAILED, err=self.target.store.log.refusal)
             self.retry(RETRY_NS)
@@ -235,6 +239,14 @@ cdef class Copier(Session):
             if self.progressed is not None:
                 self.progressed()
         return 1
+
+    cdef void taken_back(self) noexcept:
+        """A write or sync of the target has failed. Of what another server delivered something may
+        be gone: take nothing more before that is known, because a later message would be stored
+        behind a gap, and its ticket says nothing about those before it."""
+        if self.remote and self.pending:
+            self.lost = True
+            self.wake()
 
     cdef int undo(self) except -1:
         """Go back to what is stored of the last batch."""
@@ -371,6 +383,8 @@ cdef class Copier(Session):
         """Publish to this subject when all messages that were taken before, so many of this
         consumer, are stored. One that is left out because too many wait is asked for again, with
         the next heartbeat."""
+        if self.lost:
+            return 0
         if len(self.answers) < ANSWERS_MAX and not (
                 self.answers and self.answers[len(self.answers) - 1][0] == reply):
             self.answers.append((reply, delivered, self.at))
