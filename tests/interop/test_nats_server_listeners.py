@@ -130,11 +130,12 @@ def test_an_address_in_use_is_named(tmp_path: Path, taken: int, text: str, line:
 
 
 def test_a_remote_that_does_not_answer(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and nobody else gets the port
         port = nobody.getsockname()[1]
-    text = f"leafnodes {{ remotes [ {{ url: nats://127.0.0.1:{port} }} ] }}"
-    with closing(FileServer(tmp_path, text)) as server:
-        server.await_log(f"dial tcp 127.0.0.1:{port}: connect: connection refused")
+        text = f"leafnodes {{ remotes [ {{ url: nats://127.0.0.1:{port} }} ] }}"
+        with closing(FileServer(tmp_path, text)) as server:
+            server.await_log(f"dial tcp 127.0.0.1:{port}: connect: connection refused")
 
 
 def test_large_payloads_are_warned_of(tmp_path: Path) -> None:
