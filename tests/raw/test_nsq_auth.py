@@ -286,10 +286,10 @@ def test_the_next_server_is_asked_when_one_is_down(
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         down = f"127.0.0.1:{closed.getsockname()[1]}"
-    server = start_broker({"nsq": {"auth_http_addresses": [down, auth.address, down]}})
-    for _ in range(5):
-        with Wire(server.nsq) as wire:
-            assert login(wire)[0] == RESPONSE
+        server = start_broker({"nsq": {"auth_http_addresses": [down, auth.address, down]}})
+        for _ in range(5):
+            with Wire(server.nsq) as wire:
+                assert login(wire)[0] == RESPONSE
 
 
 def test_a_server_that_never_answers(start_broker: StartBroker) -> None:

@@ -174,10 +174,11 @@ def test_the_wait_grows_and_ends() -> None:
 
 
 def test_nobody_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    with pytest.raises(Unreachable, match=f"127.0.0.1:{port}"):
-        with_wait(no_wait, f"127.0.0.1:{port}", retries=1).topics()
+        with pytest.raises(Unreachable, match=f"127.0.0.1:{port}"):
+            with_wait(no_wait, f"127.0.0.1:{port}", retries=1).topics()
 
 
 def test_nobody_answers() -> None:
