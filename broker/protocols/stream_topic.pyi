@@ -15,9 +15,13 @@ class _Channels(Protocol):
     def find(self, name: str) -> StreamChannel | None:
         """The channel of this name; None: there is none. OSError: the name is taken."""
 
-    async def open(self, name: str, wait_ns: int) -> StreamChannel:
-        """The channel of this name, made if need be. `wait_ns`: how long its messages wait for FIN
-        if a client does not say."""
+    @property
+    def next_seq(self) -> int:
+        """After the last message of the stream."""
+
+    async def open(self, name: str, wait_ns: int, first_seq: int) -> StreamChannel:
+        """The channel of this name, made if need be: to begin at this sequence, if others have been
+        made before. `wait_ns`: how long its messages wait for FIN if a client does not say."""
 
     async def delete(self, channel: StreamChannel) -> None: ...
     async def pause(self, channel: StreamChannel, paused: bool) -> None: ...

@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -257,6 +258,28 @@ async def test_channels_begin_as_those_of_a_topic(
     for reader in (first, second, third):
         reader.next(b"new")
         reader.close()
+
+
+async def test_a_channel_begins_when_it_is_asked_for(
+    broker: Server, connect: Connect, uniq: str
+) -> None:
+    """It has what others publish before its creation is answered, as a channel of a topic has."""
+    topic = await make(await connect(broker), uniq)
+    Reader(broker, topic, "first").close()
+    with ExitStack() as peers:
+        readers = [
+            peers.enter_context(nsq_peer(broker.nsq, {"heartbeat_interval": 60_000}))
+            for _ in range(20)
+        ]
+        writer = peers.enter_context(nsq_peer(broker.nsq))
+        for number, reader in enumerate(readers):
+            body = b"%d" % number
+            reader.command(f"SUB {topic} channel{number}")
+            writer.command(f"PUB {topic}", body)
+            writer.expect_frame("response", b"OK")
+            reader.expect_frame("response", b"OK")
+            reader.command("RDY 1")
+            assert reader.read_frame().body == body
 
 
 async def test_names_with_dots(broker: Server, connect: Connect, uniq: str) -> None:

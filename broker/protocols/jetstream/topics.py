@@ -237,13 +237,22 @@ class Channels:
         channel: StreamChannel = consumer.open_channel(name)
         return channel
 
-    async def open(self, name: str, wait_ns: int) -> StreamChannel:
-        """The channel of this name, made if need be. OSError."""
+    @property
+    def next_seq(self) -> int:
+        """After the last message of the stream."""
+        last: int = self.stream.store.last_seq
+        return last + 1
+
+    async def open(self, name: str, wait_ns: int, first_seq: int) -> StreamChannel:
+        """The channel of this name, made if need be: to begin at this sequence, if others have been
+        made before. OSError."""
         found = self.find(name)
         if found is not None:
             return found
         request = CreateConsumerRequest(
-            stream_name=self.stream.name, config=self._config(name, wait_ns), action="create"
+            stream_name=self.stream.name,
+            config=self._config(name, wait_ns, first_seq),
+            action="create",
         )
         try:
             await self._request("CREATE", consumer_of(name), encode(request))
@@ -256,9 +265,9 @@ class Channels:
             raise OSError(errno.ENOENT, "the channel was deleted meanwhile")
         return found
 
-    def _config(self, name: str, wait_ns: int) -> ConsumerConfig:
+    def _config(self, name: str, wait_ns: int, first_seq: int) -> ConsumerConfig:
         """The consumer for a new channel. The first one begins with what the stream has, others
-        with what is published from now on, as those of a topic do."""
+        with what is published after they were asked for, as those of a topic do."""
         config = ConsumerConfig(
             name=consumer_of(name),
             ack_policy="explicit",
@@ -268,7 +277,7 @@ class Channels:
             metadata={CHANNEL_KEY: name},
         )
         if self.stream.config.retention != "workqueue" and self._has_made_one():
-            config.deliver_policy = "new"
+            config.deliver_policy, config.opt_start_seq = "by_start_sequence", first_seq
         bounds = self.stream.config.consumer_limits.max_ack_pending
         if bounds <= 0 and self.account.limits.max_ack_pending <= 0:
             config.max_ack_pending = -1  # RDY says how many a client may have

@@ -686,14 +686,17 @@ cdef class NsqSession(Session):
             self.join_stream(topic.name, channel)
             return
         self.hold_for(HOLD_ANSWER)
-        self.opening = asyncio.ensure_future(self.open_channel(topic, name))
+        # What is published from now on is for the channel, even if it is stored before that exists.
+        self.opening = asyncio.ensure_future(
+            self.open_channel(topic, name, topic.channels.next_seq))
 
-    async def open_channel(self, StreamTopic topic, str name):
+    async def open_channel(self, StreamTopic topic, str name, first_seq):
         """Create a channel of a stream, and join it."""
         cdef StreamChannel channel = None
         cause = ''
         try:
-            channel = await topic.channels.open(name, self.frontend.wait_ns)
+            channel = await topic.channels.open(
+                name, self.frontend.wait_ns, first_seq)
         except OSError as problem:
             cause = problem.strerror
         except Exception as problem:

@@ -524,7 +524,8 @@ class NsqApi:
         name = self._channel_name(query)
         stream = self._stream(query, READ)
         if stream is not None:
-            await _asked(stream.channels.open(name, self.config.msg_timeout_ns))
+            channels = stream.channels
+            await _asked(channels.open(name, self.config.msg_timeout_ns, channels.next_seq))
             return None
         log = self._topic(query, READ)
         cursor = open_cursor(log, name, ephemeral=is_ephemeral(name.encode()))
