@@ -66,10 +66,10 @@ from broker.runtime.wakeup import Wakeup
 
 cdef enum:
     SECOND_MIN = 32         # appends that must wait for a second sync, and at least
+    SECOND_SHARE = 2        # this fraction of what the first one covers
     EARLY_MIN = 32          # appends for which a round begins before the turn ends, and at least
     EARLY_SHARE = 2         # this fraction of all that waited at the end of the last one
     FEW = 4                 # appends for whose sync the loop stays awake
-    SECOND_SHARE = 2        # this fraction of what the first one covers
     KEPT_BYTES = 1 << 20    # of a segment without readers stay in the page cache, at its end
     GIVEN_MIN = 1 << 20     # more than that before the next ones go
     WINDOW_BYTES = 1 << 26  # looked through before that; what went already costs next to nothing

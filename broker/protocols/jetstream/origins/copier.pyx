@@ -231,7 +231,8 @@ cdef class Copier(Session):
         self.ticket = 0
         if outcome < 0 or self.lost:
             self.undo()
-            self.error = ApiError(errors.STORE_FAILED, err=self.target.store.log.refusal)
+            self.error = ApiError(errors.STORE_FAILED, err=(
+                self.target.store.log.refusal if outcome < 0 else 'a write or sync failed'))
             self.retry(RETRY_NS)
             return 0
         if self.mark != self.kept:

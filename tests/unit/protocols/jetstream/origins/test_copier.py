@@ -62,12 +62,21 @@ class Origin:
         self.rig.settle()
         self.rig.advance(2)
 
+    def finish(self, last: int) -> None:
+        """Deliver the rest, and have it acked."""
+        self.go_on()
+        self.deliver(last - self.seq)
+        self.ask()
+        self.settle()
+        assert self.acked == [last]
+
     def go_on(self) -> None:
-        """As RemoteOrigin does once all is settled."""
+        """As RemoteOrigin does once all is settled: behind what is stored."""
         assert self.copier.is_lost
         assert not self.copier.pending
         self.receiver.close()
         self.listen(self.copier.begin_again())
+        assert self.seq == self.copier.kept
 
     def stored(self) -> list[bytes]:
         last = self.stream.store.last_seq
@@ -111,12 +120,7 @@ def test_a_sync_fails_and_more_comes_before_the_turn_ends(
         origin.settle()
         assert origin.acked == []
         assert origin.copier.kept == 100
-        origin.go_on()
-        assert origin.seq == 100
-        origin.deliver(80)
-        origin.ask()
-        origin.settle()
-        assert origin.acked == [180]
+        origin.finish(180)
         assert origin.stored() == bodies(180)
         origin.close()
 
@@ -138,11 +142,7 @@ def test_a_write_fails_beside_a_sync_that_succeeds(tmp_path: Path, mirrors: bool
         origin.settle()
         assert origin.acked == []
         assert origin.copier.kept == 150
-        origin.go_on()
-        origin.deliver(30)
-        origin.ask()
-        origin.settle()
-        assert origin.acked == [180]
+        origin.finish(180)
         assert origin.stored() == bodies(180)
         origin.close()
 
@@ -163,10 +163,6 @@ def test_a_publisher_of_the_target_is_answered_for_itself_alone(tmp_path: Path) 
         assert len(origin.case.answers) == 1
         assert origin.acked == []
         assert origin.copier.kept == 100
-        origin.go_on()
-        origin.deliver(50)
-        origin.ask()
-        origin.settle()
-        assert origin.acked == [150]
+        origin.finish(150)
         assert origin.stored() == [*bodies(100), b"own", *bodies(150)[100:]]
         origin.close()
