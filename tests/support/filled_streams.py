@@ -79,10 +79,9 @@ async def fill(url: str) -> dict[str, Any]:
     taken = await work.fetch(8)
     for message in (taken[0], taken[1], taken[5]):
         await message.ack_sync()
-    await taken[2].nak()
-    again = (await work.fetch(1))[0]
-    while again.metadata.num_delivered == 1:  # the nak is handled a moment later
-        again = (await work.fetch(1))[0]
+    await client.request(taken[2].reply, b"-NAK")  # its answer: from now on it is due again
+    (again,) = await work.fetch(1)
+    assert again.metadata.num_delivered == 2
     bucket = await js.create_key_value(bucket="cfg", history=3)
     for i in range(20):
         await bucket.put(f"k{i % 5}", b"%d" % i)
