@@ -318,6 +318,8 @@ cdef object open_segments(Log log, list paths, list problems):
     """Take over the segment files; scan the last one and open it for appending."""
     cdef Segment segment
     cdef Segment before = None
+    if log.policy.retention_mode != RETENTION_OWNED:    # there a gap between files says nothing
+        remove_files_begun_early(log, paths)
     for position, (first_seq, path) in enumerate(paths):
         segment = log.add_segment(path, first_seq)
         take_file(segment, position == len(paths) - 1, problems)
@@ -328,6 +330,47 @@ cdef object open_segments(Log log, list paths, list problems):
     if before is not None:
         take_last(log, before, problems)
         log.stand_at_end()
+
+
+cdef object remove_files_begun_early(Log log, list paths):
+    """Remove a last file without records if the one before ends below its seq.
+
+    The process ended after it had begun that file and before it had written the end of the one
+    before. No publisher had an answer for what is missing in between, so those seqs are used
+    again; with the file in place the records would count as waiting, and then as lost. OSError.
+    """
+    removed = False
+    while len(paths) > 1 and lacks_records(paths[-1]) and (
+            end_of(log, paths[-2]) < <uint64_t>paths[-1][0]):
+        _, path = paths.pop()
+        os.unlink(path)
+        removed = True
+    if removed:
+        sync_path(log.folder)   # its name must not come back when those seqs are in use
+
+
+def lacks_records(found):
+    """Whether there is nothing but zeros after the header of a segment, and all of it reads."""
+    try:
+        return not holds_records([found])
+    except OSError:
+        return False
+
+
+cdef uint64_t end_of(Log log, found) except 0:
+    """The seq after the last record of a segment file. OSError."""
+    cdef Segment segment = Segment()
+    first_seq, path = found
+    segment.path = os.fsencode(path)
+    segment.first_seq = segment.next_seq = first_seq
+    segment.salt = log.salt
+    take_file(segment, False, [])
+    segment.cap = segment.size
+    try:
+        segment.scan()
+    finally:
+        segment.unmap()
+    return segment.next_seq
 
 
 cdef object take_file(Segment segment, bint last, list problems):

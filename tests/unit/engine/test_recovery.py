@@ -86,6 +86,35 @@ def test_a_last_file_without_a_whole_header(tmp_path: Path, left: int) -> None:
     assert read_log(tmp_path, segment_bytes=512)[0] == [*bodies[: first - 1], b"more"]
 
 
+@pytest.mark.parametrize("cut", [0, 1, 200])
+@pytest.mark.parametrize("content", [b"", bytes(HEADER), bytes(4096), None])
+def test_files_that_were_begun_before_the_end_of_the_one_before_was_written(
+    tmp_path: Path, content: bytes | None, cut: int
+) -> None:
+    """As a kill leaves them: two more files were begun while a batch was still to be written."""
+    bodies = numbered(30)
+    make_log(tmp_path, bodies, segment_bytes=512)
+    *_, before, one, two = segment_files(tmp_path)
+    for file in (one, two):
+        file.write_bytes(file.read_bytes()[:HEADER] if content is None else content)
+    before.write_bytes(before.read_bytes()[: -cut or None])
+    left = bodies[: int(one.stem) - 1 - -(-cut // record_size(bodies[0]))]
+    with Rig(tmp_path, segment_bytes=512) as rig:
+        assert all("torn tail" in problem for problem in rig.engine.problems)
+        log = rig.engine.log("t")
+        assert log.next_seq == len(left) + 1
+        assert [p.name for p in segment_files(tmp_path)][-1] == (before if cut else one).name
+        cursor = log.open_cursor("late", start=1)
+        assert cursor.depth == len(left)
+        rig.publish(log, [b"more"])
+        rig.settle()
+        rig.close()
+        assert not rig.reports
+    found, rig = read_log(tmp_path, segment_bytes=512)
+    assert found == [*left, b"more"]
+    assert not rig.reports
+
+
 # --- bytes in the middle
 
 
