@@ -1,9 +1,11 @@
-"""The build: every .pyx below broker/ is one extension module.
+"""The build: every .pyx below broker/ is a module; those of one part are one shared object.
 
     python -m broker._build [--keep-going] [--annotate] [PATH ...]
 
 builds in place and rebuilds only what changed, in the sources or in the options with which they
-are compiled; pyproject.toml names the same classes for packagers.
+are compiled; pyproject.toml names the same classes for packagers. A part is a folder of broker/:
+the modules below broker/engine are in broker/engine/_compiled.*.so, where broker/_compiled.py finds
+them.
 TWINWIRE_BUILD selects the mode, and each mode keeps its objects in a separate folder:
 
     release   what users run
@@ -26,6 +28,7 @@ import logging
 import os
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = "broker"
+SHARED_OBJECT = "_compiled"
 JOBS = max(2, len(os.sched_getaffinity(0)))
 
 
@@ -150,14 +154,38 @@ def mode_name() -> str:
     return name
 
 
-def extensions(only: Sequence[str] = ()) -> list[Extension]:
-    """One uncompiled Extension per .pyx; `only` picks some."""
-    wanted = {Path(p).resolve() for p in only}
+class Part(Extension):
+    """The shared object of one part, and the modules in it."""
+
+    def __init__(self, folder: str, modules: Sequence[Any]) -> None:
+        self.modules = list(modules)
+        name = f"{PACKAGE}.{folder}.{SHARED_OBJECT}"
+        super().__init__(
+            name,
+            [source for module in modules for source in module.sources],
+            extra_link_args=list(MODES[mode_name()].link_args),
+        )
+
+
+def parts(only: Sequence[str] = ()) -> list[Part]:
+    """All shared objects; with paths of .pyx files those that have one of them."""
+    wanted = {Path(p).resolve().relative_to(ROOT) for p in only}
+    by_folder: dict[str, list[Extension]] = {}
+    for module in extensions():
+        by_folder.setdefault(module.name.split(".")[1], []).append(module)
+    return [
+        Part(folder, modules)
+        for folder, modules in by_folder.items()
+        if not wanted or any(Path(next(iter(module.sources))) in wanted for module in modules)
+    ]
+
+
+def extensions() -> list[Extension]:
+    """One uncompiled module per .pyx."""
     found = []
     for path in sorted((ROOT / PACKAGE).rglob("*.pyx")):
-        if not wanted or path in wanted:
-            relative = path.relative_to(ROOT)
-            found.append(extension(".".join(relative.with_suffix("").parts), relative))
+        relative = path.relative_to(ROOT)
+        found.append(extension(".".join(relative.with_suffix("").parts), relative))
     return found
 
 
@@ -184,7 +212,7 @@ def _headers() -> tuple[str, ...]:
 def _discover(distribution: Any) -> None:
     # Each command requests the extensions at some point, in no fixed order.
     if not distribution.ext_modules:
-        distribution.ext_modules = extensions()
+        distribution.ext_modules = parts()
 
 
 class Build(build):
@@ -215,15 +243,37 @@ class BuildExt(build_ext):
         _discover(self.distribution)
         super().initialize_options()
         self.parallel = JOBS
+        self.failed: set[str] = set()  # modules that do not compile
 
     def run(self) -> None:
         if self.inplace:  # also an editable install, which would compile into a throwaway folder
             self.build_lib = str(Path("build") / mode_name() / "lib")
             self.build_temp = str(Path("build") / mode_name() / "o")
-        self.extensions = self._cythonized(self.extensions)
+        self._cythonize()
         super().run()
 
-    def _cythonized(self, modules: Sequence[Extension]) -> list[Any]:
+    def _cythonize(self) -> None:
+        """Translate all modules to C, those of parts and those that are on their own."""
+        found: list[Any] = []
+        for ext in self.extensions:
+            found += ext.modules if isinstance(ext, Part) else [ext]
+        done = {module.name: module for module in self._translated(found)}
+        self.failed |= {module.name for module in found} - done.keys()
+        kept: list[Any] = []
+        for ext in self.extensions:
+            if isinstance(ext, Part):
+                ext.modules = [done[each.name] for each in ext.modules if each.name in done]
+                kept.append(ext)
+            elif ext.name in done:
+                kept.append(done[ext.name])
+        for ext in kept:
+            # setuptools sets these two before run(); cythonize makes new objects without them.
+            ext._full_name = ext.name
+            ext._needs_stub = False
+            ext.optional = self.keep_going
+        self.extensions = kept
+
+    def _translated(self, modules: Sequence[Extension]) -> list[Any]:
         from Cython.Compiler import Options
         from Cython.Compiler.Errors import CompileError
 
@@ -238,13 +288,8 @@ class BuildExt(build_ext):
                 if not self.keep_going:
                     raise
         for ext in done:
-            # setuptools sets these two before run(); cythonize makes new objects without them.
-            ext._full_name = ext.name
-            ext._needs_stub = False
-            ext.optional = self.keep_going
             ext.include_dirs.sort()  # its order varies, which a compiler cache would miss
-        # The largest first: at the end all cores have something to do.
-        return sorted(done, key=lambda ext: -Path(ext.sources[0]).stat().st_size)
+        return done
 
     def _to_c(self, modules: Sequence[Extension]) -> list[Any]:
         from Cython.Build import cythonize
@@ -268,31 +313,97 @@ class BuildExt(build_ext):
             )
         return made
 
+    def build_extensions(self) -> None:
+        """Compile the modules of all parts, then link."""
+        found = [each for ext in self.extensions if isinstance(ext, Part) for each in ext.modules]
+        # The largest first: at the end all cores have something to do.
+        found.sort(key=lambda each: -Path(each.sources[0]).stat().st_size)
+        with ThreadPoolExecutor(JOBS) as pool:
+            results = [pool.submit(self._compile, each, [_init_macro(each)]) for each in found]
+        for module, result in zip(found, results, strict=True):
+            problem = result.exception()
+            if problem is not None:
+                if not self.keep_going:
+                    raise problem
+                self.failed.add(module.name)
+        super().build_extensions()
+
     def build_extension(self, ext: Any) -> None:
         built = Path(self.get_ext_fullpath(ext.name))
-        stamp = Stamp(Path(self.build_temp) / f"{ext.name}.options", self._options(ext))
-        if not stamp.matches():  # setuptools compares the times of the sources only
-            built.unlink(missing_ok=True)
-        before = built.stat().st_mtime_ns if built.exists() else 0
-        super().build_extension(ext)
+        if isinstance(ext, Part):
+            modules = [each for each in ext.modules if each.name not in self.failed]
+            table = self._table(ext, modules)
+            objects = [self._object_of(each) for each in modules]
+            objects.append(self._compile(table))
+        else:
+            objects = [self._compile(ext)]
+        stamp = Stamp(Path(self.build_temp) / f"{ext.name}.link", self._link_options(ext, objects))
+        if stamp.matches() and _is_newer(built, objects):
+            return
+        built.unlink(missing_ok=True)
+        self.compiler.link_shared_object(
+            list(map(str, objects)), str(built), extra_postargs=ext.extra_link_args
+        )
         stamp.write()
-        if built.stat().st_mtime_ns != before:
-            sys.stderr.write(f"built {ext.name}\n")
+        sys.stderr.write(f"built {ext.name}\n")
 
-    def _options(self, ext: Any) -> dict[str, object]:
+    def _table(self, part: Part, modules: Sequence[Any]) -> Any:
+        """The C file that lists the modules of a part, to be compiled like one of them."""
+        path = Path("build") / mode_name() / "c" / Path(*part.name.split(".")).with_suffix(".c")
+        rows = "".join(f' \\\n    M("{each.name}", {_init_of(each)})' for each in modules)
+        text = f'#define MODULES(M){rows}\n#include "compiled.h"\n'
+        if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        mode, header = MODES[mode_name()], ROOT / PACKAGE / "compiled.h"
+        return Extension(
+            part.name,
+            [str(path)],
+            depends=[str(header)],
+            include_dirs=[str(header.parent)],
+            extra_compile_args=list(mode.compile_args),
+        )
+
+    def _object_of(self, module: Any) -> Path:
+        (name,) = self.compiler.object_filenames(module.sources, output_dir=self.build_temp)
+        return Path(name)
+
+    def _compile(self, module: Any, macros: Sequence[tuple[str, str]] = ()) -> Path:
+        """The object file of a module, compiled if it is not up to date."""
+        made = self._object_of(module)
+        stamp = Stamp(made.with_suffix(".options"), self._options(module, macros))
+        if not stamp.matches() or not _is_newer(made, [*module.sources, *module.depends]):
+            made.unlink(missing_ok=True)
+            self.compiler.compile(
+                module.sources,
+                output_dir=self.build_temp,
+                macros=[*module.define_macros, *macros],
+                include_dirs=module.include_dirs,
+                debug=self.debug,
+                extra_postargs=module.extra_compile_args,
+            )
+            stamp.write()
+        return made
+
+    def _options(self, module: Any, macros: Sequence[tuple[str, str]] = ()) -> dict[str, object]:
         """What a module is compiled with: programs, their flags, those of the environment too."""
-        tools = [*self.compiler.compiler_so, "link", *self.compiler.linker_so]
         return {
-            "tools": [word for word in tools if Path(word).name != "ccache"],
-            "compile": ext.extra_compile_args,
+            "tools": _without_cache(self.compiler.compiler_so),
+            "compile": module.extra_compile_args,
+            "macros": [*module.define_macros, *macros],
+            "include": module.include_dirs,
+        }
+
+    def _link_options(self, ext: Any, objects: Sequence[Path]) -> dict[str, object]:
+        return {
+            "tools": _without_cache(self.compiler.linker_so),
             "link": ext.extra_link_args,
-            "macros": ext.define_macros,
-            "include": ext.include_dirs,
+            "objects": list(map(str, objects)),
         }
 
     def copy_extensions_to_source(self) -> None:
         """Replace changed modules by rename: a running process keeps the file it has mapped."""
-        for path in without_source(ROOT / PACKAGE):
+        for path in strange_objects(ROOT / PACKAGE):
             path.unlink()
         for ext in self.extensions:
             built = Path(self.build_lib) / self.file_of(ext.name)
@@ -304,8 +415,30 @@ class BuildExt(build_ext):
             fresh.replace(target)
 
     def file_of(self, name: str) -> str:
-        """Path of a module's shared object below a library folder."""
+        """Path of a shared object below a library folder."""
         return str(self.get_ext_filename(name))  # type: ignore[no-untyped-call]
+
+
+def _init_of(module: Any) -> str:
+    """The name of a module's init function in a shared object with several of them."""
+    return f"init_{module.name.replace('.', '__')}"
+
+
+def _init_macro(module: Any) -> tuple[str, str]:
+    """What gives it that name instead of the one that Python would look for."""
+    return f"PyInit_{module.name.rpartition('.')[2]}", _init_of(module)
+
+
+def _without_cache(command: Sequence[str]) -> list[str]:
+    return [word for word in command if Path(word).name != "ccache"]
+
+
+def _is_newer(made: Path, sources: Sequence[str | Path]) -> bool:
+    """Whether a file exists and is at least as new as all that it is made from."""
+    if not made.exists():
+        return False
+    time_ns = made.stat().st_mtime_ns
+    return all(Path(each).stat().st_mtime_ns <= time_ns for each in sources)
 
 
 class Stamp:
@@ -336,13 +469,12 @@ def _without_collections() -> Iterator[None]:
         gc.enable()
 
 
-def without_source(package: Path) -> list[Path]:
-    """Compiled modules whose .pyx was moved or removed: Python would prefer them to a .py there."""
-    return [
-        path
-        for path in sorted(package.rglob(f"*{EXTENSION_SUFFIXES[0]}"))
-        if not path.with_name(path.name.removesuffix(EXTENSION_SUFFIXES[0]) + ".pyx").exists()
-    ]
+def strange_objects(package: Path) -> list[Path]:
+    """Shared objects that are not those of a part with modules, of another Python apart: what a
+    module was in an earlier version would be found before what it is now."""
+    suffix = EXTENSION_SUFFIXES[0]
+    known = {package / each.name.split(".")[1] / f"{SHARED_OBJECT}{suffix}" for each in parts()}
+    return sorted(set(package.rglob(f"*{suffix}")) - known)
 
 
 def _same(one: Path, other: Path) -> bool:
@@ -364,7 +496,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO if options.verbose else logging.ERROR)
 
-    found = extensions(options.paths)
+    found = parts(options.paths)
     if not found:
         sys.stderr.write("nothing to build\n")
         return 1 if options.paths else 0
@@ -394,18 +526,15 @@ def _run(command: BuildExt) -> bool:
     return True
 
 
-def _build_in_place(found: list[Extension], options: argparse.Namespace) -> int:
+def _build_in_place(found: list[Part], options: argparse.Namespace) -> int:
     command = BuildExt(Distribution({"name": "twinwire", "ext_modules": found}))
     command.inplace = True
     command.keep_going = options.keep_going
     command.annotate = options.annotate
     if not _run(command):
         return 1
-    missing = [e.name for e in found if not (ROOT / command.file_of(e.name)).exists()]
-    if missing or len(command.extensions) < len(found):
-        built = {e.name for e in command.extensions}
-        failed = sorted({e.name for e in found} - built | set(missing))
-        sys.stderr.write(f"not built: {', '.join(failed)}\n")
+    if command.failed:
+        sys.stderr.write(f"not built: {', '.join(sorted(command.failed))}\n")
         return 1
     return 0
 

@@ -1,24 +1,21 @@
-"""The bulk API as a service of the broker: its files, its listener, its place in a start."""
+"""The bulk API as a service of the broker: its listener, and its place in a start.
+
+Most brokers have no pipeline. Unless the data folder has readers or commits, nothing of the API but
+this module is imported before the first client connects.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker.base.service import Service
-from broker.bulk.access import Access, Identity, IdentityError, TokenFileError, identity
-from broker.bulk.config import BULK_FOLDER, BulkConfig
-from broker.bulk.context import BulkContext
-from broker.bulk.read.readers import Readers
-from broker.bulk.write.service import Writes
+from broker.bulk.config import BULK_FOLDER, STAGED_FOLDER, BulkConfig
 from broker.net.http.pages import Pages
 from broker.net.openssl import TlsError
-from broker.net.sockets import ListenError
 from broker.net.tls import Certificates, TlsFiles
-from broker.runtime.vfs import sync_file_system
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,140 +23,17 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from broker.base.metrics import Block
-    from broker.bulk.app import BulkApp
+    from broker.bulk.access import Access
+    from broker.bulk.bulk import Bulk
+    from broker.bulk.read.readers import Readers
     from broker.bulk.stats import BulkStats
+    from broker.bulk.write.service import Writes
     from broker.net.tls import ClientCertificate
     from broker.protocols.host import Host
 
 log = logging.getLogger("broker.bulk")
-server_log = logging.getLogger("broker.server")
-
-READERS_FOLDER: Final = "readers"
-_APP_MODULES: Final = ("broker.bulk.app", "broker.bulk.write.handlers")
-IDENTITY_PROBLEM: Final = "bulk API"  # a kind of problem on /healthz
-
-
-class Bulk:
-    """The HTTP application with its listener, tokens and certificates."""
-
-    def __init__(self, host: Host) -> None:
-        """OSError, TokenFileError and TlsError say what cannot be used."""
-        assert host.data is not None
-        bulk, engine = host.section(BulkConfig), host.engine
-        self.config = bulk
-        self.http = host.http
-        partition = bulk.partition if bulk.partition >= 0 else None
-        folder = host.data / BULK_FOLDER
-        # The listener stays closed: clients would take our offsets for another broker's.
-        self.closed = False
-        try:
-            who = identity(folder, host.name, partition)
-        except IdentityError as problem:
-            log.error("the bulk API stays closed: %s", problem)
-            engine.shared.health.add(IDENTITY_PROBLEM, host.name, str(problem))
-            self.closed, who = True, Identity(host.name, "", 0)
-        self.access = Access(Path(bulk.token_file) if bulk.token_file else None)
-        self.certificates: Certificates | None = None
-        if bulk.tls_cert:
-            client: ClientCertificate = "require-verify" if bulk.tls_client_ca else ""
-            files = TlsFiles(bulk.tls_cert, bulk.tls_key, bulk.tls_client_ca, client)
-            self.certificates = Certificates(files)
-        self.context = BulkContext(engine, who)
-        # Loaded before retention can drop what they hold.
-        self.readers = Readers(engine, folder / READERS_FOLDER, self.context.in_thread)
-        self.readers.load()
-        self.app: BulkApp | None = None  # made for the first client
-        self._listener: Pages | None = None
-        self._writes: Writes | None = None
-
-    def add(self, writes: Writes) -> None:
-        """Serve the write API too; before `open`."""
-        self._writes = writes
-
-    def _application(self) -> web.Application:
-        from broker.bulk.app import BulkApp
-
-        more = () if self._writes is None else self._writes.routes(self.context)
-        self.app = BulkApp(self.context, self.access, self.readers, more)
-        return self.app.build()
-
-    async def open(self) -> tuple[str, int]:
-        """Listen; the address. ListenError; OSError: the disk cannot be written."""
-        assert self.config.listen is not None
-        await self._sync()
-        self.readers.begin()
-        tls = self.certificates.context if self.certificates is not None else None
-        self._listener = Pages(self._application, tls, self.http)
-        self._listener.modules += _APP_MODULES
-        await self._listener.open(self.config.listen)
-        return self._listener.address
-
-    async def _sync(self) -> None:
-        """Bring all records that recovery found onto the disk before a client can read them.
-
-        An earlier process that was killed may have written records that are only in the page
-        cache. A reader stores an offset after such a record; if a power cut then took it, its seq
-        would be given to another record, which the reader would never see.
-        """
-        context = self.context
-        root = context.engine.shared.root
-        if root is None or not context.engine.all_logs():
-            return
-        error = await context.in_thread(sync_file_system, os.fsencode(root))
-        if error:
-            raise OSError(error, os.strerror(error), root)
-
-    async def reload(self) -> None:
-        """Read tokens and certificates again; a file with an error changes nothing and is
-        logged."""
-        if self.access.path is not None:
-            try:
-                self.access.reload()
-            except (OSError, TokenFileError) as problem:
-                log.error("tokens not reloaded: %s", problem)
-            else:
-                log.info("tokens reloaded")
-        if self.certificates is None or self._listener is None:
-            return
-        try:
-            self.certificates.reload()
-        except TlsError as problem:
-            log.error("certificates not reloaded: %s", problem)
-            return
-        await self._listener.use(self.certificates.context)
-        log.info("certificates reloaded")
-
-    def stats(self) -> BulkStats:
-        """Its counters at this moment."""
-        from broker.bulk.stats import BulkStats, LagStats
-
-        admission = self.context.admission
-        found = BulkStats(
-            refused=admission.refused,
-            under_way=admission.under_way,
-            waiting=admission.waiting,
-            expired=self.readers.expired,
-            lags=[LagStats(*lag) for lag in self.readers.lags()],
-        )
-        if self.app is not None:
-            self.app.ranges.count(found)
-        if self._writes is not None:
-            self._writes.count(found)
-        return found
-
-    async def stop(self) -> None:
-        """Stop listening, refuse new requests, let requests under way end."""
-        if self.app is not None:
-            self.app.stopping = True
-        if self._listener is not None:
-            await self._listener.close()
-            self._listener = None
-
-    async def close(self) -> None:
-        """End requests under way, then the threads."""
-        await self.stop()
-        await self.readers.end()
-        self.context.close()
+PROBLEM: Final = "bulk API"  # a kind of problem on /healthz
+_APP_MODULES: Final = ("broker.bulk.app", "broker.bulk.bulk", "broker.bulk.write.handlers")
 
 
 class BulkService(Service):
@@ -170,73 +44,182 @@ class BulkService(Service):
 
     def __init__(self, host: Host) -> None:
         self.host = host
-        self.writes: Writes | None = None
-        self.bulk: Bulk | None = None
+        self.config = host.section(BulkConfig)
+        self.bulk: Bulk | None = None  # with a listener: once the API is in use
+        self.writes: Writes | None = None  # once it is in use
+        self._access: Access | None = None
+        self._certificates: Certificates | None = None
+        self._pages: Pages | None = None
         self._address: tuple[str, int] | None = None
+        self._is_kept_closed = False
 
     def prepare(self) -> None:
         """Find the commits that an earlier process has begun."""
         assert self.host.data is not None
+        if any((self.host.data / name).exists() for name in (BULK_FOLDER, STAGED_FOLDER)):
+            self.writes = self._found_writes()
+
+    def _found_writes(self) -> Writes:
+        from broker.bulk.write.service import Writes
+
+        assert self.host.data is not None
         assert self.host.logs is not None
-        self.writes = Writes(self.host.data, self.host.logs)
-        self.writes.find_intents()
+        writes = Writes(self.host.data, self.host.logs)
+        writes.find_intents()
+        return writes
 
     async def recover(self) -> None:
         """Hold what readers need, before retention drops anything; finish commits."""
-        assert self.writes is not None
+        if self.writes is None:
+            return
+        if self.config.listen is not None:
+            from broker.bulk.access import Identity, IdentityError
+            from broker.bulk.bulk import Bulk, own_identity
+
+            try:
+                who = own_identity(self.host)
+            except IdentityError as problem:
+                # Clients would take our offsets for another broker's.
+                self._keep_closed("identity", problem)
+                who = Identity(self.host.name, "", 0)
+            self.bulk = Bulk(self.host, who, self.writes)
+            await self.bulk.begin()
+            return
+        from broker.bulk.bulk import READERS_FOLDER
+        from broker.bulk.read.readers import Readers
+
+        # Without a listener no reader can renew itself, so none expires.
         assert self.host.data is not None
-        if self.host.section(BulkConfig).listen is not None:
-            self.bulk = Bulk(self.host)
-            self.bulk.readers.share(self.writes.holds)
-        else:
-            # Without a listener no reader can renew itself, so none expires.
-            folder = self.host.data / BULK_FOLDER / READERS_FOLDER
-            holds = Readers(self.host.engine, folder, asyncio.to_thread)
-            holds.share(self.writes.holds)
-            holds.load()
+        folder = self.host.data / BULK_FOLDER / READERS_FOLDER
+        readers = Readers(self.host.engine, folder, asyncio.to_thread)
+        readers.share(self.writes.holds)
+        readers.load()
         await self.writes.start(self.host.engine)
-        if self.bulk is not None:
-            self.bulk.add(self.writes)
+
+    async def start(self) -> None:
+        """Read tokens and certificates. OSError, TokenFileError, TlsError."""
+        if self.config.listen is None:
+            return
+        if self.config.token_file:
+            self._access = self._made_access()
+        if self.config.tls_cert:
+            client: ClientCertificate = "require-verify" if self.config.tls_client_ca else ""
+            self._certificates = Certificates(
+                TlsFiles(
+                    self.config.tls_cert, self.config.tls_key, self.config.tls_client_ca, client
+                )
+            )
+
+    def _made_access(self) -> Access:
+        from broker.bulk.access import Access
+
+        return Access(Path(self.config.token_file) if self.config.token_file else None)
 
     async def listen(self) -> None:
-        """Open the listener, unless the identity or the disk forbids it."""
-        if self.bulk is None or self.bulk.closed:
+        """Open the listener, unless the identity or the disk forbids it. ListenError."""
+        if self.config.listen is None or self._is_kept_closed:
             return
+        if self.bulk is not None:
+            try:
+                await self.bulk.sync()
+            except OSError as problem:  # the disk failed; other services do not need it
+                self._keep_closed("disk", problem)
+                return
+        tls = self._certificates.context if self._certificates is not None else None
+        self._pages = Pages(self._application, tls, self.host.http)
+        self._pages.prepare = self.begin
+        self._pages.modules += _APP_MODULES
+        await self._pages.open(self.config.listen)
+        self._address = self._pages.address
+
+    def _keep_closed(self, name: str, problem: Exception) -> None:
+        self._is_kept_closed = True
+        self.host.engine.shared.health.add(PROBLEM, name, str(problem))
+        log.error("the bulk API stays closed: %s", problem)
+
+    async def begin(self) -> None:
+        """Make what clients use, before the first of them is served. OSError, IdentityError."""
+        if self.bulk is not None:
+            return
+        from broker.bulk.bulk import Bulk, own_identity
+
+        who = await asyncio.to_thread(own_identity, self.host)  # it waits for the disk
+        writes = self._found_writes()
+        bulk = Bulk(self.host, who, writes)
         try:
-            self._address = await self.bulk.open()
-        except ListenError:
+            await bulk.begin()
+            await bulk.sync()
+        except BaseException:
+            await bulk.close()
             raise
-        except OSError as problem:  # the disk failed; other services do not need it
-            self.host.engine.shared.health.add(IDENTITY_PROBLEM, "disk", str(problem))
-            server_log.error("the bulk API is not served: %s", problem)
+        self.bulk, self.writes = bulk, writes
+
+    @property
+    def readers(self) -> Readers | None:
+        """The registered readers, once the API is in use."""
+        return None if self.bulk is None else self.bulk.readers
+
+    def _application(self) -> web.Application:
+        assert self.bulk is not None
+        if self._access is None:
+            self._access = self._made_access()
+        return self.bulk.application(self._access)
 
     async def drain(self) -> None:
         """Close the listener and let requests under way end while their threads and files exist;
         then accept no more commits."""
         if self.bulk is not None:
-            await self.bulk.stop()
+            self.bulk.refuse()
+        if self._pages is not None:
+            await self._pages.close()
+            self._pages = None
         if self.writes is not None:
             await self.writes.stop()
 
     async def stop(self) -> None:
         """End requests under way, then the threads; close the files."""
+        await self.drain()
         if self.bulk is not None:
             await self.bulk.close()
             self.bulk = None
-        if self.writes is not None:
-            await self.writes.stop()
-            self.writes = None
+        self.writes = None
 
     async def reload(self) -> None:
-        """Read tokens and certificates again."""
-        if self.bulk is not None:
-            await self.bulk.reload()
+        """Read tokens and certificates again; a file with an error changes nothing and is
+        logged."""
+        if self._access is not None and self._access.path is not None:
+            from broker.bulk.access import TokenFileError
+
+            try:
+                self._access.reload()
+            except (OSError, TokenFileError) as problem:
+                log.error("tokens not reloaded: %s", problem)
+            else:
+                log.info("tokens reloaded")
+        if self._certificates is None or self._pages is None:
+            return
+        try:
+            self._certificates.reload()
+        except TlsError as problem:
+            log.error("certificates not reloaded: %s", problem)
+            return
+        await self._pages.use(self._certificates.context)
+        log.info("certificates reloaded")
 
     @property
     def ports(self) -> dict[str, tuple[str, int]]:
         """`bulk`, if it listens."""
         return {} if self._address is None else {self.name: self._address}
 
+    def counters(self) -> BulkStats:
+        """Its counters at this moment."""
+        from broker.bulk.stats import BulkStats
+
+        found = BulkStats()
+        if self.bulk is not None:
+            self.bulk.count(found)
+        return found
+
     def metrics(self) -> Iterable[Block]:
-        """Its counters; none while [bulk] has no listener."""
-        return [] if self.bulk is None else [self.bulk.stats().block()]
+        """The same for /metrics; nothing while [bulk] has no listener."""
+        return [] if self.config.listen is None else [self.counters().block()]

@@ -44,7 +44,7 @@ from broker.engine.log.files import (
 from broker.engine.health import RECORDS
 from broker.engine.log.policy import OWNED, plain_policy
 from broker.engine.cursor.journal import read_journal
-from broker.engine.log.record import check_header, header_facts, is_sparse
+from broker.engine.log.record import check_header, follows, header_facts, is_sparse
 from broker.engine.settings import configure, valid
 from broker.base.durable import sync_path
 
@@ -339,37 +339,46 @@ cdef object remove_files_begun_early(Log log, list paths):
     before. No publisher had an answer for what is missing in between, so those seqs are used
     again; with the file in place the records would count as waiting, and then as lost. OSError.
     """
-    removed = False
-    while len(paths) > 1 and lacks_records(paths[-1]) and (
-            end_of(log, paths[-2]) < <uint64_t>paths[-1][0]):
-        _, path = paths.pop()
+    found = len(paths)
+    while len(paths) > 1:
+        first_seq, path = last = paths.pop()
+        if not was_begun_for_a_record(last) or end_of(log, paths[len(paths) - 1]) >= first_seq:
+            paths.append(last)
+            break
         os.unlink(path)
-        removed = True
-    if removed:
+    if len(paths) < found:
         sync_path(log.folder)   # its name must not come back when those seqs are in use
 
 
-def lacks_records(found):
-    """Whether there is nothing but zeros after the header of a segment, and all of it reads."""
+def was_begun_for_a_record(file):
+    """Whether a segment, all of which reads, is without the record for which it was begun, or
+    without a header: the process has not come further. Seqs are left out on purpose before others
+    without records."""
+    _, path = file
     try:
-        return not holds_records([found])
+        if holds_records([file]):
+            return False
+        head = head_of(path)
+        return not head.strip(b'\0') or (
+            check_header(head, path) is not None and follows(head))
     except OSError:
         return False
 
 
-cdef uint64_t end_of(Log log, found) except 0:
+cdef uint64_t end_of(Log log, file) except 0:
     """The seq after the last record of a segment file. OSError."""
     cdef Segment segment = Segment()
-    first_seq, path = found
+    first_seq, path = file
     segment.path = os.fsencode(path)
     segment.first_seq = segment.next_seq = first_seq
     segment.salt = log.salt
     take_file(segment, False, [])
-    segment.cap = segment.size
-    try:
-        segment.scan()
-    finally:
-        segment.unmap()
+    if segment.size > FILE_HEADER_BYTES:
+        segment.cap = segment.size
+        try:
+            segment.scan()
+        finally:
+            segment.unmap()
     return segment.next_seq
 
 

@@ -34,7 +34,7 @@ from support.engine import scratch
 from support.native.cursors import Acks
 from support.native.logs import scan_records
 from support.servers.processes import START_DEADLINE_S
-from support.services import streaming_of, writes_of
+from support.services import begin_bulk, streaming_of, writes_of
 from support.stan import wire
 from support.stan.client import StanClient
 
@@ -253,6 +253,7 @@ async def look(data: Path, config: Path) -> State:
     server = Server(load_config(config))
     try:
         await server.start()
+        await begin_bulk(server)
         try:
             state = await _look(server)
         finally:

@@ -32,7 +32,7 @@ from support.engine import LIMITS  # noqa: E402
 
 from broker.engine.cursor.local import LocalConsumer  # noqa: E402
 from broker.engine.engine import Engine  # noqa: E402
-from broker.engine.log.publish import publish  # noqa: E402
+from broker.engine.log.publish import append, publish  # noqa: E402
 from broker.routing.router import Router  # noqa: E402
 from broker.runtime.turn import Turn  # noqa: E402
 
@@ -57,7 +57,8 @@ def body_of(seq: int) -> bytes:
 
 
 class Victim:
-    def __init__(self, engine: Any, rng: random.Random) -> None:
+    def __init__(self, turn: Turn, engine: Any, rng: random.Random) -> None:
+        self.turn = turn
         self.rng = rng
         self.log = engine.open_log("t")
         self.kept = engine.open_log("kept")
@@ -86,7 +87,13 @@ class Victim:
     async def run(self, log: Any, kind: bytes) -> None:
         count = self.rng.choice((1, 1, 10, 100))
         first = log.next_seq
-        await publish(log, [body_of(seq) for seq in range(first, first + count)])
+        bodies = [body_of(seq) for seq in range(first, first + count)]
+        if self.rng.random() < 0.5:
+            for body in bodies[:-1]:
+                assert append(log, body)
+                self.turn.start_early()  # as after each read of a connection
+            del bodies[:-1]
+        await publish(log, bodies)
         tell(kind, list(range(first, first + count)))
 
     def consume(self) -> None:
@@ -114,7 +121,7 @@ async def main(folder: str, sync: str, seed: str) -> None:
     engine = Engine(turn, Router(), folder, limits, lambda _name: sync, lambda *_, **__: None)
     engine.open(loop)
     assert engine.problems == [] or all("torn" in p or "at the end" in p for p in engine.problems)
-    await Victim(engine, rng).publish()
+    await Victim(turn, engine, rng).publish()
 
 
 if __name__ == "__main__":

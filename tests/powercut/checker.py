@@ -14,7 +14,7 @@ from typing import Any
 
 import uvloop
 from support.clients.bulk import read_frame
-from support.services import readers_of, streaming_of, writes_of
+from support.services import begin_bulk, readers_of, streaming_of, writes_of
 
 from broker.bulk.errors import RefusedError
 from broker.bulk.read.readers import Position
@@ -88,6 +88,7 @@ class Checker:
                 await self.take_over(load(file))
                 self.server = Server(load(file))
                 await self.server.start()
+                await begin_bulk(self.server)
             except Exception as problem:
                 self.wrong(f"does not start: {type(problem).__name__}: {problem}")
                 return self.problems

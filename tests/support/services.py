@@ -20,6 +20,13 @@ def streaming_of(server: Server) -> Streaming | None:
     return None if service is None else service.streaming
 
 
+async def begin_bulk(server: Server) -> None:
+    """Make the parts of the bulk API, as the first client does: before the next two are asked."""
+    service = server.service(BulkService)
+    assert service is not None
+    await service.begin()
+
+
 def writes_of(server: Server) -> Writes:
     """Staged blocks and commits."""
     service = server.service(BulkService)
@@ -32,5 +39,5 @@ def readers_of(server: Server) -> Readers:
     """The named readers of the bulk API, while its listener is open."""
     service = server.service(BulkService)
     assert service is not None
-    assert service.bulk is not None
-    return service.bulk.readers
+    assert service.readers is not None
+    return service.readers

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pickle
 import re
+import shutil
+import subprocess
+import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from Cython.Build import Dependencies
+from Cython.Utils import clear_function_caches
 from setuptools import Distribution, Extension
 
 from broker import _build
@@ -17,22 +22,39 @@ from broker._build import (
     PACKAGE,
     ROOT,
     SELDOM_RUN,
+    SHARED_OBJECT,
+    BuildExt,
+    Part,
     build_into,
     extensions,
-    without_source,
+    parts,
+    strange_objects,
 )
 from broker.runtime.buffers import ChunkPool
 
 
-def test_modules_that_moved_are_found(tmp_path: Path) -> None:
+def test_objects_of_earlier_versions_are_found(tmp_path: Path) -> None:
     """After an update of the sources, what was compiled before must not be imported."""
-    (tmp_path / "part").mkdir()
-    for name in ("here", "moved", "part/moved"):
-        (tmp_path / f"{name}{EXTENSION_SUFFIXES[0]}").touch()
-    (tmp_path / "here.pyx").touch()
-    (tmp_path / "moved.py").touch()
-    found = [str(path.relative_to(tmp_path)) for path in without_source(tmp_path)]
-    assert found == [f"moved{EXTENSION_SUFFIXES[0]}", f"part/moved{EXTENSION_SUFFIXES[0]}"]
+    suffix = EXTENSION_SUFFIXES[0]
+    mine, *others = [
+        Path(name + suffix)
+        for name in (f"engine/{SHARED_OBJECT}", "engine/names", f"moved/{SHARED_OBJECT}", "top")
+    ]
+    for path in (mine, *others):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).touch()
+    (tmp_path / "engine" / f"{SHARED_OBJECT}.cpython-39-other.so").touch()
+    assert strange_objects(tmp_path) == [tmp_path / path for path in others]
+
+
+def test_each_module_is_in_one_part() -> None:
+    found = [module.name for part in parts() for module in part.modules]
+    assert sorted(found) == sorted(each.name for each in extensions())
+    assert {part.name for part in parts(["broker/net/conn.pyx"])} == {"broker.net._compiled"}
+    for part in parts():
+        folder = part.name.removesuffix(SHARED_OBJECT)
+        assert part.modules
+        assert all(each.name.startswith(folder) for each in part.modules)
 
 
 def test_modules_that_seldom_run_exist_and_are_optimized_less(
@@ -99,6 +121,87 @@ class TestOptions:
         later = self.build()
         assert later[0] > source
         assert later[1] > module
+
+
+class TestPart:
+    """A shared object with two modules."""
+
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("TWINWIRE_BUILD", "debug")
+        Path("broker/made/inner").mkdir(parents=True)
+        for folder in ("broker", "broker/made", "broker/made/inner"):
+            Path(folder, "__init__.py").touch()
+        for name, number in (("same", 1), ("inner/same", 2)):
+            Path(f"broker/made/{name}.pyx").write_text(f"def number():\n    return {number}\n")
+
+    @staticmethod
+    def build(*, keep_going: bool = False) -> tuple[BuildExt, dict[str, int]]:
+        """The command, and the times of all object files."""
+        clear_function_caches()  # Cython remembers folders that it has made, and times of files
+        Dependencies._dep_tree = None
+        modules = [
+            Extension(f"broker.made.{name}", [f"broker/made/{name.replace('.', '/')}.pyx"])
+            for name in ("same", "inner.same")
+        ]
+        part = Part("made", modules)
+        command = BuildExt(Distribution({"name": "made", "ext_modules": [part]}))
+        command.build_lib, command.build_temp = "lib", "o"
+        command.keep_going = keep_going
+        command.ensure_finalized()
+        command.run()
+        return command, {str(path): path.stat().st_mtime_ns for path in Path().rglob("*.[os]*")}
+
+    def test_both_are_imported(self) -> None:
+        self.build()
+        Path("broker/made/inner/same.pyx").unlink()
+        shutil.copytree("broker", "lib/broker", dirs_exist_ok=True)
+        shutil.copy(ROOT / PACKAGE / "_compiled.py", "lib/broker")
+        code = """
+import importlib.util, sys
+sys.path.insert(0, "lib")
+import broker._compiled
+broker._compiled.install()
+for name in ("broker.made.same", "broker.made.inner.same"):
+    module = importlib.import_module(name)
+    print(module.__name__, module.__file__.count("/made/_compiled."), module.number())
+    assert importlib.util.find_spec(name).origin == module.__file__
+try:
+    import broker.made.other
+except ModuleNotFoundError as problem:
+    print(problem)
+try:
+    import broker.absent.other
+except ModuleNotFoundError as problem:
+    print(problem)
+"""
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines() == [
+            "broker.made.same 1 1",
+            "broker.made.inner.same 1 2",
+            "No module named 'broker.made.other'",
+            "No module named 'broker.absent'",
+        ]
+
+    def test_only_what_changed_is_compiled(self) -> None:
+        _, first = self.build()
+        assert self.build()[1] == first
+        Path("broker/made/same.pyx").write_text("def number():\n    return 3\n")
+        _, later = self.build()
+        changed = {
+            Path(name).name.partition(".")[0] for name in first if first[name] != later[name]
+        }
+        assert changed == {"same", "_compiled"}
+        assert sum(first[name] == later[name] for name in first if name.endswith("same.o")) == 1
+
+    def test_a_module_that_fails_is_left_out(self) -> None:
+        Path("broker/made/same.pyx").write_text("def number(:\n")
+        command, _ = self.build(keep_going=True)
+        assert command.failed == {"broker.made.same"}
+        assert list(Path("lib").rglob("_compiled*"))
 
 
 def test_a_change_of_the_compiler_cache_rebuilds_nothing() -> None:

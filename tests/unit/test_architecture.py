@@ -77,7 +77,7 @@ def part_of(module: str) -> str | None:
             return "protocols"
         is_wire = len(parts) > 3 and re.match(r"wire|\w+_pb2$", parts[3])
         return "wire" if is_wire else parts[2]
-    return {"_build": "build", "__main__": "main"}.get(parts[1], parts[1])
+    return {"_build": "build", "_compiled": "root", "__main__": "main"}.get(parts[1], parts[1])
 
 
 _IMPORT = re.compile(

@@ -124,9 +124,9 @@ class OverviewHandlers:
 
     def _readers(self) -> Json:
         service = self.host.service(BulkService)
-        if service is None or service.bulk is None:
+        readers = None if service is None else service.readers
+        if readers is None:
             return {"count": 0, "lag": None}
-        readers = service.bulk.readers
         lags = [records for _, _, records in readers.lags()]
         return {"count": len(readers.known), "lag": max(lags, default=None)}
 

@@ -15,7 +15,6 @@ from broker.protocols.nsq.http.v1 import moment
 
 if TYPE_CHECKING:
     from broker.bulk.read.readers import Reader, Readers
-    from broker.bulk.service import Bulk
     from broker.console.context import Call, ConsoleContext, Handlers
 
     Json = dict[str, Any]
@@ -32,20 +31,21 @@ class ReaderHandlers:
         return {"readers": self.show, "deleteReader": self.delete}
 
     @property
-    def bulk(self) -> Bulk | None:
+    def service(self) -> BulkService | None:
         """The bulk API; None: it is off."""
-        service = self.context.host.service(BulkService)
-        return None if service is None else service.bulk
+        found = self.context.host.service(BulkService)
+        return None if found is None or found.config.listen is None else found
 
     async def show(self, _call: Call) -> Json:
         """All readers."""
-        bulk = self.bulk
-        if bulk is None:
+        service = self.service
+        if service is None:
             return {"enabled": False, "readers": [], "pipelines": {}}
-        stats = bulk.stats()
+        stats, readers = service.counters(), service.readers
         found, pauses = [], Pauses()
-        for reader in list(bulk.readers.known.values()):
-            found.append(_page(bulk.readers, reader))
+        for reader in [] if readers is None else list(readers.known.values()):
+            assert readers is not None
+            found.append(_page(readers, reader))
             await pauses.rest()
         return {
             "enabled": True,
@@ -61,10 +61,11 @@ class ReaderHandlers:
         """Delete a reader and its hold."""
         name = call.names["reader"]
         call.confirmed(name)
-        if self.bulk is None:
+        if self.service is None:
             raise RefusedError(errors.NO_SERVICE, what="[bulk] listen")
+        readers = self.service.readers
         try:
-            deleted = await self.bulk.readers.delete(name)
+            deleted = readers is not None and await readers.delete(name)
         except BulkRefusedError as problem:
             raise RefusedError(errors.NOT_SAVED, reason=problem.text) from problem
         if not deleted:

@@ -234,7 +234,8 @@ cdef class Log(LogState):
         return batch
 
     cdef Segment new_segment(self, uint64_t first_seq, size_t record_bytes):
-        """Begin a new active segment; the last one gets no more records."""
+        """Begin a new active segment; the last one gets no more records. `record_bytes`: of the
+        record that it is begun for; 0: for none, and seqs may be left out before it."""
         cdef Segment segment = Segment()
         cdef Segment before = self.active
         cdef int error
@@ -251,7 +252,7 @@ cdef class Log(LogState):
             segment.path = os.fsencode(os.path.join(self.folder, f'{first_seq:020d}.seg'))
             segment.cap = max(self.shared.segment_bytes, FILE_HEADER_BYTES + record_bytes)
             segment.size = segment.planned = segment.ready = FILE_HEADER_BYTES
-            head = self.header(first_seq)
+            head = self.header(first_seq, record_bytes > 0)
             error = self.preallocation.open_file(segment, head, FILE_HEADER_BYTES)
             if error and segment.bare and record_bytes:
                 vfs_unlink(segment.path)
@@ -857,11 +858,11 @@ cdef class Log(LogState):
 
     # --- recovery
 
-    def header(self, first_seq):
-        """The file header of a segment of this log."""
+    def header(self, first_seq, follows=False):
+        """The file header of a segment of this log. `follows`: see file_header."""
         return file_header(self.log_id, first_seq, self.shared.turn.wall_ns, self.protocol,
                            has_more_than_header(self),
-                           self.policy.retention_mode == RETENTION_OWNED)
+                           self.policy.retention_mode == RETENTION_OWNED, follows)
 
     def restamp(self):
         """The protocol or the settings have changed: the header of the active segment says so too,

@@ -27,6 +27,7 @@ cdef enum:
     FACTS_BYTES = 16        # at the end of a file header: FACTS_*, then the protocol
     FACTS_KNOWN = 1
     FACTS_OWN = 2
+    FACTS_FOLLOWS = 4
 
 MAGIC = b'TWINLOG\0'
 
@@ -52,11 +53,11 @@ def crc32c(data, uint32_t crc=0):
 
 
 def file_header(bytes log_id, uint64_t first_seq, int64_t created_ns, protocol=None,
-                bint own=False, bint sparse=False):
+                bint own=False, bint sparse=False, bint follows=False):
     """The 64 bytes a segment file begins with.
 
     `protocol`: the protocol whose own the log is; `own`: it has settings of its own; `sparse`:
-    seqs may be left out in it.
+    seqs may be left out in it; `follows`: no seq is left out before its first record.
     """
     cdef bytearray head = bytearray(FILE_HEADER_BYTES)
     cdef char *p = head
@@ -68,7 +69,8 @@ def file_header(bytes log_id, uint64_t first_seq, int64_t created_ns, protocol=N
     tw_store_i64(p + 40, created_ns)
     name = (protocol or '').encode()
     if len(name) < FACTS_BYTES:
-        p[48] = <char>(FACTS_KNOWN | (FACTS_OWN if own else 0))
+        p[48] = <char>(
+            FACTS_KNOWN | (FACTS_OWN if own else 0) | (FACTS_FOLLOWS if follows else 0))
         head[49:49 + len(name)] = name
     tw_store_u32(p + 12, tw_crc32c(0, p + 16, FILE_HEADER_BYTES - 16))
     return bytes(head)
@@ -91,6 +93,11 @@ def check_header(bytes head, path):
 def is_sparse(bytes head):
     """Whether a good file header is of a file in which seqs may be left out."""
     return tw_load_u16(<const char *>head + 8) == FORMAT_SPARSE
+
+
+def follows(bytes head):
+    """Whether a good file header says that no seq is left out before the file's first record."""
+    return bool(head[48] & FACTS_FOLLOWS)
 
 
 def header_facts(bytes head):

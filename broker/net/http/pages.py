@@ -28,7 +28,7 @@ from broker.net.sockets import bound, is_answered, opening, remove_socket
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from aiohttp import web
 
@@ -70,6 +70,8 @@ class Pages:
         self.front: Front | None = None
         # Added to before `open`: what `make` needs; imported on a thread, not on the loop.
         self.modules: tuple[str, ...] = ("broker.net.http.application",)
+        # Set before `open`: awaited before `make`; if it fails, the client waits for another try.
+        self.prepare: Callable[[], Awaitable[None]] | None = None
         self.application: Application | None = None  # once it is loaded
         self._make = make
         self._names = tuple(names)
@@ -110,6 +112,8 @@ class Pages:
     async def _load(self) -> None:
         try:
             await asyncio.to_thread(self._import)
+            if self.prepare is not None:
+                await self.prepare()
             await self._serve()
         except Exception:  # such as too many open files: the client waits a while longer
             log.exception("the application at %s:%d cannot be loaded now", *self.address)

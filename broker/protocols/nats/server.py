@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from dataclasses import replace
 from functools import cached_property
@@ -386,6 +385,8 @@ class NatsServer:
         settings = self.settings
         await asyncio.sleep(settings.lame_duck_grace_period_ns / SECOND)
         log.info("Closing existing clients")
+        import random  # only here: it takes a start a millisecond
+
         left = list(self.frontend.sessions)
         random.shuffle(left)
         window = settings.lame_duck_duration_ns - settings.lame_duck_grace_period_ns

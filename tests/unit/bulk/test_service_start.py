@@ -13,10 +13,13 @@ from support.configuration import NATS_AND_BULK
 from support.engine import Rig, finish_all, numbered
 
 from broker.base.durable import save
+from broker.base.units import SECOND
 from broker.bulk import errors
+from broker.bulk.bulk import Bulk
 from broker.bulk.write.service import Writes
 from broker.config.load import load
 from broker.engine.cursor.local import LocalConsumer
+from broker.net import limits as net_limits
 from broker.net.http.pages import Pages
 from broker.runtime import vfs
 from broker.server.server import Server
@@ -67,13 +70,19 @@ async def test_the_housekeeping_finds_the_holds(
         await server.stop()
 
 
-async def test_what_was_found_is_on_the_disk_before_the_listener_opens(tmp_path: Path) -> None:
-    """Else a reader could keep a place behind records that a power cut takes away."""
-    data = tmp_path / "data"
+def unsynced(data: Path) -> None:
+    """A log as an earlier process has left it that was killed."""
     rig = Rig(data / "logs")
     rig.publish(rig.log(), numbered(1, 1))
     rig.settle()
     rig.abandon()
+
+
+async def test_what_was_found_is_on_the_disk_before_the_listener_opens(tmp_path: Path) -> None:
+    """Else a reader could keep a place behind records that a power cut takes away."""
+    data = tmp_path / "data"
+    unsynced(data)
+    (data / "bulk").mkdir()  # the API was in use
     file = tmp_path / "twinwire.toml"
     file.write_text(NATS_AND_BULK.format(data=data))
     server = Server(load(file))
@@ -84,6 +93,58 @@ async def test_what_was_found_is_on_the_disk_before_the_listener_opens(tmp_path:
         assert "Input/output error" in str(server.health())
     finally:
         vfs.heal()
+        await server.stop()
+
+
+async def test_what_was_found_is_on_the_disk_before_the_first_client_is_served(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same if nothing of the API was in use: the client waits until the disk takes it."""
+    failed = asyncio.Event()
+    sync = Bulk.sync
+
+    async def watched(self: Bulk) -> None:
+        try:
+            await sync(self)
+        except OSError:
+            failed.set()
+            raise
+
+    monkeypatch.setattr(Bulk, "sync", watched)
+    monkeypatch.setattr(net_limits, "HTTP_LOAD_AGAIN", SECOND // 100)
+    data = tmp_path / "data"
+    unsynced(data)
+    file = tmp_path / "twinwire.toml"
+    file.write_text(NATS_AND_BULK.format(data=data))
+    server = Server(load(file))
+    vfs.fail(CALL_SYNC, errno.EIO, times=1_000)
+    try:
+        await server.start()
+        reader, writer = await asyncio.open_connection(*server.ports["bulk"])
+        writer.write(b"GET /bulk/v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = asyncio.create_task(reader.readline())
+        await failed.wait()
+        assert not answer.done()
+        vfs.heal()
+        assert await answer == b"HTTP/1.1 200 OK\r\n"
+        writer.close()
+    finally:
+        vfs.heal()
+        await server.stop()
+
+
+async def test_nothing_is_made_before_the_first_client(tmp_path: Path) -> None:
+    """A broker without pipelines starts faster, and has no folder of theirs."""
+    data = tmp_path / "data"
+    file = tmp_path / "twinwire.toml"
+    file.write_text(NATS_AND_BULK.format(data=data))
+    server = Server(load(file))
+    try:
+        await server.start()
+        assert not (data / "bulk").exists()
+        names = {each.name for block in server.metrics() for each in block.families()}
+        assert "twinwire_bulk_commits" in names
+    finally:
         await server.stop()
 
 

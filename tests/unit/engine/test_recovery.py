@@ -87,7 +87,11 @@ def test_a_last_file_without_a_whole_header(tmp_path: Path, left: int) -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 200])
-@pytest.mark.parametrize("content", [b"", bytes(HEADER), bytes(4096), None])
+@pytest.mark.parametrize(
+    "content",
+    [b"", bytes(HEADER), bytes(4096), None],
+    ids=["empty", "header of zeros", "zeros", "header"],
+)
 def test_files_that_were_begun_before_the_end_of_the_one_before_was_written(
     tmp_path: Path, content: bytes | None, cut: int
 ) -> None:
@@ -113,6 +117,18 @@ def test_files_that_were_begun_before_the_end_of_the_one_before_was_written(
     found, rig = read_log(tmp_path, segment_bytes=512)
     assert found == [*left, b"more"]
     assert not rig.reports
+
+
+def test_seqs_that_were_left_out_on_purpose_are_not_used(tmp_path: Path) -> None:
+    """As an import leaves them: its last messages were dropped by the other server."""
+    make_log(tmp_path, BODIES)
+    with Rig(tmp_path) as rig:
+        rig.log().skip_to(20)
+        rig.settle()
+    with Rig(tmp_path) as rig:
+        assert rig.log().next_seq == 20
+        rig.publish(rig.log(), [b"more"])
+        assert rig.log().next_seq == 21
 
 
 # --- bytes in the middle

@@ -5,8 +5,6 @@ Source: nats-server accounts.go (shouldSample, ServiceLatency and its senders).
 
 from __future__ import annotations
 
-import random
-import secrets
 import string
 import time
 from dataclasses import field
@@ -54,6 +52,8 @@ def wanted(sampling: int, block: bytes) -> Headers | None:
     `sampling` is in percent; -1 means that only headers decide."""
     if sampling == 0:
         return None
+    import random  # not at the start, which it takes a millisecond
+
     # As in the original, which samples one percent more than configured.
     if sampling > 0 and (sampling >= 100 or random.randrange(100) <= sampling):  # noqa: S311
         return {}
@@ -120,6 +120,8 @@ def failed(sample: Sample, status: int, server: Mapping[str, str]) -> bytes:
 def _event(
     sample: Sample, status: int, clients: dict[str, dict[str, Any]], times: dict[str, Any]
 ) -> bytes:
+    import secrets
+
     event: dict[str, Any] = {
         "type": TYPE,
         "id": "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH)),

@@ -54,7 +54,7 @@ def read_segment(path: Path) -> tuple[bytes, int, list[Row]]:
     name, version, size, crc, log_id, first_seq, created, zeros = struct.unpack(
         "<8sHHI16sQq16s", data[:64]
     )
-    assert (name, version, size, zeros) == (b"TWINLOG\0", 1, 64, b"\1" + bytes(15))
+    assert (name, version, size, zeros) == (b"TWINLOG\0", 1, 64, b"\5" + bytes(15))
     assert crc == castagnoli(0, data[16:64])
     assert created == WALL_NS
     salt = castagnoli(0, log_id)
