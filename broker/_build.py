@@ -76,7 +76,7 @@ MODES = {
     "release": Mode(
         (*_COMMON, "-O2", "-g0", "-fno-semantic-interposition"),
         ("-Wl,--strip-all",),
-        ("-O1",),
+        ("-Og",),
         macros=(("CYTHON_WITHOUT_ASSERTIONS", "1"),),
         # The lines of the source in the generated C: a quarter of it, which nobody reads here.
         directives=(("emit_code_comments", False),),
@@ -97,7 +97,7 @@ MODES = {
 
 # Modules that run at the start, for administration, for a segment, and for a new connection or
 # name, not for each message; or that spend their time in Python and its libraries (HTTP, TLS,
-# compression, what passes between NATS accounts). With less optimization they compile in 60 % of
+# compression, what passes between NATS accounts). With less optimization they compile in half of
 # the time.
 SELDOM_RUN = frozenset(
     f"{PACKAGE}.{name}"
