@@ -42,21 +42,33 @@ LOG = logging.getLogger('broker.nats')
 
 cdef extern from * nogil:
     """
-    #ifndef _GNU_SOURCE
-    #define _GNU_SOURCE
-    #endif
     #include <string.h>
-    void *memmem(const void *hay, size_t hay_len, const void *needle, size_t needle_len);
+
+    /* Whether a line after the first one begins with the name. Header lines are short, and memmem
+       prepares a table for each search. */
+    static inline int tw_has_header(
+        const char *block, size_t n, const char *name, size_t name_len)
+    {
+        const char *end = block + n;
+        while ((block = (const char *)memchr(block, '\\n', (size_t)(end - block))) != NULL) {
+            block++;
+            if ((size_t)(end - block) < name_len)
+                return 0;
+            if (*block == *name && memcmp(block, name, name_len) == 0)
+                return 1;
+        }
+        return 0;
+    }
     """
-    void *memmem(const void *hay, size_t hay_len, const void *needle, size_t needle_len)
+    bint tw_has_header(const char *block, size_t n, const char *name, size_t name_len)
 
 cdef const char *OK = b'+OK\r\n'
-cdef const char *TRACE_DEST = b'\r\nNats-Trace-Dest:'
-cdef const char *PARENT = b'\r\ntraceparent:'
+cdef const char *TRACE_DEST = b'Nats-Trace-Dest:'
+cdef const char *PARENT = b'traceparent:'
 cdef enum:
     OK_LEN = 5
-    TRACE_DEST_LEN = 18
-    PARENT_LEN = 14
+    TRACE_DEST_LEN = 16
+    PARENT_LEN = 12
 
 
 @cython.final
@@ -335,11 +347,16 @@ cdef class NatsSession(LineSession):
         return 0
 
     cdef inline bint asks_for_trace(self, op_t *op) noexcept:
-        """Whether the text of a header that asks for a trace is somewhere in these messages."""
-        cdef size_t n = <size_t>(op.count - 1) * op.stride + op.total_len
-        if memmem(op.data, n, TRACE_DEST, TRACE_DEST_LEN) != NULL:
-            return True
-        return self.account.traced and memmem(op.data, n, PARENT, PARENT_LEN) != NULL
+        """Whether any of these messages has a header that may ask for a trace."""
+        cdef const char *block = op.data
+        cdef uint32_t k
+        for k in range(op.count):
+            if tw_has_header(block, op.headers_len, TRACE_DEST, TRACE_DEST_LEN):
+                return True
+            if self.account.traced and tw_has_header(block, op.headers_len, PARENT, PARENT_LEN):
+                return True
+            block += op.stride
+        return False
 
     cdef int publish_traced(self, op_t *op, record_t *rec, bint mapped, void *skip) except -1:
         """As publish_each; sinks report what they do with those messages that ask for a trace."""
