@@ -275,6 +275,7 @@ async def test_a_channel_begins_when_it_is_asked_for(
         for number, reader in enumerate(readers):
             body = b"%d" % number
             reader.command(f"SUB {topic} channel{number}")
+            reader.until_taken()
             writer.command(f"PUB {topic}", body)
             writer.expect_frame("response", b"OK")
             reader.expect_frame("response", b"OK")

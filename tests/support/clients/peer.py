@@ -8,6 +8,7 @@ import socket
 import struct
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from support.servers.processes import Address
@@ -102,6 +103,24 @@ class RawPeer:
     def half_close(self) -> None:
         """Close the sending side; answers still arrive."""
         self.socket.shutdown(socket.SHUT_WR)
+
+    def until_taken(self) -> None:
+        """Wait until the server has taken all that was sent out of its socket: a server with one
+        thread handles that before anything that another connection sends from now on."""
+        ends = [
+            f"{struct.unpack('=I', socket.inet_aton(host))[0]:08X}:{port:04X}"
+            for host, port in (self.socket.getsockname(), self.socket.getpeername())
+        ]
+        deadline = time.monotonic() + self.deadline_s
+        while time.monotonic() < deadline:
+            queues = {}
+            for line in Path("/proc/net/tcp").read_text("ascii").splitlines()[1:]:
+                _, local, remote, _, sent_and_received, *_ = line.split()
+                queues[local, remote] = sent_and_received.split(":")
+            mine, its = queues[ends[0], ends[1]], queues[ends[1], ends[0]]
+            if int(mine[0], 16) == int(its[1], 16) == 0:
+                return
+        raise PeerError(f"not taken in {self.deadline_s} s")
 
     def receive(self, timeout_s: float) -> bool:
         """One read into `pending`; False when the time is up or the server closed."""
