@@ -35,7 +35,7 @@ def own_identity(host: Host) -> Identity:
 
 
 class Bulk:
-    """What clients of the bulk API use. It is ready after `begin`."""
+    """What clients of the bulk API use. It is ready for them after `begin` and `open`."""
 
     def __init__(self, host: Host, who: Identity, writes: Writes) -> None:
         """`writes`: with its intents found, and not started yet."""
@@ -52,6 +52,10 @@ class Bulk:
     async def begin(self) -> None:
         """Finish commits that have begun, and accept new ones. OSError."""
         await self.writes.start(self.context.engine)
+
+    async def open(self) -> None:
+        """Clients may come: readers that do not renew themselves expire from now on. OSError."""
+        await self._sync()
         self.readers.begin()
 
     def application(self, access: Access) -> web.Application:
@@ -62,9 +66,8 @@ class Bulk:
         self.app = BulkApp(self.context, access, self.readers, routes)
         return self.app.build()
 
-    async def sync(self) -> None:
+    async def _sync(self) -> None:
         """Bring all records that recovery found onto the disk, before a client can read them.
-        OSError.
 
         An earlier process that was killed may have written records that are only in the page
         cache. A reader stores an offset after such a record; if a power cut then took it, its seq

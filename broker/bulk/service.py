@@ -121,7 +121,7 @@ class BulkService(Service):
             return
         if self.bulk is not None:
             try:
-                await self.bulk.sync()
+                await self.bulk.open()
             except OSError as problem:  # the disk failed; other services do not need it
                 self._keep_closed("disk", problem)
                 return
@@ -148,7 +148,7 @@ class BulkService(Service):
         bulk = Bulk(self.host, who, writes)
         try:
             await bulk.begin()
-            await bulk.sync()
+            await bulk.open()
         except BaseException:
             await bulk.close()
             raise

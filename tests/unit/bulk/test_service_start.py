@@ -11,6 +11,7 @@ import pytest
 from support.clients.http import Answer, request
 from support.configuration import NATS_AND_BULK
 from support.engine import Rig, finish_all, numbered
+from support.services import readers_of
 
 from broker.base.durable import save
 from broker.base.units import SECOND
@@ -101,16 +102,16 @@ async def test_what_was_found_is_on_the_disk_before_the_first_client_is_served(
 ) -> None:
     """The same if nothing of the API was in use: the client waits until the disk takes it."""
     failed = asyncio.Event()
-    sync = Bulk.sync
+    open_it = Bulk.open
 
     async def watched(self: Bulk) -> None:
         try:
-            await sync(self)
+            await open_it(self)
         except OSError:
             failed.set()
             raise
 
-    monkeypatch.setattr(Bulk, "sync", watched)
+    monkeypatch.setattr(Bulk, "open", watched)
     monkeypatch.setattr(net_limits, "HTTP_LOAD_AGAIN", SECOND // 100)
     data = tmp_path / "data"
     unsynced(data)
@@ -168,7 +169,7 @@ async def test_holds_count_while_the_listener_is_off(tmp_path: Path) -> None:
 
 async def test_an_identity_that_does_not_read_stops_the_bulk_api_alone(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    (data / "bulk").mkdir(parents=True)
+    save(data / "bulk" / "readers" / "r.json", READER % b"0")
     (data / "bulk" / "broker.json").write_text("{")
     file = tmp_path / "twinwire.toml"
     file.write_text(NATS_AND_BULK.format(data=data))
@@ -178,6 +179,9 @@ async def test_an_identity_that_does_not_read_stops_the_bulk_api_alone(tmp_path:
         assert "nats" in server.ports
         assert "bulk" not in server.ports
         assert "bulk API" in str(server.health())
+        readers = readers_of(server)
+        assert list(readers.known) == ["r"]
+        assert readers._expiring is None, "it cannot renew itself"
     finally:
         await server.stop()
 
