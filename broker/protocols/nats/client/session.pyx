@@ -349,13 +349,14 @@ cdef class NatsSession(LineSession):
     cdef inline bint asks_for_trace(self, op_t *op) noexcept:
         """Whether any of these messages has a header that may ask for a trace."""
         cdef const char *block = op.data
-        cdef uint32_t k
-        for k in range(op.count):
+        cdef uint32_t left = op.count
+        while left:
             if tw_has_header(block, op.headers_len, TRACE_DEST, TRACE_DEST_LEN):
                 return True
             if self.account.traced and tw_has_header(block, op.headers_len, PARENT, PARENT_LEN):
                 return True
             block += op.stride
+            left -= 1
         return False
 
     cdef int publish_traced(self, op_t *op, record_t *rec, bint mapped, void *skip) except -1:
