@@ -169,14 +169,14 @@ class Part(Extension):
 
 def parts(only: Sequence[str] = ()) -> list[Part]:
     """All shared objects; with paths of .pyx files those that have one of them."""
-    wanted = {Path(p).resolve().relative_to(ROOT) for p in only}
+    wanted = {Path(p).resolve() for p in only}
     by_folder: dict[str, list[Extension]] = {}
     for module in extensions():
         by_folder.setdefault(module.name.split(".")[1], []).append(module)
     return [
         Part(folder, modules)
         for folder, modules in by_folder.items()
-        if not wanted or any(Path(next(iter(module.sources))) in wanted for module in modules)
+        if not wanted or any(ROOT / next(iter(module.sources)) in wanted for module in modules)
     ]
 
 
@@ -374,6 +374,7 @@ class BuildExt(build_ext):
         stamp = Stamp(made.with_suffix(".options"), self._options(module, macros))
         if not stamp.matches() or not _is_newer(made, [*module.sources, *module.depends]):
             made.unlink(missing_ok=True)
+            stamp.path.unlink(missing_ok=True)  # a build that is killed leaves a part of the file
             self.compiler.compile(
                 module.sources,
                 output_dir=self.build_temp,
@@ -413,6 +414,11 @@ class BuildExt(build_ext):
             fresh = target.with_name(f".{target.name}.new")
             shutil.copy2(built, fresh)
             fresh.replace(target)
+
+    @property
+    def library(self) -> Path:
+        """The folder in which shared objects are made."""
+        return Path(self.build_lib)
 
     def file_of(self, name: str) -> str:
         """Path of a shared object below a library folder."""
@@ -487,7 +493,9 @@ def _same(one: Path, other: Path) -> bool:
 def main(argv: Sequence[str] | None = None) -> int:
     """Build in place; 0 if every requested module is up to date."""
     parser = argparse.ArgumentParser(prog="python -m broker._build", description="build in place")
-    parser.add_argument("paths", nargs="*", help=".pyx files; default: all")
+    parser.add_argument(
+        "paths", nargs="*", help=".pyx files, built with the others of their parts; default: all"
+    )
     parser.add_argument(
         "-k", "--keep-going", action="store_true", help="continue after a module that fails"
     )
@@ -533,6 +541,9 @@ def _build_in_place(found: list[Part], options: argparse.Namespace) -> int:
     command.annotate = options.annotate
     if not _run(command):
         return 1
+    command.failed |= {
+        part.name for part in found if not (command.library / command.file_of(part.name)).exists()
+    }
     if command.failed:
         sys.stderr.write(f"not built: {', '.join(sorted(command.failed))}\n")
         return 1

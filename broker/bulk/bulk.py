@@ -44,8 +44,8 @@ class Bulk:
         # Loaded before retention can drop what they hold.
         folder = host.data / BULK_FOLDER / READERS_FOLDER
         self.readers = Readers(host.engine, folder, self.context.in_thread)
-        self.readers.load()
         self.readers.share(writes.holds)
+        self.readers.load()
         self.writes = writes
         self.app: BulkApp | None = None  # made for the first client
 

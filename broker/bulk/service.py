@@ -1,7 +1,7 @@
 """The bulk API as a service of the broker: its listener, and its place in a start.
 
-Most brokers have no pipeline. Unless the data folder has readers or commits, nothing of the API but
-this module is imported before the first client connects.
+Most brokers have no pipeline. Unless the API was in use before with this data folder, nothing of it
+but this module is imported before the first client connects.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.bulk")
 PROBLEM: Final = "bulk API"  # a kind of problem on /healthz
-_APP_MODULES: Final = ("broker.bulk.app", "broker.bulk.bulk", "broker.bulk.write.handlers")
+_APP_MODULES: Final = (
+    *("broker.bulk.app", "broker.bulk.bulk"),
+    *("broker.bulk.write.handlers", "broker.bulk.write.service"),
+)
 
 
 class BulkService(Service):
@@ -149,9 +152,11 @@ class BulkService(Service):
         try:
             await bulk.begin()
             await bulk.open()
-        except BaseException:
+        except BaseException as problem:
+            self.host.engine.shared.health.add(PROBLEM, "disk", str(problem))
             await bulk.close()
             raise
+        self.host.engine.shared.health.remove(PROBLEM, "disk")
         self.bulk, self.writes = bulk, writes
 
     @property

@@ -333,16 +333,17 @@ cdef object open_segments(Log log, list paths, list problems):
 
 
 cdef object remove_files_begun_early(Log log, list paths):
-    """Remove a last file without records if the one before ends below its seq.
+    """Remove last files without records if the one before ends below their seqs.
 
-    The process ended after it had begun that file and before it had written the end of the one
-    before. No publisher had an answer for what is missing in between, so those seqs are used
-    again; with the file in place the records would count as waiting, and then as lost. OSError.
+    The process ended after it had begun such a file and before it had written the end of the one
+    before. After a kill no publisher had an answer for what is missing in between; after a power
+    cut, only those that asked for no sync had one. Those seqs are used again: with the file in
+    place the records would count as waiting, and then as lost. OSError.
     """
     found = len(paths)
     while len(paths) > 1:
         first_seq, path = last = paths.pop()
-        if not was_begun_for_a_record(last) or end_of(log, paths[len(paths) - 1]) >= first_seq:
+        if not is_without_its_record(last) or end_of(log, paths[len(paths) - 1]) >= first_seq:
             paths.append(last)
             break
         os.unlink(path)
@@ -350,10 +351,9 @@ cdef object remove_files_begun_early(Log log, list paths):
         sync_path(log.folder)   # its name must not come back when those seqs are in use
 
 
-def was_begun_for_a_record(file):
-    """Whether a segment, all of which reads, is without the record for which it was begun, or
-    without a header: the process has not come further. Seqs are left out on purpose before others
-    without records."""
+def is_without_its_record(file):
+    """Whether a segment file has no record, and either no header or one that says that no seq was
+    left out before it. False if a part of it does not read."""
     _, path = file
     try:
         if holds_records([file]):
@@ -366,17 +366,21 @@ def was_begun_for_a_record(file):
 
 
 cdef uint64_t end_of(Log log, file) except 0:
-    """The seq after the last record of a segment file. OSError."""
+    """The seq after the last record of a segment file; a large one if there is more than zeros
+    behind it, or damage: what was acknowledged may be there. OSError."""
     cdef Segment segment = Segment()
+    cdef size_t size
     first_seq, path = file
     segment.path = os.fsencode(path)
     segment.first_seq = segment.next_seq = first_seq
     segment.salt = log.salt
     take_file(segment, False, [])
     if segment.size > FILE_HEADER_BYTES:
-        segment.cap = segment.size
+        segment.cap = size = segment.size
         try:
-            segment.scan()
+            _, bad = segment.scan()
+            if bad or (<char *>segment.map())[segment.size:size].strip(b'\0'):
+                return <uint64_t>-1
         finally:
             segment.unmap()
     return segment.next_seq

@@ -64,6 +64,7 @@ cdef class Log(LogState):
     cdef readonly uint64_t dropped_live         # from live publishers that could not be stored
     cdef uint64_t idle_mark             # next_seq at the last housekeeping; 0 = touched since
     cdef bint noticed                   # in shared.touched
+    cdef bint left_out                  # seqs may be left out before the next segment
     cdef readonly dict settings         # see settings.pyx; stored with the metadata
     cdef readonly object delays             # Delays of records that are to wait; None = none do
     cdef readonly bint to_live          # what is stored goes to live subscribers

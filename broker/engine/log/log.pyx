@@ -240,6 +240,7 @@ cdef class Log(LogState):
         cdef Segment before = self.active
         cdef int error
         cdef bytes head
+        self.left_out |= record_bytes == 0      # still so if this fails, and is tried again
         segment.first_seq = segment.next_seq = first_seq
         segment.salt = self.salt
         segment.sparse = self.policy.retention_mode == RETENTION_OWNED
@@ -252,7 +253,7 @@ cdef class Log(LogState):
             segment.path = os.fsencode(os.path.join(self.folder, f'{first_seq:020d}.seg'))
             segment.cap = max(self.shared.segment_bytes, FILE_HEADER_BYTES + record_bytes)
             segment.size = segment.planned = segment.ready = FILE_HEADER_BYTES
-            head = self.header(first_seq, record_bytes > 0)
+            head = self.header(first_seq, record_bytes > 0 and not self.left_out)
             error = self.preallocation.open_file(segment, head, FILE_HEADER_BYTES)
             if error and segment.bare and record_bytes:
                 vfs_unlink(segment.path)
@@ -260,6 +261,7 @@ cdef class Log(LogState):
                 error = 0       # the file exists; the next append finds out whether it has room
             if error:
                 raise OSError(error, os.strerror(error), os.fsdecode(segment.path))
+        self.left_out = False
         self.segments.append(segment)
         self.active = segment
         if before is not None:

@@ -11,7 +11,7 @@ import pytest
 from support.clients.http import Answer, request
 from support.configuration import NATS_AND_BULK
 from support.engine import Rig, finish_all, numbered
-from support.services import readers_of
+from support.services import readers_of, writes_of
 
 from broker.base.durable import save
 from broker.base.units import SECOND
@@ -67,6 +67,25 @@ async def test_the_housekeeping_finds_the_holds(
     try:
         assert first == [server.engine.log("t").retention.readable_from]
         assert first[0] <= 5
+    finally:
+        await server.stop()
+
+
+async def test_an_unreadable_reader_holds_everything_after_a_commit_too(tmp_path: Path) -> None:
+    data = held_log(tmp_path)
+    (data / "bulk" / "readers" / "r.json").write_text("{")
+    file = tmp_path / "twinwire.toml"
+    file.write_text(NATS_AND_BULK.format(data=data))
+    server = Server(load(file))
+    try:
+        await server.start()
+        log = server.engine.log("t")
+        held_from = log.retention.retained_from
+        assert held_from
+        holds = writes_of(server).holds
+        holds.hold(log, "a commit", held_from + 3)
+        holds.hold(log, "a commit", None)
+        assert log.retention.retained_from == held_from
     finally:
         await server.stop()
 

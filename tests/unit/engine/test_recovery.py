@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 import struct
@@ -12,7 +13,9 @@ import pytest
 from support.engine import Rig, bodies_of, flip, make_log, numbered, read_log, segment_files
 
 from broker.engine.cursor.local import LocalConsumer
+from broker.runtime import vfs
 
+CALL_OPEN = 0  # of vfs.pxd
 HEADER = 64
 RECORD = 40
 
@@ -86,7 +89,7 @@ def test_a_last_file_without_a_whole_header(tmp_path: Path, left: int) -> None:
     assert read_log(tmp_path, segment_bytes=512)[0] == [*bodies[: first - 1], b"more"]
 
 
-@pytest.mark.parametrize("cut", [0, 1, 200])
+@pytest.mark.parametrize("cut", [0, 64, 192])
 @pytest.mark.parametrize(
     "content",
     [b"", bytes(HEADER), bytes(4096), None],
@@ -119,6 +122,22 @@ def test_files_that_were_begun_before_the_end_of_the_one_before_was_written(
     assert not rig.reports
 
 
+def test_a_damaged_end_before_a_file_without_records_stays(tmp_path: Path) -> None:
+    """What was acknowledged may be there: its seq must not be used again."""
+    bodies = numbered(30)
+    make_log(tmp_path, bodies, segment_bytes=512)
+    *_, before, last = segment_files(tmp_path)
+    last.write_bytes(last.read_bytes()[:HEADER])
+    flip(before, before.stat().st_size - 3)
+    damaged = before.read_bytes()
+    found, rig = read_log(tmp_path, b"more", segment_bytes=512)
+    assert found == bodies[: int(last.stem) - 2]
+    assert rig.log().next_seq == int(last.stem) + 1
+    assert rig.reports
+    assert before.read_bytes() == damaged
+    assert not list((tmp_path / "t").glob("*.torn-*"))
+
+
 def test_seqs_that_were_left_out_on_purpose_are_not_used(tmp_path: Path) -> None:
     """As an import leaves them: its last messages were dropped by the other server."""
     make_log(tmp_path, BODIES)
@@ -129,6 +148,20 @@ def test_seqs_that_were_left_out_on_purpose_are_not_used(tmp_path: Path) -> None
         assert rig.log().next_seq == 20
         rig.publish(rig.log(), [b"more"])
         assert rig.log().next_seq == 21
+
+
+def test_a_file_after_seqs_were_left_out_with_an_error_says_so(tmp_path: Path) -> None:
+    full = HEADER + sum(record_size(body) for body in BODIES)
+    with Rig(tmp_path, segment_bytes=full) as rig:
+        rig.publish(rig.log(), BODIES)
+        vfs.fail(CALL_OPEN, errno.EIO, times=1)
+        with pytest.raises(OSError, match="Input/output"):
+            rig.log().skip_to(20)
+        vfs.heal()
+        rig.publish(rig.log(), [b"more"])
+        first, second = segment_files(tmp_path)
+        assert int(second.stem) == 20
+        assert (first.read_bytes()[48], second.read_bytes()[48]) == (5, 1)
 
 
 # --- bytes in the middle
