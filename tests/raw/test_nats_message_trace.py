@@ -76,6 +76,26 @@ def test_what_became_of_a_message(server: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize("asking", [0, 2, 3])
+def test_one_of_equal_messages_asks_for_a_trace(server: Any, asking: int) -> None:
+    """They come in one write, with the same line; elsewhere the header's text asks for nothing."""
+    line = b"Nats-Trace-Dest: traces.1\r\n"
+    asks, other = b"NATS/1.0\r\n" + line + b"\r\n", b"NATS/1.0\r\nA: x" + line[4:] + b"\r\n"
+    value = b"NATS/1.0\r\nA:" + line[2:] + b"\r\n"
+    assert len(asks) == len(other) == len(value)
+    body = b"\r\n" + line
+    blocks = [other, value, other, value]
+    blocks[asking] = asks
+    sizes = b"HPUB foo %d %d\r\n" % (len(asks), len(asks) + len(body))
+    with NatsClient(server.address, "d", name="me") as client:
+        client.sub("foo")
+        client.sub("traces.*")
+        client.send(b"".join(sizes + block + body + b"\r\n" for block in blocks))
+        found = [client.message() for _ in range(5)]
+        client.nothing()
+    assert sorted(message.subject for message in found) == [*["foo"] * 4, "traces.1"]
+
+
 @pytest.mark.parametrize(("word", "delivered"), [("true", 0), ("1", 0), ("on", 0), ("off", 1)])
 def test_trace_only_delivers_nothing(server: Any, word: str, delivered: int) -> None:
     with NatsClient(server.address, "d", name="me") as client:
