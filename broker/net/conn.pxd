@@ -2,16 +2,18 @@
 """One accepted connection: moves bytes between a uvloop transport and a session."""
 from libc.stdint cimport uint64_t
 
-from broker.runtime.buffers cimport InBuf, OutBuf
-from broker.runtime.interfaces cimport Session, Task
+from broker.runtime.buffers cimport Chunk, InBuf, OutBuf
+from broker.runtime.interfaces cimport Session
+from broker.runtime.sender cimport SendOwner
 from broker.net.filters cimport Filter, Tls
 
 
-cdef class Conn(Task):
+cdef class Conn(SendOwner):
     cdef Session session
     cdef readonly OutBuf out
     cdef object transport       # None before and after its life
     cdef object write           # transport.write
+    cdef Chunk going            # what the loop's Sender was given, or None
     cdef int fd                 # the socket; -1: only the transport may write to it
     cdef readonly object listener   # the listener that accepted it: see net.listener.Listener
     cdef readonly object peer   # (host, port) or a path
@@ -46,5 +48,9 @@ cdef class Conn(Task):
     cdef void broken(self, str reason) except *
     cdef void put(self, object buffer, const char *data, size_t n)
     cdef void send(self, bytes data)
+    cdef bint was_sent(self)
+    cdef void put_rest(self)
+    cdef void end_send(self)
+    cdef void write_now(self) noexcept
     cdef void say_inside(self, bytes data) except *
     cdef void write_encoded(self) except *

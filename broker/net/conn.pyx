@@ -20,6 +20,7 @@ from libc.string cimport memcpy, memmove
 
 from broker.runtime.buffers cimport Chunk, InBuf, OutBuf, out_waiting
 from broker.runtime.interfaces cimport Session, Task
+from broker.runtime.sender cimport SendOwner, Sender
 from broker.net.filters cimport Filter, Tls
 
 from broker.net import errors, limits
@@ -35,6 +36,7 @@ cdef extern from '<sys/socket.h>':
 LOG = logging.getLogger('broker.net')
 
 cdef size_t READ_BYTES_MAX = limits.READ_BYTES_MAX
+cdef size_t SEND_BEHIND_MAX = limits.SEND_BEHIND_MAX
 
 # Owner of the output of an ended connection, which is never written. If the connection stayed its
 # owner, both would be in a cycle, and garbage collections are rare.
@@ -42,7 +44,7 @@ cdef Task NOBODY = Task()
 NOBODY.queued = True
 
 
-cdef class Conn(Task):
+cdef class Conn(SendOwner):
     def __init__(self, listener, Session session, InBuf shared, turn, pool, size_t out_limit):
         """Calls `listener.joined(conn)` at its start and `listener.left(conn)` at its end."""
         self.listener = listener
@@ -70,6 +72,7 @@ cdef class Conn(Task):
         self.session.opened(self)
 
     def connection_lost(self, exc):
+        self.end_send()
         self.fd = -1        # the transport closes the socket after this
         self.transport = None
         self.write = None
@@ -192,8 +195,10 @@ cdef class Conn(Task):
 
     cdef void run(self) noexcept:
         cdef OutBuf out = self.out
+        cdef Sender sender = out.turn.sender
         cdef Chunk chunk
-        if self.transport is None or self.shaking:
+        if self.transport is None or self.shaking or (
+                self.going is not None and not self.was_sent()):
             return
         if self.filtered:
             try:
@@ -208,6 +213,10 @@ cdef class Conn(Task):
             chunk = out.take()
             if chunk is None:
                 break
+            if sender is not None and self.fd >= 0 and not out.at_once and sender.offer(
+                    self, self.fd, chunk.data, chunk.len):
+                self.going = chunk
+                return
             self.put(chunk, chunk.data, chunk.len)
             out.pool.give(chunk)
         if self.ending and not out.blocked:
@@ -216,6 +225,48 @@ cdef class Conn(Task):
             if self.tls is not None:
                 self.send(self.tls.finish())
             self.transport.close()
+
+    # --- output that the loop's Sender has
+
+    cdef bint was_sent(self):
+        """Whether further output may be written: what the thread was given is sent, or was taken
+        back because the thread is late."""
+        cdef Sender sender = self.out.turn.sender
+        if self.out.at_once:
+            sender.finish(self)
+        elif not sender.has_ended(self) and (
+                self.out.full_bytes < SEND_BEHIND_MAX or not sender.withdraw(self)):
+            return False
+        self.put_rest()
+        return True
+
+    cdef void put_rest(self):
+        """Send what the thread did not."""
+        cdef Chunk chunk = self.going
+        self.going = None
+        if self.job.sent < 0:
+            self.put(chunk, chunk.data, chunk.len)
+        elif self.job.sent < <Py_ssize_t>chunk.len:
+            self.write(memoryview(chunk)[self.job.sent:])
+        self.out.pool.give(chunk)
+
+    cdef void sent(self) noexcept:
+        self.put_rest()
+        self.run()
+
+    cdef void end_send(self):
+        """The connection ends: the thread must not use the descriptor any more."""
+        cdef Sender sender
+        if self.going is not None:
+            sender = self.out.turn.sender
+            sender.finish(self)
+            self.going = None
+
+    cdef void write_now(self) noexcept:
+        """Write all that the socket takes, before the bytes change their form."""
+        self.out.at_once = True
+        self.run()
+        self.out.at_once = False
 
     cdef void put(self, object buffer, const char *data, size_t n):
         """Send the n bytes at `data`, which are all of `buffer`: without the transport what the
@@ -264,6 +315,7 @@ cdef class Conn(Task):
 
     def abort(self):
         """Close now; unwritten output is lost."""
+        self.end_send()
         self.fd = -1
         self.ending = True
         self.session.end_input()
@@ -306,7 +358,7 @@ cdef class Conn(Task):
         As the server, or as the client of `hostname`. At the end the session's `secured` is
         called; until then it gets no input and its output waits.
         """
-        self.run()
+        self.write_now()
         if self.ending:
             return
         self.tls = Tls(context, server_side=hostname is None, server_hostname=hostname)
@@ -323,7 +375,7 @@ cdef class Conn(Task):
 
     def encode_with(self, Filter packer):
         """Use a filter from here on, in both directions."""
-        self.run()
+        self.write_now()
         if out_waiting(self.out):
             self.abort()    # only a greeting is pending, which no peer reads
             return
@@ -337,7 +389,7 @@ cdef class Conn(Task):
 
         `early`: input that the former session was fed and that is meant for the new one.
         """
-        self.run()
+        self.write_now()
         if self.ending or out_waiting(self.out):
             self.abort()    # so little fits into any new socket: the peer has gone
             return
@@ -370,6 +422,8 @@ cdef class Conn(Task):
     def pending_bytes(self):
         """Bytes queued for the peer: here and in the transport."""
         waiting = 0 if self.transport is None else self.transport.get_write_buffer_size()
+        if self.going is not None:
+            waiting += self.job.len
         return waiting + self.out.full_bytes + self.out.len
 
     @property

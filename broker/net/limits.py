@@ -14,10 +14,12 @@ from broker.base.units import KIB, MIB, MINUTE, MS, SECOND, US
 BUSY_POLL: Final = 50 * US  # a look for the next event before the loop sleeps
 BUSY_POLL_MAX: Final = 10 * MS
 BUSY_POLL_PROCESSORS: Final = 2  # with fewer, peers on this machine could not run meanwhile
+SENDER_PROCESSORS: Final = 2  # with fewer, a second thread only interrupts the loop
 RECEIVE_BUFFER: Final = 64 * KIB  # one per loop; the largest read
 READ_BYTES_MAX: Final = 512 * KIB  # of one connection per turn; the others wait for it
 CHUNK_SMALL: Final = 4 * KIB  # an answer or a few messages
 CHUNK_LARGE: Final = 128 * KIB  # output of one read for one peer; written while in the cache
+SEND_BEHIND_MAX: Final = 2 * CHUNK_LARGE  # output that waits for a send not yet begun
 CHUNKS_POOLED_MAX: Final = 16 * MIB  # free chunks kept for reuse, per size
 ACCEPT_BACKLOG: Final = 4096  # connections that the kernel queues while the loop is busy
 FREE_PORT_TRIES: Final = 16  # attempts to find a port that is free in IPv4 and IPv6

@@ -20,6 +20,7 @@ from broker.net.tls import Handshakes
 from broker.runtime.buffers import ChunkPool, InBuf
 from broker.runtime.busy_poll import BusyPoll
 from broker.runtime.processors import usable_processors
+from broker.runtime.sender import Sender
 from broker.runtime.turn import Turn
 
 if TYPE_CHECKING:
@@ -46,14 +47,6 @@ def files_are_short() -> bool:
     return number >= most - min(kept, limits.OPEN_FILES_KEPT_MAX)
 
 
-def _busy_poll(loop: asyncio.AbstractEventLoop, wait_ns: int) -> BusyPoll | None:
-    # uvloop has the descriptor for its own tests only; without it, nothing is lost but time.
-    descriptor = getattr(loop, "_get_backend_id", None)
-    if not wait_ns or descriptor is None or usable_processors() < limits.BUSY_POLL_PROCESSORS:
-        return None
-    return BusyPoll(descriptor(), wait_ns)
-
-
 class Runtime:
     """The state that all listeners of one loop share; it is created while that loop runs."""
 
@@ -62,12 +55,29 @@ class Runtime:
         sleeps at once."""
         self.loop = asyncio.get_running_loop()
         self.turn = Turn(self.loop.call_soon, self._call_at_ns)
-        self.turn.busy_poll = _busy_poll(self.loop, busy_poll_ns)
+        self._use_processors(busy_poll_ns)
         self.pool = ChunkPool(limits.CHUNK_SMALL, limits.CHUNK_LARGE, limits.CHUNKS_POOLED_MAX)
         self.shared = InBuf(limits.RECEIVE_BUFFER)
         self.plain = InBuf(limits.RECEIVE_BUFFER)  # output of filters
         self.handshakes = Handshakes(self.loop.call_soon)
         self._crowded = False
+
+    def _use_processors(self, busy_poll_ns: int) -> None:
+        # uvloop has the epoll descriptor for its own tests only; without it, nothing is lost but
+        # time.
+        descriptor = getattr(self.loop, "_get_backend_id", None)
+        if descriptor is None:
+            return
+        processors = usable_processors()
+        if busy_poll_ns and processors >= limits.BUSY_POLL_PROCESSORS:
+            self.turn.busy_poll = BusyPoll(descriptor(), busy_poll_ns)
+        if processors >= limits.SENDER_PROCESSORS:
+            self.turn.sender = Sender(self.loop, descriptor())
+
+    def stop(self) -> None:
+        """End what runs beside the loop; connections that are still open work on."""
+        if self.turn.sender is not None:
+            self.turn.sender.stop()
 
     @property
     def busy_poll_seconds(self) -> float:

@@ -46,6 +46,7 @@ cdef class OutBuf:
     cdef size_t last_bytes      # how much the last flush took; sizes the next chunk
     cdef readonly size_t limit  # bytes that may wait here; more sets overflow
     cdef readonly bint overflow     # something was refused since the last reset
+    cdef bint at_once           # the owner's run() writes all that the socket takes
     cdef bint blocked           # the transport is full: flush waits for writable
     cdef int64_t blocked_ns     # since when (monotonic); 0 = it is not
     cdef ChunkPool pool

@@ -77,7 +77,9 @@ cdef class OutBuf:
         cdef Chunk chunk
         if self.full_bytes + self.len + n > self.limit:
             if self.full_bytes + self.len and not self.blocked:
+                self.at_once = True
                 self.owner.run()        # what waits goes first
+                self.at_once = False
             # one piece alone is taken whatever its size; limit 0: the connection is gone
             if self.limit == 0 or (
                     self.full_bytes + self.len and self.full_bytes + self.len + n > self.limit):

@@ -5,6 +5,7 @@ from libc.stdint cimport int64_t, uint64_t
 from broker.runtime.busy_poll cimport BusyPoll
 from broker.runtime.heap cimport heap_t
 from broker.runtime.interfaces cimport Task
+from broker.runtime.sender cimport Sender
 
 cdef enum Phase:
     PHASE_STORE = 0     # logs write what was appended, or hand it to the writer
@@ -34,6 +35,7 @@ cdef class Turn:
     # was read calls `start_early` before it reads on. None: there is none.
     cdef Task early
     cdef uint64_t number        # of ends so far
+    cdef public Sender sender           # None: the loop does all sends
     cdef public BusyPoll busy_poll      # None: the loop sleeps at once
 
     cdef void tick(self) noexcept

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Protocol, final
 
 from broker.runtime.busy_poll import BusyPoll
+from broker.runtime.sender import Sender
 
 class _Handle(Protocol):
     def cancel(self) -> object: ...
@@ -12,6 +13,7 @@ class _Handle(Protocol):
 class Turn:
     now_ns: int
     wall_ns: int
+    sender: Sender | None
     busy_poll: BusyPoll | None
     def __init__(
         self,

@@ -84,6 +84,8 @@ cdef class Turn:
                 self.scheduled = True
                 self.call_soon(self.end_bound)
                 break
+        if self.sender is not None and self.sender.owners and not self.scheduled:
+            self.sender.rest()
         if self.busy_poll is not None and not self.scheduled:
             self.busy_poll.wait()
 

@@ -11,6 +11,18 @@ from libc.string cimport memcpy
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport read, write
 
+from broker.runtime.threads cimport (
+    pthread_cond_destroy,
+    pthread_cond_init,
+    pthread_cond_signal,
+    pthread_cond_t,
+    pthread_cond_wait,
+    pthread_mutex_destroy,
+    pthread_mutex_init,
+    pthread_mutex_lock,
+    pthread_mutex_t,
+    pthread_mutex_unlock,
+)
 from broker.runtime.vfs cimport (
     vfs_close,
     vfs_copy,
@@ -26,20 +38,6 @@ from broker.runtime.vfs cimport (
 cdef extern from "<fcntl.h>" nogil:
     enum: POSIX_FADV_DONTNEED
     int posix_fadvise(int fd, int64_t offset, int64_t n, int advice)
-
-cdef extern from "<pthread.h>" nogil:
-    ctypedef struct pthread_mutex_t:
-        pass
-    ctypedef struct pthread_cond_t:
-        pass
-    int pthread_mutex_init(pthread_mutex_t *m, void *attr)
-    int pthread_mutex_destroy(pthread_mutex_t *m)
-    int pthread_mutex_lock(pthread_mutex_t *m)
-    int pthread_mutex_unlock(pthread_mutex_t *m)
-    int pthread_cond_init(pthread_cond_t *c, void *attr)
-    int pthread_cond_destroy(pthread_cond_t *c)
-    int pthread_cond_wait(pthread_cond_t *c, pthread_mutex_t *m)
-    int pthread_cond_signal(pthread_cond_t *c)
 
 cdef struct sync_t:
     pthread_mutex_t lock

@@ -216,6 +216,8 @@ class Server:
         if self._engine is not None:
             await self._engine.close()
             self._engine = None
+        if self._runtime is not None:
+            self._runtime.stop()
         if self._lock is not None:
             self._lock.release()
             self._lock = None

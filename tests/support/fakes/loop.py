@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -85,10 +87,12 @@ class FakeLoop:
 
 
 class FakeTransport:
-    """Takes `room` bytes, then is full until `read_all`; closes when the loop runs."""
+    """Takes `room` bytes, then is full until `read_all`; closes when the loop runs. With a socket,
+    they are what the socket takes."""
 
-    def __init__(self, loop: FakeLoop) -> None:
+    def __init__(self, loop: FakeLoop, sock: socket.socket | None = None) -> None:
         self.loop = loop
+        self.sock = sock
         self.conn: Any = None
         self.taken = bytearray()
         self.room = 1 << 60
@@ -100,13 +104,18 @@ class FakeTransport:
         assert (high, low) == (0, 0)
 
     def get_extra_info(self, name: str) -> object:
-        return ("192.0.2.7", 40_000) if name == "peername" else None
+        return {"peername": ("192.0.2.7", 40_000), "socket": self.sock}.get(name)
 
     def write(self, chunk: object) -> None:
         assert not self.closed
         data = bytes(chunk)  # type: ignore[call-overload]
         fits = 0 if self.kept else min(self.room, len(data))
-        self.taken += data[:fits]
+        if self.sock is not None and fits:
+            with contextlib.suppress(BlockingIOError):
+                fits = 0
+                fits = self.sock.send(data, socket.MSG_DONTWAIT)
+        else:
+            self.taken += data[:fits]
         self.room -= fits
         self.kept += data[fits:]
         if self.kept:
@@ -149,10 +158,10 @@ class FakeTransport:
 class FakePeer:
     """The far end of one connection."""
 
-    def __init__(self, listener: FakeListener) -> None:
+    def __init__(self, listener: FakeListener, sock: socket.socket | None = None) -> None:
         loop = listener.loop
         self.loop = loop
-        self.transport = FakeTransport(loop)
+        self.transport = FakeTransport(loop, sock)
         self.session = listener.new_session()
         self.conn = Conn(
             listener, self.session, loop.shared, loop.turn, loop.pool, listener.out_limit
