@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from broker.base.service import Service
 from broker.bulk.config import BULK_FOLDER, STAGED_FOLDER, BulkConfig
 from broker.net.http.pages import Pages
-from broker.net.openssl import TlsError
 from broker.net.tls import Certificates, TlsFiles
 
 if TYPE_CHECKING:
@@ -144,20 +143,27 @@ class BulkService(Service):
         """Make what clients use, before the first of them is served. OSError, IdentityError."""
         if self.bulk is not None:
             return
+        health = self.host.engine.shared.health
+        try:
+            self.bulk = await self._begun()
+        except BaseException as problem:
+            health.add(PROBLEM, "disk", str(problem))
+            raise
+        health.remove(PROBLEM, "disk")
+        self.writes = self.bulk.writes
+
+    async def _begun(self) -> Bulk:
         from broker.bulk.bulk import Bulk, own_identity
 
         who = await asyncio.to_thread(own_identity, self.host)  # it waits for the disk
-        writes = self._found_writes()
-        bulk = Bulk(self.host, who, writes)
+        bulk = Bulk(self.host, who, self._found_writes())
         try:
             await bulk.begin()
             await bulk.open()
-        except BaseException as problem:
-            self.host.engine.shared.health.add(PROBLEM, "disk", str(problem))
+        except BaseException:
             await bulk.close()
             raise
-        self.host.engine.shared.health.remove(PROBLEM, "disk")
-        self.bulk, self.writes = bulk, writes
+        return bulk
 
     @property
     def readers(self) -> Readers | None:
@@ -201,15 +207,9 @@ class BulkService(Service):
                 log.error("tokens not reloaded: %s", problem)
             else:
                 log.info("tokens reloaded")
-        if self._certificates is None or self._pages is None:
-            return
-        try:
-            self._certificates.reload()
-        except TlsError as problem:
-            log.error("certificates not reloaded: %s", problem)
-            return
-        await self._pages.use(self._certificates.context)
-        log.info("certificates reloaded")
+        certificates, pages = self._certificates, self._pages
+        if certificates is not None and pages is not None and certificates.reload(log):
+            await pages.use(certificates.context)
 
     @property
     def ports(self) -> dict[str, tuple[str, int]]:

@@ -12,7 +12,6 @@ from broker.base.service import Service
 from broker.console.config import ConsoleConfig
 from broker.console.recent import RecentLines
 from broker.net.http.pages import Pages
-from broker.net.openssl import TlsError
 from broker.net.sockets import ListenError
 from broker.net.tls import Certificates, TlsFiles
 
@@ -113,15 +112,9 @@ class ConsoleService(Service):
                 log.error("users not reloaded: %s", problem)
             else:
                 log.info("users reloaded")
-        if self._certificates is None or self._pages is None:
-            return
-        try:
-            self._certificates.reload()
-        except TlsError as problem:
-            log.error("certificates not reloaded: %s", problem)
-            return
-        await self._pages.use(self._certificates.context)
-        log.info("certificates reloaded")
+        certificates, pages = self._certificates, self._pages
+        if certificates is not None and pages is not None and certificates.reload(log):
+            await pages.use(certificates.context)
 
     @property
     def ports(self) -> dict[str, tuple[str, int]]:

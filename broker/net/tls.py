@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from broker.base.values import dataclass
 from broker.net import limits
-from broker.net.openssl import accept_any_certificate, load_authorities, load_pair
+from broker.net.openssl import TlsError, accept_any_certificate, load_authorities, load_pair
 
 if TYPE_CHECKING:
+    import logging
     from collections.abc import Callable
 
 ClientCertificate = Literal["", "request", "require", "require-verify"]
@@ -74,9 +75,15 @@ class Certificates:
         self.files = files
         self.context = server_context(files)
 
-    def reload(self) -> None:
-        """Reload the files; after a TlsError everything is unchanged."""
-        self.context = server_context(self.files)
+    def reload(self, log: logging.Logger) -> bool:
+        """Read the files again, and log the result. False: an error, which changes nothing."""
+        try:
+            self.context = server_context(self.files)
+        except TlsError as problem:
+            log.error("certificates not reloaded: %s", problem)
+            return False
+        log.info("certificates reloaded")
+        return True
 
 
 def common_name(link: ssl.SSLObject | None) -> str:

@@ -14,7 +14,6 @@ from broker.base.service import ListenerStats, Service
 from broker.engine.config import StorageConfig
 from broker.engine.names import is_ephemeral, is_name
 from broker.net.http.pages import Pages
-from broker.net.openssl import TlsError
 from broker.protocols.nsq.config import NsqConfig
 
 if TYPE_CHECKING:
@@ -199,14 +198,8 @@ class NsqService(Service):
         if self.listener is None or self.listener.certificates is None:
             return
         certificates = self.listener.certificates
-        try:
-            certificates.reload()
-        except TlsError as problem:
-            log.error("certificates not reloaded: %s", problem)
-            return
-        if "nsq_https" in self._pages:
+        if certificates.reload(log) and "nsq_https" in self._pages:
             await self._pages["nsq_https"].use(certificates.context)
-        log.info("certificates reloaded")
 
     @property
     def ports(self) -> dict[str, tuple[str, int]]:

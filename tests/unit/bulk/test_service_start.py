@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.clients.http import Answer, request
@@ -15,7 +17,7 @@ from support.services import readers_of, writes_of
 
 from broker.base.durable import save
 from broker.base.units import SECOND
-from broker.bulk import errors
+from broker.bulk import bulk, errors
 from broker.bulk.bulk import Bulk
 from broker.bulk.write.service import Writes
 from broker.config.load import load
@@ -150,6 +152,42 @@ async def test_what_was_found_is_on_the_disk_before_the_first_client_is_served(
         writer.close()
     finally:
         vfs.heal()
+        await server.stop()
+
+
+async def test_an_identity_that_cannot_be_made_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the first client gets its answer when there is room again."""
+    full, tried = asyncio.Event(), asyncio.Event()
+    full.set()
+    make_it = bulk.own_identity
+
+    def watched(host: Server) -> Any:
+        loop.call_soon_threadsafe(tried.set)
+        if full.is_set():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return make_it(host)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(bulk, "own_identity", watched)
+    monkeypatch.setattr(net_limits, "HTTP_LOAD_AGAIN", SECOND // 100)
+    file = tmp_path / "twinwire.toml"
+    file.write_text(NATS_AND_BULK.format(data=tmp_path / "data"))
+    server = Server(load(file))
+    try:
+        await server.start()
+        reader, writer = await asyncio.open_connection(*server.ports["bulk"])
+        writer.write(b"GET /bulk/v1/topics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        for _ in range(2):  # the second try begins after the first was reported
+            tried.clear()
+            await tried.wait()
+        assert "No space left" in str(server.health())
+        full.clear()
+        assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+        assert "No space left" not in str(server.health())
+        writer.close()
+    finally:
         await server.stop()
 
 
