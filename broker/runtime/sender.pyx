@@ -224,10 +224,11 @@ cdef class Sender:
         """The thread has reported that sends have ended."""
         cdef sync_t *s = <sync_t *>self.sync
         cdef uint64_t count
+        read(self.event_fd, &count, sizeof(count))
+        # after the read, which may take a report that comes meanwhile: it is seen below
         pthread_mutex_lock(&s.lock)
         s.reported = False
         pthread_mutex_unlock(&s.lock)
-        read(self.event_fd, &count, sizeof(count))
         self.collect(False)
         if self.owners:
             self.rest()

@@ -1,6 +1,7 @@
 from broker.runtime.sender import Sender
 
 class Output:
+    repeats: int
     results: list[int]
     def __init__(self, sender: Sender) -> None: ...
     def offer(self, fd: int, data: bytes) -> bool: ...

@@ -8,6 +8,7 @@ from broker.runtime.sender cimport SEND_NONE, SendOwner, Sender
 cdef class Output(SendOwner):
     cdef object sender
     cdef bytes data             # under way
+    cdef public int repeats     # how often it is offered again when it has been sent
     cdef readonly list results  # of `sent`: bytes that the socket took, -1 = none
 
     def __init__(self, Sender sender not None):
@@ -32,6 +33,9 @@ cdef class Output(SendOwner):
 
     cdef void sent(self) noexcept:
         self.results.append(self.job.sent)
+        if self.repeats:
+            self.repeats -= 1
+            (<Sender>self.sender).offer(self, self.job.fd, self.job.data, self.job.len)
 
 
 def rest(Sender sender not None):

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.fakes.sends import WAIT_S, SenderLoop, never_run
@@ -46,6 +47,11 @@ def read(sock: socket.socket, n: int) -> bytes:
     return found
 
 
+def drain(sock: socket.socket) -> None:
+    while sock.recv(MIB):
+        pass
+
+
 def test_it_sends_and_reports(loop: SenderLoop, pair: tuple[socket.socket, socket.socket]) -> None:
     left, right = pair
     output = Output(loop.sender)
@@ -58,6 +64,20 @@ def test_it_sends_and_reports(loop: SenderLoop, pair: tuple[socket.socket, socke
         assert not output.under_way
     assert output.results == [len(LONG) + 1] * 3
     assert loop.sender.offered == 3
+
+
+def test_no_report_is_lost(loop: SenderLoop) -> None:
+    """Reports that come while earlier ones are taken: the loop sleeps until the next one."""
+    outputs = [Output(loop.sender) for _ in range(4)]
+    with ThreadPoolExecutor(len(outputs)) as threads, contextlib.ExitStack() as sockets:
+        for output in outputs:
+            left, right = (sockets.enter_context(end) for end in socket.socketpair())
+            threads.submit(drain, right)
+            sockets.callback(left.shutdown, socket.SHUT_WR)
+            output.repeats = 10_000
+            assert output.offer(left.fileno(), LONG)
+        loop.until(lambda: not any(each.under_way for each in outputs))
+    assert [len(each.results) for each in outputs] == [10_001] * len(outputs)
 
 
 def test_it_reports_what_did_not_fit(
