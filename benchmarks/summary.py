@@ -70,6 +70,7 @@ MAIN = (
     ),
 )
 OTHERS = (
+    Group("ceilings", "What a plain C server reaches", "what one thread can reach at all"),
     Group("nats-tls", "NATS over TLS", "messages and memory, ratio to nats-server"),
     Group("leaf", "Leaf nodes", "ratio to two nats-servers joined the same way"),
     Group("nsq-upgrades", "NSQ with TLS and compression", "PUB to FIN, ratio to nsqd"),

@@ -197,8 +197,8 @@ cdef class Conn(SendOwner):
         cdef OutBuf out = self.out
         cdef Sender sender = out.turn.sender
         cdef Chunk chunk
-        if self.transport is None or self.shaking or (
-                self.going is not None and not self.was_sent()):
+        cdef bint behind = self.going is not None
+        if self.transport is None or self.shaking or (behind and not self.was_sent()):
             return
         if self.filtered:
             try:
@@ -225,6 +225,8 @@ cdef class Conn(SendOwner):
             if self.tls is not None:
                 self.send(self.tls.finish())
             self.transport.close()
+        elif behind and not out.blocked:
+            self.session.writable()     # output had to wait, as for a socket that is full
 
     # --- output that the loop's Sender has
 
@@ -253,6 +255,8 @@ cdef class Conn(SendOwner):
     cdef void sent(self) noexcept:
         self.put_rest()
         self.run()
+        if self.going is None and not self.out.blocked and not self.ending:
+            self.session.writable()
 
     cdef void end_send(self):
         """The connection ends: the thread must not use the descriptor any more."""
