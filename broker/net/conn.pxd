@@ -51,6 +51,6 @@ cdef class Conn(SendOwner):
     cdef bint was_sent(self)
     cdef void put_rest(self)
     cdef void end_send(self)
-    cdef void write_now(self) noexcept
+    cdef void notify_waiters(self)
     cdef void say_inside(self, bytes data) except *
     cdef void write_encoded(self) except *

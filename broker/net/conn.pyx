@@ -37,6 +37,7 @@ LOG = logging.getLogger('broker.net')
 
 cdef size_t READ_BYTES_MAX = limits.READ_BYTES_MAX
 cdef size_t SEND_BEHIND_MAX = limits.SEND_BEHIND_MAX
+cdef size_t SEND_WAIT_MAX = limits.SEND_WAIT_MAX
 
 # Owner of the output of an ended connection, which is never written. If the connection stayed its
 # owner, both would be in a cycle, and garbage collections are rare.
@@ -92,7 +93,10 @@ cdef class Conn(SendOwner):
 
     def eof_received(self):
         # Pending answers keep the connection open; once it is closing nothing does.
-        return not self.session.closing and self.session.ended()
+        if not self.session.closing and self.session.ended():
+            return True
+        self.out.write_now()    # it ends before a thread could
+        return False
 
     def pause_writing(self):
         self.out.blocked = True
@@ -104,7 +108,7 @@ cdef class Conn(SendOwner):
             return
         self.out.blocked = False
         self.out.blocked_ns = 0
-        self.run()
+        self.out.write_now()
         if not self.out.blocked:
             self.session.writable()
 
@@ -210,10 +214,13 @@ cdef class Conn(SendOwner):
                 self.abort()
                 return
         while not out.blocked:
+            if sender is not None:
+                sender.make_room()      # before the chunk is taken: it may run this connection
             chunk = out.take()
             if chunk is None:
                 break
-            if sender is not None and self.fd >= 0 and not out.at_once and sender.offer(
+            if sender is not None and self.fd >= 0 and not out.at_once and (
+                    out.full_bytes < SEND_BEHIND_MAX) and sender.offer(
                     self, self.fd, chunk.data, chunk.len):
                 self.going = chunk
                 return
@@ -226,15 +233,15 @@ cdef class Conn(SendOwner):
                 self.send(self.tls.finish())
             self.transport.close()
         elif behind and not out.blocked:
-            self.session.writable()     # output had to wait, as for a socket that is full
+            self.notify_waiters()
 
     # --- output that the loop's Sender has
 
     cdef bint was_sent(self):
         """Whether further output may be written: what the thread was given is sent, or was taken
-        back because the thread is late."""
+        back because the thread is late. Then this sends what the thread did not."""
         cdef Sender sender = self.out.turn.sender
-        if self.out.at_once:
+        if self.out.at_once or self.out.full_bytes > SEND_WAIT_MAX:
             sender.finish(self)
         elif not sender.has_ended(self) and (
                 self.out.full_bytes < SEND_BEHIND_MAX or not sender.withdraw(self)):
@@ -245,6 +252,8 @@ cdef class Conn(SendOwner):
     cdef void put_rest(self):
         """Send what the thread did not."""
         cdef Chunk chunk = self.going
+        if chunk is None:
+            return
         self.going = None
         if self.job.sent < 0:
             self.put(chunk, chunk.data, chunk.len)
@@ -255,7 +264,19 @@ cdef class Conn(SendOwner):
     cdef void sent(self) noexcept:
         self.put_rest()
         self.run()
-        if self.going is None and not self.out.blocked and not self.ending:
+        if self.going is None and not self.out.blocked:
+            self.notify_waiters()
+
+    cdef void notify_waiters(self):
+        """Sessions may rest until the output is written, which was not because it was blocked. They
+        go on in a later step of the loop: this one may be in the midst of a delivery."""
+        if self.session.waiters is not None:
+            self.listener.runtime.loop.call_soon(self.written)
+
+    def written(self):
+        """The output may be written: let sessions go on that wait for it."""
+        if self.transport is not None and not (
+                self.ending or self.out.blocked or self.going is not None):
             self.session.writable()
 
     cdef void end_send(self):
@@ -265,12 +286,6 @@ cdef class Conn(SendOwner):
             sender = self.out.turn.sender
             sender.finish(self)
             self.going = None
-
-    cdef void write_now(self) noexcept:
-        """Write all that the socket takes, before the bytes change their form."""
-        self.out.at_once = True
-        self.run()
-        self.out.at_once = False
 
     cdef void put(self, object buffer, const char *data, size_t n):
         """Send the n bytes at `data`, which are all of `buffer`: without the transport what the
@@ -362,7 +377,7 @@ cdef class Conn(SendOwner):
         As the server, or as the client of `hostname`. At the end the session's `secured` is
         called; until then it gets no input and its output waits.
         """
-        self.write_now()
+        self.out.write_now()
         if self.ending:
             return
         self.tls = Tls(context, server_side=hostname is None, server_hostname=hostname)
@@ -379,7 +394,7 @@ cdef class Conn(SendOwner):
 
     def encode_with(self, Filter packer):
         """Use a filter from here on, in both directions."""
-        self.write_now()
+        self.out.write_now()
         if out_waiting(self.out):
             self.abort()    # only a greeting is pending, which no peer reads
             return
@@ -393,7 +408,7 @@ cdef class Conn(SendOwner):
 
         `early`: input that the former session was fed and that is meant for the new one.
         """
-        self.write_now()
+        self.out.write_now()
         if self.ending or out_waiting(self.out):
             self.abort()    # so little fits into any new socket: the peer has gone
             return

@@ -19,7 +19,10 @@ RECEIVE_BUFFER: Final = 64 * KIB  # one per loop; the largest read
 READ_BYTES_MAX: Final = 512 * KIB  # of one connection per turn; the others wait for it
 CHUNK_SMALL: Final = 4 * KIB  # an answer or a few messages
 CHUNK_LARGE: Final = 128 * KIB  # output of one read for one peer; written while in the cache
-SEND_BEHIND_MAX: Final = 2 * CHUNK_LARGE  # output that waits for a send not yet begun
+# Output behind a send of the second thread: with more the loop sends itself, and with more than
+# SEND_WAIT_MAX it waits for the end of that send.
+SEND_BEHIND_MAX: Final = 2 * CHUNK_LARGE
+SEND_WAIT_MAX: Final = 1 * MIB
 CHUNKS_POOLED_MAX: Final = 16 * MIB  # free chunks kept for reuse, per size
 ACCEPT_BACKLOG: Final = 4096  # connections that the kernel queues while the loop is busy
 FREE_PORT_TRIES: Final = 16  # attempts to find a port that is free in IPv4 and IPv6

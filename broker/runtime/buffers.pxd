@@ -44,7 +44,8 @@ cdef class OutBuf:
     cdef list full              # older chunks, or None
     cdef size_t full_bytes
     cdef size_t last_bytes      # how much the last flush took; sizes the next chunk
-    cdef readonly size_t limit  # bytes that may wait here; more sets overflow
+    # bytes that may wait here, without those that a Sender has; more sets overflow
+    cdef readonly size_t limit
     cdef readonly bint overflow     # something was refused since the last reset
     cdef bint at_once           # the owner's run() writes all that the socket takes
     cdef bint blocked           # the transport is full: flush waits for writable
@@ -54,6 +55,8 @@ cdef class OutBuf:
     cdef Task owner             # its run() flushes
 
     cdef char *grow(self, size_t n) noexcept
+    cdef void write_now(self) noexcept
+    cdef bint has_room(self, size_t most) noexcept
     cdef void mark(self) noexcept
     cdef Chunk take(self)
     cdef void drop(self) noexcept
@@ -84,7 +87,7 @@ cdef inline int out_put(OutBuf o, const char *data, size_t n) noexcept:
 
 
 cdef inline size_t out_waiting(OutBuf o) noexcept:
-    """Bytes not yet handed to the transport."""
+    """Bytes not yet handed to the transport or to a Sender."""
     return o.full_bytes + o.len
 
 

@@ -77,9 +77,7 @@ cdef class OutBuf:
         cdef Chunk chunk
         if self.full_bytes + self.len + n > self.limit:
             if self.full_bytes + self.len and not self.blocked:
-                self.at_once = True
-                self.owner.run()        # what waits goes first
-                self.at_once = False
+                self.write_now()        # what waits goes first
             # one piece alone is taken whatever its size; limit 0: the connection is gone
             if self.limit == 0 or (
                     self.full_bytes + self.len and self.full_bytes + self.len + n > self.limit):
@@ -111,6 +109,18 @@ cdef class OutBuf:
         self.cap = chunk.cap
         self.len = 0
         return self.data
+
+    cdef void write_now(self) noexcept:
+        """Write all that the socket takes."""
+        self.at_once = True
+        self.owner.run()
+        self.at_once = False
+
+    cdef bint has_room(self, size_t most) noexcept:
+        """Whether at most so many bytes wait in older chunks because the socket is full."""
+        if self.full_bytes > most and not self.blocked:
+            self.write_now()
+        return self.full_bytes <= most
 
     cdef void mark(self) noexcept:
         self.turn.add(PHASE_FLUSH, self.owner)

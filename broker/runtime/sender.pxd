@@ -33,12 +33,14 @@ cdef class Sender:
     cdef object thread          # None: nothing was given to it yet
     cdef int event_fd           # readable when sends have ended; -1: there is no thread
     cdef int poll_fd            # the epoll descriptor of the loop
-    cdef bint collecting
+    cdef bint collecting        # owners hear of their sends; a nested call has nothing to do
+    cdef bint resting           # no send is accepted: nothing would take it back
     cdef bint ended             # the loop does all sends from here on
     cdef readonly uint64_t offered      # sends that the thread was given
     cdef readonly uint64_t withdrawn    # of these, taken back before it began with them
 
     cdef bint offer(self, SendOwner owner, int fd, const char *data, size_t n) noexcept
+    cdef void make_room(self) noexcept
     cdef bint has_ended(self, SendOwner owner) noexcept
     cdef bint withdraw(self, SendOwner owner) noexcept
     cdef void finish(self, SendOwner owner) noexcept

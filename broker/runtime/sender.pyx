@@ -10,9 +10,10 @@ writes the next when that has been sent:
                          +-> loop: withdraw, if the thread has not begun with it
 
 The thread gets only what pays for waking it: at least LONG_BYTES, while the loop has other input to
-read and few sends are under way. Nothing depends on the thread: what it has not begun with is taken
-back when the loop has nothing else to do, or when the connection needs room. It asks to be
-scheduled as a batch, so that it never interrupts the loop on a core, only uses idle ones.
+read and few sends are under way. What it has not begun with is taken back when the loop has nothing
+else to do, or when the connection needs room: only a send that it has begun, which never blocks,
+can make output wait. It asks to be scheduled as a batch: when it wakes it does not interrupt the
+loop on its core, but takes an idle one.
 """
 import contextlib
 import os
@@ -110,13 +111,8 @@ cdef class Sender:
         cdef sync_t *s = <sync_t *>self.sync
         cdef send_t *job = &owner.job
         cdef bint wake
-        if n < <size_t>LONG_BYTES or self.ended:
-            return False
-        if len(self.owners) >= <Py_ssize_t>UNDER_WAY_MAX:
-            self.collect(False)
-            if len(self.owners) >= <Py_ssize_t>UNDER_WAY_MAX:
-                return False
-        if not self.has_input():
+        if n < <size_t>LONG_BYTES or self.ended or self.resting or (
+                len(self.owners) >= <Py_ssize_t>UNDER_WAY_MAX) or not self.has_input():
             return False
         if self.thread is None:
             try:
@@ -144,6 +140,12 @@ cdef class Sender:
         if wake:
             pthread_cond_signal(&s.wake)
         return True
+
+    cdef void make_room(self) noexcept:
+        """Report sends that have ended, if so many are under way that no other is accepted. Their
+        owners may write further output meanwhile."""
+        if len(self.owners) >= <Py_ssize_t>UNDER_WAY_MAX:
+            self.collect(False)
 
     cdef bint has_ended(self, SendOwner owner) noexcept:
         """Whether a send that was under way has ended; `job.sent` is its result."""
@@ -199,13 +201,15 @@ cdef class Sender:
     cdef void rest(self) noexcept:
         """A turn has ended: if nothing is to be read, no send waits for the thread."""
         if not self.has_input():
+            self.resting = True
             self.collect(True)
+            self.resting = False
 
     cdef void collect(self, bint everything) noexcept:
         """Report the sends that have ended; `everything`: withdraw those that have not begun."""
         cdef SendOwner owner
         if self.collecting:
-            return              # one that was reported has offered the next
+            return
         self.collecting = True
         for owner in self.owners.copy():
             # a report may close other connections
@@ -234,13 +238,15 @@ cdef class Sender:
             self.rest()
 
     def stop(self):
-        """Send what is under way, and end the thread; the loop does every later send."""
+        """Withdraw or finish what is under way, and end the thread; the loop does every later
+        send."""
         cdef sync_t *s = <sync_t *>self.sync
         cdef SendOwner owner
         self.ended = True
         for owner in self.owners.copy():
-            self.finish(owner)
-            owner.sent()
+            if owner.job.state != SEND_NONE:
+                self.finish(owner)
+                owner.sent()
         if self.thread is not None:
             pthread_mutex_lock(&s.lock)
             s.stop = True

@@ -24,7 +24,7 @@ class World:
     """A subscriber with a real socket, a publisher, and a thread that does not begin with
     anything."""
 
-    def __init__(self, **settings: int) -> None:
+    def __init__(self, **settings: int | str) -> None:
         self.loop = SenderLoop()
         self.nats = FakeNats(**settings)
         self.nats.loop.turn.sender = self.loop.sender
@@ -88,7 +88,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., World]]:
     never_run(monkeypatch)
     made: list[World] = []
 
-    def one(**settings: int) -> World:
+    def one(**settings: int | str) -> World:
         made.append(World(**settings))
         return made[-1]
 
@@ -149,6 +149,53 @@ def test_a_connection_closes_after_its_send(make: Callable[..., World]) -> None:
     assert not world.subscriber.closed
     world.rest()
     assert world.subscriber.closed
+    assert world.read() == world.expected()
+
+
+def test_a_peer_that_sends_no_more_gets_its_output(make: Callable[..., World]) -> None:
+    world = make()
+    messages = b"".join(b"PUB a %d\r\n%s\r\n" % (len(BODY), BODY) for _ in range(8))
+    world.subscriber.read(messages)
+    assert not world.subscriber.conn.eof_received()
+    world.subscriber.leave()  # as a transport does, before any thread could send
+    assert world.read().count(BODY) == 8
+
+
+def test_output_that_waits_stays_small(make: Callable[..., World]) -> None:
+    """However late the thread is, and although the socket takes everything."""
+    world = make()
+    most = 0
+    for _ in range(100):
+        world.publish(150 * KIB)
+        most = max(most, world.subscriber.conn.pending_bytes)
+        world.read()
+    assert most < limits.SEND_BEHIND_MAX + 3 * limits.CHUNK_LARGE
+
+
+@pytest.mark.parametrize("policy", ["drop", "pause"])
+def test_nobody_waits_for_output_that_is_written(make: Callable[..., World], policy: str) -> None:
+    """A publisher with so much output behind a send that it would pause, in the same read."""
+    world = make(max_pending=150 * KIB, slow_consumer=policy)
+    world.subscriber.send(b"".join(b"SUB b %d\r\n" % sid for sid in range(2, 8)))
+    message = b"PUB b %d\r\n%s\r\n" % (len(BODY), BODY)
+    world.publisher.send(2 * message)
+    assert world.under_way() == 1
+    world.publisher.send(5 * message)  # six times as much output, of one read
+    assert world.publisher.transport.reading
+    world.rest()
+    assert world.read().count(BODY) == 6 * 7
+
+
+def test_publishers_go_on_when_the_output_is_written(make: Callable[..., World]) -> None:
+    """And not in the midst of another delivery: in a step of their own."""
+    world = make(max_pending=200 * KIB)
+    world.publish(70 * KIB)
+    world.publish(170 * KIB)  # above the part of max_pending at which publishers pause
+    assert world.under_way() == 1
+    assert not world.publisher.transport.reading
+    world.loop.has_input(False)
+    world.nats.dial().send(b"PING\r\n")
+    assert world.publisher.transport.reading
     assert world.read() == world.expected()
 
 

@@ -560,6 +560,8 @@ cdef class LineSession(Session):
         self.frontend.stalled = NULL
         if slow is self or slow.closing or self.closing or self.stall_due_ns:
             return
+        if (<LineSession>slow).out.full_bytes <= self.frontend.stall_bytes:
+            return          # it was written meanwhile, and nothing reports that again
         if slow.waiters is None:
             slow.waiters = []
         slow.waiters.append(self)

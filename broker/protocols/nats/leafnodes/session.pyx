@@ -481,7 +481,7 @@ cdef class LeafSession(LineSession):
             data += rec.headers_len
             size -= rec.headers_len
         p = NULL
-        if self.out.full_bytes <= self.pending_max:
+        if self.out.has_room(self.pending_max):
             p = out_reserve(self.out, leaf_head_bytes(rec, groups_len) + size + 2)
         if p == NULL:
             self.drop_slow(nats_errors.NATS_CLOSED_PENDING)
@@ -516,7 +516,7 @@ cdef class LeafSession(LineSession):
             if self.out.len + room > self.out.cap:
                 each = min(left, self.frontend.run_bytes // room + 1)
                 p = NULL
-                if self.out.full_bytes <= self.pending_max:
+                if self.out.has_room(self.pending_max):
                     p = out_reserve(self.out, each * room)
                 if p == NULL:
                     self.drop_slow(nats_errors.NATS_CLOSED_PENDING)
