@@ -15,11 +15,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import statistics
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,16 +73,6 @@ def chosen() -> list[Row]:
     if unknown := [name for name in NAMES if name not in known]:
         sys.exit(f"compare.py has no such row: {'; '.join(unknown)}")
     return [known[name] for name in NAMES]
-
-
-@contextmanager
-def compiled() -> Iterator[Path]:
-    """The program of bare_server.c."""
-    with tempfile.TemporaryDirectory(prefix="twinwire-bench-") as folder:
-        program = Path(folder) / "bare_server"
-        source = Path(__file__).with_name("bare_server.c")
-        subprocess.run(["cc", "-O2", "-pthread", "-o", program, source], check=True)
-        yield program
 
 
 @dataclass(frozen=True)
@@ -210,7 +196,7 @@ def main() -> int:
     if not servers.found(options.ours_cmd):
         sys.exit(f"not found: {options.ours_cmd.split()[0]}")
     rows = [row for row in chosen() if options.rows.lower() in row.name.lower()]
-    with compiled() as program:
+    with servers.compiled("bare_server") as program:
         table, notes = run(rows, program, options)
     whole = text(options, rows, table, notes)
     print(whole)

@@ -104,6 +104,16 @@ def words_of(command: str, **fields: object) -> list[str]:
     return [str(Path(shutil.which(words[0]) or words[0]).absolute()), *words[1:]]
 
 
+@contextmanager
+def compiled(name: str) -> Iterator[Path]:
+    """The program of a C file of this folder, compiled with cc."""
+    with tempfile.TemporaryDirectory(prefix="twinwire-bench-") as folder:
+        program = Path(folder) / name
+        source = Path(__file__).with_name(f"{name}.c")
+        subprocess.run(["cc", "-O2", "-pthread", "-o", program, source], check=True)
+        yield program
+
+
 class _Blank(dict[str, str]):
     def __missing__(self, key: str) -> str:
         return sys.executable if key == "python" else key

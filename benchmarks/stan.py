@@ -20,8 +20,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -102,16 +100,6 @@ def sample(row: Row, command: str, seconds: float, root: str | None) -> Result:
         plan = row.plan(server.nats)
         run_stan_flow(replace(plan, seconds=WARM_SECONDS, channel="warm"))
         return run_stan_flow(replace(plan, seconds=seconds))
-
-
-@contextmanager
-def compiled() -> Iterator[Path]:
-    """The program of appender.c."""
-    with tempfile.TemporaryDirectory(prefix="twinwire-bench-") as folder:
-        program = Path(folder) / "appender"
-        source = Path(__file__).with_name("appender.c")
-        subprocess.run(["cc", "-O2", "-pthread", "-o", program, source], check=True)
-        yield program
 
 
 def disk_rate(row: Row, program: Path, zeroed: bool, root: str | None) -> float:
@@ -198,7 +186,7 @@ def main() -> int:
             sys.exit(f"not found: {command.split()[0]}")
     table: list[list[str]] = []
     notes: list[str] = []
-    with compiled() as program:
+    with servers.compiled("appender") as program:
         for row in ROWS:
             if options.rows.lower() not in row.name.lower():
                 continue

@@ -2,6 +2,22 @@
 """Looking for the next event for a moment before the loop sleeps."""
 from libc.stdint cimport int64_t
 
+cdef extern from '<poll.h>' nogil:
+    cdef struct pollfd:
+        int fd
+        short events
+        short revents
+    int POLLIN
+    int poll(pollfd *fds, unsigned long n, int timeout_ms)
+
+
+cdef inline bint is_readable(int fd) noexcept nogil:
+    """Whether a descriptor has something to read now; of an epoll: whether it has events."""
+    cdef pollfd one
+    one.fd = fd
+    one.events = POLLIN
+    return poll(&one, 1, 0) != 0
+
 
 cdef class BusyPoll:
     cdef int fd                 # the loop's epoll descriptor

@@ -23,14 +23,6 @@ run on the same core.
 from libc.stdint cimport int64_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-cdef extern from '<poll.h>' nogil:
-    cdef struct pollfd:
-        int fd
-        short events
-        short revents
-    int POLLIN
-    int poll(pollfd *fds, unsigned long n, int timeout_ms)
-
 cdef enum:
     SCORE_MAX = 8
     SCORE_NEEDED = 4
@@ -78,20 +70,17 @@ cdef class BusyPoll:
 
     cdef void wait(self) noexcept:
         """The turn has ended: look for an event until there is one, if it is worth it."""
-        cdef pollfd one
         cdef int64_t began = monotonic_ns(), last = began, now = began
         cdef int64_t longest = 0, until = max(began + self.wait_ns, self.expected_ns)
-        cdef int found
+        cdef bint found
         self.rested_ns = began
         if self.score < SCORE_NEEDED or began < self.resumes_ns:
             return
-        one.fd = self.fd
-        one.events = POLLIN
-        if poll(&one, 1, 0):        # usual under load: other threads need not get the GIL
+        if is_readable(self.fd):    # usual under load: other threads need not get the GIL
             return
         with nogil:
             while True:
-                found = poll(&one, 1, 0)
+                found = is_readable(self.fd)
                 last, now = now, monotonic_ns()
                 longest = max(longest, now - last)
                 if found or now >= until:

@@ -41,7 +41,8 @@ cdef class Session(Sink):
     cdef void end_input(self) noexcept                  # no further input is fed
     cdef void opened(self, object link) except *        # link: see net.conn.Conn
     cdef void blocked(self) noexcept                    # its output takes no more for now
-    cdef void writable(self) noexcept                   # a blocked output has drained
+    # A blocked output has drained, or output that sessions wait for is written.
+    cdef void writable(self) noexcept
     # What it asked for by `peek`: the first byte of input, not yet fed; -1 = none came in time.
     cdef void begun(self, int first) noexcept
     # TLS that the session began: it is established, or (cause) it failed, and bytes are plain as

@@ -46,5 +46,4 @@ cdef class Sender:
     cdef void finish(self, SendOwner owner) noexcept
     cdef void collect(self, bint everything) noexcept
     cdef void rest(self) noexcept
-    cdef bint has_input(self) noexcept
     cdef int begin(self) except -1

@@ -24,6 +24,7 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 from posix.unistd cimport read, write
 
+from broker.runtime.busy_poll cimport is_readable
 from broker.runtime.threads cimport (
     pthread_cond_destroy,
     pthread_cond_init,
@@ -41,14 +42,6 @@ cdef extern from '<sys/socket.h>' nogil:
     enum: MSG_DONTWAIT
     enum: MSG_NOSIGNAL
     Py_ssize_t send(int fd, const void *data, size_t n, int flags)
-
-cdef extern from '<poll.h>' nogil:
-    cdef struct pollfd:
-        int fd
-        short events
-        short revents
-    int POLLIN
-    int poll(pollfd *fds, unsigned long n, int timeout_ms)
 
 cdef enum:
     LONG_BYTES = 64 << 10       # a send of so many takes several times as long as a wake-up
@@ -112,7 +105,7 @@ cdef class Sender:
         cdef send_t *job = &owner.job
         cdef bint wake
         if n < <size_t>LONG_BYTES or self.ended or self.resting or (
-                len(self.owners) >= <Py_ssize_t>UNDER_WAY_MAX) or not self.has_input():
+                len(self.owners) >= <Py_ssize_t>UNDER_WAY_MAX) or not is_readable(self.poll_fd):
             return False
         if self.thread is None:
             try:
@@ -200,7 +193,7 @@ cdef class Sender:
 
     cdef void rest(self) noexcept:
         """A turn has ended: if nothing is to be read, no send waits for the thread."""
-        if not self.has_input():
+        if not is_readable(self.poll_fd):
             self.resting = True
             self.collect(True)
             self.resting = False
@@ -217,12 +210,6 @@ cdef class Sender:
                     self.has_ended(owner) or (everything and self.withdraw(owner))):
                 owner.sent()
         self.collecting = False
-
-    cdef bint has_input(self) noexcept:
-        cdef pollfd one
-        one.fd = self.poll_fd
-        one.events = POLLIN
-        return poll(&one, 1, 0) != 0
 
     def reap(self):
         """The thread has reported that sends have ended."""
