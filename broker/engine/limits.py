@@ -40,12 +40,12 @@ PUMP_BYTES_MAX: Final = 1 * MIB  # handed out by one cursor before others have t
 BACKLOG_BYTES_MAX: Final = 128 * KIB
 
 # Writes on the loop: what a short one costs beside the two thread wake-ups it saves, see
-# benchmarks/README.md. Longer ones of logs that sync each batch are done there too while those of
-# one turn should take no longer than INLINE_SYNCED_TIME: the sync can begin that much earlier.
-# A short one slower than INLINE_STALL sends writes to a thread for INLINE_PAUSE.
+# benchmarks/README.md. Longer ones are done there too while those of one turn should take no longer
+# than INLINE_LONG_TIME: what waits for them, a sync or the deliveries, begins that much earlier.
+# One slower than INLINE_STALL sends those of its kind to a thread for INLINE_PAUSE.
 INLINE_BYTES: Final = 128 * KIB
-INLINE_SYNCED_BYTES: Final = 1 * MIB
-INLINE_SYNCED_TIME: Final = MS // 2
+INLINE_LONG_BYTES: Final = 1 * MIB
+INLINE_LONG_TIME: Final = MS // 2
 INLINE_STALL: Final = 5 * MS
 INLINE_PAUSE: Final = 100 * MS
 INLINE_PAUSE_MAX: Final = 30 * SECOND
@@ -100,8 +100,8 @@ class EngineLimits:
     pump_bytes_max: int
     backlog_bytes_max: int
     inline_bytes: int
-    inline_synced_bytes: int
-    inline_synced_ns: int
+    inline_long_bytes: int
+    inline_long_ns: int
     inline_stall_ns: int
     inline_pause_ns: int
     inline_pause_max_ns: int

@@ -6,6 +6,11 @@ from broker.runtime.workers cimport Worker
 from broker.routing.router cimport Router
 from broker.runtime.turn cimport Turn
 
+# When writes of one kind are done on the loop again after a slow one.
+cdef struct stalls_t:
+    int64_t after_ns        # monotonic; not before
+    int64_t pause_ns        # the pause in force
+
 
 cdef class EngineState:
     cdef readonly Turn turn
@@ -32,16 +37,15 @@ cdef class EngineState:
     cdef size_t behind, behind_before   # cursors that are further behind: in this turn, in the last
     # Writes that are done on the loop while they are fast: see may_inline and write_inline.
     cdef public size_t inline_bytes         # short ones: up to this length
-    cdef public size_t inline_synced_bytes  # up to this length in logs that sync each batch,
-    cdef public int64_t inline_synced_ns    # if all of a turn should take no longer than this
-    cdef public int64_t inline_stall_ns     # a short one that took longer sends all to the writer
+    cdef public size_t inline_long_bytes    # long ones: up to this length,
+    cdef public int64_t inline_long_ns      # if all of a turn should take no longer than this
+    cdef public int64_t inline_stall_ns     # one that took longer sends its kind to the writer
     cdef public int64_t inline_pause_ns     # for so long, and twice as long each time
     cdef public int64_t inline_pause_max_ns
-    cdef int64_t inline_pause           # the pause in force
+    cdef stalls_t short_stalls, long_stalls
     cdef int64_t write_kib_ns           # how long a long write has taken of late, per KiB
     cdef uint64_t long_turn             # the number of the turn that `long_ns` is about
     cdef int64_t long_ns                # how long its long writes should take, all together
-    cdef int64_t inline_after_ns        # monotonic; not before
     cdef bint uncut                     # the last inline write failed and could not be taken back
     cdef int found_left                 # logs found at start that may still be synced this second
     cdef readonly uint64_t inline_writes, inline_stalls
@@ -83,11 +87,12 @@ cdef class EngineState:
     cdef size_t backlog_share(self) noexcept        # what one cursor far behind may hand out now
     cdef uint64_t deferred_share(self) noexcept     # what one cursor may defer now
     # `synced`: the log syncs each batch.
-    cdef bint may_inline(self, size_t n, bint synced) noexcept
+    cdef bint may_inline(self, size_t n) noexcept
     cdef void note_write(self, size_t n, int64_t took_ns) noexcept     # with its checksums
     # `zeros` of them follow, if they can be written.
     cdef int write_inline(self, int fd, const char *data, size_t n, size_t zeros,
                           int64_t offset) noexcept
+    cdef void note_stall(self, stalls_t *s, size_t n, int64_t begun_ns, int64_t took_ns) noexcept
     cdef void await_sync(self) noexcept     # few publishers wait for a sync that has begun
     cdef void sync_over(self) noexcept      # and it has ended
     cdef void changed(self, str log, cursor, bint made)

@@ -31,8 +31,8 @@ class EngineState:
     reclaim_bytes: int
     pump_bytes_max: int
     inline_bytes: int
-    inline_synced_bytes: int
-    inline_synced_ns: int
+    inline_long_bytes: int
+    inline_long_ns: int
     inline_stall_ns: int
     inline_pause_ns: int
     inline_pause_max_ns: int

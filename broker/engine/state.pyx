@@ -41,8 +41,8 @@ cdef class EngineState:
         self.pump_bytes_max = limits.pump_bytes_max
         self.backlog_bytes_max = limits.backlog_bytes_max
         self.inline_bytes = limits.inline_bytes
-        self.inline_synced_bytes = limits.inline_synced_bytes
-        self.inline_synced_ns = limits.inline_synced_ns
+        self.inline_long_bytes = limits.inline_long_bytes
+        self.inline_long_ns = limits.inline_long_ns
         self.inline_stall_ns = limits.inline_stall_ns
         self.write_kib_ns = COPY_KIB_NS
         self.inline_pause_ns = limits.inline_pause_ns
@@ -87,20 +87,21 @@ cdef class EngineState:
     cdef uint64_t deferred_share(self) noexcept:
         return <uint64_t>-1 if self.deferred < self.deferred_max else <uint64_t>DEFERRED_MIN
 
-    cdef bint may_inline(self, size_t n, bint synced) noexcept:
+    cdef bint may_inline(self, size_t n) noexcept:
         """A write may be done here and now: the writer is idle, writes have been quick, and this
-        one is short, or it is to be synced and the long ones of this turn do not take too long."""
-        if self.writer.submitted != self.writer.reaped or self.turn.now_ns < self.inline_after_ns:
+        one is short, or the long ones of this turn do not take too long."""
+        if self.writer.submitted != self.writer.reaped or (
+                self.turn.now_ns < self.short_stalls.after_ns):
             return False
         if n <= self.inline_bytes:
             return True
-        if not synced or n > self.inline_synced_bytes:
+        if n > self.inline_long_bytes or self.turn.now_ns < self.long_stalls.after_ns:
             return False
         if self.long_turn != self.turn.number:
             self.long_turn = self.turn.number
             self.long_ns = 0
         self.long_ns += <int64_t>(n >> 10) * self.write_kib_ns
-        return self.long_ns <= self.inline_synced_ns
+        return self.long_ns <= self.inline_long_ns
 
     cdef void note_write(self, size_t n, int64_t took_ns) noexcept:
         cdef int64_t more
@@ -127,17 +128,23 @@ cdef class EngineState:
             vfs_fill(fd, zeros, offset + <int64_t>n)
         took = monotonic_ns() - before
         self.inline_writes += 1
-        # what a long write takes is no reason to send short ones to the thread
-        if took > self.inline_stall_ns and n <= self.inline_bytes:
-            self.inline_stalls += 1
-            if before > self.inline_after_ns + 16 * self.inline_pause or self.inline_pause == 0:
-                self.inline_pause = self.inline_pause_ns
-            else:
-                self.inline_pause = min(2 * self.inline_pause, self.inline_pause_max_ns)
-            self.inline_after_ns = before + took + self.inline_pause
-            self.report('debug', 'a write was slow: the writer thread takes over',
-                        seconds=took / 1e9, bytes=n, pause_seconds=self.inline_pause / 1e9)
+        if took > self.inline_stall_ns:
+            # what a long write takes is no reason to send short ones to the thread
+            self.note_stall(&self.short_stalls if n <= self.inline_bytes else &self.long_stalls,
+                            n, before, took)
         return error
+
+    cdef void note_stall(self, stalls_t *s, size_t n, int64_t begun_ns, int64_t took_ns) noexcept:
+        """A write of `n` bytes on the loop was slow: its kind goes to the thread for a while, and
+        twice as long each time."""
+        self.inline_stalls += 1
+        if begun_ns > s.after_ns + 16 * s.pause_ns or s.pause_ns == 0:
+            s.pause_ns = self.inline_pause_ns
+        else:
+            s.pause_ns = min(2 * s.pause_ns, self.inline_pause_max_ns)
+        s.after_ns = begun_ns + took_ns + s.pause_ns
+        self.report('debug', 'a write was slow: the writer thread takes over',
+                    seconds=took_ns / 1e9, bytes=n, pause_seconds=s.pause_ns / 1e9)
 
     cdef void sync_over(self) noexcept:
         self.syncs_awaited -= 1

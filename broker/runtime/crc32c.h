@@ -1,9 +1,13 @@
 /* CRC-32C (Castagnoli, reflected polynomial 0x82F63B78): by instruction where the processor has
    one, by table elsewhere. `crc` is a finished value, 0 to begin with, so calls can be chained.
 
-   The instruction takes three cycles, and each has to wait for the one before. So long data is
-   three lanes, whose sums are taken side by side and joined: a sum is linear, and the sum of A and
-   B is that of A, moved behind as many zero bytes as B has, xor that of B begun at 0. */
+   The instruction takes three cycles, and each has to wait for the one before. So data is taken as
+   three lanes, whose sums are made side by side and joined: a sum is linear, and the sum of A and B
+   is that of A, moved behind as many zero bytes as B has, xor that of B begun at 0.
+
+   To move a sum is to multiply it by a power of x, modulo the polynomial. x86 multiplies without
+   carries and lets the instruction find the remainder: that pays from a few words on. Elsewhere
+   lanes have one length, and a table moves the sums. */
 #ifndef TWINWIRE_CRC32C_H
 #define TWINWIRE_CRC32C_H
 
@@ -22,7 +26,7 @@
 
 static uint32_t tw_crc_table[256];
 static uint32_t tw_crc_moved[4][256]; /* each byte of a sum, moved by a lane */
-static int tw_crc_mode; /* 0 = not yet known, 1 = table, 2 = instruction */
+static int tw_crc_mode; /* 0 = not yet known, 1 = table, 2 = instruction, 3 = and multiplication */
 
 static uint32_t tw_crc_by_table(uint32_t c, const unsigned char *p, size_t n)
 {
@@ -32,6 +36,8 @@ static uint32_t tw_crc_by_table(uint32_t c, const unsigned char *p, size_t n)
 }
 
 #if defined(__x86_64__)
+#include <emmintrin.h>
+#include <wmmintrin.h>
 #define TW_CRC_TARGET __attribute__((target("sse4.2")))
 #define TW_CRC8(c, w) ((uint32_t)__builtin_ia32_crc32di((c), (w)))
 #define TW_CRC1(c, b) __builtin_ia32_crc32qi((c), (b))
@@ -78,6 +84,55 @@ TW_CRC_TARGET static uint32_t tw_crc_by_instruction(uint32_t c, const unsigned c
 }
 #endif
 
+#ifdef __x86_64__
+#define TW_CRC_LANES_MIN 9  /* words from which on lanes are quicker than one sum */
+#define TW_CRC_LANE_MAX 128 /* words of a lane */
+
+/* [i]: x to the power of 64 i - 33, modulo the polynomial. The product of a sum and this one, of
+   which the instruction takes the sum, is the first sum behind i words of zeros: the lowest bit of
+   a product of reflected numbers is one place too low, and the instruction adds 32 places. */
+static uint32_t tw_crc_powers[2 * TW_CRC_LANE_MAX + 1];
+
+#define TW_CRC_LANES_TARGET __attribute__((target("sse4.2,pclmul")))
+
+TW_CRC_LANES_TARGET static inline __m128i tw_crc_product(uint32_t c, size_t words)
+{
+    return _mm_clmulepi64_si128(
+        _mm_cvtsi32_si128((int)c), _mm_cvtsi32_si128((int)tw_crc_powers[words]), 0);
+}
+
+TW_CRC_LANES_TARGET static uint32_t tw_crc_by_lanes(uint32_t c, const unsigned char *p, size_t n)
+{
+    while (n >= 8 * TW_CRC_LANES_MIN) {
+        uint32_t second = 0, third = 0;
+        size_t words = n / 24 < TW_CRC_LANE_MAX ? n / 24 : TW_CRC_LANE_MAX, lane = 8 * words;
+        for (const unsigned char *end = p + lane; p < end; p += 8) {
+            uint64_t w[3];
+            memcpy(&w[0], p, 8);
+            memcpy(&w[1], p + lane, 8);
+            memcpy(&w[2], p + 2 * lane, 8);
+            c = TW_CRC8(c, w[0]);
+            second = TW_CRC8(second, w[1]);
+            third = TW_CRC8(third, w[2]);
+        }
+        c = TW_CRC8(0, (uint64_t)_mm_cvtsi128_si64(_mm_xor_si128(
+                           tw_crc_product(c, 2 * words), tw_crc_product(second, words)))) ^ third;
+        p += 2 * lane;
+        n -= 3 * lane;
+    }
+    while (n >= 8) {
+        uint64_t w;
+        memcpy(&w, p, 8);
+        c = TW_CRC8(c, w);
+        p += 8;
+        n -= 8;
+    }
+    while (n--)
+        c = TW_CRC1(c, *p++);
+    return c;
+}
+#endif
+
 /* Call once before the first tw_crc32c, while one thread runs. */
 static void tw_crc_init(void)
 {
@@ -101,6 +156,16 @@ static void tw_crc_init(void)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("sse4.2"))
         tw_crc_mode = 2;
+    if (tw_crc_mode == 2 && __builtin_cpu_supports("pclmul")) {
+        tw_crc_powers[1] = 1; /* x to the power of 31, reflected */
+        for (int i = 2; i <= 2 * TW_CRC_LANE_MAX; i++) {
+            uint32_t c = tw_crc_powers[i - 1];
+            for (int k = 0; k < 8; k++)
+                c = tw_crc_table[c & 0xFF] ^ (c >> 8);
+            tw_crc_powers[i] = c;
+        }
+        tw_crc_mode = 3;
+    }
 #elif defined(__aarch64__) && defined(__linux__)
     if (getauxval(AT_HWCAP) & HWCAP_CRC32)
         tw_crc_mode = 2;
@@ -110,6 +175,10 @@ static void tw_crc_init(void)
 static inline uint32_t tw_crc32c(uint32_t crc, const void *data, size_t len)
 {
     uint32_t c = ~crc;
+#ifdef __x86_64__
+    if (tw_crc_mode == 3)
+        return ~tw_crc_by_lanes(c, (const unsigned char *)data, len);
+#endif
 #ifdef TW_CRC_TARGET
     if (tw_crc_mode == 2)
         return ~tw_crc_by_instruction(c, (const unsigned char *)data, len);

@@ -111,7 +111,7 @@ async def main(folder: str, seed: str) -> None:
     turn = Turn(loop.call_soon, lambda due, call: loop.call_at(due / 1e9, call))
     rng = random.Random(seed)
     inline, synced = rng.choice(((0, 0), (1 << 17, 0), (1 << 9, 1 << 17)))
-    limits = replace(LIMITS, **SMALL, inline_bytes=inline, inline_synced_bytes=synced)
+    limits = replace(LIMITS, **SMALL, inline_bytes=inline, inline_long_bytes=synced)
     engine = Engine(turn, Router(), folder, limits, lambda _name: "always", lambda *_, **__: None)
     engine.open(loop)
     assert all("torn" in problem for problem in engine.problems)

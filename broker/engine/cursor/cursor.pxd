@@ -95,6 +95,7 @@ cdef class Cursor(LogReader):
     cdef uint64_t given_by_nearness[NEAREST + 1]
     cdef readonly AckLatency latency    # None: it is not measured
     cdef readonly DeadLetterQueue dead  # None = none
+    cdef uint64_t added_before          # log.bytes_added when records were last given
     cdef uint64_t deferred_counted      # of its records, in shared.deferred
 
     cdef void join(self, consumer_t *c, Sink sink) noexcept

@@ -54,6 +54,7 @@ from broker.engine.log.files import SEQ_MAX
 
 cdef enum:
     AGAIN_DISTANCE = 2500
+    CATCH_UP = 2            # times what was added since the last turn, of a long backlog
     AGAIN_BYTES = 256       # what one record given again counts for, whatever its size
     ATTEMPTS_MAX = 0xFFFF
 
@@ -373,11 +374,14 @@ cdef class Cursor(LogReader):
         """What may be handed out in this turn: little of a long backlog, which would otherwise keep
         the live traffic waiting in turn after turn."""
         cdef size_t all_max = self.shared.pump_bytes_max
+        cdef size_t added = <size_t>(self.log.bytes_added - self.added_before)
         cdef Segment segment = self.position.segment
+        self.added_before = self.log.bytes_added
         if self.ring == NULL or segment is None or (
                 segment.active and segment.size - self.position.offset <= all_max):
             return all_max
-        return min(all_max, self.shared.backlog_share())
+        # but more than what publishers added meanwhile: else it would never catch up with them
+        return min(all_max, max(self.shared.backlog_share(), <size_t>CATCH_UP * added))
 
     cdef bint fresh(self, stored_t *s) noexcept:
         """Find the next record that was not looked at before and may be given now."""

@@ -318,8 +318,7 @@ cdef class Log(LogState):
             self.preallocation.note(batch.len)
             batch.zeros = batch.segment.zeros_after(
                 batch.offset, batch.len, self.preallocation.busy)
-        if self.shared.may_inline(
-                batch.len + batch.zeros, self.policy.sync_mode == SYNC_ALWAYS):
+        if self.shared.may_inline(batch.len + batch.zeros):
             started = monotonic_ns()
             sum_records(batch.data, batch.len, self.salt)
             error = self.shared.write_inline(batch.segment.fd, batch.data, batch.len, batch.zeros,
@@ -413,6 +412,7 @@ cdef class Log(LogState):
         self.waiting_bytes -= batch.len
         self.sync.wrote(batch.last_ticket)
         self.visible = batch.next_seq
+        self.bytes_added += batch.len
         self.message_count += count
         self.message_bytes += batch.payload
         self.advance()

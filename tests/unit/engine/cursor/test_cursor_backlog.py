@@ -67,6 +67,17 @@ def test_cursors_far_behind_share_a_turn(rig: Rig) -> None:
     assert turns == [[BACKLOG // SIZE // 2] * 2] * 4
 
 
+def test_a_cursor_far_behind_catches_up_with_its_publishers(rig: Rig) -> None:
+    """However much they add in a turn, it hands out twice as much, up to the limit of all."""
+    (consumer,) = standing(rig, ["c"])
+    consumer.set_credit(10 * COUNT)
+    for added, given in ((1, BACKLOG // SIZE), (5, 10), (7, 14), (20, PUMP // SIZE)):
+        for _ in range(added):
+            append(rig.log(), bytes(SIZE))
+        assert given_per_turn(rig, [consumer], 1)[0][0] == pytest.approx(given, abs=1)
+        assert given_per_turn(rig, [consumer], 1) == [[BACKLOG // SIZE]], "nothing was added"
+
+
 def test_what_was_just_published_is_handed_out_at_once(rig: Rig) -> None:
     (consumer,) = standing(rig, ["c"])
     consumer.set_credit(10 * COUNT)

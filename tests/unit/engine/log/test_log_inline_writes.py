@@ -19,8 +19,8 @@ MS = 1_000_000
 LIMITS: dict[str, Any] = {
     "sync": "always",
     "inline_bytes": SHORT,
-    "inline_synced_bytes": 2 * LONG,
-    "inline_synced_ns": 50 * MS,  # far above what a write takes, also on a loaded machine
+    "inline_long_bytes": 2 * LONG,
+    "inline_long_ns": 50 * MS,  # far above what a write takes, also on a loaded machine
     "inline_stall_ns": 999 * MS,
 }
 
@@ -41,24 +41,22 @@ def inline(rig: Rig, size: int) -> bool:
 
 
 @pytest.mark.parametrize("sync", ["always", "none", 1.0])
-def test_short_ones_always_and_long_ones_when_they_are_to_be_synced(
-    tmp_path: Path, sync: str | float
-) -> None:
+def test_those_up_to_a_length_whatever_the_policy(tmp_path: Path, sync: str | float) -> None:
     with Rig(tmp_path, **{**LIMITS, "sync": sync}) as rig:
         assert inline(rig, 100)
-        assert inline(rig, LONG) is (sync == "always")
+        assert inline(rig, LONG)
         assert not inline(rig, LONGEST)
 
 
 @pytest.mark.parametrize("short", [True, False])
 def test_short_ones_have_a_rule_of_their_own(tmp_path: Path, short: bool) -> None:
-    own = {"inline_bytes": SHORT * short, "inline_synced_bytes": 0}
+    own = {"inline_bytes": SHORT * short, "inline_long_bytes": 0}
     with Rig(tmp_path, **{**LIMITS, **own}) as rig:
         assert inline(rig, 100) is short
 
 
 def test_long_ones_go_to_the_writer_while_they_would_take_too_long(tmp_path: Path) -> None:
-    with Rig(tmp_path, **{**LIMITS, "inline_synced_ns": 5 * MS}) as rig:
+    with Rig(tmp_path, **{**LIMITS, "inline_long_ns": 5 * MS}) as rig:
         vfs.slow(WRITE, 60 * MS)
         assert inline(rig, LONG), "nothing is known about the disk"
         assert not inline(rig, LONG), "one slow write is enough"
@@ -73,7 +71,7 @@ def test_long_ones_go_to_the_writer_while_they_would_take_too_long(tmp_path: Pat
 
 def test_the_long_ones_of_a_turn_share_the_time(tmp_path: Path) -> None:
     """However many logs have one: other clients wait for the turn."""
-    with Rig(tmp_path, **{**LIMITS, "inline_synced_ns": MS // 10}) as rig:
+    with Rig(tmp_path, **{**LIMITS, "inline_long_ns": MS // 10}) as rig:
         shared = rig.engine.shared
         logs = [rig.log(f"t{number}") for number in range(20)]
         for log in logs:
@@ -105,6 +103,20 @@ def test_after_one_that_took_very_long_all_go_to_the_writer(tmp_path: Path) -> N
         assert not inline(rig, 100)
         rig.advance(10)
         assert inline(rig, 100)
+
+
+def test_a_long_one_that_took_very_long_sends_the_long_ones_to_the_writer(tmp_path: Path) -> None:
+    now_ns = time.monotonic_ns()
+    limits = {**LIMITS, "inline_long_ns": 10**18, "inline_stall_ns": 100 * MS}
+    with Rig(tmp_path, **limits, clock=(now_ns, now_ns)) as rig:
+        vfs.slow(WRITE, 150 * MS)
+        assert inline(rig, LONG)
+        vfs.slow(WRITE, 0)
+        assert rig.engine.shared.inline_stalls == 1
+        assert inline(rig, 100)
+        assert not inline(rig, LONG)
+        rig.advance(10)
+        assert inline(rig, LONG)
 
 
 @pytest.mark.parametrize(("size", "on_loop"), [(100, True), (LONG, True), (LONGEST, False)])
