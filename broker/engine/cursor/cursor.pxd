@@ -11,6 +11,7 @@ from broker.engine.log.record cimport stored_t
 from broker.engine.log.segment cimport Segment
 from broker.engine.state cimport EngineState
 from broker.runtime.interfaces cimport Session, Sink
+from broker.runtime.types cimport heap_item_t
 
 # Codes of finish, requeue and touch.
 cdef enum:
@@ -68,6 +69,12 @@ cdef struct consumer_t:
     uint32_t in_flight
     uint32_t first          # its entries in flight, oldest first; 0 = none
     uint32_t last
+    # Deadlines mostly come in the order of deliveries. Entries whose deadline is no earlier than the
+    # one before are `in line`: of all of them only the first one's deadline is in the heap, as that
+    # of the timer, or an earlier time. The others have a place in the heap each.
+    uint32_t line           # the first entry in line; 0 = none
+    heap_item_t timer       # owner: the consumer_t; tag: 0, which no entry has
+    int64_t line_due_ns     # deadline of the last one in line
     uint8_t blocked         # its output is full: no deliveries until `ready`
     uint8_t unwell          # nothing is given to it again, with REDELIVER_FIRST
     uint32_t sent_then      # how many it was given at the moment sent_ns
@@ -135,6 +142,8 @@ cdef class Cursor(LogReader):
     cdef bint give_fresh(self, consumer_t *c, stored_t *s) noexcept
     cdef bint give_again(self, consumer_t *c) noexcept
     cdef void sent(self, consumer_t *c, entry_t *e, int64_t stored_ns) noexcept
+    cdef void leave_line(self, consumer_t *c, entry_t *e) noexcept
+    cdef void time_out(self, entry_t *e) noexcept
     cdef void passed(self, size_t size) noexcept
     cdef void done_with(self, uint64_t seq) noexcept
     cdef void again(self, entry_t *e, bint at_tail, int reason) noexcept

@@ -109,6 +109,9 @@ cdef class Cursor(LogReader):
         c.next = c.prev = c.all_prev = NULL
         c.credit = c.in_flight = c.first = c.last = c.blocked = c.unwell = 0
         c.sent_ns = c.sent_then = 0
+        c.line = c.timer.pos = c.timer.tag = 0
+        c.timer.owner = c
+        c.line_due_ns = 0
         if c.policy.nearness:
             self.policy.choice = CHOICE_NEAREST
         c.all_next = self.all
@@ -131,7 +134,10 @@ cdef class Cursor(LogReader):
                 c.first = e.next
                 e.prev = e.next = 0
                 e.timer.owner = NULL
-        c.last = 0
+                if e.timer.pos == 0:
+                    heap_push(&self.inflight.due, &e.timer)
+        c.last = c.line = 0
+        heap_remove(&self.inflight.due, &c.timer)
         if c.all_prev != NULL:
             c.all_prev.all_next = c.all_next
         else:
@@ -240,11 +246,18 @@ cdef class Cursor(LogReader):
 
     cdef int touch(self, consumer_t *c, uint64_t seq) noexcept:
         cdef int code
+        cdef int64_t due_ns
         cdef entry_t *e = self.held_by(c, seq, &code)
         if e == NULL:
             return code
-        heap_update(&self.inflight.due, &e.timer, min(
-            self.shared.turn.now_ns + c.policy.ack_wait_ns, e.mark + c.policy.ack_wait_max_ns))
+        due_ns = min(
+            self.shared.turn.now_ns + c.policy.ack_wait_ns, e.mark + c.policy.ack_wait_max_ns)
+        if e.timer.pos:
+            heap_update(&self.inflight.due, &e.timer, due_ns)
+        else:
+            self.leave_line(c, e)
+            e.timer.due_ns = due_ns
+            heap_push(&self.inflight.due, &e.timer)
         self.rearm()        # the new deadline may be the earlier one
         return ACK_OK
 
@@ -269,8 +282,11 @@ cdef class Cursor(LogReader):
     cdef void unlink(self, entry_t *e) noexcept:
         """Take an entry in flight from its consumer and out of the deadlines."""
         cdef consumer_t *c = <consumer_t *>e.timer.owner
-        heap_remove(&self.inflight.due, &e.timer)
         self.inflight.sent -= 1
+        if e.timer.pos:
+            heap_remove(&self.inflight.due, &e.timer)
+        else:
+            self.leave_line(c, e)
         if c == NULL:
             return
         if e.prev:
@@ -286,6 +302,17 @@ cdef class Cursor(LogReader):
         c.in_flight -= 1
         if c.next == NULL and c.in_flight < c.credit and c.sink != NULL:
             self.enter_ring(c)
+
+    cdef void leave_line(self, consumer_t *c, entry_t *e) noexcept:
+        """An entry in line is to have no deadline, or another one. The timer stays as it is: it may
+        go off too early, which costs less than to move it each time."""
+        cdef uint32_t i
+        if c.line != e.timer.tag:
+            return
+        i = e.next
+        while i and self.inflight.at(i).timer.pos:
+            i = self.inflight.at(i).next
+        c.line = i
 
     cdef void done_with(self, uint64_t seq) noexcept:
         self.acks.add(seq)
@@ -522,7 +549,17 @@ cdef class Cursor(LogReader):
             c.sent_then = c.sent_then + 1 if c.sent_ns == e.mark else 0
             c.sent_ns = e.mark
             e.timer.due_ns += c.sent_then
-        heap_push(&self.inflight.due, &e.timer)
+        if c.line and e.timer.due_ns < c.line_due_ns:
+            heap_push(&self.inflight.due, &e.timer)
+        else:
+            c.line_due_ns = e.timer.due_ns
+            if c.line == 0:
+                c.line = e.timer.tag
+                if c.timer.pos == 0:
+                    c.timer.due_ns = e.timer.due_ns
+                    heap_push(&self.inflight.due, &c.timer)
+                elif e.timer.due_ns < c.timer.due_ns:
+                    heap_update(&self.inflight.due, &c.timer, e.timer.due_ns)
         e.prev = c.last
         e.next = 0
         if c.last:
@@ -684,16 +721,25 @@ cdef class Cursor(LogReader):
 
     cdef void expired(self, int64_t now_ns) noexcept:
         cdef heap_item_t *item
+        cdef consumer_t *c
         cdef entry_t *e
         while True:
             item = heap_peek(&self.inflight.due)
             if item == NULL or item.due_ns > now_ns:
                 break
             e = <entry_t *>item
-            if e.state == ENTRY_SENT:
-                self.timeout_count += 1
-                self.unlink(e)
-                self.again(e, self.policy.redelivery == REDELIVER_LATER, REASON_TIMEOUT)
+            if item.tag == 0:
+                c = <consumer_t *>item.owner
+                if c.line == 0:
+                    heap_remove(&self.inflight.due, item)
+                    continue
+                e = self.inflight.at(c.line)
+                if e.timer.due_ns <= item.due_ns:
+                    self.time_out(e)
+                else:
+                    heap_update(&self.inflight.due, item, e.timer.due_ns)
+            elif e.state == ENTRY_SENT:
+                self.time_out(e)
             else:
                 heap_remove(&self.inflight.due, item)
                 self.inflight.deferred -= 1
@@ -701,6 +747,11 @@ cdef class Cursor(LogReader):
         self.rearm()
         if self.ring != NULL:
             self.wake()     # a segment that could not be read may be readable now
+
+    cdef void time_out(self, entry_t *e) noexcept:
+        self.timeout_count += 1
+        self.unlink(e)
+        self.again(e, self.policy.redelivery == REDELIVER_LATER, REASON_TIMEOUT)
 
     cdef void count_deferred(self) noexcept:
         """Let the other cursors know how many are held back here."""
@@ -905,7 +956,7 @@ cdef class Cursor(LogReader):
         if self.journal is not None:
             self.journal.op(OP_FLOOR, seq, 0, 0, 1)
         while c != NULL:
-            c.first = c.last = c.in_flight = 0
+            c.first = c.last = c.in_flight = c.line = c.timer.pos = 0
             if c.credit:
                 self.enter_ring(c)
             c = c.all_next
@@ -950,7 +1001,7 @@ cdef class Cursor(LogReader):
         self.shared.turn.disarm(self)
         while c != NULL:
             self.leave_ring(c)
-            c.first = c.last = c.in_flight = 0
+            c.first = c.last = c.in_flight = c.line = c.timer.pos = 0
             c = c.all_next
         self.position.close()
         if self.journal is not None and not delete:

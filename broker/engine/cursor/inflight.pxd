@@ -70,7 +70,7 @@ cdef class Inflight:
     cdef uint32_t *table            # index by seq, open addressing
     cdef uint32_t table_mask
     cdef readonly uint32_t size     # entries in use
-    cdef heap_t due                 # SENT and DEFERRED ones by time
+    cdef heap_t due                 # by time: DEFERRED ones, and SENT ones, see consumer_t.line
     cdef uint32_t again_first, again_last
     cdef readonly uint32_t sent, deferred, again    # how many of each state
 

@@ -25,6 +25,7 @@ cdef class Batch:
     cdef Segment segment
     cdef char *data             # owned
     cdef size_t len, cap
+    cdef size_t summed          # bytes of records that have their sum
     cdef size_t zeros           # that are written behind it
     cdef size_t offset          # in the segment's file
     cdef uint64_t first_seq     # records first_seq..next_seq-1

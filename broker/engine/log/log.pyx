@@ -81,6 +81,9 @@ cdef enum:
     BATCH_BYTES_KEPT = 1 << 24      # a larger buffer is not kept for the next batch
     SYNCS_AT_ONCE = 500     # begun in one turn for the sake of their files
     FILES_PAUSE_NS = 5_000_000      # until files to close are searched again, if there were none
+    # Records up to so many bytes get their sum while they are in the processor's first cache; the
+    # sums of others, and of those behind them, are left to the thread that writes the batch.
+    SUMMED_AT_ONCE = 4096
     WORD_MAX = 4096     # of a subject that live clients can be expected to take
 
 
@@ -104,6 +107,7 @@ cdef class Batch:
         """Empty it; its records follow what is planned for the segment."""
         self.segment = segment
         self.len = 0
+        self.summed = 0 if segment.path is not None else <size_t>-1     # memory needs no sums
         self.offset = segment.planned
         self.first_seq = self.next_seq = first_seq
         self.payload = self.cost = 0
@@ -145,22 +149,16 @@ cdef class Log(LogState):
     # --- appending
 
     cdef uint64_t append(self, const record_t *rec, int64_t not_before_ns, uint8_t flags) noexcept:
-        cdef record_t r = rec[0]
-        r.seq = self.next_seq
-        r.timestamp_ns = self.shared.turn.wall_ns
-        return put(self, &r, not_before_ns, flags)
+        return put(self, rec, self.next_seq, self.shared.turn.wall_ns, not_before_ns, flags)
 
     cdef uint64_t append_at(self, const record_t *rec, uint64_t seq, int64_t timestamp_ns,
                             int64_t expires_ns, uint8_t flags) noexcept:
-        cdef record_t r = rec[0]
         if seq != self.next_seq and (
                 self.active is None or (seq - self.active.first_seq) >> SPARSE_SPAN_BITS):
             # too far from the first one of the file: see in_place
             if self.sync.is_refusing() or not self.leave_out(seq):
                 return 0
-        r.seq = seq
-        r.timestamp_ns = timestamp_ns
-        return put(self, &r, expires_ns, flags)
+        return put(self, rec, seq, timestamp_ns, expires_ns, flags)
 
     cdef bint leave_out(self, uint64_t seq) noexcept:
         """Begin a segment with this seq, at which nothing was stored before."""
@@ -320,7 +318,7 @@ cdef class Log(LogState):
                 batch.offset, batch.len, self.preallocation.busy)
         if self.shared.may_inline(batch.len + batch.zeros):
             started = monotonic_ns()
-            sum_records(batch.data, batch.len, self.salt)
+            sum_records(batch.data + batch.summed, batch.len - batch.summed, self.salt)
             error = self.shared.write_inline(batch.segment.fd, batch.data, batch.len, batch.zeros,
                                              <int64_t>batch.offset)
             if not error:
@@ -335,6 +333,7 @@ cdef class Log(LogState):
         job.zeros = batch.zeros
         job.offset = <int64_t>batch.offset
         job.call = sum_job
+        job.done = batch.summed
         job.salt = self.salt
         self.shared.writer.submit(job)
 
@@ -1262,16 +1261,19 @@ cdef class Log(LogState):
         return self.retention.bytes()
 
 
-cdef inline uint64_t put(Log log, record_t *r, int64_t not_before_ns, uint8_t flags) noexcept:
-    """Append a record with its seq and time; its ticket, or 0 when it is refused."""
+cdef inline uint64_t put(Log log, const record_t *rec, uint64_t seq, int64_t timestamp_ns,
+                         int64_t not_before_ns, uint8_t flags) noexcept:
+    """Append a record with this seq and time; its ticket, or 0 when it is refused."""
     cdef size_t size
+    cdef char *p
+    cdef uint16_t subject_len = rec.subject_len
     cdef Batch batch = log.batch
-    if r.headers_len > HEADERS_LEN_MAX:
+    if rec.headers_len > HEADERS_LEN_MAX:
         return 0
-    if r.subject_len == <size_t>len(log.subject) and (
-            memcmp(r.subject, <const char *>log.subject, r.subject_len) == 0):
-        r.subject_len = 0
-    size = record_size(r.subject_len, r.reply_len, r.total_len)
+    if subject_len == <size_t>len(log.subject) and (
+            memcmp(rec.subject, <const char *>log.subject, subject_len) == 0):
+        subject_len = 0
+    size = record_size(subject_len, rec.reply_len, rec.total_len)
     if batch is None or log.sync.refused_until_ns or (
             batch.segment.planned + size > batch.segment.cap):
         if not log.reserve(size):
@@ -1279,34 +1281,45 @@ cdef inline uint64_t put(Log log, record_t *r, int64_t not_before_ns, uint8_t fl
         batch = log.batch
     try:
         batch.room(size)
-        batch.segment.note(r.seq, batch.segment.planned)
+        batch.segment.note(seq, batch.segment.planned)
     except MemoryError as problem:
         log.sync.refuse(problem)
         return 0
-    record_put(batch.data + batch.len, r, not_before_ns, flags)
-    if flags & STORED_STAGED:
-        r.reply_len = 0     # counts as it is read
+    p = batch.data + batch.len
+    record_put(p, rec, subject_len, seq, timestamp_ns, not_before_ns, flags)
+    if batch.summed == batch.len and size <= <size_t>SUMMED_AT_ONCE:
+        sum_records(p, size, log.salt)
+        batch.summed += size
     batch.len += size
     batch.segment.planned += size
     log.waiting_bytes += size
-    log.next_seq = r.seq + 1
+    log.next_seq = seq + 1
     log.ticket += 1
     batch.next_seq = log.next_seq
     batch.last_ticket = log.ticket
-    batch.payload += r.total_len
+    batch.payload += rec.total_len
     if log.retention.limiter is not None:
-        batch.cost += log.retention.limiter.cost(r, <size_t>len(log.subject))
+        batch.cost += cost_of(log, rec, subject_len, flags)
     if not flags & STORED_LIVE:
         batch.unrouted += 1
     if not_before_ns or flags & STORED_ADDRESSED:
         batch.delayed += 1
-    if r.subject_len:
+    if subject_len:
         batch.foreign += 1
     if not log.queued:
         log.shared.turn.add(PHASE_STORE, log)
     if log.ticket == log.sync.early_ticket:
         log.shared.turn.early = log
     return log.ticket
+
+
+cdef uint64_t cost_of(Log log, const record_t *rec, uint16_t subject_len, uint8_t flags) noexcept:
+    """What a record counts for, as it is read."""
+    cdef record_t stored = rec[0]
+    stored.subject_len = subject_len
+    if flags & STORED_STAGED:
+        stored.reply_len = 0
+    return log.retention.limiter.cost(&stored, <size_t>len(log.subject))
 
 
 cdef bint files_closed(EngineState shared, object problem) noexcept:

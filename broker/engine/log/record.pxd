@@ -12,7 +12,7 @@
     36 headers_len u24, flags u8
     40 subject, reply, headers, body, then zeros up to a multiple of 8
 """
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from broker.runtime.types cimport record_t
 from broker.runtime.workers cimport job_t
@@ -47,10 +47,10 @@ cdef inline size_t record_size(
         size_t subject_len, size_t reply_len, size_t data_len) noexcept nogil:
     return (RECORD_HEADER_BYTES + subject_len + reply_len + data_len + 7) & ~<size_t>7
 
-# Writes one record at p (room for record_size bytes); seq and timestamp come from rec. Its sum is
-# left to sum_records, so that the thread that writes the batch takes the time for it.
-cdef void record_put(char *p, const record_t *rec, int64_t not_before_ns,
-                     uint8_t flags) noexcept nogil
+# Writes one record at p (room for record_size bytes). Its subject is the first `subject_len` bytes
+# of that of rec; seq and timestamp of rec do not count. Its sum is left to sum_records.
+cdef void record_put(char *p, const record_t *rec, uint16_t subject_len, uint64_t seq,
+                     int64_t timestamp_ns, int64_t not_before_ns, uint8_t flags) noexcept nogil
 # Sets the checksum of each record in p[0..n-1].
 cdef void sum_records(char *p, size_t n, uint32_t salt) noexcept nogil
 # Reads the record at p; 0 when it is not whole within `available` or (if check) its sum is wrong.
@@ -81,7 +81,8 @@ cdef void load_window(const char *base, size_t size, int64_t start, size_t end, 
                       size_t *good_again) noexcept nogil
 cdef uint32_t salt_of(const char *log_id) noexcept nogil
 
-# Work for job_t.call. The records at `data` get their sums, with `salt`.
+# Work for job_t.call. The records at `data` get their sums, with `salt`; `done`: how many bytes of
+# them have theirs already, 0 afterwards.
 cdef void sum_job(job_t *job) noexcept nogil
 # `done`: bytes found good of the `len` mapped ones at `data`, from `offset` until `tag` is passed;
 # `again`: where good records go on after a bad one, 0 = nowhere. `seq`: the one before the first.

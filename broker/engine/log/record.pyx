@@ -109,23 +109,22 @@ def header_facts(bytes head):
     return head[49:48 + FACTS_BYTES].rstrip(b'\0').decode() or None, bool(known & FACTS_OWN)
 
 
-cdef void record_put(char *p, const record_t *rec, int64_t not_before_ns,
-                     uint8_t flags) noexcept nogil:
-    cdef size_t length = (
-        RECORD_HEADER_BYTES + <size_t>rec.subject_len + rec.reply_len + rec.total_len)
+cdef void record_put(char *p, const record_t *rec, uint16_t subject_len, uint64_t seq,
+                     int64_t timestamp_ns, int64_t not_before_ns, uint8_t flags) noexcept nogil:
+    cdef size_t length = RECORD_HEADER_BYTES + <size_t>subject_len + rec.reply_len + rec.total_len
     cdef char *at = p + RECORD_HEADER_BYTES
     if length & 7:
         tw_store_u64(p + (length & ~<size_t>7), 0)      # the padding; overwritten up to it below
     tw_store_u32(p, <uint32_t>length)
-    tw_store_u64(p + 8, rec.seq)
-    tw_store_i64(p + 16, rec.timestamp_ns)
+    tw_store_u64(p + 8, seq)
+    tw_store_i64(p + 16, timestamp_ns)
     tw_store_i64(p + 24, not_before_ns)
-    tw_store_u16(p + 32, rec.subject_len)
+    tw_store_u16(p + 32, subject_len)
     tw_store_u16(p + 34, rec.reply_len)
     tw_store_u32(p + 36, rec.headers_len | <uint32_t>flags << 24)
-    if rec.subject_len:
-        memcpy(at, rec.subject, rec.subject_len)
-        at += rec.subject_len
+    if subject_len:
+        memcpy(at, rec.subject, subject_len)
+        at += subject_len
     if rec.reply_len:
         memcpy(at, rec.reply, rec.reply_len)
         at += rec.reply_len
@@ -209,7 +208,8 @@ cdef void load_window(const char *base, size_t size, int64_t start, size_t end, 
 
 
 cdef void sum_job(job_t *job) noexcept nogil:
-    sum_records(job.data, job.len, job.salt)
+    sum_records(job.data + job.done, job.len - job.done, job.salt)
+    job.done = 0
 
 
 cdef void load_job(job_t *job) noexcept nogil:
