@@ -4,7 +4,6 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 
 from broker.runtime.heap cimport heap_free, heap_init, heap_remove
-from broker.runtime.types cimport tw_prefetch
 
 cdef enum:
     TABLE_MIN = 64
@@ -52,7 +51,6 @@ cdef class Inflight:
         index = self.free_first
         e = self.at(index)
         self.free_first = e.next
-        tw_prefetch(self.at(e.next))        # by then the message has displaced it from the caches
         e.timer.pos = 0
         e.timer.tag = index
         e.timer.owner = NULL
