@@ -18,8 +18,8 @@ from broker.engine.cursor.deadletter import DeadLetters
 from broker.engine.cursor.local import LocalConsumer
 
 CONSUMERS = 3
-WAIT = 10.0
-WAIT_MAX = 25.0
+WAITS = (10, 4, 17)  # seconds
+WAIT_MAX = 25
 KEEP = 10**6 * SECOND
 
 Draw = Callable[[Any], Any]
@@ -65,6 +65,7 @@ class CursorMachine(RuleBasedStateMachine):
         self.model: dict[int, Entry] = {}
         self.consumers: dict[int, Any] = {}
         self.credit: dict[int, int] = {}
+        self.wait: dict[int, int] = {}
         self.paused = self.log_paused = False
         self.log = self.rig.log()
         self.keep = keep
@@ -72,8 +73,7 @@ class CursorMachine(RuleBasedStateMachine):
         self.cursor = self.log.open_cursor("c")
         self.dead: list[bytes] = []
         self.mark_dead()
-        self.credit[0] = 40
-        self.consumers[0] = LocalConsumer(self.cursor, 40, WAIT, WAIT_MAX)
+        self.join(0, 40)
         self.rig.settle()
 
     def mark_dead(self) -> None:
@@ -81,6 +81,10 @@ class CursorMachine(RuleBasedStateMachine):
         if self.limit:
             open_log = self.rig.engine.open_log
             DeadLetters(self.cursor, self.limit, "d", open_log, lambda _c, _f: b"H").begin()
+
+    def join(self, who: int, credit: int, wait: int = WAITS[0]) -> None:
+        self.consumers[who] = LocalConsumer(self.cursor, credit, wait, WAIT_MAX)
+        self.credit[who], self.wait[who] = credit, wait
 
     def again(self, entry: Entry) -> None:
         """A delivery came to nothing."""
@@ -127,9 +131,15 @@ class CursorMachine(RuleBasedStateMachine):
         credit = draw(st.sampled_from([40, 7, 2, 1, 0]))
         if who in self.consumers:
             self.consumers[who].set_credit(credit)
+            self.credit[who] = credit
         else:
-            self.consumers[who] = LocalConsumer(self.cursor, credit, WAIT, WAIT_MAX)
-        self.credit[who] = credit
+            self.join(who, credit)
+
+    def set_wait(self, draw: Draw) -> None:
+        """Deadlines do not come in the order of deliveries then."""
+        who = draw(st.sampled_from(sorted(self.consumers)))
+        self.wait[who] = draw(st.sampled_from(WAITS))
+        self.consumers[who].set_ack_wait(self.wait[who], WAIT_MAX)
 
     def finish(self, draw: Draw) -> None:
         for _ in range(draw(st.integers(1, 12))):
@@ -150,7 +160,8 @@ class CursorMachine(RuleBasedStateMachine):
     def touch(self, draw: Draw) -> None:
         entry, consumer, seq = self.pick(draw)
         assert consumer.touch(seq) == 0
-        entry.due = min(self.now + int(WAIT) * SECOND, entry.sent + int(WAIT_MAX) * SECOND)
+        wait = self.wait[entry.owner]
+        entry.due = min(self.now + wait * SECOND, entry.sent + WAIT_MAX * SECOND)
 
     def not_theirs(self, draw: Draw) -> None:
         """Nobody can answer for a record that is not with them."""
@@ -177,6 +188,7 @@ class CursorMachine(RuleBasedStateMachine):
             self.rig.advance((step - self.now) / SECOND)
             self.expire()
             self.take()
+            self.counters_agree()
         kept = self.log.segments
         needed = 1 if self.keep else min(self.cursor.acks.floor, self.log.frontier)
         assert len(kept) < 2 or kept[1].first_seq > needed
@@ -256,7 +268,7 @@ class CursorMachine(RuleBasedStateMachine):
             entry.known = seq >= self.log.segments[-1].first_seq
         self.expire()
         for who, credit in self.credit.items():
-            self.consumers[who] = LocalConsumer(self.cursor, credit, WAIT, WAIT_MAX)
+            self.join(who, credit, self.wait[who])
 
     def pick(self, draw: Draw) -> tuple[Entry, Any, int]:
         """A record with a consumer, and the consumer."""
@@ -286,7 +298,7 @@ class CursorMachine(RuleBasedStateMachine):
                 assert attempts == entry.attempts + 1, (seq, attempts, entry)
                 entry.state, entry.owner, entry.attempts = SENT, who, attempts
                 entry.sent = self.now
-                entry.due = self.now + int(WAIT) * SECOND
+                entry.due = self.now + self.wait[who] * SECOND
         for seq in self.of(WAITING):
             entry = self.model[seq]
             if entry.not_before > self.now and seq < self.cursor.next_seq:
@@ -340,7 +352,7 @@ class CursorMachine(RuleBasedStateMachine):
 # How often each is done; NEEDS says when it can be.
 ACTIONS = [
     *["publish"] * 4, *["pass_time"] * 3, *["finish"] * 4, *["requeue"] * 3, *["touch"] * 2,
-    *["set_credit"] * 3, *["leave"] * 2, *["restart"] * 2, "not_theirs", "pause",
+    *["set_credit"] * 3, *["set_wait"] * 2, *["leave"] * 2, *["restart"] * 2, "not_theirs", "pause",
     *["unpause"] * 4, "pause_log", *["unpause_log"] * 3, "empty", "empty_log",
     *["rewind"] * 2,
 ]  # fmt: skip
@@ -350,6 +362,7 @@ NEEDS: dict[str, Callable[[CursorMachine], object]] = {
     "touch": CursorMachine.held,
     "not_theirs": lambda m: m.model and m.consumers,
     "leave": lambda m: m.consumers,
+    "set_wait": lambda m: m.consumers,
     "pause": lambda m: not m.paused,
     "unpause": lambda m: m.paused,
     "pause_log": lambda m: not m.log_paused,
