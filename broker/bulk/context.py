@@ -84,6 +84,11 @@ class BulkContext:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, work, *arguments)
 
+    def soon_in_thread(self, work: Callable[[], object]) -> None:
+        """Run what nobody waits for on one of the threads; not if they are to end."""
+        with contextlib.suppress(RuntimeError):
+            self._threads.submit(work)
+
     def close(self) -> None:
         """End the threads; work that has not begun is cancelled."""
         self._threads.shutdown(wait=True, cancel_futures=True)

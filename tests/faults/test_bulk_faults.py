@@ -14,6 +14,7 @@ from raw.test_bulk_readers import metric, put
 from support import Server
 from support.clients.bulk import DAMAGED, MISSING, BulkClient
 from support.clients.http import request
+from support.clients.lookup import eventually
 
 pytestmark = pytest.mark.only_ours
 
@@ -180,6 +181,8 @@ def test_readers_that_take_nothing(start_broker: StartBroker, uniq: str) -> None
     finally:
         for link in idle:
             link.close()
+    eventually(lambda: metric(server, "twinwire_bulk_ranges_under_way"), 0)
+    assert "Traceback" not in server.log_since(), "clients that go away are no errors"
 
 
 def resident(server: Server) -> int:

@@ -67,7 +67,11 @@ class RangeHandlers:
             if encoding is not None:
                 headers["Content-Encoding"] = encoding
                 parts = [await self.context.in_thread(compressed, encoding, found, head)]
-            return await self._send(request, parts, headers)
+            try:
+                return await self._send(request, parts, headers)
+            finally:
+                parts.clear()
+                self.context.soon_in_thread(found.release)
 
     def _begin(self, name: str, start: int, incarnation: str | None) -> Log:
         """The log, if it is this incarnation and has `start`. RefusedError."""
@@ -120,6 +124,8 @@ class RangeHandlers:
             self.cut_off += 1
             if request.transport is not None:
                 request.transport.abort()
+        except ConnectionError:
+            pass  # the client is gone: there is nobody to tell
         return response
 
     async def _send_part(

@@ -41,6 +41,8 @@ cdef class Range:
     cdef bytes path                 # None for a copy of records in memory
     cdef mapping_t file             # of a file
     cdef char *base                 # mapping, or the copy; NULL = not open
+    cdef int views                  # of the records, in use
+    cdef bint released
     cdef size_t size                # bytes of it that may be read
     cdef size_t at                  # an offset at or before the first record
     cdef size_t bytes_max

@@ -72,6 +72,40 @@ def test_as_many_as_fit_and_at_least_one(tmp_path: Path, in_memory: bool) -> Non
         assert frame_of(log, 10, bytes_max=100).next == 11
 
 
+def test_a_mapping_is_given_back_when_no_view_is_in_use(tmp_path: Path) -> None:
+    with Rig(tmp_path / "a") as rig:
+        log = rig.log()
+        rig.publish(log, numbered(10))
+        found = Range(log, 1, ALL, 1 << 20)
+        found.read()
+        maps = Path("/proc/self/maps")
+        assert ".seg" in maps.read_text()
+        view = found.view()
+        part, copy = view[64:], bytes(view)
+        found.release()
+        assert bytes(view) == copy, "it is still there"
+        view.release()
+        found.release()
+        assert bytes(part) == copy[64:]
+        part.release()
+        before = maps.read_text().count(".seg")
+        found.release()
+        assert maps.read_text().count(".seg") == before - 1
+        found.release()
+        with pytest.raises(BufferError):
+            found.view()
+
+
+def test_release_of_records_in_memory_does_nothing() -> None:
+    with Rig(None) as rig:
+        log = rig.log()
+        rig.publish(log, numbered(3))
+        found = Range(log, 1, ALL, 1 << 20)
+        found.read()
+        found.release()
+        assert len(bytes(found.view())) == 3 * RECORD
+
+
 def test_within_one_segment(tmp_path: Path) -> None:
     with Rig(tmp_path / "a", segment_bytes=1000) as rig:
         log = rig.log()
