@@ -85,7 +85,8 @@ class BulkContext:
         return await loop.run_in_executor(self._threads, work, *arguments)
 
     def soon_in_thread(self, work: Callable[[], object]) -> None:
-        """Run what nobody waits for on one of the threads; not if they are to end."""
+        """Run what nobody waits for, and what does not fail, on one of the threads; not if they are
+        to end."""
         with contextlib.suppress(RuntimeError):
             self._threads.submit(work)
 

@@ -36,13 +36,15 @@ LOAD_BYTES: Final = 1 * MIB  # one read of what is not known to be in memory
 JOURNAL_BYTES_MIN: Final = 1 * MIB  # a cursor's journal below it is not compacted
 RECLAIM_BYTES: Final = 1 * MIB  # an idle, fully acked segment above it is given back
 PUMP_BYTES_MAX: Final = 1 * MIB  # handed out by one cursor before others have their turn
-# ... by all cursors together that are further behind than that. Live traffic waits for it: 0.1 ms.
+# ... by all cursors together that are further behind than that, beside what publishers have just
+# added to their logs. Live traffic waits for it: 0.1 ms.
 BACKLOG_BYTES_MAX: Final = 128 * KIB
 
 # Writes on the loop: what a short one costs beside the two thread wake-ups it saves, see
 # benchmarks/README.md. Longer ones are done there too while those of one turn should take no longer
 # than INLINE_LONG_TIME: what waits for them, a sync or the deliveries, begins that much earlier.
-# One slower than INLINE_STALL sends those of its kind to a thread for INLINE_PAUSE.
+# A short one slower than INLINE_STALL sends all writes to a thread for INLINE_PAUSE, a long one the
+# long ones. Journals of cursors write only short ones there.
 INLINE_BYTES: Final = 128 * KIB
 INLINE_LONG_BYTES: Final = 1 * MIB
 INLINE_LONG_TIME: Final = MS // 2

@@ -32,14 +32,16 @@ cdef class EngineState:
     cdef public size_t spare_rate           # bytes a second from which on files are made beforehand
     cdef public size_t reclaim_bytes        # an idle, fully acked segment above it is given back
     cdef public size_t pump_bytes_max       # handed out per cursor and turn
-    cdef public size_t backlog_bytes_max    # ... of cursors that are further behind, all together
+    # ... of cursors that are further behind, all together, beside what was just added to their logs
+    cdef public size_t backlog_bytes_max
     cdef uint64_t backlog_turn          # the number of the turn that `behind` counts
     cdef size_t behind, behind_before   # cursors that are further behind: in this turn, in the last
     # Writes that are done on the loop while they are fast: see may_inline and write_inline.
     cdef public size_t inline_bytes         # short ones: up to this length
     cdef public size_t inline_long_bytes    # long ones: up to this length,
     cdef public int64_t inline_long_ns      # if all of a turn should take no longer than this
-    cdef public int64_t inline_stall_ns     # one that took longer sends its kind to the writer
+    # A short one that took longer sends all to the writer, a long one the long ones,
+    cdef public int64_t inline_stall_ns
     cdef public int64_t inline_pause_ns     # for so long, and twice as long each time
     cdef public int64_t inline_pause_max_ns
     cdef stalls_t short_stalls, long_stalls
@@ -86,7 +88,6 @@ cdef class EngineState:
 
     cdef size_t backlog_share(self) noexcept        # what one cursor far behind may hand out now
     cdef uint64_t deferred_share(self) noexcept     # what one cursor may defer now
-    # `synced`: the log syncs each batch.
     cdef bint may_inline(self, size_t n) noexcept
     cdef void note_write(self, size_t n, int64_t took_ns) noexcept     # with its checksums
     # `zeros` of them follow, if they can be written.

@@ -116,7 +116,8 @@ cdef class EngineState:
 
         Handing a write to the thread and hearing of its end costs two wake-ups, several times
         what a short write into the page cache takes. But when the kernel makes writers wait for
-        the disk, the loop must not be among them: one slow write, and the thread takes over.
+        the disk, the loop must not be among them: one slow write, and the thread takes over, for
+        all writes or, if it was a long one, for those.
         """
         cdef int64_t before = monotonic_ns(), took
         cdef int error = vfs_write(fd, data, n, offset)
@@ -135,7 +136,7 @@ cdef class EngineState:
         return error
 
     cdef void note_stall(self, stalls_t *s, size_t n, int64_t begun_ns, int64_t took_ns) noexcept:
-        """A write of `n` bytes on the loop was slow: its kind goes to the thread for a while, and
+        """A write of `n` bytes on the loop was slow: the thread takes over for a while, and for
         twice as long each time."""
         self.inline_stalls += 1
         if begun_ns > s.after_ns + 16 * s.pause_ns or s.pause_ns == 0:

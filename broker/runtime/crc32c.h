@@ -85,13 +85,13 @@ TW_CRC_TARGET static uint32_t tw_crc_by_instruction(uint32_t c, const unsigned c
 #endif
 
 #ifdef __x86_64__
-#define TW_CRC_LANES_MIN 9  /* words from which on lanes are quicker than one sum */
-#define TW_CRC_LANE_MAX 128 /* words of a lane */
+#define TW_CRC_LANES_FROM 9       /* words from which on lanes are quicker than one sum */
+#define TW_CRC_LANE_WORDS_MAX 128 /* words of a lane */
 
 /* [i]: x to the power of 64 i - 33, modulo the polynomial. The product of a sum and this one, of
    which the instruction takes the sum, is the first sum behind i words of zeros: the lowest bit of
    a product of reflected numbers is one place too low, and the instruction adds 32 places. */
-static uint32_t tw_crc_powers[2 * TW_CRC_LANE_MAX + 1];
+static uint32_t tw_crc_powers[2 * TW_CRC_LANE_WORDS_MAX + 1];
 
 #define TW_CRC_LANES_TARGET __attribute__((target("sse4.2,pclmul")))
 
@@ -103,9 +103,10 @@ TW_CRC_LANES_TARGET static inline __m128i tw_crc_product(uint32_t c, size_t word
 
 TW_CRC_LANES_TARGET static uint32_t tw_crc_by_lanes(uint32_t c, const unsigned char *p, size_t n)
 {
-    while (n >= 8 * TW_CRC_LANES_MIN) {
+    while (n >= 8 * TW_CRC_LANES_FROM) {
         uint32_t second = 0, third = 0;
-        size_t words = n / 24 < TW_CRC_LANE_MAX ? n / 24 : TW_CRC_LANE_MAX, lane = 8 * words;
+        size_t words = n / 24 < TW_CRC_LANE_WORDS_MAX ? n / 24 : TW_CRC_LANE_WORDS_MAX;
+        size_t lane = 8 * words;
         for (const unsigned char *end = p + lane; p < end; p += 8) {
             uint64_t w[3];
             memcpy(&w[0], p, 8);
@@ -158,7 +159,7 @@ static void tw_crc_init(void)
         tw_crc_mode = 2;
     if (tw_crc_mode == 2 && __builtin_cpu_supports("pclmul")) {
         tw_crc_powers[1] = 1; /* x to the power of 31, reflected */
-        for (int i = 2; i <= 2 * TW_CRC_LANE_MAX; i++) {
+        for (int i = 2; i <= 2 * TW_CRC_LANE_WORDS_MAX; i++) {
             uint32_t c = tw_crc_powers[i - 1];
             for (int k = 0; k < 8; k++)
                 c = tw_crc_table[c & 0xFF] ^ (c >> 8);

@@ -53,17 +53,26 @@ cdef void sift_down(heap_t *h, uint32_t i, heap_item_t *item) noexcept nogil:
     place(h, i, item)
 
 
-cdef int heap_push(heap_t *h, heap_item_t *item) except -1 nogil:
+cdef bint heap_reserve(heap_t *h, uint32_t n) noexcept nogil:
     cdef heap_item_t **grown
+    cdef size_t cap = max(<size_t>16, <size_t>h.cap)
+    if <size_t>h.size + n <= h.cap:
+        return True
+    while cap < <size_t>h.size + n:
+        cap *= 2
+    grown = <heap_item_t **>realloc(h.items, sizeof(void *) * cap)
+    if grown == NULL:
+        return False
+    h.items = grown
+    h.cap = <uint32_t>cap
+    return True
+
+
+cdef int heap_push(heap_t *h, heap_item_t *item) except -1 nogil:
     tw_assert(item.pos == 0)
-    if h.size == h.cap:
-        grown = <heap_item_t **>realloc(
-            h.items, sizeof(void *) * max(<size_t>16, 2 * <size_t>h.cap))
-        if grown == NULL:
-            with gil:
-                raise MemoryError
-        h.items = grown
-        h.cap = max(16, 2 * h.cap)
+    if h.size == h.cap and not heap_reserve(h, 1):
+        with gil:
+            raise MemoryError
     h.size += 1
     sift_up(h, h.size - 1, item)
     return 0

@@ -44,7 +44,8 @@ cdef struct job_t:
     uint64_t seq            # for the owner
     uint64_t tag            # for the owner
     int64_t took_ns         # run time
-    size_t done     # WRITE: 1 = it failed and could not be cut; COPY: bytes that do not read
+    # WRITE: 1 = it failed and could not be cut; before, for `call`. COPY: bytes that do not read
+    size_t done
     size_t again            # for `call`, as the next two are
     uint64_t first_seq
     uint32_t salt

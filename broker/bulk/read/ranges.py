@@ -14,7 +14,7 @@ from broker.bulk.access import READ
 from broker.bulk.admission import compressed, encoding_of
 from broker.bulk.context import bounds
 from broker.bulk.errors import RefusedError
-from broker.bulk.read.sending import send_past_loop, socket_past_loop
+from broker.bulk.read.sending import is_of_client, send_past_loop, socket_past_loop
 from broker.bulk.responses import caller_of, incarnation_of, number
 from broker.engine.bulk.ranges import Range
 
@@ -124,8 +124,11 @@ class RangeHandlers:
             self.cut_off += 1
             if request.transport is not None:
                 request.transport.abort()
-        except ConnectionError:
-            pass  # the client is gone: there is nobody to tell
+        except ConnectionError as problem:
+            if request.transport is not None:
+                request.transport.abort()  # what it lacks cannot be sent any more
+            if not is_of_client(problem):
+                raise
         return response
 
     async def _send_part(

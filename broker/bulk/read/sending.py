@@ -29,7 +29,8 @@ async def socket_past_loop(request: web.Request) -> socket.socket | None:
     """A second descriptor of the connection's socket, once all that was written is in the socket.
     Close it. None: this connection encrypts.
 
-    TimeoutError: the client has read nothing for BULK_STALL. ConnectionError: it is gone.
+    TimeoutError: the client has read nothing for BULK_STALL. ConnectionError: it is gone, or see
+    is_of_client.
     """
     transport = request.transport
     if transport is None:
@@ -43,6 +44,8 @@ async def socket_past_loop(request: web.Request) -> socket.socket | None:
             await request.writer.drain()
     finally:
         transport.set_write_buffer_limits()
+    if own.fileno() < 0:
+        raise ConnectionResetError
     try:
         # If the connection is closed, its own number may soon be another connection's.
         return socket.socket(fileno=os.dup(own.fileno()))
@@ -52,7 +55,7 @@ async def socket_past_loop(request: web.Request) -> socket.socket | None:
 
 async def send_past_loop(sock: socket.socket, body: memoryview, in_thread: InThread) -> None:
     """Send `body`, and close `sock`. TimeoutError: the client has read nothing for BULK_STALL.
-    ConnectionError: it is gone."""
+    ConnectionError: it is gone, or see is_of_client."""
     job: asyncio.Future[int] | None = None
     try:
         while body:
@@ -69,6 +72,12 @@ async def send_past_loop(sock: socket.socket, body: memoryview, in_thread: InThr
             sock.close()
         else:  # the thread still uses it
             job.add_done_callback(partial(_close, sock))
+
+
+def is_of_client(problem: ConnectionError) -> bool:
+    """Whether the client has gone; else something failed here, a disk or the descriptors."""
+    cause = problem.__cause__
+    return cause is None or isinstance(cause, ConnectionError)
 
 
 def _close(sock: socket.socket, job: asyncio.Future[int]) -> None:

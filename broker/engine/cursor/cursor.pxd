@@ -69,12 +69,13 @@ cdef struct consumer_t:
     uint32_t in_flight
     uint32_t first          # its entries in flight, oldest first; 0 = none
     uint32_t last
-    # Deadlines mostly come in the order of deliveries. Entries whose deadline is no earlier than the
-    # one before are `in line`: of all of them only the first one's deadline is in the heap, as that
-    # of the timer, or an earlier time. The others have a place in the heap each.
+    # Deadlines mostly come in the order of deliveries. An entry whose deadline is no earlier than
+    # that of the last one that was put in line is put in line too: of all of these only the first
+    # one's deadline is in the heap, as that of the timer, or an earlier time. Each of the others
+    # has a place in the heap.
     uint32_t line           # the first entry in line; 0 = none
     heap_item_t timer       # owner: the consumer_t; tag: 0, which no entry has
-    int64_t line_due_ns     # deadline of the last one in line
+    int64_t line_due_ns     # deadline of the last one that was put in line
     uint8_t blocked         # its output is full: no deliveries until `ready`
     uint8_t unwell          # nothing is given to it again, with REDELIVER_FIRST
     uint32_t sent_then      # how many it was given at the moment sent_ns
@@ -102,7 +103,7 @@ cdef class Cursor(LogReader):
     cdef uint64_t given_by_nearness[NEAREST + 1]
     cdef readonly AckLatency latency    # None: it is not measured
     cdef readonly DeadLetterQueue dead  # None = none
-    cdef uint64_t added_before          # log.bytes_added when records were last given
+    cdef size_t added                   # bytes added in this turn, for consumers that wait
     cdef uint64_t deferred_counted      # of its records, in shared.deferred
 
     cdef void join(self, consumer_t *c, Sink sink) noexcept

@@ -44,7 +44,7 @@ from broker.engine.log.log cimport Log
 from broker.engine.log.policy cimport RETENTION_LIMITS, SYNC_NONE
 from broker.engine.log.record cimport STORED_ADDRESSED, record_get, stored_t
 from broker.engine.log.segment cimport Segment
-from broker.runtime.heap cimport heap_peek, heap_push, heap_remove, heap_update
+from broker.runtime.heap cimport heap_peek, heap_push, heap_remove, heap_reserve, heap_update
 from broker.runtime.interfaces cimport Session, Sink
 from broker.runtime.mapping cimport fault_counter, tw_faults_now
 from broker.runtime.turn cimport PHASE_PUMP
@@ -54,7 +54,6 @@ from broker.engine.log.files import SEQ_MAX
 
 cdef enum:
     AGAIN_DISTANCE = 2500
-    CATCH_UP = 2            # times what was added since the last turn, of a long backlog
     AGAIN_BYTES = 256       # what one record given again counts for, whatever its size
     ATTEMPTS_MAX = 0xFFFF
 
@@ -125,6 +124,8 @@ cdef class Cursor(LogReader):
         cdef entry_t *e
         c.credit = 0
         self.leave_ring(c)
+        if not give_back and not heap_reserve(&self.inflight.due, c.in_flight):
+            give_back = True        # there is no memory to wait until their time is up
         while c.first:
             e = self.inflight.at(c.first)
             if give_back:
@@ -351,14 +352,19 @@ cdef class Cursor(LogReader):
         if not self.queued:
             self.shared.turn.add(PHASE_PUMP, self)
 
-    cdef void records_added(self) noexcept:
-        if self.ring != NULL and not self.queued:
+    cdef void records_added(self, size_t n) noexcept:
+        if self.ring == NULL:
+            return
+        self.added += n
+        if not self.queued:
             self.shared.turn.add(PHASE_PUMP, self)
 
     cdef void run(self) noexcept:
         if self.deleted:
             return
-        if not self.paused:
+        if self.paused:
+            self.added = 0
+        else:
             self.pump()
         self.flush_journal()
 
@@ -399,16 +405,16 @@ cdef class Cursor(LogReader):
 
     cdef size_t pump_bytes_max(self) noexcept:
         """What may be handed out in this turn: little of a long backlog, which would otherwise keep
-        the live traffic waiting in turn after turn."""
+        the live traffic waiting in turn after turn. But that much more than what publishers have
+        just added, which a cursor without a backlog would hand out: else it never catches up."""
         cdef size_t all_max = self.shared.pump_bytes_max
-        cdef size_t added = <size_t>(self.log.bytes_added - self.added_before)
+        cdef size_t added = self.added
         cdef Segment segment = self.position.segment
-        self.added_before = self.log.bytes_added
+        self.added = 0
         if self.ring == NULL or segment is None or (
                 segment.active and segment.size - self.position.offset <= all_max):
             return all_max
-        # but more than what publishers added meanwhile: else it would never catch up with them
-        return min(all_max, max(self.shared.backlog_share(), <size_t>CATCH_UP * added))
+        return min(all_max, self.shared.backlog_share() + added)
 
     cdef bint fresh(self, stored_t *s) noexcept:
         """Find the next record that was not looked at before and may be given now."""
@@ -549,17 +555,6 @@ cdef class Cursor(LogReader):
             c.sent_then = c.sent_then + 1 if c.sent_ns == e.mark else 0
             c.sent_ns = e.mark
             e.timer.due_ns += c.sent_then
-        if c.line and e.timer.due_ns < c.line_due_ns:
-            heap_push(&self.inflight.due, &e.timer)
-        else:
-            c.line_due_ns = e.timer.due_ns
-            if c.line == 0:
-                c.line = e.timer.tag
-                if c.timer.pos == 0:
-                    c.timer.due_ns = e.timer.due_ns
-                    heap_push(&self.inflight.due, &c.timer)
-                elif e.timer.due_ns < c.timer.due_ns:
-                    heap_update(&self.inflight.due, &c.timer, e.timer.due_ns)
         e.prev = c.last
         e.next = 0
         if c.last:
@@ -571,6 +566,18 @@ cdef class Cursor(LogReader):
         c.delivered += 1
         self.given_by_nearness[c.policy.nearness] += 1
         self.inflight.sent += 1
+        # last: without memory it is an unraisable error
+        if c.line and e.timer.due_ns < c.line_due_ns:
+            heap_push(&self.inflight.due, &e.timer)
+            return
+        c.line_due_ns = e.timer.due_ns
+        if c.line == 0:
+            c.line = e.timer.tag
+        if c.timer.pos == 0:
+            c.timer.due_ns = self.inflight.at(c.line).timer.due_ns
+            heap_push(&self.inflight.due, &c.timer)
+        elif e.timer.due_ns < c.timer.due_ns:
+            heap_update(&self.inflight.due, &c.timer, e.timer.due_ns)
 
     cdef void passed(self, size_t size) noexcept:
         self.position.advance(size)

@@ -194,7 +194,7 @@ cdef class Journal(JobOwner):
         self.end_run()
         if self.last_error:
             return
-        if self.shared.may_inline(self.len):
+        if self.len <= self.shared.inline_bytes and self.shared.may_inline(self.len):
             self.seal_block()
             self.handed += 1
             error = self.shared.write_inline(

@@ -20,7 +20,8 @@ cdef class LogReader(JobOwner):
     cdef readonly Journal journal       # None: nothing of it is remembered
 
     cdef void wake(self) noexcept                       # look whether there is something to give
-    cdef void records_added(self) noexcept      # as wake, unless no consumer could take them
+    # As wake, unless no consumer could take them; of n bytes, 0 if they are no news.
+    cdef void records_added(self, size_t n) noexcept
     cdef void recovered(self) noexcept                  # the log is complete again: begin to count
     cdef void flush_journal(self) noexcept
     cdef void skip_to(self, uint64_t seq) noexcept      # records below seq do not exist any more

@@ -22,7 +22,7 @@ cdef class LogReader(JobOwner):
     cdef void wake(self) noexcept:
         pass
 
-    cdef void records_added(self) noexcept:
+    cdef void records_added(self, size_t n) noexcept:
         pass
 
     cdef void recovered(self) noexcept:

@@ -61,7 +61,6 @@ cdef class Log(LogState):
     cdef bint from_live                 # what is published to its subjects is stored
     cdef Binding binding                # None = not in the router
     cdef readonly uint64_t message_count        # since the process started
-    cdef uint64_t bytes_added           # to files or memory, since the process started
     cdef readonly uint64_t message_bytes
     cdef readonly uint64_t dropped_live         # from live publishers that could not be stored
     cdef uint64_t idle_mark             # next_seq at the last housekeeping; 0 = touched since
@@ -108,7 +107,7 @@ cdef class Log(LogState):
     cdef void advance(self) noexcept
     cdef void abandon(self) noexcept
     cdef void unstall(self) noexcept
-    cdef void wake_cursors(self) noexcept
+    cdef void wake_cursors(self, size_t added) noexcept
     cdef void write_failed(self, int error) noexcept
     cdef void withdraw(self) noexcept
     cdef object put_away(self)

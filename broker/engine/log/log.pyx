@@ -411,7 +411,6 @@ cdef class Log(LogState):
         self.waiting_bytes -= batch.len
         self.sync.wrote(batch.last_ticket)
         self.visible = batch.next_seq
-        self.bytes_added += batch.len
         self.message_count += count
         self.message_bytes += batch.payload
         self.advance()
@@ -421,7 +420,7 @@ cdef class Log(LogState):
             self.deliver_live(batch)
         if self.retention.limiter is not None:
             self.retention.limiter.added(batch.next_seq, batch.segment.id, batch.cost)
-        self.wake_cursors()
+        self.wake_cursors(batch.len)
         batch.segment = None
         if self.spare is None and batch.cap <= BATCH_BYTES_KEPT:
             self.spare = batch
@@ -470,10 +469,10 @@ cdef class Log(LogState):
             for link in links:
                 link.resume()
 
-    cdef void wake_cursors(self) noexcept:
+    cdef void wake_cursors(self, size_t added) noexcept:
         cdef LogReader cursor
         for cursor in self.cursors.values():
-            cursor.records_added()
+            cursor.records_added(added)
 
     cdef void round_ended(self) noexcept:
         if self.shared.files_awaited or self.shared.files_given_up:
@@ -485,7 +484,7 @@ cdef class Log(LogState):
     cdef void records_synced(self) noexcept:
         if self.durable_only and self.sync.durable > self.frontier:
             self.advance()
-            self.wake_cursors()
+            self.wake_cursors(0)
         if self.retention.limiter is not None and self.sync.waits_for_disk():
             self.retention.limiter.catch_up()
         if self.owner is not None:
@@ -1121,7 +1120,7 @@ cdef class Log(LogState):
         """Give cursors what has gathered. OSError: nothing has changed."""
         self.save_paused(False)
         self.advance()
-        self.wake_cursors()
+        self.wake_cursors(0)
 
     cdef object save_paused(self, bint paused):
         cdef bint before = self.paused
@@ -1146,7 +1145,7 @@ cdef class Log(LogState):
             return
         self.advance()
         self.touch()
-        self.wake_cursors()
+        self.wake_cursors(0)
 
     def empty(self):
         """Drop the log's own backlog: what no cursor has been given."""
@@ -1299,7 +1298,7 @@ cdef inline uint64_t put(Log log, const record_t *rec, uint64_t seq, int64_t tim
     batch.last_ticket = log.ticket
     batch.payload += rec.total_len
     if log.retention.limiter is not None:
-        batch.cost += cost_of(log, rec, subject_len, flags)
+        batch.cost += cost_of(log, rec, subject_len, seq, timestamp_ns, flags)
     if not flags & STORED_LIVE:
         batch.unrouted += 1
     if not_before_ns or flags & STORED_ADDRESSED:
@@ -1313,10 +1312,13 @@ cdef inline uint64_t put(Log log, const record_t *rec, uint64_t seq, int64_t tim
     return log.ticket
 
 
-cdef uint64_t cost_of(Log log, const record_t *rec, uint16_t subject_len, uint8_t flags) noexcept:
-    """What a record counts for, as it is read."""
+cdef uint64_t cost_of(Log log, const record_t *rec, uint16_t subject_len, uint64_t seq,
+                      int64_t timestamp_ns, uint8_t flags) noexcept:
+    """What a record counts for, as it will be read."""
     cdef record_t stored = rec[0]
     stored.subject_len = subject_len
+    stored.seq = seq
+    stored.timestamp_ns = timestamp_ns
     if flags & STORED_STAGED:
         stored.reply_len = 0
     return log.retention.limiter.cost(&stored, <size_t>len(log.subject))

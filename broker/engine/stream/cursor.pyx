@@ -1148,7 +1148,7 @@ cdef class StreamCursor(LogReader):
     cdef void wake(self) noexcept:
         self.call()
 
-    cdef void records_added(self) noexcept:
+    cdef void records_added(self, size_t n) noexcept:
         pass        # see StreamCursors.stored
 
     cdef void run(self) noexcept:

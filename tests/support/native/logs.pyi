@@ -7,6 +7,9 @@ from broker.engine.log.delays import Delays
 
 _Record = tuple[int, bytes, bytes, bytes, bytes]
 
+def crc_modes() -> range: ...
+def crc_by(mode: int, data: bytes, crc: int = 0) -> int: ...
+
 @final
 class DelayTable:
     """A Delays with its C methods."""

@@ -9,6 +9,26 @@ from broker.engine.log.record cimport record_get, salt_of, stored_t
 from broker.engine.log.segment cimport Segment
 from broker.runtime.types cimport record_t
 
+cdef extern from "crc32c.h" nogil:
+    int tw_crc_mode
+    void tw_crc_init()
+    uint32_t tw_crc32c(uint32_t crc, const void *data, size_t n)
+
+tw_crc_init()
+_BEST = tw_crc_mode
+
+
+def crc_modes():
+    """The ways in which this processor can take a sum: see tw_crc_mode."""
+    return range(1, _BEST + 1)
+
+
+def crc_by(int mode, bytes data, uint32_t crc=0):
+    """A sum taken in that way."""
+    global tw_crc_mode
+    tw_crc_mode = mode
+    return tw_crc32c(crc, <const char *>data, <size_t>len(data))
+
 
 cdef class DelayTable:
     cdef Delays delays

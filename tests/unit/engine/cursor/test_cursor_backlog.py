@@ -68,14 +68,43 @@ def test_cursors_far_behind_share_a_turn(rig: Rig) -> None:
 
 
 def test_a_cursor_far_behind_catches_up_with_its_publishers(rig: Rig) -> None:
-    """However much they add in a turn, it hands out twice as much, up to the limit of all."""
+    """However much they add in a turn, it hands out that much more, up to the limit of all."""
     (consumer,) = standing(rig, ["c"])
     consumer.set_credit(10 * COUNT)
-    for added, given in ((1, BACKLOG // SIZE), (5, 10), (7, 14), (20, PUMP // SIZE)):
-        for _ in range(added):
-            append(rig.log(), bytes(SIZE))
+    for added in (1, 5, 7, 20):
+        add(rig, added)
+        given = min(added * 1.05 + BACKLOG // SIZE, PUMP // SIZE)  # records have headers
         assert given_per_turn(rig, [consumer], 1)[0][0] == pytest.approx(given, abs=1)
         assert given_per_turn(rig, [consumer], 1) == [[BACKLOG // SIZE]], "nothing was added"
+
+
+def add(rig: Rig, count: int) -> None:
+    for _ in range(count):
+        append(rig.log(), bytes(SIZE))
+
+
+def test_what_was_added_while_it_had_no_credit_does_not_count(rig: Rig) -> None:
+    consumers = standing(rig, ["a", "b"])
+    for _ in range(5):
+        add(rig, 10)
+        rig.loop.run_once()
+    rig.loop.run_once()
+    for consumer in consumers:
+        consumer.set_credit(10 * COUNT)
+    first, *later = given_per_turn(rig, consumers, 4)
+    assert sum(first) <= 2 * BACKLOG // SIZE, "the first turn does not know of the second cursor"
+    assert later == [[BACKLOG // SIZE // 2] * 2] * 3
+
+
+def test_cursors_share_what_they_may_hand_out_beside_what_was_added(rig: Rig) -> None:
+    consumers = standing(rig, ["a", "b"])
+    for consumer in consumers:
+        consumer.set_credit(10 * COUNT)
+    given_per_turn(rig, consumers, 2)
+    for _ in range(3):
+        add(rig, 6)
+        (turn,) = given_per_turn(rig, consumers, 1)
+        assert turn == pytest.approx([6 * 1.05 + BACKLOG // SIZE // 2] * 2, abs=1)
 
 
 def test_what_was_just_published_is_handed_out_at_once(rig: Rig) -> None:

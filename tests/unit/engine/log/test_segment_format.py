@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.engine import SECOND, Rig, numbered, segment_files
 from support.fakes.loop import WALL_NS
-from support.native.logs import locate_record, scan_records
+from support.native.logs import crc_by, crc_modes, locate_record, scan_records
 
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.record import crc32c, file_header
@@ -36,16 +36,18 @@ def test_the_sum() -> None:
     assert crc32c(b"", 5) == 5
 
 
-def test_the_sum_of_any_length() -> None:
-    """Data of a few words and more is summed in lanes, whose length depends on that of the data."""
+@pytest.mark.parametrize("mode", crc_modes())
+def test_the_sum_of_any_length(mode: int) -> None:
+    """Data of a few words and more is summed in lanes, whose length depends on that of the data. In
+    each of the ways that this processor can."""
     data = random.Random(7).randbytes(7000)
     for begin in (0, 1, 0xFFFFFFFF, 0x80000000):
         crc = begin
         for length, byte in enumerate(data):
-            assert crc32c(data[:length], begin) == crc, length
+            assert crc_by(mode, data[:length], begin) == crc, length
             crc = castagnoli(crc, bytes([byte]))
     for begin in range(1, 9):
-        assert crc32c(data[begin:6999]) == castagnoli(0, data[begin:6999])
+        assert crc_by(mode, data[begin:6999]) == castagnoli(0, data[begin:6999])
 
 
 Row = tuple[int, int, int, int, bytes, bytes, bytes, bytes]
