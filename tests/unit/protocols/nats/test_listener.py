@@ -94,14 +94,18 @@ async def test_a_megabyte_there_and_back() -> None:
     await listener.drain()
 
 
+def highest_descriptor() -> int:
+    """The lowest free one says nothing: others above it may be in use."""
+    return max(int(path.name) for path in Path("/proc/self/fd").iterdir())
+
+
 @on_uvloop
 async def test_connections_leave_files_to_the_log() -> None:
     """Clients that only connect take the files of a process, but not its last ones."""
     listener = await open_listener()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # the lowest free number says nothing: others below the limit may be taken
-    highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
-    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + limits.OPEN_FILES_KEPT_MIN + 20, hard))
+    room = limits.OPEN_FILES_KEPT_MIN + 20
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest_descriptor() + room, hard))
     there = []
     try:
         while True:
