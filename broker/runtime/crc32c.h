@@ -121,16 +121,7 @@ TW_CRC_LANES_TARGET static uint32_t tw_crc_by_lanes(uint32_t c, const unsigned c
         p += 2 * lane;
         n -= 3 * lane;
     }
-    while (n >= 8) {
-        uint64_t w;
-        memcpy(&w, p, 8);
-        c = TW_CRC8(c, w);
-        p += 8;
-        n -= 8;
-    }
-    while (n--)
-        c = TW_CRC1(c, *p++);
-    return c;
+    return tw_crc_by_instruction(c, p, n);
 }
 #endif
 

@@ -14,7 +14,7 @@ from broker.bulk.access import READ
 from broker.bulk.admission import compressed, encoding_of
 from broker.bulk.context import bounds
 from broker.bulk.errors import RefusedError
-from broker.bulk.read.sending import is_of_client, send_past_loop, socket_past_loop
+from broker.bulk.read.sending import send_past_loop, socket_past_loop
 from broker.bulk.responses import caller_of, incarnation_of, number
 from broker.engine.bulk.ranges import Range
 
@@ -120,15 +120,13 @@ class RangeHandlers:
             for part in parts:
                 await self._send_part(request, response, memoryview(part))
             await response.write_eof()
-        except TimeoutError:
-            self.cut_off += 1
+        except OSError as problem:
             if request.transport is not None:
-                request.transport.abort()
-        except ConnectionError as problem:
-            if request.transport is not None:
-                request.transport.abort()  # what it lacks cannot be sent any more
-            if not is_of_client(problem):
-                raise
+                request.transport.abort()  # what the client lacks cannot be sent any more
+            if isinstance(problem, TimeoutError):
+                self.cut_off += 1
+            elif not isinstance(problem, ConnectionError):
+                raise  # it is no fault of the client
         return response
 
     async def _send_part(

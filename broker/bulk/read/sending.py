@@ -29,8 +29,8 @@ async def socket_past_loop(request: web.Request) -> socket.socket | None:
     """A second descriptor of the connection's socket, once all that was written is in the socket.
     Close it. None: this connection encrypts.
 
-    TimeoutError: the client has read nothing for BULK_STALL. ConnectionError: it is gone, or see
-    is_of_client.
+    TimeoutError: the client has read nothing for BULK_STALL. ConnectionError: it is gone. OSError:
+    there is no descriptor for it.
     """
     transport = request.transport
     if transport is None:
@@ -46,16 +46,13 @@ async def socket_past_loop(request: web.Request) -> socket.socket | None:
         transport.set_write_buffer_limits()
     if own.fileno() < 0:
         raise ConnectionResetError
-    try:
-        # If the connection is closed, its own number may soon be another connection's.
-        return socket.socket(fileno=os.dup(own.fileno()))
-    except OSError as problem:
-        raise ConnectionResetError from problem
+    # If the connection is closed, its own number may soon be another connection's.
+    return socket.socket(fileno=os.dup(own.fileno()))
 
 
 async def send_past_loop(sock: socket.socket, body: memoryview, in_thread: InThread) -> None:
     """Send `body`, and close `sock`. TimeoutError: the client has read nothing for BULK_STALL.
-    ConnectionError: it is gone, or see is_of_client."""
+    ConnectionError: it is gone. OSError: the body does not read."""
     job: asyncio.Future[int] | None = None
     try:
         while body:
@@ -63,21 +60,11 @@ async def send_past_loop(sock: socket.socket, body: memoryview, in_thread: InThr
             body = body[await asyncio.shield(job) :]
             if body:
                 await _room(sock)
-    except OSError as problem:
-        if isinstance(problem, TimeoutError | ConnectionError):
-            raise
-        raise ConnectionResetError from problem
     finally:
         if job is None or job.done():
             sock.close()
         else:  # the thread still uses it
             job.add_done_callback(partial(_close, sock))
-
-
-def is_of_client(problem: ConnectionError) -> bool:
-    """Whether the client has gone; else something failed here, a disk or the descriptors."""
-    cause = problem.__cause__
-    return cause is None or isinstance(cause, ConnectionError)
 
 
 def _close(sock: socket.socket, job: asyncio.Future[int]) -> None:

@@ -57,6 +57,7 @@ cdef class Range:
     cdef readonly uint64_t first, bound     # seqs that are asked for
     cdef found_t found
 
+    cdef int need_open(self) except -1
     cdef Segment choose(self, Log log)
     cdef int gather(self) except -1
     cdef object copy(self, Segment segment)

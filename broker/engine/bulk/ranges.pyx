@@ -124,6 +124,12 @@ cdef class Range:
         with nogil:
             unmap_file(&self.file)
 
+    cdef int need_open(self) except -1:
+        """BufferError after `release`."""
+        if self.released:
+            raise BufferError('the range was released')
+        return 0
+
     def __releasebuffer__(self, Py_buffer *view):
         self.views -= 1
 
@@ -131,8 +137,7 @@ cdef class Range:
         """The records, as they stand in the file."""
         cdef size_t n = min(self.found.data_end, self.size) - self.found.data_at
         cdef char *begin = self.gathered
-        if self.released:
-            raise BufferError('the range was released')
+        self.need_open()
         if begin == NULL:
             begin = self.base + self.found.data_at
         PyBuffer_FillInfo(view, self, begin, <Py_ssize_t>n, True, flags)
@@ -201,8 +206,7 @@ cdef class Range:
         """Find and verify the records; the frame up to its data. OSError: FileNotFoundError when
         the segment has been dropped, else the disk does not read."""
         cdef found_t *found = &self.found
-        if self.released:
-            raise BufferError('the range was released')
+        self.need_open()
         if self.segment is None:
             found.next_seq = self.bound
         elif self.bound > self.first:
@@ -325,8 +329,7 @@ cdef class Range:
         cdef bytes whole = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
         cdef char *p = PyBytes_AS_STRING(whole)
         cdef const char *h = head
-        if self.released:
-            raise BufferError('the range was released')
+        self.need_open()
         with nogil:
             memcpy(p, h, front)
             memcpy(p + front, self.gathered if self.gathered != NULL else (

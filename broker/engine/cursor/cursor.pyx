@@ -305,8 +305,8 @@ cdef class Cursor(LogReader):
             self.enter_ring(c)
 
     cdef void leave_line(self, consumer_t *c, entry_t *e) noexcept:
-        """An entry in line is to have no deadline, or another one. The timer stays as it is: it may
-        go off too early, which costs less than to move it each time."""
+        """Take an entry out of the line: it needs no deadline any more, or gets another one. The
+        timer stays as it is. It may go off too early, which costs less than moving it each time."""
         cdef uint32_t i
         if c.line != e.timer.tag:
             return
@@ -405,8 +405,8 @@ cdef class Cursor(LogReader):
 
     cdef size_t pump_bytes_max(self) noexcept:
         """What may be handed out in this turn: little of a long backlog, which would otherwise keep
-        the live traffic waiting in turn after turn. But that much more than what publishers have
-        just added, which a cursor without a backlog would hand out: else it never catches up."""
+        the live traffic waiting in turn after turn, and on top of that as much as publishers have
+        just added, which a cursor without a backlog hands out too: else it would never catch up."""
         cdef size_t all_max = self.shared.pump_bytes_max
         cdef size_t added = self.added
         cdef Segment segment = self.position.segment
@@ -566,7 +566,7 @@ cdef class Cursor(LogReader):
         c.delivered += 1
         self.given_by_nearness[c.policy.nearness] += 1
         self.inflight.sent += 1
-        # last: without memory it is an unraisable error
+        # at the end, because a push that finds no memory returns from here
         if c.line and e.timer.due_ns < c.line_due_ns:
             heap_push(&self.inflight.due, &e.timer)
             return

@@ -81,8 +81,8 @@ cdef enum:
     BATCH_BYTES_KEPT = 1 << 24      # a larger buffer is not kept for the next batch
     SYNCS_AT_ONCE = 500     # begun in one turn for the sake of their files
     FILES_PAUSE_NS = 5_000_000      # until files to close are searched again, if there were none
-    # Records up to so many bytes get their sum while they are in the processor's first cache; the
-    # sums of others, and of those behind them, are left to the thread that writes the batch.
+    # Records up to so many bytes get their sum while they are in the processor's first cache. The
+    # sums of longer ones, and of all behind them in the batch, are taken when it is written.
     SUMMED_AT_ONCE = 4096
     WORD_MAX = 4096     # of a subject that live clients can be expected to take
 

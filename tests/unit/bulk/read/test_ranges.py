@@ -17,6 +17,7 @@ from broker.base.units import KIB, MIB
 from broker.bulk.admission import Admission
 from broker.bulk.context import BulkContext
 from broker.bulk.read.ranges import RangeHandlers
+from broker.bulk.responses import errors_as_json
 from broker.net.http.config import HttpConfig
 from broker.net.http.pages import Pages
 
@@ -41,7 +42,7 @@ async def serving(problem: OSError) -> AsyncIterator[tuple[str, int]]:
     async def range_of(request: web.Request) -> web.StreamResponse:
         return await handlers._send(request, [bytes(KIB), memoryview(bytes(MIB))], {})
 
-    app = web.Application()
+    app = web.Application(middlewares=[errors_as_json])
     app.router.add_get("/range", range_of)
     pages = Pages(lambda: app, None, HttpConfig())
     await pages.open(("127.0.0.1", 0))
@@ -73,5 +74,7 @@ async def test_the_connection_ends(
         except ConnectionResetError:
             answer = b""
         assert len(answer) < MIB
+        assert answer.count(b"HTTP/1.1") <= 1, "no second answer comes after half of the first"
         writer.close()
-    assert ("Error handling request" in caplog.text) is reported
+    assert ("request failed: GET /range" in caplog.text) is reported
+    assert "Error handling request" not in caplog.text
