@@ -14,6 +14,7 @@ from broker.base.values import NamedTuple
 from broker.bulk import errors, limits
 from broker.bulk.admission import Admission
 from broker.bulk.errors import RefusedError
+from broker.engine.bulk.background import Background
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -57,6 +58,9 @@ class BulkContext:
         self.engine = engine
         self.identity = identity
         self.admission = Admission()
+        self.background = Background(
+            limits.BULK_THREADS, limits.BULK_NICE, limits.BULK_SLICE_BYTES
+        )
         self._threads = ThreadPoolExecutor(limits.BULK_THREADS, "bulk", initializer=lower_priority)
 
     def log(self, name: str) -> Log:
@@ -84,15 +88,10 @@ class BulkContext:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, work, *arguments)
 
-    def soon_in_thread(self, work: Callable[[], object]) -> None:
-        """Run what nobody waits for, and what does not fail, on one of the threads; not if they are
-        to end."""
-        with contextlib.suppress(RuntimeError):
-            self._threads.submit(work)
-
     def close(self) -> None:
         """End the threads; work that has not begun is cancelled."""
         self._threads.shutdown(wait=True, cancel_futures=True)
+        self.background.close()
 
 
 def lower_priority() -> None:

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""POSIX threads: what Worker and Sender need of them."""
+"""POSIX threads: what Worker, Sender and Background need of them."""
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
@@ -14,3 +14,4 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_cond_destroy(pthread_cond_t *c)
     int pthread_cond_wait(pthread_cond_t *c, pthread_mutex_t *m)
     int pthread_cond_signal(pthread_cond_t *c)
+    int pthread_cond_broadcast(pthread_cond_t *c)

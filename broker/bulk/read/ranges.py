@@ -71,7 +71,7 @@ class RangeHandlers:
                 return await self._send(request, parts, headers)
             finally:
                 parts.clear()
-                self.context.soon_in_thread(found.release)
+                self.context.background.release(found)
 
     def _begin(self, name: str, start: int, incarnation: str | None) -> Log:
         """The log, if it is this incarnation and has `start`. RefusedError."""
@@ -95,7 +95,7 @@ class RangeHandlers:
             size = wanted if log.folder else min(wanted, limits.BULK_MEMORY_BYTES_MAX)
             found = Range(log, start, end, size)
             try:
-                head = await self.context.in_thread(found.read)
+                head = await self.context.background.read(found)
             except OSError as failed:
                 problem = failed
                 if failed.errno == errno.ENOENT:
@@ -135,7 +135,7 @@ class RangeHandlers:
         if len(part) > limits.BULK_SLICE_BYTES:
             sock = await socket_past_loop(request)
             if sock is not None:
-                await send_past_loop(sock, part, self.context.in_thread)
+                await send_past_loop(sock, part, self.context.background.send)
                 return
         for at in range(0, len(part), limits.BULK_SLICE_BYTES):
             await self.context.admission.turn()

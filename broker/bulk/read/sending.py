@@ -17,12 +17,11 @@ from broker.base.units import SECOND
 from broker.bulk import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Callable
 
     from aiohttp import web
 
-    InThread = Callable[[Callable[[socket.socket, memoryview], int], socket.socket, memoryview],
-                        Awaitable[int]]  # fmt: skip
+    Send = Callable[[socket.socket, memoryview], asyncio.Future[int]]
 
 
 async def socket_past_loop(request: web.Request) -> socket.socket | None:
@@ -50,13 +49,13 @@ async def socket_past_loop(request: web.Request) -> socket.socket | None:
     return socket.socket(fileno=os.dup(own.fileno()))
 
 
-async def send_past_loop(sock: socket.socket, body: memoryview, in_thread: InThread) -> None:
+async def send_past_loop(sock: socket.socket, body: memoryview, send: Send) -> None:
     """Send `body`, and close `sock`. TimeoutError: the client has read nothing for BULK_STALL.
     ConnectionError: it is gone. OSError: the body does not read."""
     job: asyncio.Future[int] | None = None
     try:
         while body:
-            job = asyncio.ensure_future(in_thread(_send, sock, body))
+            job = send(sock, body)
             body = body[await asyncio.shield(job) :]
             if body:
                 await _room(sock)
@@ -71,17 +70,6 @@ def _close(sock: socket.socket, job: asyncio.Future[int]) -> None:
     if not job.cancelled():
         job.exception()  # nobody else asks for it
     sock.close()
-
-
-def _send(sock: socket.socket, body: memoryview) -> int:
-    """Send as much as the socket takes at once; how much. OSError."""
-    sent = 0
-    try:
-        while sent < len(body):
-            sent += sock.send(body[sent : sent + limits.BULK_SLICE_BYTES], socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        pass
-    return sent
 
 
 async def _room(sock: socket.socket) -> None:

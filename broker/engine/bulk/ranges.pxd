@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from broker.runtime.mapping cimport mapping_t
 from broker.engine.log.log cimport Log
-from broker.engine.log.record cimport stored_t
+from broker.engine.log.record cimport LOG_ID_BYTES, stored_t
 from broker.engine.log.segment cimport Segment
 
 cdef enum:
@@ -38,7 +38,10 @@ cdef class Range:
     cdef Segment segment            # only for the loop's thread
     cdef readonly str log
     cdef readonly bytes log_id
+    cdef bint to_find               # it has a segment in which records may be
     cdef bytes path                 # None for a copy of records in memory
+    cdef const char *file_path      # the same, for threads without the interpreter; NULL = none
+    cdef int open_error             # errno of `work`: the file cannot be mapped
     cdef mapping_t file             # of a file
     cdef char *base                 # mapping, or the copy; NULL = not open
     cdef int views                  # of the records, in use
@@ -56,14 +59,20 @@ cdef class Range:
     cdef char *gathered             # owned: the records, if there are deleted ones between them
     cdef readonly uint64_t first, bound     # seqs that are asked for
     cdef found_t found
+    cdef char frame_id[LOG_ID_BYTES]
+    cdef char *front                # owned: the frame up to its data
+    cdef size_t front_size
 
+    cdef bint let_go(self)
     cdef int need_open(self) except -1
     cdef Segment choose(self, Log log)
-    cdef int gather(self) except -1
     cdef object copy(self, Segment segment)
-    cdef object open(self, bint again)
-    cdef void walk(self) noexcept
-    cdef bytes head(self)
+    cdef void work(self) noexcept nogil
+    cdef bytes result(self)
+    cdef int open(self, bint again) noexcept nogil
+    cdef void walk(self) noexcept nogil
+    cdef void gather(self) noexcept nogil
+    cdef void put_front(self) noexcept nogil
 
 
 # A segment as it was when the view was taken, with a mapping of its own.

@@ -2,8 +2,9 @@
 """Ranges of records for readers that want very many of them: raw, in one frame.
 
     loop's thread      Range(log, start, ...)      which segment, which bounds
-    any other thread   range.read()                maps, verifies, builds the frame's head
-    loop's thread      range.learn(); the data is sent from the mapping, never copied
+    any other thread   range.work()                maps, verifies, builds the frame's head
+    loop's thread      range.result()              that head, or why there is none
+                       range.learn(); the data is sent from the mapping, never copied
 
 Every record is verified: one that does not read would lead the walk astray or be served broken.
 What does not read becomes a gap of the frame. Of a stream only the messages are served that it has:
@@ -27,9 +28,12 @@ from broker.engine.log.log cimport Log
 from broker.runtime.mapping cimport map_again, map_file, read_at, unmap_file
 from broker.engine.log.record cimport (
     FILE_HEADER_BYTES,
+    LOG_ID_BYTES,
     RECORD_HEADER_BYTES,
     below,
+    header_log_id,
     in_place,
+    is_header,
     record_get,
     resync,
     salt_of,
@@ -37,9 +41,7 @@ from broker.engine.log.record cimport (
     sum_records,
 )
 from broker.engine.log.segment cimport Segment
-from broker.runtime.vfs cimport vfs_close, vfs_open
-
-from broker.engine.log.record import check_header
+from broker.runtime.vfs cimport stat_t, vfs_close, vfs_open, vfs_stat
 
 cdef extern from "core.h" nogil:
     uint32_t tw_load_u32(const void *p)
@@ -61,7 +63,8 @@ cdef enum:
     LIVE_MAX = 1 << 15              # messages of a stream in one range
     FIRST_CAP = 64
 
-FRAME_MAGIC = b'TWRANGE1'
+cdef const char *frame_magic = b'TWRANGE1'
+FRAME_MAGIC = frame_magic[:8]
 
 tw_crc_init()
 
@@ -74,6 +77,7 @@ cdef class Range:
         cdef Segment segment
         self.log = log.name
         self.log_id = log.log_id
+        memcpy(self.frame_id, <const char *>log.log_id, LOG_ID_BYTES)
         self.salt = log.salt
         self.first = start
         self.bound = min(max(start, end), <uint64_t>log.sync.durable_next)
@@ -91,7 +95,10 @@ cdef class Range:
         if segment is None:
             return
         self.segment = segment
+        self.to_find = True
         self.path = segment.path
+        if self.path is not None:
+            self.file_path = self.path
         self.size = segment.size
         self.file_seq = segment.first_seq
         self.origin = segment.origin()
@@ -107,22 +114,28 @@ cdef class Range:
         free(self.found.hurts)
         free(self.live)
         free(self.gathered)
+        free(self.front)
         if self.base != NULL:
             if self.path is None:
                 free(self.base)
             else:
                 unmap_file(&self.file)
 
-    def release(self):
-        """Give the mapping back now, on any thread, unless a view is still in use. The range cannot
-        be read any more. To unmap what was read takes 0.1 ms per MiB, and needs nothing of the
-        interpreter."""
+    cdef bint let_go(self):
+        """Whether there is a mapping to unmap, and no view of it is in use. The range cannot be
+        read any more: `unmap_file` is to be called, on any thread. To unmap what was read takes
+        0.1 ms per MiB."""
         if self.base == NULL or self.path is None or self.views:
-            return
+            return False
         self.base = NULL
         self.released = True
-        with nogil:
-            unmap_file(&self.file)
+        return True
+
+    def release(self):
+        """Give the mapping back now, unless a view is still in use."""
+        if self.let_go():
+            with nogil:
+                unmap_file(&self.file)
 
     cdef int need_open(self) except -1:
         """BufferError after `release`."""
@@ -205,118 +218,135 @@ cdef class Range:
     def read(self):
         """Find and verify the records; the frame up to its data. OSError: FileNotFoundError when
         the segment has been dropped, else the disk does not read."""
-        cdef found_t *found = &self.found
         self.need_open()
-        if self.segment is None:
+        with nogil:
+            self.work()
+        return self.result()
+
+    cdef void work(self) noexcept nogil:
+        """Do what `read` does; `result` says what came of it."""
+        cdef found_t *found = &self.found
+        if not self.to_find:
             found.next_seq = self.bound
         elif self.bound > self.first:
-            self.open(False)
-            if self.path is None:
-                with nogil:
-                    sum_records(self.base, self.size, self.salt)
+            self.open_error = self.open(False)
+            if self.open_error:
+                return
+            if self.file_path == NULL:
+                sum_records(self.base, self.size, self.salt)
             self.walk()
-            if found.hurts_size and self.path is not None:
-                self.open(True)     # memory may be at fault: the reader goes on after it
+            if found.hurts_size and self.file_path != NULL:
+                self.open_error = self.open(True)   # memory may be at fault: the reader goes on
+                if self.open_error:
+                    return
                 self.walk()
-            if found.error == ENOMEM:
-                raise MemoryError
-            if found.error:
-                raise OSError(found.error, os.strerror(found.error), self.log)
-            if self.live != NULL:
+            if not found.error and self.live != NULL:
                 self.gather()
-        return self.head()
+        if not found.error:
+            self.put_front()
 
-    cdef object open(self, bint again):
-        """Map the file; `again`: have the disk be asked for all of it, whatever memory has."""
+    cdef bytes result(self):
+        """The frame up to its data, after `work`. As `read`."""
+        cdef int error = self.found.error
+        if self.open_error:
+            raise OSError(
+                self.open_error, os.strerror(self.open_error), os.fsdecode(self.path))
+        if error == ENOMEM:
+            raise MemoryError
+        if error:
+            raise OSError(error, os.strerror(error), self.log)
+        return self.front[:self.front_size]
+
+    cdef int open(self, bint again) noexcept nogil:
+        """Map the file; `again`: have the disk be asked for all of it, whatever memory has. 0 or an
+        errno; ENOENT: it has been dropped."""
         cdef int fd = -1, error
-        if self.path is None or (self.base != NULL and not again) or not self.size:
-            return              # of an empty file, as a power cut leaves it, nothing can be mapped
-        error = vfs_open(self.path, O_RDONLY, &fd)
+        if self.file_path == NULL or (self.base != NULL and not again) or not self.size:
+            return 0            # of an empty file, as a power cut leaves it, nothing can be mapped
+        error = vfs_open(self.file_path, O_RDONLY, &fd)
         if error:
-            raise OSError(error, os.strerror(error), os.fsdecode(self.path))
-        try:
-            if is_another(fd, self.size, self.salt):
-                raise FileNotFoundError(ENOENT, os.strerror(ENOENT), os.fsdecode(self.path))
-            if again:
-                error = map_again(&self.file, fd, 0, self.size)
-            else:
-                error = map_file(fd, self.size, &self.file)
-        finally:
-            vfs_close(fd)
-        if error:
-            raise OSError(error, os.strerror(error), os.fsdecode(self.path))
-        self.base = self.file.base
+            return error
+        if is_another(fd, self.size, self.salt):
+            error = ENOENT
+        elif again:
+            error = map_again(&self.file, fd, 0, self.size)
+        else:
+            error = map_file(fd, self.size, &self.file)
+        vfs_close(fd)
+        if not error:
+            self.base = self.file.base
+        return error
 
-    cdef void walk(self) noexcept:
+    cdef void walk(self) noexcept nogil:
         """Find the records from the beginning."""
         cdef found_t *found = &self.found
-        cdef bint is_file = self.path is not None
+        cdef bint is_file = self.file_path != NULL
         found.count = found.gaps_size = found.places_size = found.hurts_size = 0
         found.next_seq = self.first
         found.error = 0
         if self.live != NULL:
-            with nogil:
-                walk_live(self, is_file)
+            walk_live(self, is_file)
             return
-        with nogil:
-            walk(self.base, self.size, self.at, self.salt, self.file_seq, self.first,
-                 self.bound, self.bytes_max, is_file, found)
+        walk(self.base, self.size, self.at, self.salt, self.file_seq, self.first, self.bound,
+             self.bytes_max, is_file, found)
 
-    cdef int gather(self) except -1:
-        """Copy the records next to each other, if something lies between them. MemoryError."""
+    cdef void gather(self) noexcept nogil:
+        """Copy the records next to each other, if something lies between them."""
         cdef found_t *found = &self.found
         cdef size_t i, step, at, room = 0, n = 0
         for i in range(found.count):
             room += padded(self.base + found.data_at + found.offsets[i])
         if room == found.data_end - found.data_at:
-            return 0
+            return
         self.gathered = <char *>malloc(room)
         if self.gathered == NULL:
-            raise MemoryError
-        with nogil:
-            for i in range(found.count):
-                at = found.data_at + found.offsets[i]
-                step = padded(self.base + at)
-                memcpy(self.gathered + n, self.base + at, min(step, self.size - at))
-                if step > self.size - at:
-                    memset(self.gathered + n + (self.size - at), 0, step - (self.size - at))
-                found.offsets[i] = <uint32_t>n
-                n += step
+            found.error = ENOMEM
+            return
+        for i in range(found.count):
+            at = found.data_at + found.offsets[i]
+            step = padded(self.base + at)
+            memcpy(self.gathered + n, self.base + at, min(step, self.size - at))
+            if step > self.size - at:
+                memset(self.gathered + n + (self.size - at), 0, step - (self.size - at))
+            found.offsets[i] = <uint32_t>n
+            n += step
         found.data_at = 0
         self.size = found.data_end = n
-        return 0
 
-    cdef bytes head(self):
+    cdef void put_front(self) noexcept nogil:
+        """Build the frame up to its data."""
         cdef found_t *found = &self.found
         cdef size_t tables = FRAME_HEADER_BYTES + found.gaps_size * 8 + (found.count + 1) * 4
         cdef size_t total = (tables + 7) & ~<size_t>7
         cdef size_t i
         cdef uint32_t sum
-        cdef bytes head = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
-        cdef char *p = PyBytes_AS_STRING(head)
+        cdef char *p = <char *>malloc(total)
         cdef char *at = p + FRAME_HEADER_BYTES
-        cdef bytes magic = FRAME_MAGIC
+        if p == NULL:
+            found.error = ENOMEM
+            return
+        free(self.front)
+        self.front = p
+        self.front_size = total
         memset(p, 0, FRAME_HEADER_BYTES)
         memset(p + total - 8, 0, 8)
-        memcpy(p, <const char *>magic, 8)
+        memcpy(p, frame_magic, 8)
         tw_store_u32(p + 8, <uint32_t>found.count)
         tw_store_u32(p + 12, <uint32_t>(found.gaps_size // 3))
         tw_store_u64(p + 16, self.first)
         tw_store_u64(p + 24, found.next_seq)
-        memcpy(p + 32, <const char *>self.log_id, 16)
+        memcpy(p + 32, self.frame_id, LOG_ID_BYTES)
         tw_store_u64(p + 48, found.data_end - found.data_at)
-        with nogil:
-            for i in range(found.gaps_size):
-                tw_store_u64(at, found.gaps[i])     # a reason is a u32 followed by zeros
-                at += 8
-            for i in range(found.count):
-                tw_store_u32(at, found.offsets[i])
-                at += 4
-            tw_store_u32(at, <uint32_t>(found.data_end - found.data_at))
-            sum = tw_crc32c(0, p, FRAME_HEADER_BYTES - 4)
-            sum = tw_crc32c(sum, p + FRAME_HEADER_BYTES, tables - FRAME_HEADER_BYTES)
-            tw_store_u32(p + FRAME_HEADER_BYTES - 4, sum)
-        return head
+        for i in range(found.gaps_size):
+            tw_store_u64(at, found.gaps[i])     # a reason is a u32 followed by zeros
+            at += 8
+        for i in range(found.count):
+            tw_store_u32(at, found.offsets[i])
+            at += 4
+        tw_store_u32(at, <uint32_t>(found.data_end - found.data_at))
+        sum = tw_crc32c(0, p, FRAME_HEADER_BYTES - 4)
+        sum = tw_crc32c(sum, p + FRAME_HEADER_BYTES, tables - FRAME_HEADER_BYTES)
+        tw_store_u32(p + FRAME_HEADER_BYTES - 4, sum)
 
     def view(self):
         """The records, where they are; valid as long as it is kept."""
@@ -609,16 +639,16 @@ cdef View view_of(Segment segment):
     return view
 
 
-cdef bint is_another(int fd, size_t size, uint32_t salt) except -1:
+cdef bint is_another(int fd, size_t size, uint32_t salt) noexcept nogil:
     """Whether a file is not the one that was meant: it is shorter, or says that it belongs to
     another log, which was made in the place of the one that is gone."""
     cdef char head[FILE_HEADER_BYTES]
-    if <size_t>os.fstat(fd).st_size < size:
+    cdef stat_t facts
+    if vfs_stat(fd, &facts) == 0 and facts.size < size:
         return True
     if read_at(fd, head, FILE_HEADER_BYTES, 0) != <ssize_t>FILE_HEADER_BYTES:
         return False        # it does not read: a walk over it will see what does
-    header = check_header(head[:FILE_HEADER_BYTES], 'segment')
-    return header is not None and salt_of(<const char *><bytes>header[0]) != salt
+    return is_header(head) and salt_of(header_log_id(head)) != salt
 
 
 cdef class View:
@@ -639,9 +669,9 @@ cdef class View:
         if error:
             raise OSError(error, os.strerror(error), os.fsdecode(self.path))
         if is_another(fd, self.size, self.salt):
-            vfs_close(fd)
-            raise FileNotFoundError(ENOENT, os.strerror(ENOENT), os.fsdecode(self.path))
-        error = map_file(fd, self.size, &self.file)
+            error = ENOENT
+        else:
+            error = map_file(fd, self.size, &self.file)
         vfs_close(fd)
         if error:
             raise OSError(error, os.strerror(error), os.fsdecode(self.path))

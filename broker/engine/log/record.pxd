@@ -80,6 +80,9 @@ cdef void load_window(const char *base, size_t size, int64_t start, size_t end, 
                       uint64_t origin, uint64_t above, size_t *done,
                       size_t *good_again) noexcept nogil
 cdef uint32_t salt_of(const char *log_id) noexcept nogil
+# Whether these FILE_HEADER_BYTES are a file header that is whole, of any version.
+cdef bint is_header(const char *p) noexcept nogil
+cdef const char *header_log_id(const char *p) noexcept nogil    # LOG_ID_BYTES in a file header
 
 # Work for job_t.call. The records at `data` get their sums, with `salt`; `done`: how many bytes of
 # them have theirs already, 0 afterwards.

@@ -4,7 +4,7 @@ import os
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcmp, memcpy
 
 from broker.runtime.types cimport record_t
 from broker.runtime.workers cimport job_t
@@ -29,7 +29,8 @@ cdef enum:
     FACTS_OWN = 2
     FACTS_FOLLOWS = 4
 
-MAGIC = b'TWINLOG\0'
+cdef const char *magic = b'TWINLOG\0'
+MAGIC = magic[:8]
 
 tw_crc_init()
 
@@ -76,14 +77,21 @@ def file_header(bytes log_id, uint64_t first_seq, int64_t created_ns, protocol=N
     return bytes(head)
 
 
+cdef bint is_header(const char *p) noexcept nogil:
+    return memcmp(p, magic, 8) == 0 and (
+        tw_load_u32(p + 12) == tw_crc32c(0, p + 16, FILE_HEADER_BYTES - 16))
+
+
+cdef const char *header_log_id(const char *p) noexcept nogil:
+    return p + 16
+
+
 def check_header(bytes head, path):
     """The (log_id, first_seq) of a file header, None when damaged; FormatError: unknown version."""
     cdef const char *p = head
-    if len(head) < FILE_HEADER_BYTES or head[:8] != MAGIC:
+    if len(head) < FILE_HEADER_BYTES or not is_header(p):
         return None
     version = tw_load_u16(p + 8)
-    if tw_load_u32(p + 12) != tw_crc32c(0, p + 16, FILE_HEADER_BYTES - 16):
-        return None
     if version not in (FORMAT_VERSION, FORMAT_SPARSE):
         raise FormatError(
             f'{os.fsdecode(path)}: log format version {version}; this build reads {FORMAT_SPARSE}')
