@@ -171,9 +171,9 @@ def encoding_of(accepted: str) -> str | None:
     return best if weight > 0 and weight >= weights.get("identity", 0) else None
 
 
-def compressed(encoding: str, found: Range, head: bytes) -> bytes:
+def compressed(encoding: str, found: Range) -> bytes:
     """The whole frame, compressed; runs on any thread."""
-    whole = found.joined(head)
+    whole = found.joined()
     if encoding == GZIP:
         return zlib.compress(whole, limits.BULK_GZIP_LEVEL, _GZIP_WINDOW)
     from cramjam import zstd

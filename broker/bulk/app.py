@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -68,6 +69,7 @@ class BulkApp:
     ) -> web.StreamResponse:
         if self.stopping:
             raise RefusedError(errors.BULK_STOPPING)
+        await asyncio.sleep(0)  # what aiohttp did takes 0.2 ms: live traffic may have come
         authorization = request.headers.get("Authorization")
         request[CALLER] = self.access.caller(authorization, request.remote or "")
         return await handler(request)

@@ -58,9 +58,7 @@ class BulkContext:
         self.engine = engine
         self.identity = identity
         self.admission = Admission()
-        self.background = Background(
-            limits.BULK_THREADS, limits.BULK_NICE, limits.BULK_SLICE_BYTES
-        )
+        self.background = Background(limits.BULK_THREADS, limits.BULK_NICE, limits.BULK_SLICE_BYTES)
         self._threads = ThreadPoolExecutor(limits.BULK_THREADS, "bulk", initializer=lower_priority)
 
     def log(self, name: str) -> Log:

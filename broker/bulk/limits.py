@@ -13,9 +13,10 @@ BULK_PORT: Final = 4171
 BULK_FRAME_BYTES: Final = 4 * MIB  # records of one range by default
 BULK_FRAME_BYTES_MAX: Final = 64 * MIB
 BULK_MEMORY_BYTES_MAX: Final = 4 * MIB  # of a log in memory: it is copied on the loop's thread
-# What one system call copies into a socket, 50 to 400 us. A thread makes it; if the connection
-# encrypts, the loop does, one such slice a turn for all clients: others wait for one at most.
-BULK_SLICE_BYTES: Final = 256 * KIB
+# What one system call copies into a socket, 25 to 200 us, in which many kernels give the processor
+# to nobody else. A thread makes it; if the connection encrypts, the loop does, one such slice a
+# turn for all clients: others wait for one at most.
+BULK_SLICE_BYTES: Final = 128 * KIB
 BULK_RANGES_MAX: Final = 32  # under way at once, of all clients together
 BULK_RANGES_CLIENT_MAX: Final = 16  # of one of them
 BULK_PINNED_BYTES_MAX: Final = 512 * MIB  # of mappings and compressed frames under way
@@ -23,8 +24,8 @@ BULK_WAITING_MAX: Final = 512  # requests in line for one of these places; more 
 BULK_WAIT: Final = 5 * SECOND  # in that line; then 429
 BULK_RETRY_AFTER: Final = 1 * SECOND  # how long 429 and 503 ask the client to wait
 BULK_STALL: Final = 30 * SECOND  # a client that reads no slice for this long is disconnected
-BULK_THREADS: Final = 2  # that read from the disk, verify and compress
-BULK_NICE: Final = 5  # niceness of these threads: the loop's has priority
+BULK_THREADS: Final = 2  # of each kind: that serve ranges, that compress and search
+BULK_NICE: Final = 5  # niceness of those of the usual class: the loop goes first
 BULK_DROPPED_TRIES: Final = 3  # attempts to find a range whose file is dropped meanwhile
 
 # --- requests --------------------------------------------------------------------------------

@@ -218,6 +218,7 @@ def heal():
 
 cdef int vfs_open(const char *path, int flags, int *fd) noexcept nogil:
     cdef int fault = tw_fault_check(CALL_OPEN, NULL)
+    tw_barrier_pass(CALL_OPEN)
     if not fault and flags & O_CREAT:
         fault = tw_fault_check(CALL_CREATE, NULL)
     if fault:

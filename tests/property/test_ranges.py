@@ -43,7 +43,8 @@ def published(rig: Rig, log: Any, wanted: list[tuple[bytes, bytes, bytes, int]])
 
 def frame_of(log: Any, start: int, end: int, bytes_max: int) -> Frame:
     found = Range(log, start, end, bytes_max)
-    frame = read_frame(found.joined(found.read()))
+    found.read()
+    frame = read_frame(found.joined())
     found.learn(log)
     return frame
 

@@ -16,6 +16,7 @@ from broker.bulk.context import bounds
 from broker.bulk.errors import RefusedError
 from broker.bulk.read.sending import send_past_loop, socket_past_loop
 from broker.bulk.responses import caller_of, incarnation_of, number
+from broker.engine.bulk.background import Outgoing
 from broker.engine.bulk.ranges import Range
 
 if TYPE_CHECKING:
@@ -57,8 +58,9 @@ class RangeHandlers:
         incarnation = incarnation_of(request.query.get("inc"))
         self._begin(name, start, incarnation)  # rejected before it waits for a slot
         async with self.context.admission.slot(caller.name, wanted):
-            found, head = await self._read(name, start, end, wanted, incarnation)
-            parts: list[Part] = [head, found.view(), bytes(found.padding)]
+            found = await self._read(name, start, end, wanted, incarnation)
+            await asyncio.sleep(0)  # the loop may have live traffic to serve, here and below
+            parts: list[Part] = found.parts()
             self.ranges += 1
             self.records += found.count
             self.bytes += sum(len(part) for part in parts)
@@ -66,7 +68,7 @@ class RangeHandlers:
             encoding = encoding_of(request.headers.get("Accept-Encoding", ""))
             if encoding is not None:
                 headers["Content-Encoding"] = encoding
-                parts = [await self.context.in_thread(compressed, encoding, found, head)]
+                parts = [await self.context.in_thread(compressed, encoding, found)]
             try:
                 return await self._send(request, parts, headers)
             finally:
@@ -88,14 +90,14 @@ class RangeHandlers:
 
     async def _read(
         self, name: str, start: int, end: int, wanted: int, incarnation: str | None
-    ) -> tuple[Range, bytes]:
+    ) -> Range:
         problem: OSError | None = None
         for _ in range(limits.BULK_DROPPED_TRIES):
             log = self._begin(name, start, incarnation)
             size = wanted if log.folder else min(wanted, limits.BULK_MEMORY_BYTES_MAX)
             found = Range(log, start, end, size)
             try:
-                head = await self.context.background.read(found)
+                await self.context.background.read(found)
             except OSError as failed:
                 problem = failed
                 if failed.errno == errno.ENOENT:
@@ -105,7 +107,7 @@ class RangeHandlers:
                 continue
             if not log.deleted:
                 self.damaged += found.learn(log)
-                return found, head
+                return found
             incarnation = log.log_id.hex()  # a request never mixes two incarnations
         reason = "it changes all the time" if problem is None else problem.strerror or str(problem)
         raise RefusedError(errors.BULK_UNREADABLE, reason=reason) from problem
@@ -116,9 +118,9 @@ class RangeHandlers:
         response = web.StreamResponse(headers=headers)
         response.content_length = sum(len(part) for part in parts)
         await response.prepare(request)
+        await asyncio.sleep(0)
         try:
-            for part in parts:
-                await self._send_part(request, response, memoryview(part))
+            await self._send_parts(request, response, parts)
             await response.write_eof()
         except OSError as problem:
             if request.transport is not None:
@@ -129,15 +131,19 @@ class RangeHandlers:
                 raise  # it is no fault of the client
         return response
 
-    async def _send_part(
-        self, request: web.Request, response: web.StreamResponse, part: memoryview
+    async def _send_parts(
+        self, request: web.Request, response: web.StreamResponse, parts: Sequence[Part]
     ) -> None:
-        if len(part) > limits.BULK_SLICE_BYTES:
+        outgoing = Outgoing(parts)
+        if len(outgoing) > limits.BULK_SLICE_BYTES:
+            await response.write(b"")  # the header
             sock = await socket_past_loop(request)
             if sock is not None:
-                await send_past_loop(sock, part, self.context.background.send)
+                await send_past_loop(sock, outgoing, self.context.background.send)
                 return
-        for at in range(0, len(part), limits.BULK_SLICE_BYTES):
-            await self.context.admission.turn()
-            async with asyncio.timeout(limits.BULK_STALL / SECOND):
-                await response.write(part[at : at + limits.BULK_SLICE_BYTES])
+        for part in parts:
+            view = memoryview(part)
+            for at in range(0, len(view), limits.BULK_SLICE_BYTES):
+                await self.context.admission.turn()
+                async with asyncio.timeout(limits.BULK_STALL / SECOND):
+                    await response.write(view[at : at + limits.BULK_SLICE_BYTES])

@@ -21,6 +21,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from libc.stdlib cimport calloc, free, strtoull
+from libc.string cimport memset
 from posix.unistd cimport read, write
 
 from broker.engine.bulk.ranges cimport Range
@@ -40,10 +41,18 @@ from broker.runtime.threads cimport (
 )
 from broker.runtime.workers cimport monotonic_ns
 
+cdef extern from '<sys/uio.h>' nogil:
+    cdef struct iovec:
+        void *iov_base
+        size_t iov_len
+
 cdef extern from '<sys/socket.h>' nogil:
     enum: MSG_DONTWAIT
     enum: MSG_NOSIGNAL
-    Py_ssize_t send(int fd, const void *data, size_t n, int flags)
+    cdef struct msghdr:
+        iovec *msg_iov
+        size_t msg_iovlen
+    ssize_t sendmsg(int fd, const msghdr *message, int flags)
 
 cdef enum:
     IDLE = 0                    # runs while nothing else wants the processor
@@ -79,7 +88,7 @@ cdef class ReadJob(Job):
         self.found.work()
 
     cdef object result(self):
-        return self.found.result()
+        self.found.check()
 
 
 cdef class ReleaseJob(Job):
@@ -89,34 +98,74 @@ cdef class ReleaseJob(Job):
         unmap_file(&self.found.file)
 
 
-cdef class SendJob(Job):
-    cdef object sock            # stays open meanwhile
-    cdef int fd
-    cdef Py_buffer body
-    cdef size_t slice_bytes     # of one system call
-    cdef size_t sent
-    cdef int error              # errno
+cdef class Outgoing:
+    def __init__(self, parts):
+        """`parts`: bytes-like objects, sent one after the other. ValueError: there are more than
+        PARTS_MAX."""
+        if len(parts) > PARTS_MAX:
+            raise ValueError(f'{len(parts)} parts; at most {PARTS_MAX}')
+        for part in parts:
+            PyObject_GetBuffer(part, &self.buffers[self.count], PyBUF_SIMPLE)
+            self.size += <size_t>self.buffers[self.count].len
+            self.count += 1
 
     def __dealloc__(self):
-        PyBuffer_Release(&self.body)
+        cdef int i
+        for i in range(self.count):
+            PyBuffer_Release(&self.buffers[i])
+
+    def __len__(self):
+        return <Py_ssize_t>self.size
+
+    cdef int send(self, int fd, size_t slice_bytes) noexcept nogil:
+        """Send as much as the socket takes now, at most `slice_bytes` by one system call; 0 when
+        all is sent, or an errno, as EAGAIN."""
+        cdef iovec vec[PARTS_MAX]
+        cdef msghdr message
+        cdef ssize_t n
+        cdef size_t skip, room, length
+        cdef int i
+        memset(&message, 0, sizeof(message))
+        message.msg_iov = vec
+        while self.sent < self.size:
+            skip = self.sent
+            room = slice_bytes
+            message.msg_iovlen = 0
+            for i in range(self.count):
+                length = <size_t>self.buffers[i].len
+                if skip >= length:
+                    skip -= length
+                    continue
+                length = min(room, length - skip)
+                vec[message.msg_iovlen].iov_base = <char *>self.buffers[i].buf + skip
+                vec[message.msg_iovlen].iov_len = length
+                message.msg_iovlen += 1
+                room -= length
+                skip = 0
+                if not room:
+                    break
+            n = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
+            if n >= 0:
+                self.sent += <size_t>n
+            elif errno != EINTR:
+                return errno
+        return 0
+
+
+cdef class SendJob(Job):
+    cdef Outgoing outgoing
+    cdef object sock            # stays open meanwhile
+    cdef int fd
+    cdef size_t slice_bytes     # of one system call
+    cdef int error              # errno
 
     cdef void work(self) noexcept nogil:
-        cdef const char *data = <const char *>self.body.buf
-        cdef size_t n = <size_t>self.body.len
-        cdef Py_ssize_t sent
-        while self.sent < n:
-            sent = send(self.fd, data + self.sent, min(self.slice_bytes, n - self.sent),
-                        MSG_DONTWAIT | MSG_NOSIGNAL)
-            if sent >= 0:
-                self.sent += <size_t>sent
-            elif errno != EINTR:
-                self.error = 0 if errno == EAGAIN else errno
-                break
+        self.error = self.outgoing.send(self.fd, self.slice_bytes)
 
     cdef object result(self):
-        if self.error:
+        if self.error and self.error != EAGAIN:
             raise OSError(self.error, os.strerror(self.error))
-        return self.sent
+        return self.error == 0
 
 
 cdef class Background:
@@ -149,17 +198,17 @@ cdef class Background:
     # --- on the loop
 
     def read(self, Range found):
-        """A future of what `found.read` returns or raises."""
+        """Do `found.read`. A future: it raises what that does."""
         cdef ReadJob job = ReadJob()
         found.need_open()
         job.found = found
         return self.awaited(job)
 
-    def send(self, sock, body):
-        """A future of the number of bytes that the socket has taken at once. OSError. It stays open
-        until then."""
+    def send(self, sock, Outgoing outgoing):
+        """Send as much as the socket takes now. A future: True when all is sent. OSError. The
+        socket stays open until then."""
         cdef SendJob job = SendJob()
-        PyObject_GetBuffer(body, &job.body, PyBUF_SIMPLE)
+        job.outgoing = outgoing
         job.sock = sock
         job.fd = sock.fileno()
         job.slice_bytes = <size_t>self.slice_bytes
@@ -218,6 +267,11 @@ cdef class Background:
         kind = due(s)
         pthread_mutex_unlock(&s.lock)
         pthread_cond_signal(&s.wake[kind])
+
+    @property
+    def is_relieved(self):
+        """Whether threads of the usual class do the jobs, because the others hardly ever ran."""
+        return due(<shared_t *>self.shared) == RELIEF
 
     def reap(self):
         """Threads have reported that jobs are done."""

@@ -68,7 +68,7 @@ cdef class Range:
     cdef Segment choose(self, Log log)
     cdef object copy(self, Segment segment)
     cdef void work(self) noexcept nogil
-    cdef bytes result(self)
+    cdef int check(self) except -1
     cdef int open(self, bint again) noexcept nogil
     cdef void walk(self) noexcept nogil
     cdef void gather(self) noexcept nogil

@@ -2,9 +2,9 @@
 """Ranges of records for readers that want very many of them: raw, in one frame.
 
     loop's thread      Range(log, start, ...)      which segment, which bounds
-    any other thread   range.work()                maps, verifies, builds the frame's head
-    loop's thread      range.result()              that head, or why there is none
-                       range.learn(); the data is sent from the mapping, never copied
+    any other thread   range.work()                maps, verifies, builds the front of the frame
+    loop's thread      range.check()               raises what that has failed with
+                       range.learn(), .parts()     the data is sent from the mapping, never copied
 
 Every record is verified: one that does not read would lead the walk astray or be served broken.
 What does not read becomes a gap of the frame. Of a stream only the messages are served that it has:
@@ -57,7 +57,7 @@ cdef extern from "sys/mman.h" nogil:
 
 cdef enum:
     MADV_POPULATE_READ = 22         # Linux 5.14; older ones say EINVAL, and pages come by touch
-    POPULATE_BYTES = 1 << 20        # brought in at a time
+    POPULATE_BYTES = 256 << 10        # brought in at a time
     PAGE_BYTES = 4096
     PLACE_BYTES = 32768             # between two places that an index learns
     LIVE_MAX = 1 << 15              # messages of a stream in one range
@@ -216,15 +216,15 @@ cdef class Range:
         return self.found.data_end - min(self.found.data_end, self.size)
 
     def read(self):
-        """Find and verify the records; the frame up to its data. OSError: FileNotFoundError when
-        the segment has been dropped, else the disk does not read."""
+        """Find and verify the records. OSError: FileNotFoundError when the segment has been
+        dropped, else the disk does not read."""
         self.need_open()
         with nogil:
             self.work()
-        return self.result()
+        self.check()
 
     cdef void work(self) noexcept nogil:
-        """Do what `read` does; `result` says what came of it."""
+        """Do what `read` does, except to raise."""
         cdef found_t *found = &self.found
         if not self.to_find:
             found.next_seq = self.bound
@@ -245,8 +245,8 @@ cdef class Range:
         if not found.error:
             self.put_front()
 
-    cdef bytes result(self):
-        """The frame up to its data, after `work`. As `read`."""
+    cdef int check(self) except -1:
+        """Raise what `work` has failed with, as `read`."""
         cdef int error = self.found.error
         if self.open_error:
             raise OSError(
@@ -255,7 +255,7 @@ cdef class Range:
             raise MemoryError
         if error:
             raise OSError(error, os.strerror(error), self.log)
-        return self.front[:self.front_size]
+        return 0
 
     cdef int open(self, bint again) noexcept nogil:
         """Map the file; `again`: have the disk be asked for all of it, whatever memory has. 0 or an
@@ -352,16 +352,21 @@ cdef class Range:
         """The records, where they are; valid as long as it is kept."""
         return memoryview(self)
 
-    def joined(self, bytes head):
-        """The whole frame as one; for what needs that, on any thread."""
+    def parts(self):
+        """The frame, after `read`, as buffers to be sent one after the other; no byte is copied."""
+        cdef Front front = Front()
+        front.found = self
+        return [memoryview(front), self.view(), bytes(self.padding)]
+
+    def joined(self):
+        """The frame as one; for what needs that, on any thread."""
         cdef size_t n = min(self.found.data_end, self.size) - self.found.data_at
-        cdef size_t front = <size_t>len(head), total = front + n + self.padding
+        cdef size_t front = self.front_size, total = front + n + self.padding
         cdef bytes whole = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
         cdef char *p = PyBytes_AS_STRING(whole)
-        cdef const char *h = head
         self.need_open()
         with nogil:
-            memcpy(p, h, front)
+            memcpy(p, self.front, front)
             memcpy(p + front, self.gathered if self.gathered != NULL else (
                 self.base + self.found.data_at), n)
             memset(p + front + n, 0, total - front - n)
@@ -388,6 +393,16 @@ cdef class Range:
         self.found.places_size = self.found.hurts_size = 0
         self.segment = None
         return news
+
+
+cdef class Front:
+    """The frame up to its data, as a buffer."""
+
+    cdef Range found
+
+    def __getbuffer__(self, Py_buffer *view, int flags):
+        PyBuffer_FillInfo(
+            view, self, self.found.front, <Py_ssize_t>self.found.front_size, True, flags)
 
 
 cdef void walk(const char *base, size_t size, size_t at, uint32_t salt, uint64_t file_seq,

@@ -7,7 +7,7 @@ import errno
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from aiohttp import web
@@ -30,9 +30,12 @@ class Context:
     def __init__(self, problem: OSError) -> None:
         self.problem = problem
         self.admission = Admission()
+        self.background = self
 
-    async def in_thread(self, *_: object) -> Any:
-        raise self.problem
+    def send(self, *_: object) -> asyncio.Future[bool]:
+        sending: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        sending.set_exception(self.problem)
+        return sending
 
 
 @asynccontextmanager

@@ -6,8 +6,7 @@ import asyncio
 import random
 import socket
 import ssl
-import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from support.loops import DEADLINE_S, on_uvloop
 from broker.base.units import MIB, MS, SECOND
 from broker.bulk import limits
 from broker.bulk.read.sending import send_past_loop, socket_past_loop
+from broker.engine.bulk.background import Background, Outgoing
 from broker.net.http.config import HttpConfig
 from broker.net.http.pages import Pages
 
@@ -34,6 +34,7 @@ class Sender:
     def __init__(self) -> None:
         self.ended: asyncio.Future[BaseException | None] = asyncio.Future()
         self.descriptor = -1
+        self.background = Background(2, 5, limits.BULK_SLICE_BYTES)
 
     async def body(self, request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -47,7 +48,7 @@ class Sender:
                 await response.write(BODY)
             else:
                 self.descriptor = sock.fileno()
-                await send_past_loop(sock, memoryview(BODY), asyncio.to_thread)
+                await send_past_loop(sock, Outgoing([BODY]), self.background.send)
             await response.write_eof()
         except BaseException as found:
             problem = found
@@ -59,6 +60,10 @@ class Sender:
 
     def is_open(self) -> bool:
         return "socket:" in _link(self.descriptor)
+
+    async def released(self) -> None:
+        while self.is_open():  # noqa: ASYNC110 - no bell
+            await asyncio.sleep(0)
 
 
 def _link(number: int) -> str:
@@ -79,6 +84,7 @@ async def opened(context: Any = None) -> AsyncIterator[tuple[Sender, tuple[str, 
         yield sender, pages.address
     finally:
         await pages.close()
+        sender.background.close()
 
 
 def dial(address: tuple[str, int]) -> socket.socket:
@@ -109,7 +115,7 @@ async def test_a_body_comes_whole_and_in_order() -> None:
                 await asyncio.get_running_loop().sock_sendall(client, ASK)
                 assert await answer(client) == HEAD + BODY
         assert await sender.ended is None
-        assert not sender.is_open()
+        await sender.released()
 
 
 @on_uvloop
@@ -147,34 +153,28 @@ async def test_a_client_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
             await asyncio.get_running_loop().sock_recv(client, 1)
         found = await sender.ended
         assert isinstance(found, ConnectionError | asyncio.CancelledError)
-        while sender.is_open():  # noqa: ASYNC110 - no bell
-            await asyncio.sleep(0)
+        await sender.released()
 
 
 @on_uvloop
 async def test_a_descriptor_stays_open_while_a_thread_sends() -> None:
     """Closed earlier, its number could be that of another connection, which would get the rest."""
-    goes_on, begun = threading.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+    begun, sending = asyncio.Event(), loop.create_future()
 
-    def send(work: Callable[..., int], *arguments: Any) -> int:
-        loop.call_soon_threadsafe(begun.set)
-        goes_on.wait(DEADLINE_S)
-        return work(*arguments)
-
-    async def in_thread(*arguments: Any) -> int:
-        return await asyncio.to_thread(send, *arguments)
+    def send(_sock: socket.socket, _outgoing: Outgoing) -> asyncio.Future[bool]:
+        begun.set()
+        return sending
 
     ours, theirs = socket.socketpair()
     number = ours.fileno()
-    task = asyncio.ensure_future(send_past_loop(ours, memoryview(b"x" * 100), in_thread))
+    task = asyncio.ensure_future(send_past_loop(ours, Outgoing([b"x"]), send))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert "socket:" in _link(number)
-    goes_on.set()
+    sending.set_result(True)
     with theirs:
         theirs.setblocking(False)
-        assert await loop.sock_recv(theirs, 1_000) == b"x" * 100
         assert await loop.sock_recv(theirs, 1_000) == b""  # it was closed
