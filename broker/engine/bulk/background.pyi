@@ -5,10 +5,11 @@ import socket
 from collections.abc import Sequence
 from typing import final
 
-from typing_extensions import Buffer
+from typing_extensions import Buffer, disjoint_base
 
 from broker.engine.bulk.ranges import Range
 
+@disjoint_base
 class Job: ...
 
 @final
