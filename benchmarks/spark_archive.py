@@ -7,8 +7,9 @@ One broker, four topics, read through its bulk API on this machine. For comparis
 converts the same records in two ways: with PyArrow's writer (zstd, otherwise its defaults), and
 with the archive's own writer, which two cores can at best make twice as fast.
 Rounds alternate and ratios are taken within a round, with the JVM warm. --live measures NATS
-requests and an NSQ topic at a steady rate without and with an archive running; --scale archives
-this many million records, each in a new broker, and reports time, CPU and memory. Spark and the
+requests and an NSQ topic at a steady rate without and with an archive running, with --one-core
+while Spark is held to one core; --scale archives this many million records, each in a new broker,
+and reports time, CPU and memory. Spark and the
 conversions run at nice 19, as on a machine with a working broker; the load runs at real-time
 priority if permitted, so that the broker is the bottleneck.
 """
@@ -24,11 +25,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.parquet as pq
 import report
@@ -154,10 +155,42 @@ def compare(
     return rows
 
 
+def descendants(roots: Iterable[int]) -> set[int]:
+    """These processes and all that they have started."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found = set(roots)
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+@contextmanager
+def held_to_one_core(spared: set[int]) -> Iterator[None]:
+    """This process and what it has started, but for `spared`, on the last core only; what they
+    start meanwhile stays there until it ends."""
+    cores = os.sched_getaffinity(0)
+    pids = descendants([os.getpid()]) - descendants(spared)
+
+    def hold(allowed: set[int]) -> None:
+        for task in (t for pid in pids for t in Path(f"/proc/{pid}/task").glob("*")):
+            with suppress(OSError):  # it has ended
+                os.sched_setaffinity(int(task.name), allowed)
+
+    hold({max(cores)})
+    try:
+        yield
+    finally:
+        hold(cores)
+
+
 def live(
-    spark: Any, ports: dict[str, str], folder: Path, ours: Connection, rounds: int
+    spark: Any, ports: dict[str, str], folder: Path, ours: Connection, *, rounds: int, where: str
 ) -> list[list[str]]:
-    """Two rows for each protocol: beside an archive, and beside a process that only counts."""
+    """Two rows for each protocol: beside an archive, and beside a process that only counts.
+    `where`: the archive runs."""
     addresses = (ports["nats"], ports["nsq"])
     found: list[tuple[tuple[float, float], tuple[float, float]]] = []
     beside_counting: list[tuple[float, float]] = []
@@ -186,7 +219,7 @@ def live(
         before, after = (statistics.median(pair[i][at] for pair in found) for i in (0, 1))
         ratios = [busy[at] / idle[at] for idle, busy in found]
         ratio = statistics.median(ratios)
-        label = f"p99 of {name} while an archive runs, {before:,.0f} to {after:,.0f} us"
+        label = f"p99 of {name} while an archive runs{where}, {before:,.0f} to {after:,.0f} us"
         met = report.verdict(ratio, GOAL_P99, least=False)
         rows.append([label, f"{ratio:.2f} x", report.spread(ratios), f"<= {GOAL_P99}", met])
         ratios = [
@@ -253,7 +286,7 @@ def main() -> None:
     parser.add_argument("--nice", type=int, default=19, help="of Spark and of the conversion")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument(
-        "--one-core", action="store_true", help="hold Spark and the conversions to one core"
+        "--one-core", action="store_true", help="hold Spark to one core during --live"
     )
     parser.add_argument("--data-root", default=None)
     parser.add_argument("--write", action="store_true", help="write the page in results/")
@@ -263,18 +296,19 @@ def main() -> None:
     loader.start()
     with tempfile.TemporaryDirectory(dir=options.data_root) as place:
         folder = Path(place)
-        with broker(folder, options.records, options.size) as (_, ports):
+        with broker(folder, options.records, options.size) as (pid, ports):
             os.nice(options.nice)
-            if options.one_core:
-                os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # children inherit it
             with session(Job({}, {}, options.master), "bench", light=True) as spark:
-                name = f"archive, {options.master}{' on one core' * options.one_core}"
                 rows = compare(
                     spark, ports["bulk"], folder,
-                    records=options.records, rounds=options.rounds, name=name,
+                    records=options.records, rounds=options.rounds,
+                    name=f"archive, {options.master}",
                 )  # fmt: skip
                 if options.live:
-                    rows += live(spark, ports, folder, ours, options.rounds)
+                    spared = {pid, cast("int", loader.pid)}
+                    with held_to_one_core(spared) if options.one_core else nullcontext():
+                        where = " on one core" if options.one_core else ""
+                        rows += live(spark, ports, folder, ours, rounds=options.rounds, where=where)
                 if options.scale:
                     millions = [int(number) for number in options.scale.split(",")]
                     rows += scale(spark, folder, millions, options.size)
@@ -282,8 +316,7 @@ def main() -> None:
     loader.join()
     method = (
         f"{options.records:,} records of {options.size} B in {len(TOPICS)} topics, "
-        f"{options.master}{', Spark held to one core' * options.one_core}; {options.rounds} rounds,"
-        " median."
+        f"{options.master}; {options.rounds} rounds, median."
     )
     head = ["row", "median", "spread", "goal", ""]
     report.tell("archive", method, head, rows, write=options.write)
