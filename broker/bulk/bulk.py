@@ -103,5 +103,5 @@ class Bulk:
     async def close(self) -> None:
         """End the threads, after the last request; close the files."""
         await self.readers.end()
-        self.context.close()
+        await self.context.close()
         await self.writes.stop()

@@ -86,9 +86,11 @@ class BulkContext:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, work, *arguments)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the threads; work that has not begun is cancelled."""
         self._threads.shutdown(wait=True, cancel_futures=True)
+        self.background.stop()
+        await asyncio.to_thread(self.background.join)
         self.background.close()
 
 

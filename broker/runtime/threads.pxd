@@ -14,4 +14,3 @@ cdef extern from "<pthread.h>" nogil:
     int pthread_cond_destroy(pthread_cond_t *c)
     int pthread_cond_wait(pthread_cond_t *c, pthread_mutex_t *m)
     int pthread_cond_signal(pthread_cond_t *c)
-    int pthread_cond_broadcast(pthread_cond_t *c)

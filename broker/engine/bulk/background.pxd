@@ -1,5 +1,6 @@
 # cython: language_level=3
-"""Threads that serve ranges while nothing else wants the processor. See background.pyx."""
+"""Threads that serve ranges. See background.pyx."""
+from libc.stdint cimport int64_t
 
 cdef enum:
     PARTS_MAX = 4
@@ -8,9 +9,12 @@ cdef enum:
 # Something to do on a thread. While it is under way, it keeps itself and what it uses alive.
 cdef class Job:
     cdef void *following            # the next one in its queue
+    cdef bint maps                  # what is to be done next maps, reads in or unmaps pages
+    cdef int64_t submitted_ns       # monotonic
     cdef object future              # of its result; None: nobody waits for it
 
-    cdef void work(self) noexcept nogil     # on a thread
+    # On a thread. True: it is to be called again, maybe by another one.
+    cdef bint work(self) noexcept nogil
     cdef object result(self)                # on the loop, after it. What it raises, `future` gets
 
 
@@ -25,15 +29,14 @@ cdef class Outgoing:
 
 
 cdef class Background:
-    cdef void *shared               # lock, conditions, queues
+    cdef void *shared               # what the threads see
     cdef object loop
     cdef list threads
-    cdef int event_fd               # readable when jobs are done; -1 = none has begun
     cdef readonly int size, nice, slice_bytes
-    cdef readonly bint closed
+    cdef readonly bint stopped
 
     cdef object awaited(self, Job job)
-    cdef void submit(self, Job job) noexcept
+    cdef void begin_job(self, Job job) noexcept
     cdef int begin(self) except -1
-    cdef int start(self, int kind) except -1
-    cdef void end_threads(self)
+    cdef void let_end(self)
+    cdef void end(self)

@@ -1,4 +1,4 @@
-"""Threads that serve ranges while nothing else wants the processor."""
+"""Threads that serve ranges."""
 
 import asyncio
 import socket
@@ -20,7 +20,7 @@ class Outgoing:
 
 @final
 class Background:
-    closed: bool
+    stopped: bool
     size: int
     nice: int
     slice_bytes: int
@@ -31,5 +31,7 @@ class Background:
     @property
     def is_relieved(self) -> bool: ...
     def reap(self) -> None: ...
-    def run(self, kind: int) -> None: ...
+    def run(self, crew: int) -> None: ...
+    def stop(self) -> None: ...
+    def join(self) -> None: ...
     def close(self) -> None: ...

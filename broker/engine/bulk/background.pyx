@@ -1,15 +1,18 @@
 # cython: language_level=3
 """Threads that serve ranges: they find and verify records, send them, and unmap what was read.
 
-    loop:    read, send, release -> [queue] -> thread: work -> eventfd -> loop: the future is done
+    loop:    read, send, release -> [queue] -> thread: work -> [done] -> loop: the future is done
 
-They need nothing of the interpreter, so they never wait for the loop, nor the loop for them. The
-kernel runs them only while nothing else wants the processor (SCHED_IDLE): a pipeline that reads a
-gigabyte a second slows no message.
+Two crews share the work. What maps, reads in and unmaps pages holds a lock that the loop may need
+(the kernel's, of the process's memory), so MAPPING threads only have less priority than the loop.
+COPYING threads do the rest, which needs no such lock: sums and sends. The kernel runs them only
+while no other thread of the control group wants the processor (SCHED_IDLE): a pipeline that reads a
+gigabyte a second hardly delays a message.
 
-Where other processes keep all processors busy, that is hardly ever. So the kernel is asked after
-each job how long its thread had to wait for a processor. If that was nearly all the time, other
-threads do the jobs for RELIEF_NS: of the usual class, with less priority than the loop has.
+A COPYING thread may be interrupted anywhere and for long, so the loop never waits for one: they
+need nothing of the interpreter, and the loop gives and takes jobs without a lock. Where other
+threads keep all processors busy, they hardly ever run. Each adds up how long it had work and did
+not run; if that is nearly all the time, MAPPING threads do their jobs too, for RELIEF_NS.
 """
 import asyncio
 import contextlib
@@ -19,20 +22,15 @@ import threading
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport INT64_MAX, int64_t, uint64_t
-from libc.stdlib cimport calloc, free, strtoull
+from libc.stdint cimport int64_t, uint64_t
+from libc.stdlib cimport calloc, free
 from libc.string cimport memset
+from posix.time cimport CLOCK_THREAD_CPUTIME_ID, clock_gettime, timespec
 from posix.unistd cimport read, write
 
 from broker.engine.bulk.ranges cimport Range
-from broker.runtime.mapping cimport read_at, unmap_file
+from broker.runtime.mapping cimport unmap_file
 from broker.runtime.threads cimport (
-    pthread_cond_broadcast,
-    pthread_cond_destroy,
-    pthread_cond_init,
-    pthread_cond_signal,
-    pthread_cond_t,
-    pthread_cond_wait,
     pthread_mutex_destroy,
     pthread_mutex_init,
     pthread_mutex_lock,
@@ -40,6 +38,13 @@ from broker.runtime.threads cimport (
     pthread_mutex_unlock,
 )
 from broker.runtime.workers cimport monotonic_ns
+
+cdef extern from '<poll.h>' nogil:
+    enum: POLLIN
+    cdef struct pollfd:
+        int fd
+        short events
+    int poll(pollfd *files, unsigned long n, int timeout_ms)
 
 cdef extern from '<sys/uio.h>' nogil:
     cdef struct iovec:
@@ -54,28 +59,62 @@ cdef extern from '<sys/socket.h>' nogil:
         size_t msg_iovlen
     ssize_t sendmsg(int fd, const msghdr *message, int flags)
 
-cdef enum:
-    IDLE = 0                    # runs while nothing else wants the processor
-    RELIEF = 1                  # of the usual class
+cdef extern from *:
+    """
+    #include <stdint.h>
+    /* Make *at new if it is *expected; else *expected becomes what it is. */
+    static inline int tw_swap(void **at, void **expected, void *new)
+    {
+        return __atomic_compare_exchange_n(at, expected, new, 0, __ATOMIC_ACQ_REL,
+                                           __ATOMIC_ACQUIRE);
+    }
+    static inline void *tw_take(void **at)
+    {
+        return __atomic_exchange_n(at, (void *)0, __ATOMIC_ACQ_REL);
+    }
+    static inline int64_t tw_get(const int64_t *at)
+    {
+        return __atomic_load_n(at, __ATOMIC_ACQUIRE);
+    }
+    static inline void tw_set(int64_t *at, int64_t value)
+    {
+        __atomic_store_n(at, value, __ATOMIC_RELEASE);
+    }
+    """
+    bint tw_swap(void **at, void **expected, void *new) nogil
+    void *tw_take(void **at) nogil
+    int64_t tw_get(const int64_t *at) nogil
+    void tw_set(int64_t *at, int64_t value) nogil
 
-cdef int64_t STARVED_NS = 100_000_000       # a job that waited longer for a processor, and
-cdef int STARVED_SHARE = 10                 # used it for less than this part of its time, starved
-cdef int64_t RELIEF_NS = 10_000_000_000     # then relief threads do the jobs for so long
+cdef enum:
+    MAPPING = 0
+    COPYING = 1
+    SLICES_MAX = 8              # sent by a job before others have their turn
+
+NOT_BLOCKING = os.EFD_NONBLOCK | os.EFD_CLOEXEC
+
+cdef int64_t STARVED_NS = 200_000_000       # a COPYING thread that waited so long for a processor,
+cdef int STARVED_SHARE = 10                 # and ran for less than this part of the time, starves
+cdef int64_t JUDGED_NS = 1_000_000_000      # both are added up for so long
+cdef int64_t RELIEF_NS = 10_000_000_000
+
+cdef struct crew_t:
+    void *submitted             # newest first
+    void *queued                # taken from it by a thread, oldest first
+    pthread_mutex_t lock        # of `queued`; for its threads only
+    int wake                    # eventfd: counts what was submitted
 
 cdef struct shared_t:
-    pthread_mutex_t lock
-    pthread_cond_t wake[2]      # of idle and of relief threads: there is a job, or `stop` was set
-    void *first                 # submitted, oldest first
-    void *last
-    void *done_first            # finished, oldest first
-    void *done_last
-    int64_t relief_until        # monotonic
-    bint stop
+    crew_t crews[2]
+    void *done                  # newest first
+    int done_fd                 # eventfd
+    int64_t relief_until        # monotonic: until then MAPPING threads do all jobs
+    int64_t stop
 
 
 cdef class Job:
-    cdef void work(self) noexcept nogil:
-        pass
+    cdef bint work(self) noexcept nogil:
+        return False
 
     cdef object result(self):
         return None
@@ -84,8 +123,13 @@ cdef class Job:
 cdef class ReadJob(Job):
     cdef Range found
 
-    cdef void work(self) noexcept nogil:
+    cdef bint work(self) noexcept nogil:
+        if self.maps:
+            self.maps = False
+            self.found.bring()
+            return True
         self.found.work()
+        return False
 
     cdef object result(self):
         self.found.check()
@@ -94,12 +138,13 @@ cdef class ReadJob(Job):
 cdef class ReleaseJob(Job):
     cdef Range found
 
-    cdef void work(self) noexcept nogil:
+    cdef bint work(self) noexcept nogil:
         unmap_file(&self.found.file)
+        return False
 
 
 cdef class Outgoing:
-    def __init__(self, parts):
+    def __cinit__(self, parts):
         """`parts`: bytes-like objects, sent one after the other. ValueError: there are more than
         PARTS_MAX."""
         if len(parts) > PARTS_MAX:
@@ -118,8 +163,7 @@ cdef class Outgoing:
         return <Py_ssize_t>self.size
 
     cdef int send(self, int fd, size_t slice_bytes) noexcept nogil:
-        """Send as much as the socket takes now, at most `slice_bytes` by one system call; 0 when
-        all is sent, or an errno, as EAGAIN."""
+        """Send at most `slice_bytes`; 0 or an errno, as EAGAIN."""
         cdef iovec vec[PARTS_MAX]
         cdef msghdr message
         cdef ssize_t n
@@ -127,28 +171,26 @@ cdef class Outgoing:
         cdef int i
         memset(&message, 0, sizeof(message))
         message.msg_iov = vec
-        while self.sent < self.size:
-            skip = self.sent
-            room = slice_bytes
-            message.msg_iovlen = 0
-            for i in range(self.count):
-                length = <size_t>self.buffers[i].len
-                if skip >= length:
-                    skip -= length
-                    continue
-                length = min(room, length - skip)
-                vec[message.msg_iovlen].iov_base = <char *>self.buffers[i].buf + skip
-                vec[message.msg_iovlen].iov_len = length
-                message.msg_iovlen += 1
-                room -= length
-                skip = 0
-                if not room:
-                    break
-            n = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
-            if n >= 0:
-                self.sent += <size_t>n
-            elif errno != EINTR:
-                return errno
+        skip = self.sent
+        room = slice_bytes
+        message.msg_iovlen = 0
+        for i in range(self.count):
+            length = <size_t>self.buffers[i].len
+            if skip >= length:
+                skip -= length
+                continue
+            length = min(room, length - skip)
+            vec[message.msg_iovlen].iov_base = <char *>self.buffers[i].buf + skip
+            vec[message.msg_iovlen].iov_len = length
+            message.msg_iovlen += 1
+            room -= length
+            skip = 0
+            if not room:
+                break
+        n = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
+        if n < 0:
+            return errno
+        self.sent += <size_t>n
         return 0
 
 
@@ -159,8 +201,16 @@ cdef class SendJob(Job):
     cdef size_t slice_bytes     # of one system call
     cdef int error              # errno
 
-    cdef void work(self) noexcept nogil:
-        self.error = self.outgoing.send(self.fd, self.slice_bytes)
+    cdef bint work(self) noexcept nogil:
+        cdef int i
+        for i in range(SLICES_MAX):
+            if self.outgoing.sent == self.outgoing.size:
+                return False
+            self.error = self.outgoing.send(self.fd, self.slice_bytes)
+            if self.error and self.error != EINTR:
+                return False
+        self.error = 0
+        return True
 
     cdef object result(self):
         if self.error and self.error != EAGAIN:
@@ -174,15 +224,18 @@ cdef class Background:
         if s == NULL:
             raise MemoryError
         self.shared = s
-        pthread_mutex_init(&s.lock, NULL)
-        pthread_cond_init(&s.wake[IDLE], NULL)
-        pthread_cond_init(&s.wake[RELIEF], NULL)
+        for crew in range(2):
+            pthread_mutex_init(&s.crews[crew].lock, NULL)
+            s.crews[crew].wake = -1
+        s.done_fd = -1
         self.threads = []
-        self.event_fd = -1
 
     def __init__(self, int size, int nice, int slice_bytes):
-        """`size`: threads of each class, which start with the first job; `nice`: niceness of those
-        of the usual class; `slice_bytes`: sent by one system call."""
+        """`size`: threads of each crew, which start with the first job; `nice`: their niceness, of
+        COPYING ones if the system does not allow SCHED_IDLE; `slice_bytes`: sent by one system
+        call."""
+        if size < 1:
+            raise ValueError('no threads')
         self.size = size
         self.nice = nice
         self.slice_bytes = slice_bytes
@@ -190,9 +243,8 @@ cdef class Background:
     def __dealloc__(self):
         cdef shared_t *s = <shared_t *>self.shared
         if s != NULL:
-            pthread_cond_destroy(&s.wake[IDLE])
-            pthread_cond_destroy(&s.wake[RELIEF])
-            pthread_mutex_destroy(&s.lock)
+            pthread_mutex_destroy(&s.crews[MAPPING].lock)
+            pthread_mutex_destroy(&s.crews[COPYING].lock)
             free(s)
 
     # --- on the loop
@@ -202,6 +254,7 @@ cdef class Background:
         cdef ReadJob job = ReadJob()
         found.need_open()
         job.found = found
+        job.maps = found.path is not None
         return self.awaited(job)
 
     def send(self, sock, Outgoing outgoing):
@@ -217,119 +270,116 @@ cdef class Background:
     def release(self, Range found):
         """Have the mapping unmapped, unless a view is still in use."""
         cdef ReleaseJob job
-        if self.event_fd < 0:
+        if not self.threads:
             found.release()
         elif found.let_go():
             job = ReleaseJob()
             job.found = found
-            self.submit(job)
+            job.maps = True
+            self.begin_job(job)
 
     cdef object awaited(self, Job job):
-        if self.event_fd < 0:
+        if not self.threads:
             self.begin()
         job.future = self.loop.create_future()
-        self.submit(job)
+        self.begin_job(job)
         return job.future
 
+    cdef void begin_job(self, Job job) noexcept:
+        Py_INCREF(job)
+        submit(<shared_t *>self.shared, <void *>job)
+
     cdef int begin(self) except -1:
-        """OSError, RuntimeError: no descriptor or thread is to be had, or `close` was called."""
+        """OSError, RuntimeError: no descriptor or thread is to be had, or `stop` was called."""
         cdef shared_t *s = <shared_t *>self.shared
-        if self.closed:
+        if self.stopped:
             raise RuntimeError('the threads have ended')
         self.loop = asyncio.get_running_loop()
-        self.event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.loop.add_reader(self.event_fd, self.reap)
-        s.relief_until = 0
         try:
-            if not is_measured():
-                s.relief_until = INT64_MAX
-            for _ in range(self.size):
-                if not s.relief_until:
-                    self.start(IDLE)
-                self.start(RELIEF)
+            s.done_fd = os.eventfd(0, NOT_BLOCKING)
+            for crew in range(2):
+                s.crews[crew].wake = os.eventfd(0, NOT_BLOCKING | os.EFD_SEMAPHORE)
+            self.loop.add_reader(s.done_fd, self.reap)
+            for crew in range(2):
+                for _ in range(self.size):
+                    thread = threading.Thread(
+                        target=self.run, args=(crew,), name='bulk', daemon=True)
+                    thread.start()
+                    self.threads.append(thread)
         except BaseException:
-            self.end_threads()
+            self.end()
             raise
         return 0
 
-    cdef int start(self, int kind) except -1:
-        thread = threading.Thread(target=self.run, args=(kind,), name='bulk', daemon=True)
-        thread.start()
-        self.threads.append(thread)
-        return 0
-
-    cdef void submit(self, Job job) noexcept:
-        cdef shared_t *s = <shared_t *>self.shared
-        cdef int kind
-        Py_INCREF(job)
-        pthread_mutex_lock(&s.lock)
-        put(&s.first, &s.last, <void *>job)
-        kind = due(s)
-        pthread_mutex_unlock(&s.lock)
-        pthread_cond_signal(&s.wake[kind])
-
     @property
     def is_relieved(self):
-        """Whether threads of the usual class do the jobs, because the others hardly ever ran."""
-        return due(<shared_t *>self.shared) == RELIEF
+        """Whether MAPPING threads do all jobs, because the others hardly ever ran."""
+        return crew_for(<shared_t *>self.shared, False) == MAPPING
 
     def reap(self):
         """Threads have reported that jobs are done."""
         cdef shared_t *s = <shared_t *>self.shared
         cdef uint64_t count
         cdef void *item
-        read(self.event_fd, &count, sizeof(count))
-        pthread_mutex_lock(&s.lock)
-        item = s.done_first
-        s.done_first = s.done_last = NULL
-        pthread_mutex_unlock(&s.lock)
+        read(s.done_fd, &count, sizeof(count))
+        item = oldest_of(tw_take(&s.done))
         while item != NULL:
             item = report(item)
 
-    cdef void end_threads(self):
-        """Cancel what has not begun, finish the rest."""
-        cdef shared_t *s = <shared_t *>self.shared
-        cdef void *item
-        pthread_mutex_lock(&s.lock)
-        item = s.first
-        s.first = s.last = NULL
-        s.stop = True
-        pthread_mutex_unlock(&s.lock)
-        pthread_cond_broadcast(&s.wake[IDLE])
-        pthread_cond_broadcast(&s.wake[RELIEF])
-        while item != NULL:
-            item = cancel(item)
+    def stop(self):
+        """Let the threads end after what each does at the moment. No more jobs are accepted."""
+        self.stopped = True
+        self.let_end()
+
+    def join(self):
+        """Wait, on any thread, until they have ended: COPYING ones may take their time."""
         for thread in self.threads:
             thread.join()
-        self.threads.clear()
-        s.stop = False
-        if self.event_fd >= 0:
-            self.reap()
-            self.loop.remove_reader(self.event_fd)
-            os.close(self.event_fd)
-            self.event_fd = -1
 
     def close(self):
-        """End the threads; futures of what they have not begun with are cancelled."""
-        self.closed = True
-        self.end_threads()
+        """Stop, wait, and give everything back. Futures of what is not done are cancelled."""
+        self.stop()
+        self.end()
+
+    cdef void let_end(self):
+        cdef shared_t *s = <shared_t *>self.shared
+        tw_set(&s.stop, 1)
+        post(s.crews[MAPPING].wake)
+        post(s.crews[COPYING].wake)
+
+    cdef void end(self):
+        cdef shared_t *s = <shared_t *>self.shared
+        cdef void *item
+        cdef int crew
+        self.let_end()
+        self.join()
+        self.threads.clear()
+        if s.done_fd >= 0:
+            self.reap()
+            self.loop.remove_reader(s.done_fd)
+        for crew in range(2):
+            item = next_job(&s.crews[crew])
+            while item != NULL:
+                cancel(item)
+                item = next_job(&s.crews[crew])
+        for fd in (s.done_fd, s.crews[MAPPING].wake, s.crews[COPYING].wake):
+            if fd >= 0:
+                os.close(fd)
+        s.done_fd = s.crews[MAPPING].wake = s.crews[COPYING].wake = -1
+        s.stop = 0
 
     # --- threads
 
-    def run(self, int kind):
+    def run(self, int crew):
         """A thread."""
         cdef shared_t *s = <shared_t *>self.shared
-        cdef int fd = self.event_fd, schedstat = -1
-        with contextlib.suppress(OSError):      # a sandbox may forbid it
-            if kind == IDLE:
-                schedstat = os.open('/proc/thread-self/schedstat', os.O_RDONLY | os.O_CLOEXEC)
+        with contextlib.suppress(OSError):      # a sandbox may forbid it, as the next
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self.nice)
+        if crew == COPYING:
+            with contextlib.suppress(OSError):
                 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-            else:
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self.nice)
         with nogil:
-            do_jobs(s, kind, schedstat, fd)
-        if schedstat >= 0:
-            os.close(schedstat)
+            do_jobs(s, crew)
 
 
 cdef void *report(void *item):
@@ -349,90 +399,109 @@ cdef void *report(void *item):
     return following
 
 
-cdef void *cancel(void *item):
-    """Drop a job that has not begun; the next one."""
+cdef void cancel(void *item):
+    """Drop a job that has not ended."""
     cdef Job job = <Job>item
-    cdef void *following = job.following
     Py_DECREF(job)
     if job.future is None:
         job.work()              # it gives something back
     else:
         job.future.cancel()
-    return following
 
 
-cdef void put(void **first, void **last, void *item) noexcept nogil:
-    """Append to a queue."""
-    (<Job>item).following = NULL
-    if last[0] == NULL:
-        first[0] = item
-    else:
-        (<Job>last[0]).following = item
-    last[0] = item
-
-
-cdef int due(shared_t *s) noexcept nogil:
-    """The class of threads that do jobs now."""
-    return RELIEF if s.relief_until and monotonic_ns() < s.relief_until else IDLE
-
-
-cdef bint is_measured() except -1:
-    """Whether the kernel says how long a thread waits."""
-    cdef int fd
-    try:
-        fd = os.open('/proc/self/schedstat', os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        return waited_ns(fd) >= 0
-    finally:
-        os.close(fd)
-
-
-cdef int64_t waited_ns(int fd) noexcept nogil:
-    """Time in all that a thread was ready and had no processor, of its `schedstat`; -1 = the kernel
-    does not say."""
-    cdef char text[96]
-    cdef char *at
-    cdef ssize_t n = read_at(fd, text, sizeof(text) - 1, 0)
-    if n <= 0:
-        return -1
-    text[n] = 0
-    if strtoull(text, &at, 10) == 0:    # the time it ran: it is not counted
-        return -1
-    return <int64_t>strtoull(at, NULL, 10)
-
-
-cdef void do_jobs(shared_t *s, int kind, int schedstat, int event_fd) noexcept nogil:
-    cdef uint64_t one = 1
-    cdef void *item
-    cdef bint tell
-    cdef int64_t began, delayed
-    pthread_mutex_lock(&s.lock)
+cdef void push(void **queue, void *item) noexcept nogil:
+    """Add to a queue of the newest first, on any thread."""
+    cdef void *newest = NULL
     while True:
-        while s.first == NULL or due(s) != kind:
-            if s.stop:
-                pthread_mutex_unlock(&s.lock)
-                return
-            if s.first != NULL:
-                pthread_cond_signal(&s.wake[1 - kind])      # it has just become their turn
-            pthread_cond_wait(&s.wake[kind], &s.lock)
-        item = s.first
-        s.first = (<Job>item).following
-        if s.first == NULL:
-            s.last = NULL
-        pthread_mutex_unlock(&s.lock)
-        began = monotonic_ns()
-        delayed = waited_ns(schedstat)
-        (<Job>item).work()
-        delayed = waited_ns(schedstat) - delayed
-        began = monotonic_ns() - began
-        pthread_mutex_lock(&s.lock)
-        if kind == IDLE and delayed > STARVED_NS and delayed > began - began // STARVED_SHARE:
-            s.relief_until = monotonic_ns() + RELIEF_NS
-        tell = s.done_first == NULL
-        put(&s.done_first, &s.done_last, item)
-        if tell:
-            pthread_mutex_unlock(&s.lock)
-            write(event_fd, &one, sizeof(one))
-            pthread_mutex_lock(&s.lock)
+        (<Job>item).following = newest
+        if tw_swap(queue, &newest, item):
+            return
+
+
+cdef void *oldest_of(void *item) noexcept nogil:
+    """The oldest job of a queue that was taken; they follow each other in their order."""
+    cdef void *oldest = NULL
+    cdef void *following
+    while item != NULL:
+        following = (<Job>item).following
+        (<Job>item).following = oldest
+        oldest = item
+        item = following
+    return oldest
+
+
+cdef void post(int fd) noexcept nogil:
+    cdef uint64_t one = 1
+    write(fd, &one, sizeof(one))
+
+
+cdef int crew_for(shared_t *s, bint maps) noexcept nogil:
+    cdef int64_t until = tw_get(&s.relief_until)
+    return MAPPING if maps or (until and monotonic_ns() < until) else COPYING
+
+
+cdef void submit(shared_t *s, void *item) noexcept nogil:
+    """Have the next part of a job done, on any thread."""
+    cdef crew_t *crew = &s.crews[crew_for(s, (<Job>item).maps)]
+    (<Job>item).submitted_ns = monotonic_ns()
+    push(&crew.submitted, item)
+    post(crew.wake)
+
+
+cdef void *next_job(crew_t *crew) noexcept nogil:
+    """The oldest job, now the thread's own; NULL = there is none."""
+    cdef void *item
+    pthread_mutex_lock(&crew.lock)
+    if crew.queued == NULL:
+        crew.queued = oldest_of(tw_take(&crew.submitted))
+    item = crew.queued
+    if item != NULL:
+        crew.queued = (<Job>item).following
+    pthread_mutex_unlock(&crew.lock)
+    return item
+
+
+cdef int64_t ran_ns() noexcept nogil:
+    """Processor time of this thread."""
+    cdef timespec ts
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts)
+    return <int64_t>ts.tv_sec * 1_000_000_000 + ts.tv_nsec
+
+
+cdef void do_jobs(shared_t *s, int number) noexcept nogil:
+    cdef crew_t *crew = &s.crews[number]
+    cdef pollfd waiting
+    cdef uint64_t token
+    cdef void *item
+    cdef int64_t ready, ran, ended = 0
+    cdef int64_t busy = 0, used = 0     # time with a job, and processor time, since the last look
+    waiting.fd = crew.wake
+    waiting.events = POLLIN
+    while not tw_get(&s.stop):
+        poll(&waiting, 1, -1)
+        if read(crew.wake, &token, sizeof(token)) < 0:
+            continue            # another thread was quicker
+        item = next_job(crew)
+        if item == NULL:
+            continue
+        ready = max(ended, (<Job>item).submitted_ns)
+        ran = ran_ns()
+        if (<Job>item).work():
+            submit(s, item)
+        else:
+            push(&s.done, item)
+            post(s.done_fd)
+        ended = monotonic_ns()
+        if number == COPYING:
+            busy += ended - ready
+            used += ran_ns() - ran
+            if busy - used > STARVED_NS and used < busy // STARVED_SHARE:
+                tw_set(&s.relief_until, ended + RELIEF_NS)
+                item = next_job(crew)
+                while item != NULL:
+                    submit(s, item)     # to a MAPPING thread
+                    item = next_job(crew)
+            elif busy < JUDGED_NS:
+                continue
+            busy = used = 0
+    post(crew.wake)             # for the next thread

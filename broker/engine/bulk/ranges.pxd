@@ -51,6 +51,8 @@ cdef class Range:
     cdef size_t bytes_max
     cdef uint32_t salt
     cdef uint64_t file_seq          # seq the segment begins with
+    cdef uint64_t file_next         # seq after its last record
+    cdef size_t brought             # its pages below this offset, from `at` on, are in memory
     cdef uint64_t origin            # what `in_place` expects of the file
     # Of a stream: the seqs of its messages below `bound`; the others are deleted.
     cdef uint64_t *live             # owned; NULL = every record counts
@@ -67,6 +69,7 @@ cdef class Range:
     cdef int need_open(self) except -1
     cdef Segment choose(self, Log log)
     cdef object copy(self, Segment segment)
+    cdef void bring(self) noexcept nogil
     cdef void work(self) noexcept nogil
     cdef int check(self) except -1
     cdef int open(self, bint again) noexcept nogil

@@ -10,8 +10,8 @@ Every record is verified: one that does not read would lead the walk astray or b
 What does not read becomes a gap of the frame. Of a stream only the messages are served that it has:
 its owner names them when the range is made, and what lies between them is left out.
 
-Pages are read into memory here, so that the loop, which sends them, never waits for a disk. The
-file may be dropped meanwhile: its mapping stays.
+Pages are read into memory here, so that a send never waits for a disk. The file may be dropped
+meanwhile: its mapping stays.
 """
 import os
 
@@ -101,6 +101,7 @@ cdef class Range:
             self.file_path = self.path
         self.size = segment.size
         self.file_seq = segment.first_seq
+        self.file_next = segment.next_seq
         self.origin = segment.origin()
         self.bound = min(self.bound, segment.next_seq)
         self.at = segment.hint(self.live[0] if self.live != NULL else start, NULL)
@@ -229,7 +230,8 @@ cdef class Range:
         if not self.to_find:
             found.next_seq = self.bound
         elif self.bound > self.first:
-            self.open_error = self.open(False)
+            if not self.open_error:
+                self.open_error = self.open(False)
             if self.open_error:
                 return
             if self.file_path == NULL:
@@ -244,6 +246,27 @@ cdef class Range:
                 self.gather()
         if not found.error:
             self.put_front()
+
+    cdef void bring(self) noexcept nogil:
+        """Map the file and bring in the pages that `work` will probably need, so that it need not:
+        as many bytes as its records have on average in this file, and as many again."""
+        cdef size_t mean, n, end, step
+        if not self.to_find or self.bound <= self.first:
+            return
+        self.open_error = self.open(False)
+        if self.base == NULL or self.at >= self.size:
+            return
+        mean = self.size // max(<size_t>1, <size_t>(self.file_next - self.file_seq))
+        n = self.bytes_max
+        if self.bound - self.first < n // (2 * mean + 1):
+            n = (self.bound - self.first) * (2 * mean + 1)
+        end = min(self.size, self.at + n + POPULATE_BYTES)
+        self.brought = self.at & ~<size_t>(PAGE_BYTES - 1)
+        while self.brought < end:
+            step = min(<size_t>POPULATE_BYTES, end - self.brought)
+            if madvise(<void *>(self.base + self.brought), step, MADV_POPULATE_READ) != 0:
+                return          # `work` says what it is
+            self.brought += step
 
     cdef int check(self) except -1:
         """Raise what `work` has failed with, as `read`."""
@@ -287,8 +310,8 @@ cdef class Range:
         if self.live != NULL:
             walk_live(self, is_file)
             return
-        walk(self.base, self.size, self.at, self.salt, self.file_seq, self.first, self.bound,
-             self.bytes_max, is_file, found)
+        walk(self.base, self.size, self.at, self.brought, self.salt, self.file_seq, self.first,
+             self.bound, self.bytes_max, is_file, found)
 
     cdef void gather(self) noexcept nogil:
         """Copy the records next to each other, if something lies between them."""
@@ -405,12 +428,13 @@ cdef class Front:
             view, self, self.found.front, <Py_ssize_t>self.found.front_size, True, flags)
 
 
-cdef void walk(const char *base, size_t size, size_t at, uint32_t salt, uint64_t file_seq,
-               uint64_t first, uint64_t bound, size_t bytes_max, bint is_file,
+cdef void walk(const char *base, size_t size, size_t at, size_t brought, uint32_t salt,
+               uint64_t file_seq, uint64_t first, uint64_t bound, size_t bytes_max, bint is_file,
                found_t *found) noexcept nogil:
-    """Collect the records of [first, bound) from `at` on, in file order."""
+    """Collect the records of [first, bound) from `at` on, in file order; pages below `brought` are
+    there."""
     cdef stored_t s
-    cdef size_t step, again, here = at, populated = at, place = at
+    cdef size_t step, again, here = at, populated = max(at, brought), place = at
     cdef uint64_t expected = file_seq, passed = first   # below it all is here or in a gap
     cdef bint hurt = False      # bytes were passed over since the last good record
     found.data_at = found.data_end = 0
@@ -462,7 +486,8 @@ cdef void walk_live(Range r, bint is_file) noexcept nogil:
     cdef found_t *found = &r.found
     cdef const char *base = r.base
     cdef stored_t s
-    cdef size_t step, again, i = 0, taken = 0, here = r.at, populated = r.at, place = r.at
+    cdef size_t step, again, i = 0, taken = 0, here = r.at, place = r.at
+    cdef size_t populated = max(r.at, r.brought)
     cdef uint64_t expected = r.file_seq
     cdef bint hurt = False      # bytes were passed over since the last good record
     found.data_at = found.data_end = 0

@@ -44,7 +44,7 @@ async def opened() -> AsyncIterator[tuple[BulkRig, int]]:
     finally:
         await runner.cleanup()
         await readers.end()
-        context.close()
+        await context.close()
         await rig.close()
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.engine import CALLS, Rig, numbered
@@ -152,7 +153,7 @@ async def test_a_frame_stays_mapped_while_it_is_sent(tmp_path: Path) -> None:
 
 
 @on_uvloop
-async def test_close_cancels_what_has_not_begun(tmp_path: Path) -> None:
+async def test_close_cancels_what_is_not_done(tmp_path: Path) -> None:
     with Rig(tmp_path / "a") as rig:
         log = rig.log()
         rig.publish(log, numbered(5))
@@ -165,14 +166,34 @@ async def test_close_cancels_what_has_not_begun(tmp_path: Path) -> None:
             dropped = background.read(Range(log, 1, ALL, MIB))
             unwanted = background.read(Range(log, 1, ALL, MIB))
             unwanted.cancel()
+            background.stop()
         finally:
             vfs.release(CALLS["open"])
         background.close()
-        await first
+        assert first.cancelled()
         assert dropped.cancelled()
         with pytest.raises(RuntimeError, match="have ended"):
             background.read(Range(log, 1, ALL, MIB))
         background.close()
+
+
+@on_uvloop
+async def test_no_room_in_the_poller_is_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    loop = asyncio.get_running_loop()
+    with Rig(tmp_path / "a") as rig, working() as background:
+        log = rig.log()
+        rig.publish(log, numbered(5))
+        full = SimpleNamespace(add_reader=no_more, remove_reader=loop.remove_reader)
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio, "get_running_loop", lambda: full)
+            with pytest.raises(OSError, match="No space left"):
+                background.read(Range(log, 1, ALL, MIB))
+        await background.read(Range(log, 1, ALL, MIB))
 
 
 @on_uvloop
@@ -222,13 +243,17 @@ def turns_of(thread: int) -> int:
     return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[2])
 
 
+@pytest.mark.parametrize("size", [1 * KIB, 2 * MIB])
 @on_uvloop
-async def test_other_threads_help_where_processors_are_never_idle(tmp_path: Path) -> None:
+async def test_other_threads_help_where_processors_are_never_idle(
+    tmp_path: Path, size: int
+) -> None:
+    """Jobs that are too short to be interrupted, and long ones."""
     processor = min(os.sched_getaffinity(0))
     with Rig(tmp_path / "a") as rig, working(size=1) as background:
         log = rig.log()
-        for _ in range(20):
-            rig.publish(log, [os.urandom(200_000)])
+        for _ in range(2_000):
+            rig.publish(log, [os.urandom(1_000)])
         before, others = threads_of(os.SCHED_IDLE), set(threads_of(os.SCHED_OTHER))
         await background.read(Range(log, 1, ALL, MIB))
         (starved,) = set(threads_of(os.SCHED_IDLE)) - set(before)
@@ -236,9 +261,12 @@ async def test_other_threads_help_where_processors_are_never_idle(tmp_path: Path
             os.sched_setaffinity(starved, {processor})
             async with asyncio.timeout(DEADLINE_S):
                 while not background.is_relieved:
-                    await background.read(Range(log, 1, ALL, 2 * MIB))
+                    await background.read(Range(log, 1, ALL, size))
             (helper,) = set(threads_of(os.SCHED_OTHER)) - others
             assert os.getpriority(os.PRIO_PROCESS, helper) == NICE
-            turns = turns_of(helper)
-            await background.read(Range(log, 1, ALL, 2 * MIB))
-            assert turns_of(helper) > turns
+            found = Range(log, 1, ALL, size)
+            await background.read(found)
+            outgoing, turns = Outgoing(found.parts()), turns_of(helper)
+            with pair(16 * KIB) as (ours, _theirs):
+                await background.send(ours, outgoing)
+            assert turns_of(helper) > turns, "it sent, which COPYING threads do otherwise"
