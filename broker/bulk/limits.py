@@ -25,7 +25,7 @@ BULK_WAIT: Final = 5 * SECOND  # in that line; then 429
 BULK_RETRY_AFTER: Final = 1 * SECOND  # how long 429 and 503 ask the client to wait
 BULK_STALL: Final = 30 * SECOND  # a client that reads no slice for this long is disconnected
 BULK_THREADS: Final = 2  # of each kind: that serve ranges, that compress and search
-BULK_NICE: Final = 5  # niceness of those of the usual class: the loop goes first
+BULK_NICE: Final = 5  # niceness of those that are not SCHED_IDLE: the loop goes first
 BULK_DROPPED_TRIES: Final = 3  # attempts to find a range whose file is dropped meanwhile
 
 # --- requests --------------------------------------------------------------------------------

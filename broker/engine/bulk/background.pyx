@@ -4,7 +4,8 @@
     loop:    read, send, release -> [queue] -> thread: work -> [done] -> loop: the future is done
 
 Two crews share the work. What maps, reads in and unmaps pages holds a lock that the loop may need
-(the kernel's, of the process's memory), so MAPPING threads only have less priority than the loop.
+(the kernel's, of the process's memory), so MAPPING threads only have less priority than the loop
+and short slices.
 COPYING threads do the rest, which needs no such lock: sums and sends. The kernel runs them only
 while no other thread of the control group wants the processor (SCHED_IDLE): a pipeline that reads a
 gigabyte a second hardly delays a message.
@@ -62,6 +63,21 @@ cdef extern from '<sys/socket.h>' nogil:
 cdef extern from *:
     """
     #include <stdint.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+    /* Ask for the usual policy with this niceness, and to be interrupted after slice_ns, from Linux
+       6.12 on, if another thread is due. 0, or -1 and errno. */
+    static inline long tw_yielding(int nice, uint64_t slice_ns)
+    {
+        struct {
+            uint32_t size, policy;
+            uint64_t flags;
+            int32_t nice;
+            uint32_t priority;
+            uint64_t runtime, deadline, period;
+        } wanted = {sizeof wanted, 0, 0, nice, 0, slice_ns, 0, 0};
+        return syscall(SYS_sched_setattr, 0, &wanted, 0);
+    }
     /* Make *at new if it is *expected; else *expected becomes what it is. */
     static inline int tw_swap(void **at, void **expected, void *new)
     {
@@ -81,6 +97,7 @@ cdef extern from *:
         __atomic_store_n(at, value, __ATOMIC_RELEASE);
     }
     """
+    long tw_yielding(int nice, uint64_t slice_ns) nogil
     bint tw_swap(void **at, void **expected, void *new) nogil
     void *tw_take(void **at) nogil
     int64_t tw_get(const int64_t *at) nogil
@@ -97,6 +114,7 @@ cdef int64_t STARVED_NS = 200_000_000       # a COPYING thread that waited so lo
 cdef int STARVED_SHARE = 10                 # and ran for less than this part of the time, starves
 cdef int64_t JUDGED_NS = 1_000_000_000      # both are added up for so long
 cdef int64_t RELIEF_NS = 10_000_000_000
+cdef uint64_t SLICE_NS = 100_000            # the least that the kernel accepts
 
 cdef struct crew_t:
     void *submitted             # newest first
@@ -202,8 +220,8 @@ cdef class SendJob(Job):
     cdef int error              # errno
 
     cdef bint work(self) noexcept nogil:
-        cdef int i
-        for i in range(SLICES_MAX):
+        cdef int _
+        for _ in range(SLICES_MAX):
             if self.outgoing.sent == self.outgoing.size:
                 return False
             self.error = self.outgoing.send(self.fd, self.slice_bytes)
@@ -272,7 +290,7 @@ cdef class Background:
         cdef ReleaseJob job
         if not self.threads:
             found.release()
-        elif found.let_go():
+        elif found.detach():
             job = ReleaseJob()
             job.found = found
             job.maps = True
@@ -373,8 +391,9 @@ cdef class Background:
     def run(self, int crew):
         """A thread."""
         cdef shared_t *s = <shared_t *>self.shared
-        with contextlib.suppress(OSError):      # a sandbox may forbid it, as the next
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self.nice)
+        if tw_yielding(self.nice, SLICE_NS) < 0:    # a sandbox may forbid each of these
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self.nice)
         if crew == COPYING:
             with contextlib.suppress(OSError):
                 os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -65,7 +65,7 @@ cdef class Range:
     cdef char *front                # owned: the frame up to its data
     cdef size_t front_size
 
-    cdef bint let_go(self)
+    cdef bint detach(self)
     cdef int need_open(self) except -1
     cdef Segment choose(self, Log log)
     cdef object copy(self, Segment segment)

@@ -122,10 +122,10 @@ cdef class Range:
             else:
                 unmap_file(&self.file)
 
-    cdef bint let_go(self):
-        """Whether there is a mapping to unmap, and no view of it is in use. The range cannot be
-        read any more: `unmap_file` is to be called, on any thread. To unmap what was read takes
-        0.1 ms per MiB."""
+    cdef bint detach(self):
+        """Give up the mapping, unless a view of it is in use: the range cannot be read any more.
+        True: `unmap_file` is to be called, on any thread. It takes 0.1 ms per MiB of what was
+        read."""
         if self.base == NULL or self.path is None or self.views:
             return False
         self.base = NULL
@@ -134,7 +134,7 @@ cdef class Range:
 
     def release(self):
         """Give the mapping back now, unless a view is still in use."""
-        if self.let_go():
+        if self.detach():
             with nogil:
                 unmap_file(&self.file)
 
