@@ -212,7 +212,8 @@ class Streams(RuleBasedStateMachine):
         assert log.sync.durable_next > max(self.model, default=0)
         while at < log.sync.durable_next:
             one = Range(log, at, 2**63, bytes_max)
-            body = one.joined(one.read())
+            one.read()
+            body = one.joined()
             assert not one.learn(log)
             frame = PythonFrame(body, NAME.encode())
             assert (frame.bad, frame.gaps, frame.first) == (0, (), at)

@@ -162,10 +162,10 @@ cdef class ReleaseJob(Job):
 
 
 cdef class Outgoing:
-    def __cinit__(self, parts):
+    def __init__(self, parts):
         """`parts`: bytes-like objects, sent one after the other. ValueError: there are more than
         PARTS_MAX."""
-        if len(parts) > PARTS_MAX:
+        if len(parts) > PARTS_MAX - self.count:
             raise ValueError(f'{len(parts)} parts; at most {PARTS_MAX}')
         for part in parts:
             PyObject_GetBuffer(part, &self.buffers[self.count], PyBUF_SIMPLE)

@@ -72,7 +72,7 @@ cdef class Range:
     cdef void bring(self) noexcept nogil
     cdef void work(self) noexcept nogil
     cdef int check(self) except -1
-    cdef int open(self, bint again) noexcept nogil
+    cdef int attach(self, bint again) noexcept nogil
     cdef void walk(self) noexcept nogil
     cdef void gather(self) noexcept nogil
     cdef void put_front(self) noexcept nogil

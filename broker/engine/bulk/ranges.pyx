@@ -231,14 +231,14 @@ cdef class Range:
             found.next_seq = self.bound
         elif self.bound > self.first:
             if not self.open_error:
-                self.open_error = self.open(False)
+                self.open_error = self.attach(False)
             if self.open_error:
                 return
             if self.file_path == NULL:
                 sum_records(self.base, self.size, self.salt)
             self.walk()
             if found.hurts_size and self.file_path != NULL:
-                self.open_error = self.open(True)   # memory may be at fault: the reader goes on
+                self.open_error = self.attach(True)     # memory may be at fault
                 if self.open_error:
                     return
                 self.walk()
@@ -253,7 +253,7 @@ cdef class Range:
         cdef size_t mean, n, end, step
         if not self.to_find or self.bound <= self.first:
             return
-        self.open_error = self.open(False)
+        self.open_error = self.attach(False)
         if self.base == NULL or self.at >= self.size:
             return
         mean = self.size // max(<size_t>1, <size_t>(self.file_next - self.file_seq))
@@ -280,7 +280,7 @@ cdef class Range:
             raise OSError(error, os.strerror(error), self.log)
         return 0
 
-    cdef int open(self, bint again) noexcept nogil:
+    cdef int attach(self, bint again) noexcept nogil:
         """Map the file; `again`: have the disk be asked for all of it, whatever memory has. 0 or an
         errno; ENOENT: it has been dropped."""
         cdef int fd = -1, error
