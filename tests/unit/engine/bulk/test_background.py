@@ -170,7 +170,7 @@ async def test_close_cancels_what_is_not_done(tmp_path: Path) -> None:
         finally:
             vfs.release(CALLS["open"])
         background.close()
-        assert first.cancelled()
+        assert first.done(), "or cancelled: its second part may have begun or not"
         assert dropped.cancelled()
         with pytest.raises(RuntimeError, match="have ended"):
             background.read(Range(log, 1, ALL, MIB))
