@@ -142,12 +142,9 @@ cdef class ReadJob(Job):
     cdef Range found
 
     cdef bint work(self) noexcept nogil:
-        if self.maps:
-            self.maps = False
-            self.found.bring()
-            return True
-        self.found.work()
-        return False
+        cdef bint more = self.found.work()
+        self.maps = self.found.to_map
+        return more
 
     cdef object result(self):
         self.found.check()
@@ -272,7 +269,7 @@ cdef class Background:
         cdef ReadJob job = ReadJob()
         found.need_open()
         job.found = found
-        job.maps = found.path is not None
+        job.maps = found.to_map
         return self.awaited(job)
 
     def send(self, sock, Outgoing outgoing):

@@ -33,6 +33,18 @@ cdef struct found_t:
     uint64_t next_seq       # where the next range begins
     int error               # errno; 0 = none
 
+# How far a walk over a segment has come.
+cdef struct walk_t:
+    bint begun
+    size_t at               # the next byte to be looked at
+    size_t populated        # pages below it are in memory
+    size_t place            # the index learns of the first record from here on
+    uint64_t expected       # the next record has at least this seq
+    uint64_t passed         # what is asked for below it was found or is in a gap
+    size_t live             # of a stream: number of the next message that is asked for
+    size_t taken            # of a stream: bytes of the records found
+    bint hurt               # bytes were passed over since the last good record
+
 
 cdef class Range:
     cdef Segment segment            # only for the loop's thread
@@ -42,6 +54,9 @@ cdef class Range:
     cdef bytes path                 # None for a copy of records in memory
     cdef const char *file_path      # the same, for threads without the interpreter; NULL = none
     cdef int open_error             # errno of `work`: the file cannot be mapped
+    cdef bint to_map                # the next part of `work` maps the file
+    cdef bint again                 # ... from the disk: what was in memory did not read
+    cdef bint ended                 # `work` has nothing more to do
     cdef mapping_t file             # of a file
     cdef char *base                 # mapping, or the copy; NULL = not open
     cdef int views                  # of the records, in use
@@ -61,6 +76,7 @@ cdef class Range:
     cdef char *gathered             # owned: the records, if there are deleted ones between them
     cdef readonly uint64_t first, bound     # seqs that are asked for
     cdef found_t found
+    cdef walk_t walk
     cdef char frame_id[LOG_ID_BYTES]
     cdef char *front                # owned: the frame up to its data
     cdef size_t front_size
@@ -69,11 +85,11 @@ cdef class Range:
     cdef int need_open(self) except -1
     cdef Segment choose(self, Log log)
     cdef object copy(self, Segment segment)
-    cdef void bring(self) noexcept nogil
-    cdef void work(self) noexcept nogil
+    cdef bint work(self) noexcept nogil
+    cdef bint bring(self) noexcept nogil
     cdef int check(self) except -1
-    cdef int attach(self, bint again) noexcept nogil
-    cdef void walk(self) noexcept nogil
+    cdef int attach(self) noexcept nogil
+    cdef void begin_walk(self) noexcept nogil
     cdef void gather(self) noexcept nogil
     cdef void put_front(self) noexcept nogil
 

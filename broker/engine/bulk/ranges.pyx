@@ -2,7 +2,7 @@
 """Ranges of records for readers that want very many of them: raw, in one frame.
 
     loop's thread      Range(log, start, ...)      which segment, which bounds
-    any other thread   range.work()                maps, verifies, builds the front of the frame
+    any other thread   range.work(), until False   maps, verifies, builds the front of the frame
     loop's thread      range.check()               raises what that has failed with
                        range.learn(), .parts()     the data is sent from the mapping, never copied
 
@@ -59,6 +59,7 @@ cdef enum:
     MADV_POPULATE_READ = 22         # Linux 5.14; older ones say EINVAL, and pages come by touch
     POPULATE_BYTES = 256 << 10        # brought in at a time
     PAGE_BYTES = 4096
+    PART_BYTES = 4 << 20            # verified by one call of `work`
     PLACE_BYTES = 32768             # between two places that an index learns
     LIVE_MAX = 1 << 15              # messages of a stream in one range
     FIRST_CAP = 64
@@ -99,6 +100,7 @@ cdef class Range:
         self.path = segment.path
         if self.path is not None:
             self.file_path = self.path
+            self.to_map = True
         self.size = segment.size
         self.file_seq = segment.first_seq
         self.file_next = segment.next_seq
@@ -217,45 +219,53 @@ cdef class Range:
         return self.found.data_end - min(self.found.data_end, self.size)
 
     def read(self):
-        """Find and verify the records. OSError: FileNotFoundError when the segment has been
-        dropped, else the disk does not read."""
+        """Find and verify the records; the second time this does nothing. OSError:
+        FileNotFoundError when the segment has been dropped, else the disk does not read."""
+        cdef bint more = True
         self.need_open()
         with nogil:
-            self.work()
+            while more:
+                more = self.work()
         self.check()
 
-    cdef void work(self) noexcept nogil:
-        """Do what `read` does, except to raise."""
+    cdef bint work(self) noexcept nogil:
+        """Do the next part of what `read` does, except to raise. True: there is more to do. If
+        `to_map`, the part maps pages."""
         cdef found_t *found = &self.found
-        if not self.to_find:
-            found.next_seq = self.bound
-        elif self.bound > self.first:
-            if not self.open_error:
-                self.open_error = self.attach(False)
-            if self.open_error:
-                return
-            if self.file_path == NULL:
-                sum_records(self.base, self.size, self.salt)
-            self.walk()
-            if found.hurts_size and self.file_path != NULL:
-                self.open_error = self.attach(True)     # memory may be at fault
-                if self.open_error:
-                    return
-                self.walk()
+        if self.ended:
+            return False
+        if self.to_find and self.bound > self.first:
+            if self.to_map:
+                self.to_map = False
+                self.ended = not self.bring()
+                return not self.ended
+            if not self.walk.begun:
+                if self.file_path == NULL:
+                    sum_records(self.base, self.size, self.salt)
+                self.begin_walk()
+            if walk_live(self) if self.live != NULL else walk(self):
+                return True
+            self.walk.begun = False
+            if found.hurts_size and self.file_path != NULL and not self.again:
+                self.again = self.to_map = True     # memory may be at fault
+                return True
             if not found.error and self.live != NULL:
                 self.gather()
+        elif not self.to_find:
+            found.next_seq = self.bound
         if not found.error:
             self.put_front()
+        self.ended = True
+        return False
 
-    cdef void bring(self) noexcept nogil:
-        """Map the file and bring in the pages that `work` will probably need, so that it need not:
-        as many bytes as its records have on average in this file, and as many again."""
+    cdef bint bring(self) noexcept nogil:
+        """Map the file and bring in the pages that the walk will probably need, so that it need
+        not: as many bytes as its records have on average in this file, and as many again. False: it
+        cannot be mapped."""
         cdef size_t mean, n, end, step
-        if not self.to_find or self.bound <= self.first:
-            return
-        self.open_error = self.attach(False)
+        self.open_error = self.attach()
         if self.base == NULL or self.at >= self.size:
-            return
+            return self.open_error == 0
         mean = self.size // max(<size_t>1, <size_t>(self.file_next - self.file_seq))
         n = self.bytes_max
         if self.bound - self.first < n // (2 * mean + 1):
@@ -265,11 +275,12 @@ cdef class Range:
         while self.brought < end:
             step = min(<size_t>POPULATE_BYTES, end - self.brought)
             if madvise(<void *>(self.base + self.brought), step, MADV_POPULATE_READ) != 0:
-                return          # `work` says what it is
+                break           # the walk says what it is
             self.brought += step
+        return self.open_error == 0
 
     cdef int check(self) except -1:
-        """Raise what `work` has failed with, as `read`."""
+        """Raise what `work` has failed with, as `read` does."""
         cdef int error = self.found.error
         if self.open_error:
             raise OSError(
@@ -280,18 +291,18 @@ cdef class Range:
             raise OSError(error, os.strerror(error), self.log)
         return 0
 
-    cdef int attach(self, bint again) noexcept nogil:
+    cdef int attach(self) noexcept nogil:
         """Map the file; `again`: have the disk be asked for all of it, whatever memory has. 0 or an
         errno; ENOENT: it has been dropped."""
         cdef int fd = -1, error
-        if self.file_path == NULL or (self.base != NULL and not again) or not self.size:
+        if not self.size:
             return 0            # of an empty file, as a power cut leaves it, nothing can be mapped
         error = vfs_open(self.file_path, O_RDONLY, &fd)
         if error:
             return error
         if is_another(fd, self.size, self.salt):
             error = ENOENT
-        elif again:
+        elif self.again:
             error = map_again(&self.file, fd, 0, self.size)
         else:
             error = map_file(fd, self.size, &self.file)
@@ -300,18 +311,19 @@ cdef class Range:
             self.base = self.file.base
         return error
 
-    cdef void walk(self) noexcept nogil:
-        """Find the records from the beginning."""
+    cdef void begin_walk(self) noexcept nogil:
+        """Let the records be found from the beginning."""
         cdef found_t *found = &self.found
-        cdef bint is_file = self.file_path != NULL
         found.count = found.gaps_size = found.places_size = found.hurts_size = 0
+        found.data_at = found.data_end = 0
         found.next_seq = self.first
         found.error = 0
-        if self.live != NULL:
-            walk_live(self, is_file)
-            return
-        walk(self.base, self.size, self.at, self.brought, self.salt, self.file_seq, self.first,
-             self.bound, self.bytes_max, is_file, found)
+        memset(&self.walk, 0, sizeof(self.walk))
+        self.walk.begun = True
+        self.walk.at = self.walk.place = self.at
+        self.walk.populated = max(self.at, self.brought)
+        self.walk.expected = self.file_seq
+        self.walk.passed = self.first
 
     cdef void gather(self) noexcept nogil:
         """Copy the records next to each other, if something lies between them."""
@@ -428,107 +440,112 @@ cdef class Front:
             view, self, self.found.front, <Py_ssize_t>self.found.front_size, True, flags)
 
 
-cdef void walk(const char *base, size_t size, size_t at, size_t brought, uint32_t salt,
-               uint64_t file_seq, uint64_t first, uint64_t bound, size_t bytes_max, bint is_file,
-               found_t *found) noexcept nogil:
-    """Collect the records of [first, bound) from `at` on, in file order; pages below `brought` are
-    there."""
-    cdef stored_t s
-    cdef size_t step, again, here = at, populated = max(at, brought), place = at
-    cdef uint64_t expected = file_seq, passed = first   # below it all is here or in a gap
-    cdef bint hurt = False      # bytes were passed over since the last good record
-    found.data_at = found.data_end = 0
-    while here < size:
-        if is_file and not populate(base, size, here, &populated, found):
-            return
-        step = record_get(base + here, size - here, salt, True, &s)
-        if step == 0 or s.rec.seq < expected or (
-                is_file and not in_place(s.rec.seq, file_seq, here)):
-            again = resync(base, size, here + 8, salt, file_seq, below(expected))
-            hurt = True
-            again = again or size
-            if not put_hurt(found, here, again):
-                return
-            here = again
-            continue
-        if here >= place:
-            if not put_pair(found, s.rec.seq, here):
-                return
-            place = here + PLACE_BYTES
-        expected = s.rec.seq + 1
-        if s.rec.seq < first:
-            here += step
-            hurt = False
-            continue
-        if s.rec.seq >= bound:
-            break
-        if s.rec.seq > passed and not put_gap(found, passed, s.rec.seq, hurt):
-            return
-        passed = s.rec.seq
-        hurt = False
-        if found.count == 0:
-            found.data_at = here
-        elif here + step - found.data_at > bytes_max:
-            found.next_seq = passed
-            return
-        if not put_offset(found, <uint32_t>(here - found.data_at)):
-            return
-        here += step
-        found.data_end = here
-        passed += 1
-    if passed < bound and not put_gap(found, passed, bound, hurt):
-        return
-    found.next_seq = bound
-
-
-cdef void walk_live(Range r, bint is_file) noexcept nogil:
-    """Collect the records of the messages that are asked for, in file order."""
+cdef bint walk(Range r) noexcept nogil:
+    """Collect the records of [first, bound), in file order; True after PART_BYTES, if there may be
+    more of them."""
     cdef found_t *found = &r.found
+    cdef walk_t w = r.walk
     cdef const char *base = r.base
+    cdef bint is_file = r.file_path != NULL
     cdef stored_t s
-    cdef size_t step, again, i = 0, taken = 0, here = r.at, place = r.at
-    cdef size_t populated = max(r.at, r.brought)
-    cdef uint64_t expected = r.file_seq
-    cdef bint hurt = False      # bytes were passed over since the last good record
-    found.data_at = found.data_end = 0
-    while here < r.size and i < r.live_size:
-        if is_file and not populate(base, r.size, here, &populated, found):
-            return
-        step = record_get(base + here, r.size - here, r.salt, True, &s)
-        if step == 0 or s.rec.seq < expected or (
-                is_file and not in_place(s.rec.seq, r.origin, here)):
-            again = resync(base, r.size, here + 8, r.salt, r.origin, below(expected))
-            hurt = True
+    cdef size_t step, again, pause = w.at + PART_BYTES
+    while w.at < r.size:
+        if w.at >= pause:
+            r.walk = w
+            return True
+        if is_file and not populate(base, r.size, w.at, &w.populated, found):
+            return False
+        step = record_get(base + w.at, r.size - w.at, r.salt, True, &s)
+        if step == 0 or s.rec.seq < w.expected or (
+                is_file and not in_place(s.rec.seq, r.file_seq, w.at)):
+            again = resync(base, r.size, w.at + 8, r.salt, r.file_seq, below(w.expected))
+            w.hurt = True
             again = again or r.size
-            if not put_hurt(found, here, again):
-                return
-            here = again
+            if not put_hurt(found, w.at, again):
+                return False
+            w.at = again
             continue
-        if here >= place:
-            if not put_pair(found, s.rec.seq, here):
-                return
-            place = here + PLACE_BYTES
-        expected = s.rec.seq + 1
+        if w.at >= w.place:
+            if not put_pair(found, s.rec.seq, w.at):
+                return False
+            w.place = w.at + PLACE_BYTES
+        w.expected = s.rec.seq + 1
+        if s.rec.seq < r.first:
+            w.at += step
+            w.hurt = False
+            continue
         if s.rec.seq >= r.bound:
             break
-        if not put_lost(r, &i, s.rec.seq, hurt):
-            return
-        hurt = False
-        if i < r.live_size and r.live[i] == s.rec.seq:
-            if found.count == 0:
-                found.data_at = here
-            elif taken + step > r.bytes_max:
-                found.next_seq = s.rec.seq
-                return
-            if not put_offset(found, <uint32_t>(here - found.data_at)):
-                return
-            taken += step
-            found.data_end = here + step
-            i += 1
-        here += step
-    if not put_lost(r, &i, r.bound, hurt):
-        return
+        if s.rec.seq > w.passed and not put_gap(found, w.passed, s.rec.seq, w.hurt):
+            return False
+        w.passed = s.rec.seq
+        w.hurt = False
+        if found.count == 0:
+            found.data_at = w.at
+        elif w.at + step - found.data_at > r.bytes_max:
+            found.next_seq = w.passed
+            return False
+        if not put_offset(found, <uint32_t>(w.at - found.data_at)):
+            return False
+        w.at += step
+        found.data_end = w.at
+        w.passed += 1
+    if w.passed < r.bound and not put_gap(found, w.passed, r.bound, w.hurt):
+        return False
     found.next_seq = r.bound
+    return False
+
+
+cdef bint walk_live(Range r) noexcept nogil:
+    """Collect the records of the messages that are asked for, as `walk`."""
+    cdef found_t *found = &r.found
+    cdef walk_t w = r.walk
+    cdef const char *base = r.base
+    cdef bint is_file = r.file_path != NULL
+    cdef stored_t s
+    cdef size_t step, again, pause = w.at + PART_BYTES
+    while w.at < r.size and w.live < r.live_size:
+        if w.at >= pause:
+            r.walk = w
+            return True
+        if is_file and not populate(base, r.size, w.at, &w.populated, found):
+            return False
+        step = record_get(base + w.at, r.size - w.at, r.salt, True, &s)
+        if step == 0 or s.rec.seq < w.expected or (
+                is_file and not in_place(s.rec.seq, r.origin, w.at)):
+            again = resync(base, r.size, w.at + 8, r.salt, r.origin, below(w.expected))
+            w.hurt = True
+            again = again or r.size
+            if not put_hurt(found, w.at, again):
+                return False
+            w.at = again
+            continue
+        if w.at >= w.place:
+            if not put_pair(found, s.rec.seq, w.at):
+                return False
+            w.place = w.at + PLACE_BYTES
+        w.expected = s.rec.seq + 1
+        if s.rec.seq >= r.bound:
+            break
+        if not put_lost(r, &w.live, s.rec.seq, w.hurt):
+            return False
+        w.hurt = False
+        if w.live < r.live_size and r.live[w.live] == s.rec.seq:
+            if found.count == 0:
+                found.data_at = w.at
+            elif w.taken + step > r.bytes_max:
+                found.next_seq = s.rec.seq
+                return False
+            if not put_offset(found, <uint32_t>(w.at - found.data_at)):
+                return False
+            w.taken += step
+            found.data_end = w.at + step
+            w.live += 1
+        w.at += step
+    if not put_lost(r, &w.live, r.bound, w.hurt):
+        return False
+    found.next_seq = r.bound
+    return False
 
 
 cdef bint put_lost(Range r, size_t *i, uint64_t end, bint hurt) noexcept nogil:

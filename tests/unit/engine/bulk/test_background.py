@@ -74,6 +74,38 @@ async def test_a_range_as_read_by_the_loop(tmp_path: Path) -> None:
 
 
 @on_uvloop
+async def test_a_long_range_lets_others_go_between_its_parts(tmp_path: Path) -> None:
+    """By one thread it would be done first, if it were done at a stretch."""
+    with Rig(tmp_path / "a", segment_bytes=32 * MIB) as rig, working(size=1) as background:
+        log = rig.log()
+        for _ in range(20):
+            rig.publish(log, [os.urandom(MIB)])
+        done: list[str] = []
+
+        async def read(name: str, bytes_max: int) -> None:
+            await background.read(Range(log, 1, ALL, bytes_max))
+            done.append(name)
+
+        async with asyncio.timeout(DEADLINE_S):
+            while done[:2] != ["short", "long"]:  # another processor may be quicker than the loop
+                done.clear()
+                await asyncio.gather(read("long", 32 * MIB), read("short", KIB))
+
+
+@on_uvloop
+async def test_a_range_that_was_read_is_not_read_again(tmp_path: Path) -> None:
+    with Rig(tmp_path / "a") as rig, working() as background:
+        log = rig.log()
+        rig.publish(log, numbered(50))
+        found = Range(log, 1, ALL, MIB)
+        await background.read(found)
+        whole, parts = found.joined(), found.parts()
+        rig.engine.delete_log("t")
+        await background.read(found)
+        assert b"".join(parts) == whole
+
+
+@on_uvloop
 async def test_a_range_of_a_file_that_is_gone(tmp_path: Path) -> None:
     with Rig(tmp_path / "a") as rig, working() as background:
         log = rig.log()
