@@ -40,6 +40,7 @@ cdef class EngineState:
         self.reclaim_bytes = limits.reclaim_bytes
         self.pump_bytes_max = limits.pump_bytes_max
         self.backlog_bytes_max = limits.backlog_bytes_max
+        self.live_ns = limits.live_ns
         self.inline_bytes = limits.inline_bytes
         self.inline_long_bytes = limits.inline_long_bytes
         self.inline_long_ns = limits.inline_long_ns
@@ -77,12 +78,15 @@ cdef class EngineState:
 
     cdef size_t backlog_share(self) noexcept:
         cdef uint64_t turn = self.turn.number
+        cdef size_t bytes_max = self.backlog_bytes_max
+        if self.turn.now_ns - self.turn.flushed_ns < self.live_ns:
+            bytes_max //= 2
         if turn != self.backlog_turn:
             self.behind_before = self.behind if turn == self.backlog_turn + 1 else 0
             self.behind = 0
             self.backlog_turn = turn
         self.behind += 1
-        return self.backlog_bytes_max // max(self.behind, self.behind_before)
+        return bytes_max // max(self.behind, self.behind_before)
 
     cdef uint64_t deferred_share(self) noexcept:
         return <uint64_t>-1 if self.deferred < self.deferred_max else <uint64_t>DEFERRED_MIN

@@ -11,7 +11,8 @@ cdef enum Phase:
     PHASE_STORE = 0     # logs write what was appended, or hand it to the writer
     PHASE_PUMP = 1      # cursors hand out what can be read, and write what they must remember
     PHASE_FLUSH = 2     # connections write what was put into their output
-    PHASES = 3
+    PHASE_BACKLOG = 3   # cursors far behind hand out some of it; connections write that
+    PHASES = 4
 
 
 cdef class Turn:
@@ -35,10 +36,14 @@ cdef class Turn:
     # was read calls `start_early` before it reads on. None: there is none.
     cdef Task early
     cdef uint64_t number        # of ends so far
+    # Monotonic: when connections last had output before the backlogs. What they write after these
+    # does not count.
+    cdef readonly int64_t flushed_ns
     cdef public Sender sender           # None: the loop does all sends
     cdef public BusyPoll busy_poll      # None: the loop sleeps at once
 
     cdef void tick(self) noexcept
+    cdef void run_phase(self, int phase) noexcept
     cdef void add(self, Phase phase, Task task) noexcept
     cpdef void start_early(self) noexcept
     cdef void arm(self, Task task, int64_t due_ns) except *

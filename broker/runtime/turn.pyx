@@ -3,8 +3,9 @@
 
 While the loop hands out reads, sessions only note what they touched: logs with new records,
 cursors with new credit or new records, outputs with new bytes. `end` then does the work once
-for all of them, in the order that answers rely on: store, pump, flush. A log whose disk rests may
-ask to be run between two reads already (`early`).
+for all of them, in the order that answers rely on: store, pump, flush. Long backlogs are handed out
+after it, so that no answer waits for them. A log whose disk rests may ask to be run between two
+reads already (`early`).
 """
 from libc.stdint cimport int64_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
@@ -59,25 +60,19 @@ cdef class Turn:
     def end(self):
         """Do the work of the turn; work that this causes in the same or a later phase included."""
         cdef int phase
-        cdef list batch
-        cdef Task task
         self.number += 1
         self.early = None
         self.tick()
         if self.busy_poll is not None:
             self.busy_poll.begun(self.now_ns)
         self.scheduled = True       # whatever is added now is done below, not in another turn
-        for phase in range(<int>PHASES):
-            batch = self.tasks[phase]
-            if not batch:
-                continue
-            self.tasks[phase] = self.spare
-            self.spare = None
-            for task in batch:
-                task.queued = False
-                task.run()
-            batch.clear()
-            self.spare = batch
+        self.run_phase(PHASE_STORE)
+        self.run_phase(PHASE_PUMP)
+        if self.tasks[<int>PHASE_FLUSH]:
+            self.flushed_ns = self.now_ns
+            self.run_phase(PHASE_FLUSH)
+        self.run_phase(PHASE_BACKLOG)
+        self.run_phase(PHASE_FLUSH)
         self.scheduled = False
         for phase in range(<int>PHASES):
             if self.tasks[phase]:
@@ -88,6 +83,19 @@ cdef class Turn:
             self.sender.rest()
         if self.busy_poll is not None and not self.scheduled:
             self.busy_poll.wait()
+
+    cdef void run_phase(self, int phase) noexcept:
+        cdef list batch = self.tasks[phase]
+        cdef Task task
+        if not batch:
+            return
+        self.tasks[phase] = self.spare
+        self.spare = None
+        for task in batch:
+            task.queued = False
+            task.run()
+        batch.clear()
+        self.spare = batch
 
     cdef void arm(self, Task task, int64_t due_ns) except *:
         heap_remove(&self.timers, &task.timer)

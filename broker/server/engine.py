@@ -41,6 +41,7 @@ def engine_options(config: Config) -> limits.EngineLimits:
         spare_rate=limits.SPARE_RATE,
         pump_bytes_max=limits.PUMP_BYTES_MAX,
         backlog_bytes_max=limits.BACKLOG_BYTES_MAX,
+        live_ns=limits.LIVE_TIME,
         inline_bytes=limits.INLINE_BYTES,
         inline_long_bytes=limits.INLINE_LONG_BYTES,
         inline_long_ns=limits.INLINE_LONG_TIME,

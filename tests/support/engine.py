@@ -41,6 +41,7 @@ LIMITS = EngineLimits(
     reclaim_bytes=1 << 20,
     pump_bytes_max=4 << 20,
     backlog_bytes_max=4 << 20,
+    live_ns=0,
     inline_bytes=0,
     inline_long_bytes=0,
     inline_long_ns=SECOND,

@@ -104,6 +104,8 @@ cdef class Cursor(LogReader):
     cdef readonly AckLatency latency    # None: it is not measured
     cdef readonly DeadLetterQueue dead  # None = none
     cdef size_t added                   # bytes added in this turn, for consumers that wait
+    cdef bint is_behind                 # so far that it hands out a share of a turn, after answers
+    cdef bint is_late                   # it is queued for that
     cdef uint64_t deferred_counted      # of its records, in shared.deferred
 
     cdef void join(self, consumer_t *c, Sink sink) noexcept

@@ -47,7 +47,7 @@ from broker.engine.log.segment cimport Segment
 from broker.runtime.heap cimport heap_peek, heap_push, heap_remove, heap_reserve, heap_update
 from broker.runtime.interfaces cimport Session, Sink
 from broker.runtime.mapping cimport fault_counter, tw_faults_now
-from broker.runtime.turn cimport PHASE_PUMP
+from broker.runtime.turn cimport PHASE_BACKLOG, PHASE_PUMP
 from broker.runtime.types cimport heap_item_t
 
 from broker.engine.log.files import SEQ_MAX
@@ -362,11 +362,18 @@ cdef class Cursor(LogReader):
     cdef void run(self) noexcept:
         if self.deleted:
             return
+        if self.is_behind and not self.is_late:
+            self.flush_journal()
+            self.is_late = True
+            self.shared.turn.add(PHASE_BACKLOG, self)
+            return
         if self.paused:
             self.added = 0
         else:
             self.pump()
-        self.flush_journal()
+        if not self.is_late or not self.queued:
+            self.flush_journal()    # else the next turn begins with it: one write for both
+        self.is_late = False
 
     cdef void pump(self) noexcept:
         """Give records to the consumers in the ring, one each in turn, until one side runs out."""
@@ -413,7 +420,9 @@ cdef class Cursor(LogReader):
         self.added = 0
         if self.ring == NULL or segment is None or (
                 segment.active and segment.size - self.position.offset <= all_max):
+            self.is_behind = False
             return all_max
+        self.is_behind = True
         return min(all_max, self.shared.backlog_share() + added)
 
     cdef bint fresh(self, stored_t *s) noexcept:

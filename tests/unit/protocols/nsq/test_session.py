@@ -12,6 +12,7 @@ from support.fakes.nsq import (
     RESPONSE,
     FakeNsq,
     MakeNsq,
+    NsqPeer,
     message_id,
     mpub,
     not_in_flight,
@@ -21,6 +22,7 @@ from support.fakes.nsq import (
 )
 
 from broker.base import units
+from broker.net import limits as net_limits
 from broker.protocols.access import Access
 from broker.protocols.nsq import limits
 
@@ -260,6 +262,46 @@ def test_a_lasting_channel_of_an_ephemeral_topic_waits_for_its_consumers(nsq: Fa
     nsq.consumer(topic, 1).leave()
     assert nsq.dial().ask(pub(topic, b"a")) == [OK]
     assert [shown(f) for f in nsq.consumer(topic, 1).frames()] == [(1, 1, b"a")]
+
+
+# --- a long backlog beside live traffic
+
+
+def far_behind(make_nsq: MakeNsq, part: int, size: int) -> tuple[FakeNsq, NsqPeer, NsqPeer]:
+    """A consumer that was given first parts of what it is behind, and another connection."""
+    nsq = make_nsq(engine={"pump_bytes_max": 2 * part, "backlog_bytes_max": part})
+    behind, peer = nsq.consumer(b"t", 0), nsq.dial()
+    assert len(peer.ask(pub(b"t", bytes(size)) * 300)) == 300
+    behind.read(b"RDY 300\n")
+    nsq.loop.run_once()
+    nsq.loop.run_once()  # from now on it is known to be far behind
+    nsq.loop.turn.hold_clock(nsq.loop.now_ns + SECOND, 0)
+    return nsq, behind, peer
+
+
+def test_answers_leave_before_a_part_of_a_long_backlog(make_nsq: MakeNsq) -> None:
+    """One that fills a chunk of output, which is written at once."""
+    nsq, behind, peer = far_behind(make_nsq, 2 * net_limits.CHUNK_LARGE, 10_000)
+    nsq.loop.written.clear()
+    peer.read(pub(b"u", b"a"))
+    nsq.loop.run_once()
+    assert nsq.loop.written == [peer.transport, behind.transport, behind.transport]
+
+
+def test_a_long_backlog_comes_in_smaller_parts_beside_live_traffic(make_nsq: MakeNsq) -> None:
+    nsq, behind, peer = far_behind(make_nsq, 8_000, 1_000)
+
+    def part() -> int:
+        behind.take()
+        nsq.loop.run_once()
+        return len(behind.take())
+
+    whole, half = (pytest.approx(size, abs=1_100) for size in (8_000, 4_000))
+    assert [part(), part()] == [whole, whole]
+    peer.read(pub(b"u", b"a"))
+    assert [part(), part(), part()] == [half, half, half]
+    nsq.loop.turn.hold_clock(nsq.loop.now_ns + 2 * SECOND, 0)
+    assert part() == whole
 
 
 # --- time
