@@ -37,10 +37,10 @@ JOURNAL_BYTES_MIN: Final = 1 * MIB  # a cursor's journal below it is not compact
 RECLAIM_BYTES: Final = 1 * MIB  # an idle, fully acked segment above it is given back
 PUMP_BYTES_MAX: Final = 1 * MIB  # handed out by one cursor before others have their turn
 # ... by all cursors together that are further behind than that, beside what publishers have just
-# added to their logs; half of it while there is live traffic, which waits for it. Then with a
-# record more it still fits into one chunk of output, so that one send takes all of it.
+# added to their logs; half of it while there is live traffic, which waits for it. A little less
+# than a chunk of output (net/limits.py): with the last record it usually leaves by one send.
 BACKLOG_BYTES_MAX: Final = 120 * KIB
-LIVE_TIME: Final = 10 * MS  # other connections had output so recently: there is live traffic
+LIVE_TIME: Final = 10 * MS  # a connection had other output so recently: there is live traffic
 
 # Writes on the loop: what a short one costs beside the two thread wake-ups it saves, see
 # benchmarks/README.md. Longer ones are done there too while those of one turn should take no longer

@@ -33,7 +33,7 @@ cdef class EngineState:
     cdef public size_t reclaim_bytes        # an idle, fully acked segment above it is given back
     cdef public size_t pump_bytes_max       # handed out per cursor and turn
     # ... of cursors that are further behind, all together, beside what was just added to their
-    # logs; half of it while other connections had output within live_ns
+    # logs; half of it while any connection had other output within live_ns
     cdef public size_t backlog_bytes_max
     cdef public int64_t live_ns
     cdef uint64_t backlog_turn          # the number of the turn that `behind` counts

@@ -11,7 +11,7 @@ cdef enum Phase:
     PHASE_STORE = 0     # logs write what was appended, or hand it to the writer
     PHASE_PUMP = 1      # cursors hand out what can be read, and write what they must remember
     PHASE_FLUSH = 2     # connections write what was put into their output
-    PHASE_BACKLOG = 3   # cursors far behind hand out some of it; connections write that
+    PHASE_BACKLOG = 3   # cursors far behind hand out a part of their backlog; a flush follows
     PHASES = 4
 
 
@@ -36,9 +36,8 @@ cdef class Turn:
     # was read calls `start_early` before it reads on. None: there is none.
     cdef Task early
     cdef uint64_t number        # of ends so far
-    # Monotonic: when connections last had output before the backlogs. What they write after these
-    # does not count.
-    cdef readonly int64_t flushed_ns
+    # Monotonic: when a connection last had output that was no part of a long backlog.
+    cdef int64_t flushed_ns
     cdef public Sender sender           # None: the loop does all sends
     cdef public BusyPoll busy_poll      # None: the loop sleeps at once
 

@@ -13,7 +13,6 @@ class _Handle(Protocol):
 class Turn:
     now_ns: int
     wall_ns: int
-    flushed_ns: int
     sender: Sender | None
     busy_poll: BusyPoll | None
     def __init__(

@@ -3,9 +3,9 @@
 
 While the loop hands out reads, sessions only note what they touched: logs with new records,
 cursors with new credit or new records, outputs with new bytes. `end` then does the work once
-for all of them, in the order that answers rely on: store, pump, flush. Long backlogs are handed out
-after it, so that no answer waits for them. A log whose disk rests may ask to be run between two
-reads already (`early`).
+for all of them, in the order that answers rely on: store, pump, flush. Cursors far behind go on
+with their backlog after it, so that no answer waits for them, and their output is flushed then. A
+log whose disk rests may ask to be run between two reads already (`early`).
 """
 from libc.stdint cimport int64_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
@@ -58,19 +58,21 @@ cdef class Turn:
             task.run()
 
     def end(self):
-        """Do the work of the turn; work that this causes in the same or a later phase included."""
+        """Do the work of the turn, and what this causes in later phases; the rest is done in another
+        turn, at once."""
         cdef int phase
         self.number += 1
         self.early = None
         self.tick()
         if self.busy_poll is not None:
             self.busy_poll.begun(self.now_ns)
-        self.scheduled = True       # whatever is added now is done below, not in another turn
+        self.scheduled = True       # what is added now is done below, or another turn asked for
         self.run_phase(PHASE_STORE)
         self.run_phase(PHASE_PUMP)
         if self.tasks[<int>PHASE_FLUSH]:
             self.flushed_ns = self.now_ns
             self.run_phase(PHASE_FLUSH)
+            self.run_phase(PHASE_FLUSH)     # of connections, what the answers of streams have added
         self.run_phase(PHASE_BACKLOG)
         self.run_phase(PHASE_FLUSH)
         self.scheduled = False

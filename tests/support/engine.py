@@ -10,10 +10,10 @@ import select
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.engine import Engine
@@ -27,6 +27,8 @@ from support.fakes.loop import FakeLoop
 
 WAIT_MS = 20_000
 SECOND = 10**9
+
+T = TypeVar("T")
 
 OPEN, WRITE, SYNC, TRUNCATE, RENAME, UNLINK, SYNC_PATH, CREATE, FILL = range(9)  # vfs.pxd FileCall
 CALLS = {"open": OPEN, "write": WRITE, "sync": SYNC, "rename": RENAME, "truncate": TRUNCATE}
@@ -236,6 +238,22 @@ def finish_all(consumer: Any) -> list[bytes]:
     for seq, *_ in records:
         assert consumer.finish(seq) == 0
     return [record[3] for record in records]
+
+
+def wait(rig: Rig, work: Coroutine[Any, Any, T]) -> T:
+    """The result of something that waits for the engine."""
+
+    async def run() -> T:
+        task = asyncio.ensure_future(work)
+        for _ in range(10_000):
+            if task.done():
+                break
+            await asyncio.sleep(0)
+            rig.loop.serve(1)
+            rig.loop.run()
+        return await asyncio.wait_for(task, 1)
+
+    return asyncio.run(run())
 
 
 def segment_files(root: Path, name: str = "t") -> list[Path]:

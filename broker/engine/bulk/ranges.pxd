@@ -41,7 +41,7 @@ cdef struct walk_t:
     size_t place            # the index learns of the first record from here on
     uint64_t expected       # the next record has at least this seq
     uint64_t passed         # what is asked for below it was found or is in a gap
-    size_t live             # of a stream: number of the next message that is asked for
+    size_t live_at          # of a stream: number of the next message that is asked for
     size_t taken            # of a stream: bytes of the records found
     bint hurt               # bytes were passed over since the last good record
 
@@ -54,7 +54,8 @@ cdef class Range:
     cdef bytes path                 # None for a copy of records in memory
     cdef const char *file_path      # the same, for threads without the interpreter; NULL = none
     cdef int open_error             # errno of `work`: the file cannot be mapped
-    cdef bint to_map                # the next part of `work` maps the file
+    cdef bint to_map                # the next part of `work` maps the file or brings pages in
+    cdef bint attached              # ... and has mapped it
     cdef bint again                 # ... from the disk: what was in memory did not read
     cdef bint ended                 # `work` has nothing more to do
     cdef mapping_t file             # of a file

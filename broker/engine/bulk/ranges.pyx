@@ -59,7 +59,9 @@ cdef enum:
     MADV_POPULATE_READ = 22         # Linux 5.14; older ones say EINVAL, and pages come by touch
     POPULATE_BYTES = 256 << 10        # brought in at a time
     PAGE_BYTES = 4096
-    PART_BYTES = 4 << 20            # verified by one call of `work`
+    # Brought in or verified by one call of `work`. Passing over damage and copying what is left of
+    # a stream may take longer.
+    PART_BYTES = 4 << 20
     PLACE_BYTES = 32768             # between two places that an index learns
     LIVE_MAX = 1 << 15              # messages of a stream in one range
     FIRST_CAP = 64
@@ -219,8 +221,9 @@ cdef class Range:
         return self.found.data_end - min(self.found.data_end, self.size)
 
     def read(self):
-        """Find and verify the records; the second time this does nothing. OSError:
-        FileNotFoundError when the segment has been dropped, else the disk does not read."""
+        """Find and verify the records; a second call does nothing, or raises the same again.
+        OSError: FileNotFoundError when the segment has been dropped, else the disk does not
+        read."""
         cdef bint more = True
         self.need_open()
         with nogil:
@@ -230,13 +233,12 @@ cdef class Range:
 
     cdef bint work(self) noexcept nogil:
         """Do the next part of what `read` does, except to raise. True: there is more to do. If
-        `to_map`, the part maps pages."""
+        `to_map`, the part maps the file or brings its pages in."""
         cdef found_t *found = &self.found
         if self.ended:
             return False
         if self.to_find and self.bound > self.first:
             if self.to_map:
-                self.to_map = False
                 self.ended = not self.bring()
                 return not self.ended
             if not self.walk.begun:
@@ -248,6 +250,7 @@ cdef class Range:
             self.walk.begun = False
             if found.hurts_size and self.file_path != NULL and not self.again:
                 self.again = self.to_map = True     # memory may be at fault
+                self.attached = False
                 return True
             if not found.error and self.live != NULL:
                 self.gather()
@@ -259,11 +262,15 @@ cdef class Range:
         return False
 
     cdef bint bring(self) noexcept nogil:
-        """Map the file and bring in the pages that the walk will probably need, so that it need
-        not: as many bytes as its records have on average in this file, and as many again. False: it
-        cannot be mapped."""
-        cdef size_t mean, n, end, step
-        self.open_error = self.attach()
+        """Map the file and bring in the next of the pages that the walk will probably need, so that
+        it need not: as many bytes as its records have on average in this file, and as many again.
+        `to_map` says whether some are left. False: it cannot be mapped."""
+        cdef size_t mean, n, end, pause, step
+        if not self.attached:
+            self.open_error = self.attach()
+            self.attached = True
+            self.brought = self.at & ~<size_t>(PAGE_BYTES - 1)
+        self.to_map = False
         if self.base == NULL or self.at >= self.size:
             return self.open_error == 0
         mean = self.size // max(<size_t>1, <size_t>(self.file_next - self.file_seq))
@@ -271,8 +278,11 @@ cdef class Range:
         if self.bound - self.first < n // (2 * mean + 1):
             n = (self.bound - self.first) * (2 * mean + 1)
         end = min(self.size, self.at + n + POPULATE_BYTES)
-        self.brought = self.at & ~<size_t>(PAGE_BYTES - 1)
-        while self.brought < end:
+        pause = self.brought + PART_BYTES
+        while self.brought < end and not self.open_error:
+            if self.brought >= pause:
+                self.to_map = True
+                break
             step = min(<size_t>POPULATE_BYTES, end - self.brought)
             if madvise(<void *>(self.base + self.brought), step, MADV_POPULATE_READ) != 0:
                 break           # the walk says what it is
@@ -504,7 +514,7 @@ cdef bint walk_live(Range r) noexcept nogil:
     cdef bint is_file = r.file_path != NULL
     cdef stored_t s
     cdef size_t step, again, pause = w.at + PART_BYTES
-    while w.at < r.size and w.live < r.live_size:
+    while w.at < r.size and w.live_at < r.live_size:
         if w.at >= pause:
             r.walk = w
             return True
@@ -527,10 +537,10 @@ cdef bint walk_live(Range r) noexcept nogil:
         w.expected = s.rec.seq + 1
         if s.rec.seq >= r.bound:
             break
-        if not put_lost(r, &w.live, s.rec.seq, w.hurt):
+        if not put_lost(r, &w.live_at, s.rec.seq, w.hurt):
             return False
         w.hurt = False
-        if w.live < r.live_size and r.live[w.live] == s.rec.seq:
+        if w.live_at < r.live_size and r.live[w.live_at] == s.rec.seq:
             if found.count == 0:
                 found.data_at = w.at
             elif w.taken + step > r.bytes_max:
@@ -540,9 +550,9 @@ cdef bint walk_live(Range r) noexcept nogil:
                 return False
             w.taken += step
             found.data_end = w.at + step
-            w.live += 1
+            w.live_at += 1
         w.at += step
-    if not put_lost(r, &w.live, r.bound, w.hurt):
+    if not put_lost(r, &w.live_at, r.bound, w.hurt):
         return False
     found.next_seq = r.bound
     return False

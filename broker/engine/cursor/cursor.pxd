@@ -104,8 +104,7 @@ cdef class Cursor(LogReader):
     cdef readonly AckLatency latency    # None: it is not measured
     cdef readonly DeadLetterQueue dead  # None = none
     cdef size_t added                   # bytes added in this turn, for consumers that wait
-    cdef bint is_behind                 # so far that it hands out a share of a turn, after answers
-    cdef bint is_late                   # it is queued for that
+    cdef bint in_backlog                # it is queued for the backlog phase
     cdef uint64_t deferred_counted      # of its records, in shared.deferred
 
     cdef void join(self, consumer_t *c, Sink sink) noexcept
@@ -139,6 +138,8 @@ cdef class Cursor(LogReader):
     cdef void unlink(self, entry_t *e) noexcept
     cdef void pump(self) noexcept
     cdef size_t pump_bytes_max(self) noexcept
+    cdef bint is_far_behind(self) noexcept
+    cdef void go_on(self) noexcept
     cdef bint fresh(self, stored_t *s) noexcept
     cdef bint is_due(self, stored_t *s, bint *later) noexcept
     cdef void copied(self, Segment segment, size_t offset) noexcept

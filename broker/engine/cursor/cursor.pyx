@@ -360,20 +360,33 @@ cdef class Cursor(LogReader):
             self.shared.turn.add(PHASE_PUMP, self)
 
     cdef void run(self) noexcept:
+        cdef bint later = False
         if self.deleted:
             return
-        if self.is_behind and not self.is_late:
-            self.flush_journal()
-            self.is_late = True
-            self.shared.turn.add(PHASE_BACKLOG, self)
+        if self.in_backlog:
+            self.go_on()
             return
         if self.paused:
             self.added = 0
+        elif self.is_far_behind():
+            later = True
         else:
             self.pump()
-        if not self.is_late or not self.queued:
-            self.flush_journal()    # else the next turn begins with it: one write for both
-        self.is_late = False
+        # Answers leave before the backlog: what they rest on, as a FIN before them, is written now.
+        self.flush_journal()
+        if later and not self.queued:
+            self.in_backlog = True
+            self.shared.turn.add(PHASE_BACKLOG, self)
+
+    cdef void go_on(self) noexcept:
+        """Hand out a part of a long backlog."""
+        self.in_backlog = False
+        if not self.paused:
+            self.pump()
+        if self.journal is not None and self.next_seq != self.journalled_next:
+            self.wake()     # the next turn writes where it stands, with the acks that come by then
+        else:
+            self.flush_journal()
 
     cdef void pump(self) noexcept:
         """Give records to the consumers in the ring, one each in turn, until one side runs out."""
@@ -416,14 +429,16 @@ cdef class Cursor(LogReader):
         just added, which a cursor without a backlog hands out too: else it would never catch up."""
         cdef size_t all_max = self.shared.pump_bytes_max
         cdef size_t added = self.added
-        cdef Segment segment = self.position.segment
         self.added = 0
-        if self.ring == NULL or segment is None or (
-                segment.active and segment.size - self.position.offset <= all_max):
-            self.is_behind = False
+        if not self.is_far_behind():
             return all_max
-        self.is_behind = True
         return min(all_max, self.shared.backlog_share() + added)
+
+    cdef bint is_far_behind(self) noexcept:
+        """Whether consumers wait, and for more than may be handed out at a time."""
+        cdef Segment segment = self.position.segment
+        return self.ring != NULL and segment is not None and not (
+            segment.active and segment.size - self.position.offset <= self.shared.pump_bytes_max)
 
     cdef bint fresh(self, stored_t *s) noexcept:
         """Find the next record that was not looked at before and may be given now."""

@@ -89,7 +89,9 @@ class NsqPeer(FakePeer):
 class FakeNsq:
     """A frontend, its engine, and a clock that the test moves."""
 
-    def __init__(self, engine: dict[str, Any] | None = None, **settings: Any) -> None:
+    def __init__(
+        self, engine: dict[str, Any] | None = None, root: str | None = None, **settings: Any
+    ) -> None:
         authority, access = settings.pop("authority", None), settings.pop("access", None)
         self.loop = FakeLoop()
         self.config = replace(NsqConfig(), **settings)
@@ -97,7 +99,7 @@ class FakeNsq:
         self.engine = Engine(
             self.loop.turn,
             Router(),
-            None,
+            root,
             replace(engine_options(Config()), **(engine or {})),
             lambda _name: "none",
             lambda _level, text, **_details: self.reports.append(text),

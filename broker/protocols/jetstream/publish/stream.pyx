@@ -1476,7 +1476,7 @@ cdef class Stream(StreamOwner):
         self.store.log.wait(self)
 
     cdef void settled(self) noexcept:
-        # Cursors run before this, so a message is delivered before its publisher is answered.
+        # Cursors that keep up run before this: they deliver before the publisher is answered.
         self.account.turn.add(PHASE_FLUSH, self)
 
     cdef void run(self) noexcept:

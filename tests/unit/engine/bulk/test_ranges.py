@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.clients.bulk import DAMAGED, MISSING, Frame, read_frame
-from support.engine import CALLS, Rig, flip, numbered, segment_files
+from support.engine import CALLS, Rig, flip, numbered, segment_files, wait
 from support.native.stores import publish
 
 from broker.engine.bulk.ranges import Range, moment_in_memory
@@ -20,12 +20,14 @@ ALL = 1 << 62
 RECORD = 64  # of a body of 24 bytes
 
 
-def frame_of(log: Any, start: int, end: int = ALL, bytes_max: int = 1 << 20) -> Frame:
+def frame_of(
+    log: Any, start: int, end: int = ALL, bytes_max: int = 1 << 20, *, complete: bool = True
+) -> Frame:
     found = Range(log, start, end, bytes_max)
     found.read()
     found.learn(log)
     assert found.joined() == b"".join(found.parts())
-    frame = read_frame(found.joined())
+    frame = read_frame(found.joined(), complete=complete)
     assert (found.count, found.next_seq, found.gaps) == (
         len(frame.records),
         frame.next,
@@ -164,6 +166,50 @@ def test_a_flipped_bit_is_a_gap(tmp_path: Path, byte: int) -> None:
         assert frame_of(log, 3, 5).gaps == []
 
 
+LONG = 300_000  # of a body: 14 records are a part of 4 MiB, after which a walk pauses
+DAMAGED_ONES = (1, 14, 15, 28, 45)
+
+
+def long_bodies() -> list[bytes]:
+    return [bytes([number]) * LONG for number in range(1, 46)]
+
+
+def test_damage_in_a_range_of_several_parts(tmp_path: Path) -> None:
+    bodies = long_bodies()
+    with Rig(tmp_path / "a", segment_bytes=32 << 20) as rig:
+        log = rig.log()
+        for body in bodies:
+            rig.publish(log, [body])
+        (path,) = segment_files(tmp_path / "a")
+        whole = path.read_bytes()
+        for number in DAMAGED_ONES:
+            flip(path, whole.index(bodies[number - 1]))
+        frame = frame_of(log, 1, bytes_max=32 << 20)
+        gaps = [(1, 2), (14, 16), (28, 29), (45, 46)]
+        assert frame.gaps == [(start, end, DAMAGED) for start, end in gaps]
+        assert frame.bodies == [
+            body for seq, body in enumerate(bodies, 1) if seq not in DAMAGED_ONES
+        ]
+
+
+def test_a_stream_s_range_of_several_parts(tmp_path: Path) -> None:
+    bodies = long_bodies()
+    with Rig(tmp_path / "a", segment_bytes=32 << 20) as rig:
+        store = open_store(rig.engine, "js.A/S", StreamLimits())
+        for body in bodies:
+            publish(store, b"s", body)
+        rig.settle()
+        for seq in DAMAGED_ONES:
+            assert wait(rig, store.delete(seq))
+        (path,) = tmp_path.rglob("*.seg")
+        flip(path, path.read_bytes().index(bodies[29]))
+        frame = frame_of(store.log, 1, bytes_max=32 << 20, complete=False)
+        assert frame.gaps == [(30, 31, DAMAGED)]
+        assert frame.bodies == [
+            body for seq, body in enumerate(bodies, 1) if seq not in (*DAMAGED_ONES, 30)
+        ]
+
+
 def test_damage_at_both_ends(tmp_path: Path) -> None:
     with Rig(tmp_path / "a") as rig:
         log = rig.log()
@@ -227,7 +273,7 @@ def test_a_dropped_file_is_sent_when_it_was_open(tmp_path: Path) -> None:
     with Rig(tmp_path / "a") as rig:
         log = rig.log()
         rig.publish(log, numbered(9))
-        begun, late = Range(log, 1, ALL, 1 << 20), Range(log, 1, ALL, 1 << 20)
+        begun, late, later = (Range(log, 1, ALL, 1 << 20) for _ in range(3))
         begun.read()
         rig.engine.delete_log("t")
         assert read_frame(begun.joined()).bodies == numbered(9)
@@ -236,7 +282,7 @@ def test_a_dropped_file_is_sent_when_it_was_open(tmp_path: Path) -> None:
         fresh = rig.log()
         rig.publish(fresh, numbered(1))
         with pytest.raises(FileNotFoundError):
-            late.read()
+            later.read()
 
 
 def test_the_index_learns_the_way(tmp_path: Path) -> None:
@@ -297,15 +343,15 @@ def test_damage_found_while_a_message_is_erased_is_looked_at_again(tmp_path: Pat
             erasing = asyncio.ensure_future(store.delete(2, erase=True))
             await asyncio.sleep(0)  # it begins
             assert store.erasing
-            early = Range(store.log, 1, 10, 1 << 20)
+            early, begun = (Range(store.log, 1, 10, 1 << 20) for _ in range(2))
             early.read()
             assert early.is_disturbed(store.log)
             while not erasing.done():
                 await asyncio.sleep(0)
                 rig.loop.serve(1)
                 rig.loop.run()
-            early.read()
-            assert early.is_disturbed(store.log)
+            begun.read()
+            assert begun.is_disturbed(store.log)
             late = Range(store.log, 1, 10, 1 << 20)
             late.read()
             assert not late.is_disturbed(store.log)

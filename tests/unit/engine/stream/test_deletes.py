@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
 from errno import EIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-from support.engine import RENAME, SYNC, WRITE, Rig
+from support.engine import RENAME, SYNC, WRITE, Rig, wait
 from support.native.stores import kill, outcome, publish, skip
 
 from broker.engine.cursor.journal import read_journal
@@ -17,28 +16,11 @@ from broker.engine.stream.store import StreamLimits, StreamStore, open_store
 from broker.runtime import vfs
 
 NAME = "js A/S"
-T = TypeVar("T")
 FAILED = "a segment of a stream cannot be compacted"
 
 
 def open_in(rig: Rig, *, memory: bool = False, **limits: Any) -> StreamStore:
     return open_store(rig.engine, NAME, StreamLimits(**limits), memory=memory)
-
-
-def wait(rig: Rig, work: Coroutine[Any, Any, T]) -> T:
-    """The result of something that waits for the engine."""
-
-    async def run() -> T:
-        task = asyncio.ensure_future(work)
-        for _ in range(10_000):
-            if task.done():
-                break
-            await asyncio.sleep(0)
-            rig.loop.serve(1)
-            rig.loop.run()
-        return await asyncio.wait_for(task, 1)
-
-    return asyncio.run(run())
 
 
 def state(store: StreamStore) -> tuple[int, int, int, int]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import pytest
+from support.fakes.loop import FakeTransport
 from support.fakes.nsq import (
     ERROR,
     HEARTBEAT,
@@ -267,14 +269,16 @@ def test_a_lasting_channel_of_an_ephemeral_topic_waits_for_its_consumers(nsq: Fa
 # --- a long backlog beside live traffic
 
 
-def far_behind(make_nsq: MakeNsq, part: int, size: int) -> tuple[FakeNsq, NsqPeer, NsqPeer]:
+def far_behind(
+    make_nsq: MakeNsq, part: int, size: int, root: str | None = None
+) -> tuple[FakeNsq, NsqPeer, NsqPeer]:
     """A consumer that was given first parts of what it is behind, and another connection."""
-    nsq = make_nsq(engine={"pump_bytes_max": 2 * part, "backlog_bytes_max": part})
+    nsq = make_nsq(engine={"pump_bytes_max": 2 * part, "backlog_bytes_max": part}, root=root)
     behind, peer = nsq.consumer(b"t", 0), nsq.dial()
     assert len(peer.ask(pub(b"t", bytes(size)) * 300)) == 300
     behind.read(b"RDY 300\n")
     nsq.loop.run_once()
-    nsq.loop.run_once()  # from now on it is known to be far behind
+    nsq.loop.run_once()
     nsq.loop.turn.hold_clock(nsq.loop.now_ns + SECOND, 0)
     return nsq, behind, peer
 
@@ -286,6 +290,36 @@ def test_answers_leave_before_a_part_of_a_long_backlog(make_nsq: MakeNsq) -> Non
     peer.read(pub(b"u", b"a"))
     nsq.loop.run_once()
     assert nsq.loop.written == [peer.transport, behind.transport, behind.transport]
+
+
+def test_answers_leave_before_a_backlog_that_goes_on(make_nsq: MakeNsq) -> None:
+    """As when the consumer has had no credit for a while."""
+    nsq, behind, peer = far_behind(make_nsq, 2 * net_limits.CHUNK_LARGE, 10_000)
+    behind.read(b"RDY 1\nFIN %s\n" % message_id(1))
+    nsq.loop.run_once()
+    behind.read(b"RDY 300\n")
+    peer.read(pub(b"u", b"a"))
+    nsq.loop.written.clear()
+    nsq.loop.run_once()
+    assert nsq.loop.written == [peer.transport, behind.transport, behind.transport]
+
+
+def test_a_fin_is_in_the_journal_before_a_later_answer_leaves(
+    make_nsq: MakeNsq, tmp_path: Path
+) -> None:
+    nsq, behind, _ = far_behind(make_nsq, 8_000, 1_000, str(tmp_path))
+    nsq.loop.run_once()
+    (journal,) = tmp_path.rglob("*.cur")
+    before, sizes = journal.stat().st_size, list[int]()
+
+    class Watched(list[FakeTransport]):
+        def append(self, _: FakeTransport) -> None:
+            sizes.append(journal.stat().st_size)
+
+    nsq.loop.written = Watched()
+    behind.read(b"FIN %s\n" % message_id(1) + pub(b"u", b"a"))
+    nsq.loop.run_once()
+    assert sizes[0] > before
 
 
 def test_a_long_backlog_comes_in_smaller_parts_beside_live_traffic(make_nsq: MakeNsq) -> None:
