@@ -58,8 +58,8 @@ cdef class Turn:
             task.run()
 
     def end(self):
-        """Do the work of the turn, and what this causes in later phases; the rest is done in another
-        turn, at once."""
+        """Do the work of the turn, and what this causes in later phases; the rest is done in
+        another turn, at once."""
         cdef int phase
         self.number += 1
         self.early = None

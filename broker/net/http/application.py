@@ -80,9 +80,20 @@ class Application:
         connection = request.transport and request.transport.get_protocol()
         refusal = self.guard.refusal(request.method, request.headers)
         if not isinstance(connection, HttpConnection):  # it has gone already
-            return refusal or await handler(request)
+            return refusal or await _answer(request, handler)
         connection.begin(request.content)
         try:
-            return refusal or await handler(request)
+            return refusal or await _answer(request, handler)
         finally:
             connection.end()
+
+
+async def _answer(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except ConnectionError:
+        if request.transport is not None:
+            raise
+        return web.Response()  # the client has left within its body: nobody reads this

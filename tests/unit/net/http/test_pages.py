@@ -239,6 +239,20 @@ async def test_a_body_that_does_not_come() -> None:
 
 
 @on_uvloop
+async def test_a_client_that_leaves_within_a_body_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with opened() as listener:
+        begun = b"POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nxxx"
+        _reader, writer = await listener.dial(begun)
+        await listener.reached.wait()
+        writer.transport.abort()
+        while listener.pages.connections.open:  # noqa: ASYNC110 - no bell
+            await asyncio.sleep(0)
+    assert caplog.records == []
+
+
+@on_uvloop
 async def test_an_answer_that_is_not_taken() -> None:
     async with opened() as listener:
         reader, _writer = await listener.dial(ASK.replace(b"ping", b"long"))
