@@ -435,7 +435,8 @@ cdef class Cursor(LogReader):
         return min(all_max, self.shared.backlog_share() + added)
 
     cdef bint is_far_behind(self) noexcept:
-        """Whether consumers wait, and for more than may be handed out at a time."""
+        """Whether consumers wait, and the next record is in an older segment, or further from the
+        end than one turn may hand out."""
         cdef Segment segment = self.position.segment
         return self.ring != NULL and segment is not None and not (
             segment.active and segment.size - self.position.offset <= self.shared.pump_bytes_max)

@@ -96,4 +96,4 @@ async def _answer(
     except ConnectionError:
         if request.transport is not None:
             raise
-        return web.Response()  # the client has left within its body: nobody reads this
+        return web.Response()  # the client has left before its body was complete
