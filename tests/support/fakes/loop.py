@@ -36,7 +36,7 @@ class FakeLoop:
         self._soon: list[Callable[[], None]] = []
         self._alarms: list[_Alarm] = []
         self.now_ns = START_NS
-        self.written: list[FakeTransport] = []  # in the order of their writes
+        self.on_write: Callable[[FakeTransport], object] = lambda _: None
         self.turn = Turn(self.call_soon, self._call_at_ns)
         self.turn.hold_clock(START_NS, WALL_NS)
         self.pool = ChunkPool(
@@ -110,7 +110,7 @@ class FakeTransport:
     def write(self, chunk: object) -> None:
         assert not self.closed
         data = bytes(chunk)  # type: ignore[call-overload]
-        self.loop.written.append(self)
+        self.loop.on_write(self)
         fits = 0 if self.kept else min(self.room, len(data))
         if self.sock is not None and fits:
             with contextlib.suppress(BlockingIOError):

@@ -286,10 +286,11 @@ def far_behind(
 def test_answers_leave_before_a_part_of_a_long_backlog(make_nsq: MakeNsq) -> None:
     """One that fills a chunk of output, which is written at once."""
     nsq, behind, peer = far_behind(make_nsq, 2 * net_limits.CHUNK_LARGE, 10_000)
-    nsq.loop.written.clear()
+    written = list[FakeTransport]()
+    nsq.loop.on_write = written.append
     peer.read(pub(b"u", b"a"))
     nsq.loop.run_once()
-    assert nsq.loop.written == [peer.transport, behind.transport, behind.transport]
+    assert written == [peer.transport, behind.transport, behind.transport]
 
 
 def test_answers_leave_before_a_backlog_that_goes_on(make_nsq: MakeNsq) -> None:
@@ -299,9 +300,10 @@ def test_answers_leave_before_a_backlog_that_goes_on(make_nsq: MakeNsq) -> None:
     nsq.loop.run_once()
     behind.read(b"RDY 300\n")
     peer.read(pub(b"u", b"a"))
-    nsq.loop.written.clear()
+    written = list[FakeTransport]()
+    nsq.loop.on_write = written.append
     nsq.loop.run_once()
-    assert nsq.loop.written == [peer.transport, behind.transport, behind.transport]
+    assert written == [peer.transport, behind.transport, behind.transport]
 
 
 def test_a_fin_is_in_the_journal_before_a_later_answer_leaves(
@@ -311,12 +313,7 @@ def test_a_fin_is_in_the_journal_before_a_later_answer_leaves(
     nsq.loop.run_once()
     (journal,) = tmp_path.rglob("*.cur")
     before, sizes = journal.stat().st_size, list[int]()
-
-    class Watched(list[FakeTransport]):
-        def append(self, _: FakeTransport) -> None:
-            sizes.append(journal.stat().st_size)
-
-    nsq.loop.written = Watched()
+    nsq.loop.on_write = lambda _: sizes.append(journal.stat().st_size)
     behind.read(b"FIN %s\n" % message_id(1) + pub(b"u", b"a"))
     nsq.loop.run_once()
     assert sizes[0] > before
