@@ -173,7 +173,7 @@ cdef int64_t monotonic_ns() noexcept nogil:
 
 cdef void run_jobs(sync_t *s, int event_fd) noexcept nogil:
     cdef job_t *job
-    cdef bint stop = False, tell
+    cdef bint stop = False, tell, failed = False
     cdef uint64_t one = 1
     cdef int64_t started
     while not stop:
@@ -189,7 +189,9 @@ cdef void run_jobs(sync_t *s, int event_fd) noexcept nogil:
         pthread_mutex_unlock(&s.lock)
         started = monotonic_ns()
         stop = job.kind == <int>JOB_STOP
-        run_job(job)
+        if job.kind != <int>JOB_UNCACHE or not failed:
+            run_job(job)
+        failed = job.error != 0
         job.took_ns = monotonic_ns() - started
         job.next = NULL
         pthread_mutex_lock(&s.lock)
@@ -216,8 +218,6 @@ cdef void run_job(job_t *job) noexcept nogil:
             vfs_fill(job.fd, job.zeros, job.offset + <int64_t>job.len)
     elif job.kind == <int>JOB_SYNC:
         job.error = vfs_sync(job.fd)
-        if job.len and not job.error:
-            posix_fadvise(job.fd, job.offset, <int64_t>job.len, POSIX_FADV_DONTNEED)
     elif job.kind == <int>JOB_SYNC_PATH:
         job.error = vfs_sync_path(job.path)
         if job.error == ENOENT and job.tag == MAY_BE_GONE:
@@ -235,6 +235,8 @@ cdef void run_job(job_t *job) noexcept nogil:
         job.error = vfs_rename(job.path, job.path2)
     elif job.kind == <int>JOB_UNLINK:
         job.error = vfs_unlink(job.path)
+    elif job.kind == <int>JOB_UNCACHE:
+        posix_fadvise(job.fd, job.offset, <int64_t>job.len, POSIX_FADV_DONTNEED)
     elif job.kind == <int>JOB_CLOSE:
         vfs_close(job.fd)
     elif job.kind == <int>JOB_CALL:

@@ -497,7 +497,7 @@ cdef class Log(LogState):
             cursor.skip_to(seq)
 
     cdef bint is_read(self) noexcept:
-        return bool(self.cursors) or self.retention.held_from != <uint64_t>-1
+        return bool(self.cursors) or self.retention.is_read()
 
     cdef bint is_writing(self) noexcept:
         return self.writing is not None
@@ -754,9 +754,9 @@ cdef class Log(LogState):
                     segment.quarantined[0][0] >= segment.size) and not faults_of(&segment.file):
                 give_space_back(dropped, segment.size)
             return
-        job = self.shared.syncer.job(JOB_UNLINK, None)
+        job = self.shared.mender.job(JOB_UNLINK, None)
         job.path = copy_path(dropped)
-        self.shared.syncer.submit(job)
+        self.shared.mender.submit(job)
 
     # --- once a second
 

@@ -3,6 +3,7 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from broker.engine.log.interfaces cimport LogState
+from broker.engine.log.readahead cimport ReadAhead
 from broker.engine.log.segment cimport Segment
 from broker.engine.log.sync cimport Sync
 from broker.runtime.interfaces cimport Task
@@ -21,6 +22,7 @@ cdef class Retention:
     cdef readonly Limiter limiter   # None = no limits of single records
 
     cdef uint64_t first_seq(self) noexcept
+    cdef bint is_read(self) noexcept    # readers of files or a limiter may want the log's pages
     cdef void restore(self, uint64_t floor) noexcept        # from the metadata
     cdef void raise_floor(self, uint64_t seq) noexcept     # by the log's owner
     cdef void segment_added(self) noexcept
@@ -54,6 +56,8 @@ cdef class Limiter(Task):
     cdef list late          # (after, segment id, bytes) of batches that do not count yet
     cdef list holes         # (first, after) of seqs that never had a record
     cdef size_t offset
+    cdef ReadAhead ahead
+    cdef size_t ask_at      # from this offset on it is asked what lies ahead
 
     cdef inline size_t cost(self, const record_t *rec, size_t name_len) noexcept:
         return self.measure(rec, name_len)

@@ -17,6 +17,7 @@ from libc.string cimport memset
 
 from broker.engine.log.interfaces cimport LogReader, LogState
 from broker.engine.log.policy cimport RETENTION_ACKED, RETENTION_LIMITS
+from broker.engine.log.readahead cimport ReadAhead
 from broker.engine.log.record cimport (
     RECORD_HEADER_BYTES, below, record_get, resync, stored_t)
 from broker.engine.log.segment cimport Segment
@@ -24,6 +25,10 @@ from broker.engine.log.sync cimport Sync
 from broker.runtime.types cimport record_t
 
 cdef int64_t OWED_POLL_NS = 1000000000
+
+# A log of so many bytes stays in the page cache, as far as the kernel has room, for its limiter:
+# twice the limit that a channel of NATS Streaming has by default.
+cdef uint64_t CACHED_BYTES_MAX = <uint64_t>1 << 31
 
 cdef enum:
     PADDING = 4             # of a record, on average
@@ -73,6 +78,13 @@ cdef class Retention:
         if not segments:
             return self.log.next_seq
         return max(self.floor, (<Segment>segments[0]).first_seq)
+
+    cdef bint is_read(self) noexcept:
+        """A limiter looks at each record that goes when another one comes."""
+        cdef Limiter limiter = self.limiter
+        return self.held_from != <uint64_t>-1 or (
+            limiter is not None and (limiter.msgs_max or limiter.bytes_max)
+            and self.bytes() <= CACHED_BYTES_MAX)
 
     def bytes(self):
         """Of all segments."""
@@ -224,6 +236,7 @@ cdef class Limiter(Task):
         self.known = {}
         self.late = []
         self.holes = []
+        self.ahead = ReadAhead(self.log)
         self.msgs_max, self.bytes_max, self.age_max_ns = msgs_max, bytes_max, age_max_ns
 
     cdef void begin(self, cost_t measure) noexcept:
@@ -471,7 +484,10 @@ cdef class Limiter(Task):
                 if self.offset >= segment.size:
                     self.retention.floor = segment.next_seq
                     continue
-                step = record_get(segment.map() + self.offset, segment.size - self.offset,
+                segment.map()
+                if self.offset >= self.ask_at:
+                    self.ask_at = self.ahead.reached(segment, self.offset)
+                step = record_get(segment.base + self.offset, segment.size - self.offset,
                                   segment.salt, False, &s)
                 if s.rec.seq > self.retention.floor and step:   # not the next one: is it right?
                     step = record_get(segment.base + self.offset, segment.size - self.offset,
@@ -524,6 +540,7 @@ cdef class Limiter(Task):
         self.here = self.known.pop(segment.id, 0)
         self.segment = segment
         self.offset = self.log.find_in(segment, self.retention.floor)
+        self.ask_at = 0
 
     cdef void floor_moved(self) noexcept:
         """Cursors pass over what is gone, and its segments go."""

@@ -53,6 +53,7 @@ from broker.runtime.workers cimport (
     JOB_REPLACE,
     JOB_SYNC,
     JOB_SYNC_PATH,
+    JOB_UNCACHE,
     JOB_UNLINK,
     MAY_BE_GONE,
     JobOwner,
@@ -334,6 +335,7 @@ cdef class Sync:
     cdef void add_segments(self, Round round) noexcept:
         cdef Segment segment
         cdef job_t *job
+        cdef int fd
         cdef Worker worker = self.log.shared.syncer
         if round.second:
             worker = self.log.shared.second_syncer
@@ -350,11 +352,12 @@ cdef class Sync:
                     self.sync_path(round, segment.path, MAY_BE_GONE)
                 else:
                     job = worker.job(JOB_SYNC, round)
-                    job.fd = segment.second_fd if round.second else segment.fd
+                    fd = segment.second_fd if round.second else segment.fd
+                    job.fd = fd
                     job.tag = segment.id
-                    self.give_back(segment, job)
                     round.jobs += 1
                     worker.submit(job)
+                    self.give_back(segment, fd, worker)
             if not segment.known_to_folder:
                 if round.named is None:
                     round.named = []
@@ -389,20 +392,25 @@ cdef class Sync:
         round.jobs += 1
         self.log.shared.syncer.submit(job)
 
-    cdef void give_back(self, Segment segment, job_t *job) noexcept:
+    cdef void give_back(self, Segment segment, int fd, Worker worker) noexcept:
         """What is on the disk and has no reader may leave the page cache, all but the end: else a
         log that is only written to drives everything else out of it, page after page that must be
-        found. A stream's messages are read one by one, whether or not it has consumers."""
+        found. A stream's messages are read one by one, whether or not it has consumers. The worker
+        does it after the sync, which is answered before."""
+        cdef job_t *job
         cdef size_t end
-        if segment.base != NULL or segment.size < KEPT_BYTES or self.log.is_read() or (
+        if segment.base != NULL or segment.size < KEPT_BYTES or (
                 self.log.policy.retention_mode == RETENTION_OWNED):
             return
         end = segment.size - KEPT_BYTES
-        if end - segment.given_back < <size_t>GIVEN_MIN and segment.active:
+        if end - segment.given_back < <size_t>GIVEN_MIN and segment.active or self.log.is_read():
             return
         segment.given_back = end
+        job = worker.job(JOB_UNCACHE, None)
+        job.fd = fd
         job.len = min(end, <size_t>WINDOW_BYTES)
         job.offset = <int64_t>(end - job.len)
+        worker.submit(job)
 
     cdef void ended(self, Round round) noexcept:
         """All jobs of a round are done."""

@@ -43,6 +43,7 @@ Request = namedtuple('Request', 'kind subject reply data session')
 cdef enum:
     SCRATCH_KEPT = 1 << 20      # a larger buffer is freed after use
     FILE_OVERHEAD = 40          # of each message, as the original counts it
+    ANSWERS_MAX = 128           # to publishers; before more of them, these leave
 
 cdef int64_t FOREVER_NS = <int64_t>1 << 62
 
@@ -438,12 +439,17 @@ cdef class Channel(Session):
         self.service.turn.add(PHASE_FLUSH, self)
 
     cdef void run(self) noexcept:
-        """Answer the publishers whose messages are stored or have failed."""
+        """Answer the publishers whose messages are stored or have failed. Connections send what they
+        have before the rest is answered: a publisher goes on while the loop makes that."""
         cdef pending_t *p
         cdef const char *text
-        cdef int outcome
+        cdef int outcome, answers = 0
         self.waiting = False
         while self.head < self.tail:
+            if answers == ANSWERS_MAX:
+                self.service.turn.add(PHASE_FLUSH, self)
+                return
+            answers += 1
             p = <pending_t *>(self.pending + self.head)
             outcome = self.log.outcome(p.ticket)
             if outcome == 0:
