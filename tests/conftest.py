@@ -29,6 +29,7 @@ from support.clients.nats_py import mend_flush
 from support.fixtures import (  # noqa: F401
     authority,
     connect,
+    disk,
     make_nsq,
     memory_path,
     nsq,

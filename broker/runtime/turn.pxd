@@ -14,6 +14,11 @@ cdef enum Phase:
     PHASE_BACKLOG = 3   # cursors far behind hand out a part of their backlog; a flush follows
     PHASES = 4
 
+cdef enum:
+    # Answers of one task in one flush. With more to give it queues itself again, behind the
+    # connections: what it has given leaves, and the client goes on, before the loop makes the rest.
+    ANSWERS_MAX = 128
+
 
 cdef class Turn:
     cdef heap_t timers

@@ -14,6 +14,9 @@ from broker.runtime.heap cimport heap_free, heap_init, heap_peek, heap_push, hea
 from broker.runtime.interfaces cimport Task
 from broker.runtime.types cimport heap_item_t
 
+cdef enum:
+    FLUSHES_MAX = 64    # one after the other; what is still to be flushed then is in another turn
+
 
 cdef class Turn:
     def __cinit__(self):
@@ -71,8 +74,10 @@ cdef class Turn:
         self.run_phase(PHASE_PUMP)
         if self.tasks[<int>PHASE_FLUSH]:
             self.flushed_ns = self.now_ns
-            self.run_phase(PHASE_FLUSH)
-            self.run_phase(PHASE_FLUSH)     # of connections, what the answers of streams have added
+            for _ in range(FLUSHES_MAX):
+                if not self.tasks[<int>PHASE_FLUSH]:
+                    break
+                self.run_phase(PHASE_FLUSH)
         self.run_phase(PHASE_BACKLOG)
         self.run_phase(PHASE_FLUSH)
         self.scheduled = False

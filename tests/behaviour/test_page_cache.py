@@ -2,58 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 
 import pytest
-from support.engine import Rig, bodies_of, drain, numbered, segment_files
+from support.engine import SECOND, Rig, bodies_of, drain, limit, numbered, segment_files
+from support.page_cache import PAGE, cached, leave
 
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.log import Log
 
-PAGE = os.sysconf("SC_PAGE_SIZE")
 MIB = 1 << 20
 BODIES = 64  # of one publish
 PUBLISHES = 64  # 4 MiB in all
 RECORDS = 1500  # of one write
 HURT = 32
-ASKED_MAX = 1000  # times that the kernel is asked to let go of a page
 RETRIES = 40  # of a MiB each: the file has room for them
-
-
-def cached(path: Path, offset: int) -> bool:
-    """Is the page in memory? A read that may not wait tells, and brings nothing there."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        return os.preadv(fd, [bytearray(PAGE)], offset, os.RWF_NOWAIT) == PAGE
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(fd)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Path:
-    """A folder whose file system has a page cache that can be left."""
-    file = tmp_path / "probe"
-    file.write_bytes(bytes(PAGE))
-    fd = os.open(file, os.O_RDWR)
-    try:
-        os.fsync(fd)
-        for _ in range(ASKED_MAX):
-            os.posix_fadvise(fd, 0, PAGE, os.POSIX_FADV_DONTNEED)
-            if not cached(file, 0):
-                break
-        else:
-            pytest.skip("this file system keeps everything in memory")
-    except OSError as error:
-        if error.errno != errno.EOPNOTSUPP:
-            raise
-        pytest.skip("this file system does not tell what is in memory")
-    finally:
-        os.close(fd)
-    return tmp_path / "logs"
 
 
 def fill(rig: Rig, root: Path, log: Log | None = None) -> Path:
@@ -65,19 +29,69 @@ def fill(rig: Rig, root: Path, log: Log | None = None) -> Path:
     return path
 
 
+def until_left(rig: Rig, path: Path) -> None:
+    """The log goes on until all but its end is out of memory."""
+    # The kernel may refuse: a page that another processor has at hand stays until it
+    # is asked again, which is done for each MiB.
+    for _ in range(RETRIES):
+        if not any(cached(path, offset) for offset in (0, MIB, 2 * MIB)):
+            break
+        rig.publish(rig.log(), numbered(1024, size=1024))
+    else:
+        pytest.fail("everything stays in memory")
+    size = path.stat().st_size
+    assert cached(path, size - size % PAGE - PAGE)
+
+
 def test_what_nobody_reads_leaves(disk: Path) -> None:
     with Rig(disk, sync="always", segment_bytes=64 * MIB) as rig:
-        path = fill(rig, disk)
-        # The kernel may refuse: a page that another processor has at hand stays until it
-        # is asked again, which is done for each MiB.
+        until_left(rig, fill(rig, disk))
+
+
+def test_what_goes_for_its_age_leaves(disk: Path) -> None:
+    """Its limiter looks at the oldest record only, which it keeps in memory."""
+    with Rig(disk, sync="always", segment_bytes=4 * MIB) as rig:
+        log = rig.engine.open_log("t", retention="limits")
+        limit(log, age_max_ns=3600 * SECOND)
         for _ in range(RETRIES):
-            if not any(cached(path, offset) for offset in (0, MIB, 2 * MIB)):
+            rig.publish(log, numbered(1024, size=1024))
+            if not all(cached(path, 0) for path in segment_files(disk)[1:]):
                 break
-            rig.publish(rig.log(), numbered(1024, size=1024))
         else:
             pytest.fail("everything stays in memory")
-        size = path.stat().st_size
-        assert cached(path, size - size % PAGE - PAGE)
+
+
+def test_what_goes_for_its_number_stays(disk: Path) -> None:
+    """Its limiter looks at each record that goes."""
+    with Rig(disk, sync="always", segment_bytes=4 * MIB) as rig:
+        log = rig.engine.open_log("t", retention="limits")
+        limit(log, msgs_max=1 << 20)
+        for _ in range(RETRIES):
+            rig.publish(log, numbered(1024, size=1024))
+        paths = segment_files(disk)
+        assert len(paths) > 8
+        assert all(cached(path, offset) for path in paths[:-1] for offset in range(0, 3 * MIB, MIB))
+
+
+def test_what_a_limiter_comes_to_is_read_before(disk: Path) -> None:
+    """In the next segment already: the kernel itself would not look there."""
+    with Rig(disk, segment_bytes=4 * MIB, load_bytes=MIB) as rig:
+        log = rig.engine.open_log("t", retention="limits")
+        for _ in range(PUBLISHES * 3):
+            rig.publish(log, numbered(BODIES, size=1024))
+        paths = segment_files(disk)
+        assert len(paths) > 3
+        rig.advance(2)  # nothing stays mapped
+        for path in paths[:2]:
+            assert leave(path, MIB)
+        limiter = limit(log)
+        for gone in range(0, 3500, 100):  # of about 3,900 in a segment
+            limiter.set_limits(log.visible - 1 - gone, 0, 0)
+            rig.until(lambda: rig.engine.shared.loader.idle)
+            if gone == 1000:
+                assert not cached(paths[1], 0)
+        rig.until(lambda: cached(paths[1], 0))
+        assert len(log.segments) == len(paths)
 
 
 def test_what_a_channel_will_read_stays(disk: Path) -> None:

@@ -15,6 +15,7 @@ from support.authority import Authority, Pair
 from support.engine import scratch
 from support.fakes.nsq import FakeNsq, MakeNsq
 from support.nats_file import FileServer
+from support.page_cache import PAGE, leave
 from support.servers.processes import Server
 
 Connect = Callable[..., Awaitable[Client]]
@@ -26,6 +27,16 @@ def memory_path() -> Iterator[Path]:
     path = scratch()
     yield path
     shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """A folder whose file system has a page cache that can be left."""
+    file = tmp_path / "probe"
+    file.write_bytes(bytes(PAGE))
+    if not leave(file):
+        pytest.skip("this file system keeps everything in memory")
+    return tmp_path / "logs"
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from broker.runtime.types cimport record_t
 cdef int64_t OWED_POLL_NS = 1000000000
 
 # A log of so many bytes stays in the page cache, as far as the kernel has room, for its limiter:
-# twice the limit that a channel of NATS Streaming has by default.
+# about twice as long as the default limits let it become.
 cdef uint64_t CACHED_BYTES_MAX = <uint64_t>1 << 31
 
 cdef enum:

@@ -26,7 +26,7 @@ from broker.engine.log.log cimport Log
 from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport RIGHT_WRITE, Session, Sink
 from broker.routing.trie cimport match_t, sub_t
-from broker.runtime.turn cimport PHASE_FLUSH, PHASE_STORE
+from broker.runtime.turn cimport ANSWERS_MAX, PHASE_FLUSH, PHASE_STORE
 from broker.runtime.types cimport REC_AT_HOME, REC_NOT_STORED, record_t, span_t
 from broker.protocols.nats.accounts.account cimport Account
 from broker.protocols.stan.config import is_valid_channel
@@ -43,7 +43,6 @@ Request = namedtuple('Request', 'kind subject reply data session')
 cdef enum:
     SCRATCH_KEPT = 1 << 20      # a larger buffer is freed after use
     FILE_OVERHEAD = 40          # of each message, as the original counts it
-    ANSWERS_MAX = 128           # to publishers; before more of them, these leave
 
 cdef int64_t FOREVER_NS = <int64_t>1 << 62
 
@@ -439,8 +438,7 @@ cdef class Channel(Session):
         self.service.turn.add(PHASE_FLUSH, self)
 
     cdef void run(self) noexcept:
-        """Answer the publishers whose messages are stored or have failed. Connections send what they
-        have before the rest is answered: a publisher goes on while the loop makes that."""
+        """Answer the publishers whose messages are stored or have failed."""
         cdef pending_t *p
         cdef const char *text
         cdef int outcome, answers = 0

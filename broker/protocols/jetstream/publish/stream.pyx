@@ -60,7 +60,7 @@ from broker.protocols.nats.accounts.transform cimport SUBJECT_MAX, Transform, wi
 from broker.routing.router cimport Router
 from broker.routing.trie cimport (
     SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, sub_t, subject_shape)
-from broker.runtime.turn cimport PHASE_FLUSH
+from broker.runtime.turn cimport ANSWERS_MAX, PHASE_FLUSH
 from broker.runtime.types cimport REC_NOT_STORED, record_t, span_t
 
 LOG = logging.getLogger('broker.jetstream')
@@ -1482,7 +1482,7 @@ cdef class Stream(StreamOwner):
     cdef void run(self) noexcept:
         """Answer the publishers whose messages are stored or have failed."""
         cdef pending_t *p
-        cdef int outcome
+        cdef int outcome, answers = 0
         if self.abandonments:
             try:
                 self.report_abandoned()
@@ -1492,6 +1492,10 @@ cdef class Stream(StreamOwner):
             return
         self.waiting = False
         while self.head < self.tail:
+            if answers == ANSWERS_MAX:
+                self.account.turn.add(PHASE_FLUSH, self)
+                return
+            answers += 1
             p = <pending_t *>(self.pending + self.head)
             outcome = self.store.log.outcome(p.ticket)
             if outcome == 0:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.engine import WAIT_MS, Rig
+from support.native.turns import Output
 from support.stan import wire
 
 from broker.protocols.access import Access
@@ -39,9 +40,13 @@ class Case:
         self.acks.append(ack["guid"])
 
     def publish(self, guid: str) -> None:
+        self.put(guid)
+        self.rig.loop.run()
+
+    def put(self, guid: str) -> None:
+        """Publish within a turn."""
         data = wire.encode(wire.PUB, client_id="me", guid=guid, subject="t", conn_id=b"conn")
         self.account.publish(b"_STAN.pub.c.t", data, f"ack.{guid}".encode(), session=self.session)
-        self.rig.loop.run()
 
     def finish_job(self, but: int = -1) -> int:
         """What one worker has finished, which is not the one with this descriptor; its own."""
@@ -90,3 +95,16 @@ def syncer_of(case: Case, writer: int) -> int:
     for fd in others:
         poll.register(fd, select.POLLIN)
     return poll.poll(WAIT_MS)[0][0]
+
+
+def test_many_answers_leave_in_parts(case: Case) -> None:
+    """All in one turn: those publishers go on while the server makes the other answers."""
+    case.publish("first")  # the names are on the disk then
+    case.rig.settle()
+    output = Output(case.rig.turn, case.rig.router, b"ack.*")
+    for number in range(300):
+        case.put(str(number))
+    case.rig.settle()
+    assert len(case.acks) == 301
+    assert [sent for _, sent in output.flushed] == [128, 128, 44]
+    assert len({turn for turn, _ in output.flushed}) == 1

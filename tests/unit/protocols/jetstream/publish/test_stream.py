@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from support.engine import SYNC, WRITE, Rig
+from support.native.turns import Output
 from support.streams import StreamCase as Case
 from support.streams import ack, get
 
@@ -57,6 +58,19 @@ def test_no_ack_means_silence(case: Case) -> None:
     case.rig.settle()
     assert case.answers == []
     assert (stream.stored, stream.refused) == (1, 1)
+
+
+def test_many_acks_leave_in_parts(case: Case) -> None:
+    """All in one turn: those publishers go on while the server makes the other acks."""
+    case.make()
+    case.ask("s.a")  # the names are on the disk then
+    output = Output(case.rig.turn, case.rig.router, b"reply.*")
+    for number in range(300):
+        case.send("s.a", b"x", f"reply.many-{number}")
+    case.rig.settle()
+    assert len(case.answers) == 301
+    assert [sent for _, sent in output.flushed] == [128, 128, 44]
+    assert len({turn for turn, _ in output.flushed}) == 1
 
 
 def test_subscribers_receive_what_is_refused(case: Case) -> None:
