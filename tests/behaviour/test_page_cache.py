@@ -94,6 +94,23 @@ def test_what_a_limiter_comes_to_is_read_before(disk: Path) -> None:
         assert len(log.segments) == len(paths)
 
 
+def test_what_left_is_read_by_a_worker(disk: Path) -> None:
+    """Not by the loop of a channel that begins there: it would wait for the disk."""
+    with Rig(disk, sync="always", segment_bytes=64 * MIB, load_bytes=MIB) as rig:
+        path = fill(rig, disk)
+        until_left(rig, path)
+        loader = rig.engine.shared.loader
+        before, size = loader.submitted, path.stat().st_size
+        consumer = LocalConsumer(rig.log().open_cursor("c"), 1 << 30)
+        bodies = drain(rig, consumer)
+        assert bodies[: BODIES * PUBLISHES] == numbered(BODIES, size=1024) * PUBLISHES
+        # all but the end, which was written a moment ago
+        assert size // MIB - 2 <= loader.submitted - before <= size // MIB
+        rig.publish(rig.log(), [b"new"])
+        assert bodies_of(consumer)[-1] == b"new"
+        assert loader.submitted - before <= size // MIB
+
+
 def test_what_a_channel_will_read_stays(disk: Path) -> None:
     with Rig(disk, sync="always", segment_bytes=64 * MIB) as rig:
         rig.log().open_cursor("c")

@@ -1,8 +1,9 @@
 # cython: language_level=3
 """Where a cursor stands in the segments of its log, and getting there without a wait for a disk.
 
-Segments written a moment ago are read at once. Older ones may not be in memory: a worker touches
-and verifies a stretch of them before the loop reads it.
+Segments written a moment ago are read at once. Older ones may not be in memory, nor what has left
+the page cache because nobody read it: a worker touches and verifies a stretch of them before the
+loop reads it.
 """
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
@@ -36,12 +37,12 @@ cdef class Position(JobOwner):
                 if self.reader.next_seq != seq:
                     return READ_AGAIN
                 continue
-            if self.offset >= self.segment.ready and (
+            if (self.offset >= self.segment.ready or self.offset < self.segment.given_back) and (
                     self.offset >= self.loaded or self.loaded == 0):
                 self.load(self.offset, seq)
                 return READ_NOTHING
-            if self.segment.ready == 0 and self.loading is None and (
-                    self.loaded < self.segment.size
+            if (self.segment.ready == 0 or self.loaded < self.segment.given_back) and (
+                    self.loading is None and self.loaded < self.segment.size
                     and self.loaded - self.offset < self.log.shared.load_bytes // 4):
                 self.load(self.loaded, seq)      # ahead of need
             if self.segment.quarantined is not None:
