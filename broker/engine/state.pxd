@@ -18,7 +18,9 @@ cdef class EngineState:
     cdef readonly Worker syncer         # fdatasync, and closing what may be under sync
     cdef readonly Worker second_syncer  # the same, for a second sync of a log at the same time
     cdef readonly Worker loader         # cold reads
-    cdef readonly Worker mender         # copies of doubtful segments, and removing dropped ones
+    cdef readonly Worker mender         # copies of doubtful segments
+    # Removes dropped segments, which takes as long as it takes to free their blocks.
+    cdef readonly Worker remover
     cdef readonly Router router         # live subscribers
     cdef readonly object root           # str: folder of all logs; None = everything in memory
     cdef public bint root_known         # its name is on the disk

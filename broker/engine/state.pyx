@@ -74,6 +74,7 @@ cdef class EngineState:
         self.second_syncer = Worker('log-syncer-2')
         self.loader = Worker('log-loader')
         self.mender = Worker('log-mender')
+        self.remover = Worker('log-remover')
         self.sync_buckets = [0] * (len(SYNC_BUCKETS) + 1)
 
     cdef size_t backlog_share(self) noexcept:
@@ -204,4 +205,5 @@ cdef class EngineState:
     @property
     def workers(self):
         """All of them; the loop calls `reap` of each when its event_fd is readable."""
-        return (self.writer, self.syncer, self.second_syncer, self.loader, self.mender)
+        return (self.writer, self.syncer, self.second_syncer, self.loader, self.remover,
+                self.mender)

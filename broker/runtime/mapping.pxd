@@ -19,8 +19,6 @@ cdef void detach_file(mapping_t *m) noexcept nogil
 cdef void unmap_pages(char *base, size_t size) noexcept nogil
 # Forget what is in memory of these bytes, so that the next reader asks the disk; 0 or an errno.
 cdef int map_again(mapping_t *m, int fd, size_t start, size_t end) noexcept nogil
-# Have the kernel read these bytes of a mapping into memory; it goes on with that by itself.
-cdef void ask_for(char *p, size_t n) noexcept nogil
 # As pread: the bytes read, or -1 and errno.
 cdef ssize_t read_at(int fd, void *data, size_t n, int64_t offset) noexcept nogil
 cdef uint64_t faults_of(const mapping_t *m) noexcept nogil

@@ -265,11 +265,6 @@ cdef extern from *:
         return found;
     }
     static void tw_unspoil(void) { __atomic_store_n(&tw_spoiled_count, 0, __ATOMIC_RELEASE); }
-    static void tw_ask_for(char *p, size_t n)
-    {
-        size_t before = (uintptr_t)p & (tw_page - 1);
-        (void)madvise(p - before, n + before, MADV_WILLNEED);
-    }
     static uint64_t tw_faults_so_far(const tw_mapping *m)
     {
         return __atomic_load_n(&m->faults, __ATOMIC_ACQUIRE);
@@ -286,7 +281,6 @@ cdef extern from *:
     int tw_spoil(uint64_t device, uint64_t number, size_t start, size_t end) nogil
     int tw_blank(uint64_t device, uint64_t number, size_t start, size_t end) nogil
     void tw_unspoil() nogil
-    void tw_ask_for(char *p, size_t n) nogil
     uint64_t tw_faults_so_far(const tw_mapping *m) nogil
 
 if sizeof(tw_mapping) != sizeof(mapping_t) or os.sysconf('SC_PAGESIZE') % 4096:
@@ -311,10 +305,6 @@ cdef void unmap_pages(char *base, size_t size) noexcept nogil:
 
 cdef int map_again(mapping_t *m, int fd, size_t start, size_t end) noexcept nogil:
     return tw_map_again(<tw_mapping *>m, fd, start, end)
-
-
-cdef void ask_for(char *p, size_t n) noexcept nogil:
-    tw_ask_for(p, n)
 
 
 cdef ssize_t read_at(int fd, void *data, size_t n, int64_t offset) noexcept nogil:

@@ -4,7 +4,8 @@
 While the loop hands out reads, sessions only note what they touched: logs with new records,
 cursors with new credit or new records, outputs with new bytes. `end` then does the work once
 for all of them, in the order that answers rely on: store, pump, flush. Cursors far behind go on
-with their backlog after it, so that no answer waits for them, and their output is flushed then. A
+with their backlog after it, so that no answer waits for them, and their output is flushed then.
+Flushes follow each other while streams have more answers to give (ANSWERS_MAX). A
 log whose disk rests may ask to be run between two reads already (`early`).
 """
 from libc.stdint cimport int64_t

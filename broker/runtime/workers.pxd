@@ -15,7 +15,8 @@ cdef enum JobKind:
     # error cut fd at offset. That the zeros cannot be written is no error.
     JOB_WRITE
     JOB_SYNC        # fdatasync fd
-    # Let len bytes of fd from offset on leave the page cache, unless the job before it failed.
+    # Let len bytes of fd from offset on leave the page cache; close fd. For submission right after
+    # a sync of the same file: nothing leaves if the job before this one has failed.
     JOB_UNCACHE
     JOB_SYNC_PATH   # fsync the file or folder `path`
     JOB_REPLACE     # write data to fd (and sync, if tag), then rename path to path2

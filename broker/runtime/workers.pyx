@@ -189,8 +189,7 @@ cdef void run_jobs(sync_t *s, int event_fd) noexcept nogil:
         pthread_mutex_unlock(&s.lock)
         started = monotonic_ns()
         stop = job.kind == <int>JOB_STOP
-        if job.kind != <int>JOB_UNCACHE or not failed:
-            run_job(job)
+        run_job(job, failed)
         failed = job.error != 0
         job.took_ns = monotonic_ns() - started
         job.next = NULL
@@ -206,7 +205,7 @@ cdef void run_jobs(sync_t *s, int event_fd) noexcept nogil:
             write(event_fd, &one, sizeof(one))
 
 
-cdef void run_job(job_t *job) noexcept nogil:
+cdef void run_job(job_t *job, bint after_failure) noexcept nogil:
     if job.kind == <int>JOB_WRITE:
         if job.call != NULL:
             job.call(job)
@@ -236,7 +235,9 @@ cdef void run_job(job_t *job) noexcept nogil:
     elif job.kind == <int>JOB_UNLINK:
         job.error = vfs_unlink(job.path)
     elif job.kind == <int>JOB_UNCACHE:
-        posix_fadvise(job.fd, job.offset, <int64_t>job.len, POSIX_FADV_DONTNEED)
+        if not after_failure:
+            posix_fadvise(job.fd, job.offset, <int64_t>job.len, POSIX_FADV_DONTNEED)
+        vfs_close(job.fd)
     elif job.kind == <int>JOB_CLOSE:
         vfs_close(job.fd)
     elif job.kind == <int>JOB_CALL:

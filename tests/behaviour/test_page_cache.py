@@ -111,6 +111,31 @@ def test_what_left_is_read_by_a_worker(disk: Path) -> None:
         assert loader.submitted - before <= size // MIB
 
 
+def test_a_reader_that_begins_within_what_left(disk: Path) -> None:
+    """What it passes over on the way to its first record is read by the worker too."""
+    with Rig(disk, sync="always", segment_bytes=64 * MIB, load_bytes=MIB) as rig:
+        path = fill(rig, disk)
+        until_left(rig, path)
+        before = rig.engine.shared.loader.submitted
+        cursor = rig.log().open_cursor("c", start=1000)
+        consumer = LocalConsumer(cursor, 1)
+        assert not consumer.records  # not before the worker is done
+        assert drain(rig, consumer)[0] == numbered(BODIES, size=1024)[999 % BODIES]
+        assert rig.engine.shared.loader.submitted > before
+
+
+def test_a_limiter_weighs_nothing_that_left(disk: Path) -> None:
+    """It would be read by the loop; what it counts for is estimated."""
+    with Rig(disk, sync="always", segment_bytes=64 * MIB) as rig:
+        path = fill(rig, disk)
+        until_left(rig, path)
+        log = rig.log()
+        records = log.visible - 1
+        limiter = limit(log, bytes_max=1 << 40)
+        assert not cached(path, MIB)
+        assert limiter.bytes == pytest.approx(records * 1024, rel=0.05)
+
+
 def test_what_a_channel_will_read_stays(disk: Path) -> None:
     with Rig(disk, sync="always", segment_bytes=64 * MIB) as rig:
         rig.log().open_cursor("c")

@@ -31,7 +31,8 @@ def leave(path: Path, step: int = PAGE) -> bool:
         os.fsync(fd)
         for _ in range(ASKED_MAX):
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            if not any(cached(path, offset) for offset in range(0, path.stat().st_size, step)):
+            last = path.stat().st_size - PAGE
+            if not any(cached(path, offset) for offset in range(0, last + 1, step)):
                 return True
         return False
     finally:

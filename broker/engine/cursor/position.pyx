@@ -159,7 +159,10 @@ cdef class Position(JobOwner):
                     self.reader.missing(min(segment.next_seq, log.frontier))
                     return True
             else:
-                offset = log.find_in(segment, seq)
+                offset = segment.hint(seq, NULL)
+                # what has left the page cache is loaded, and `read` goes on to the record
+                if offset >= segment.given_back or segment.ready == 0:
+                    offset = log.find_in(segment, seq)
         except OSError as problem:
             self.cannot_read(problem)
             return False
@@ -215,7 +218,7 @@ cdef class Position(JobOwner):
         self.loading = None
         segment.users -= 1
         if job.done < job.tag and job.done < segment.size:
-            end = job.again if job.again else segment.size
+            end = job.again if job.again else job.len
             if segment.read_again(job.done, end):
                 self.wake_reader()      # memory may have been at fault: the disk is asked once more
                 return

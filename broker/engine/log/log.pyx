@@ -680,9 +680,9 @@ cdef class Log(LogState):
         segment.active = False
         if segment.users == 0:
             segment.unmap_later(self.shared)
-        job = self.shared.syncer.job(JOB_UNLINK, None)
+        job = self.shared.remover.job(JOB_UNLINK, None)
         job.path = copy_path(dropped)
-        self.shared.syncer.submit(job)
+        self.shared.remover.submit(job)
 
     cdef bint drop_first(self) noexcept:
         """Drop the oldest segment unless it is still being written or loaded."""
@@ -754,9 +754,9 @@ cdef class Log(LogState):
                     segment.quarantined[0][0] >= segment.size) and not faults_of(&segment.file):
                 give_space_back(dropped, segment.size)
             return
-        job = self.shared.mender.job(JOB_UNLINK, None)
+        job = self.shared.remover.job(JOB_UNLINK, None)
         job.path = copy_path(dropped)
-        self.shared.mender.submit(job)
+        self.shared.remover.submit(job)
 
     # --- once a second
 

@@ -9,9 +9,10 @@ cdef class ReadAhead(JobOwner):
     cdef LogState log
     cdef Segment segment        # whose bytes were asked for last; None = none were yet,
     cdef size_t end             # up to here
-    cdef Segment loading        # a worker is asking for bytes of it; None = of none
+    cdef bint loading           # a worker is at it
 
-    # To be called at `offset` of a segment that is mapped; returns the offset at which to call this
+    # To be called at `offset` of a segment; returns the offset at which to call this
     # again.
     cdef size_t reached(self, Segment segment, size_t offset) noexcept
+    cdef void forget(self) noexcept     # the end of the log was taken back
     cdef void load(self, Segment segment, size_t start, size_t end) noexcept

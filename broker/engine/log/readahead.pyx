@@ -2,19 +2,27 @@
 """Has what a reader of a log comes to next in memory before the loop reads it.
 
     segment  |......................|    its next one  |......
-               ^ reader   ^ end                        ^ end, as soon as all of the first is there
+               ^ reader   ^ end                        ^ end, when all of the first was asked for
 
-For a reader that looks at one record after the other without a pause for a disk, as a limiter does
-with those that go. A worker asks the kernel for what lies ahead; the reader does not wait for it,
-and nothing is verified.
+For readers on the loop that cannot wait for a disk, such as a limiter, which reads each record
+before it removes it. A worker has the kernel read what lies ahead; nothing is verified. Whoever
+reads slowly, as a limiter of age does without traffic, may find that it has left memory again.
 """
 from libc.stdint cimport int64_t
+from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open
+from posix.unistd cimport close
 
-from broker.runtime.mapping cimport ask_for
-from broker.runtime.workers cimport JOB_CALL
+from broker.runtime.workers cimport JOB_CALL, copy_path
+
+cdef extern from "<fcntl.h>" nogil:
+    enum: POSIX_FADV_WILLNEED
+    int posix_fadvise(int fd, int64_t offset, int64_t n, int advice)
 
 cdef enum:
-    STEPS = 2       # so many load_bytes ahead; half of one is read before more is asked for
+    STEPS = 2       # so many load_bytes ahead
+    # Asked for at a time: of more than a device reads ahead (read_ahead_kb, 128 by default) the
+    # kernel forgets the rest.
+    ASKED_MAX = 1 << 17
 
 
 cdef class ReadAhead(JobOwner):
@@ -23,42 +31,54 @@ cdef class ReadAhead(JobOwner):
         self.log = log
 
     cdef size_t reached(self, Segment segment, size_t offset) noexcept:
-        cdef size_t step = self.log.shared.load_bytes
-        cdef size_t to = offset + STEPS * step
+        cdef size_t half = self.log.shared.load_bytes // 2
+        cdef size_t wanted = offset + 2 * STEPS * half
         cdef Segment following
-        if self.loading is None and not segment.active and segment.path is not None:
-            following = self.log.segment_of(segment.next_seq) if to >= segment.size else None
+        if not self.loading and segment.path is not None:
+            following = self.log.segment_of(segment.next_seq) if wanted >= segment.size else None
             if segment is not self.segment and (following is None or (
                     following is not self.segment)):
                 self.segment = segment
                 self.end = offset
-            if segment is self.segment and self.end < segment.size:
-                self.load(segment, max(self.end, offset), min(to, segment.size))
-            elif segment is self.segment and following is not None and not following.active:
-                self.load(following, 0, min(STEPS * step, following.size))
-        return offset + step // 2
+            if segment is not self.segment:
+                pass        # the next one's begin was asked for
+            elif self.end < segment.cold_to():
+                wanted = min(wanted, segment.cold_to())
+                # not a few bytes at a time
+                if wanted >= self.end + half or wanted == segment.cold_to():
+                    self.load(segment, max(self.end, offset), wanted)
+            elif following is not None:
+                self.load(following, 0, min(2 * STEPS * half, following.cold_to()))
+        return offset + half
 
     cdef void load(self, Segment segment, size_t start, size_t end) noexcept:
         cdef job_t *job
+        if start >= end:
+            return
         self.segment = segment
         self.end = end
-        try:
-            segment.map()
-        except OSError:
-            return      # the reader finds out, and reports it
         job = self.log.shared.loader.job(JOB_CALL, self)
         job.call = load_job
-        job.data = segment.base
+        job.path = copy_path(segment.path)
         job.offset = <int64_t>start
         job.len = end - start
-        self.loading = segment
-        segment.users += 1
+        self.loading = True
         self.log.shared.loader.submit(job)
 
+    cdef void forget(self) noexcept:
+        self.segment = None
+
     cdef void finished(self, job_t *job) noexcept:
-        self.loading.users -= 1
-        self.loading = None
+        self.loading = False
 
 
 cdef void load_job(job_t *job) noexcept nogil:
-    ask_for(job.data + job.offset, job.len)
+    """By name, so that the segment may be dropped or closed meanwhile."""
+    cdef int64_t at = job.offset, end = job.offset + <int64_t>job.len
+    cdef int fd = open(job.path, O_RDONLY | O_CLOEXEC)
+    if fd < 0:
+        return
+    while at < end:
+        posix_fadvise(fd, at, min(<int64_t>ASKED_MAX, end - at), POSIX_FADV_WILLNEED)
+        at += ASKED_MAX
+    close(fd)

@@ -80,7 +80,9 @@ cdef class Retention:
         return max(self.floor, (<Segment>segments[0]).first_seq)
 
     cdef bint is_read(self) noexcept:
-        """A limiter looks at each record that goes when another one comes."""
+        """Whether the log's pages should stay in the page cache: a reader of files holds it, or a
+        limiter reads each record that it removes. With a limit of age alone that is long after they
+        were written, and a few at a time."""
         cdef Limiter limiter = self.limiter
         return self.held_from != <uint64_t>-1 or (
             limiter is not None and (limiter.msgs_max or limiter.bytes_max)
@@ -317,7 +319,7 @@ cdef class Limiter(Task):
         cdef size_t at = segment.start(), step
         cdef uint64_t total = 0, end = self.end()
         cdef stored_t s
-        if not segment.active and segment.path is not None:
+        if segment.path is not None and (not segment.active or segment.given_back):
             return self.estimate(segment)
         if segment.size <= at:
             return 0
@@ -389,6 +391,7 @@ cdef class Limiter(Task):
     cdef void begin_again(self) noexcept:
         self.unweighed = True
         self.segment = None
+        self.ahead.forget()
         self.total = self.here = 0
         self.known.clear()
         self.late.clear()

@@ -43,6 +43,7 @@ cdef class Segment:
     cdef bint delayed                   # the scan found records that have a time to wait for
     cdef bint dirty                     # written to since its last sync began
     cdef size_t given_back              # its bytes up to there may have left the page cache
+    cdef size_t uncache_at              # the size with which it is asked whether more of it may
     cdef readonly bint doubtful         # a write or sync of it failed: see sync.pyx
     cdef object mending                 # a Copy of it is under way; None = no
     cdef bint zeroed                    # zeros may stand in the file behind its records
@@ -76,6 +77,8 @@ cdef class Segment:
     cdef size_t hint(self, uint64_t seq, uint64_t *first) noexcept
     cdef size_t locate(self, uint64_t seq) except? 0
     cdef size_t start(self) noexcept
+    # The bytes before it may have to come from a disk.
+    cdef size_t cold_to(self) noexcept
     cdef size_t hop(self, size_t offset) noexcept
     cdef bint quarantine(self, size_t start, size_t end)
     # Have the disk be asked for these bytes, once more than memory was; False: it was already.

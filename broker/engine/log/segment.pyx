@@ -183,7 +183,8 @@ cdef class Segment:
             if at >= self.size:
                 return self.size
             # what a disk may have changed is verified: a wrong length leads astray
-            step = record_get(base + at, self.size - at, self.salt, at >= self.ready, &s)
+            step = record_get(base + at, self.size - at, self.salt,
+                              at >= self.ready or at < self.given_back, &s)
             if step == 0 or not in_place(s.rec.seq, self.origin(), at):
                 if self.read_again(at, at):
                     continue
@@ -198,6 +199,9 @@ cdef class Segment:
 
     cdef size_t start(self) noexcept:
         return 0 if self.path is None else FILE_HEADER_BYTES
+
+    cdef size_t cold_to(self) noexcept:
+        return self.given_back if self.active else self.size
 
     cdef size_t hop(self, size_t offset) noexcept:
         """The offset itself, or the end of the quarantined range it lies in."""

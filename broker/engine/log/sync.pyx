@@ -39,7 +39,7 @@ import errno
 import os
 
 from libc.stdint cimport int64_t, uint64_t
-from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR, O_TRUNC
+from posix.fcntl cimport F_DUPFD_CLOEXEC, O_CREAT, O_RDONLY, O_RDWR, O_TRUNC, fcntl
 
 from broker.engine.cursor.journal cimport Journal
 from broker.engine.log.interfaces cimport LogState
@@ -395,16 +395,23 @@ cdef class Sync:
     cdef void give_back(self, Segment segment, int fd, Worker worker) noexcept:
         """What is on the disk and has no reader may leave the page cache, all but the end: else a
         log that is only written to drives everything else out of it, page after page that must be
-        found. A stream's messages are read one by one, whether or not it has consumers. The worker
-        does it after the sync, which is answered before."""
+        found. A stream's messages are read one by one, whether or not it has consumers. This is a
+        job of its own, behind the sync, which is reported before the pages leave. The job has a
+        descriptor of its own: the file may be closed meanwhile."""
         cdef job_t *job
         cdef size_t end
         if segment.base != NULL or segment.size < KEPT_BYTES or (
                 self.log.policy.retention_mode == RETENTION_OWNED):
             return
-        end = segment.size - KEPT_BYTES
-        if end - segment.given_back < <size_t>GIVEN_MIN and segment.active or self.log.is_read():
+        if segment.size < segment.uncache_at and segment.active:
             return
+        segment.uncache_at = segment.size + GIVEN_MIN
+        if self.log.is_read():
+            return
+        fd = fcntl(fd, F_DUPFD_CLOEXEC, 0)
+        if fd < 0:
+            return
+        end = segment.size - KEPT_BYTES
         segment.given_back = end
         job = worker.job(JOB_UNCACHE, None)
         job.fd = fd

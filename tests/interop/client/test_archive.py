@@ -28,6 +28,8 @@ def _publish(server: Server, topic: str, bodies: list[bytes]) -> None:
     request(server.nsq_http, "POST", "/channel/create", topic=topic, channel="archive")
     answer = request(server.nsq_http, "POST", f"/mpub?topic={topic}", b"\n".join(bodies))
     assert answer.status == 200
+    # the original moves them there in its own time
+    _wait(lambda: nsq_channel(server.nsq_http, topic, "archive")["message_count"] == len(bodies))
 
 
 def _prepare(server: Server, topic: str, bodies: list[bytes]) -> None:

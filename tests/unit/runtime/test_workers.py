@@ -38,9 +38,9 @@ def test_what_a_sync_may_have_lost_stays_in_memory(
         os.fsync(fd)
         assert cached(file)
         for _ in range(100):  # the kernel is asked, not ordered
-            sync_and_uncache(worker, NO_FILE if fails else fd, fd, PAGE)
+            sync_and_uncache(worker, NO_FILE if fails else fd, os.dup(fd), PAGE)
             while not worker.idle:
-                select.select([worker.event_fd], [], [], WAIT_MS / 1000)
+                assert select.select([worker.event_fd], [], [], WAIT_MS / 1000)[0]
                 worker.reap()
             if not cached(file):
                 break

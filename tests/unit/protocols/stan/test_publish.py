@@ -108,3 +108,16 @@ def test_many_answers_leave_in_parts(case: Case) -> None:
     assert len(case.acks) == 301
     assert [sent for _, sent in output.flushed] == [128, 128, 44]
     assert len({turn for turn, _ in output.flushed}) == 1
+
+
+def test_so_many_answers_take_several_turns(case: Case) -> None:
+    case.publish("first")
+    case.rig.settle()
+    output = Output(case.rig.turn, case.rig.router, b"ack.*")
+    for number in range(10_000):
+        case.put(str(number))
+    case.rig.settle()
+    assert len(case.acks) == 10_001
+    assert sum(sent for _, sent in output.flushed) == 10_000
+    assert max(sent for _, sent in output.flushed) == 128
+    assert len({turn for turn, _ in output.flushed}) > 1
