@@ -13,6 +13,9 @@ cdef class Task:
     cdef void run(self) noexcept:
         pass
 
+    cdef void prepare(self) noexcept:
+        pass
+
     cdef void expired(self, int64_t now_ns) noexcept:
         pass
 

@@ -41,6 +41,8 @@ cdef class Turn:
     # was read calls `start_early` before it reads on. None: there is none.
     cdef Task early
     cdef uint64_t number        # of ends so far
+    # Connections whose answers rest on nothing but what logs and cursors have written.
+    cdef list answered
     # Monotonic: when a connection last had output that was no part of a long backlog.
     cdef int64_t flushed_ns
     cdef public Sender sender           # None: the loop does all sends
@@ -49,6 +51,9 @@ cdef class Turn:
     cdef void tick(self) noexcept
     cdef void run_phase(self, int phase) noexcept
     cdef void add(self, Phase phase, Task task) noexcept
+    # The connection, which is queued for PHASE_FLUSH, has answers that need not wait for cursors.
+    cdef void answer(self, Task connection) noexcept
+    cdef void send_answers(self) noexcept
     cpdef void start_early(self) noexcept
     cdef void arm(self, Task task, int64_t due_ns) except *
     cdef void disarm(self, Task task) noexcept

@@ -16,6 +16,7 @@ from broker.runtime.interfaces cimport Task
 from broker.runtime.types cimport heap_item_t
 
 cdef enum:
+    FEW_CURSORS = 8     # answers leave before these hand out; more gain by larger batches
     FLUSHES_MAX = 64    # one after the other; what is still to be flushed then is in another turn
 
 
@@ -29,6 +30,7 @@ cdef class Turn:
         self.call_soon = call_soon
         self.call_at_ns = call_at_ns
         self.spare = []
+        self.answered = []
         self.end_bound = self.end
         self.ring_bound = self.ring
         self.tick()
@@ -72,6 +74,8 @@ cdef class Turn:
             self.busy_poll.begun(self.now_ns)
         self.scheduled = True       # what is added now is done below, or another turn asked for
         self.run_phase(PHASE_STORE)
+        if self.answered:
+            self.send_answers()
         self.run_phase(PHASE_PUMP)
         if self.tasks[<int>PHASE_FLUSH]:
             self.flushed_ns = self.now_ns
@@ -91,6 +95,22 @@ cdef class Turn:
             self.sender.rest()
         if self.busy_poll is not None and not self.scheduled:
             self.busy_poll.wait()
+
+    cdef void answer(self, Task connection) noexcept:
+        self.answered.append(connection)
+
+    cdef void send_answers(self) noexcept:
+        """Publishers go on while cursors hand out what they have published."""
+        cdef list answered = self.answered
+        cdef list cursors = self.tasks[<int>PHASE_PUMP]
+        cdef Task task
+        self.answered = []
+        if len(cursors) > <Py_ssize_t>FEW_CURSORS:
+            return
+        for task in cursors:
+            task.prepare()
+        for task in answered:
+            task.run()
 
     cdef void run_phase(self, int phase) noexcept:
         cdef list batch = self.tasks[phase]

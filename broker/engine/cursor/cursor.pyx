@@ -373,10 +373,19 @@ cdef class Cursor(LogReader):
         else:
             self.pump()
         # Answers leave before the backlog: what they rest on, as a FIN before them, is written now.
-        self.flush_journal()
+        if self.prepared_in != self.shared.turn.number:
+            self.flush_journal()
+        elif self.journal is not None and (
+                self.next_seq != self.journalled_next or self.journal.pending()):
+            self.wake()     # it was written before answers; what has come since is in the next turn
         if later and not self.queued:
             self.in_backlog = True
             self.shared.turn.add(PHASE_BACKLOG, self)
+
+    cdef void prepare(self) noexcept:
+        if not self.deleted:
+            self.flush_journal()
+            self.prepared_in = self.shared.turn.number
 
     cdef void go_on(self) noexcept:
         """Hand out a part of a long backlog."""

@@ -23,7 +23,7 @@ from libc.string cimport memcmp, memcpy, memset
 from broker.engine.cursor.cursor cimport ACK_NOT_OWNER, ACK_OK
 from broker.engine.log.log cimport Log
 from broker.runtime.buffers cimport OutBuf, out_commit, out_put, out_reserve
-from broker.runtime.interfaces cimport RIGHT_WRITE, Session
+from broker.runtime.interfaces cimport RIGHT_WRITE, Session, Task
 from broker.runtime.types cimport record_t, span_t, tw_assert
 from broker.protocols.nsq.authorization cimport (
     ALLOWED, DENIED, EXPIRED, NO_GRANT, AuthState, Decision)
@@ -984,6 +984,8 @@ cdef class NsqSession(Session):
                 self.drop()
             elif self.hold or self.draining:
                 self.go_on()
+            else:
+                self.frontend.turn.answer(<Task>self.link)
         except Exception as problem:
             self.give_up(problem)
 

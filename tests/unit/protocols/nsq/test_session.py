@@ -266,6 +266,31 @@ def test_a_lasting_channel_of_an_ephemeral_topic_waits_for_its_consumers(nsq: Fa
     assert [shown(f) for f in nsq.consumer(topic, 1).frames()] == [(1, 1, b"a")]
 
 
+# --- answers before deliveries
+
+
+@pytest.mark.parametrize(("topics", "first"), [(1, True), (8, True), (9, False)])
+def test_answers_leave_before_few_cursors_hand_out(
+    make_nsq: MakeNsq, tmp_path: Path, topics: int, *, first: bool
+) -> None:
+    nsq = make_nsq(root=str(tmp_path))
+    names = [b"t%d" % number for number in range(topics)]
+    consumers = [nsq.consumer(name, 10) for name in names]
+    peer = nsq.dial()
+    cursors = [nsq.engine.logs[name.decode()].cursors["c"] for name in names]
+    given = list[int]()
+
+    def note(transport: FakeTransport) -> None:
+        if transport is peer.transport:
+            given.append(sum(cursor.in_flight_count for cursor in cursors))
+
+    nsq.loop.on_write = note
+    peer.read(b"".join(pub(name, b"a") for name in names))
+    nsq.loop.run()
+    assert given == [0 if first else topics]
+    assert [len(consumer.frames()) for consumer in consumers] == [1] * topics
+
+
 # --- a long backlog beside live traffic
 
 
