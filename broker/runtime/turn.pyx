@@ -5,8 +5,9 @@ While the loop hands out reads, sessions only note what they touched: logs with 
 cursors with new credit or new records, outputs with new bytes. `end` then does the work once
 for all of them, in the order that answers rely on: store, pump, flush. Cursors far behind go on
 with their backlog after it, so that no answer waits for them, and their output is flushed then.
-Flushes follow each other while streams have more answers to give (ANSWERS_MAX). A
-log whose disk rests may ask to be run between two reads already (`early`).
+Flushes follow each other while streams have more answers to give (ANSWERS_MAX). Answers of NSQ may
+leave between store and pump; cursors write first what these rest on (`prepare`). A log whose disk
+rests may ask to be run between two reads already (`early`).
 """
 from libc.stdint cimport int64_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
@@ -16,7 +17,7 @@ from broker.runtime.interfaces cimport Task
 from broker.runtime.types cimport heap_item_t
 
 cdef enum:
-    FEW_CURSORS = 8     # answers leave before these hand out; more gain by larger batches
+    FEW_CURSORS = 8     # answers leave before these hand out; with more, larger batches pay more
     FLUSHES_MAX = 64    # one after the other; what is still to be flushed then is in another turn
 
 
@@ -105,8 +106,8 @@ cdef class Turn:
         cdef list cursors = self.tasks[<int>PHASE_PUMP]
         cdef Task task
         self.answered = []
-        if len(cursors) > <Py_ssize_t>FEW_CURSORS:
-            return
+        if not 0 < len(cursors) <= <Py_ssize_t>FEW_CURSORS:
+            return      # with the rest of what connections send
         for task in cursors:
             task.prepare()
         for task in answered:

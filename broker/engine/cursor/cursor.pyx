@@ -372,12 +372,13 @@ cdef class Cursor(LogReader):
             later = True
         else:
             self.pump()
-        # Answers leave before the backlog: what they rest on, as a FIN before them, is written now.
+        # Answers leave before the backlog: what they rest on, such as a FIN before them, is written
+        # now, unless `prepare` has done so. What has come since then is written in the next turn.
         if self.prepared_in != self.shared.turn.number:
             self.flush_journal()
-        elif self.journal is not None and (
+        elif not later and self.journal is not None and (
                 self.next_seq != self.journalled_next or self.journal.pending()):
-            self.wake()     # it was written before answers; what has come since is in the next turn
+            self.wake()
         if later and not self.queued:
             self.in_backlog = True
             self.shared.turn.add(PHASE_BACKLOG, self)

@@ -984,7 +984,8 @@ cdef class NsqSession(Session):
                 self.drop()
             elif self.hold or self.draining:
                 self.go_on()
-            else:
+            elif self.channel is None and not self.closing and (<Task?>self.link).queued:
+                # what a channel of a stream has to write is written when cursors hand out
                 self.frontend.turn.answer(<Task>self.link)
         except Exception as problem:
             self.give_up(problem)
