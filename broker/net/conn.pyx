@@ -4,7 +4,7 @@
 uvloop requests a buffer, reads, and reports the number of bytes. Complete operations are passed to
 the session at once; an incomplete one waits here for its rest: in `tail` while it is short, in a
 separate buffer once the session knows that it is long. Output is collected in `out` and written
-once per turn.
+at the end of a turn.
 
     transport -> tls -> packer -> session        filters, if a session has requested them
     transport <- tls <- packer <- out

@@ -124,6 +124,21 @@ def test_a_reader_that_begins_within_what_left(disk: Path) -> None:
         assert rig.engine.shared.loader.submitted > before
 
 
+def test_damage_before_where_a_reader_begins(disk: Path) -> None:
+    """It passes over that; the good records behind it are still there for others."""
+    with Rig(disk, sync="always", segment_bytes=64 * MIB, load_bytes=MIB) as rig:
+        path = fill(rig, disk)
+        until_left(rig, path)
+        with path.open("r+b") as file:
+            file.seek(64 + 994 * (40 + 1024) + 100)  # within the record 995
+            file.write(b"!")
+        log = rig.log()
+        begun = LocalConsumer(log.open_cursor("c", start=1000), 1 << 30)
+        assert len(drain(rig, begun)) == log.visible - 1000
+        everything = LocalConsumer(log.open_cursor("d", start=1), 1 << 30)
+        assert len(drain(rig, everything)) == log.visible - 1 - 1  # all but one
+
+
 def test_a_limiter_weighs_nothing_that_left(disk: Path) -> None:
     """It would be read by the loop; what it counts for is estimated."""
     with Rig(disk, sync="always", segment_bytes=64 * MIB) as rig:

@@ -20,6 +20,9 @@ cdef class Position(JobOwner):
     cdef LogReader reader               # None: it is closed
     cdef Segment segment                # where the reader stands; None = not located
     cdef size_t offset
+    # The first record at `offset` has at least this seq when it comes before the one that is looked
+    # for; max = that one is the first.
+    cdef uint64_t before
     cdef size_t loaded                  # of `segment`: bytes up to it can be read at once
     cdef Segment loading                # where a cold read is under way; None = nowhere
     cdef uint64_t faults                # unreadable pages of the process, and of `segment`, that

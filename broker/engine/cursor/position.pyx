@@ -26,6 +26,7 @@ cdef class Position(JobOwner):
         """In `log`, not located yet."""
         self.log = log
         self.reader = reader
+        self.before = <uint64_t>-1
 
     cdef int read(self, uint64_t seq, stored_t *s) noexcept:
         cdef size_t size, hopped
@@ -62,7 +63,7 @@ cdef class Position(JobOwner):
                     self.segment.ready = self.loaded = 0
                     continue
                 hopped = resync(base, self.segment.size, self.offset + 8, self.segment.salt,
-                                self.segment.origin(), below(seq))
+                                self.segment.origin(), below(min(seq, self.before)))
                 self.log.quarantine(self.segment, self.offset, hopped or self.segment.size)
                 continue
             if s.rec.seq < seq:
@@ -146,6 +147,7 @@ cdef class Position(JobOwner):
         cdef LogState log = self.log
         cdef Segment segment = log.segment_of(seq)
         cdef size_t offset
+        cdef uint64_t before = <uint64_t>-1
         if segment is None:
             return False
         try:
@@ -159,14 +161,16 @@ cdef class Position(JobOwner):
                     self.reader.missing(min(segment.next_seq, log.frontier))
                     return True
             else:
-                offset = segment.hint(seq, NULL)
+                offset = segment.hint(seq, &before)
                 # what has left the page cache is loaded, and `read` goes on to the record
                 if offset >= segment.given_back or segment.ready == 0:
                     offset = log.find_in(segment, seq)
+                    before = <uint64_t>-1
         except OSError as problem:
             self.cannot_read(problem)
             return False
         self.move_to(segment, offset)
+        self.before = before
         return True
 
     cdef void cannot_read(self, object problem) noexcept:
@@ -192,6 +196,7 @@ cdef class Position(JobOwner):
             self.segment = segment
             self.faults = self.segment_faults = 0
         self.offset = offset
+        self.before = <uint64_t>-1
 
     cdef void load(self, size_t start, uint64_t seq) noexcept:
         """Have a stretch of a cold segment read and verified; the reader is woken after it."""
@@ -207,7 +212,7 @@ cdef class Position(JobOwner):
         job.tag = min(segment.size, start + self.log.shared.load_bytes)
         job.salt = segment.salt
         job.first_seq = segment.origin()
-        job.seq = below(seq)
+        job.seq = below(min(seq, self.before))
         self.loading = segment
         segment.users += 1
         self.log.shared.loader.submit(job)

@@ -97,27 +97,27 @@ def syncer_of(case: Case, writer: int) -> int:
     return poll.poll(WAIT_MS)[0][0]
 
 
-def test_many_answers_leave_in_parts(case: Case) -> None:
-    """All in one turn: those publishers go on while the server makes the other answers."""
+def parts_of(case: Case, count: int) -> list[tuple[int, int]]:
+    """Publish so many messages in one turn: the turns in which answers left, and how many."""
     case.publish("first")  # the names are on the disk then
     case.rig.settle()
     output = Output(case.rig.turn, case.rig.router, b"ack.*")
-    for number in range(300):
+    for number in range(count):
         case.put(str(number))
     case.rig.settle()
-    assert len(case.acks) == 301
-    assert [sent for _, sent in output.flushed] == [128, 128, 44]
-    assert len({turn for turn, _ in output.flushed}) == 1
+    assert len(case.acks) == count + 1
+    return output.flushed
+
+
+def test_many_answers_leave_in_parts(case: Case) -> None:
+    """All in one turn: those publishers go on while the server makes the other answers."""
+    parts = parts_of(case, 300)
+    assert [sent for _, sent in parts] == [128, 128, 44]
+    assert len({turn for turn, _ in parts}) == 1
 
 
 def test_so_many_answers_take_several_turns(case: Case) -> None:
-    case.publish("first")
-    case.rig.settle()
-    output = Output(case.rig.turn, case.rig.router, b"ack.*")
-    for number in range(10_000):
-        case.put(str(number))
-    case.rig.settle()
-    assert len(case.acks) == 10_001
-    assert sum(sent for _, sent in output.flushed) == 10_000
-    assert max(sent for _, sent in output.flushed) == 128
-    assert len({turn for turn, _ in output.flushed}) > 1
+    parts = parts_of(case, 10_000)
+    assert sum(sent for _, sent in parts) == 10_000
+    assert max(sent for _, sent in parts) == 128
+    assert len({turn for turn, _ in parts}) > 1
