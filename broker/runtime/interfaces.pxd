@@ -10,8 +10,6 @@ cdef class Task:
     cdef bint queued            # already in the list of this turn
 
     cdef void run(self) noexcept                        # once at the end of a turn, if queued
-    # Before answers leave that are not to wait for `run`: write what they may rest on.
-    cdef void prepare(self) noexcept
     cdef void expired(self, int64_t now_ns) noexcept    # its timer came due (now disarmed)
 
 

@@ -13,9 +13,6 @@ cdef class Task:
     cdef void run(self) noexcept:
         pass
 
-    cdef void prepare(self) noexcept:
-        pass
-
     cdef void expired(self, int64_t now_ns) noexcept:
         pass
 

@@ -41,7 +41,7 @@ cdef class Turn:
     # was read calls `start_early` before it reads on. None: there is none.
     cdef Task early
     cdef uint64_t number        # of ends so far
-    # Connections whose answers rest on nothing but what logs and cursors have written.
+    # Connections whose answers rest on nothing but what logs have written.
     cdef list answered
     # Monotonic: when a connection last had output that was no part of a long backlog.
     cdef int64_t flushed_ns

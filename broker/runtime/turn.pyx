@@ -6,8 +6,8 @@ cursors with new credit or new records, outputs with new bytes. `end` then does 
 for all of them, in the order that answers rely on: store, pump, flush. Cursors far behind go on
 with their backlog after it, so that no answer waits for them, and their output is flushed then.
 Flushes follow each other while streams have more answers to give (ANSWERS_MAX). Answers of NSQ may
-leave between store and pump; cursors write first what these rest on (`prepare`). A log whose disk
-rests may ask to be run between two reads already (`early`).
+leave between store and pump. A log whose disk rests may ask to be run between two reads already
+(`early`).
 """
 from libc.stdint cimport int64_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
@@ -108,8 +108,6 @@ cdef class Turn:
         self.answered = []
         if not 0 < len(cursors) <= <Py_ssize_t>FEW_CURSORS:
             return      # with the rest of what connections send
-        for task in cursors:
-            task.prepare()
         for task in answered:
             task.run()
 

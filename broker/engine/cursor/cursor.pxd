@@ -105,7 +105,6 @@ cdef class Cursor(LogReader):
     cdef readonly DeadLetterQueue dead  # None = none
     cdef size_t added                   # bytes added in this turn, for consumers that wait
     cdef bint in_backlog                # it is queued for the backlog phase
-    cdef uint64_t prepared_in           # the last turn in which `prepare` wrote
     cdef uint64_t deferred_counted      # of its records, in shared.deferred
 
     cdef void join(self, consumer_t *c, Sink sink) noexcept

@@ -373,20 +373,11 @@ cdef class Cursor(LogReader):
         else:
             self.pump()
         # Answers leave before the backlog: what they rest on, such as a FIN before them, is written
-        # now, unless `prepare` has done so. What has come since then is written in the next turn.
-        if self.prepared_in != self.shared.turn.number:
-            self.flush_journal()
-        elif not later and self.journal is not None and (
-                self.next_seq != self.journalled_next or self.journal.pending()):
-            self.wake()
+        # now.
+        self.flush_journal()
         if later and not self.queued:
             self.in_backlog = True
             self.shared.turn.add(PHASE_BACKLOG, self)
-
-    cdef void prepare(self) noexcept:
-        if not self.deleted:
-            self.flush_journal()
-            self.prepared_in = self.shared.turn.number
 
     cdef void go_on(self) noexcept:
         """Hand out a part of a long backlog."""

@@ -984,8 +984,8 @@ cdef class NsqSession(Session):
                 self.drop()
             elif self.hold or self.draining:
                 self.go_on()
-            elif self.channel is None and not self.closing and (<Task?>self.link).queued:
-                # what a channel of a stream has to write is written when cursors hand out
+            elif self.state == STATE_INIT and not self.closing and (<Task?>self.link).queued:
+                # with a channel it may have finished messages: cursors write that down first
                 self.frontend.turn.answer(<Task>self.link)
         except Exception as problem:
             self.give_up(problem)

@@ -291,6 +291,21 @@ def test_answers_leave_before_few_cursors_hand_out(
     assert [len(consumer.frames()) for consumer in consumers] == [1] * topics
 
 
+def test_a_consumer_that_publishes_is_answered_after_its_fin_is_journalled(
+    make_nsq: MakeNsq, tmp_path: Path
+) -> None:
+    nsq = make_nsq(root=str(tmp_path))
+    consumer = nsq.consumer(b"t", 1)
+    assert nsq.dial().ask(pub(b"t", b"a")) == [OK]
+    (journal,) = tmp_path.rglob("*.cur")
+    before, sizes = journal.stat().st_size, list[int]()
+    nsq.loop.on_write = lambda _: sizes.append(journal.stat().st_size)
+    consumer.read(b"FIN %s\n" % message_id(1) + pub(b"u", b"b"))
+    nsq.loop.run()
+    assert consumer.frames()[-1] == OK
+    assert sizes[0] > before
+
+
 # --- a long backlog beside live traffic
 
 
