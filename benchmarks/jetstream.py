@@ -25,7 +25,6 @@ import report
 import servers
 from report import Goal
 
-from broker.bench.loadgen import LoadError
 from broker.bench.scenarios import (
     JetStreamConsumePlan,
     JetStreamPublishPlan,
@@ -198,21 +197,12 @@ def main() -> int:
     for command in (options.ours_cmd, options.against or options.original):
         if not servers.found(command):
             sys.exit(f"not found: {command.split()[0]}")
-    table: list[list[str]] = []
-    notes: list[str] = []
     with tempfile.TemporaryDirectory(prefix="twinwire-bench-") as folder:
         synced = Path(folder) / "synced.conf"
         synced.write_text(SYNCED)
-        for row in ROWS:
-            if options.rows.lower() not in row.name.lower():
-                continue
-            try:
-                table.append(measure(row, options, synced))
-            except (LoadError, servers.ServerError) as error:
-                print(error, file=sys.stderr)
-                notes.append(f"failed: {row.name}: {str(error).partition(chr(10))[0]}")
-                continue
-            print(" ".join(table[-1]), file=sys.stderr)
+        table, notes = report.measured(
+            ROWS, lambda row: measure(row, options, synced), options.rows
+        )
     whole = text(options, table, notes)
     print(whole)
     if options.write:

@@ -25,7 +25,6 @@ import servers
 from awake import cores_awake
 from report import Goal
 
-from broker.bench.loadgen import LoadError
 from broker.bench.scenarios import (
     NatsFlowPlan,
     NatsRequestPlan,
@@ -224,16 +223,7 @@ def main() -> int:
     for command in (options.ours_cmd, options.against or ORIGINAL):
         if not servers.found(command):
             sys.exit(f"not found: {command.split()[0]}")
-    table: list[list[str]] = []
-    notes: list[str] = []
-    for row in ROWS:
-        if options.rows.lower() not in row.name.lower():
-            continue
-        try:
-            table.append(measure(row, options))
-        except (LoadError, servers.ServerError) as error:
-            print(error, file=sys.stderr)
-            notes.append(f"failed: {row.name}: {str(error).partition(chr(10))[0]}")
+    table, notes = report.measured(ROWS, lambda row: measure(row, options), options.rows)
     method = (
         f"{options.rounds} rounds, alternating, {options.seconds:g} s of publishing per run after a"
         f" warm-up of {WARM_SECONDS:g} s; two fresh servers for every run. Both sides' links are"

@@ -8,16 +8,30 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
+import servers
 import summary
 
 from broker import __version__
 from broker.bench.limits import BUSY_MAX
+from broker.bench.loadgen import LoadError
 
 AS_BEFORE = 0.97  # of the performance of an earlier build
 RESULTS = Path(__file__).with_name("results")
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str:
+        """What the first cell of its line says."""
+
+
+Row = TypeVar("Row", bound=_Named)
 
 
 def cpu_model() -> str:
@@ -67,6 +81,25 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
     return "\n".join([draw(head), rule, *(draw(row) for row in rows)])
+
+
+def measured(
+    rows: Iterable[Row], measure: Callable[[Row], list[str]], wanted: str
+) -> tuple[list[list[str]], list[str]]:
+    """The line of each row whose name contains `wanted`, and notes on those that failed."""
+    found: list[list[str]] = []
+    notes: list[str] = []
+    for row in rows:
+        if wanted.lower() not in row.name.lower():
+            continue
+        try:
+            found.append(measure(row))
+        except (LoadError, servers.ServerError) as error:
+            print(error, file=sys.stderr)
+            notes.append(f"failed: {row.name}: {str(error).partition(chr(10))[0]}")
+            continue
+        print(" ".join(found[-1]), file=sys.stderr)
+    return found, notes
 
 
 def spread(values: list[float]) -> str:

@@ -28,7 +28,6 @@ import report
 import servers
 from report import Goal
 
-from broker.bench.loadgen import LoadError
 from broker.bench.scenarios import Result, StanFlowPlan, run_stan_flow
 from broker.bench.traffic import Size, bounds
 
@@ -184,19 +183,10 @@ def main() -> int:
     for command in (options.ours_cmd, options.against or ORIGINAL):
         if not servers.found(command):
             sys.exit(f"not found: {command.split()[0]}")
-    table: list[list[str]] = []
-    notes: list[str] = []
     with servers.compiled("appender") as program:
-        for row in ROWS:
-            if options.rows.lower() not in row.name.lower():
-                continue
-            try:
-                table.append(measure(row, options, program))
-            except (LoadError, servers.ServerError) as error:
-                print(error, file=sys.stderr)
-                notes.append(f"failed: {row.name}: {str(error).partition(chr(10))[0]}")
-                continue
-            print(" ".join(table[-1]), file=sys.stderr)
+        table, notes = report.measured(
+            ROWS, lambda row: measure(row, options, program), options.rows
+        )
     whole = text(options, table, notes)
     print(whole)
     if options.write:

@@ -3,10 +3,11 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from broker.bench.frames cimport Texts, op_t
-from broker.bench.loadgen cimport Load, conn_t
+from broker.bench.loadgen cimport conn_t
+from broker.bench.nats_load cimport NatsLoad
 
 
-cdef class JetStreamConsume(Load):
+cdef class JetStreamConsume(NatsLoad):
     cdef Texts requests         # of each reader: the command that requests a batch; none: pushed
     cdef uint64_t batch         # messages of a request
     cdef uint64_t *left         # of each reader: messages of the open request; owned

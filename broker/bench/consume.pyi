@@ -2,9 +2,9 @@
 
 from typing import final
 
-from broker.bench.loadgen import Load
+from broker.bench.nats_load import NatsLoad
 
 @final
-class JetStreamConsume(Load):
+class JetStreamConsume(NatsLoad):
     def begin(self, requests: list[bytes], batch: int, wanted: int, acks: bool) -> None: ...
     def received(self) -> tuple[int, int]: ...

@@ -10,9 +10,9 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
-from broker.bench.frames cimport (
-    OP_BAD, OP_ERR, OP_MORE, OP_MSG, OP_PING, OP_PONG, Texts, nats_next, nats_reply, op_t, text_t)
-from broker.bench.loadgen cimport FAIL_PROTOCOL, FAIL_SERVER, Load, conn_t
+from broker.bench.frames cimport Texts, nats_reply, op_t, text_t
+from broker.bench.loadgen cimport FAIL_PROTOCOL, conn_t
+from broker.bench.nats_load cimport NatsLoad
 
 cdef const char *FLOW = b"NATS/1.0 100 FlowControl"
 cdef enum:
@@ -21,7 +21,7 @@ cdef enum:
 
 
 @cython.final
-cdef class JetStreamConsume(Load):
+cdef class JetStreamConsume(NatsLoad):
     """Readers that share the messages of one consumer, or one that gets all of them."""
 
     def __dealloc__(self):
@@ -89,29 +89,14 @@ cdef class JetStreamConsume(Load):
             if not self.is_over():
                 self.ask(c)
 
-    cdef size_t on_data(self, conn_t *c, const char *p, size_t n) noexcept nogil:
-        cdef size_t pos = 0
-        cdef int kind
-        cdef op_t op
-        while pos < n and not self.fail_code:
-            kind = nats_next(p + pos, n - pos, &op)
-            if kind == OP_MORE or (kind == OP_MSG and op.frame_bytes > n - pos):
-                break
-            if kind == OP_ERR:
-                self.fail(FAIL_SERVER, c, op.text, op.text_len)
-            elif kind == OP_BAD:
-                self.fail(FAIL_PROTOCOL, c, b"not a line of the NATS protocol", 31)
-            elif kind == OP_PING:
-                self.put(c, b"PONG\r\n", 6)
-            elif kind == OP_PONG:
-                self.pongs += 1
-            elif kind == OP_MSG and op.text[0] == c'H':
-                self.take_status(c, &op)
-            elif kind == OP_MSG:
-                self.take(c, &op)
-            pos += op.frame_bytes
-        self.flush(c)
-        return pos if pos < n else n
+    cdef void on_message(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil:
+        if op.text[0] == c'H':
+            self.take_status(c, op)
+        else:
+            self.take(c, op)
+
+    cdef void on_pong(self, conn_t *c) noexcept nogil:
+        self.pongs += 1
 
     cdef bint pump(self, int64_t now_ns) noexcept nogil:
         """Send the first requests; and at the end a PING behind all acks."""

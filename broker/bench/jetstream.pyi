@@ -2,20 +2,9 @@
 
 from typing import final
 
-from broker.bench.histogram import Histogram
-from broker.bench.loadgen import Load
+from broker.bench.requests import Requests
 
 @final
-class JetStreamPublish(Load):
-    def begin(
-        self,
-        heads: list[bytes],
-        inboxes: list[bytes],
-        rests: list[bytes],
-        window: int,
-        wanted: int,
-    ) -> None: ...
-    def published(self) -> int: ...
+class JetStreamPublish(Requests):
     def acknowledged(self) -> int: ...
     def refused(self) -> tuple[int, str]: ...
-    def latencies(self) -> Histogram: ...

@@ -3,8 +3,8 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from broker.bench.frames cimport Block, Texts, nats_count_t, op_t
-from broker.bench.histogram cimport Histogram
 from broker.bench.loadgen cimport Load, conn_t
+from broker.bench.requests cimport Requests
 
 ctypedef struct nats_pub_t:
     uint64_t sent_bytes    # position in the block's stream
@@ -14,9 +14,6 @@ ctypedef struct nats_pub_t:
     uint64_t wanted        # messages until end_bytes
     nats_count_t in_       # PINGs and PONGs of the server
     bint ping_sent         # the PONG after the last message
-
-cdef enum:
-    TOKEN_HEX = 16         # digits at the end of a reply subject
 
 
 cdef class NatsFlow(Load):
@@ -33,20 +30,9 @@ cdef class NatsFlow(Load):
     cdef void answer_pings(self, conn_t *c, nats_count_t *count) noexcept nogil
 
 
-cdef class NatsRequest(Load):
-    cdef Histogram latency
-    cdef Texts heads             # PUB and its subject, in turn
-    cdef Texts inboxes           # of each requester, up to the token
-    cdef Texts rests             # size and payload, in turn
-    cdef int64_t *sent_ns        # slots; owned
+cdef class NatsRequest(Requests):
     cdef int requesters
-    cdef uint64_t in_flight      # requests of a requester at most
-    cdef uint64_t slots          # of all requesters
-    cdef uint64_t wanted         # requests to send in all
-    cdef uint64_t asked
-    cdef uint64_t answered
     cdef uint64_t replied        # by the responder
     cdef uint64_t reply_bytes    # payloads of the replies
-    cdef void ask(self, conn_t *c, uint64_t slot) noexcept nogil
     cdef void take_reply(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil
     cdef void reply(self, conn_t *c, const op_t *op) noexcept nogil

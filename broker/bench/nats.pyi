@@ -3,8 +3,8 @@
 from typing import final
 
 from broker.bench.frames import Block
-from broker.bench.histogram import Histogram
 from broker.bench.loadgen import Load
+from broker.bench.requests import Requests
 
 @final
 class NatsFlow(Load):
@@ -17,15 +17,5 @@ class NatsFlow(Load):
     def per_subscriber(self) -> list[int]: ...
 
 @final
-class NatsRequest(Load):
-    def begin(
-        self,
-        heads: list[bytes],
-        inboxes: list[bytes],
-        rests: list[bytes],
-        in_flight: int,
-        wanted: int,
-    ) -> None: ...
-    def published(self) -> int: ...
+class NatsRequest(Requests):
     def received(self) -> tuple[int, int]: ...
-    def latencies(self) -> Histogram: ...

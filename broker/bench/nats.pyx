@@ -5,41 +5,23 @@ NatsFlow: publishers stream a prebuilt block, each from a place of its own in it
 PING, whose PONG means that the server has processed everything. Subscribers count. Publishers stay
 within a fixed distance of the slowest subscriber, the same for every server.
 
-NatsRequest: requesters, and one responder. Every request has a reply subject of its own below the
-wildcard inbox of its requester, as the usual clients do it:
-
-    PUB <subject> <inbox>.<16 hex digits> <size>      number = turn * slots + slot
+NatsRequest: requesters, and one responder; see `Requests`.
 """
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
-from libc.string cimport memcpy
 
-from broker.bench.frames cimport (
-    OP_BAD, OP_ERR, OP_MORE, OP_MSG, OP_PING, Block, Texts, nats_count, nats_count_t, nats_next,
-    nats_reply, op_t, text_t,
-)
-from broker.bench.histogram cimport Histogram
+from broker.bench.frames cimport Block, nats_count, nats_count_t, nats_reply, op_t, text_t
 from broker.bench.loadgen cimport (
-    FAIL_PROTOCOL, FAIL_SERVER, FAIL_SURPLUS, PUBLISHER, SEND_MORE, Load, conn_t,
-    monotonic_ns,
-)
-
+    FAIL_PROTOCOL, FAIL_SURPLUS, PUBLISHER, SEND_MORE, Load, conn_t)
+from broker.bench.nats_load cimport refuse
+from broker.bench.requests cimport TOKEN_HEX, Requests
 
 cdef enum:
     ENDLESS_BITS = 62
 
 cdef char *PING = b"PING\r\n"
 cdef char *PONG = b"PONG\r\n"
-cdef const char *HEX = b"0123456789abcdef"
-
-
-cdef void refuse(Load load, conn_t *c, int kind, const op_t *op) noexcept nogil:
-    """Record an unexpected line as the failure of the run."""
-    if kind == OP_ERR:
-        load.fail(FAIL_SERVER, c, op.text, op.text_len)
-    elif kind == OP_BAD:
-        load.fail(FAIL_PROTOCOL, c, b"not a line of the NATS protocol", 31)
 
 
 @cython.final
@@ -203,66 +185,21 @@ cdef class NatsFlow(Load):
 
 
 @cython.final
-cdef class NatsRequest(Load):
+cdef class NatsRequest(Requests):
     """The last reader answers the requests of the others."""
 
-    def __dealloc__(self):
-        free(self.sent_ns)
-
     def begin(self, list heads not None, list inboxes not None, list rests not None,
-              uint64_t in_flight, uint64_t wanted):
-        """`heads` and `rests`: PUB and subject, size and payload of each request in turn, and of
-        each reply; `inboxes`: the reply subject of each requester, up to the token; `wanted`:
-        number of requests, or 0 for a timed run."""
+              uint64_t window, uint64_t wanted):
+        """As that of Requests; `rests` are also those of the replies."""
         self.requesters = self.reader_count - 1
-        if self.requesters < 1 or <int>len(inboxes) != self.requesters or in_flight < 1:
+        if self.requesters < 1 or <int>len(inboxes) != self.requesters or window < 1:
             raise ValueError("needs requesters, a responder and at least one request in flight")
-        self.latency = Histogram()
-        self.heads = Texts(heads)
-        self.inboxes = Texts(inboxes)
-        self.rests = Texts(rests)
-        self.in_flight = in_flight
-        self.slots = in_flight * <uint64_t>self.requesters
-        self.wanted = wanted or <uint64_t>1 << ENDLESS_BITS
-        self.sent_ns = <int64_t *>calloc(self.slots, sizeof(int64_t))
-        if self.sent_ns == NULL:
-            raise MemoryError
-
-    cdef void ask(self, conn_t *c, uint64_t slot) noexcept nogil:
-        cdef const text_t *head = &self.heads.each[self.asked % self.heads.count]
-        cdef const text_t *inbox = &self.inboxes.each[c.place]
-        cdef const text_t *rest = &self.rests.each[self.asked % self.rests.count]
-        cdef size_t length = head.len + inbox.len + TOKEN_HEX + rest.len
-        cdef uint64_t number = self.asked * self.slots + slot
-        cdef char *to = self.room(c, length)
-        cdef int i
-        if to == NULL:
-            return
-        memcpy(to, head.ptr, head.len)
-        memcpy(to + head.len, inbox.ptr, inbox.len)
-        to += head.len + inbox.len
-        for i in range(TOKEN_HEX):
-            to[TOKEN_HEX - 1 - i] = HEX[number & 15]
-            number >>= 4
-        memcpy(to + TOKEN_HEX, rest.ptr, rest.len)
-        c.out_len += length
-        self.asked += 1
-        self.sent_ns[slot] = monotonic_ns()
+        super().begin(heads, inboxes, rests, window, wanted)
 
     cdef void take_reply(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil:
-        cdef const char *token = op.text + subject_end(op) - TOKEN_HEX
-        cdef uint64_t number = 0
-        cdef uint64_t slot
-        cdef int i
-        for i in range(TOKEN_HEX):
-            number = number << 4 | <uint64_t>(token[i] - 48 if token[i] < 97 else token[i] - 87)
-        slot = number % self.slots
-        self.latency.add(now_ns - self.sent_ns[slot])
-        self.answered += 1
         self.reply_bytes += op.body_len
-        self.moved += 1
-        if self.asked < self.wanted:
-            self.ask(c, slot)
+        if not self.take_answer(c, op.text + subject_end(op) - TOKEN_HEX, now_ns):
+            self.fail(FAIL_PROTOCOL, c, b"a reply that matches no request", 31)
 
     cdef void reply(self, conn_t *c, const op_t *op) noexcept nogil:
         cdef const text_t *rest = &self.rests.each[self.replied % self.rests.count]
@@ -274,43 +211,16 @@ cdef class NatsRequest(Load):
             self.put(c, rest.ptr, rest.len)
             self.replied += 1
 
-    cdef size_t on_data(self, conn_t *c, const char *p, size_t n) noexcept nogil:
-        cdef int64_t now = monotonic_ns()
-        cdef size_t pos = 0
-        cdef int kind
-        cdef op_t op
-        while pos < n:
-            kind = nats_next(p + pos, n - pos, &op)
-            if kind == OP_MORE or (kind == OP_MSG and op.frame_bytes > n - pos):
-                break
-            refuse(self, c, kind, &op)
-            if kind == OP_ERR or kind == OP_BAD:
-                return n
-            if kind == OP_PING:
-                self.put(c, PONG, 6)
-            elif kind == OP_MSG and c.place < self.requesters:
-                self.take_reply(c, &op, now)
-            elif kind == OP_MSG:
-                self.reply(c, &op)
-            pos += op.frame_bytes
-        self.flush(c)
-        return pos
+    cdef void on_message(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil:
+        if c.place < self.requesters:
+            self.take_reply(c, op, now_ns)
+        else:
+            self.reply(c, op)
 
     cdef bint pump(self, int64_t now_ns) noexcept nogil:
         """Send the first requests; each answer triggers the next."""
-        cdef uint64_t slot
-        cdef conn_t *c
-        if self.asked == 0:
-            for slot in range(self.slots):
-                c = &self.readers[slot / self.in_flight]
-                if slot < self.wanted:
-                    self.ask(c, slot)
-                if slot % self.in_flight == self.in_flight - 1:
-                    self.flush(c)
+        self.ask_first(self.readers)
         return False
-
-    cdef void on_stop(self) noexcept nogil:
-        self.wanted = self.asked
 
     cdef bint settled(self, int64_t now_ns) noexcept nogil:
         if self.answered < self.wanted:
@@ -318,17 +228,9 @@ cdef class NatsRequest(Load):
         self.published_ns = self.delivered_ns = self.finished_ns = now_ns
         return True
 
-    def published(self):
-        """Requests sent."""
-        return self.asked
-
     def received(self):
         """Replies, and their payload bytes."""
         return self.answered, self.reply_bytes
-
-    def latencies(self):
-        """Latencies from request to reply."""
-        return self.latency
 
 
 cdef uint32_t subject_end(const op_t *op) noexcept nogil:

@@ -4,7 +4,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from broker.bench.frames cimport Texts, op_t, text_t
 from broker.bench.histogram cimport Histogram
-from broker.bench.loadgen cimport Load, conn_t
+from broker.bench.loadgen cimport conn_t
+from broker.bench.nats_load cimport NatsLoad
 
 cdef enum:
     GUID_HEX = 16         # digits at the end of a guid
@@ -36,7 +37,7 @@ ctypedef struct stan_sub_t:
     uint64_t repeats
 
 
-cdef class StanFlow(Load):
+cdef class StanFlow(NatsLoad):
     cdef stan_pub_t *pubs        # publisher_count; owned
     cdef stan_sub_t *subs        # reader_count; owned
     cdef uint32_t *free_slots    # window of each publisher; owned

@@ -3,10 +3,10 @@
 from typing import final
 
 from broker.bench.histogram import Histogram
-from broker.bench.loadgen import Load
+from broker.bench.nats_load import NatsLoad
 
 @final
-class StanFlow(Load):
+class StanFlow(NatsLoad):
     def begin(
         self,
         units: list[list[tuple[bytes, int]]],

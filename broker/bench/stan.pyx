@@ -17,13 +17,10 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from broker.bench.frames cimport (
-    OP_BAD, OP_ERR, OP_MORE, OP_MSG, OP_PING, Texts, nats_next, nats_reply, op_t, text_t,
-)
+from broker.bench.frames cimport Texts, nats_reply, op_t, text_t
 from broker.bench.histogram cimport Histogram
-from broker.bench.loadgen cimport (
-    FAIL_PROTOCOL, FAIL_SERVER, FAIL_SURPLUS, PUBLISHER, Load, conn_t, monotonic_ns,
-)
+from broker.bench.loadgen cimport FAIL_PROTOCOL, FAIL_SURPLUS, PUBLISHER, conn_t, monotonic_ns
+from broker.bench.nats_load cimport NatsLoad
 from broker.protocols.stan.wire cimport field_t, put_varint, take_field, varint_size
 
 cdef enum:
@@ -71,7 +68,7 @@ cdef bint read_digits(const char *digits, uint64_t *out) noexcept nogil:
 
 
 @cython.final
-cdef class StanFlow(Load):
+cdef class StanFlow(NatsLoad):
     """P publishers and S subscribers of one channel; each subscriber receives everything."""
 
     def __dealloc__(self):
@@ -148,42 +145,23 @@ cdef class StanFlow(Load):
                 least = self.subs[i].msgs
         return least
 
-    cdef size_t on_data(self, conn_t *c, const char *p, size_t n) noexcept nogil:
-        cdef int64_t now = monotonic_ns()
+    cdef void on_message(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil:
         cdef const char *reply = NULL
         cdef uint32_t reply_len = 0
-        cdef size_t pos = 0
-        cdef int kind
-        cdef char sid
-        cdef op_t op
-        while pos < n and not self.fail_code:
-            kind = nats_next(p + pos, n - pos, &op)
-            if kind == OP_MORE or (kind == OP_MSG and op.frame_bytes > n - pos):
-                break
-            if kind == OP_ERR:
-                self.fail(FAIL_SERVER, c, op.text, op.text_len)
-            elif kind == OP_BAD:
-                self.fail(FAIL_PROTOCOL, c, b"not a line of the NATS protocol", 31)
-            elif kind == OP_PING:
-                self.put(c, b"PONG\r\n", 6)
-            elif kind == OP_MSG:
-                sid = sid_of(&op)
-                if op.text[0] == c'H':
-                    self.fail(FAIL_PROTOCOL, c, b"no NATS Streaming service answers", 33)
-                elif sid == SID_HEARTBEAT:
-                    if nats_reply(&op, &reply, &reply_len):
-                        self.put(c, b"PUB ", 4)
-                        self.put(c, reply, reply_len)
-                        self.put(c, b" 0\r\n\r\n", 6)
-                elif sid == SID_BYE:
-                    self.subs[c.place].closed = True
-                elif c.role == PUBLISHER:
-                    self.take_ack(c, &op, now)
-                else:
-                    self.take_message(c, &op)
-            pos += op.frame_bytes
-        self.flush(c)
-        return pos if pos < n else n
+        cdef char sid = sid_of(op)
+        if op.text[0] == c'H':
+            self.fail(FAIL_PROTOCOL, c, b"no NATS Streaming service answers", 33)
+        elif sid == SID_HEARTBEAT:
+            if nats_reply(op, &reply, &reply_len):
+                self.put(c, b"PUB ", 4)
+                self.put(c, reply, reply_len)
+                self.put(c, b" 0\r\n\r\n", 6)
+        elif sid == SID_BYE:
+            self.subs[c.place].closed = True
+        elif c.role == PUBLISHER:
+            self.take_ack(c, op, now_ns)
+        else:
+            self.take_message(c, op)
 
     cdef void take_ack(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil:
         """Match a PubAck with its message."""

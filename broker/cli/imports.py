@@ -7,8 +7,9 @@ import asyncio
 import os
 import re
 import sys
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, NoReturn, Protocol, TextIO
 
 import click
 import uvloop
@@ -20,10 +21,11 @@ from broker.net.umask import narrowed
 from broker.server import limits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from broker.importers import channels, nsqd, stan
     from broker.importers.jetstream import importer as jetstream
+    from broker.importers.outcome import ImportOutcome
 
 # A database instead of a folder: a URL, or a Go data source name of MySQL or PostgreSQL.
 _SQL = re.compile(r"\w+://|.*@(tcp|unix)?\(|.*\b(dbname|sslmode)=", re.DOTALL)
@@ -43,6 +45,43 @@ def _config(file: Path | None, data: str | None) -> Config:
 def _refuse(command: str, reason: object) -> NoReturn:
     click.echo(f"{command}: {reason}", err=True)
     sys.exit(limits.EXIT_START_FAILED)
+
+
+class _Import(Protocol):
+    """What has a progress."""
+
+    advance: Callable[[int], object]  # gets the number of bytes read
+
+    @property
+    def bytes(self) -> int:
+        """What `advance` gets in all."""
+
+
+@contextmanager
+def _progress(work: _Import, quiet: bool) -> Iterator[None]:
+    """Show a progress bar while `work` is done."""
+    if quiet:
+        yield
+        return
+    with click.progressbar(length=work.bytes, label="reading", file=sys.stderr) as bar:
+        work.advance = bar.update
+        yield
+
+
+def _report(
+    outcome: ImportOutcome, folder: object, found: Iterable[object], server: str = "a server"
+) -> None:
+    """Print the outcome; `found`: a line for each thing that was read now."""
+    for line in outcome.remarks:
+        click.echo(line, err=True)
+    for part in [f"{folder} was imported before"] if outcome.already else found:
+        click.echo(str(part))
+    if outcome.changed:
+        click.echo(f"{server} has used it since: its newer data is not imported", err=True)
+
+
+def _exit(outcome: ImportOutcome) -> NoReturn:
+    sys.exit(limits.EXIT_PARTLY if outcome.remarks or outcome.changed else limits.EXIT_OK)
 
 
 # --- nsqd
@@ -70,23 +109,14 @@ def import_nsqd(folder: Path, file: Path | None, data: str | None, quiet: bool) 
             outcome = runner.run(_run_nsqd(make, quiet))
     except ImportRefusedError as error:
         _refuse("import-nsqd", error)
-    for line in outcome.remarks:
-        click.echo(line, err=True)
-    if outcome.already:
-        click.echo(f"{folder} was imported before")
-    else:
-        click.echo(f"{outcome.topics} topics, {outcome.messages} messages imported")
-    if outcome.changed:
-        click.echo("an nsqd has used it since: its newer data is not imported", err=True)
-    sys.exit(limits.EXIT_PARTLY if outcome.remarks or outcome.changed else limits.EXIT_OK)
+    found = f"{outcome.topics} topics, {outcome.messages} messages imported"
+    _report(outcome, folder, [found], "an nsqd")
+    _exit(outcome)
 
 
 async def _run_nsqd(make: Callable[[], nsqd.Import], quiet: bool) -> nsqd.Outcome:
     work = make()
-    if quiet:
-        return await work.run()
-    with click.progressbar(length=work.bytes, label="reading", file=sys.stderr) as bar:
-        work.advance = bar.update
+    with _progress(work, quiet):
         return await work.run()
 
 
@@ -138,35 +168,20 @@ def import_stan(
             outcome = runner.run(_run_stan(make, dry_run, quiet))
     except ImportRefusedError as error:
         _refuse("import-stan", error)
-    _report_stan(outcome, folder, "found" if dry_run else "imported")
+    found = (
+        f"{len(outcome.channels)} channels, {outcome.messages} messages,"
+        f" {outcome.clients} clients {'found' if dry_run else 'imported'}"
+    )
+    _report(outcome, folder, [*outcome.channels, found])
     if not dry_run:
         _advise(outcome, config)
-    sys.exit(limits.EXIT_PARTLY if outcome.remarks or outcome.changed else limits.EXIT_OK)
+    _exit(outcome)
 
 
 async def _run_stan(make: Callable[[], stan.Import], dry_run: bool, quiet: bool) -> stan.Outcome:
     work = make()
-    if quiet:
+    with _progress(work, quiet):
         return work.look() if dry_run else await work.run()
-    with click.progressbar(length=work.bytes, label="reading", file=sys.stderr) as bar:
-        work.advance = bar.update
-        return work.look() if dry_run else await work.run()
-
-
-def _report_stan(outcome: stan.Outcome, folder: str, done: str) -> None:
-    for line in outcome.remarks:
-        click.echo(line, err=True)
-    if outcome.already:
-        click.echo(f"{folder} was imported before")
-    else:
-        for channel in outcome.channels:
-            click.echo(str(channel))
-        click.echo(
-            f"{len(outcome.channels)} channels, {outcome.messages} messages,"
-            f" {outcome.clients} clients {done}"
-        )
-    if outcome.changed:
-        click.echo("a server has used it since: its newer data is not imported", err=True)
 
 
 def _advise(outcome: stan.Outcome, config: Config) -> None:
@@ -231,32 +246,20 @@ def import_jetstream(
             outcome = runner.run(_run_jetstream(make, dry_run, quiet))
     except ImportRefusedError as error:
         _refuse("import-jetstream", error)
-    _report_jetstream(outcome, folder, "found" if dry_run else "imported")
-    sys.exit(limits.EXIT_PARTLY if outcome.remarks or outcome.changed else limits.EXIT_OK)
+    found = (
+        f"{len(outcome.streams)} streams, {outcome.messages} messages"
+        f" {'found' if dry_run else 'imported'}"
+    )
+    _report(outcome, folder, [*outcome.streams, found])
+    _exit(outcome)
 
 
 async def _run_jetstream(
     make: Callable[[], jetstream.Import], dry_run: bool, quiet: bool
 ) -> jetstream.Outcome:
     work = make()
-    if quiet:
+    with _progress(work, quiet):
         return work.look() if dry_run else await work.run()
-    with click.progressbar(length=work.bytes, label="reading", file=sys.stderr) as bar:
-        work.advance = bar.update
-        return work.look() if dry_run else await work.run()
-
-
-def _report_jetstream(outcome: jetstream.Outcome, folder: Path, done: str) -> None:
-    for line in outcome.remarks:
-        click.echo(line, err=True)
-    if outcome.already:
-        click.echo(f"{folder} was imported before")
-    else:
-        for stream in outcome.streams:
-            click.echo(str(stream))
-        click.echo(f"{len(outcome.streams)} streams, {outcome.messages} messages {done}")
-    if outcome.changed:
-        click.echo("a server has used it since: its newer data is not imported", err=True)
 
 
 # --- channels of NATS Streaming as streams

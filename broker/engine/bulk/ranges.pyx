@@ -450,36 +450,54 @@ cdef class Front:
             view, self, self.found.front, <Py_ssize_t>self.found.front_size, True, flags)
 
 
+cdef enum:
+    LOOK_FAILED = -1
+    LOOK_DAMAGE = 0     # nothing reads here; the walk has passed over it
+    LOOK_RECORD = 1
+
+
+cdef inline int look(Range r, walk_t *w, stored_t *s, size_t *step) noexcept nogil:
+    """What the walk has come to; the record and its size, if it is one."""
+    cdef const char *base = r.base
+    cdef bint is_file = r.file_path != NULL
+    cdef size_t again
+    if is_file and not populate(base, r.size, w.at, &w.populated, &r.found):
+        return LOOK_FAILED
+    step[0] = record_get(base + w.at, r.size - w.at, r.salt, True, s)
+    if step[0] == 0 or s.rec.seq < w.expected or (
+            is_file and not in_place(s.rec.seq, r.origin, w.at)):
+        again = resync(base, r.size, w.at + 8, r.salt, r.origin, below(w.expected))
+        w.hurt = True
+        again = again or r.size
+        if not put_hurt(&r.found, w.at, again):
+            return LOOK_FAILED
+        w.at = again
+        return LOOK_DAMAGE
+    if w.at >= w.place:
+        if not put_pair(&r.found, s.rec.seq, w.at):
+            return LOOK_FAILED
+        w.place = w.at + PLACE_BYTES
+    w.expected = s.rec.seq + 1
+    return LOOK_RECORD
+
+
 cdef bint walk(Range r) noexcept nogil:
     """Collect the records of [first, bound), in file order; True after PART_BYTES, if there may be
     more of them."""
     cdef found_t *found = &r.found
     cdef walk_t w = r.walk
-    cdef const char *base = r.base
-    cdef bint is_file = r.file_path != NULL
     cdef stored_t s
-    cdef size_t step, again, pause = w.at + PART_BYTES
+    cdef size_t step, pause = w.at + PART_BYTES
+    cdef int looked
     while w.at < r.size:
         if w.at >= pause:
             r.walk = w
             return True
-        if is_file and not populate(base, r.size, w.at, &w.populated, found):
+        looked = look(r, &w, &s, &step)
+        if looked == LOOK_FAILED:
             return False
-        step = record_get(base + w.at, r.size - w.at, r.salt, True, &s)
-        if step == 0 or s.rec.seq < w.expected or (
-                is_file and not in_place(s.rec.seq, r.file_seq, w.at)):
-            again = resync(base, r.size, w.at + 8, r.salt, r.file_seq, below(w.expected))
-            w.hurt = True
-            again = again or r.size
-            if not put_hurt(found, w.at, again):
-                return False
-            w.at = again
+        if looked == LOOK_DAMAGE:
             continue
-        if w.at >= w.place:
-            if not put_pair(found, s.rec.seq, w.at):
-                return False
-            w.place = w.at + PLACE_BYTES
-        w.expected = s.rec.seq + 1
         if s.rec.seq < r.first:
             w.at += step
             w.hurt = False
@@ -510,31 +528,18 @@ cdef bint walk_live(Range r) noexcept nogil:
     """Collect the records of the messages that are asked for, as `walk`."""
     cdef found_t *found = &r.found
     cdef walk_t w = r.walk
-    cdef const char *base = r.base
-    cdef bint is_file = r.file_path != NULL
     cdef stored_t s
-    cdef size_t step, again, pause = w.at + PART_BYTES
+    cdef size_t step, pause = w.at + PART_BYTES
+    cdef int looked
     while w.at < r.size and w.live_at < r.live_size:
         if w.at >= pause:
             r.walk = w
             return True
-        if is_file and not populate(base, r.size, w.at, &w.populated, found):
+        looked = look(r, &w, &s, &step)
+        if looked == LOOK_FAILED:
             return False
-        step = record_get(base + w.at, r.size - w.at, r.salt, True, &s)
-        if step == 0 or s.rec.seq < w.expected or (
-                is_file and not in_place(s.rec.seq, r.origin, w.at)):
-            again = resync(base, r.size, w.at + 8, r.salt, r.origin, below(w.expected))
-            w.hurt = True
-            again = again or r.size
-            if not put_hurt(found, w.at, again):
-                return False
-            w.at = again
+        if looked == LOOK_DAMAGE:
             continue
-        if w.at >= w.place:
-            if not put_pair(found, s.rec.seq, w.at):
-                return False
-            w.place = w.at + PLACE_BYTES
-        w.expected = s.rec.seq + 1
         if s.rec.seq >= r.bound:
             break
         if not put_lost(r, &w.live_at, s.rec.seq, w.hurt):

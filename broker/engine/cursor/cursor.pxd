@@ -82,6 +82,29 @@ cdef struct consumer_t:
     int64_t sent_ns         # when it was last given something
     uint64_t delivered, acked, requeued     # counters, kept by the cursor
 
+# The ring after `c`, which is in none, has entered it in the last place.
+cdef inline consumer_t *ring_with(consumer_t *ring, consumer_t *c) noexcept nogil:
+    if ring == NULL:
+        c.next = c.prev = c
+        return c
+    c.next = ring
+    c.prev = ring.prev
+    c.prev.next = c
+    ring.prev = c
+    return ring
+
+# The ring after `c` has left it; the same if it is in none.
+cdef inline consumer_t *ring_without(consumer_t *ring, consumer_t *c) noexcept nogil:
+    cdef consumer_t *after = c.next
+    if after == NULL:
+        return ring
+    c.prev.next = after
+    after.prev = c.prev
+    c.next = c.prev = NULL
+    if ring != c:
+        return ring
+    return NULL if after == c else after
+
 
 cdef class Cursor(LogReader):
     cdef readonly EngineState shared

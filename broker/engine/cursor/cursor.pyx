@@ -170,27 +170,11 @@ cdef class Cursor(LogReader):
     cdef void enter_ring(self, consumer_t *c) noexcept:
         """Put it last in the ring, and have the cursor look for a record for it."""
         if c.next == NULL and not c.blocked:
-            if self.ring == NULL:
-                c.next = c.prev = c
-                self.ring = c
-            else:
-                c.next = self.ring
-                c.prev = self.ring.prev
-                c.prev.next = c
-                self.ring.prev = c
+            self.ring = ring_with(self.ring, c)
         self.wake()
 
     cdef void leave_ring(self, consumer_t *c) noexcept:
-        if c.next == NULL:
-            return
-        if c.next == c:
-            self.ring = NULL
-        else:
-            c.prev.next = c.next
-            c.next.prev = c.prev
-            if self.ring == c:
-                self.ring = c.next
-        c.next = c.prev = NULL
+        self.ring = ring_without(self.ring, c)
 
     # --- what consumers say
 

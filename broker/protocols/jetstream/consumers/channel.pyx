@@ -16,7 +16,8 @@ import os
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 
-from broker.engine.cursor.cursor cimport ACK_NOT_IN_FLIGHT, ACK_NOT_OWNER, ACK_OK, consumer_t
+from broker.engine.cursor.cursor cimport (
+    ACK_NOT_IN_FLIGHT, ACK_NOT_OWNER, ACK_OK, consumer_t, ring_with, ring_without)
 from broker.engine.stream.cursor cimport (
     HELD_BY_IT, HELD_BY_NOBODY, StreamCursor, delivery_t)
 from broker.runtime.interfaces cimport Sink, Task
@@ -100,27 +101,11 @@ cdef class NsqChannel(StreamChannel):
         if c.first == 0 or self.gone:
             return
         if c.next == NULL and not c.blocked:
-            if self.ring == NULL:
-                c.next = c.prev = c
-                self.ring = c
-            else:
-                c.next = self.ring
-                c.prev = self.ring.prev
-                c.prev.next = c
-                self.ring.prev = c
+            self.ring = ring_with(self.ring, c)
         self.turn.add(PHASE_PUMP, self.consumer)
 
     cdef void leave_ring(self, consumer_t *c) noexcept:
-        if c.next == NULL:
-            return
-        if c.next == c:
-            self.ring = NULL
-        else:
-            c.prev.next = c.next
-            c.next.prev = c.prev
-            if self.ring == c:
-                self.ring = c.next
-        c.next = c.prev = NULL
+        self.ring = ring_without(self.ring, c)
 
     cdef void released(self, uint32_t number) noexcept:
         cdef consumer_t *c = self.members[number - 1] if number <= self.cap else NULL

@@ -1,0 +1,16 @@
+"""Messages that each wait for an answer, with a reply subject of their own."""
+
+from broker.bench.histogram import Histogram
+from broker.bench.nats_load import NatsLoad
+
+class Requests(NatsLoad):
+    def begin(
+        self,
+        heads: list[bytes],
+        inboxes: list[bytes],
+        rests: list[bytes],
+        window: int,
+        wanted: int,
+    ) -> None: ...
+    def published(self) -> int: ...
+    def latencies(self) -> Histogram: ...
