@@ -102,7 +102,8 @@ cdef class StreamCursors(StreamReaders):
 
     cdef FilterGroup join(self, StreamCursor cursor, Filter filter)
     cdef void part(self, StreamCursor cursor) noexcept
-    cdef void await_match(self, StreamCursor cursor) noexcept
+    # Call the cursor once there is a message for it with this seq or a later one.
+    cdef void await_match(self, StreamCursor cursor, uint64_t seq) noexcept
     cdef void holds(self, StreamCursor cursor, uint64_t seq) noexcept
     cdef void settled(self, StreamCursor cursor, uint64_t seq) noexcept
     cdef bint is_needed(self, uint64_t seq, uint32_t subject) noexcept
@@ -173,6 +174,9 @@ cdef class StreamCursor(LogReader):
     # until `sent`.
     cdef int peek(self, delivery_t *d) noexcept
     cdef void sent(self) noexcept       # what `peek` returned was delivered
+    # `woken` is called after the next message for it, even if there are others that it could get.
+    cdef void await_more(self) noexcept
+    cdef bint is_full(self) noexcept    # it gets no fresh message until another one is acked
     # ACK_*
     cdef int ack(self, uint64_t seq) noexcept
     cdef int ack_all(self, uint64_t seq, uint64_t consumer_seq) noexcept    # 0 = not known

@@ -133,14 +133,13 @@ cdef class StreamCursors(StreamReaders):
         if not group.members:
             self.groups.pop(group.filter, None)
 
-    cdef void await_match(self, StreamCursor cursor) noexcept:
-        """Call the cursor once there is a fresh message for it."""
+    cdef void await_match(self, StreamCursor cursor, uint64_t seq) noexcept:
         cdef FilterGroup group = cursor.group
         if not group.waiting:
-            group.waits_from = cursor.next_seq
+            group.waits_from = seq
             self.waiting_groups.add(group)
-        elif cursor.next_seq < group.waits_from:
-            group.waits_from = cursor.next_seq
+        elif seq < group.waits_from:
+            group.waits_from = seq
         group.waiting.add(cursor)
 
     # --- what the store says
@@ -627,7 +626,7 @@ cdef class StreamCursor(LogReader):
         while True:
             seq = self.next_fresh()
             if seq == 0:
-                self.all.await_match(self)
+                self.all.await_match(self, self.next_seq)
                 return False
             if seq < self.store.hidden_below and self.is_hidden(seq):
                 self.pass_fresh(seq)
@@ -704,9 +703,7 @@ cdef class StreamCursor(LogReader):
             d.consumer_seq = self.delivered_consumer_seq + 1
             d.pending = self.count_pending()
             return 1
-        if self.ack_policy != ACK_NONE and (
-                (self.max_ack_pending and self.inflight.size >= self.max_ack_pending)
-                or self.inflight.size >= self.shared.entries_max):
+        if self.is_full():
             self.full = self.waiting = True
             return 0
         if not self.fresh(&s):
@@ -718,6 +715,15 @@ cdef class StreamCursor(LogReader):
         d.consumer_seq = self.delivered_consumer_seq + 1
         d.pending = self.count_pending() - 1
         return 1
+
+    cdef bint is_full(self) noexcept:
+        return self.ack_policy != ACK_NONE and (
+            (self.max_ack_pending and self.inflight.size >= self.max_ack_pending)
+            or self.inflight.size >= self.shared.entries_max)
+
+    cdef void await_more(self) noexcept:
+        self.waiting = True
+        self.all.await_match(self, max(self.next_seq, self.store.readable))
 
     cdef void put_off(self, uint64_t seq) noexcept:
         """A message that is to be given again cannot be read: try again later, unless it is gone.

@@ -49,7 +49,7 @@ cdef class Consumer(CursorOwner):
 
     cdef sub_t *add(self, bytes subject) except NULL
     cdef int subscribe(self, bytes subject, str what) except -1
-    cdef bint has_acks_to_come(self, int64_t now_ns) noexcept
+    cdef bint has_acks_to_come(self) noexcept       # of what it has delivered, in time
     cdef char *make_room(self, size_t n) noexcept
     cdef void take_ack(self, const record_t *rec, size_t head, bint more) noexcept
     cdef int64_t delay_of(self, span_t text) noexcept

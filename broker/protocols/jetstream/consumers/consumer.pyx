@@ -154,6 +154,9 @@ cdef class Consumer(CursorOwner):
     cdef bint is_active(self) noexcept:
         return False
 
+    cdef bint has_acks_to_come(self) noexcept:
+        return False
+
     cdef void next(self, const record_t *rec, span_t body) noexcept:
         pass
 
@@ -213,21 +216,12 @@ cdef class Consumer(CursorOwner):
             return
         self.due(now_ns)
         if self.threshold_ns and now_ns >= self.active_ns + self.threshold_ns:
-            if self.is_active() or self.has_acks_to_come(now_ns):
+            if self.is_active() or self.has_acks_to_come():
                 self.active_ns = now_ns
             else:
                 self.registry.inactive(self)
                 return
         self.set_timer()
-
-    cdef bint has_acks_to_come(self, int64_t now_ns) noexcept:
-        """Whether a client may still ack in time what it was sent last."""
-        cdef int64_t wait = self.config.ack_wait
-        if self.cursor.count_ack_pending() == 0:
-            return False
-        if self.config.backoff:
-            wait = max(self.config.backoff)
-        return self.outlet.turn.wall_ns - self.cursor.last_delivered_ns < wait
 
     # --- acks
 

@@ -13,8 +13,8 @@ from broker.base.units import KIB, MIB, SECOND
 TURN_MESSAGES: Final = 2_000
 TURN_BYTES: Final = 1 * MIB
 
-# How often requests and subscribers are looked for that have vanished.
-PULL_SWEEP: Final = 3 * SECOND
+# A request that may not wait waits so long for an ack, while no message may be sent without one.
+NO_WAIT_ACK: Final = 1 * SECOND
 
 # --- push consumers (server/consumer.go) ---------------------------------------------------------
 

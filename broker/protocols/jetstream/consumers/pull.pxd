@@ -3,6 +3,7 @@
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from broker.engine.stream.cursor cimport delivery_t
 from broker.protocols.jetstream.consumers.channel cimport NsqChannel
 from broker.protocols.jetstream.consumers.consumer cimport Consumer
 from broker.protocols.jetstream.consumers.outlet cimport inbox_t
@@ -79,8 +80,9 @@ cdef class PullConsumer(Consumer):
     cdef void finish(self, request_t *r, const char *line, size_t n, bint pending) noexcept
     cdef request_t *next_request(self) noexcept
     cdef bint may_take(self, request_t *r) noexcept
-    cdef bint serve(self, request_t *r) noexcept
+    cdef bint serve(self, request_t *r, const delivery_t *d) noexcept
     cdef void deliver_some(self) noexcept
+    cdef bint waits_for_acks(self) noexcept
     cdef void end_no_waits(self) noexcept
     cdef uint32_t sweep(self) noexcept
     cdef void arm_request(self, request_t *r) noexcept

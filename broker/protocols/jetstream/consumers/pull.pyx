@@ -5,9 +5,9 @@
                    |                 |         |
                 refused           finish    serve -> Outlet.give -> the end of the queue, or finish
 
-A request ends with a status, without one when it got all of its batch, or silently when nobody
-subscribes to its inbox any more; the message is then given to the next one. One heap of the account
-has the timers of all requests: heartbeats, expiry, and a look whether the inbox still exists.
+A request ends with a status, without one when it got all of its batch, or silently when it is to get
+something and nobody subscribes to its inbox any more; a message is then given to the next one.
+Until then a client may reconnect. One heap of the account has the timers of all requests.
 """
 cimport cython
 import logging
@@ -36,7 +36,7 @@ from broker.protocols.nats.accounts.subjects import raw
 
 LOG = logging.getLogger('broker.jetstream')
 
-cdef int64_t SWEEP_NS = own_limits.PULL_SWEEP
+cdef int64_t NO_WAIT_ACK_NS = own_limits.NO_WAIT_ACK
 cdef uint32_t TURN_MESSAGES = own_limits.TURN_MESSAGES
 cdef uint64_t TURN_BYTES = own_limits.TURN_BYTES
 
@@ -222,7 +222,7 @@ cdef class PullConsumer(Consumer):
         if r.no_wait:
             if self.first != NULL:
                 self.deliver_some()     # what came earlier goes first
-            if not self.cursor.peek(&d):
+            if not self.cursor.peek(&d) and not self.waits_for_acks():
                 if r.expires_ns == 0:
                     self.finish(r, b'404 No Messages', 15, False)
                     return
@@ -370,20 +370,23 @@ cdef class PullConsumer(Consumer):
         """Deliver what can be delivered, up to the share of one turn."""
         cdef uint32_t count = 0
         cdef uint64_t before = self.sent_bytes
+        cdef delivery_t d
         cdef request_t *r
-        while True:
+        while self.first != NULL and self.cursor.peek(&d):
             r = self.next_request()
             if r == NULL:
+                if self.policy == PRIORITY_OVERFLOW:
+                    self.cursor.await_more()    # with which they may be enough
                 return
             if count == TURN_MESSAGES or self.sent_bytes - before > TURN_BYTES:
                 self.outlet.turn.add(PHASE_PUMP, self)
                 return
-            if not self.serve(r):
+            if not self.serve(r, &d):
                 return
             count += 1
 
     cdef request_t *next_request(self) noexcept:
-        """The request that gets the next message; NULL = none may have it."""
+        """The request that gets the next message, which there is; NULL = none may have it."""
         cdef request_t *r = self.first
         cdef request_t *following
         cdef const match_t *m
@@ -409,18 +412,14 @@ cdef class PullConsumer(Consumer):
             r.min_ack_pending
             and self.cursor.count_ack_pending() >= <uint64_t>r.min_ack_pending)
 
-    cdef bint serve(self, request_t *r) noexcept:
-        """Deliver the next message to a request; False = there is none."""
-        cdef delivery_t d
+    cdef bint serve(self, request_t *r, const delivery_t *d) noexcept:
+        """Deliver the next message to a request; False = there is no memory for it."""
         cdef record_t rec
         cdef int64_t size
         cdef uint32_t taken
-        cdef bint found = self.cursor.peek(&d)
-        if not found:
-            return False
         if self.policy == PRIORITY_PINNED and not self.pin:
             self.set_pin(r)
-        if not self.fill(&d, &rec, self.pin, <size_t>len(self.pin)):
+        if not self.fill(d, &rec, self.pin, <size_t>len(self.pin)):
             return False
         size = <int64_t>rec.subject_len + rec.reply_len + rec.total_len
         if r.limited and size > r.bytes_left:
@@ -470,12 +469,16 @@ cdef class PullConsumer(Consumer):
         self.held = 0
         self.outlet.turn.add(PHASE_PUMP, self)
 
+    cdef bint waits_for_acks(self) noexcept:
+        """Whether there are messages, which nobody gets before others are acked."""
+        return self.cursor.is_full() and self.cursor.count_pending() > 0
+
     cdef void end_no_waits(self) noexcept:
         """End the requests that got what there was."""
         cdef request_t *r = self.first
         cdef request_t *following
-        if self.queued:
-            return      # there is more, in the next turn
+        if self.queued or self.waits_for_acks():
+            return      # there is more, in the next turn or after an ack
         while r != NULL:
             following = r.next
             if r.no_wait and not r.held and (r.delivered or r.expires_ns == 0):
@@ -500,12 +503,14 @@ cdef class PullConsumer(Consumer):
     # --- time
 
     cdef void arm_request(self, request_t *r) noexcept:
-        cdef int64_t when = self.outlet.turn.now_ns + SWEEP_NS
-        if r.expires_ns:
-            when = min(when, r.expires_ns)
+        cdef int64_t when = r.expires_ns
+        if r.no_wait and when == 0:
+            when = r.spoken_ns + NO_WAIT_ACK_NS
         if r.heartbeat_ns:
-            when = min(when, r.spoken_ns + r.heartbeat_ns)
-        self.outlet.arm(&r.timer, when)
+            when = min(when, r.spoken_ns + r.heartbeat_ns) if when else (
+                r.spoken_ns + r.heartbeat_ns)
+        if when:
+            self.outlet.arm(&r.timer, when)
 
     cdef void request_due(self, request_t *r, int64_t now_ns) noexcept:
         cdef const match_t *m = self.outlet.match(&r.inbox)
@@ -517,6 +522,9 @@ cdef class PullConsumer(Consumer):
             return
         if m == NULL or m.size == 0:
             self.vanished(r)
+            return
+        if r.no_wait and r.expires_ns == 0 and r.spoken_ns + NO_WAIT_ACK_NS <= now_ns:
+            self.conclude(r, b'404 No Messages', 15, False)
             return
         if r.heartbeat_ns and r.spoken_ns + r.heartbeat_ns <= now_ns:
             r.spoken_ns = now_ns
@@ -538,6 +546,15 @@ cdef class PullConsumer(Consumer):
         self.sweep()
         return self.first != NULL or self.arrived != NULL or (
             self.channel is not None and self.channel.consumers > 0)
+
+    cdef bint has_acks_to_come(self) noexcept:
+        """Whether a client may still ack in time what it was sent last."""
+        cdef int64_t wait = self.config.ack_wait
+        if self.cursor.count_ack_pending() == 0:
+            return False
+        if self.config.backoff:
+            wait = max(self.config.backoff)
+        return self.outlet.turn.wall_ns - self.cursor.last_delivered_ns < wait
 
     # --- pinned clients
 

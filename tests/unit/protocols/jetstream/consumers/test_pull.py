@@ -134,6 +134,60 @@ def test_no_wait_that_may_wait_for_the_first_message(bench: Bench) -> None:
     ]
 
 
+def test_no_wait_goes_on_with_acks(bench: Bench) -> None:
+    bench.consumer(ack_policy="explicit", max_ack_pending=1)
+    bench.publish(*bodies(5))
+    bench.inbox("in")
+    bench.ask("in", batch=10, no_wait=True)
+    for number in range(4):
+        message = bench.raw("in")[0]
+        assert message.data == b"m%d" % number
+        bench.ack(message)
+    assert bench.got("in") == ["m4", "404 No Messages"]
+
+
+def test_no_wait_waits_a_moment_for_an_ack(bench: Bench) -> None:
+    consumer = bench.consumer(ack_policy="explicit", max_ack_pending=2)
+    bench.publish(*bodies(5))
+    bench.inbox("in")
+    bench.ask("in", batch=10, no_wait=True)
+    first, _ = bench.raw("in")
+    bench.rig.advance(0.9)
+    bench.ack(first)
+    assert bench.got("in") == ["m2"]
+    bench.rig.advance(0.9)
+    assert bench.got("in") == []
+    bench.rig.advance(0.1)
+    assert bench.got("in") == ["404 No Messages"]
+    bench.ask("in", batch=10, no_wait=True)  # one that comes when nothing may be sent
+    assert (bench.got("in"), consumer.num_waiting) == ([], 1)
+    bench.rig.advance(1)
+    assert (bench.got("in"), consumer.num_waiting) == (["404 No Messages"], 0)
+
+
+def test_no_wait_with_a_time_waits_so_long_for_acks(bench: Bench) -> None:
+    bench.consumer(ack_policy="explicit", max_ack_pending=2)
+    bench.publish(*bodies(5))
+    bench.inbox("in")
+    bench.ask("in", batch=4, no_wait=True, expires=3)
+    assert bench.got("in") == ["m0", "m1"]
+    bench.rig.advance(2.9)
+    assert bench.got("in") == []
+    bench.rig.advance(0.1)
+    assert bench.got("in") == [
+        "408 Request Timeout | Nats-Pending-Messages: 2 | Nats-Pending-Bytes: 0"
+    ]
+
+
+def test_no_wait_ends_when_all_is_sent(bench: Bench) -> None:
+    """Though no further message might be sent before an ack."""
+    bench.consumer(ack_policy="explicit", max_ack_pending=2)
+    bench.publish(*bodies(2))
+    bench.inbox("in")
+    bench.ask("in", batch=3, no_wait=True)
+    assert bench.got("in") == ["m0", "m1", "404 No Messages"]
+
+
 def test_no_wait_sees_redeliveries(bench: Bench) -> None:
     bench.consumer(ack_policy="explicit")
     bench.publish(b"a")
@@ -295,6 +349,27 @@ def test_requests_of_vanished_inboxes_lose_nothing(bench: Bench) -> None:
     bench.publish(b"a", b"b")
     assert bench.got("in") == ["a", "b"]
     assert consumer.info().delivered.consumer_seq == 2
+
+
+def test_a_client_that_reconnects_finds_its_request(bench: Bench) -> None:
+    consumer = bench.consumer(ack_policy="explicit")
+    box = bench.inbox("in")
+    bench.ask("in", batch=3)
+    bench.publish(b"a")
+    (message,) = bench.raw("in")
+    box.close()
+    bench.ack(message)  # gives it an occasion to look
+    bench.rig.advance(60)
+    assert consumer.num_waiting == 0
+    box = bench.inbox("in")
+    assert consumer.num_waiting == 1
+    bench.publish(b"b")
+    assert bench.got("in") == ["b"]
+    box.close()
+    bench.publish(b"c")  # with nobody there it ends
+    bench.inbox("in")
+    bench.publish(b"d")
+    assert bench.got("in") == []
 
 
 # --- acks ----------------------------------------------------------------------------------------
@@ -497,6 +572,19 @@ def test_overflow(bench: Bench) -> None:
     assert bench.got("near") == ["m2"]
     bench.ask("near", batch=10, group="A", min_ack_pending=3)
     assert bench.got("near") == ["m3"]
+
+
+def test_overflow_is_looked_at_with_each_message(bench: Bench) -> None:
+    bench.consumer(ack_policy="explicit", **OVERFLOW)
+    bench.inbox("far")
+    bench.ask("far", batch=2, group="A", min_pending=3)
+    bench.publish(b"m0")
+    bench.publish(b"m1")
+    assert bench.got("far") == []
+    bench.publish(b"m2")
+    assert bench.got("far") == ["m0"]
+    bench.publish(b"m3")
+    assert bench.got("far") == ["m1"]
 
 
 def test_levels(bench: Bench) -> None:

@@ -162,6 +162,20 @@ def test_an_ephemeral_consumer_without_subscribers_is_deleted(bench: Bench) -> N
     assert bench.registry.deleted == ["C"]
 
 
+def test_messages_that_wait_for_acks_do_not_keep_it(bench: Bench) -> None:
+    box = bench.inbox("to")
+    bench.consumer(
+        deliver_subject="to",
+        ack_policy="explicit",
+        ack_wait=30 * SECOND,
+        inactive_threshold=5 * SECOND,
+    )
+    bench.publish(b"a")
+    box.close()
+    bench.rig.advance(10)
+    assert bench.registry.deleted == ["C"]
+
+
 def test_a_pull_request_is_refused(bench: Bench) -> None:
     bench.consumer(deliver_subject="to")
     bench.inbox("in")
