@@ -6,10 +6,13 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from nats.aio.msg import Msg
+from support import RawPeer
+from support.nats_file import FileServer
 from support.servers.system import SystemServer, on_loop
 from support.system_account import CONFIG, SystemSession
 
@@ -111,3 +114,29 @@ async def test_the_last_word() -> None:
         "name", "host", "id", "ver", "tags", "feature_flags", "jetstream", "flags", "seq", "time",
     ]  # fmt: skip
     assert block["name"] == "twin"
+
+
+def test_a_server_with_jetstream(start_nats: Callable[[str], FileServer], tmp_path: Path) -> None:
+    """What the server blocks, STATSZ, VARZ and JSZ say of it, to a client of the system account."""
+    store = tmp_path / "js"
+    users = "system_account: S\naccounts { S { users: [{user: s, password: s}] } }\n"
+    server = start_nats(f'{users}jetstream {{ store_dir: "{store}", sync_interval: always }}\n')
+    with RawPeer(server.address) as peer:
+        peer.read_line()
+        peer.send(b'CONNECT {"user":"s","pass":"s","verbose":false}\r\nSUB in 1\r\n')
+
+        def ask(what: str) -> Any:
+            peer.send(b"PUB $SYS.REQ.SERVER.PING.%s in 0\r\n\r\n" % what.encode())
+            size = int(peer.read_line().split()[3])
+            return json.loads(peer.read_exactly(size + 2))
+
+        stats = ask("STATSZ")
+        assert (stats["server"]["jetstream"], stats["server"]["flags"]) == (True, 7)
+        config = stats["statsz"]["jetstream"]["config"]
+        assert "store_dir" not in config
+        for block in (
+            config,
+            ask("VARZ")["data"]["jetstream"]["config"],
+            ask("JSZ")["data"]["config"],
+        ):
+            assert (block["sync_interval"], block["sync_always"]) == (120_000_000_000, True)

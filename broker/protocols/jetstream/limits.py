@@ -25,6 +25,7 @@ JS_HEADERS_MAX: Final = 64 * KIB - 1
 
 JS_REPLICAS_MAX: Final = 5  # of a configuration; one server keeps one
 JS_MAX_AGE_MIN: Final = 100 * MS
+JS_SYNC_INTERVAL: Final = 2 * MINUTE  # what pages show beside `sync_always`, as the original
 JS_DUPLICATE_WINDOW: Final = 2 * MINUTE
 JS_DUPLICATE_WINDOW_MIN: Final = 100 * MS
 JS_MARKER_TTL_MIN: Final = 1 * SECOND

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from broker.protocols.jetstream import limits
 from broker.protocols.jetstream.api.streams import state_of
 from broker.protocols.jetstream.structs import time_text
 
@@ -51,13 +52,14 @@ class JetStreamPages:
 
     def _config(self) -> dict[str, Any]:
         context, config = self.context, self.context.config
+        always = config.sync.mode == "always"
         page: dict[str, Any] = {
             "max_memory": context.max_memory,
             "max_storage": context.max_storage,
             "store_dir": "" if context.folder is None else str(context.folder),
-            "sync_interval": config.sync.period_ns,
+            "sync_interval": limits.JS_SYNC_INTERVAL if always else config.sync.period_ns,
         }
-        if config.sync.mode == "always":
+        if always:
             page["sync_always"] = True
         if config.domain:
             page["domain"] = config.domain

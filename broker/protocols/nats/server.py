@@ -407,7 +407,10 @@ class NatsServer:
         """What events say of this server."""
         if self.system is not None:
             return self.system.envelope.server()
-        return Envelope(self._identity()).server()
+        return self._envelope().server()
+
+    def _envelope(self) -> Envelope:
+        return Envelope(self._identity(), lambda: self.jetstream is not None)
 
     def _identity(self) -> ServerIdentity:
         """The server's identity in its events."""
@@ -429,7 +432,7 @@ class NatsServer:
             return None
         actions = _SystemActions(self)
         system = System(
-            Station(self, account, Envelope(self._identity()), self),
+            Station(self, account, self._envelope(), self),
             Actions(actions.reload, actions.kick, actions.lame_duck),
         )
         system.start()

@@ -180,6 +180,7 @@ VARZ: Json = {
     "in_client_bytes": 7,
     "slow_consumers": 0,
     "gomaxprocs": 1,
+    "jetstream": {},
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from broker.protocols.jetstream import limits
+from broker.protocols.jetstream.structs import ZERO_TIME
 from broker.protocols.nats.limits import NATS_VERSION
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ def consumer_level(config: ConsumerConfig) -> int:
     if config.ack_policy == "flow_control":
         return 4
     priority = config.priority_policy not in ("", "none")
-    if config.pause_until or priority or config.priority_groups or config.priority_timeout:
+    paused = config.pause_until not in ("", ZERO_TIME)
+    if paused or priority or config.priority_groups or config.priority_timeout:
         return 1
     return 0
 

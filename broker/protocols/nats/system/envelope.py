@@ -13,6 +13,8 @@ from broker.protocols.nats.monitoring.options import encode as json_of
 from broker.protocols.nats.monitoring.options import rfc3339
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from broker.protocols.nats.views import AccountsView, LocalAccount
 
 _DIGITS: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -20,6 +22,8 @@ _BASE: Final = len(_DIGITS)
 _PREFIX_CHARS: Final = 12
 _SEQUENCE_CHARS: Final = 10
 _STEP_MIN, _STEP_MAX = 33, 333
+# JetStream, snapshots in binary, Raft traffic in the accounts: the original's without a cluster.
+_JETSTREAM_FLAGS: Final = 7
 
 Json = dict[str, Any]
 
@@ -42,7 +46,10 @@ class ServerIdentity:
 class Envelope:
     """Builds server blocks and the first fields of events."""
 
-    def __init__(self, identity: ServerIdentity) -> None:
+    def __init__(
+        self, identity: ServerIdentity, has_jetstream: Callable[[], bool] = lambda: False
+    ) -> None:
+        self.has_jetstream = has_jetstream
         self.sequence = 0
         self.ids = EventIds()
         self.use(identity)
@@ -60,12 +67,19 @@ class Envelope:
             self._head["tags"] = tags
         if identity.metadata:
             self._head["metadata"] = dict(sorted(identity.metadata))
-        self._head.update(feature_flags=dict(identity.flags), jetstream=False, flags=0)
+        self._head["feature_flags"] = dict(identity.flags)
 
     def server(self) -> Json:
         """The server block of the next message."""
         self.sequence += 1
-        return {**self._head, "seq": self.sequence, "time": rfc3339(time.time_ns())}
+        on = self.has_jetstream()
+        return {
+            **self._head,
+            "jetstream": on,
+            "flags": _JETSTREAM_FLAGS if on else 0,
+            "seq": self.sequence,
+            "time": rfc3339(time.time_ns()),
+        }
 
     def event(self, kind: str, wall_ns: int = 0) -> Json:
         """The first fields of an advisory."""

@@ -148,6 +148,10 @@ class Events:
             }
         stats["slow_consumers"] = page["slow_consumers"]
         stats["active_servers"] = 1
+        if page["jetstream"]:
+            block = dict(page["jetstream"])
+            block["config"] = {k: v for k, v in block["config"].items() if k != "store_dir"}
+            stats["jetstream"] = block
         stats["gomaxprocs"] = page["gomaxprocs"]
         return {"server": self.envelope.server(), "statsz": stats}
 

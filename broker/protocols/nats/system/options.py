@@ -20,6 +20,8 @@ CLIENT_ID: Final = {"KICK": Shape("KickClientReq", "", {"cid": "uint64"}, "")}
 
 PROFILEZ: Final = _shape("Profilez", {"name": _STRING, "debug": _INT, "duration": "time.Duration"})
 EXPVARZ: Final = Shape("ExpvarzEventOptions")
+IPQUEUESZ: Final = _shape("Ipqueuesz", {"all": _BOOL, "filter": _STRING})
+RAFTZ: Final = _shape("Raftz", {"account": _STRING, "group": _STRING})
 ACCSTATZ: Final = _shape("AccountStatz", {"accounts": "[]string", "include_unused": _BOOL})
 
 PAGES: Final = {

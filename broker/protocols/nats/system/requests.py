@@ -74,6 +74,9 @@ class Requests:
             "STATSZ": self._statsz,
             "PROFILEZ": self._profilez,
             "EXPVARZ": self._expvarz,
+            # There are no queues between threads, and no Raft groups.
+            "IPQUEUESZ": partial(self._empty, system_options.IPQUEUESZ),
+            "RAFTZ": partial(self._empty, system_options.RAFTZ),
         }
         for name in system_options.PAGES:
             per_server[name] = partial(self._page, name)
@@ -214,6 +217,9 @@ class Requests:
 
     def _expvarz(self, account: LocalAccount, message: Message) -> None:
         self._answer(account, message, system_options.EXPVARZ, expvarz)
+
+    def _empty(self, shape: Shape, account: LocalAccount, message: Message) -> None:
+        self._answer(account, message, shape, lambda _options: {})
 
     def _reload(self, account: LocalAccount, message: Message) -> None:
         if not message.reply:

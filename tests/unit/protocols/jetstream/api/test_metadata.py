@@ -35,6 +35,7 @@ def test_what_a_stream_requires(keys: dict[str, Any], level: int) -> None:
         ({}, 0),
         ({"priority_policy": "none"}, 0),
         ({"pause_until": "2030-01-01T00:00:00Z"}, 1),
+        ({"pause_until": "0001-01-01T00:00:00Z"}, 0),  # none, as Go writes it
         ({"priority_policy": "overflow"}, 1),
         ({"priority_groups": ["a"]}, 1),
         ({"ack_policy": "flow_control"}, 4),

@@ -6,7 +6,7 @@ import re
 
 import orjson
 import pytest
-from support.fakes.system import SERVER_ID, FakeClock, FakeServer, FakeSession
+from support.fakes.system import SERVER_ID, VARZ, FakeClock, FakeServer, FakeSession
 
 from broker.base.units import MS, SECOND
 from broker.protocols.nats import errors
@@ -303,6 +303,18 @@ def test_statistics(server: FakeServer) -> None:
         ("active_servers", 1),
         ("gomaxprocs", 1),
     ]
+
+
+def test_statistics_of_jetstream(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.system.envelope.has_jetstream = lambda: True
+    block = {"config": {"max_memory": 1, "store_dir": "/js"}, "stats": {"memory": 2}}
+    monkeypatch.setitem(VARZ, "jetstream", block)
+    server.system_account.watch(STATSZ)
+    server.clock.advance(0.3)
+    (message,) = server.system_account.events(STATSZ)
+    assert (message["server"]["jetstream"], message["server"]["flags"]) == (True, 7)
+    assert list(message["statsz"])[-2:] == ["jetstream", "gomaxprocs"]
+    assert message["statsz"]["jetstream"] == {"config": {"max_memory": 1}, "stats": {"memory": 2}}
 
 
 # --- the end --------------------------------------------------------------------------------------

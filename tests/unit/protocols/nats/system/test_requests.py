@@ -204,6 +204,21 @@ def test_variables(server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     assert data["memstats"]["Sys"] > 0
 
 
+@pytest.mark.parametrize(
+    ("name", "wrong", "field"),
+    [
+        ("IPQUEUESZ", b'{"all":1}', "IpqueueszEventOptions.IpqueueszOptions.all of type bool"),
+        ("RAFTZ", b'{"group":1}', "RaftzEventOptions.RaftzOptions.group of type string"),
+    ],
+)
+def test_there_are_no_queues_and_no_raft_groups(
+    server: FakeServer, name: str, wrong: bytes, field: str
+) -> None:
+    assert server.ask_one(f"{PING}.{name}")["data"] == {}
+    text = server.ask_one(f"{PING}.{name}", wrong)["error"]["description"]
+    assert text == f"json: cannot unmarshal number into Go struct field {field}"
+
+
 # --- what requests make the server do -----------------------------------------------------------
 
 
