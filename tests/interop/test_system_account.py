@@ -128,7 +128,7 @@ def test_a_server_with_jetstream(start_nats: Callable[[str], FileServer], tmp_pa
         def ask(what: str) -> Any:
             peer.send(b"PUB $SYS.REQ.SERVER.PING.%s in 0\r\n\r\n" % what.encode())
             size = int(peer.read_line().split()[3])
-            return json.loads(peer.read_exactly(size + 2))
+            return json.loads(peer.read_exact(size + 2))
 
         stats = ask("STATSZ")
         assert (stats["server"]["jetstream"], stats["server"]["flags"]) == (True, 7)

@@ -22,6 +22,19 @@ from broker.runtime import vfs
 
 NAME = "js.A/S"
 SUBJECTS = [b"a.x", b"a.y", b"b.x", b"b", b"S"]
+PATTERNS = [b"a.*", b"*.x", b"b.>", b"*", b">"]
+
+
+def covers(pattern: bytes, subject: bytes) -> bool:
+    """Whether a subject, in which wildcards mean nothing, matches the pattern."""
+    wide, narrow = pattern.split(b"."), subject.split(b".")
+    if wide[-1] == b">" and len(narrow) >= len(wide):
+        wide, narrow = wide[:-1], narrow[: len(wide) - 1]
+    return len(wide) == len(narrow) and all(
+        mine in (b"*", its) for mine, its in zip(wide, narrow, strict=True)
+    )
+
+
 REFUSALS = ("log refuses appends", "sync failed")
 FILTERS = ["a.*", "b.>", "b", ">", "a.x", "c"]
 
@@ -146,11 +159,11 @@ class Streams(RuleBasedStateMachine):
             self.put(seq, subject, b"", b"next")
             self.rig.settle()
 
-    @rule(subject=st.sampled_from(SUBJECTS), rollup=st.sampled_from([1, 2]))
+    @rule(subject=st.sampled_from(SUBJECTS + PATTERNS), rollup=st.sampled_from([1, 2]))
     def roll_up(self, subject: bytes, rollup: int) -> None:
         seq = publish(self.store, subject, b"new", rollup=rollup)
         for old, message in list(self.model.items()):
-            if rollup == 2 or message[0] == subject:
+            if rollup == 2 or covers(subject, message[0]):
                 del self.model[old]
         self.put(seq, subject, b"", b"new")
         self.rig.settle()

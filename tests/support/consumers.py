@@ -9,6 +9,7 @@ from typing import Any
 
 from broker.engine.stream.cursor import StreamCursor, StreamCursors
 from broker.engine.stream.store import StreamLimits, open_store
+from broker.protocols.jetstream.config import JetStreamConfig
 from broker.protocols.jetstream.consumers import checks
 from broker.protocols.jetstream.consumers.consumer import Consumer
 from broker.protocols.jetstream.consumers.outlet import Outlet
@@ -65,8 +66,9 @@ class Bench:
     def consumer(self, name: str = "C", *, start: int = 1, **fields: Any) -> Any:
         config = ConsumerConfig(name=name, durable_name=name, **fields)
         limits = AccountLimits()
-        checks.set_defaults(config, self.stream.config, limits, pedantic=False)
-        checks.check(config, self.stream.config, limits)
+        server = JetStreamConfig()
+        checks.set_defaults(config, self.stream.config, limits, server, pedantic=False)
+        checks.check(config, self.stream.config, limits, server)
         cursor = StreamCursor(
             self.cursors,
             name,

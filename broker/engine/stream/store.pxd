@@ -170,6 +170,9 @@ cdef class StreamStore(LogOwner):
     cdef int make_room(self) except -1
     cdef void push(self, uint64_t seq, int64_t timestamp_ns, uint32_t id, uint32_t size) noexcept
     cdef void trim(self, uint64_t cause, uint32_t id, Rollup rollup) noexcept
+    cdef int roll_up(self, uint64_t cause, uint32_t id) except -1
+    cdef bint is_pattern(self, uint32_t id) noexcept        # the subject has wildcards
+    cdef Filter matching(self, uint32_t id)
     cdef int doom(self, uint64_t cause, uint64_t seq) except -1
     cdef int more_victims(self) except -1
     cdef int rehash(self) except -1

@@ -36,6 +36,7 @@ from broker.engine.stream.interfaces cimport StreamReaders
 from broker.engine.stream.rewrite cimport Compaction, Erasure
 from broker.engine.stream.sizes cimport Sizes
 from broker.engine.stream.subjects cimport SubjectIndex
+from broker.routing.trie cimport SUBJECT_WILDCARD, subject_shape
 from broker.runtime.interfaces cimport Session
 from broker.runtime.turn cimport PHASE_PUMP
 from broker.runtime.types cimport record_t
@@ -245,6 +246,7 @@ cdef class StreamStore(LogOwner):
                 while self.first_seq < cause:
                     self.doom(cause, self.first_seq)
             elif rollup == ROLLUP_SUBJECT:
+                self.roll_up(cause, id)
                 keep = 1
             if keep:
                 while self.count_of(id) > keep:
@@ -258,6 +260,34 @@ cdef class StreamStore(LogOwner):
         except MemoryError as problem:
             self.log.shared.report('error', 'a limit of a stream is applied later',
                                    log=self.log.name, reason=repr(problem))
+
+    cdef int roll_up(self, uint64_t cause, uint32_t id) except -1:
+        """A rollup whose subject has wildcards, which is a subject of its own: what matches it goes
+        too."""
+        cdef Filter filter
+        cdef uint32_t other
+        cdef uint64_t seq
+        if not self.is_pattern(id):
+            return 0
+        filter = self.matching(id)
+        seq = self.subjects.next_match(filter, 0)
+        while 0 < seq < cause:
+            other = self.subjects.subject_of(seq)
+            if self.count_of(other) and seq == self.oldest_of(other):
+                self.doom(cause, seq)
+            seq = self.subjects.next_match(filter, seq + 1)
+        return 0
+
+    cdef bint is_pattern(self, uint32_t id) noexcept:
+        cdef size_t n
+        cdef const char *name = self.subjects.name_of(id, &n)
+        return (subject_shape(name, n) & SUBJECT_WILDCARD) != 0
+
+    cdef Filter matching(self, uint32_t id):
+        """The filter with this subject; None = all messages match it."""
+        cdef size_t n
+        cdef const char *name = self.subjects.name_of(id, &n)
+        return self.subjects.filter([name[:n]])
 
     cdef int doom(self, uint64_t cause, uint64_t seq) except -1:
         """Make the oldest message of a subject a victim."""
@@ -1013,6 +1043,7 @@ cdef class StreamStore(LogOwner):
     cdef int load_record(self, stored_t *s, DeadRuns dead) except -1:
         cdef uint32_t id, size
         cdef uint64_t seq = s.rec.seq, old
+        cdef Filter filter
         self.last_seq = seq
         self.last_ns = s.rec.timestamp_ns
         if s.flags & STORED_SKIPPED:
@@ -1037,6 +1068,12 @@ cdef class StreamStore(LogOwner):
                 self.drop_loaded(old)
                 old = self.subjects.next_match(None, old + 1)
         elif s.flags & STORED_ROLLUP:
+            if self.is_pattern(id):
+                filter = self.matching(id)
+                old = self.subjects.next_match(filter, 0)
+                while 0 < old < seq:
+                    self.drop_loaded(old)
+                    old = self.subjects.next_match(filter, old + 1)
             while self.subjects.count_of(id) > 1:
                 self.drop_loaded(self.subjects.first_of(id))
         if dead.has(seq):

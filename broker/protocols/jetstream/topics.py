@@ -278,8 +278,13 @@ class Channels:
         )
         if self.stream.config.retention != "workqueue" and self._has_made_one():
             config.deliver_policy, config.opt_start_seq = "by_start_sequence", first_seq
-        bounds = self.stream.config.consumer_limits.max_ack_pending
-        if bounds <= 0 and self.account.limits.max_ack_pending <= 0:
+        account = self.account
+        bounds = (
+            account.context.config.max_ack_pending,
+            account.limits.max_ack_pending,
+            self.stream.config.consumer_limits.max_ack_pending,
+        )
+        if max(bounds) <= 0:
             config.max_ack_pending = -1  # RDY says how many a client may have
         if is_ephemeral(name.encode()):
             config.mem_storage = True

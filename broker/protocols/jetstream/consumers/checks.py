@@ -22,6 +22,7 @@ from broker.protocols.nats.accounts.subjects import collide, has_wildcard, is_su
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from broker.protocols.jetstream.config import JetStreamConfig
     from broker.protocols.jetstream.structs import AccountLimits, StreamConfig
 
 LETTERS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
@@ -117,7 +118,12 @@ def check_path(name: str) -> None:
 
 
 def set_defaults(
-    config: ConsumerConfig, stream: StreamConfig, account: AccountLimits, *, pedantic: bool
+    config: ConsumerConfig,
+    stream: StreamConfig,
+    account: AccountLimits,
+    server: JetStreamConfig,
+    *,
+    pedantic: bool,
 ) -> None:
     """Fill in what a configuration leaves open; pedantic requests are refused instead. ApiError."""
 
@@ -151,7 +157,7 @@ def set_defaults(
         if config.ack_wait not in {0, config.backoff[0]}:
             correct("first backoff value has to equal batch AckWait")
         config.ack_wait = config.backoff[0]
-    _limits_of_stream(config, stream, account, correct)
+    _inherit(config, stream, account, server, correct)
     if config.priority_policy == "pinned_client" and not config.priority_timeout:
         config.priority_timeout = limits.JS_PINNED_TTL
     if config.ack_policy == "flow_control" and not pedantic:
@@ -159,27 +165,30 @@ def set_defaults(
         config.idle_heartbeat = FLOW_CONTROL_HEARTBEAT
 
 
-def _limits_of_stream(
+def _inherit(
     config: ConsumerConfig,
     stream: StreamConfig,
     account: AccountLimits,
+    server: JetStreamConfig,
     correct: Callable[[str], None],
 ) -> None:
-    acks = config.ack_policy != "none"
+    """Take over limits of the stream, the account and the server."""
     own = stream.consumer_limits
-    if own.max_ack_pending > 0 and config.max_ack_pending == 0 and acks:
+    if own.max_ack_pending > 0 and config.max_ack_pending == 0:
         correct("max_ack_pending must be set if it's configured in stream limits")
         config.max_ack_pending = own.max_ack_pending
     if own.inactive_threshold > 0 and config.inactive_threshold == 0:
         correct("inactive_threshold must be set if it's configured in stream limits")
         config.inactive_threshold = own.inactive_threshold
-    if acks:
+    if config.ack_policy != "none":
         if config.ack_wait == 0 and config.ack_policy != "flow_control":
             config.ack_wait = limits.JS_ACK_WAIT
         if config.max_ack_pending == 0:
-            config.max_ack_pending = limits.JS_MAX_ACK_PENDING
-            if 0 < account.max_ack_pending < config.max_ack_pending:
-                config.max_ack_pending = account.max_ack_pending
+            bounds = (limits.JS_MAX_ACK_PENDING, server.max_ack_pending, account.max_ack_pending)
+            config.max_ack_pending = min(most for most in bounds if most > 0)
+    if not is_push(config) and config.max_batch == 0 and server.max_request_batch > 0:
+        correct("max_request_batch must be set if it's JetStream limits are set")
+        config.max_batch = server.max_request_batch
     if not config.durable_name and config.inactive_threshold == 0:
         config.inactive_threshold = limits.JS_INACTIVE_THRESHOLD
 
@@ -187,7 +196,9 @@ def _limits_of_stream(
 # --- refusals ------------------------------------------------------------------------------------
 
 
-def check(config: ConsumerConfig, stream: StreamConfig, account: AccountLimits) -> None:
+def check(
+    config: ConsumerConfig, stream: StreamConfig, account: AccountLimits, server: JetStreamConfig
+) -> None:
     """Refuse a configuration, after its defaults are set; the first problem answers. ApiError."""
     replicas = max(1, stream.num_replicas)
     if config.num_replicas > replicas:
@@ -201,7 +212,18 @@ def check(config: ConsumerConfig, stream: StreamConfig, account: AccountLimits) 
         _check_push(config, stream)
     else:
         _check_pull(config, stream)
-    _check_limits(config, stream, account)
+        if 0 < server.max_request_batch < config.max_batch:
+            raise ApiError(errors.REQUEST_BATCH_EXCESS, limit=server.max_request_batch)
+    for most in (
+        server.max_ack_pending,
+        account.max_ack_pending,
+        stream.consumer_limits.max_ack_pending,
+    ):
+        if 0 < most < config.max_ack_pending:
+            raise ApiError(errors.MAX_ACK_PENDING_EXCESS, limit=most)
+    most = stream.consumer_limits.inactive_threshold
+    if 0 < most < config.inactive_threshold:
+        raise ApiError(errors.INACTIVE_THRESHOLD_EXCESS, limit=duration_text(most))
     if config.direct:
         if not is_push(config):
             raise ApiError(errors.DIRECT_REQUIRES_PUSH)
@@ -260,15 +282,6 @@ def _check_pull(config: ConsumerConfig, stream: StreamConfig) -> None:
         raise ApiError(errors.FLOW_CONTROL_REQUIRES_PUSH)
     if 0 < config.max_expires < limits.JS_REQUEST_EXPIRES_MIN:
         raise ApiError(errors.REQUEST_EXPIRES_TOO_SHORT)
-
-
-def _check_limits(config: ConsumerConfig, stream: StreamConfig, account: AccountLimits) -> None:
-    for limit in (account.max_ack_pending, stream.consumer_limits.max_ack_pending):
-        if limit > 0 and not 0 <= config.max_ack_pending <= limit:
-            raise ApiError(errors.MAX_ACK_PENDING_EXCESS, limit=limit)
-    limit = stream.consumer_limits.inactive_threshold
-    if 0 < limit < config.inactive_threshold:
-        raise ApiError(errors.INACTIVE_THRESHOLD_EXCESS, limit=duration_text(limit))
 
 
 def _check_filters(config: ConsumerConfig) -> None:

@@ -84,8 +84,9 @@ async def _create(call: Call, *, durable: bool) -> Parts:
     unnamed = not config.name and not config.durable_name
     if not config.name:
         config.name = config.durable_name or checks.random_name()
-    checks.set_defaults(config, stream.config, account.limits, pedantic=request.pedantic)
-    checks.check(config, stream.config, account.limits)
+    server = account.context.config
+    checks.set_defaults(config, stream.config, account.limits, server, pedantic=request.pedantic)
+    checks.check(config, stream.config, account.limits, server)
     known = stream.consumers.get(config.name)
     if known is not None:
         return await _update(call, known, request)
@@ -138,7 +139,9 @@ def _others(stream: Stream, name: str) -> list[ConsumerConfig]:
 def _check_count(call: Call, stream: Stream, config: ConsumerConfig) -> None:
     if config.direct or config.sourcing:
         return
-    for most in (stream.config.max_consumers, call.account.limits.max_consumers):
+    account = call.account
+    bounds = [most for most in (stream.config.max_consumers, account.limits.max_consumers) if most > 0]
+    for most in bounds or [account.context.config.max_consumers]:
         # a look at each of them only if there may be too many
         if 0 < most <= len(stream.consumers) and most <= len(_others(stream, config.name)):
             raise ApiError(errors.CONSUMERS_MAX)

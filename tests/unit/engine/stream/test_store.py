@@ -305,6 +305,30 @@ def test_a_rollup_replaces_earlier_messages(tmp_path: Path, rollup: int) -> None
         rig.close()
 
 
+@pytest.mark.parametrize(
+    ("pattern", "left"), [(b"k.*", [1, 4]), (b"*.a.>", [1, 2, 3]), (b"k.>", [1]), (b">", [])]
+)
+def test_a_rollup_of_a_subject_with_wildcards(
+    tmp_path: Path, pattern: bytes, left: list[int]
+) -> None:
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        for subject in (b"j", b"k.a", b"k.b", b"k.a.c"):
+            publish(store, subject, b"old")
+        publish(store, b"k.a", b"new")  # may be replaced by a limit as well
+        left = [*left, 5] if pattern == b"*.a.>" else left
+        assert publish(store, pattern, b"roll", rollup=1) == 6
+        assert store.messages == len(left) + 1
+        rig.settle()
+        assert sorted(bodies(store)) == [*left, 6]
+        before = state(store)
+        rig.close()
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        assert (state(store), sorted(bodies(store))) == (before, [*left, 6])
+        rig.close()
+
+
 def test_a_message_can_go_by_itself(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         store = open_in(rig)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from broker.base.units import MINUTE, SECOND
+from broker.protocols.jetstream.config import JetStreamConfig
 from broker.protocols.jetstream.consumers import checks
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import (
@@ -17,11 +18,13 @@ from broker.protocols.jetstream.structs import (
 )
 
 STREAM = StreamConfig(name="C1", subjects=["c.>"])
+SERVER = JetStreamConfig()
 
 
 def settled(
     stream: StreamConfig = STREAM,
     account: AccountLimits | None = None,
+    server: JetStreamConfig = SERVER,
     *,
     pedantic: bool = False,
     **fields: Any,
@@ -29,8 +32,8 @@ def settled(
     """The configuration after its defaults and checks."""
     config = ConsumerConfig(**fields)
     limits = account or AccountLimits()
-    checks.set_defaults(config, stream, limits, pedantic=pedantic)
-    checks.check(config, stream, limits)
+    checks.set_defaults(config, stream, limits, server, pedantic=pedantic)
+    checks.check(config, stream, limits, server)
     return config
 
 
@@ -93,6 +96,8 @@ def test_limits_of_the_stream_are_defaults() -> None:
     )
     found = settled(stream, ack_policy="explicit")
     assert (found.max_ack_pending, found.inactive_threshold) == (10, MINUTE)
+    assert settled(stream).max_ack_pending == 10  # although nothing is acked
+    assert settled(stream, max_ack_pending=-1).max_ack_pending == -1
     assert refused(stream=stream, ack_policy="explicit", max_ack_pending=11) == (
         10121,
         400,
@@ -109,7 +114,31 @@ def test_limits_of_the_account() -> None:
     account = AccountLimits(max_ack_pending=5)
     assert settled(account=account, ack_policy="explicit").max_ack_pending == 5
     assert refused(account=account, ack_policy="explicit", max_ack_pending=6)[0] == 10121
-    assert refused(account=account, ack_policy="explicit", max_ack_pending=-1)[0] == 10121
+    found = settled(account=account, ack_policy="explicit", max_ack_pending=-1)
+    assert found.max_ack_pending == -1  # without a limit, which the original allows
+
+
+def test_limits_of_the_server() -> None:
+    server = JetStreamConfig(max_ack_pending=7, max_request_batch=10)
+    found = settled(server=server, ack_policy="explicit")
+    assert (found.max_ack_pending, found.max_batch) == (7, 10)
+    found = settled(server=server, deliver_subject="to", ack_policy="explicit")
+    assert (found.max_ack_pending, found.max_batch) == (7, 0)
+    assert refused(server=server, max_ack_pending=8, max_batch=2) == (
+        10121,
+        400,
+        "consumer max ack pending exceeds system limit of 7",
+    )
+    assert refused(server=server, max_batch=11, max_ack_pending=8) == (
+        10125,
+        400,
+        "consumer max request batch exceeds server limit of 10",
+    )
+    assert refused(server=server, pedantic=True, max_waiting=1, max_deliver=1)[2] == (
+        "pedantic mode: max_request_batch must be set if it's JetStream limits are set"
+    )
+    wide = StreamConfig(name="L", consumer_limits=StreamConsumerLimits(max_ack_pending=20))
+    assert refused(server=server, stream=wide)[0] == 10121  # what it inherits is too much
 
 
 START = "consumer delivery policy is "
