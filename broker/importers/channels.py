@@ -30,6 +30,7 @@ from broker.protocols.jetstream.backup.places import save_configs
 from broker.protocols.jetstream.backup.stored import FoundConsumer, Pending, State
 from broker.protocols.jetstream.backup.transfer import Transfer, read_back
 from broker.protocols.jetstream.blocks.records import Tombstones
+from broker.protocols.jetstream.config import JetStreamConfig
 from broker.protocols.jetstream.consumers import checks as consumer_checks
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.service import JETSTREAM_FOLDER
@@ -312,9 +313,10 @@ class Adoption:
                 ack_wait=max(each.ack_wait for each in records) * SECOND,
                 max_ack_pending=sum(each.max_in_flight for each in records),
             )
-            consumer_checks.set_defaults(config, stream, AccountLimits(), pedantic=False)
+            no_limits = AccountLimits(), JetStreamConfig()  # what is there stays
+            consumer_checks.set_defaults(config, stream, *no_limits, pedantic=False)
             try:
-                consumer_checks.check(config, stream, AccountLimits())
+                consumer_checks.check(config, stream, *no_limits)
             except ApiError as problem:
                 self._problem(channel, f"consumer {name}: {problem.text}: left out")
                 continue

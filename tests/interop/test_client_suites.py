@@ -17,6 +17,7 @@ import pytest
 from support import RawPeer
 from support.authority import Authority
 from support.clients.websocket import WebPeer, websocket_of
+from support.logins.tokens import ACCOUNT_LIMITS, Company, Tenant, bob, user
 from support.nats_file import FileServer
 from support.servers.processes import Address
 
@@ -24,6 +25,7 @@ Start = Callable[[str], FileServer]
 WEBSOCKET = 'websocket { listen: "127.0.0.1:-1", no_tls: true }\n'
 FOUR, SIX = "127.0.0.1", "::1"
 SERVER_HELLO_DONE = b"\x0e\0\0\0"
+EXPLICIT = {"ack_policy": "explicit"}
 LEAF_PORT = re.compile(r"Listening for leafnode connections on .*:(\d+)\n")
 
 
@@ -52,6 +54,15 @@ def test_clients_get_the_name_of_the_cluster(start_nats: Start) -> None:
     server.reload("cluster { name: flock }")
     server.await_log("Reloaded server configuration")
     assert info(server.address)["cluster"] == "flock"
+
+
+def api(peer: RawPeer, subject: str, **body: Any) -> dict[str, Any]:
+    """The answer of JetStream, to a client that subscribes to `in`."""
+    text = json.dumps(body).encode()
+    peer.send(b"PUB $JS.API.%s in %d\r\n%s\r\n" % (subject.encode(), len(text), text))
+    answer = json.loads(peer.read_exact(int(peer.read_line().split()[3]) + 2))
+    assert isinstance(answer, dict)
+    return answer
 
 
 def first_flight(address: Address) -> bytes:
@@ -131,3 +142,74 @@ def test_every_interface_is_those_of_both_families(start_nats: Start, host: str)
             assert peer.info()["client_ip"] == ip
         leafs = Address(ip, int(LEAF_PORT.findall(server.said())[0]))
         assert info(leafs)["port"] == leafs.port
+
+
+def test_clients_learn_how_much_their_account_may_send(start_nats: Start) -> None:
+    """nats.py: with 0 the client refuses every message itself."""
+    server = start_nats(
+        "accounts { A { users: [{ user: a, password: a }], limits: { max_payload: 7 } } }"
+    )
+    assert info(server.address)["max_payload"] == 2**20
+    with RawPeer(server.address, skips_pings=True) as peer:
+        peer.read_line()
+        peer.send(b'CONNECT {"user":"a","pass":"a","verbose":false,"protocol":1}\r\nPING\r\n')
+        assert peer.read_line() == b"PONG\r\n"
+        fields = json.loads(peer.read_line().removeprefix(b"INFO "))
+    assert (fields["max_payload"], fields["remote_account"]) == (7, "A")
+    assert "nonce" not in fields
+
+
+def test_limits_of_the_server_for_consumers(start_nats: Start, tmp_path: Path) -> None:
+    """nats.js: those that a consumer gets, and those that refuse it or a request of its."""
+    server = start_nats(
+        f'jetstream {{ store_dir: "{tmp_path}/js", limits {{ max_ack_pending: 7,'
+        " max_request_batch: 10, default_max_consumers: 1 } }"
+    )
+    with RawPeer(server.address, skips_pings=True) as peer:
+        peer.read_line()
+        peer.send(b'CONNECT {"verbose":false,"headers":true}\r\nSUB in 1\r\n')
+        api(peer, "STREAM.CREATE.S", name="S", subjects=["s"], persist_mode="default")
+        made = api(peer, "CONSUMER.CREATE.S.c", stream_name="S", config={"name": "c"} | EXPLICIT)
+        assert (made["config"]["max_ack_pending"], made["config"]["max_batch"]) == (7, 10)
+        peer.send(b'PUB $JS.API.CONSUMER.MSG.NEXT.S.c in 12\r\n{"batch":11}\r\n')
+        peer.read_line()
+        status = b"NATS/1.0 409 Exceeded MaxRequestBatch of 10\r\n\r\n\r\n"
+        assert peer.read_exact(len(status)) == status
+        other = api(peer, "CONSUMER.CREATE.S.d", stream_name="S", config={"name": "d"} | EXPLICIT)
+        assert other["error"]["err_code"] == 10026
+        assert "persist_mode" not in api(peer, "STREAM.INFO.S")["config"]
+
+
+@pytest.mark.parametrize("tier", ["R1", "R3"])
+def test_accounts_with_tiers(start_nats: Start, tmp_path: Path, tier: str) -> None:
+    """nats.js: the limits of each tier; a stream needs one of its number of replicas."""
+    limits = {**ACCOUNT_LIMITS, "tiered_limits": {tier: {"disk_storage": 9_000}}}
+    tenant, system, ann = Tenant(limits=limits), Tenant("SYS"), bob()
+    company = Company(system_account=system.public)
+    accounts = "\n".join(f"{one.public}: {company.account(one)}" for one in (tenant, system))
+    server = start_nats(
+        f"operator: {company.token}\nresolver: MEMORY\nresolver_preload {{ {accounts} }}\n"
+        f'jetstream {{ store_dir: "{tmp_path}/js" }}'
+    )
+    token = user(ann, tenant.pair, bearer_token=True)
+    with RawPeer(server.address, skips_pings=True) as peer:
+        peer.read_line()
+        peer.send(b'CONNECT {"jwt":"%s","verbose":false}\r\nSUB in 1\r\n' % token.encode())
+        found = api(peer, "INFO")
+        assert set(found["limits"].values()) == {0}
+        assert list(found["tiers"]) == [tier]
+        limits = found["tiers"][tier]["limits"]
+        assert (limits["max_storage"], limits["max_streams"]) == (9_000, 0)
+        made = api(peer, "STREAM.CREATE.S", name="S", max_bytes=1_000)
+        if tier == "R3":
+            assert made["error"]["err_code"] == 10120
+            return
+        assert made["did_create"]
+        used = api(peer, "INFO")
+        assert (used["streams"], used["reserved_storage"]) == (1, 1_000)
+        assert (used["tiers"][tier]["streams"], used["tiers"][tier]["reserved_storage"]) == (
+            1,
+            1_000,
+        )
+        large = api(peer, "STREAM.CREATE.L", name="L", subjects=["l"], max_bytes=10_000)
+        assert large["error"]["err_code"] == 10047

@@ -121,7 +121,7 @@ def test_a_server_with_jetstream(start_nats: Callable[[str], FileServer], tmp_pa
     store = tmp_path / "js"
     users = "system_account: S\naccounts { S { users: [{user: s, password: s}] } }\n"
     server = start_nats(f'{users}jetstream {{ store_dir: "{store}", sync_interval: always }}\n')
-    with RawPeer(server.address) as peer:
+    with RawPeer(server.address, skips_pings=True) as peer:
         peer.read_line()
         peer.send(b'CONNECT {"user":"s","pass":"s","verbose":false}\r\nSUB in 1\r\n')
 

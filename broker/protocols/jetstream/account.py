@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.durable import sync_path
@@ -20,7 +21,7 @@ from broker.protocols.jetstream.structs import (
 from broker.protocols.jetstream.topics import Topics, topic_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
     from pathlib import Path
 
     from broker.engine.stream.store import StreamLimits, StreamStore
@@ -66,13 +67,16 @@ class JetStreamAccount:
         account: Account,
         limits: AccountLimits | None,
         make_consumers: Callable[[JetStreamAccount], Any],
+        tiers: Mapping[str, AccountLimits] = MappingProxyType({}),
     ) -> None:
         """`limits`: None = JetStream is not enabled for the account. `make_consumers` returns the
-        consumers.registry.Consumers of an account."""
+        consumers.registry.Consumers of an account. `tiers`: the limits of each tier, if it has
+        some; those of R1 are `limits`."""
         self.context = context
         self.account = account
         self.name = account.name
         self.limits = limits or AccountLimits()
+        self.tiers = tiers
         self.enabled = limits is not None
         self.folder: Path | None = (
             None if context.folder is None else context.folder / files.token_of(self.name)
@@ -369,9 +373,10 @@ class JetStreamAccount:
 
     # --- life
 
-    def configure(self, limits: AccountLimits | None) -> None:
+    def configure(self, limits: AccountLimits | None, tiers: Mapping[str, AccountLimits]) -> None:
         """Use these limits from now on; what is above them stays."""
         self.limits = limits or AccountLimits()
+        self.tiers = tiers
         self.enabled = limits is not None
         for stream in self.streams.values():
             self._limit_stream(stream)

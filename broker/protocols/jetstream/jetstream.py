@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.protocols.jetstream.api.sink import ApiSink
 from broker.protocols.jetstream.context import JetStreamContext
+from broker.protocols.nats.settings import JetStreamLimits
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -113,8 +114,8 @@ class JetStream:
         from broker.protocols.jetstream.api.dispatch import Dispatcher
 
         sink = self._sinks[name]
-        limits = self.limits_of(sink.account)
-        account = JetStreamAccount(self.context, sink.account, limits, _consumers)
+        limits, tiers = self.limits_of(sink.account), self._tiers_of(sink.account)
+        account = JetStreamAccount(self.context, sink.account, limits, _consumers, tiers)
         self._accounts[name] = self.context.reserving[name] = account
         found = self._dispatchers[name] = Dispatcher(account, sink, self._purge)
         return found
@@ -143,10 +144,12 @@ class JetStream:
         if sink is not None and sink.account is account:
             known = self._accounts.get(account.name)
             if known is not None:
-                known.configure(self.limits_of(account))
+                known.configure(self.limits_of(account), self._tiers_of(account))
             return
         if self._coming.get(account.name) is not account:
             self._coming[account.name] = account
+            if sink is None:
+                self._listen(account).busy = True  # for requests that come with the login
             self._later(self._welcome(account))
 
     def accounts_changed(self) -> None:
@@ -163,20 +166,22 @@ class JetStream:
 
     async def _welcome(self, account: Account) -> None:
         """Serve an account that is new since the start, with its stored streams."""
-        if account.name in self._sinks:
+        sink = self._sinks.get(account.name)
+        if sink is not None and sink.account is not account:
             await self._remove(account.name)  # one of this name was removed meanwhile
+            sink = None
         if self._coming.get(account.name) is account:
             del self._coming[account.name]
-        sink = self._listen(account)
-        folder = self.context.folder
-        if folder is None or not folder.is_dir():
-            return
-        from broker.protocols.jetstream.recovery import recover
-
+        if sink is None:
+            sink = self._listen(account)
         sink.busy = True  # requests wait
+        folder = self.context.folder
         try:
-            self._dispatcher(account.name)
-            await recover(self._accounts[account.name])
+            if folder is not None and folder.is_dir():
+                from broker.protocols.jetstream.recovery import recover
+
+                self._dispatcher(account.name)
+                await recover(self._accounts[account.name])
         except Exception:
             log.exception("the streams of account %s", account.name)
         finally:
@@ -184,23 +189,16 @@ class JetStream:
 
     def limits_of(self, account: Account) -> AccountLimits | None:
         """The limits of an account; None: JetStream is not enabled for it."""
-        from broker.protocols.jetstream.structs import AccountLimits
-
         if account is self.nats.system_account:
             return None
         if account.config is None or account.config.jetstream is None:
-            return AccountLimits() if self._is_for_all(account) else None
-        own = account.config.jetstream
-        return AccountLimits(
-            max_memory=own.max_memory,
-            max_storage=own.max_storage,
-            max_streams=own.max_streams,
-            max_consumers=own.max_consumers,
-            max_ack_pending=own.max_ack_pending,
-            memory_max_stream_bytes=own.memory_max_stream_bytes,
-            storage_max_stream_bytes=own.storage_max_stream_bytes,
-            max_bytes_required=own.max_bytes_required,
-        )
+            return _limits(JetStreamLimits()) if self._is_for_all(account) else None
+        return _limits(account.config.jetstream)
+
+    def _tiers_of(self, account: Account) -> dict[str, AccountLimits]:
+        """The limits of each tier of an account, if it has some."""
+        own = account.config.jetstream if account.config is not None else None
+        return {name: _limits(tier) for name, tier in own.tiers} if own is not None else {}
 
     def _is_for_all(self, account: Account) -> bool:
         """Without configured accounts, the global account has JetStream."""
@@ -236,6 +234,21 @@ class JetStream:
         """Whether JetStream is enabled for this account."""
         sink = self._sinks.get(account)
         return sink is not None and self.limits_of(sink.account) is not None
+
+
+def _limits(own: JetStreamLimits) -> AccountLimits:
+    from broker.protocols.jetstream.structs import AccountLimits
+
+    return AccountLimits(
+        max_memory=own.max_memory,
+        max_storage=own.max_storage,
+        max_streams=own.max_streams,
+        max_consumers=own.max_consumers,
+        max_ack_pending=own.max_ack_pending,
+        memory_max_stream_bytes=own.memory_max_stream_bytes,
+        storage_max_stream_bytes=own.storage_max_stream_bytes,
+        max_bytes_required=own.max_bytes_required,
+    )
 
 
 def _consumers(account: JetStreamAccount) -> Consumers:

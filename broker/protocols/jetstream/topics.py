@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from broker.engine.engine import Engine
     from broker.protocols.access import Access
     from broker.protocols.jetstream.consumers.consumer import Consumer
+    from broker.protocols.jetstream.context import JetStreamContext
     from broker.protocols.jetstream.publish.stream import Stream
     from broker.protocols.jetstream.publish.topic import NsqTopic
     from broker.protocols.jetstream.structs import AccountLimits, StreamConfig
@@ -78,6 +79,7 @@ class Owner(Protocol):
     """The JetStream side of an account, as far as topics need it."""
 
     account: Account
+    context: JetStreamContext
     limits: AccountLimits
 
 

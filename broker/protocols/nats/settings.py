@@ -170,6 +170,8 @@ class JetStreamLimits:
     memory_max_stream_bytes: int = -1
     storage_max_stream_bytes: int = -1
     max_bytes_required: bool = False
+    # Those of each tier, R1 for streams with one replica; the others are those of R1 then.
+    tiers: tuple[tuple[str, JetStreamLimits], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

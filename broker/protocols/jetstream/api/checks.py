@@ -60,6 +60,8 @@ def is_name(name: str) -> bool:
 
 def complete(config: StreamConfig, around: Around) -> None:
     """Set the defaults of a configuration, or raise the error of the first broken rule."""
+    if config.persist_mode == "default":
+        config.persist_mode = ""  # answers leave it out
     _names(config)
     _counts(config, around)
     _times(config, around)

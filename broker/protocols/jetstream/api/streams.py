@@ -105,8 +105,10 @@ def _is_same(one: StreamConfig, other: StreamConfig) -> bool:
 
 
 def _check_limits(account: JetStreamAccount, config: StreamConfig) -> None:
-    """The account's limits of one stream: 10113, 10122, 10026."""
+    """The account's limits of one stream: 10120, 10113, 10122, 10026."""
     most = account.limits
+    if account.tiers and "R1" not in account.tiers:
+        raise ApiError(errors.NO_LIMITS)
     if most.max_bytes_required and config.max_bytes <= 0:
         raise ApiError(errors.MAX_BYTES_REQUIRED)
     in_file = config.storage == "file"

@@ -8,29 +8,51 @@ from broker.protocols.jetstream.api import messages, streams
 from broker.protocols.jetstream.api.dispatch import Verb
 from broker.protocols.jetstream.structs import (
     AccountInfo,
+    AccountLimits,
     ApiStats,
     Page,
     PurgeAnswer,
     RestoreAnswer,
     StreamListAnswer,
     StreamNamesAnswer,
+    Tier,
 )
 
 if TYPE_CHECKING:
     from broker.protocols.jetstream.api.dispatch import Call, Parts
 
+# What an account with tiers has beside them.
+NO_TIER: Final = AccountLimits(
+    max_memory=0,
+    max_storage=0,
+    max_streams=0,
+    max_consumers=0,
+    max_ack_pending=0,
+    memory_max_stream_bytes=0,
+    storage_max_stream_bytes=0,
+)
+
 
 def account_info(call: Call) -> Parts:
     """INFO: usage and limits of the account."""
     account = call.account
+    used = {
+        "memory": account.used("memory"),
+        "storage": account.used("file"),
+        "reserved_memory": account.reserved("memory"),
+        "reserved_storage": account.reserved("file"),
+        "streams": len(account.streams),
+        "consumers": sum(len(stream.consumers) for stream in account.streams.values()),
+    }
+    tiers = {
+        # All streams have one replica.
+        name: Tier(limits=limits, **(used if name == "R1" else {}))
+        for name, limits in account.tiers.items()
+    }
     info = AccountInfo(
-        memory=account.used("memory"),
-        storage=account.used("file"),
-        reserved_memory=account.reserved("memory"),
-        reserved_storage=account.reserved("file"),
-        streams=len(account.streams),
-        consumers=sum(len(stream.consumers) for stream in account.streams.values()),
-        limits=account.limits,
+        **used,
+        limits=NO_TIER if tiers else account.limits,
+        tiers=tiers,
         domain=account.domain,
         api=ApiStats(
             level=account.context.level, total=account.api_total, errors=account.api_errors

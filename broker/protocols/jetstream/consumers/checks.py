@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from broker.protocols.jetstream.config import JetStreamConfig
-    from broker.protocols.jetstream.structs import AccountLimits, StreamConfig
+    from broker.protocols.jetstream.structs import (
+        AccountLimits,
+        StreamConfig,
+        StreamConsumerLimits,
+    )
 
 LETTERS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 NAME_PROBLEM: Final = "consumer name can not contain '.', '*', '>', '\\', '/'"
@@ -214,16 +218,8 @@ def check(
         _check_pull(config, stream)
         if 0 < server.max_request_batch < config.max_batch:
             raise ApiError(errors.REQUEST_BATCH_EXCESS, limit=server.max_request_batch)
-    for most in (
-        server.max_ack_pending,
-        account.max_ack_pending,
-        stream.consumer_limits.max_ack_pending,
-    ):
-        if 0 < most < config.max_ack_pending:
-            raise ApiError(errors.MAX_ACK_PENDING_EXCESS, limit=most)
-    most = stream.consumer_limits.inactive_threshold
-    if 0 < most < config.inactive_threshold:
-        raise ApiError(errors.INACTIVE_THRESHOLD_EXCESS, limit=duration_text(most))
+    own = stream.consumer_limits
+    _check_limits(config, own, (server.max_ack_pending, account.max_ack_pending))
     if config.direct:
         if not is_push(config):
             raise ApiError(errors.DIRECT_REQUIRES_PUSH)
@@ -282,6 +278,19 @@ def _check_pull(config: ConsumerConfig, stream: StreamConfig) -> None:
         raise ApiError(errors.FLOW_CONTROL_REQUIRES_PUSH)
     if 0 < config.max_expires < limits.JS_REQUEST_EXPIRES_MIN:
         raise ApiError(errors.REQUEST_EXPIRES_TOO_SHORT)
+
+
+def _check_limits(
+    config: ConsumerConfig, own: StreamConsumerLimits, above: tuple[int, int]
+) -> None:
+    """`own`: those of the stream; `above`: max_ack_pending of the server and of the account."""
+    for most in (*above, own.max_ack_pending):
+        if 0 < most < config.max_ack_pending:
+            raise ApiError(errors.MAX_ACK_PENDING_EXCESS, limit=most)
+    if 0 < own.inactive_threshold < config.inactive_threshold:
+        raise ApiError(
+            errors.INACTIVE_THRESHOLD_EXCESS, limit=duration_text(own.inactive_threshold)
+        )
 
 
 def _check_filters(config: ConsumerConfig) -> None:

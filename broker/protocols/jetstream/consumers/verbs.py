@@ -140,7 +140,9 @@ def _check_count(call: Call, stream: Stream, config: ConsumerConfig) -> None:
     if config.direct or config.sourcing:
         return
     account = call.account
-    bounds = [most for most in (stream.config.max_consumers, account.limits.max_consumers) if most > 0]
+    bounds = [
+        most for most in (stream.config.max_consumers, account.limits.max_consumers) if most > 0
+    ]
     for most in bounds or [account.context.config.max_consumers]:
         # a look at each of them only if there may be too many
         if 0 < most <= len(stream.consumers) and most <= len(_others(stream, config.name)):

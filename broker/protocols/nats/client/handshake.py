@@ -126,11 +126,15 @@ class ClientHandshake:
         fields: dict[str, object] = {"client_id": session.client_id}
         if session.host and not session.behind_proxy:
             fields["client_ip"] = session.host
-        if session.nonce:
+        if session.nonce and session.options is None:
             fields["nonce"] = session.nonce.decode()
-        fields |= more
-        if session.extra is not None:
-            head = b"INFO " + orjson.dumps(self.info | session.extra.info)[:-1]
+        own = dict(session.extra.info) if session.extra is not None else {}
+        if session.payload_max < self.frontend.payload_max:
+            own["max_payload"] = session.payload_max  # of its account or its user
+        for name, value in more.items():
+            (own if name in self.info else fields)[name] = value
+        if own:
+            head = b"INFO " + orjson.dumps(self.info | own)[:-1]
         return head + b"," + orjson.dumps(fields)[1:] + b" \r\n"
 
     def set_info(self, fields: dict[str, Any]) -> None:

@@ -31,6 +31,8 @@ class NatsSession(LineSession):
     permit: Permit | None
     extra: _WebSocketPeer | None
     dropped: int
+    @property
+    def payload_max(self) -> int: ...
     def __init__(
         self, frontend: NatsFrontend, kind: str = "STANDARD", extra: _WebSocketPeer | None = None
     ) -> None: ...

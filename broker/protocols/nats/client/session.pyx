@@ -188,6 +188,11 @@ cdef class NatsSession(LineSession):
                 frontend.turn.now_ns + max(0, identity.expires_ns - frontend.turn.wall_ns))
         self.set_timer()
 
+    @property
+    def payload_max(self):
+        """The most bytes of headers and payload of one message."""
+        return self.state.payload_max
+
     def expect_login(self, int64_t timeout_ns):
         """Require a login within this time before any other operation; 0 = no deadline."""
         self.unknown = True

@@ -195,18 +195,26 @@ def account(token: Token, find: Callable[[str], Token | None], now: float) -> se
 
 
 def _jetstream(most: tokens.Limits) -> settings.JetStreamLimits | None:
-    """The limits of JetStream, of the tier without replicas; None if it is not enabled."""
-    own = most.tiered_limits.get("R1") if most.tiered_limits else most
-    if own is None or not (own.mem_storage or own.disk_storage):
+    """The limits of JetStream; None if it is not enabled."""
+    found = list(most.tiered_limits.values()) or [most]
+    if not any(own.mem_storage or own.disk_storage for own in found):
         return None
+    if not most.tiered_limits:
+        return _tier(most)
+    tiers = {name: _tier(own) for name, own in sorted(most.tiered_limits.items())}
+    one_replica = tiers.get("R1", _tier(tokens.StreamLimits()))
+    return dataclasses.replace(one_replica, tiers=tuple(tiers.items()))
+
+
+def _tier(own: tokens.StreamLimits) -> settings.JetStreamLimits:
     return settings.JetStreamLimits(
         max_memory=own.mem_storage,
         max_storage=own.disk_storage,
-        max_streams=own.streams or -1,
-        max_consumers=own.consumer or -1,
-        max_ack_pending=own.max_ack_pending or -1,
-        memory_max_stream_bytes=own.mem_max_stream_bytes or -1,
-        storage_max_stream_bytes=own.disk_max_stream_bytes or -1,
+        max_streams=own.streams,
+        max_consumers=own.consumer,
+        max_ack_pending=own.max_ack_pending,
+        memory_max_stream_bytes=own.mem_max_stream_bytes,
+        storage_max_stream_bytes=own.disk_max_stream_bytes,
         max_bytes_required=own.max_bytes_required,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -142,6 +143,13 @@ def translated(tenant: Tenant, *others: Token) -> settings.Account:
     return claims.account(token, known.get, 1000.0)
 
 
+def jetstream(**given: Any) -> settings.JetStreamLimits:
+    """What a token says: 0 for what it does not name."""
+    fields = dataclasses.fields(settings.JetStreamLimits)
+    zeros = {each.name: 0 for each in fields if each.type == "int"}
+    return settings.JetStreamLimits(**{**zeros, **given})
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -149,19 +157,30 @@ def translated(tenant: Tenant, *others: Token) -> settings.Account:
         ({"streams": 5}, None),  # without any storage
         (
             {"mem_storage": -1, "disk_storage": 1000, "streams": 5, "consumer": 3},
-            settings.JetStreamLimits(max_storage=1000, max_streams=5, max_consumers=3),
+            jetstream(max_memory=-1, max_storage=1000, max_streams=5, max_consumers=3),
         ),
         (
             {"disk_storage": 7, "disk_max_stream_bytes": 2, "max_bytes_required": True},
-            settings.JetStreamLimits(
-                max_memory=0, max_storage=7, storage_max_stream_bytes=2, max_bytes_required=True
-            ),
+            jetstream(max_storage=7, storage_max_stream_bytes=2, max_bytes_required=True),
         ),
         (
             {"tiered_limits": {"R1": {"disk_storage": 9}, "R3": {"disk_storage": 90}}},
-            settings.JetStreamLimits(max_memory=0, max_storage=9),
+            jetstream(
+                max_storage=9,
+                tiers=(
+                    ("R1", jetstream(max_storage=9)),
+                    ("R3", jetstream(max_storage=90)),
+                ),
+            ),
         ),
-        ({"disk_storage": 5, "tiered_limits": {"R3": {"disk_storage": 90}}}, None),
+        (
+            {"disk_storage": 5, "tiered_limits": {"R3": {"disk_storage": 90, "streams": 2}}},
+            jetstream(
+                max_storage=0,
+                tiers=(("R3", jetstream(max_storage=90, max_streams=2)),),
+            ),
+        ),
+        ({"disk_storage": 5, "tiered_limits": {"R1": {"streams": 5}}}, None),
     ],
 )
 def test_limits_of_jetstream(
