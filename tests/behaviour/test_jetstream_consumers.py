@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -222,6 +223,36 @@ async def test_an_ephemeral_consumer_ends_without_its_reader(
 
 
 # --- a reader that does not read -----------------------------------------------------------------
+
+
+async def test_a_request_that_may_not_wait_waits_for_its_client_to_read(
+    start_broker: StartBroker, connect: Connect
+) -> None:
+    """Longer than it would wait for an ack: nothing else is missing."""
+    server = start_broker()
+    client = await connect(server)
+    js = client.jetstream()
+    await js.add_stream(name="S", subjects=["s"])
+    count, body = 1000, b"x" * 20_000
+    for _ in range(0, count, 100):
+        await asyncio.gather(*(js.publish("s", body) for _ in range(100)))
+    await consumer(client, "C", ack_policy="none")
+    with RawPeer(server.nats, receive_buffer=1 << 16, skips_pings=True) as peer:
+        peer.read_line()
+        request = b'{"batch":%d,"no_wait":true}' % count
+        peer.send(b'CONNECT {"verbose":false}\r\nSUB to 7\r\n')
+        peer.send(b"PUB $JS.API.CONSUMER.MSG.NEXT.S.C to %d\r\n%s\r\n" % (len(request), request))
+        rested = time.monotonic()
+        delivered = 0
+        while time.monotonic() < rested + 1.5:
+            info = await ask(client, "CONSUMER.INFO.S.C")
+            if info["delivered"]["stream_seq"] != delivered:
+                delivered, rested = info["delivered"]["stream_seq"], time.monotonic()
+        assert 0 < delivered < count
+        for number in range(count):
+            line = peer.read_line().split()
+            assert (line[0], number) == (b"MSG", number)
+            peer.read_exact(int(line[-1]) + 2)
 
 
 async def test_a_slow_reader_gets_everything(start_broker: StartBroker, connect: Connect) -> None:

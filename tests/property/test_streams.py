@@ -159,13 +159,25 @@ class Streams(RuleBasedStateMachine):
             self.put(seq, subject, b"", b"next")
             self.rig.settle()
 
-    @rule(subject=st.sampled_from(SUBJECTS + PATTERNS), rollup=st.sampled_from([1, 2]))
-    def roll_up(self, subject: bytes, rollup: int) -> None:
-        seq = publish(self.store, subject, b"new", rollup=rollup)
-        for old, message in list(self.model.items()):
-            if rollup == 2 or covers(subject, message[0]):
-                del self.model[old]
-        self.put(seq, subject, b"", b"new")
+    @rule(
+        rollups=st.lists(
+            st.tuples(st.sampled_from(SUBJECTS + PATTERNS), st.sampled_from([1, 2, 3])),
+            min_size=1,
+            max_size=4,
+        )
+    )
+    def roll_up(self, rollups: list[tuple[bytes, int]]) -> None:
+        """Several at once: what the first ones replace is still in the index."""
+        for subject, rollup in rollups:
+            seq = publish(self.store, subject, b"new", rollup=rollup)
+            for old, message in list(self.model.items()):
+                if (
+                    rollup == 2
+                    or message[0] == subject
+                    or (rollup == 3 and covers(subject, message[0]))
+                ):
+                    del self.model[old]
+            self.put(seq, subject, b"", b"new")
         self.rig.settle()
 
     @rule()

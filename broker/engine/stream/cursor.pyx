@@ -723,7 +723,7 @@ cdef class StreamCursor(LogReader):
 
     cdef void await_more(self) noexcept:
         self.waiting = True
-        self.all.await_match(self, max(self.next_seq, self.store.readable))
+        self.all.await_match(self, max(self.next_seq, self.store.kept_seq + 1))
 
     cdef void put_off(self, uint64_t seq) noexcept:
         """A message that is to be given again cannot be read: try again later, unless it is gone.

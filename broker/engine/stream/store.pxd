@@ -39,6 +39,7 @@ cdef enum Rollup:
     ROLLUP_NONE = 0
     ROLLUP_SUBJECT = 1          # those of its subject go
     ROLLUP_ALL = 2              # all go
+    ROLLUP_PATTERN = 3          # its subject has wildcards: those that match it go
 
 # One stored message.
 cdef struct message_t:
@@ -111,6 +112,9 @@ cdef class StreamStore(LogOwner):
     # with a filter those that match it.
     cdef uint64_t hidden_below
     cdef Filter hidden
+    # By subject with wildcards the last rollup, while what rollups have replaced is still in the
+    # index: all that matches below is replaced.
+    cdef dict rolled_up
     cdef uint64_t floor_mark                # the log's floor once deletes.synced is floor_at
     cdef uint64_t floor_at
     cdef list dead_segments                 # ... that may go then; None = none
@@ -141,6 +145,8 @@ cdef class StreamStore(LogOwner):
     cdef uint64_t append_at(self, const record_t *rec, uint64_t seq, int64_t timestamp_ns,
                             int64_t expires_ns, Rollup rollup) noexcept
     # Uses a seq up and stores nothing; the seq, or 0 and `refused`.
+    # Whether ROLLUP_PATTERN is possible for a subject with wildcards: not if it could take long.
+    cdef bint may_roll_up(self, const char *subject, size_t n) except -1
     cdef uint64_t skip(self) noexcept
     # The last message of a subject, appended ones included; 0 = there is none.
     cdef uint64_t last_seq_of(self, const char *subject, size_t n) noexcept
@@ -171,7 +177,6 @@ cdef class StreamStore(LogOwner):
     cdef void push(self, uint64_t seq, int64_t timestamp_ns, uint32_t id, uint32_t size) noexcept
     cdef void trim(self, uint64_t cause, uint32_t id, Rollup rollup) noexcept
     cdef int roll_up(self, uint64_t cause, uint32_t id) except -1
-    cdef bint is_pattern(self, uint32_t id) noexcept        # the subject has wildcards
     cdef Filter matching(self, uint32_t id)
     cdef int doom(self, uint64_t cause, uint64_t seq) except -1
     cdef int more_victims(self) except -1

@@ -36,7 +36,6 @@ from broker.engine.stream.interfaces cimport StreamReaders
 from broker.engine.stream.rewrite cimport Compaction, Erasure
 from broker.engine.stream.sizes cimport Sizes
 from broker.engine.stream.subjects cimport SubjectIndex
-from broker.routing.trie cimport SUBJECT_WILDCARD, subject_shape
 from broker.runtime.interfaces cimport Session
 from broker.runtime.turn cimport PHASE_PUMP
 from broker.runtime.types cimport record_t
@@ -55,6 +54,7 @@ cdef enum:
     COMPACT_MEMORY_BYTES = 1 << 24      # of segments in memory, at a time
     PURGE_AT_ONCE = 10_000      # ... that are purged
     PURGE_SEQS = 50_000         # ... if that is without a look at each
+    PATTERN_MAX = 1_000         # subjects of a stream, and messages that a rollup may replace
     NEAR_SEQS = 256             # a message is searched from the last one that was found, if so near
 
 
@@ -96,6 +96,7 @@ cdef class StreamStore(LogOwner):
         self.duplicates = Duplicates(
             limits.duplicate_window_ns, id_header, engine_limits.STREAM_IDS_MAX)
         self.readers = []
+        self.rolled_up = {}
         log.own(self)
         log.call_when_unused(None)
         log.deliver_durable()
@@ -128,8 +129,10 @@ cdef class StreamStore(LogOwner):
             return 0
         if seq < self.log.next_seq or rec.subject_len == 0:
             return 0
-        if rollup != ROLLUP_NONE:
-            flags |= STORED_ROLLUP if rollup == ROLLUP_SUBJECT else STORED_ROLLUP_ALL
+        if rollup == ROLLUP_SUBJECT or rollup == ROLLUP_PATTERN:
+            flags |= STORED_ROLLUP
+        if rollup == ROLLUP_ALL or rollup == ROLLUP_PATTERN:
+            flags |= STORED_ROLLUP_ALL
         r.reply_len = 0
         try:
             self.make_room()
@@ -246,8 +249,9 @@ cdef class StreamStore(LogOwner):
                 while self.first_seq < cause:
                     self.doom(cause, self.first_seq)
             elif rollup == ROLLUP_SUBJECT:
-                self.roll_up(cause, id)
                 keep = 1
+            elif rollup == ROLLUP_PATTERN:
+                self.roll_up(cause, id)
             if keep:
                 while self.count_of(id) > keep:
                     self.doom(cause, self.oldest_of(id))
@@ -262,26 +266,24 @@ cdef class StreamStore(LogOwner):
                                    log=self.log.name, reason=repr(problem))
 
     cdef int roll_up(self, uint64_t cause, uint32_t id) except -1:
-        """A rollup whose subject has wildcards, which is a subject of its own: what matches it goes
-        too."""
-        cdef Filter filter
+        """All that matches the subject, which has wildcards and matches itself, goes."""
+        cdef Filter filter = self.matching(id)
         cdef uint32_t other
-        cdef uint64_t seq
-        if not self.is_pattern(id):
-            return 0
-        filter = self.matching(id)
-        seq = self.subjects.next_match(filter, 0)
+        cdef uint64_t seq = self.subjects.next_match(filter, self.rolled_up.get(id, 0))
         while 0 < seq < cause:
             other = self.subjects.subject_of(seq)
             if self.count_of(other) and seq == self.oldest_of(other):
                 self.doom(cause, seq)
             seq = self.subjects.next_match(filter, seq + 1)
+        self.rolled_up[id] = cause
         return 0
 
-    cdef bint is_pattern(self, uint32_t id) noexcept:
-        cdef size_t n
-        cdef const char *name = self.subjects.name_of(id, &n)
-        return (subject_shape(name, n) & SUBJECT_WILDCARD) != 0
+    cdef bint may_roll_up(self, const char *subject, size_t n) except -1:
+        cdef Filter filter
+        if self.subjects.size > <uint32_t>PATTERN_MAX:
+            return False
+        filter = self.subjects.filter([subject[:n]])
+        return (self.messages if filter is None else filter.total) <= <uint64_t>PATTERN_MAX
 
     cdef Filter matching(self, uint32_t id):
         """The filter with this subject; None = all messages match it."""
@@ -440,6 +442,7 @@ cdef class StreamStore(LogOwner):
             if v.id:
                 self.slot_of(v.id).count -= 1
                 self.bury(v.seq)
+        self.rolled_up.clear()
         if self.victims_size == 0 and self.doomed_size:
             memset(self.doomed, 0, self.doomed_cap * sizeof(doomed_t))
             self.doomed_size = 0
@@ -450,6 +453,7 @@ cdef class StreamStore(LogOwner):
         cdef victim_t *v
         cdef doomed_t *doomed
         cdef uint64_t first = self.first_seq
+        self.rolled_up.clear()
         while self.victims_size:
             v = &self.victims[(self.victims_first + self.victims_size - 1) & (self.victims_cap - 1)]
             if v.cause < seq:
@@ -1043,7 +1047,7 @@ cdef class StreamStore(LogOwner):
     cdef int load_record(self, stored_t *s, DeadRuns dead) except -1:
         cdef uint32_t id, size
         cdef uint64_t seq = s.rec.seq, old
-        cdef Filter filter
+        cdef Filter filter = None       # all messages
         self.last_seq = seq
         self.last_ns = s.rec.timestamp_ns
         if s.flags & STORED_SKIPPED:
@@ -1063,17 +1067,13 @@ cdef class StreamStore(LogOwner):
         if s.not_before_ns > 0:
             self.expiry.add(seq, s.not_before_ns)
         if s.flags & STORED_ROLLUP_ALL:
-            old = self.subjects.next_match(None, 0)
+            if s.flags & STORED_ROLLUP:
+                filter = self.matching(id)
+            old = self.subjects.next_match(filter, 0)
             while old < seq:
                 self.drop_loaded(old)
-                old = self.subjects.next_match(None, old + 1)
+                old = self.subjects.next_match(filter, old + 1)
         elif s.flags & STORED_ROLLUP:
-            if self.is_pattern(id):
-                filter = self.matching(id)
-                old = self.subjects.next_match(filter, 0)
-                while 0 < old < seq:
-                    self.drop_loaded(old)
-                    old = self.subjects.next_match(filter, old + 1)
             while self.subjects.count_of(id) > 1:
                 self.drop_loaded(self.subjects.first_of(id))
         if dead.has(seq):

@@ -178,7 +178,9 @@ def _inherit(
 ) -> None:
     """Take over limits of the stream, the account and the server."""
     own = stream.consumer_limits
-    if own.max_ack_pending > 0 and config.max_ack_pending == 0:
+    # A mirror or a source of another server acks nothing, and could not read otherwise.
+    is_reader = config.ack_policy == "none" and (config.direct or config.sourcing)
+    if own.max_ack_pending > 0 and config.max_ack_pending == 0 and not is_reader:
         correct("max_ack_pending must be set if it's configured in stream limits")
         config.max_ack_pending = own.max_ack_pending
     if own.inactive_threshold > 0 and config.inactive_threshold == 0:

@@ -387,7 +387,7 @@ cdef class Consumer(CursorOwner):
         cdef StreamCursor cursor = self.cursor
         return (*cursor.delivered, cursor.last_delivered_ns, *cursor.ack_floor,
                 cursor.last_acked_ns, cursor.num_ack_pending, cursor.num_redelivered,
-                self.num_waiting, cursor.num_pending)
+                self.kept_waiting, cursor.num_pending)
 
     def unpin(self):
         """End the place of a pinned client; only pull consumers have some."""
@@ -399,6 +399,11 @@ cdef class Consumer(CursorOwner):
     @property
     def num_waiting(self):
         """The number of open pull requests."""
+        return 0
+
+    @property
+    def kept_waiting(self):
+        """The same with those whose inboxes have no subscriber at the moment."""
         return 0
 
     @property

@@ -16,6 +16,9 @@ TURN_BYTES: Final = 1 * MIB
 # A request that may not wait waits so long for an ack, while no message may be sent without one.
 NO_WAIT_ACK: Final = 1 * SECOND
 
+# A full queue is searched for requests without subscribers once in that time.
+SWEEP_APART: Final = 1 * SECOND
+
 # --- push consumers (server/consumer.go) ---------------------------------------------------------
 
 FLOW_WINDOW_MAX: Final = 32 * MIB

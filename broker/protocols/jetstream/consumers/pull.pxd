@@ -58,6 +58,7 @@ cdef class PullConsumer(Consumer):
     # Limits of requests; 0 = none.
     cdef int64_t batch_max, expires_max_ns, bytes_max, waiting_max
     cdef readonly NsqChannel channel    # its NSQ clients; None = it never had some
+    cdef int64_t swept_ns               # when requests without a subscriber were dropped last
     cdef bint channel_first             # whose turn it is, of NSQ clients and requests
 
     cdef void pump_channel(self) noexcept
@@ -84,7 +85,7 @@ cdef class PullConsumer(Consumer):
     cdef void deliver_some(self) noexcept
     cdef bint waits_for_acks(self) noexcept
     cdef void end_no_waits(self) noexcept
-    cdef uint32_t sweep(self) noexcept
+    cdef void sweep(self) noexcept
     cdef void arm_request(self, request_t *r) noexcept
     cdef void request_due(self, request_t *r, int64_t now_ns) noexcept
     cdef bint claims_pin(self, request_t *r) noexcept

@@ -5,9 +5,10 @@
                    |                 |         |
                 refused           finish    serve -> Outlet.give -> the end of the queue, or finish
 
-A request ends with a status, without one when it got all of its batch, or silently when it is to get
-something and nobody subscribes to its inbox any more; a message is then given to the next one.
-Until then a client may reconnect. One heap of the account has the timers of all requests.
+A request ends with a status, without one when it got all of its batch, or silently when it is to
+get a message or a heartbeat and nobody subscribes to its inbox any more; a message is then given to
+the next one. Until then its client may reconnect. One heap of the account has the timers of all
+requests.
 """
 cimport cython
 import logging
@@ -37,6 +38,7 @@ from broker.protocols.nats.accounts.subjects import raw
 LOG = logging.getLogger('broker.jetstream')
 
 cdef int64_t NO_WAIT_ACK_NS = own_limits.NO_WAIT_ACK
+cdef int64_t SWEEP_APART_NS = own_limits.SWEEP_APART
 cdef uint32_t TURN_MESSAGES = own_limits.TURN_MESSAGES
 cdef uint64_t TURN_BYTES = own_limits.TURN_BYTES
 
@@ -234,7 +236,10 @@ cdef class PullConsumer(Consumer):
                 if <uint64_t>wanted > max(self.cursor.count_pending(), <uint64_t>1):
                     self.finish(r, b'408 Requests Pending', 20, False)
                     return
-        if self.waiting >= self.waiting_max and self.sweep() == 0:
+        if self.waiting >= self.waiting_max and (
+                self.outlet.turn.now_ns >= self.swept_ns + SWEEP_APART_NS):
+            self.sweep()
+        if self.waiting >= self.waiting_max:
             if r.heartbeat_ns:
                 self.finish(r, NULL, 0, False)
             else:
@@ -464,7 +469,9 @@ cdef class PullConsumer(Consumer):
         if self.gone or not self.held:
             return
         while r != NULL:
-            r.held = False
+            if r.held:
+                r.held = False
+                r.spoken_ns = self.outlet.turn.now_ns
             r = r.next
         self.held = 0
         self.outlet.turn.add(PHASE_PUMP, self)
@@ -485,20 +492,18 @@ cdef class PullConsumer(Consumer):
                 self.conclude(r, b'404 No Messages', 15, False)
             r = following
 
-    cdef uint32_t sweep(self) noexcept:
-        """Drop requests whose inboxes have no subscribers; returns how many."""
+    cdef void sweep(self) noexcept:
+        """Drop requests whose inboxes have no subscribers."""
         cdef request_t *r = self.first
         cdef request_t *following
         cdef const match_t *m
-        cdef uint32_t count = 0
+        self.swept_ns = self.outlet.turn.now_ns
         while r != NULL:
             following = r.next
             m = self.outlet.match(&r.inbox)
             if m == NULL or m.size == 0:
                 self.vanished(r)
-                count += 1
             r = following
-        return count
 
     # --- time
 
@@ -524,8 +529,10 @@ cdef class PullConsumer(Consumer):
             self.vanished(r)
             return
         if r.no_wait and r.expires_ns == 0 and r.spoken_ns + NO_WAIT_ACK_NS <= now_ns:
-            self.conclude(r, b'404 No Messages', 15, False)
-            return
+            if not r.held and self.waits_for_acks():
+                self.conclude(r, b'404 No Messages', 15, False)
+                return
+            r.spoken_ns = now_ns
         if r.heartbeat_ns and r.spoken_ns + r.heartbeat_ns <= now_ns:
             r.spoken_ns = now_ns
             size = <size_t>(put_heartbeat(
@@ -610,6 +617,10 @@ cdef class PullConsumer(Consumer):
         return [PriorityGroupState(
             group=self.config.priority_groups[0], pinned_client_id=self.pin.decode(),
             pinned_ts=time_text(self.pinned_wall_ns))]
+
+    @property
+    def kept_waiting(self):
+        return self.waiting
 
     @property
     def num_waiting(self):

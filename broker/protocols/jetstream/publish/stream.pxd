@@ -115,7 +115,7 @@ cdef class Stream(StreamOwner):
                             uint64_t ahead) except -1
     cdef uint64_t last_seq_of(self, const char *subject, size_t n) except? 0
     cdef int check_last_id(self, const headers_t *h) except -1
-    cdef Rollup rollup_of(self, const headers_t *h) except *
+    cdef Rollup rollup_of(self, const record_t *rec, const headers_t *h) except *
     cdef int put(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
                  const record_t *publish) except -1
     cdef uint64_t append(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
@@ -131,7 +131,7 @@ cdef class Stream(StreamOwner):
     # the stream is full. Its headers are final.
     cdef int mirror(self, const record_t *rec) except -1
     cdef int copy(self, record_t *rec) except -1
-    cdef Rollup copied_rollup(self, const headers_t *h) noexcept
+    cdef Rollup copied_rollup(self, const record_t *rec, const headers_t *h) except *
     cdef int64_t copied_ttl(self, const headers_t *h) noexcept
     cdef object refusal_for(self, int why)
     cdef int take_batched(self, record_t *rec, const headers_t *h,

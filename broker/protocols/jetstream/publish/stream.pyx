@@ -33,9 +33,9 @@ from broker.protocols.nats.accounts.transform import is_within
 from broker.engine.headers cimport find_header
 from broker.engine.log.record cimport record_size
 from broker.engine.stream.store cimport (
-    MESSAGE_BYTES_MAX, ROLLUP_ALL, ROLLUP_NONE, ROLLUP_SUBJECT, STORE_FULL_BYTES, STORE_FULL_MSGS,
-    STORE_FULL_SUBJECT, STORE_TAKEN, STORE_TOO_LARGE, Rollup, StreamLimits, StreamOwner,
-    StreamStore, message_t)
+    MESSAGE_BYTES_MAX, ROLLUP_ALL, ROLLUP_NONE, ROLLUP_PATTERN, ROLLUP_SUBJECT, STORE_FULL_BYTES,
+    STORE_FULL_MSGS, STORE_FULL_SUBJECT, STORE_TAKEN, STORE_TOO_LARGE, Rollup, StreamLimits,
+    StreamOwner, StreamStore, message_t)
 from broker.protocols.jetstream.publish.answers cimport Answers
 from broker.protocols.jetstream.publish.batches cimport Batch, Batches
 from broker.protocols.jetstream.publish.counters cimport Counters
@@ -503,13 +503,17 @@ cdef class Stream(StreamOwner):
             raise ApiError(errors.WRONG_LAST_MSG_ID, id=text_of(last))
         return 0
 
-    cdef Rollup rollup_of(self, const headers_t *h) except *:
+    cdef Rollup rollup_of(self, const record_t *rec, const headers_t *h) except *:
         """Which messages before it the message replaces. ApiError: it must not."""
         value = text_of(h.value[<int>HEADER_ROLLUP]).lower()
         if not self.rollups:
             raise ApiError(errors.ROLLUP, err='rollup not permitted')
         if value == 'sub':
-            return ROLLUP_SUBJECT
+            if not has_wildcards(rec):
+                return ROLLUP_SUBJECT
+            if self.store.may_roll_up(rec.subject, rec.subject_len):
+                return ROLLUP_PATTERN
+            raise ApiError(errors.ROLLUP, err='rollup subject may match too much, purge by filter')
         if value == 'all':
             return ROLLUP_ALL
         raise ApiError(errors.ROLLUP, err=f'rollup value invalid: {go_quote(value)}')
@@ -517,7 +521,7 @@ cdef class Stream(StreamOwner):
     cdef int put(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
                  const record_t *publish) except -1:
         """Store a message that has passed its checks. ApiError: the store refuses it."""
-        cdef Rollup rollup = self.rollup_of(h) if has(h, HEADER_ROLLUP) else (
+        cdef Rollup rollup = self.rollup_of(rec, h) if has(h, HEADER_ROLLUP) else (
             ROLLUP_SUBJECT if self.schedule is not None else ROLLUP_NONE)
         cdef uint64_t seq = self.append(rec, h, ttl_ns, rollup)
         cdef bytes tail = self.ack_tail + b'}' if self.ack_tail else b''
@@ -669,7 +673,7 @@ cdef class Stream(StreamOwner):
             if self.store.use_up(rec.seq) == 0:
                 raise self.refusal()
             return 1
-        rollup = self.copied_rollup(&h)
+        rollup = self.copied_rollup(rec, &h)
         ttl_ns = self.copied_ttl(&h)
         if self.store.limits.discard_new:
             why = self.store.fullness(rec, rollup)
@@ -705,7 +709,7 @@ cdef class Stream(StreamOwner):
                     h.value[<int>HEADER_MSG_ID].ptr, h.value[<int>HEADER_MSG_ID].len)):
             self.duplicates += 1
             return 0
-        rollup = self.copied_rollup(&h)
+        rollup = self.copied_rollup(rec, &h)
         ttl_ns = self.copied_ttl(&h)
         if self.store.limits.discard_new_per_subject and (
                 self.store.fullness(rec, rollup) == STORE_FULL_SUBJECT):
@@ -720,11 +724,12 @@ cdef class Stream(StreamOwner):
         self.append(rec, &h, ttl_ns, rollup)
         return 1
 
-    cdef Rollup copied_rollup(self, const headers_t *h) noexcept:
+    cdef Rollup copied_rollup(self, const record_t *rec, const headers_t *h) except *:
         """What a message of another stream replaces, if that is allowed here."""
         if self.rollups and has(h, HEADER_ROLLUP):
             if is_text(h.value[<int>HEADER_ROLLUP], b'sub'):
-                return ROLLUP_SUBJECT
+                return ROLLUP_PATTERN if has_wildcards(rec) and self.store.may_roll_up(
+                    rec.subject, rec.subject_len) else ROLLUP_SUBJECT
             if is_text(h.value[<int>HEADER_ROLLUP], b'all'):
                 return ROLLUP_ALL
         return ROLLUP_NONE
@@ -858,10 +863,10 @@ cdef class Stream(StreamOwner):
         if has(h, HEADER_EXPECTED_LAST_MSG_ID):
             raise ApiError(errors.ATOMIC_HEADER, header='Nats-Expected-Last-Msg-Id')
         if has(h, HEADER_ROLLUP):
-            rollup = self.rollup_of(h)
+            rollup = self.rollup_of(rec, h)
             if rollup == ROLLUP_ALL and place:
                 raise ApiError(errors.ROLLUP, err='batch rollup all invalid')
-            if rollup == ROLLUP_SUBJECT and subject in checks.subjects:
+            if rollup != ROLLUP_ALL and subject in checks.subjects:
                 raise ApiError(errors.ROLLUP, err='batch rollup sub invalid')
         elif self.schedule is not None:
             rollup = ROLLUP_SUBJECT
@@ -1003,7 +1008,7 @@ cdef class Stream(StreamOwner):
             if seq:
                 self.duplicates += 1
                 return seq
-        rollup = self.rollup_of(h) if has(h, HEADER_ROLLUP) else (
+        rollup = self.rollup_of(rec, h) if has(h, HEADER_ROLLUP) else (
             ROLLUP_SUBJECT if self.schedule is not None else ROLLUP_NONE)
         self.append(rec, h, ttl_ns, rollup)
         if self.store.log.behind():
@@ -1651,3 +1656,7 @@ cdef bint is_text(span_t value, bytes text) noexcept:
 cdef str text_of(span_t value):
     """The text of a header; bytes that are not UTF-8 are replaced."""
     return value.ptr[:value.len].decode('utf-8', 'replace') if value.len else ''
+
+
+cdef inline bint has_wildcards(const record_t *rec) noexcept:
+    return (subject_shape(rec.subject, rec.subject_len) & SUBJECT_WILDCARD) != 0

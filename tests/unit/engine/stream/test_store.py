@@ -317,7 +317,7 @@ def test_a_rollup_of_a_subject_with_wildcards(
             publish(store, subject, b"old")
         publish(store, b"k.a", b"new")  # may be replaced by a limit as well
         left = [*left, 5] if pattern == b"*.a.>" else left
-        assert publish(store, pattern, b"roll", rollup=1) == 6
+        assert publish(store, pattern, b"roll", rollup=3) == 6
         assert store.messages == len(left) + 1
         rig.settle()
         assert sorted(bodies(store)) == [*left, 6]

@@ -212,9 +212,10 @@ def _tier(own: tokens.StreamLimits) -> settings.JetStreamLimits:
         max_storage=own.disk_storage,
         max_streams=own.streams,
         max_consumers=own.consumer,
-        max_ack_pending=own.max_ack_pending,
-        memory_max_stream_bytes=own.mem_max_stream_bytes,
-        storage_max_stream_bytes=own.disk_max_stream_bytes,
+        # Of these 0 means no limit, too, and is shown as such.
+        max_ack_pending=own.max_ack_pending or -1,
+        memory_max_stream_bytes=own.mem_max_stream_bytes or -1,
+        storage_max_stream_bytes=own.disk_max_stream_bytes or -1,
         max_bytes_required=own.max_bytes_required,
     )
 

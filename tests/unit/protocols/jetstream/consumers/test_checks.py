@@ -110,6 +110,14 @@ def test_limits_of_the_stream_are_defaults() -> None:
     )
 
 
+def test_readers_of_other_servers_do_not_inherit_a_limit_for_acks() -> None:
+    """Mirrors and sources, which ack nothing; with the limit a push consumer would be refused."""
+    stream = StreamConfig(name="L", consumer_limits=StreamConsumerLimits(max_ack_pending=10))
+    assert refused(stream=stream, deliver_subject="to")[0] == 10082
+    found = settled(stream, deliver_subject="to", direct=True)
+    assert found.max_ack_pending == 0
+
+
 def test_limits_of_the_account() -> None:
     account = AccountLimits(max_ack_pending=5)
     assert settled(account=account, ack_policy="explicit").max_ack_pending == 5

@@ -254,6 +254,30 @@ def test_rollups(case: Case) -> None:
     assert stream.store.messages == 1
 
 
+def test_a_rollup_of_a_subject_with_wildcards(case: Case) -> None:
+    stream = case.make(allow_rollup_hdrs=True)
+    for subject in ("s.a", "s.b.x", "s.a"):
+        case.ask(subject)
+    assert case.ask("s.*", Nats_Rollup="sub") == ack(4)
+    assert case.ask("s.*", Nats_Rollup="sub") == ack(5)
+    assert [get(stream, seq=seq) is not None for seq in range(1, 6)] == [
+        *(False, True, False),
+        *(False, True),
+    ]
+
+
+@pytest.mark.parametrize("subjects", [True, False])
+def test_one_that_could_take_long_is_refused(case: Case, *, subjects: bool) -> None:
+    """Of a stream with many subjects, or with many messages that match."""
+    stream = case.make(allow_rollup_hdrs=True)
+    for number in range(1_001):
+        case.ask(f"s.{number}.a" if subjects else "s.1.a")
+    refused = (10111, "rollup subject may match too much, purge by filter")
+    assert case.error("s.*.a", Nats_Rollup="sub") == refused
+    assert stream.store.messages == 1_001
+    assert case.ask("s.1.a", Nats_Rollup="sub") == ack(1_002)
+
+
 @pytest.mark.parametrize("more", [{}, {"allow_rollup_hdrs": True, "deny_purge": True}])
 def test_rollups_need_a_permission(case: Case, more: dict[str, bool]) -> None:
     case.make(**more)
