@@ -282,6 +282,8 @@ cdef class StreamStore(LogOwner):
         cdef Filter filter
         if self.subjects.size > <uint32_t>PATTERN_MAX:
             return False
+        if self.subjects.find(subject, n) in self.rolled_up:
+            return True     # only what has come since is looked at
         filter = self.subjects.filter([subject[:n]])
         return (self.messages if filter is None else filter.total) <= <uint64_t>PATTERN_MAX
 

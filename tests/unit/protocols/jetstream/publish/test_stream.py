@@ -266,6 +266,17 @@ def test_a_rollup_of_a_subject_with_wildcards(case: Case) -> None:
     ]
 
 
+def test_many_rollups_before_one_is_written(case: Case) -> None:
+    """What they have replaced already does not count again."""
+    stream = case.make(allow_rollup_hdrs=True)
+    for number in range(3):
+        case.ask(f"s.{number}")
+    for _ in range(1_200):
+        case.send("s.*", Nats_Rollup="sub")
+    case.rig.settle()
+    assert (stream.store.messages, stream.store.last_seq) == (1, 1_203)
+
+
 @pytest.mark.parametrize("subjects", [True, False])
 def test_one_that_could_take_long_is_refused(case: Case, *, subjects: bool) -> None:
     """Of a stream with many subjects, or with many messages that match."""
