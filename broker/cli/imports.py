@@ -48,7 +48,7 @@ def _refuse(command: str, reason: object) -> NoReturn:
 
 
 class _Import(Protocol):
-    """What has a progress."""
+    """An import that reports its progress."""
 
     advance: Callable[[int], object]  # gets the number of bytes read
 
@@ -81,6 +81,7 @@ def _report(
 
 
 def _exit(outcome: ImportOutcome) -> NoReturn:
+    """Exit with the code that says whether all of it was imported."""
     sys.exit(limits.EXIT_PARTLY if outcome.remarks or outcome.changed else limits.EXIT_OK)
 
 

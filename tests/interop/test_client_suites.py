@@ -180,21 +180,40 @@ def test_limits_of_the_server_for_consumers(start_nats: Start, tmp_path: Path) -
         assert "persist_mode" not in api(peer, "STREAM.INFO.S")["config"]
 
 
+def with_operator(start: Start, folder: Path, limits: dict[str, Any]) -> tuple[FileServer, bytes]:
+    """A server whose accounts are tokens, and the token of a user of one with these limits."""
+    tenant, system = Tenant(limits=limits), Tenant("SYS")
+    company = Company(system_account=system.public)
+    accounts = "\n".join(f"{one.public}: {company.account(one)}" for one in (tenant, system))
+    server = start(
+        f"operator: {company.token}\nresolver: MEMORY\nresolver_preload {{ {accounts} }}\n"
+        f'jetstream {{ store_dir: "{folder}/js" }}'
+    )
+    return server, user(bob(), tenant.pair, bearer_token=True).encode()
+
+
+def test_a_request_that_comes_with_the_login_of_a_new_account(
+    start_nats: Start, tmp_path: Path
+) -> None:
+    """The server learns of an operator's account by its first client."""
+    limits = {**ACCOUNT_LIMITS, "disk_storage": 9_000}
+    server, token = with_operator(start_nats, tmp_path, limits)
+    with RawPeer(server.address, skips_pings=True) as peer:
+        peer.read_line()
+        login = b'CONNECT {"jwt":"%s","verbose":false}\r\n' % token
+        peer.send(login + b"SUB in 1\r\nPUB $JS.API.INFO in 0\r\n\r\n")
+        found = json.loads(peer.read_exact(int(peer.read_line().split()[3]) + 2))
+    assert found["limits"]["max_storage"] == 9_000
+
+
 @pytest.mark.parametrize("tier", ["R1", "R3"])
 def test_accounts_with_tiers(start_nats: Start, tmp_path: Path, tier: str) -> None:
     """nats.js: the limits of each tier; a stream needs one of its number of replicas."""
     limits = {**ACCOUNT_LIMITS, "tiered_limits": {tier: {"disk_storage": 9_000}}}
-    tenant, system, ann = Tenant(limits=limits), Tenant("SYS"), bob()
-    company = Company(system_account=system.public)
-    accounts = "\n".join(f"{one.public}: {company.account(one)}" for one in (tenant, system))
-    server = start_nats(
-        f"operator: {company.token}\nresolver: MEMORY\nresolver_preload {{ {accounts} }}\n"
-        f'jetstream {{ store_dir: "{tmp_path}/js" }}'
-    )
-    token = user(ann, tenant.pair, bearer_token=True)
+    server, token = with_operator(start_nats, tmp_path, limits)
     with RawPeer(server.address, skips_pings=True) as peer:
         peer.read_line()
-        peer.send(b'CONNECT {"jwt":"%s","verbose":false}\r\nSUB in 1\r\n' % token.encode())
+        peer.send(b'CONNECT {"jwt":"%s","verbose":false}\r\nSUB in 1\r\n' % token)
         found = api(peer, "INFO")
         assert set(found["limits"].values()) == {0}
         assert list(found["tiers"]) == [tier]

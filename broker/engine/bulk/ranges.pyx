@@ -457,7 +457,8 @@ cdef enum:
 
 
 cdef inline int look(Range r, walk_t *w, stored_t *s, size_t *step) noexcept nogil:
-    """What the walk has come to; the record and its size, if it is one."""
+    """Look at the next bytes of the walk; returns LOOK_*. For LOOK_RECORD `s` and `step` are the
+    record and its size."""
     cdef const char *base = r.base
     cdef bint is_file = r.file_path != NULL
     cdef size_t again

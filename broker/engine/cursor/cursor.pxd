@@ -82,7 +82,7 @@ cdef struct consumer_t:
     int64_t sent_ns         # when it was last given something
     uint64_t delivered, acked, requeued     # counters, kept by the cursor
 
-# The ring after `c`, which is in none, has entered it in the last place.
+# Put `c`, which is in no ring, into the last place of this one; returns the head of the ring.
 cdef inline consumer_t *ring_with(consumer_t *ring, consumer_t *c) noexcept nogil:
     if ring == NULL:
         c.next = c.prev = c
@@ -93,7 +93,7 @@ cdef inline consumer_t *ring_with(consumer_t *ring, consumer_t *c) noexcept nogi
     ring.prev = c
     return ring
 
-# The ring after `c` has left it; the same if it is in none.
+# Take `c` out of the ring, if it is in one; returns the head of the ring, NULL if it is empty.
 cdef inline consumer_t *ring_without(consumer_t *ring, consumer_t *c) noexcept nogil:
     cdef consumer_t *after = c.next
     if after == NULL:

@@ -112,8 +112,8 @@ cdef class StreamStore(LogOwner):
     # with a filter those that match it.
     cdef uint64_t hidden_below
     cdef Filter hidden
-    # By subject with wildcards the last rollup, while what rollups have replaced is still in the
-    # index: all that matches below is replaced.
+    # Id of a subject with wildcards -> seq of its last ROLLUP_PATTERN. Messages below that match
+    # have been replaced, but are still in the index. Empty once they have left it.
     cdef dict rolled_up
     cdef uint64_t floor_mark                # the log's floor once deletes.synced is floor_at
     cdef uint64_t floor_at

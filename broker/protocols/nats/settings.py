@@ -170,7 +170,8 @@ class JetStreamLimits:
     memory_max_stream_bytes: int = -1
     storage_max_stream_bytes: int = -1
     max_bytes_required: bool = False
-    # Those of each tier, R1 for streams with one replica; the others are those of R1 then.
+    # The limits of each tier, by its name. With tiers the fields above are those of R1, which
+    # applies to streams with one replica.
     tiers: tuple[tuple[str, JetStreamLimits], ...] = ()
 
 

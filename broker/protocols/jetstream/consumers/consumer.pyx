@@ -403,7 +403,7 @@ cdef class Consumer(CursorOwner):
 
     @property
     def kept_waiting(self):
-        """The same with those whose inboxes have no subscriber at the moment."""
+        """The number of pull requests, including those whose inboxes have no subscriber now."""
         return 0
 
     @property

@@ -620,6 +620,7 @@ cdef class PullConsumer(Consumer):
 
     @property
     def kept_waiting(self):
+        """See Consumer: unlike `num_waiting` it takes no look at each request."""
         return self.waiting
 
     @property
