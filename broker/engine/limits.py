@@ -53,6 +53,8 @@ INLINE_LONG_TIME: Final = MS // 2
 INLINE_STALL: Final = 5 * MS
 INLINE_PAUSE: Final = 100 * MS
 INLINE_PAUSE_MAX: Final = 30 * SECOND
+KEEP_BYTES: Final = 1 * MIB  # of a dropped segment whose file is used again
+SHORT_BYTES: Final = 2 * MIB  # of a segment whose log's cursors keep up
 SPARE_RATE: Final = 8 * MIB  # bytes a second; busier logs have their next file made beforehand
 APPEND_RETRY: Final = 1 * SECOND  # after a failed write, appends to that log fail for so long
 CURSOR_ENTRIES_MAX: Final = 2**24  # in flight, deferred, to be given again; 64 bytes each
@@ -118,5 +120,7 @@ class EngineLimits:
     to_live: bool
     from_live: bool
     spare_rate: int = 0
+    keep_bytes: int = 0
+    short_bytes: int = 0
     ack_latency_ns: int = 0
     private_subjects: tuple[bytes, ...] = ()

@@ -15,8 +15,8 @@ from broker.engine.cursor.cursor cimport Cursor
 from broker.engine.cursor.journal cimport OP_FLOOR, OP_PAUSE, Journal
 from broker.engine.log.log cimport Log
 from broker.engine.log.policy cimport RETENTION_OWNED, LogPolicy
-from broker.engine.log.record cimport FILE_HEADER_BYTES, record_get, stored_t
-from broker.engine.log.segment cimport Segment, read_small
+from broker.engine.log.record cimport FILE_HEADER_BYTES, older, record_get, stored_t
+from broker.engine.log.segment cimport MARK_BYTES, Segment, read_small
 from broker.engine.state cimport EngineState
 from broker.runtime.mapping cimport faults_of, read_at
 from broker.runtime.vfs cimport (
@@ -44,7 +44,7 @@ from broker.engine.log.files import (
 from broker.engine.health import RECORDS
 from broker.engine.log.policy import OWNED, plain_policy
 from broker.engine.cursor.journal import read_journal
-from broker.engine.log.record import check_header, follows, header_facts, is_sparse
+from broker.engine.log.record import check_header, follows, header_facts, is_sparse, is_used
 from broker.engine.settings import configure, valid
 from broker.base.durable import sync_path
 
@@ -241,7 +241,8 @@ def segment_paths(folder, names):
 
 
 def take_spare(folder):
-    """Give a spare file that has become a segment its name back; one that is empty is removed.
+    """Give a spare file that has become a segment its name back; one that is empty or was a segment
+    is removed.
 
     A power cut may undo the rename and keep what was written to the file. OSError.
     """
@@ -257,8 +258,12 @@ def take_spare(folder):
     header = check_header(head, path)
     named = path + UNREADABLE_SUFFIX
     others = segment_paths(folder, os.listdir(folder))
-    if header is not None and header[0] == (log_id_of(folder, others) or header[0]) and (
-            header[1] > max((seq for seq, _ in others), default=0)):
+    log_id = log_id_of(folder, others)
+    last_seq = max((seq for seq, _ in others), default=0)
+    if header is not None and header[0] == log_id and header[1] < last_seq:
+        os.unlink(path)     # a segment that was dropped, so that its file can be used again
+        return
+    if header is not None and header[0] == (log_id or header[0]) and header[1] > last_seq:
         named = os.path.join(folder, f'{header[1]:020d}{SEGMENT_SUFFIX}')
     elif os.path.exists(named):
         named = f'{path}.{os.urandom(8).hex()}{UNREADABLE_SUFFIX}'
@@ -322,7 +327,12 @@ cdef object open_segments(Log log, list paths, list problems):
         remove_files_begun_early(log, paths)
     for position, (first_seq, path) in enumerate(paths):
         segment = log.add_segment(path, first_seq)
-        take_file(segment, position == len(paths) - 1, problems)
+        header = take_file(segment, position == len(paths) - 1, problems)
+        if header is not None and header[0] == log.log_id and header[1] > first_seq and (
+                log.policy.retention_mode != RETENTION_OWNED):
+            log.segments.clear()
+            open_segments(log, under_its_name(paths, position, header[1], problems), problems)
+            return
         segment.cap = max(log.shared.segment_bytes, segment.size)
         if before is not None:
             before.next_seq = first_seq
@@ -330,6 +340,23 @@ cdef object open_segments(Log log, list paths, list problems):
     if before is not None:
         take_last(log, before, problems)
         log.stand_at_end()
+
+
+def under_its_name(list paths, position, first_seq, list problems):
+    """The segment files after one whose header is of a later segment has got another name.
+
+    A power cut has undone the renames with which the file was used again. What it had before had
+    been finished by all cursors. OSError.
+    """
+    _, path = paths[position]
+    named = f'{os.path.dirname(path)}/{first_seq:020d}{SEGMENT_SUFFIX}'
+    if first_seq <= paths[len(paths) - 1][0]:
+        named = free_name(path + UNREADABLE_SUFFIX)     # no power cut does that
+    problems.append(f'{path}: the header is that of segment {first_seq}; it is now {named}')
+    os.rename(path, named)
+    sync_path(os.path.dirname(path))
+    left = paths[:position] + paths[position + 1:]
+    return left + [(first_seq, named)] if named.endswith(SEGMENT_SUFFIX) else left
 
 
 cdef object remove_files_begun_early(Log log, list paths):
@@ -343,7 +370,8 @@ cdef object remove_files_begun_early(Log log, list paths):
     found = len(paths)
     while len(paths) > 1:
         first_seq, path = last = paths.pop()
-        if not is_without_its_record(last) or end_of(log, paths[len(paths) - 1]) >= first_seq:
+        if not is_without_its_record(log, last) or (
+                end_of(log, paths[len(paths) - 1]) >= first_seq):
             paths.append(last)
             break
         os.unlink(path)
@@ -351,16 +379,19 @@ cdef object remove_files_begun_early(Log log, list paths):
         sync_path(log.folder)   # its name must not come back when those seqs are in use
 
 
-def is_without_its_record(file):
+cdef bint is_without_its_record(Log log, file) except -1:
     """Whether a segment file has no record, and either no header or one that says that no seq was
     left out before it. False if a part of it does not read."""
-    _, path = file
+    first_seq, path = file
     try:
+        head = head_of(path)
+        header = check_header(head, path)
+        if header is not None and (header[1] < first_seq or is_used(head)):
+            # its header may not have come onto the disk
+            return end_of(log, file) == first_seq and (header[1] < first_seq or follows(head))
         if holds_records([file]):
             return False
-        head = head_of(path)
-        return not head.strip(b'\0') or (
-            check_header(head, path) is not None and follows(head))
+        return not head.strip(b'\0') or (header is not None and follows(head))
     except OSError:
         return False
 
@@ -378,17 +409,32 @@ cdef uint64_t end_of(Log log, file) except 0:
     if segment.size > FILE_HEADER_BYTES:
         segment.cap = size = segment.size
         try:
-            _, bad = segment.scan()
-            if bad or (<char *>segment.map())[segment.size:size].strip(b'\0'):
+            cut, bad = segment.scan()
+            if bad or torn_bytes(segment, cut):
                 return <uint64_t>-1
         finally:
             segment.unmap()
     return segment.next_seq
 
 
+cdef size_t torn_bytes(Segment segment, size_t cut) except <size_t>-1:
+    """How many of the `cut` bytes behind the records of a scanned segment, which is mapped, may be
+    of a torn record. Zeros are not, nor what is left of an older segment."""
+    cdef const char *base = segment.map()
+    cdef size_t end = segment.size + cut, start = min(segment.planned, end)
+    cdef bytes tail
+    if segment.used_to:
+        tail = base[segment.size:min(end, start + MARK_BYTES)]
+        if not tail.strip(b'\0'):
+            return 0
+        end = older(base, end, start, segment.salt, segment.first_seq)
+    tail = base[segment.size:end]
+    return len(tail) if tail.strip(b'\0') else 0
+
+
 cdef object take_file(Segment segment, bint last, list problems):
     """Read size and file header: refuse a foreign version, report damage. The last one stays
-    open for writing."""
+    open for writing. Returns the (log_id, first_seq) of the header, None if it has none."""
     cdef int fd = -1
     cdef stat_t found
     cdef ssize_t got = 0
@@ -424,8 +470,15 @@ cdef object take_file(Segment segment, bint last, list problems):
     # the process may have ended, or the disk been full, between making a file and its header
     segment.bare = (last or segment.size <= FILE_HEADER_BYTES) and (
         segment.size < FILE_HEADER_BYTES or (got > 0 and not head[:got].strip(b'\0')))
-    if check_header(head[:got], path) is None and not (last and segment.bare):
+    header = check_header(head[:got], path)
+    if header is not None:
+        if header[1] < segment.first_seq:
+            segment.bare = last     # a power cut left the header of an older segment in its file
+        if header[1] < segment.first_seq or is_used(head[:got]):
+            segment.used_to = segment.size
+    if not (last and segment.bare) and (header is None or header[1] < segment.first_seq):
         problems.append(f'{path}: file header is damaged')
+    return header
 
 
 cdef object find_end(Segment segment, list problems):
@@ -461,8 +514,9 @@ cdef object take_last(Log log, Segment segment, list problems):
         except OSError as problem:
             leave_torn(log, segment, cut, problem, problems)
     if segment.bare and segment.planned > segment.start():
-        segment.bare = False
+        segment.bare = segment.used_to > 0
         problems.append(f'{path}: file header is damaged')
+    segment.used_to = 0
     if segment.bare:
         give_header(log, segment, problems)
     if segment.delayed and log.policy.retention_mode != RETENTION_OWNED:
@@ -472,18 +526,20 @@ cdef object take_last(Log log, Segment segment, list problems):
 
 
 cdef object cut_torn(Log log, Segment segment, size_t cut, list problems):
-    """Cut the bytes after the last good record, and keep a copy unless they are zeros. OSError:
-    they are still in the file."""
+    """Cut the bytes after the last good record, and keep a copy unless they are zeros, or what is
+    left of an older segment. OSError: they are still in the file."""
     cdef int error
+    cdef size_t torn = torn_bytes(segment, cut)
     path = os.fsdecode(segment.path)
-    torn = keep_torn(path, segment.size, cut)
+    if torn:
+        keep_torn(path, segment.size, torn)
     error = vfs_truncate(segment.fd, <int64_t>segment.size)
-    if error and torn:
+    if error and (torn or segment.used_to):
         raise OSError(error, os.strerror(error), path)
     segment.zeroed = error != 0     # zeros do no harm: they are cut later
     if torn:
-        log.shared.torn_bytes += cut
-        problems.append(f'{path}: a torn tail of {cut} bytes was cut at {segment.size}')
+        log.shared.torn_bytes += torn
+        problems.append(f'{path}: a torn tail of {torn} bytes was cut at {segment.size}')
 
 
 cdef object leave_torn(Log log, Segment segment, size_t cut, problem, list problems):

@@ -32,6 +32,9 @@ cdef class EngineState:
     cdef public size_t load_bytes           # one cold read
     cdef public size_t journal_bytes_min    # a shorter journal is not compacted
     cdef public size_t spare_rate           # bytes a second from which on files are made beforehand
+    # Files of dropped segments of at least so many bytes are used again; 0 = of none.
+    cdef public size_t keep_bytes
+    cdef public size_t short_bytes          # of segments while cursors keep up; 0 = as any
     cdef public size_t reclaim_bytes        # an idle, fully acked segment above it is given back
     cdef public size_t pump_bytes_max       # handed out per cursor and turn
     # ... of cursors that are further behind, all together, beside what was just added to their

@@ -56,6 +56,8 @@ cdef class EngineState:
         self.to_live = limits.to_live
         self.from_live = limits.from_live
         self.spare_rate = limits.spare_rate
+        self.keep_bytes = limits.keep_bytes
+        self.short_bytes = limits.short_bytes
         self.ack_latency_ns = limits.ack_latency_ns
         self.private_subjects = limits.private_subjects
         self.touched = set()

@@ -17,6 +17,8 @@ cdef void unmap_file(mapping_t *m) noexcept nogil
 # The same, but its bytes stay mapped until `unmap_pages`, on any thread; nothing may read them.
 cdef void detach_file(mapping_t *m) noexcept nogil
 cdef void unmap_pages(char *base, size_t size) noexcept nogil
+# The mapping goes from one place in memory to another, which has none.
+cdef void move_file(mapping_t *source, mapping_t *to) noexcept nogil
 # Forget what is in memory of these bytes, so that the next reader asks the disk; 0 or an errno.
 cdef int map_again(mapping_t *m, int fd, size_t start, size_t end) noexcept nogil
 # As pread: the bytes read, or -1 and errno.

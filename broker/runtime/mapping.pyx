@@ -146,6 +146,17 @@ cdef extern from *:
             tw_spoil_pages(m, &tw_spoiled_ranges[i]);
     }
 
+    static void tw_link_file(tw_mapping *m)
+    {
+        tw_lock();
+        m->prev = NULL;
+        m->next = tw_mappings;
+        if (tw_mappings)
+            tw_mappings->prev = m;
+        tw_mappings = m;
+        tw_unlock();
+    }
+
     static int tw_map_file(int fd, size_t size, tw_mapping *m)
     {
         struct stat facts;
@@ -161,13 +172,7 @@ cdef extern from *:
         m->device = facts.st_dev;
         m->number = facts.st_ino;
         tw_spoil_all(m);
-        tw_lock();
-        m->prev = NULL;
-        m->next = tw_mappings;
-        if (tw_mappings)
-            tw_mappings->prev = m;
-        tw_mappings = m;
-        tw_unlock();
+        tw_link_file(m);
         return 0;
     }
 
@@ -184,6 +189,16 @@ cdef extern from *:
             m->next->prev = m->prev;
         tw_unlock();
         m->base = NULL;
+    }
+
+    static void tw_move_file(tw_mapping *from, tw_mapping *to)
+    {
+        char *base = from->base;
+        tw_detach_file(from);
+        *to = *from;
+        to->base = base;
+        if (base)
+            tw_link_file(to);
     }
 
     static void tw_unmap_file(tw_mapping *m)
@@ -276,6 +291,7 @@ cdef extern from *:
     int tw_map_file(int fd, size_t size, tw_mapping *m) nogil
     void tw_unmap_file(tw_mapping *m) nogil
     void tw_detach_file(tw_mapping *m) nogil
+    void tw_move_file(tw_mapping *start, tw_mapping *to) nogil
     int tw_map_again(tw_mapping *m, int fd, size_t start, size_t end) nogil
     ssize_t tw_read_at(int fd, void *data, size_t n, int64_t offset) nogil
     int tw_spoil(uint64_t device, uint64_t number, size_t start, size_t end) nogil
@@ -297,6 +313,10 @@ cdef void unmap_file(mapping_t *m) noexcept nogil:
 
 cdef void detach_file(mapping_t *m) noexcept nogil:
     tw_detach_file(<tw_mapping *>m)
+
+
+cdef void move_file(mapping_t *source, mapping_t *to) noexcept nogil:
+    tw_move_file(<tw_mapping *>source, <tw_mapping *>to)
 
 
 cdef void unmap_pages(char *base, size_t size) noexcept nogil:

@@ -209,7 +209,7 @@ cdef void run_job(job_t *job, bint after_failure) noexcept nogil:
     if job.kind == <int>JOB_WRITE:
         if job.call != NULL:
             job.call(job)
-        job.error = vfs_write(job.fd, job.data, job.len, job.offset)
+        job.error = vfs_write(job.fd, job.data, job.len + job.mark, job.offset)
         if job.error:
             # what got in must not look like a record later
             job.done = vfs_truncate(job.fd, job.offset) != 0

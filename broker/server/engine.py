@@ -39,6 +39,8 @@ def engine_options(config: Config) -> limits.EngineLimits:
         journal_bytes_min=limits.JOURNAL_BYTES_MIN,
         reclaim_bytes=limits.RECLAIM_BYTES,
         spare_rate=limits.SPARE_RATE,
+        keep_bytes=limits.KEEP_BYTES,
+        short_bytes=min(limits.SHORT_BYTES, storage.segment_size),
         pump_bytes_max=limits.PUMP_BYTES_MAX,
         backlog_bytes_max=limits.BACKLOG_BYTES_MAX,
         live_ns=limits.LIVE_TIME,

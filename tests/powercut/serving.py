@@ -58,6 +58,8 @@ def small() -> None:
     """Set the limits at which files are compacted, preallocated and catalogued."""
     engine_limits.JOURNAL_BYTES_MIN = 512  # type: ignore[misc]
     engine_limits.SPARE_RATE = 1  # type: ignore[misc]
+    engine_limits.KEEP_BYTES = 1  # type: ignore[misc]
+    engine_limits.SHORT_BYTES = 2048  # type: ignore[misc]
     stan_limits.STAN_STATE_BYTES_MIN = 1024  # type: ignore[misc]
     engine_limits.RECLAIM_BYTES = 2048  # type: ignore[misc]
     catalog.LOGS_MIN = 2

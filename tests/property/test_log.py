@@ -18,6 +18,7 @@ from broker.engine.log.publish import append, outcome
 
 Record = tuple[bytes, bytes, bytes, bytes]  # subject, reply, headers, body
 SMALL = st.integers(0, 60)
+MARK = 40  # zeros behind the last record of a file that was used before
 BODIES = st.lists(SMALL | st.sampled_from([700, 5000]), min_size=1, max_size=25)
 
 
@@ -25,8 +26,13 @@ class LogMachine(RuleBasedStateMachine):
     inline = False
     sync: str | float = "none"
 
-    @initialize(segment=st.sampled_from([256, 1024, 1 << 16]), load=st.sampled_from([64, 4096]))
-    def begin(self, segment: int, load: int) -> None:
+    @initialize(
+        segment=st.sampled_from([256, 1024, 1 << 16]),
+        load=st.sampled_from([64, 4096]),
+        keep=st.sampled_from([0, 1]),
+        short=st.sampled_from([0, 200]),
+    )
+    def begin(self, segment: int, load: int, keep: int, short: int) -> None:
         self.folder = scratch()
         self.generation = 0
         self.limits: dict[str, Any] = {
@@ -35,6 +41,8 @@ class LogMachine(RuleBasedStateMachine):
             "journal_bytes_min": 300,
             "reclaim_bytes": 128,
             "inline_bytes": 1 << 17 if self.inline else 0,
+            "keep_bytes": keep,
+            "short_bytes": short,
         }
         self.records: list[Record] = []
         self.done = {"a": 0, "b": 0}  # how many of the records each cursor has finished
@@ -158,12 +166,14 @@ class LogMachine(RuleBasedStateMachine):
     def files_agree(self) -> None:
         files = segment_files(self.rig.root or Path())
         assert [int(file.stem) for file in files] == [s.first_seq for s in self.log.segments]
-        # behind the last record of a log that is synced there are zeros
+        # behind the last record of a log that is synced there are zeros, and in a file that was
+        # another segment's what is left of that one behind a few zeros
         texts = [file.read_bytes() for file in files]
         behind = [text[s.size :] for text, s in zip(texts, self.log.segments, strict=True)]
         assert all(len(t) >= s.size for t, s in zip(texts, self.log.segments, strict=True))
         assert not any(behind[:-1])
-        assert not behind or not behind[-1].strip(b"\0")
+        mark = MARK if self.limits["keep_bytes"] else None
+        assert not behind or not behind[-1][:mark].strip(b"\0")
         for before, after in zip(self.log.segments, self.log.segments[1:], strict=False):
             assert before.next_seq == after.first_seq
 

@@ -102,7 +102,7 @@ cdef class Range:
         self.path = segment.path
         if self.path is not None:
             self.file_path = self.path
-            self.to_map = True
+            self.to_map = segment.viewed = True
         self.size = segment.size
         self.file_seq = segment.first_seq
         self.file_next = segment.next_seq
@@ -698,6 +698,7 @@ def moment_in_memory(Log log, int64_t time_ns):
 cdef View view_of(Segment segment):
     cdef View view = View()
     view.path = segment.path
+    segment.viewed = True
     view.size = segment.size
     view.first = view.next = segment.start()
     view.salt = segment.salt

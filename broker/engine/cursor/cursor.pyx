@@ -420,11 +420,19 @@ cdef class Cursor(LogReader):
         return min(all_max, self.shared.backlog_share() + added)
 
     cdef bint is_far_behind(self) noexcept:
-        """Whether consumers wait, and the next record is in an older segment, or further from the
-        end than one turn may hand out."""
-        cdef Segment segment = self.position.segment
-        return self.ring != NULL and segment is not None and not (
-            segment.active and segment.size - self.position.offset <= self.shared.pump_bytes_max)
+        """Whether consumers wait, and the next record is further from the end than one turn may
+        hand out."""
+        cdef Segment segment = self.position.segment, last
+        cdef size_t behind
+        if self.ring == NULL or segment is None:
+            return False
+        behind = segment.size - self.position.offset
+        if not segment.active:
+            last = self.log.active
+            if last is None or last.first_seq != segment.next_seq:
+                return True
+            behind += last.size
+        return behind > self.shared.pump_bytes_max
 
     cdef bint fresh(self, stored_t *s) noexcept:
         """Find the next record that was not looked at before and may be given now."""

@@ -26,6 +26,7 @@ cdef class Batch:
     cdef char *data             # owned
     cdef size_t len, cap
     cdef size_t summed          # bytes of records that have their sum
+    cdef size_t mark            # zeros that are written with it, where the file was another's
     cdef size_t zeros           # that are written behind it
     cdef size_t offset          # in the segment's file
     cdef uint64_t first_seq     # records first_seq..next_seq-1
@@ -112,6 +113,7 @@ cdef class Log(LogState):
     cdef void withdraw(self) noexcept
     cdef object put_away(self)
     cdef bint drop(self, Segment segment) noexcept      # one that is not active; False: not now
+    cdef bint keep_file(self, Segment segment) noexcept
     # Some of the records of a segment are gone: the first `size` bytes of its file, or `data` if it
     # is in memory, are those that are left. MemoryError: nothing has changed.
     cdef int replace(self, Segment segment, size_t size, const char *data) except -1

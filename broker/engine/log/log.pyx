@@ -14,7 +14,7 @@ import os
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
-from libc.string cimport memcmp, memcpy
+from libc.string cimport memcmp, memcpy, memset
 from posix.fcntl cimport O_RDWR
 
 from broker.engine.log.delays cimport Delays
@@ -37,7 +37,7 @@ from broker.engine.log.record cimport (
     sum_records,
 )
 from broker.engine.log.retention cimport Retention
-from broker.engine.log.segment cimport Preallocation, Segment
+from broker.engine.log.segment cimport MARK_BYTES, Preallocation, Segment
 from broker.engine.log.sync cimport Sync
 from broker.engine.state cimport EngineState
 from broker.routing.router cimport Router
@@ -94,8 +94,8 @@ cdef class Batch:
     cdef int room(self, size_t n) except -1:
         cdef size_t cap
         cdef char *grown
-        if self.len + n > self.cap:
-            cap = max(<size_t>BATCH_BYTES_MIN, 2 * (self.len + n))
+        if self.len + n + MARK_BYTES > self.cap:
+            cap = max(<size_t>BATCH_BYTES_MIN, 2 * (self.len + n + MARK_BYTES))
             grown = <char *>realloc(self.data, cap)
             if grown == NULL:
                 raise MemoryError
@@ -206,6 +206,9 @@ cdef class Log(LogState):
                 self.memory_bytes() + size > self.shared.memory_bytes_max):
             self.sync.memory_full()
             return None
+        if segment is not None and segment.cap_later and segment.planned + size > segment.cap and (
+                not self.preallocation.is_used() and not self.retention.is_followed(segment)):
+            segment.cap = segment.cap_later
         if segment is None or segment.planned + size > segment.cap:
             if segment is not None and segment.planned == segment.start() and (
                     segment.path is None or segment.first_seq == self.next_seq):
@@ -236,6 +239,7 @@ cdef class Log(LogState):
         record that it is begun for; 0: for none, and seqs may be left out before it."""
         cdef Segment segment = Segment()
         cdef Segment before = self.active
+        cdef size_t short
         cdef int error
         cdef bytes head
         self.left_out |= record_bytes == 0      # still so if this fails, and is tried again
@@ -249,10 +253,20 @@ cdef class Log(LogState):
             segment.cap = max(self.shared.memory_segment_bytes, record_bytes)
         else:
             segment.path = os.fsencode(os.path.join(self.folder, f'{first_seq:020d}.seg'))
+            segment.begun_ns = self.shared.turn.wall_ns
             segment.cap = max(self.shared.segment_bytes, FILE_HEADER_BYTES + record_bytes)
+            short = self.retention.short_bytes()
+            if short and FILE_HEADER_BYTES + record_bytes <= short:
+                segment.cap_later = segment.cap
+                segment.cap = short
+                if before is not None and self.retention.is_followed(before):
+                    self.preallocation.drop_longer(2 * short)
             segment.size = segment.planned = segment.ready = FILE_HEADER_BYTES
-            head = self.header(first_seq, record_bytes > 0 and not self.left_out)
-            error = self.preallocation.open_file(segment, head, FILE_HEADER_BYTES)
+            if before is not None:
+                before.cut_tail()       # what is left in a used file must not outlive its end
+            head = self.header(first_seq, record_bytes > 0 and not self.left_out,
+                               self.preallocation.is_used())
+            error = self.preallocation.open_file(segment, head)
             if error and segment.bare and record_bytes:
                 vfs_unlink(segment.path)
             elif segment.bare:
@@ -265,7 +279,6 @@ cdef class Log(LogState):
         if before is not None:
             before.active = False
             before.next_seq = first_seq
-            before.cut_tail()
             if len(self.segments) > 3 and self.folder is not None:
                 # by now the disk may have to be asked for it: cursors load it in the background
                 (<Segment>self.segments[len(self.segments) - 4]).ready = 0
@@ -316,11 +329,13 @@ cdef class Log(LogState):
             self.preallocation.note(batch.len)
             batch.zeros = batch.segment.zeros_after(
                 batch.offset, batch.len, self.preallocation.busy)
+        batch.mark = batch.segment.mark_at(batch.offset + batch.len)
+        memset(batch.data + batch.len, 0, batch.mark)
         if self.shared.may_inline(batch.len + batch.zeros):
             started = monotonic_ns()
             sum_records(batch.data + batch.summed, batch.len - batch.summed, self.salt)
-            error = self.shared.write_inline(batch.segment.fd, batch.data, batch.len, batch.zeros,
-                                             <int64_t>batch.offset)
+            error = self.shared.write_inline(batch.segment.fd, batch.data, batch.len + batch.mark,
+                                             batch.zeros, <int64_t>batch.offset)
             if not error:
                 self.shared.note_write(batch.len + batch.zeros, monotonic_ns() - started)
             self.completed(batch, error)
@@ -330,6 +345,7 @@ cdef class Log(LogState):
         job.fd = batch.segment.fd
         job.data = batch.data
         job.len = batch.len
+        job.mark = batch.mark
         job.zeros = batch.zeros
         job.offset = <int64_t>batch.offset
         job.call = sum_job
@@ -554,7 +570,7 @@ cdef class Log(LogState):
 
     cdef int write_header(self, Segment segment) except -1:
         """Write the header that there was no room for when the file was made. OSError."""
-        cdef bytes head = self.header(segment.first_seq)
+        cdef bytes head = self.header(segment.first_seq, used=segment.used_to > 0)
         cdef int error = vfs_write(segment.fd, head, FILE_HEADER_BYTES, 0)
         if error:
             raise OSError(error, os.strerror(error), os.fsdecode(segment.path))
@@ -586,6 +602,8 @@ cdef class Log(LogState):
         if self.owner is not None:
             self.owner.taken_back(first)
         self.sync.write_failed(error)
+        if self.preallocation is not None:
+            self.preallocation.drop()       # the disk may be full
         if self.shared.uncut and self.folder is not None:
             self.active.doubtful = True
             self.begin_segment_after()
@@ -699,7 +717,20 @@ cdef class Log(LogState):
         if segment.users or segment.mending is not None:
             return False        # a cold read of it is under way
         self.segments.remove(segment)
-        self.drop_segment(segment)
+        if not self.keep_file(segment):
+            self.drop_segment(segment)
+        return True
+
+    cdef bint keep_file(self, Segment segment) noexcept:
+        """Keep the file of a segment that is dropped for the next one. False: it is to go."""
+        if self.preallocation is None or self.deleted or self.sync.last_error or (
+                segment.quarantined or segment.doubtful or faults_of(&segment.file)
+                or self.policy.retention_mode == RETENTION_OWNED):
+            return False
+        if not self.preallocation.keep(segment, self.policy.sync_mode == SYNC_ALWAYS):
+            return False
+        segment.unmap_later(self.shared)
+        segment.seal(self.shared)
         return True
 
     cdef int replace(self, Segment segment, size_t size, const char *data) except -1:
@@ -858,11 +889,11 @@ cdef class Log(LogState):
 
     # --- recovery
 
-    def header(self, first_seq, follows=False):
-        """The file header of a segment of this log. `follows`: see file_header."""
+    def header(self, first_seq, follows=False, used=False):
+        """The file header of a segment of this log. `follows`, `used`: see file_header."""
         return file_header(self.log_id, first_seq, self.shared.turn.wall_ns, self.protocol,
                            has_more_than_header(self),
-                           self.policy.retention_mode == RETENTION_OWNED, follows)
+                           self.policy.retention_mode == RETENTION_OWNED, follows, used)
 
     def restamp(self):
         """The protocol or the settings have changed: the header of the active segment says so too,
@@ -873,7 +904,7 @@ cdef class Log(LogState):
             return
         if self.active.fd < 0:
             self.active.open_again()
-        head = self.header(self.active.first_seq)
+        head = self.header(self.active.first_seq, used=self.active.used_to > 0)
         error = vfs_write(self.active.fd, head, FILE_HEADER_BYTES, 0)
         if error:
             raise OSError(error, os.strerror(error), os.fsdecode(self.active.path))

@@ -79,6 +79,10 @@ cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt,
 cdef void load_window(const char *base, size_t size, int64_t start, size_t end, uint32_t salt,
                       uint64_t origin, uint64_t above, size_t *done,
                       size_t *good_again) noexcept nogil
+# Offset of the next good record at or after `start` with a seq below `below`, which an older
+# segment had in this file; `size` if there is none.
+cdef size_t older(const char *base, size_t size, size_t start, uint32_t salt,
+                  uint64_t below) noexcept nogil
 cdef uint32_t salt_of(const char *log_id) noexcept nogil
 # Whether these FILE_HEADER_BYTES are a file header that is whole, of any version.
 cdef bint is_header(const char *p) noexcept nogil

@@ -28,6 +28,7 @@ cdef enum:
     FACTS_KNOWN = 1
     FACTS_OWN = 2
     FACTS_FOLLOWS = 4
+    FACTS_USED = 8
 
 cdef const char *magic = b'TWINLOG\0'
 MAGIC = magic[:8]
@@ -54,11 +55,12 @@ def crc32c(data, uint32_t crc=0):
 
 
 def file_header(bytes log_id, uint64_t first_seq, int64_t created_ns, protocol=None,
-                bint own=False, bint sparse=False, bint follows=False):
+                bint own=False, bint sparse=False, bint follows=False, bint used=False):
     """The 64 bytes a segment file begins with.
 
     `protocol`: the protocol whose own the log is; `own`: it has settings of its own; `sparse`:
-    seqs may be left out in it; `follows`: no seq is left out before its first record.
+    seqs may be left out in it; `follows`: no seq is left out before its first record; `used`: the
+    file was another segment's, whose bytes may stand behind a MARK of zeros.
     """
     cdef bytearray head = bytearray(FILE_HEADER_BYTES)
     cdef char *p = head
@@ -71,7 +73,8 @@ def file_header(bytes log_id, uint64_t first_seq, int64_t created_ns, protocol=N
     name = (protocol or '').encode()
     if len(name) < FACTS_BYTES:
         p[48] = <char>(
-            FACTS_KNOWN | (FACTS_OWN if own else 0) | (FACTS_FOLLOWS if follows else 0))
+            FACTS_KNOWN | (FACTS_OWN if own else 0) | (FACTS_FOLLOWS if follows else 0)
+            | (FACTS_USED if used else 0))
         head[49:49 + len(name)] = name
     tw_store_u32(p + 12, tw_crc32c(0, p + 16, FILE_HEADER_BYTES - 16))
     return bytes(head)
@@ -106,6 +109,11 @@ def is_sparse(bytes head):
 def follows(bytes head):
     """Whether a good file header says that no seq is left out before the file's first record."""
     return bool(head[48] & FACTS_FOLLOWS)
+
+
+def is_used(bytes head):
+    """Whether a good file header says that bytes of an older segment may be in the file."""
+    return bool(head[48] & FACTS_USED)
 
 
 def header_facts(bytes head):
@@ -196,6 +204,18 @@ cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt,
             return at
         at += 8
     return 0
+
+
+cdef size_t older(const char *base, size_t size, size_t start, uint32_t salt,
+                  uint64_t below) noexcept nogil:
+    cdef stored_t s
+    cdef size_t at = (start + 7) & ~<size_t>7
+    while at + RECORD_HEADER_BYTES <= size:
+        if (below - tw_load_u64(base + at + 8) - 1 < <uint64_t>1 << SPARSE_SPAN_BITS
+                and record_get(base + at, size - at, salt, True, &s)):
+            return at
+        at += 8
+    return size
 
 
 cdef void load_window(const char *base, size_t size, int64_t start, size_t end, uint32_t salt,

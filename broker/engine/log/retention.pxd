@@ -28,6 +28,8 @@ cdef class Retention:
     cdef void segment_added(self) noexcept
     cdef void trim(self) noexcept                           # drop what every cursor is done with
     cdef bint kept(self, Segment segment) noexcept
+    cdef size_t short_bytes(self) noexcept      # the cap of the next segment; 0 = as any
+    cdef bint is_followed(self, Segment segment) noexcept
     cdef void drop_beyond(self, int64_t age_ns, uint64_t bytes_max, uint64_t count_max) noexcept
     cdef uint64_t records(self) noexcept
     cdef uint64_t held_by(self, Segment segment) noexcept

@@ -16,7 +16,7 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
 from broker.engine.log.interfaces cimport LogReader, LogState
-from broker.engine.log.policy cimport RETENTION_ACKED, RETENTION_LIMITS
+from broker.engine.log.policy cimport RETENTION_ACKED, RETENTION_LIMITS, SYNC_ALWAYS
 from broker.engine.log.readahead cimport ReadAhead
 from broker.engine.log.record cimport (
     RECORD_HEADER_BYTES, below, record_get, resync, stored_t)
@@ -136,6 +136,25 @@ cdef class Retention:
         if self.keep_ns and segment.changed_ns + self.keep_ns < log.shared.turn.wall_ns:
             return False
         return not self.keep_bytes or <uint64_t>self.bytes() - segment.size < self.keep_bytes
+
+    cdef size_t short_bytes(self) noexcept:
+        """Segments of a log whose cursors keep up are short, so that one file soon follows
+        another: see segment.pyx."""
+        cdef LogState log = self.log
+        if log.policy.retention_mode != RETENTION_ACKED or log.policy.sync_mode == SYNC_ALWAYS or (
+                self.limits is not None or self.keep_ns or self.keep_bytes
+                or self.held_from != <uint64_t>-1 or log.unclaimed):
+            return 0
+        return log.shared.short_bytes
+
+    cdef bint is_followed(self, Segment segment) noexcept:
+        """Whether every cursor has finished half of the active segment."""
+        cdef LogReader cursor
+        cdef uint64_t half = segment.first_seq + (self.log.next_seq - segment.first_seq) // 2
+        for cursor in self.log.cursors.values():
+            if cursor.acks.floor < half:
+                return False
+        return bool(self.log.cursors)
 
     cdef void enforce(self) noexcept:
         """Keep to the limits of age, bytes and count, whole segments at a time, acked or not."""

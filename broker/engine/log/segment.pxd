@@ -9,6 +9,7 @@ from broker.runtime.workers cimport JobOwner
 
 cdef enum:
     SMALL_BYTES = 1 << 16       # a file up to this size is read as a whole, not mapped: quicker
+    MARK_BYTES = 40             # the zeros that say where the records of a used file end
 
 # An entry of the sparse index: a record, by its distance from the segment's first seq, and where it
 # begins, in 8 bytes.
@@ -28,6 +29,8 @@ cdef class Segment:
     cdef readonly size_t size           # bytes readers may read
     cdef readonly size_t planned        # bytes including those not yet written
     cdef size_t cap                     # most bytes it may get; lowered when it may get no more
+    # The cap may be raised to that: it is short because its log's cursors keep up. 0 = it is not.
+    cdef size_t cap_later
     cdef mapping_t file                 # its mapping, unless it is in memory
     cdef set read_twice                 # offsets at which the disk was asked once more; None = none
     cdef uint32_t asked_again           # how often that was; loops that ask end at READ_TWICE_MAX
@@ -48,6 +51,9 @@ cdef class Segment:
     cdef object mending                 # a Copy of it is under way; None = no
     cdef bint zeroed                    # zeros may stand in the file behind its records
     cdef size_t zeros_to                # the file has at least so many bytes; 0 = not known
+    cdef size_t used_to                 # bytes of an older segment may stand up to there; 0 = none
+    cdef bint viewed                    # readers may have its file open after it is dropped
+    cdef int64_t begun_ns               # wall clock; 0 = by another process
     cdef size_t opened_at               # where the first record since it was opened begins
     cdef bint preallocated              # its file was ready when it was begun
     cdef bint bare                      # its header is not in the file: the disk was full
@@ -87,6 +93,10 @@ cdef class Segment:
     cdef void distrust(self) noexcept
     cdef object scan(self)
     cdef int open_again(self) except -1     # its file, for the next append after a rest. OSError
+    # How many zeros must stand behind records that end there: see segment.pyx.
+    cdef inline size_t mark_at(self, size_t end) noexcept:
+        return MARK_BYTES if end < self.used_to and self.active else 0
+
     # How many zeros to write behind `len` bytes of records at `offset`; `busy`: see Preallocation.
     cdef size_t zeros_after(self, size_t offset, size_t len, bint busy) noexcept
     cdef int cut_tail(self) noexcept        # it gets no more records; 0 or an errno
@@ -109,7 +119,14 @@ cdef class Preallocation:
     # Once a second: is the log busy enough?
     cdef void consider(self, bint allowed) noexcept
     # Makes the file of a new segment, or takes the one that is ready; 0 or an errno.
-    cdef int open_file(self, Segment segment, const char *head, size_t head_len) noexcept
+    # That is of a file that was another segment's.
+    cdef bint is_used(self) noexcept
+    cdef int open_file(self, Segment segment, const char *head) noexcept
+    # Keeps the file of a segment that is dropped for the next one; False: not this one.
+    # `durable`: not before its old name is gone from the disk.
+    cdef bint keep(self, Segment segment, bint durable) noexcept
+    cdef void drop_longer(self, size_t size) noexcept   # a used file of more than that
+    cdef bint give(self, SpareFile file, Segment segment, const char *head) noexcept
     cdef void drop(self) noexcept
     cdef void begin(self) noexcept
 
@@ -118,10 +135,14 @@ cdef class SpareFile(JobOwner):
     cdef Preallocation owner
     cdef bytes path
     cdef int fd
+    cdef bint used          # it has the bytes of another segment, not zeros
+    cdef mapping_t mapping  # ... and may have been mapped
     cdef size_t size        # bytes it is to have
     cdef size_t done        # of which are zeros on the disk
     cdef bint ready
     cdef bint dropped       # not wanted any more
 
+    cdef void take_mapping(self, Segment segment) noexcept
+    cdef void give_mapping(self, Segment segment) noexcept
     cdef void write_more(self) noexcept
     cdef void remove(self) noexcept

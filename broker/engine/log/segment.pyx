@@ -19,6 +19,7 @@ import os
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcpy, memset
 from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC
 
 from broker.engine.log.record cimport (
@@ -33,12 +34,14 @@ from broker.engine.log.record cimport (
 )
 from broker.engine.state cimport EngineState
 from broker.runtime.mapping cimport (
-    detach_file, faults_of, map_again, map_file, read_at, unmap_file, unmap_pages)
+    detach_file, faults_of, map_again, map_file, mapping_t, move_file, read_at, unmap_file,
+    unmap_pages)
 from broker.runtime.vfs cimport (
-    vfs_close, vfs_open, vfs_rename, vfs_truncate, vfs_unlink, vfs_write)
-from broker.runtime.workers cimport JOB_CALL, JOB_CLOSE, JOB_SYNC, JOB_WRITE, JobOwner, job_t
+    vfs_close, vfs_open, vfs_rename, vfs_truncate, vfs_write)
+from broker.runtime.workers cimport (
+    JOB_CALL, JOB_CLOSE, JOB_SYNC, JOB_SYNC_PATH, JOB_UNLINK, JOB_WRITE, JobOwner, copy_path, job_t)
 
-from broker.engine.log.files import SPARE
+from broker.engine.log.files import DROPPED, SPARE
 
 cdef enum:
     INDEX_STEP_BYTES = 32768        # of a log that is read in order
@@ -52,6 +55,9 @@ cdef enum:
     BLOCK_BYTES = 4096      # of most file systems: less than that costs nothing
     CHUNK_BYTES = 1 << 18   # written and synced at a time, so that others get at the disk between
 
+# What was begun longer ago may have left the page cache, and writing over it would read it first.
+cdef int64_t KEPT_NS = 20_000_000_000
+
 cdef char *zeros = NULL     # CHUNK_BYTES of them, made when the first spare file is
 cdef char small[SMALL_BYTES]
 
@@ -64,6 +70,18 @@ cdef char *read_small(int fd, size_t size) noexcept:
 
 cdef void unmap_job(job_t *job) noexcept nogil:
     unmap_pages(job.data, job.len)
+
+
+cdef void unmap_by_worker(mapping_t *file, EngineState shared) noexcept:
+    cdef job_t *job
+    if file.base == NULL:
+        return
+    job = shared.loader.job(JOB_CALL, None)
+    job.call = unmap_job
+    job.data = file.base
+    job.len = file.size
+    detach_file(file)
+    shared.loader.submit(job)
 
 
 cdef class Segment:
@@ -119,7 +137,7 @@ cdef class Segment:
             error = vfs_open(self.path, O_RDONLY, &fd)
             if error:
                 raise OSError(error, os.strerror(error), os.fsdecode(self.path))
-        error = map_file(fd, self.cap, &self.file)
+        error = map_file(fd, max(self.cap, self.cap_later), &self.file)
         if fd != self.fd:
             vfs_close(fd)
         if error:
@@ -137,17 +155,11 @@ cdef class Segment:
         self.base = NULL
 
     cdef void unmap_later(self, EngineState shared) noexcept:
-        cdef job_t *job
         if self.path is None or self.base == NULL or self.size <= <size_t>UNMAP_HERE_BYTES:
             self.unmap()
-            return
-        job = shared.loader.job(JOB_CALL, None)
-        job.call = unmap_job
-        job.data = self.base
-        job.len = self.file.size
-        detach_file(&self.file)
-        self.base = NULL
-        shared.loader.submit(job)
+        else:
+            self.base = NULL
+            unmap_by_worker(&self.file, shared)
 
     cdef int widen(self, size_t cap) except -1:
         """Let an empty segment get more; who stands at its beginning stays there."""
@@ -322,7 +334,7 @@ cdef class Segment:
         if not self.zeroed or self.fd < 0:
             return 0
         self.zeroed = False
-        self.zeros_to = 0
+        self.zeros_to = self.used_to = 0
         return vfs_truncate(self.fd, <int64_t>self.planned)
 
     cdef void seal(self, EngineState shared) noexcept:
@@ -369,7 +381,8 @@ cdef class Preallocation:
         self.busy = self.shared.spare_rate and self.bytes >= self.shared.spare_rate
         self.wanted = self.busy and self.bytes <= self.batches * <uint64_t>FILL_BYTES
         self.bytes = self.batches = 0
-        if self.busy and not self.wanted and self.file is not None and not self.file.ready:
+        if self.busy and not self.wanted and self.file is not None and not (
+                self.file.ready or self.file.used):
             self.drop()     # long batches now: the rest of its zeros would only be in their way
         elif allowed and self.wanted and self.file is None:
             self.begin()
@@ -382,25 +395,76 @@ cdef class Preallocation:
         if file.ready:
             file.remove()       # else it goes when its job is done
 
-    cdef int open_file(self, Segment segment, const char *head, size_t head_len) noexcept:
+    cdef bint is_used(self) noexcept:
+        return self.file is not None and self.file.used and self.file.ready
+
+    cdef void drop_longer(self, size_t size) noexcept:
+        if self.is_used() and self.file.size > size:
+            self.drop()
+
+    cdef bint keep(self, Segment segment, bint durable) noexcept:
+        cdef SpareFile file
+        cdef job_t *job
+        if not self.shared.keep_bytes or self.file is not None or (
+                segment.size < self.shared.keep_bytes or segment.viewed or segment.given_back
+                or segment.begun_ns + KEPT_NS < self.shared.turn.wall_ns):
+            return False
+        file = SpareFile()
+        file.owner = self
+        file.path = os.fsencode(os.path.join(self.folder, SPARE))
+        file.used = True
+        file.size = file.done = segment.size
+        if segment.fd < 0 and vfs_open(segment.path, O_RDWR, &file.fd):
+            return False
+        if vfs_rename(segment.path, file.path):
+            return False
+        if segment.fd >= 0:     # a sync of it may be under way
+            file.fd = segment.fd
+            segment.fd = -1
+        file.take_mapping(segment)
+        self.file = file
+        if not durable:
+            file.ready = True
+            return True
+        job = self.shared.loader.job(JOB_SYNC_PATH, file)
+        job.path = copy_path(os.fsencode(self.folder))
+        self.shared.loader.submit(job)
+        return True
+
+    cdef int open_file(self, Segment segment, const char *head) noexcept:
         cdef SpareFile file = self.file
         cdef int error = 0
         if file is not None and file.ready and not file.dropped and (
-                segment.cap <= file.size and not os.path.exists(segment.path)
-                and not vfs_rename(file.path, segment.path)):
-            segment.fd = file.fd
-            segment.zeroed = segment.preallocated = True
-            segment.zeros_to = file.size
-            file.fd = -1
-            self.file = None
-            if self.wanted:
-                self.begin()
-        else:
-            error = vfs_open(segment.path, O_RDWR | O_CREAT | O_EXCL, &segment.fd)
+                (file.used or segment.cap <= file.size) and not os.path.exists(segment.path)
+                and self.give(file, segment, head)):
+            return 0
+        error = vfs_open(segment.path, O_RDWR | O_CREAT | O_EXCL, &segment.fd)
         if not error:
-            error = vfs_write(segment.fd, head, head_len, 0)
+            error = vfs_write(segment.fd, head, FILE_HEADER_BYTES, 0)
             segment.bare = error != 0
         return error
+
+    cdef bint give(self, SpareFile file, Segment segment, const char *head) noexcept:
+        """Make a spare file that of a segment. It has the header before it has the name: what is
+        in a used one must never be taken for what its new name says."""
+        cdef char begin[FILE_HEADER_BYTES + MARK_BYTES]
+        memcpy(begin, head, FILE_HEADER_BYTES)
+        memset(begin + FILE_HEADER_BYTES, 0, MARK_BYTES)
+        if vfs_write(file.fd, begin, sizeof(begin), 0) or vfs_rename(file.path, segment.path):
+            return False
+        segment.fd = file.fd
+        segment.zeroed = segment.preallocated = True
+        segment.zeros_to = file.size
+        if file.used:
+            segment.used_to = file.size
+            if segment.cap_later:       # cutting off what is left of a long file takes its time
+                segment.cap = max(segment.cap, min(file.size, segment.cap_later))
+            file.give_mapping(segment)
+        file.fd = -1
+        self.file = None
+        if self.wanted and not file.used:
+            self.begin()
+        return True
 
 
 cdef class SpareFile(JobOwner):
@@ -409,6 +473,23 @@ cdef class SpareFile(JobOwner):
 
     def __dealloc__(self):
         vfs_close(self.fd)
+        unmap_file(&self.mapping)
+
+    cdef void take_mapping(self, Segment segment) noexcept:
+        """Its pages need not be found again then. One with pages that were read twice is not like
+        the file."""
+        if segment.base != NULL and segment.read_twice is None:
+            segment.base = NULL
+            move_file(&segment.file, &self.mapping)
+
+    cdef void give_mapping(self, Segment segment) noexcept:
+        if self.mapping.base == NULL:
+            return
+        if self.mapping.size < max(segment.cap, segment.cap_later):
+            unmap_by_worker(&self.mapping, self.owner.shared)
+            return
+        move_file(&self.mapping, &segment.file)
+        segment.base = segment.file.base
 
     cdef void write_more(self) noexcept:
         cdef job_t *job = self.owner.shared.loader.job(JOB_WRITE, self)
@@ -424,6 +505,8 @@ cdef class SpareFile(JobOwner):
         cdef Segment active
         if job.error or self.dropped:
             self.remove()
+        elif self.used:
+            self.ready = True
         elif job.kind == <int>JOB_WRITE:
             self.done += job.len
             then = self.owner.shared.loader.job(JOB_SYNC, self)
@@ -442,7 +525,16 @@ cdef class SpareFile(JobOwner):
         """Nothing is under way: remove the file."""
         if self.owner.file is self:
             self.owner.file = None
-        if self.fd >= 0:
-            vfs_close(self.fd)
-            self.fd = -1
-            vfs_unlink(self.path)
+        cdef EngineState shared = self.owner.shared
+        cdef bytes dropped = self.path + b'.' + os.urandom(8).hex().encode() + DROPPED
+        cdef job_t *job
+        if self.fd < 0:
+            return
+        unmap_by_worker(&self.mapping, shared)
+        vfs_close(self.fd)
+        self.fd = -1
+        if vfs_rename(self.path, dropped):
+            return
+        job = shared.remover.job(JOB_UNLINK, None)
+        job.path = copy_path(dropped)
+        shared.remover.submit(job)

@@ -1,0 +1,424 @@
+"""The file of a segment that every cursor is done with becomes that of a later one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.engine import (
+    OPEN,
+    RENAME,
+    SYNC_PATH,
+    WRITE,
+    Rig,
+    bodies_of,
+    drain,
+    finish_all,
+    flip,
+    limit,
+    numbered,
+    segment_files,
+)
+
+from broker.engine.bulk.ranges import Range
+from broker.engine.cursor.local import LocalConsumer
+from broker.engine.log.publish import append, outcome
+from broker.engine.log.record import check_header, file_header, is_used
+from broker.runtime import vfs
+
+SEGMENT = 1 << 16
+SHORT = 4096
+HEADER, MARK = 64, 40
+REUSE: dict[str, Any] = {
+    "segment_bytes": SEGMENT,
+    "short_bytes": SHORT,
+    "keep_bytes": 1024,
+    "inline_bytes": 1 << 17,
+}
+ON_LOOP_OR_NOT = pytest.mark.parametrize("inline", [0, 1 << 17])
+
+
+def spares(root: Path) -> list[Path]:
+    return sorted(root.rglob("next.spare"))
+
+
+def numbers(root: Path) -> set[int]:
+    """The inodes of segments and spare files."""
+    return {path.stat().st_ino for path in [*segment_files(root), *spares(root)]}
+
+
+class Flow:
+    """A log whose consumer finishes everything at once."""
+
+    def __init__(self, rig: Rig, name: str = "c") -> None:
+        self.rig = rig
+        self.log = rig.log()
+        self.consumer = LocalConsumer(self.log.open_cursor(name), 1 << 30)
+        self.sent = 0
+
+    def run(self, count: int, size: int = 100, turn: int = 5) -> None:
+        """Publish in turns, and finish what comes: the same, in order."""
+        for start in range(self.sent, self.sent + count, turn):
+            bodies = numbered(min(turn, self.sent + count - start), start, size)
+            assert set(self.rig.publish(self.log, bodies)) == {1}
+            assert finish_all(self.consumer) == bodies
+            self.rig.settle()
+        self.sent += count
+
+
+def header_of(path: Path) -> tuple[int, bool]:
+    """(first seq, whether the file was used before) as the header says."""
+    head = path.read_bytes()[:HEADER]
+    found = check_header(head, path)
+    assert found is not None
+    return found[1], is_used(head)
+
+
+@ON_LOOP_OR_NOT
+def test_two_files_are_enough_for_a_log_whose_consumers_keep_up(
+    tmp_path: Path, inline: int
+) -> None:
+    with Rig(tmp_path, **{**REUSE, "inline_bytes": inline}) as rig:
+        flow = Flow(rig)
+        flow.run(100)
+        before = numbers(tmp_path)
+        assert len(before) == 2
+        for _ in range(10):
+            flow.run(100)
+            assert numbers(tmp_path) == before
+        assert header_of(segment_files(tmp_path)[-1])[1]
+        assert rig.reports == []
+
+
+def test_each_cursor_has_to_be_done(tmp_path: Path) -> None:
+    with Rig(tmp_path, **REUSE) as rig:
+        flow = Flow(rig)
+        other = LocalConsumer(flow.log.open_cursor("other"), 1 << 30)
+        flow.run(300)
+        assert len(segment_files(tmp_path)) <= 2, "whole segments, for one that is behind"
+        assert spares(tmp_path) == []
+        assert finish_all(other) == numbered(300, 0, 100)
+        flow.run(1500)
+        assert finish_all(other) == numbered(1500, 300, 100)
+
+
+def test_a_backlog_gets_whole_segments(tmp_path: Path) -> None:
+    with Rig(tmp_path, **REUSE) as rig:
+        log = rig.log()
+        cursor = log.open_cursor("c")
+        bodies = numbered(2000, 0, 100)
+        for start in range(0, 2000, 50):
+            rig.publish(log, bodies[start : start + 50])
+        sizes = [path.stat().st_size for path in segment_files(tmp_path)]
+        assert all(size > SEGMENT - 200 for size in sizes[:-1])
+        consumer = LocalConsumer(cursor, 1 << 30)
+        rig.until(lambda: not cursor.depth)
+        assert finish_all(consumer) == bodies
+
+
+def test_a_log_that_rests_keeps_no_file(tmp_path: Path) -> None:
+    with Rig(tmp_path, **REUSE) as rig:
+        flow = Flow(rig)
+        flow.run(200)
+        assert len(spares(tmp_path)) == 1
+        for _ in range(5):
+            rig.advance(1)
+        assert spares(tmp_path) == []
+        (left,) = segment_files(tmp_path)
+        assert left.stat().st_size < SHORT
+        flow.run(200)
+
+
+@pytest.mark.parametrize("records", range(40, 90))
+def test_after_a_kill_nothing_of_the_older_segment_is_there(tmp_path: Path, records: int) -> None:
+    with Rig(tmp_path / "a", **REUSE) as rig:
+        flow = Flow(rig)
+        flow.run(records, turn=1)
+        assert rig.publish(flow.log, [b"new"]) == [1]
+        rig.crash(tmp_path / "b")
+    with Rig(tmp_path / "b", **REUSE) as rig:
+        assert rig.engine.problems == []
+        assert spares(tmp_path / "b") == []
+        log = rig.engine.log("t")
+        assert log.next_seq == records + 2
+        consumer = LocalConsumer(log.cursors["c"], 1 << 30)
+        assert drain(rig, consumer) == [b"new"]
+        assert rig.publish(log, [b"after"]) == [1]
+        assert drain(rig, consumer) == [b"after"]
+        assert rig.reports == []
+
+
+def in_used_file(root: Path, **limits: Any) -> Path:
+    """A log `t` with 60 finished records and 5 others, whose last file was used before; the root
+    of what a kill leaves."""
+    with Rig(root / "a", **{**REUSE, **limits}) as rig:
+        flow = Flow(rig)
+        flow.run(60)
+        rig.publish(flow.log, numbered(5, 60, 100))
+        rig.crash(root / "b")
+    assert header_of(segment_files(root / "b")[-1])[1]
+    return root / "b"
+
+
+def older_head(path: Path) -> bytes:
+    """The header of that file, were it the first segment of its log."""
+    return file_header(path.read_bytes()[16:32], 1, 1)
+
+
+def end_of_records(path: Path) -> int:
+    """Where the zeros behind the records begin."""
+    text = path.read_bytes()
+    at = HEADER
+    while length := int.from_bytes(text[at : at + 4], "little"):
+        at += (length + 7) & ~7
+    return at
+
+
+def test_a_torn_write_is_kept_without_what_is_older(tmp_path: Path) -> None:
+    root = in_used_file(tmp_path)
+    path = segment_files(root)[-1]
+    text = bytearray(path.read_bytes())
+    at = end_of_records(path)
+    torn = bytes(text[HEADER : HEADER + 90])
+    text[at : at + 90] = torn
+    path.write_bytes(text)
+    with Rig(root, **REUSE) as rig:
+        (problem,) = rig.engine.problems
+        assert f"was cut at {at}" in problem
+        log = rig.engine.log("t")
+        consumer = LocalConsumer(log.cursors["c"], 1 << 30)
+        assert drain(rig, consumer) == numbered(5, 60, 100)
+        assert rig.publish(log, [b"after"]) == [1]
+        assert drain(rig, consumer) == [b"after"]
+    (copy,) = path.parent.glob("*.torn-*")
+    assert copy.read_bytes().startswith(torn)
+    assert len(copy.read_bytes()) < 90 + 2 * 150, "not all that is older"
+
+
+def test_a_damaged_record_in_a_used_file_is_passed_over(tmp_path: Path) -> None:
+    root = in_used_file(tmp_path)
+    path = segment_files(root)[-1]
+    with path.open("rb") as file:
+        first = int.from_bytes(file.read(HEADER)[32:40], "little")
+    flip(path, end_of_records(path) - 5 * 144 + 50)
+    with Rig(root, **REUSE) as rig:
+        assert any("do not read and are passed over" in text for text in rig.engine.problems)
+        assert rig.engine.log("t").next_seq == 66 > first
+        consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 1 << 30)
+        assert drain(rig, consumer) == numbered(4, 61, 100)
+
+
+def test_a_power_cut_left_the_header_of_the_older_segment(tmp_path: Path) -> None:
+    root = in_used_file(tmp_path)
+    path = segment_files(root)[-1]
+    # nothing of what was written since is on the disk
+    text = bytearray(path.read_bytes())
+    text[:HEADER] = older_head(path)
+    at = end_of_records(path)
+    text[HEADER:at] = text[at + MARK :][: at - HEADER].ljust(at - HEADER, b"\1")
+    path.write_bytes(text)
+    with Rig(root, **REUSE) as rig:
+        log = rig.engine.log("t")
+        assert log.next_seq == 66, "the cursor knows of records up to there"
+        consumer = LocalConsumer(log.cursors["c"], 1 << 30)
+        assert drain(rig, consumer) == []
+        assert rig.publish(log, [b"after"]) == [1]
+        assert drain(rig, consumer) == [b"after"]
+        rig.crash(tmp_path / "c")
+    with Rig(tmp_path / "c", **REUSE) as rig:
+        assert rig.engine.problems == []
+        consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 1 << 30)
+        assert drain(rig, consumer) == [b"after"]
+
+
+def test_a_power_cut_left_the_name_of_the_older_segment(tmp_path: Path) -> None:
+    root = in_used_file(tmp_path)
+    path = segment_files(root)[-1]
+    path.rename(path.with_name("00000000000000000001.seg"))
+    with Rig(root, **REUSE) as rig:
+        (problem,) = rig.engine.problems
+        assert "the header is that of segment" in problem
+        assert path.exists()
+        log = rig.engine.log("t")
+        consumer = LocalConsumer(log.cursors["c"], 1 << 30)
+        assert drain(rig, consumer) == numbered(5, 60, 100)
+        assert log.next_seq == 66
+        rig.close()
+    with Rig(root, **REUSE) as rig:
+        assert rig.engine.problems == []
+
+
+def test_a_name_that_no_power_cut_explains_is_put_aside(tmp_path: Path) -> None:
+    root = in_used_file(tmp_path)
+    path = segment_files(root)[-1]
+    shutil.copy(path, path.with_name("00000000000000000001.seg"))
+    with Rig(root, **REUSE) as rig:
+        assert any(".seg.unreadable" in text for text in rig.engine.problems)
+        consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 1 << 30)
+        assert drain(rig, consumer) == numbered(5, 60, 100)
+    assert (path.parent / "00000000000000000001.seg.unreadable").exists()
+
+
+def test_a_spare_file_of_an_older_segment_is_removed(tmp_path: Path) -> None:
+    root = in_used_file(tmp_path)
+    path = segment_files(root)[-1]
+    spare = path.with_name("next.spare")
+    spare.write_bytes(older_head(path) + path.read_bytes()[HEADER:])
+    with Rig(root, **REUSE) as rig:
+        assert rig.engine.problems == []
+    assert not spare.exists()
+    assert list(root.rglob("*.unreadable")) == []
+
+
+def test_a_spare_file_with_the_header_of_the_next_segment_becomes_it(tmp_path: Path) -> None:
+    """The process ended, or the power was cut, between the two steps."""
+    root = in_used_file(tmp_path)
+    path = segment_files(root)[-1]
+    spare = path.with_name("next.spare")
+    path.rename(spare)
+    with Rig(root, **REUSE) as rig:
+        assert rig.engine.problems == []
+        consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 1 << 30)
+        assert drain(rig, consumer) == numbered(5, 60, 100)
+
+
+@pytest.mark.parametrize("call", [RENAME, OPEN, WRITE])
+def test_a_file_that_cannot_be_used_again(tmp_path: Path, call: int) -> None:
+    with Rig(tmp_path, **REUSE) as rig:
+        flow = Flow(rig)
+        flow.run(30, turn=1)
+        failed = 0
+        for number in range(30, 90):
+            vfs.fail(call, errno.EIO)
+            (outcome,) = rig.publish(flow.log, numbered(1, number, 100))
+            vfs.heal()
+            failed += outcome != 1
+            if outcome != 1:
+                rig.advance(2)
+                assert rig.publish(flow.log, numbered(1, number, 100)) == [1]
+            assert finish_all(flow.consumer) == numbered(1, number, 100)
+            rig.settle()
+        assert failed if call == WRITE else True
+        rig.crash(tmp_path / "after")
+    with Rig(tmp_path / "after", **REUSE) as rig:
+        log = rig.engine.log("t")
+        consumer = LocalConsumer(log.cursors["c"], 1 << 30)
+        assert drain(rig, consumer) == []
+        assert rig.publish(log, [b"after"]) == [1]
+        assert drain(rig, consumer) == [b"after"]
+
+
+def test_a_failed_write_gives_the_file_back(tmp_path: Path) -> None:
+    """The disk may be full."""
+    with Rig(tmp_path, **REUSE) as rig:
+        flow = Flow(rig)
+        flow.run(200)
+        assert len(spares(tmp_path)) == 1
+        vfs.fail(WRITE, errno.ENOSPC)
+        assert rig.publish(flow.log, [b"lost"]) == [-1]
+        assert spares(tmp_path) == []
+        vfs.heal()
+        rig.advance(2)
+        flow.run(200)
+
+
+def test_what_is_always_synced_waits_until_the_old_name_is_gone(tmp_path: Path) -> None:
+    """Else a power cut could bring that name back, with records that are not its own."""
+    with Rig(tmp_path, sync="always", **{**REUSE, "segment_bytes": 8192}) as rig:
+        flow = Flow(rig)
+        flow.run(50)
+        assert set(rig.publish(flow.log, numbered(10, 50, 100))) == {1}
+        first = segment_files(tmp_path)[0].stat().st_ino
+        vfs.hold(SYNC_PATH)
+        finish_all(flow.consumer)
+        rig.until(lambda: bool(spares(tmp_path)))
+        assert first == spares(tmp_path)[0].stat().st_ino
+        tickets = []
+        for body in numbered(60, 60, 100):
+            tickets.append(append(flow.log, body))
+            rig.loop.run()
+        rig.until(lambda: len(segment_files(tmp_path)) == 2)
+        assert first not in {path.stat().st_ino for path in segment_files(tmp_path)}
+        vfs.release(SYNC_PATH)
+        rig.settle()
+        assert {outcome(flow.log, ticket) for ticket in tickets} == {1}
+        assert finish_all(flow.consumer) == numbered(60, 60, 100)
+
+
+def test_a_synced_log_uses_its_files_again(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always", **{**REUSE, "segment_bytes": 8192}) as rig:
+        flow = Flow(rig)
+        flow.run(200)
+        before = numbers(tmp_path)
+        flow.run(300)
+        assert numbers(tmp_path) <= before
+        rig.crash(tmp_path / "after")
+    with Rig(tmp_path / "after", sync="always", **REUSE) as rig:
+        assert rig.engine.problems == []
+
+
+def test_a_log_with_limits_uses_its_files_again(tmp_path: Path) -> None:
+    with Rig(tmp_path, **{**REUSE, "segment_bytes": 8192}) as rig:
+        log = rig.log()
+        log.set_protocol("x", "limits")
+        limit(log, msgs_max=100)
+        for start in range(0, 400, 10):
+            assert set(rig.publish(log, numbered(10, start, 100))) == {1}
+        before = numbers(tmp_path)
+        for start in range(400, 1200, 10):
+            assert set(rig.publish(log, numbered(10, start, 100))) == {1}
+        assert numbers(tmp_path) == before
+        cursor = log.open_cursor("late", start=log.first_seq)
+        consumer = LocalConsumer(cursor, 1 << 30)
+        rig.until(lambda: not cursor.depth)
+        assert bodies_of(consumer) == numbered(100, 1100, 100)
+
+
+def test_a_file_that_readers_may_have_open_is_removed(tmp_path: Path) -> None:
+    with Rig(tmp_path, **REUSE) as rig:
+        flow = Flow(rig)
+        flow.run(10)
+        number = segment_files(tmp_path)[0].stat().st_ino
+        flow.log.sync.now()
+        rig.settle()
+        found = Range(flow.log, flow.log.first_seq, flow.log.next_seq, 1 << 20)
+        with open(segment_files(tmp_path)[0], "rb") as held:
+            flow.run(200)
+            assert os.fstat(held.fileno()).st_nlink == 0
+        assert number not in numbers(tmp_path)
+        del found
+
+
+def test_a_damaged_segment_is_kept_and_not_used_again(tmp_path: Path) -> None:
+    root = in_used_file(tmp_path)
+    path = segment_files(root)[-1]
+    flip(path, end_of_records(path) - 5 * 144 + 50)
+    with Rig(root, **REUSE) as rig:
+        flow = Flow(rig)
+        drain(rig, flow.consumer)
+        flow.sent = 65
+        log = rig.engine.log("t")
+        cursor = log.cursors["c"]
+        assert cursor.depth >= 0
+        number = path.stat().st_ino
+        rig.settle()
+        for seq in range(log.first_seq, log.next_seq):
+            flow.consumer.finish(seq)
+        flow.run(600)
+        assert (path.parent / f"{path.name}.quarantined").stat().st_ino == number
+
+
+def test_other_settings_are_in_the_header_of_a_used_file(tmp_path: Path) -> None:
+    with Rig(tmp_path / "a", **REUSE) as rig:
+        flow = Flow(rig)
+        flow.run(60)
+        flow.log.restamp()
+        rig.publish(flow.log, [b"new"])
+        assert header_of(segment_files(tmp_path / "a")[-1])[1]
+        rig.crash(tmp_path / "b")
+    with Rig(tmp_path / "b", **REUSE) as rig:
+        assert rig.engine.problems == []
