@@ -14,7 +14,7 @@ from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR
 from broker.engine.cursor.cursor cimport Cursor
 from broker.engine.cursor.journal cimport OP_FLOOR, OP_PAUSE, Journal
 from broker.engine.log.log cimport Log
-from broker.engine.log.policy cimport RETENTION_OWNED, LogPolicy
+from broker.engine.log.policy cimport RETENTION_OWNED, SYNC_ALWAYS, LogPolicy
 from broker.engine.log.record cimport FILE_HEADER_BYTES, older, record_get, stored_t
 from broker.engine.log.segment cimport MARK_BYTES, Segment, read_small
 from broker.engine.state cimport EngineState
@@ -502,7 +502,12 @@ cdef object take_last(Log log, Segment segment, list problems):
     if segment.size < FILE_HEADER_BYTES:
         segment.size = segment.planned = FILE_HEADER_BYTES
     cut, bad = scan(segment)
-    if bad:
+    if bad and log.policy.sync_mode != SYNC_ALWAYS and is_unwritten(segment):
+        segment.unwritten = True
+        for start, end in segment.quarantined:
+            problems.append(f'{path}: bytes {start} to {end} were not written before the power '
+                            'was cut')
+    elif bad:
         log.shared.health.add(RECORDS, log.name, 'some do not read and are passed over')
         for start, end in segment.quarantined:
             log.shared.quarantined_ranges += 1
@@ -523,6 +528,18 @@ cdef object take_last(Log log, Segment segment, list problems):
         find_delays(log, segment)
     if faults_of(&segment.file):
         segment.cap = segment.planned   # what comes goes into a new file
+
+
+cdef bint is_unwritten(Segment segment) except -1:
+    """Whether each stretch of a scanned segment that does not read has records of an older segment
+    instead: those of a page that did not come onto the disk, as a later one did."""
+    cdef size_t start, end
+    if not segment.used_to:
+        return False
+    for start, end in segment.quarantined:
+        if older(segment.map(), end, start, segment.salt, segment.first_seq) >= end:
+            return False
+    return True
 
 
 cdef object cut_torn(Log log, Segment segment, size_t cut, list problems):

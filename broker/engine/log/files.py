@@ -37,7 +37,7 @@ SEQ_MAX = 1 << 62
 assert 2 * limits.LOG_SUBJECTS_MAX * limits.LOG_SUBJECT_BYTES_MAX < META_BYTES_MAX
 DROPPED_SUFFIX = ".dropped"  # ends the name of a segment that is about to be removed
 DROPPED = DROPPED_SUFFIX.encode()
-SPARE = "next.spare"  # the file of a segment to come; removed at start
+SPARE = "next.spare"  # the file of a segment to come
 
 
 _LOG_ID = re.compile("[0-9a-f]{32}")

@@ -119,6 +119,7 @@ cdef class LogState(JobOwner):
 
     cdef void report_damage(self, Segment segment, size_t start, size_t end) noexcept:
         """A range of bytes turned out not to read."""
+        segment.unwritten = False
         self.shared.health.add(RECORDS, self.name, 'some do not read and are passed over')
         self.shared.quarantined_ranges += 1
         self.shared.quarantined_bytes += end - start

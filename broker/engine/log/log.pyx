@@ -767,7 +767,8 @@ cdef class Log(LogState):
         cdef job_t *job
         cdef int error
         # a page that could not be read may have been one that no reader had looked at yet
-        cdef bint damaged = bool(segment.quarantined) or faults_of(&segment.file) != 0
+        cdef bint damaged = faults_of(&segment.file) != 0 or (
+            segment.quarantined and not segment.unwritten)
         segment.unmap_later(self.shared)
         if segment.path is None:
             return

@@ -60,6 +60,7 @@ cdef class Segment:
     cdef int64_t changed_ns             # wall clock of the last write
     cdef bint known_to_folder           # its name is on the disk
     cdef readonly list quarantined      # (from, to) byte ranges that do not read; None = none
+    cdef bint unwritten                 # they were not written before the power was cut: no damage
     cdef place_t *index                 # sparse: the first record at or behind each step
     cdef size_t index_size
     cdef size_t index_cap

@@ -14,6 +14,24 @@ and a busy log has the file of its next segment filled with zeros while it uses 
 batches are written without either: writing the records takes longer than the file system's journal
 does, and the zeros would have to be written as well. What is left of the zeros is cut when the
 segment is full or the log rests; after a kill, when the log is opened.
+
+New pages of the page cache, and later the removal of their file, cost three times what it takes to
+copy the records. So the file of a segment that is dropped becomes that of a later one, while its
+pages are still in memory, and its mapping with it:
+
+    records | MARK_BYTES zeros | records of the older segment
+    records | records | MARK_BYTES zeros | ... older segment |      written over them
+
+The zeros are written together with the records before them. Seqs only grow, so a record of the
+older segment is never in its place in the new one (see in_place), and recovery can tell the two
+apart. The header, which says that the file was used before, is written before the file gets its new
+name; where each answer waits for a sync, the file is not used before its old name is gone from the
+disk. A file that readers of files may have open is never used again.
+
+While all cursors keep up, segments are short: then two files that fit into the processor's cache
+are enough. When such a segment is full and a cursor has not finished half of it, it goes on to the
+length of a whole one. Logs whose retention drops whole files, and those that sync each answer and
+so each name, have no short ones.
 """
 import os
 
