@@ -260,8 +260,9 @@ def take_spare(folder):
     others = segment_paths(folder, os.listdir(folder))
     log_id = log_id_of(folder, others)
     last_seq = max((seq for seq, _ in others), default=0)
-    if header is not None and header[0] == log_id and header[1] < last_seq:
-        os.unlink(path)     # a segment that was dropped, so that its file can be used again
+    if header is not None and header[0] == log_id and (
+            header[1] < last_seq or header[1] == last_seq and has_mark(head)):
+        os.unlink(path)     # a segment that was dropped; its file was to be used again
         return
     if header is not None and header[0] == (log_id or header[0]) and header[1] > last_seq:
         named = os.path.join(folder, f'{header[1]:020d}{SEGMENT_SUFFIX}')
@@ -331,7 +332,8 @@ cdef object open_segments(Log log, list paths, list problems):
         if header is not None and header[0] == log.log_id and header[1] > first_seq and (
                 log.policy.retention_mode != RETENTION_OWNED):
             log.segments.clear()
-            open_segments(log, under_its_name(paths, position, header[1], problems), problems)
+            name_by_headers(log.folder, log.log_id, problems)
+            open_segments(log, segment_paths(log.folder, os.listdir(log.folder)), problems)
             return
         segment.cap = max(log.shared.segment_bytes, segment.size)
         if before is not None:
@@ -342,21 +344,38 @@ cdef object open_segments(Log log, list paths, list problems):
         log.stand_at_end()
 
 
-def under_its_name(list paths, position, first_seq, list problems):
-    """The segment files after one whose header is of a later segment has got another name.
+def name_by_headers(folder, bytes log_id, list problems):
+    """Give the segment files of a log whose headers are of later segments the names of those.
 
-    A power cut has undone the renames with which the file was used again. What it had before had
-    been finished by all cursors. OSError.
+    A power cut has undone the renames with which the files were used again. What they had before
+    had been finished by all cursors. OSError.
     """
-    _, path = paths[position]
-    named = f'{os.path.dirname(path)}/{first_seq:020d}{SEGMENT_SUFFIX}'
-    if first_seq <= paths[len(paths) - 1][0]:
-        named = free_name(path + UNREADABLE_SUFFIX)     # no power cut does that
-    problems.append(f'{path}: the header is that of segment {first_seq}; it is now {named}')
-    os.rename(path, named)
-    sync_path(os.path.dirname(path))
-    left = paths[:position] + paths[position + 1:]
-    return left + [(first_seq, named)] if named.endswith(SEGMENT_SUFFIX) else left
+    found = []
+    for first_seq, path in segment_paths(folder, os.listdir(folder)):
+        header = check_header(head_of(path), path)
+        if header is not None and header[0] == log_id and header[1] > first_seq:
+            found.append((header[1], path))
+    # the last one first, because another one may have its old name as its new one
+    for first_seq, path in sorted(found, reverse=True):
+        named = f'{folder}/{first_seq:020d}{SEGMENT_SUFFIX}'
+        if os.path.lexists(named):
+            named = free_name(path + UNREADABLE_SUFFIX)     # no power cut does that
+        problems.append(f'{path}: the header is that of segment {first_seq}; it is now {named}')
+        sync_path(path)
+        os.rename(path, named)
+    if found:
+        sync_path(folder)
+
+
+def settle_names(folder):
+    """As the names of segment files are when their log is opened. Returns what was wrong. OSError.
+    """
+    problems = []
+    take_spare(folder)
+    log_id = log_id_of(folder, segment_paths(folder, os.listdir(folder)))
+    if log_id is not None:
+        name_by_headers(folder, log_id, problems)
+    return problems
 
 
 cdef object remove_files_begun_early(Log log, list paths):
@@ -386,14 +405,21 @@ cdef bint is_without_its_record(Log log, file) except -1:
     try:
         head = head_of(path)
         header = check_header(head, path)
-        if header is not None and (header[1] < first_seq or is_used(head)):
-            # its header may not have come onto the disk
-            return end_of(log, file) == first_seq and (header[1] < first_seq or follows(head))
+        if header is not None and header[1] < first_seq:
+            return end_of(log, file) == first_seq   # its own has not come onto the disk
+        if header is not None and is_used(head):
+            with open(path, 'rb') as found:
+                return has_mark(found.read(FILE_HEADER_BYTES + MARK_BYTES)) and follows(head)
         if holds_records([file]):
             return False
         return not head.strip(b'\0') or (header is not None and follows(head))
     except OSError:
         return False
+
+
+def has_mark(bytes head):
+    """Whether what a used file begins with says that it has no record of its own."""
+    return not head[FILE_HEADER_BYTES:FILE_HEADER_BYTES + MARK_BYTES].strip(b'\0')
 
 
 cdef uint64_t end_of(Log log, file) except 0:
@@ -527,7 +553,7 @@ cdef object take_last(Log log, Segment segment, list problems):
     if segment.delayed and log.policy.retention_mode != RETENTION_OWNED:
         find_delays(log, segment)
     if faults_of(&segment.file):
-        segment.cap = segment.planned   # what comes goes into a new file
+        segment.take_no_more()
 
 
 cdef bint is_unwritten(Segment segment) except -1:
@@ -570,7 +596,7 @@ cdef object leave_torn(Log log, Segment segment, size_t cut, problem, list probl
         segment.quarantine(segment.size, segment.size + cut)
         log.shared.quarantined_ranges += 1
         log.shared.quarantined_bytes += cut
-        segment.cap = segment.planned       # the next record begins a new file
+        segment.take_no_more()
         return
     # not one record is good: the new file would have the name of this one
     os.rename(path, free_name(f'{path}.torn-0'))
@@ -667,7 +693,7 @@ cdef object go_behind(Log log, uint64_t end, list problems):
         except OSError as problem:
             # nothing can be appended now; consumers can go on, and make room
             if log.active is not None:
-                log.active.cap = log.active.planned     # the next record begins a new file
+                log.active.take_no_more()
             log.sync.refuse(problem)
 
 

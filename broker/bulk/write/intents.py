@@ -30,7 +30,7 @@ from broker.engine.log.files import (
     unescape,
 )
 from broker.engine.log.record import FormatError, check_header
-from broker.engine.recovery import take_spare
+from broker.engine.recovery import settle_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -335,7 +335,8 @@ def _look_for(intent: Intent, done: Mapping[str, Done], logs: Path) -> None:
         if topic in done and done[topic].epoch >= intent.epoch:
             continue
         if folder.is_dir():
-            take_spare(str(folder))  # its records are found like those of any segment
+            for problem in settle_names(str(folder)):  # the records in files of any name are found
+                log.warning("%s", problem)
         if _log_id(folder) == plan.log_id:
             learn(plan, folder, bytes.fromhex(intent.id))
 

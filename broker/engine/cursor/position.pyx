@@ -188,7 +188,10 @@ cdef class Position(JobOwner):
         if segment is not before:
             if before is not None:
                 before.users -= 1
-                if before.users == 0 and not before.active and before.path is not None:
+                # one that was begun just now may be used again, with its mapping
+                if before.users == 0 and not before.active and before.path is not None and (
+                        not self.log.shared.keep_bytes
+                        or not before.is_recent(self.log.shared.turn.now_ns)):
                     before.unmap_later(self.log.shared)
             if segment is not None:
                 segment.users += 1

@@ -253,7 +253,7 @@ cdef class Log(LogState):
             segment.cap = max(self.shared.memory_segment_bytes, record_bytes)
         else:
             segment.path = os.fsencode(os.path.join(self.folder, f'{first_seq:020d}.seg'))
-            segment.begun_ns = self.shared.turn.wall_ns
+            segment.begun_ns = max(<int64_t>1, self.shared.turn.now_ns)
             segment.cap = max(self.shared.segment_bytes, FILE_HEADER_BYTES + record_bytes)
             short = self.retention.short_bytes()
             if short and FILE_HEADER_BYTES + record_bytes <= short:
@@ -329,8 +329,10 @@ cdef class Log(LogState):
             self.preallocation.note(batch.len)
             batch.zeros = batch.segment.zeros_after(
                 batch.offset, batch.len, self.preallocation.busy)
-        batch.mark = batch.segment.mark_at(batch.offset + batch.len)
-        memset(batch.data + batch.len, 0, batch.mark)
+        batch.mark = 0
+        if batch.len:
+            batch.mark = batch.segment.mark_at(batch.offset + batch.len)
+            memset(batch.data + batch.len, 0, batch.mark)
         if self.shared.may_inline(batch.len + batch.zeros):
             started = monotonic_ns()
             sum_records(batch.data + batch.summed, batch.len - batch.summed, self.salt)
@@ -405,7 +407,7 @@ cdef class Log(LogState):
         self.shared.bytes_written += batch.len
         if self.sync.last_error and not self.sync.is_doubtful():
             self.sync.error_over()
-        if batch.zeros and not batch.segment.active:
+        if (batch.zeros or batch.mark) and not batch.segment.active:
             batch.segment.zeroed = True     # the next one was begun meanwhile, and cut this one
             batch.segment.cut_tail()
         self.written(batch)
@@ -594,7 +596,7 @@ cdef class Log(LogState):
         self.active.active = True
         self.active.next_seq = min(self.active.next_seq, first)
         if error == errno.EFBIG:        # a limit below segment_size: the next record begins a file
-            self.active.cap = self.active.planned
+            self.active.take_no_more()
         self.full_batches.clear()
         self.batch = None
         self.waiting_bytes = 0
@@ -649,7 +651,7 @@ cdef class Log(LogState):
         if keep >= self.visible:
             if self.active is not None and self.active.planned > self.active.start() and (
                     not self.begin_segment_after()):
-                self.active.cap = self.active.planned   # the next record begins a new file
+                self.active.take_no_more()
             return
         try:
             while self.segments:
@@ -828,6 +830,8 @@ cdef class Log(LogState):
         for segment in self.segments:
             if segment.users == 0 and not segment.active and segment.path is not None:
                 segment.unmap_later(self.shared)
+            if segment.zeroed and not segment.active:
+                segment.cut_tail()      # which has failed before
         if (self.idle_mark == self.next_seq and self.active is not None and self.cursors
                 and self.active.size > self.shared.reclaim_bytes and self.waiting_bytes == 0
                 and self.policy.retention_mode == RETENTION_ACKED):
@@ -878,6 +882,8 @@ cdef class Log(LogState):
     cdef bint close_files(self) noexcept:
         """Close the active segment's file unless something uses it."""
         cdef Segment segment = self.active
+        if self.preallocation is not None:
+            self.preallocation.drop_longer(0)
         if segment is None or segment.path is None or self.sync.under_way or (
                 segment.dirty and self.policy.sync_mode != SYNC_NONE) or (
                 self.writing is not None or self.batch is not None or self.waiting_bytes):

@@ -24,6 +24,7 @@ cdef extern from "crc32c.h" nogil:
     uint32_t tw_crc32c(uint32_t crc, const void *data, size_t n)
 
 cdef enum:
+    SUMMED_MAX = 8          # times a stretch is summed up at most while a record is searched in it
     FACTS_BYTES = 16        # at the end of a file header: FACTS_*, then the protocol
     FACTS_KNOWN = 1
     FACTS_OWN = 2
@@ -209,11 +210,14 @@ cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt,
 cdef size_t older(const char *base, size_t size, size_t start, uint32_t salt,
                   uint64_t below) noexcept nogil:
     cdef stored_t s
-    cdef size_t at = (start + 7) & ~<size_t>7
-    while at + RECORD_HEADER_BYTES <= size:
-        if (below - tw_load_u64(base + at + 8) - 1 < <uint64_t>1 << SPARSE_SPAN_BITS
-                and record_get(base + at, size - at, salt, True, &s)):
-            return at
+    cdef size_t at = (start + 7) & ~<size_t>7, summed = 0
+    # a body can be made of what looks like the beginnings of records: each costs a sum
+    while at + RECORD_HEADER_BYTES <= size and summed <= SUMMED_MAX * (size - start):
+        if below - tw_load_u64(base + at + 8) - 1 < <uint64_t>1 << SPARSE_SPAN_BITS:
+            if record_get(base + at, size - at, salt, True, &s):
+                return at
+            if tw_load_u32(base + at) <= size - at:
+                summed += tw_load_u32(base + at)
         at += 8
     return size
 

@@ -10,6 +10,7 @@ from broker.runtime.workers cimport JobOwner
 cdef enum:
     SMALL_BYTES = 1 << 16       # a file up to this size is read as a whole, not mapped: quicker
     MARK_BYTES = 40             # the zeros that say where the records of a used file end
+    RECENT_S = 20               # pages that were written longer ago may have left memory
 
 # An entry of the sparse index: a record, by its distance from the segment's first seq, and where it
 # begins, in 8 bytes.
@@ -53,7 +54,7 @@ cdef class Segment:
     cdef size_t zeros_to                # the file has at least so many bytes; 0 = not known
     cdef size_t used_to                 # bytes of an older segment may stand up to there; 0 = none
     cdef bint viewed                    # readers may have its file open after it is dropped
-    cdef int64_t begun_ns               # wall clock; 0 = by another process
+    cdef int64_t begun_ns               # monotonic; 0 = by another process
     cdef size_t opened_at               # where the first record since it was opened begins
     cdef bint preallocated              # its file was ready when it was begun
     cdef bint bare                      # its header is not in the file: the disk was full
@@ -68,6 +69,10 @@ cdef class Segment:
 
     cdef inline size_t index_offset(self, size_t entry) noexcept:
         return <size_t>self.index[entry].words * 8
+
+    # Whether its pages are still in memory, as far as it was written by this process.
+    cdef inline bint is_recent(self, int64_t now_ns) noexcept:
+        return self.begun_ns and now_ns - self.begun_ns <= <int64_t>RECENT_S * 1000000000
 
     cdef inline uint64_t origin(self) noexcept:     # see in_place
         return origin_of(self.first_seq, self.sparse)
@@ -92,6 +97,7 @@ cdef class Segment:
     cdef bint read_again(self, size_t start, size_t end) noexcept
     # A page of it could not be read: verify everything again, and append no more to it.
     cdef void distrust(self) noexcept
+    cdef void take_no_more(self) noexcept       # the next record begins a new file
     cdef object scan(self)
     cdef int open_again(self) except -1     # its file, for the next append after a rest. OSError
     # How many zeros must stand behind records that end there: see segment.pyx.
@@ -138,6 +144,7 @@ cdef class SpareFile(JobOwner):
     cdef int fd
     cdef bint used          # it has the bytes of another segment, not zeros
     cdef mapping_t mapping  # ... and may have been mapped
+    cdef int64_t kept_ns    # monotonic; since when it has been that of no segment
     cdef size_t size        # bytes it is to have
     cdef size_t done        # of which are zeros on the disk
     cdef bint ready

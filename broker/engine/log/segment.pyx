@@ -55,7 +55,7 @@ from broker.runtime.mapping cimport (
     detach_file, faults_of, map_again, map_file, mapping_t, move_file, read_at, unmap_file,
     unmap_pages)
 from broker.runtime.vfs cimport (
-    vfs_close, vfs_open, vfs_rename, vfs_truncate, vfs_write)
+    stat_t, vfs_close, vfs_open, vfs_rename, vfs_stat, vfs_truncate, vfs_write)
 from broker.runtime.workers cimport (
     JOB_CALL, JOB_CLOSE, JOB_SYNC, JOB_SYNC_PATH, JOB_UNLINK, JOB_WRITE, JobOwner, copy_path, job_t)
 
@@ -72,9 +72,6 @@ cdef enum:
     BUSY_BATCH_BYTES = 1 << 14      # in a busy log a longer one gets none: no gain was measured
     BLOCK_BYTES = 4096      # of most file systems: less than that costs nothing
     CHUNK_BYTES = 1 << 18   # written and synced at a time, so that others get at the disk between
-
-# What was begun longer ago may have left the page cache, and writing over it would read it first.
-cdef int64_t KEPT_NS = 20_000_000_000
 
 cdef char *zeros = NULL     # CHUNK_BYTES of them, made when the first spare file is
 cdef char small[SMALL_BYTES]
@@ -274,7 +271,11 @@ cdef class Segment:
     cdef void distrust(self) noexcept:
         self.ready = 0
         if self.active:
-            self.cap = self.planned
+            self.take_no_more()
+
+    cdef void take_no_more(self) noexcept:
+        self.cap = self.planned
+        self.cap_later = 0
 
     cdef object scan(self):
         """Verify every record and build the index.
@@ -349,11 +350,14 @@ cdef class Segment:
         return to - end
 
     cdef int cut_tail(self) noexcept:
+        cdef int error
         if not self.zeroed or self.fd < 0:
             return 0
-        self.zeroed = False
-        self.zeros_to = self.used_to = 0
-        return vfs_truncate(self.fd, <int64_t>self.planned)
+        error = vfs_truncate(self.fd, <int64_t>self.planned)
+        if not error:
+            self.zeroed = False
+            self.zeros_to = self.used_to = 0
+        return error
 
     cdef void seal(self, EngineState shared) noexcept:
         cdef job_t *job
@@ -399,6 +403,9 @@ cdef class Preallocation:
         self.busy = self.shared.spare_rate and self.bytes >= self.shared.spare_rate
         self.wanted = self.busy and self.bytes <= self.batches * <uint64_t>FILL_BYTES
         self.bytes = self.batches = 0
+        if self.is_used() and (
+                self.shared.turn.now_ns - self.file.kept_ns > <int64_t>RECENT_S * 1000000000):
+            self.drop()     # its pages may not be in memory any more
         if self.busy and not self.wanted and self.file is not None and not (
                 self.file.ready or self.file.used):
             self.drop()     # long batches now: the rest of its zeros would only be in their way
@@ -425,12 +432,13 @@ cdef class Preallocation:
         cdef job_t *job
         if not self.shared.keep_bytes or self.file is not None or (
                 segment.size < self.shared.keep_bytes or segment.viewed or segment.given_back
-                or segment.begun_ns + KEPT_NS < self.shared.turn.wall_ns):
+                or not segment.is_recent(self.shared.turn.now_ns)):
             return False
         file = SpareFile()
         file.owner = self
         file.path = os.fsencode(os.path.join(self.folder, SPARE))
         file.used = True
+        file.kept_ns = self.shared.turn.now_ns
         file.size = file.done = segment.size
         if segment.fd < 0 and vfs_open(segment.path, O_RDWR, &file.fd):
             return False
@@ -494,9 +502,11 @@ cdef class SpareFile(JobOwner):
         unmap_file(&self.mapping)
 
     cdef void take_mapping(self, Segment segment) noexcept:
-        """Its pages need not be found again then. One with pages that were read twice is not like
-        the file."""
-        if segment.base != NULL and segment.read_twice is None:
+        """Its pages need not be found again then. It must be of this very file, which a copy may
+        have replaced, and have no pages that were read twice."""
+        cdef stat_t found
+        if segment.base != NULL and segment.read_twice is None and not vfs_stat(
+                self.fd, &found) and found.number == segment.file.number:
             segment.base = NULL
             move_file(&segment.file, &self.mapping)
 
@@ -537,7 +547,7 @@ cdef class SpareFile(JobOwner):
             active = segments[len(segments) - 1] if segments else None
             if active is not None and not active.preallocated and (
                     active.planned > active.start()):
-                active.cap = active.planned     # the next record goes into the new file
+                active.take_no_more()   # the next record goes into the new file
 
     cdef void remove(self) noexcept:
         """Nothing is under way: remove the file."""
@@ -549,8 +559,10 @@ cdef class SpareFile(JobOwner):
         if self.fd < 0:
             return
         unmap_by_worker(&self.mapping, shared)
-        vfs_close(self.fd)
+        job = shared.syncer.job(JOB_CLOSE, None)    # a sync of it may wait there
+        job.fd = self.fd
         self.fd = -1
+        shared.syncer.submit(job)
         if vfs_rename(self.path, dropped):
             return
         job = shared.remover.job(JOB_UNLINK, None)

@@ -12,6 +12,7 @@ import pytest
 from support.engine import (
     OPEN,
     RENAME,
+    SYNC,
     SYNC_PATH,
     WRITE,
     Rig,
@@ -459,3 +460,106 @@ def test_other_settings_are_in_the_header_of_a_used_file(tmp_path: Path) -> None
         rig.crash(tmp_path / "b")
     with Rig(tmp_path / "b", **REUSE) as rig:
         assert rig.engine.problems == []
+
+
+def test_a_file_is_not_closed_before_its_sync(tmp_path: Path) -> None:
+    """The descriptor could be that of another file by then."""
+    with Rig(tmp_path, sync=1.0, **REUSE) as rig:
+        flow = Flow(rig)
+        flow.run(25)
+        assert set(rig.publish(flow.log, numbered(15, 25, 100))) == {1}
+        vfs.hold(SYNC)
+        rig.loop.advance(10**9)
+        rig.until(lambda: vfs.held(SYNC) > 0)
+        finish_all(flow.consumer)
+        rig.loop.run()
+        assert len(spares(tmp_path)) == 1
+        vfs.fail(WRITE, errno.ENOSPC)
+        append(flow.log, b"lost")
+        rig.loop.run()
+        assert spares(tmp_path) == []
+        vfs.release(SYNC)
+        rig.settle()
+        assert not [text for _, text, _ in rig.reports if "sync failed" in text]
+
+
+def test_a_power_cut_left_the_names_of_two_older_segments(tmp_path: Path) -> None:
+    with Rig(tmp_path / "a", **REUSE) as rig:
+        flow = Flow(rig)
+        flow.run(100)
+        rig.publish(flow.log, numbered(25, 100, 100))
+        rig.crash(tmp_path / "b")
+    before, last = segment_files(tmp_path / "b")
+    assert header_of(before)[1]
+    assert header_of(last)[1]
+    before.rename(before.with_name("00000000000000000002.seg"))
+    last.rename(before.with_name("00000000000000000001.seg"))
+    with Rig(tmp_path / "b", **REUSE) as rig:
+        assert len(rig.engine.problems) == 2
+        assert segment_files(tmp_path / "b") == [before, last]
+        consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 1 << 30)
+        assert drain(rig, consumer) == numbered(25, 100, 100)
+
+
+def test_a_file_that_takes_no_more_stays_so(tmp_path: Path) -> None:
+    """Its length is limited, and a cursor is behind."""
+    with Rig(tmp_path, **REUSE) as rig:
+        log = rig.log()
+        log.open_cursor("c")
+        assert set(rig.publish(log, numbered(5))) == {1}
+        vfs.fail(WRITE, errno.EFBIG)
+        assert rig.publish(log, [b"lost"]) == [-1]
+        rig.advance(2)
+        assert rig.publish(log, [b"new"]) == [1]
+        assert len(segment_files(tmp_path)) == 2
+
+
+def test_nothing_is_left_behind_a_segment_that_was_full_before_it_was_written(
+    tmp_path: Path,
+) -> None:
+    with Rig(tmp_path, **{**REUSE, "inline_bytes": 0}) as rig:
+        flow = Flow(rig)
+        flow.run(100)
+        while not header_of(segment_files(tmp_path)[-1])[1]:
+            flow.run(1)
+        active = flow.log.segments[-1]
+        vfs.slow(WRITE, 100_000_000)  # the cut comes before the write
+        room = (SHORT - active.planned) // 144
+        append(flow.log, b"x" * 100)
+        rig.loop.run()
+        for body in numbered(room + 1, 0, 100):
+            append(flow.log, body)
+        rig.settle()
+        assert flow.log.segments[-1] is not active
+        assert Path(os.fsdecode(active.path)).stat().st_size == active.planned
+
+
+def test_a_log_that_slows_down_gives_its_file_back(tmp_path: Path) -> None:
+    """The pages may have left memory."""
+    with Rig(tmp_path, **REUSE) as rig:
+        flow = Flow(rig)
+        flow.run(200)
+        assert len(spares(tmp_path)) == 1
+        for _ in range(25):
+            flow.run(1)
+            rig.advance(1)
+        assert spares(tmp_path) == []
+
+
+def test_a_file_that_could_not_get_its_name_is_removed_after_a_kill(tmp_path: Path) -> None:
+    with Rig(tmp_path / "a", **REUSE) as rig:
+        flow = Flow(rig)
+        flow.run(30)
+        while not spares(tmp_path / "a"):
+            flow.run(1, turn=1)
+        while spares(tmp_path / "a") and len(segment_files(tmp_path / "a")) == 1:
+            vfs.fail(RENAME, errno.EIO)
+            rig.publish(flow.log, numbered(1, flow.sent, 100))
+            flow.sent += 1
+            vfs.heal()
+        rig.crash(tmp_path / "b")
+    assert spares(tmp_path / "b")
+    with Rig(tmp_path / "b", **REUSE) as rig:
+        assert rig.engine.problems == []
+        assert list((tmp_path / "b").rglob("*.unreadable")) == []
+        assert spares(tmp_path / "b") == []
