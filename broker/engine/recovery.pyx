@@ -41,6 +41,7 @@ from broker.engine.log.files import (
     subjects_in,
     unescape,
 )
+from broker.engine import limits
 from broker.engine.health import RECORDS
 from broker.engine.log.policy import OWNED, plain_policy
 from broker.engine.cursor.journal import read_journal
@@ -328,11 +329,10 @@ cdef object open_segments(Log log, list paths, list problems):
         remove_files_begun_early(log, paths)
     for position, (first_seq, path) in enumerate(paths):
         segment = log.add_segment(path, first_seq)
-        header = take_file(segment, position == len(paths) - 1, problems)
-        if header is not None and header[0] == log.log_id and header[1] > first_seq and (
+        if take_file(segment, position == len(paths) - 1, problems) and (
                 log.policy.retention_mode != RETENTION_OWNED):
             log.segments.clear()
-            name_by_headers(log.folder, log.log_id, problems)
+            name_by_headers(log.folder, problems)
             open_segments(log, segment_paths(log.folder, os.listdir(log.folder)), problems)
             return
         segment.cap = max(log.shared.segment_bytes, segment.size)
@@ -344,7 +344,14 @@ cdef object open_segments(Log log, list paths, list problems):
         log.stand_at_end()
 
 
-def name_by_headers(folder, bytes log_id, list problems):
+cdef bint is_of_later(bytes head, header, first_seq) except -1:
+    """Whether a file of that name was used again, for a later segment: there are not very many
+    records between the two."""
+    return header is not None and is_used(head) and (
+        first_seq < header[1] <= first_seq + limits.CURSOR_WINDOW_MAX)
+
+
+def name_by_headers(folder, list problems):
     """Give the segment files of a log whose headers are of later segments the names of those.
 
     A power cut has undone the renames with which the files were used again. What they had before
@@ -352,9 +359,9 @@ def name_by_headers(folder, bytes log_id, list problems):
     """
     found = []
     for first_seq, path in segment_paths(folder, os.listdir(folder)):
-        header = check_header(head_of(path), path)
-        if header is not None and header[0] == log_id and header[1] > first_seq:
-            found.append((header[1], path))
+        head = head_of(path)
+        if is_of_later(head, check_header(head, path), first_seq):
+            found.append((check_header(head, path)[1], path))
     # the last one first, because another one may have its old name as its new one
     for first_seq, path in sorted(found, reverse=True):
         named = f'{folder}/{first_seq:020d}{SEGMENT_SUFFIX}'
@@ -372,9 +379,7 @@ def settle_names(folder):
     """
     problems = []
     take_spare(folder)
-    log_id = log_id_of(folder, segment_paths(folder, os.listdir(folder)))
-    if log_id is not None:
-        name_by_headers(folder, log_id, problems)
+    name_by_headers(folder, problems)
     return problems
 
 
@@ -460,7 +465,7 @@ cdef size_t torn_bytes(Segment segment, size_t cut) except <size_t>-1:
 
 cdef object take_file(Segment segment, bint last, list problems):
     """Read size and file header: refuse a foreign version, report damage. The last one stays
-    open for writing. Returns the (log_id, first_seq) of the header, None if it has none."""
+    open for writing. Returns whether it should have the name of a later segment."""
     cdef int fd = -1
     cdef stat_t found
     cdef ssize_t got = 0
@@ -504,7 +509,7 @@ cdef object take_file(Segment segment, bint last, list problems):
             segment.used_to = segment.size
     if not (last and segment.bare) and (header is None or header[1] < segment.first_seq):
         problems.append(f'{path}: file header is damaged')
-    return header
+    return is_of_later(head[:got], header, segment.first_seq)
 
 
 cdef object find_end(Segment segment, list problems):
