@@ -41,7 +41,6 @@ from broker.engine.log.files import (
     subjects_in,
     unescape,
 )
-from broker.engine import limits
 from broker.engine.health import RECORDS
 from broker.engine.log.policy import OWNED, plain_policy
 from broker.engine.cursor.journal import read_journal
@@ -53,6 +52,7 @@ cdef enum:
     TAIL_BYTES = 64     # zeros at the end of a file make it worth a look
     SPARE_LOOK_BYTES = 1 << 16      # a spare file that begins with so many zeros has no records
     LOOK_BYTES = 1 << 20    # read at a time when a file is looked through
+    LATER_MAX = 1 << 26     # records between the name of a used file and its header
     READS_MORE = 2          # times that a journal is read again when the disk cannot read it
 
 
@@ -329,8 +329,8 @@ cdef object open_segments(Log log, list paths, list problems):
         remove_files_begun_early(log, paths)
     for position, (first_seq, path) in enumerate(paths):
         segment = log.add_segment(path, first_seq)
-        if take_file(segment, position == len(paths) - 1, problems) and (
-                log.policy.retention_mode != RETENTION_OWNED):
+        later = take_file(segment, position == len(paths) - 1, problems)
+        if 0 < later <= log.shared.window_max and log.policy.retention_mode != RETENTION_OWNED:
             log.segments.clear()
             name_by_headers(log.folder, problems)
             open_segments(log, segment_paths(log.folder, os.listdir(log.folder)), problems)
@@ -345,10 +345,10 @@ cdef object open_segments(Log log, list paths, list problems):
 
 
 cdef bint is_of_later(bytes head, header, first_seq) except -1:
-    """Whether a file of that name was used again, for a later segment: there are not very many
-    records between the two."""
+    """Whether a file of that name was used again, for a later segment. There are not very many
+    records between the two: cursors pass over them one by one."""
     return header is not None and is_used(head) and (
-        first_seq < header[1] <= first_seq + limits.CURSOR_WINDOW_MAX)
+        first_seq < header[1] <= first_seq + <uint64_t>LATER_MAX)
 
 
 def name_by_headers(folder, list problems):
@@ -465,7 +465,7 @@ cdef size_t torn_bytes(Segment segment, size_t cut) except <size_t>-1:
 
 cdef object take_file(Segment segment, bint last, list problems):
     """Read size and file header: refuse a foreign version, report damage. The last one stays
-    open for writing. Returns whether it should have the name of a later segment."""
+    open for writing. Returns by how much the name is too low, see is_of_later; 0 = it is right."""
     cdef int fd = -1
     cdef stat_t found
     cdef ssize_t got = 0
@@ -509,7 +509,9 @@ cdef object take_file(Segment segment, bint last, list problems):
             segment.used_to = segment.size
     if not (last and segment.bare) and (header is None or header[1] < segment.first_seq):
         problems.append(f'{path}: file header is damaged')
-    return is_of_later(head[:got], header, segment.first_seq)
+    if is_of_later(head[:got], header, segment.first_seq):
+        return header[1] - segment.first_seq
+    return 0
 
 
 cdef object find_end(Segment segment, list problems):
