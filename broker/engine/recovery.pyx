@@ -52,7 +52,7 @@ cdef enum:
     TAIL_BYTES = 64     # zeros at the end of a file make it worth a look
     SPARE_LOOK_BYTES = 1 << 16      # a spare file that begins with so many zeros has no records
     LOOK_BYTES = 1 << 20    # read at a time when a file is looked through
-    LATER_MAX = 1 << 26     # records between the name of a used file and its header
+    LATER_MAX = 1 << 26     # a header is not more seqs above the name of its file
     READS_MORE = 2          # times that a journal is read again when the disk cannot read it
 
 
@@ -345,23 +345,25 @@ cdef object open_segments(Log log, list paths, list problems):
 
 
 cdef bint is_of_later(bytes head, header, first_seq) except -1:
-    """Whether a file of that name was used again, for a later segment. There are not very many
-    records between the two: cursors pass over them one by one."""
+    """Whether the segment file named after `first_seq` has the header of a later segment, for which
+    it was used again. A header that is far away is damage: cursors would have to pass over all seqs
+    in between."""
     return header is not None and is_used(head) and (
         first_seq < header[1] <= first_seq + <uint64_t>LATER_MAX)
 
 
 def name_by_headers(folder, list problems):
-    """Give the segment files of a log whose headers are of later segments the names of those.
+    """Rename the segment files of a log that have the headers of later segments, to those segments.
 
-    A power cut has undone the renames with which the files were used again. What they had before
-    had been finished by all cursors. OSError.
+    They were used again, and a power cut has undone the renames. All cursors had finished the
+    records that were in them before. OSError.
     """
     found = []
     for first_seq, path in segment_paths(folder, os.listdir(folder)):
         head = head_of(path)
-        if is_of_later(head, check_header(head, path), first_seq):
-            found.append((check_header(head, path)[1], path))
+        header = check_header(head, path)
+        if is_of_later(head, header, first_seq):
+            found.append((header[1], path))
     # the last one first, because another one may have its old name as its new one
     for first_seq, path in sorted(found, reverse=True):
         named = f'{folder}/{first_seq:020d}{SEGMENT_SUFFIX}'
@@ -375,8 +377,8 @@ def name_by_headers(folder, list problems):
 
 
 def settle_names(folder):
-    """As the names of segment files are when their log is opened. Returns what was wrong. OSError.
-    """
+    """Give the segment files in the folder of a log the names that they get when it is opened.
+    Returns what was wrong. OSError."""
     problems = []
     take_spare(folder)
     name_by_headers(folder, problems)
@@ -423,7 +425,8 @@ cdef bint is_without_its_record(Log log, file) except -1:
 
 
 def has_mark(bytes head):
-    """Whether what a used file begins with says that it has no record of its own."""
+    """Whether the zeros that end the records of a used file follow its header: it has none.
+    `head`: what it begins with."""
     return not head[FILE_HEADER_BYTES:FILE_HEADER_BYTES + MARK_BYTES].strip(b'\0')
 
 
@@ -564,8 +567,8 @@ cdef object take_last(Log log, Segment segment, list problems):
 
 
 cdef bint is_unwritten(Segment segment) except -1:
-    """Whether each stretch of a scanned segment that does not read has records of an older segment
-    instead: those of a page that did not come onto the disk, as a later one did."""
+    """Whether each range of a scanned segment that does not read has a record of an older segment:
+    then its pages had not been written over when the power was cut, and later pages had."""
     cdef size_t start, end
     if not segment.used_to:
         return False

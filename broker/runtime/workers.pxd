@@ -40,7 +40,7 @@ cdef struct job_t:
     void *owner             # the JobOwner, with a reference held while the job is under way
     char *data              # borrowed from the owner until finished
     size_t len
-    size_t mark         # zeros that stand behind the data, and are written with it
+    size_t mark             # bytes behind the data that are written with it: zeros
     size_t zeros
     int64_t offset
     char *path              # owned by the job

@@ -188,7 +188,7 @@ cdef class Position(JobOwner):
         if segment is not before:
             if before is not None:
                 before.users -= 1
-                # one that was begun just now may be used again, with its mapping
+                # the mapping of a recent one stays: if the file is used again, so is the mapping
                 if before.users == 0 and not before.active and before.path is not None and (
                         not self.log.shared.keep_bytes
                         or not before.is_recent(self.log.shared.turn.now_ns)):

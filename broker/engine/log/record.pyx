@@ -24,7 +24,7 @@ cdef extern from "crc32c.h" nogil:
     uint32_t tw_crc32c(uint32_t crc, const void *data, size_t n)
 
 cdef enum:
-    SUMMED_MAX = 8          # times a stretch is summed up at most while a record is searched in it
+    SUMMED_MAX = 8          # bytes that `older` sums up, in multiples of those it searches
     FACTS_BYTES = 16        # at the end of a file header: FACTS_*, then the protocol
     FACTS_KNOWN = 1
     FACTS_OWN = 2
@@ -61,7 +61,7 @@ def file_header(bytes log_id, uint64_t first_seq, int64_t created_ns, protocol=N
 
     `protocol`: the protocol whose own the log is; `own`: it has settings of its own; `sparse`:
     seqs may be left out in it; `follows`: no seq is left out before its first record; `used`: the
-    file was another segment's, whose bytes may stand behind a MARK of zeros.
+    file was another segment's, whose records may follow the zeros behind its own.
     """
     cdef bytearray head = bytearray(FILE_HEADER_BYTES)
     cdef char *p = head
@@ -211,7 +211,8 @@ cdef size_t older(const char *base, size_t size, size_t start, uint32_t salt,
                   uint64_t below) noexcept nogil:
     cdef stored_t s
     cdef size_t at = (start + 7) & ~<size_t>7, summed = 0
-    # a body can be made of what looks like the beginnings of records: each costs a sum
+    # A client can make a body of which each word looks like the beginning of a record, and a sum
+    # would be taken at each: the search ends when that gets too much.
     while at + RECORD_HEADER_BYTES <= size and summed <= SUMMED_MAX * (size - start):
         if below - tw_load_u64(base + at + 8) - 1 < <uint64_t>1 << SPARSE_SPAN_BITS:
             if record_get(base + at, size - at, salt, True, &s):

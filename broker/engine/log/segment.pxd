@@ -10,7 +10,11 @@ from broker.runtime.workers cimport JobOwner
 cdef enum:
     SMALL_BYTES = 1 << 16       # a file up to this size is read as a whole, not mapped: quicker
     MARK_BYTES = 40             # the zeros that say where the records of a used file end
-    RECENT_S = 20               # pages that were written longer ago may have left memory
+    RECENT_S = 20               # seconds; what was written before may have left the page cache
+
+# Whether what was written since `since_ns` (monotonic) is still in the page cache, most likely.
+cdef inline bint is_cached(int64_t since_ns, int64_t now_ns) noexcept nogil:
+    return now_ns - since_ns <= <int64_t>RECENT_S * 1000000000
 
 # An entry of the sparse index: a record, by its distance from the segment's first seq, and where it
 # begins, in 8 bytes.
@@ -30,7 +34,7 @@ cdef class Segment:
     cdef readonly size_t size           # bytes readers may read
     cdef readonly size_t planned        # bytes including those not yet written
     cdef size_t cap                     # most bytes it may get; lowered when it may get no more
-    # The cap may be raised to that: it is short because its log's cursors keep up. 0 = it is not.
+    # Of a short segment: what `cap` is raised to if a cursor falls behind. 0 = it is not short.
     cdef size_t cap_later
     cdef mapping_t file                 # its mapping, unless it is in memory
     cdef set read_twice                 # offsets at which the disk was asked once more; None = none
@@ -52,16 +56,18 @@ cdef class Segment:
     cdef object mending                 # a Copy of it is under way; None = no
     cdef bint zeroed                    # zeros may stand in the file behind its records
     cdef size_t zeros_to                # the file has at least so many bytes; 0 = not known
-    cdef size_t used_to                 # bytes of an older segment may stand up to there; 0 = none
+    # Up to this offset the file may have bytes of an older segment behind the records. 0 = none.
+    cdef size_t used_to
     cdef bint viewed                    # readers may have its file open after it is dropped
-    cdef int64_t begun_ns               # monotonic; 0 = by another process
+    cdef int64_t begun_ns               # monotonic: when it was begun; 0 = by another process
     cdef size_t opened_at               # where the first record since it was opened begins
     cdef bint preallocated              # its file was ready when it was begun
     cdef bint bare                      # its header is not in the file: the disk was full
     cdef int64_t changed_ns             # wall clock of the last write
     cdef bint known_to_folder           # its name is on the disk
     cdef readonly list quarantined      # (from, to) byte ranges that do not read; None = none
-    cdef bint unwritten                 # they were not written before the power was cut: no damage
+    # These ranges are no damage: they were not written yet when the power was cut.
+    cdef bint unwritten
     cdef place_t *index                 # sparse: the first record at or behind each step
     cdef size_t index_size
     cdef size_t index_cap
@@ -70,9 +76,9 @@ cdef class Segment:
     cdef inline size_t index_offset(self, size_t entry) noexcept:
         return <size_t>self.index[entry].words * 8
 
-    # Whether its pages are still in memory, as far as it was written by this process.
+    # Whether all of it was written so recently that it is still in memory.
     cdef inline bint is_recent(self, int64_t now_ns) noexcept:
-        return self.begun_ns and now_ns - self.begun_ns <= <int64_t>RECENT_S * 1000000000
+        return self.begun_ns and is_cached(self.begun_ns, now_ns)
 
     cdef inline uint64_t origin(self) noexcept:     # see in_place
         return origin_of(self.first_seq, self.sparse)
@@ -100,7 +106,7 @@ cdef class Segment:
     cdef void take_no_more(self) noexcept       # the next record begins a new file
     cdef object scan(self)
     cdef int open_again(self) except -1     # its file, for the next append after a rest. OSError
-    # How many zeros must stand behind records that end there: see segment.pyx.
+    # How many zeros must follow records that end at this offset: see segment.pyx.
     cdef inline size_t mark_at(self, size_t end) noexcept:
         return MARK_BYTES if end < self.used_to and self.active else 0
 
@@ -111,7 +117,8 @@ cdef class Segment:
     cdef void seal(self, EngineState shared) noexcept
 
 
-# The files that a log makes before it needs them, one at a time.
+# The file that a log has ready for its next segment, one at a time: made beforehand, or that of a
+# segment that was dropped.
 cdef class Preallocation:
     cdef EngineState shared
     cdef object folder          # of the log
@@ -125,14 +132,14 @@ cdef class Preallocation:
     cdef void note(self, size_t len) noexcept   # a batch of so many bytes is to be written
     # Once a second: is the log busy enough?
     cdef void consider(self, bint allowed) noexcept
-    # Makes the file of a new segment, or takes the one that is ready; 0 or an errno.
-    # That is of a file that was another segment's.
-    cdef bint is_used(self) noexcept
+    cdef bint is_used(self) noexcept    # the file that is ready was another segment's
+    # Makes the file of a new segment, or takes the one that is ready; `head`: its header. 0 or an
+    # errno.
     cdef int open_file(self, Segment segment, const char *head) noexcept
-    # Keeps the file of a segment that is dropped for the next one; False: not this one.
-    # `durable`: not before its old name is gone from the disk.
+    # Keeps the file of a segment that is dropped, to be that of a later one; False: it is not kept.
+    # `durable`: it is ready only when its old name is gone from the disk.
     cdef bint keep(self, Segment segment, bint durable) noexcept
-    cdef void drop_longer(self, size_t size) noexcept   # a used file of more than that
+    cdef void drop_longer(self, size_t size) noexcept   # drops a used file of more bytes than that
     cdef bint give(self, SpareFile file, Segment segment, const char *head) noexcept
     cdef void drop(self) noexcept
     cdef void begin(self) noexcept
@@ -142,9 +149,9 @@ cdef class SpareFile(JobOwner):
     cdef Preallocation owner
     cdef bytes path
     cdef int fd
-    cdef bint used          # it has the bytes of another segment, not zeros
-    cdef mapping_t mapping  # ... and may have been mapped
-    cdef int64_t kept_ns    # monotonic; since when it has been that of no segment
+    cdef bint used          # it was another segment's; else it is filled with zeros
+    cdef mapping_t mapping  # of a used file; its base is NULL if there is none
+    cdef int64_t kept_ns    # monotonic: when that segment was dropped
     cdef size_t size        # bytes it is to have
     cdef size_t done        # of which are zeros on the disk
     cdef bint ready

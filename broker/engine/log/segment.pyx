@@ -15,23 +15,23 @@ batches are written without either: writing the records takes longer than the fi
 does, and the zeros would have to be written as well. What is left of the zeros is cut when the
 segment is full or the log rests; after a kill, when the log is opened.
 
-New pages of the page cache, and later the removal of their file, cost three times what it takes to
-copy the records. So the file of a segment that is dropped becomes that of a later one, while its
-pages are still in memory, and its mapping with it:
+To get new pages for the page cache, and to remove the file later, takes two to three times as long
+as copying the records. So the file of a dropped segment is used again for a later one, with its
+mapping, as long as its pages are in memory:
 
     records | MARK_BYTES zeros | records of the older segment
     records | records | MARK_BYTES zeros | ... older segment |      written over them
 
 The zeros are written together with the records before them. Seqs only grow, so a record of the
-older segment is never in its place in the new one (see in_place), and recovery can tell the two
-apart. The header, which says that the file was used before, is written before the file gets its new
-name; where each answer waits for a sync, the file is not used before its old name is gone from the
-disk. A file that readers of files may have open is never used again.
+older segment is never in place in the new one (see in_place), and recovery can tell the two apart.
+The header says that the file was used before, and is written before the file is renamed. In a log
+that syncs before each answer, the file is used only when its old name is gone from the disk. A file
+that readers of files may have open is not used again.
 
-While all cursors keep up, segments are short: then two files that fit into the processor's cache
-are enough. When such a segment is full and a cursor has not finished half of it, it goes on to the
-length of a whole one. Logs whose retention drops whole files, and those that sync each answer and
-so each name, have no short ones.
+Segments are short while all cursors keep up, so that two files are enough, which fit into the
+processor's cache. If a cursor has not finished half of a short segment when it is full, its cap
+becomes that of a whole one. There are no short segments in logs whose retention drops whole files,
+nor in those that sync before each answer, because each name has to be synced.
 """
 import os
 
@@ -403,9 +403,8 @@ cdef class Preallocation:
         self.busy = self.shared.spare_rate and self.bytes >= self.shared.spare_rate
         self.wanted = self.busy and self.bytes <= self.batches * <uint64_t>FILL_BYTES
         self.bytes = self.batches = 0
-        if self.is_used() and (
-                self.shared.turn.now_ns - self.file.kept_ns > <int64_t>RECENT_S * 1000000000):
-            self.drop()     # its pages may not be in memory any more
+        if self.is_used() and not is_cached(self.file.kept_ns, self.shared.turn.now_ns):
+            self.drop()
         if self.busy and not self.wanted and self.file is not None and not (
                 self.file.ready or self.file.used):
             self.drop()     # long batches now: the rest of its zeros would only be in their way
@@ -471,8 +470,8 @@ cdef class Preallocation:
         return error
 
     cdef bint give(self, SpareFile file, Segment segment, const char *head) noexcept:
-        """Make a spare file that of a segment. It has the header before it has the name: what is
-        in a used one must never be taken for what its new name says."""
+        """Make the spare file that of a segment; False: it could not be. The header is written
+        before the file is renamed: no file may have a segment's name and another one's records."""
         cdef char begin[FILE_HEADER_BYTES + MARK_BYTES]
         memcpy(begin, head, FILE_HEADER_BYTES)
         memset(begin + FILE_HEADER_BYTES, 0, MARK_BYTES)
@@ -483,7 +482,7 @@ cdef class Preallocation:
         segment.zeros_to = file.size
         if file.used:
             segment.used_to = file.size
-            if segment.cap_later:       # cutting off what is left of a long file takes its time
+            if segment.cap_later:       # use all of a long file: to cut its end off takes long
                 segment.cap = max(segment.cap, min(file.size, segment.cap_later))
             file.give_mapping(segment)
         file.fd = -1
@@ -502,8 +501,9 @@ cdef class SpareFile(JobOwner):
         unmap_file(&self.mapping)
 
     cdef void take_mapping(self, Segment segment) noexcept:
-        """Its pages need not be found again then. It must be of this very file, which a copy may
-        have replaced, and have no pages that were read twice."""
+        """Take over the mapping of a dropped segment, so that its pages need not be mapped again.
+        Not if it is of another file, which was replaced by a copy, or has pages that were read
+        twice, which are not those of the file."""
         cdef stat_t found
         if segment.base != NULL and segment.read_twice is None and not vfs_stat(
                 self.fd, &found) and found.number == segment.file.number:
@@ -511,6 +511,7 @@ cdef class SpareFile(JobOwner):
             move_file(&segment.file, &self.mapping)
 
     cdef void give_mapping(self, Segment segment) noexcept:
+        """Give the mapping to the segment that has the file now, if it is long enough."""
         if self.mapping.base == NULL:
             return
         if self.mapping.size < max(segment.cap, segment.cap_later):
@@ -550,12 +551,12 @@ cdef class SpareFile(JobOwner):
                 active.take_no_more()   # the next record goes into the new file
 
     cdef void remove(self) noexcept:
-        """Nothing is under way: remove the file."""
-        if self.owner.file is self:
-            self.owner.file = None
+        """Neither a write nor a sync of the folder is under way: remove the file."""
         cdef EngineState shared = self.owner.shared
         cdef bytes dropped = self.path + b'.' + os.urandom(8).hex().encode() + DROPPED
         cdef job_t *job
+        if self.owner.file is self:
+            self.owner.file = None
         if self.fd < 0:
             return
         unmap_by_worker(&self.mapping, shared)

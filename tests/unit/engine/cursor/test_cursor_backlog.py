@@ -59,6 +59,22 @@ def test_a_backlog_is_handed_out_a_little_per_turn(rig: Rig) -> None:
     assert len(bodies_of(consumer)) == COUNT - 1 - 10 * BACKLOG // SIZE
 
 
+@pytest.mark.parametrize(("count", "given"), [(12, 11), (20, BACKLOG // SIZE)])
+def test_what_the_segment_before_has_left_counts_by_its_bytes(
+    tmp_path: Path, count: int, given: int
+) -> None:
+    """A cursor is not far behind because its log has begun another segment."""
+    limits = {"pump_bytes_max": PUMP, "backlog_bytes_max": BACKLOG, "load_bytes": 1 << 20}
+    with Rig(tmp_path / "data", segment_bytes=11 * SIZE, inline_bytes=1 << 20, **limits) as rig:
+        log = rig.log()
+        consumer = LocalConsumer(log.open_cursor("c"), 1)
+        rig.publish(log, numbered(count, size=SIZE))
+        assert len(log.segments) == 2
+        assert bodies_of(consumer) == numbered(1, size=SIZE)
+        consumer.set_credit(count)
+        assert given_per_turn(rig, [consumer], 1) == [[given]]
+
+
 def test_cursors_far_behind_share_a_turn(rig: Rig) -> None:
     consumers = standing(rig, ["a", "b"])
     for consumer in consumers:
