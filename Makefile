@@ -9,6 +9,8 @@ TEST_JOBS ?= 2
 PYTEST_ARGS ?=
 FUZZ_SECONDS ?= 600
 FUZZ_SECONDS_IN_TEST ?= 15
+# Only a run of all tests ends with the fuzzer.
+WITH_FUZZER ?= $(filter tests,$(TESTS))
 STATES ?= 100000
 SEED ?=
 REPLAY ?=
@@ -70,15 +72,15 @@ $(VENV)/.built: $(VENV)/.installed broker/_build.py $(SOURCES)
 run: $(VENV)/.built  ## start the broker: ./data, loopback, ports 4222 8222 4150 4151 4171
 	$(BIN)/twinwire serve
 
-# Test files are distributed among processes in order: the long ones come first. A run of all tests
-# ends with a short run of the fuzzer. Its own build is compiled meanwhile, because most tests wait.
+# Test files are distributed among processes in order: the long ones come first. The fuzzer's own
+# build is compiled meanwhile, because most tests wait.
 test: $(VENV)/.built $(VENV)/.tools  ## run the tests, except slow and browser ones; Spark's need `make spark`
 	mkdir -p build
-	$(if $(filter tests,$(TESTS)),nice -n 19 $(MAKE) --no-print-directory asan-tree \
+	$(if $(WITH_FUZZER),nice -n 19 $(MAKE) --no-print-directory asan-tree \
 	    >build/asan.log 2>&1 & )$(PY) -m pytest -q -m '$(FAST)' \
 	    -n $(TEST_JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS) $(TESTS); \
 	    code=$$?; wait; exit $$code
-	$(if $(filter tests,$(TESTS)),$(MAKE) --no-print-directory fuzz-targets \
+	$(if $(WITH_FUZZER),$(MAKE) --no-print-directory fuzz-targets \
 	    FUZZ_SECONDS=$(FUZZ_SECONDS_IN_TEST) FUZZ_ARGS=)
 
 spark: $(VENV)/.installed  ## install PySpark (half a gigabyte) for the pipeline; install Java 17 yourself
@@ -103,13 +105,11 @@ $(ORIGINALS)/%.made: tests/originals/%/go.mod tests/originals/%/go.sum | $(VENV)
 	    $(GO) install -trimpath -buildvcs=false -ldflags '-s -w' tool
 	touch $@
 
-# The tests as on a machine with only Python, a C compiler and make: see tests/bare.py. Without those
-# that run no program but the broker's.
-ALONE := tests/faults tests/golden tests/powercut tests/property
-bare: $(VENV)/.built $(VENV)/.tools  ## run the tests without Go, Node, Java and the original servers
+# As on a machine with only Python, a C compiler and make, without the tests to which that makes no
+# difference: see tests/bare.py.
+bare: $(VENV)/.built $(VENV)/.tools  ## run the tests that differ without Go, Node, Java and the original servers
 	$(PY) tests/bare.py $(MAKE) --no-print-directory test TEST_JOBS=$(TEST_JOBS) \
-	    FUZZ_SECONDS_IN_TEST=$(FUZZ_SECONDS_IN_TEST) \
-	    PYTEST_ARGS='$(PYTEST_ARGS) $(addprefix --ignore=,$(ALONE))'
+	    PYTEST_ARGS='$(PYTEST_ARGS)' WITH_FUZZER=
 
 lint: $(VENV)/.tools  ## run ruff, cython-lint, codespell
 	$(BIN)/ruff check .

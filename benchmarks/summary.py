@@ -99,8 +99,8 @@ HEAD = """\
 
 How fast Twinwire is beside nats-server, nsqd and nats-streaming-server, and what it costs. This
 page has each row with a goal. [results/](results/) has the complete tables with dates, machines,
-versions and commands; [README.md](README.md) says how they are measured and what bounds the rows
-that miss their goals.
+versions and commands. [README.md](README.md) says how they are measured, and
+[bounds.md](bounds.md) what bounds the rows that miss their goals.
 
 - A ratio is Twinwire/original. Both are measured in turn, on one machine in one run, each time in
   a new process.
@@ -217,7 +217,7 @@ def losses(pages: list[tuple[Group, Page]]) -> str:
     count = f"{len(every) - len(missed)} of {len(every)} goals are met."
     if not missed:
         return f"{title}\n\n{count}"
-    reasons = "The others, and [what bounds them](README.md#what-bounds-the-rows):"
+    reasons = "The others, and [what bounds them](bounds.md):"
     lines = [[group.title, row.name, row.result, row.goal] for group, row in missed]
     table = markdown(["table", "row", "result", "goal"], lines)
     return f"{title}\n\n{count} {reasons}\n\n{table}"

@@ -2,7 +2,8 @@
 tests compare with or drive: python tests/bare.py COMMAND [ARGUMENT ...]
 
 The command gets a PATH with links to all programs of the machine except those, and an empty home,
-so that a test that needs one of them and does not say so fails here as it would there.
+so that a test that needs one of them and does not say so fails here as it would there. Tests in
+ALONE are left out: `refuse` keeps them from starting one of the programs on any machine.
 """
 
 from __future__ import annotations
@@ -20,6 +21,25 @@ HIDDEN = re.compile(
     r"|prometheus|promtool|buildah|debootstrap|systemd-analyze"
     r"|chromium\S*|google-chrome\S*|chrome\S*|pyenv|python(2|3\.([0-9]|10))(\.\d+)?"
 )
+# Folders whose tests start no program but the broker's and those that stay.
+ALONE = (
+    "tests/behaviour/",
+    "tests/faults/",
+    "tests/golden/",
+    "tests/powercut/",
+    "tests/property/",
+    "tests/public/",
+    "tests/raw/",
+    "tests/unit/bulk/",
+    "tests/unit/client/",
+    "tests/unit/console/",
+    "tests/unit/engine/",
+    "tests/unit/net/",
+    "tests/unit/protocols/jetstream/",
+    "tests/unit/protocols/nsq/",
+    "tests/unit/protocols/stan/",
+    "tests/unit/server/",
+)
 KEPT = ("LANG", "LC_ALL", "TZ", "TMPDIR", "CC", "CI", "PIP_INDEX_URL", "PIP_CONFIG_FILE")
 
 
@@ -33,6 +53,23 @@ def bare_path(folder: Path) -> str:
             if not HIDDEN.fullmatch(program.name) and not link.is_symlink():
                 link.symlink_to(program)
     return str(folder)
+
+
+def is_left_out(path: str) -> bool:
+    """Whether a folder or file, relative to the project's root, is not run on a bare machine."""
+    return f"{path}/".startswith(ALONE)
+
+
+def refuse(event: str, arguments: tuple[object, ...]) -> None:
+    """An audit hook: a test in ALONE does not get any program that is hidden elsewhere."""
+    if event != "subprocess.Popen":
+        return
+    program = Path(os.fsdecode(arguments[0])).name  # type: ignore[arg-type]
+    test = os.environ.get("PYTEST_CURRENT_TEST", "")
+    if test.startswith(ALONE) and HIDDEN.fullmatch(program):
+        raise RuntimeError(
+            f"{program} may be missing, and tests/bare.py leaves this test out: {test}"
+        )
 
 
 def main(command: list[str]) -> int:

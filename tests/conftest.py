@@ -20,8 +20,10 @@ from xdist.scheduler import LoadFileScheduling
 
 sys.path.insert(0, str(Path(__file__).parent))  # importlib mode adds nothing: `support` is here
 
+import bare
 from support.servers import originals
 
+sys.addaudithook(bare.refuse)
 originals.join_path()  # before any module of tests looks for a program
 
 from support import Broker, Originals, Server, ServerError, running_servers
@@ -70,6 +72,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", "error::pytest.PytestUnraisableExceptionWarning")
     # before the processes that share the tests are started: one seed for all
     os.environ.setdefault("TWINWIRE_TEST_POWERCUT_SEED", os.urandom(4).hex())
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Tests of some folders would do the same on a bare machine as on any other."""
+    path, root = collection_path, config.rootpath
+    if "TWINWIRE_TEST_BARE" in os.environ and path.is_relative_to(root):
+        return bare.is_left_out(str(path.relative_to(root))) or None
+    return None
 
 
 def pytest_report_header() -> str:

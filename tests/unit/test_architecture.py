@@ -236,7 +236,7 @@ def test_fields_are_assigned_by_their_class() -> None:
 
 
 # Tests of the tree itself.
-_OF_THE_TREE = {"test_architecture", "test_documents", "test_noexcept"}
+_OF_THE_TREE = {"test_architecture", "test_bare", "test_documents", "test_noexcept"}
 
 
 def test_unit_tests_stand_where_their_module_stands() -> None:
