@@ -49,7 +49,7 @@ from broker.engine.settings import configure, valid
 from broker.base.durable import sync_path
 
 cdef enum:
-    TAIL_BYTES = 64     # zeros at the end of a file make it worth a look
+    TAIL_BYTES = MARK_BYTES     # so many zeros at the end of a file make it worth a look
     SPARE_LOOK_BYTES = 1 << 16      # a spare file that begins with so many zeros has no records
     LOOK_BYTES = 1 << 20    # read at a time when a file is looked through
     LATER_MAX = 1 << 26     # a header is not more seqs above the name of its file
@@ -243,35 +243,52 @@ def segment_paths(folder, names):
 
 def take_spare(folder):
     """Give a spare file that has become a segment its name back; one that is empty or was a segment
-    is removed.
+    is removed; one that the disk cannot read is put aside.
 
     A power cut may undo the rename and keep what was written to the file. OSError.
     """
     path = os.path.join(folder, SPARE)
     try:
-        with open(path, 'rb') as file:
-            head = file.read(SPARE_LOOK_BYTES)
+        head = begin_of(path)
     except FileNotFoundError:
         return
-    if not head.strip(b'\0'):
+    if head is not None and not head.strip(b'\0'):
         os.unlink(path)
         return
-    header = check_header(head, path)
+    header = None if head is None else check_header(head, path)
     named = path + UNREADABLE_SUFFIX
     others = segment_paths(folder, os.listdir(folder))
     log_id = log_id_of(folder, others)
-    last_seq = max((seq for seq, _ in others), default=0)
-    if header is not None and header[0] == log_id and (
-            header[1] < last_seq or header[1] == last_seq and has_mark(head)):
+    seqs = {seq for seq, _ in others}
+    if header is not None and header[0] == log_id and seqs and (
+            header[1] < min(seqs) or header[1] in seqs and has_mark(head)):
         os.unlink(path)     # a segment that was dropped; its file was to be used again
         return
-    if header is not None and header[0] == (log_id or header[0]) and header[1] > last_seq:
+    if header is not None and header[0] == (log_id or header[0]) and header[1] not in seqs:
         named = os.path.join(folder, f'{header[1]:020d}{SEGMENT_SUFFIX}')
     elif os.path.exists(named):
         named = f'{path}.{os.urandom(8).hex()}{UNREADABLE_SUFFIX}'
-    sync_path(path)
+    if head is not None:
+        sync_path(path)
     os.rename(path, named)
     sync_path(folder)
+
+
+cdef object begin_of(path):
+    """What a file begins with, SPARE_LOOK_BYTES at most; None: the disk cannot read it. OSError."""
+    cdef char head[SPARE_LOOK_BYTES]
+    cdef ssize_t got = -1
+    cdef int fd = -1
+    cdef int error = vfs_open(os.fsencode(path), O_RDONLY, &fd)
+    if not error:
+        got = read_at(fd, head, SPARE_LOOK_BYTES, 0)
+        error = errno if got < 0 else 0
+        vfs_close(fd)
+    if error == EIO:
+        return None
+    if error:
+        raise OSError(error, os.strerror(error), path)
+    return head[:got]
 
 
 cdef object log_id_of(folder, paths):
@@ -415,8 +432,7 @@ cdef bint is_without_its_record(Log log, file) except -1:
         if header is not None and header[1] < first_seq:
             return end_of(log, file) == first_seq   # its own has not come onto the disk
         if header is not None and is_used(head):
-            with open(path, 'rb') as found:
-                return has_mark(found.read(FILE_HEADER_BYTES + MARK_BYTES)) and follows(head)
+            return follows(head) and end_of(log, file) == first_seq
         if holds_records([file]):
             return False
         return not head.strip(b'\0') or (header is not None and follows(head))
@@ -497,9 +513,6 @@ cdef object take_file(Segment segment, bint last, list problems):
         else:
             vfs_close(fd)
     segment.size = segment.planned = found.size
-    tail = end[:tail_len]
-    if tail and not tail.strip(b'\0'):
-        find_end(segment, problems)
     segment.changed_ns = found.modified_ns
     # the process may have ended, or the disk been full, between making a file and its header
     segment.bare = (last or segment.size <= FILE_HEADER_BYTES) and (
@@ -510,6 +523,9 @@ cdef object take_file(Segment segment, bint last, list problems):
             segment.bare = last     # a power cut left the header of an older segment in its file
         if header[1] < segment.first_seq or is_used(head[:got]):
             segment.used_to = segment.size
+    tail = end[:tail_len]
+    if tail and not tail.strip(b'\0'):
+        find_end(segment, problems)
     if not (last and segment.bare) and (header is None or header[1] < segment.first_seq):
         problems.append(f'{path}: file header is damaged')
     if is_of_later(head[:got], header, segment.first_seq):
@@ -525,11 +541,10 @@ cdef object find_end(Segment segment, list problems):
     cut, _ = segment.scan()
     for start, end in segment.quarantined or ():
         problems.append(f'{os.fsdecode(segment.path)}: bytes {start} to {end} do not read')
-    tail = (<char *>segment.map())[segment.size:size] if cut else b''
+    if torn_bytes(segment, cut):
+        segment.size = segment.planned = size       # it is no torn tail: its readers will see
     segment.unmap()
     segment.ready = 0
-    if tail.strip(b'\0'):
-        segment.size = segment.planned = size       # it is no torn tail: its readers will see
 
 
 cdef object take_last(Log log, Segment segment, list problems):
@@ -539,7 +554,7 @@ cdef object take_last(Log log, Segment segment, list problems):
         segment.size = segment.planned = FILE_HEADER_BYTES
     cut, bad = scan(segment)
     if bad and log.policy.sync_mode != SYNC_ALWAYS and is_unwritten(segment):
-        segment.unwritten = True
+        segment.unwritten = len(segment.quarantined)
         for start, end in segment.quarantined:
             problems.append(f'{path}: bytes {start} to {end} were not written before the power '
                             'was cut')
@@ -567,13 +582,11 @@ cdef object take_last(Log log, Segment segment, list problems):
 
 
 cdef bint is_unwritten(Segment segment) except -1:
-    """Whether each range of a scanned segment that does not read has a record of an older segment:
-    then its pages had not been written over when the power was cut, and later pages had."""
+    """Whether each range of a scanned segment that does not read is as `has_older` says."""
     cdef size_t start, end
-    if not segment.used_to:
-        return False
+    segment.map()
     for start, end in segment.quarantined:
-        if older(segment.map(), end, start, segment.salt, segment.first_seq) >= end:
+        if not segment.has_older(start, end):
             return False
     return True
 

@@ -11,6 +11,7 @@ import http.client
 import os
 import select
 import shutil
+import signal
 import ssl
 import sys
 import termios
@@ -337,11 +338,18 @@ class Session:
         self.page: Json = {"topics": [], "matched": 0, "offset": 0}
         self.problem = ""
         self._typed: str | None = None  # the filter while it is typed
+        self._interrupted = False
+
+    def interrupt(self, *_: object) -> None:
+        """Handle ctrl-C. An exception that is raised while an object is destroyed, a response that
+        has been read for example, is lost: then `run` ends at its next turn."""
+        self._interrupted = True
+        raise KeyboardInterrupt
 
     def run(self) -> None:
         """Until q or ctrl-C. TopError: the broker does not answer the first time."""
         due = 0.0
-        while True:
+        while not self._interrupted:
             if time.monotonic() >= due:
                 self._ask()
                 due = time.monotonic() + self.interval_s
@@ -482,7 +490,9 @@ def top(
             print_once(api, selection)
         else:
             with Screen() as screen, contextlib.suppress(KeyboardInterrupt):
-                Session(api, selection, interval_s, screen).run()
+                session = Session(api, selection, interval_s, screen)
+                signal.signal(signal.SIGINT, session.interrupt)
+                session.run()
     except TopError as error:
         print_error(clean(error))
         sys.exit(1)

@@ -10,6 +10,7 @@ A part (Sync, Retention) assigns its own fields only: what it wants changed in t
 """
 from libc.stdint cimport uint32_t, uint64_t
 
+from broker.engine.log.policy cimport SYNC_ALWAYS
 from broker.engine.log.record cimport stored_t
 from broker.engine.log.segment cimport Segment
 from broker.runtime.interfaces cimport Session
@@ -119,7 +120,14 @@ cdef class LogState(JobOwner):
 
     cdef void report_damage(self, Segment segment, size_t start, size_t end) noexcept:
         """A range of bytes turned out not to read."""
-        segment.unwritten = False
+        # begun_ns: after a power cut; memory does not go back to what was there before
+        if self.policy.sync_mode != SYNC_ALWAYS and not segment.begun_ns and (
+                segment.has_older(start, end)):
+            segment.unwritten += 1
+            self.shared.report('warning', 'records were not written before the power was cut',
+                               log=self.name, segment=segment.first_seq, offset=start,
+                               bytes=end - start)
+            return
         self.shared.health.add(RECORDS, self.name, 'some do not read and are passed over')
         self.shared.quarantined_ranges += 1
         self.shared.quarantined_bytes += end - start

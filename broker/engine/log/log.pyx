@@ -407,9 +407,10 @@ cdef class Log(LogState):
         self.shared.bytes_written += batch.len
         if self.sync.last_error and not self.sync.is_doubtful():
             self.sync.error_over()
-        if (batch.zeros or batch.mark) and not batch.segment.active:
-            batch.segment.zeroed = True     # the next one was begun meanwhile, and cut this one
-            batch.segment.cut_tail()
+        if batch.zeros or batch.mark:
+            batch.segment.zeroed = True
+            if not batch.segment.active:    # the next one was begun meanwhile, and cut this one
+                batch.segment.cut_tail()
         self.written(batch)
         self.sync.written_to_disk()
         self.submit()
@@ -629,6 +630,8 @@ cdef class Log(LogState):
         return True
 
     cdef bint take_back(self) noexcept:
+        if self.preallocation is not None:
+            self.preallocation.drop()       # it may be its sync that has failed
         if self.owner is not None:
             self.owner.taken_back(self.sync.refused_from())
         if self.writing is None:
@@ -670,6 +673,7 @@ cdef class Log(LogState):
                     segment.forget_from(end)
                     segment.size = min(segment.size, end)
                     segment.next_seq = keep
+                    segment.has_refused = True
                 segment.doubtful = keep > self.sync.durable
             self.new_segment(keep, 0)
             self.new_segment(self.next_seq, 0)
@@ -733,6 +737,7 @@ cdef class Log(LogState):
             return False
         segment.unmap_later(self.shared)
         segment.seal(self.shared)
+        self.touch()        # to look at it once a second, even if no publisher comes
         return True
 
     cdef int replace(self, Segment segment, size_t size, const char *data) except -1:
@@ -770,7 +775,7 @@ cdef class Log(LogState):
         cdef int error
         # a page that could not be read may have been one that no reader had looked at yet
         cdef bint damaged = faults_of(&segment.file) != 0 or (
-            segment.quarantined and not segment.unwritten)
+            segment.quarantined and len(segment.quarantined) > segment.unwritten)
         segment.unmap_later(self.shared)
         if segment.path is None:
             return

@@ -59,6 +59,8 @@ cdef class Segment:
     # Up to this offset the file may have bytes of an older segment behind the records. 0 = none.
     cdef size_t used_to
     cdef bint viewed                    # readers may have its file open after it is dropped
+    # Records that were refused may stand behind its end: other records have their seqs.
+    cdef bint has_refused
     cdef int64_t begun_ns               # monotonic: when it was begun; 0 = by another process
     cdef size_t opened_at               # where the first record since it was opened begins
     cdef bint preallocated              # its file was ready when it was begun
@@ -66,8 +68,8 @@ cdef class Segment:
     cdef int64_t changed_ns             # wall clock of the last write
     cdef bint known_to_folder           # its name is on the disk
     cdef readonly list quarantined      # (from, to) byte ranges that do not read; None = none
-    # These ranges are no damage: they were not written yet when the power was cut.
-    cdef bint unwritten
+    # So many of them are no damage: they were not written yet when the power was cut.
+    cdef Py_ssize_t unwritten
     cdef place_t *index                 # sparse: the first record at or behind each step
     cdef size_t index_size
     cdef size_t index_cap
@@ -99,6 +101,9 @@ cdef class Segment:
     cdef size_t cold_to(self) noexcept
     cdef size_t hop(self, size_t offset) noexcept
     cdef bint quarantine(self, size_t start, size_t end)
+    # Whether a range that does not read, of a mapped file, has a record of an older segment: then
+    # its page had not been written over when the power was cut, and later pages had.
+    cdef bint has_older(self, size_t start, size_t end) noexcept
     # Have the disk be asked for these bytes, once more than memory was; False: it was already.
     cdef bint read_again(self, size_t start, size_t end) noexcept
     # A page of it could not be read: verify everything again, and append no more to it.
@@ -139,6 +144,7 @@ cdef class Preallocation:
     # Keeps the file of a segment that is dropped, to be that of a later one; False: it is not kept.
     # `durable`: it is ready only when its old name is gone from the disk.
     cdef bint keep(self, Segment segment, bint durable) noexcept
+    cdef bint is_whole(self, Segment segment, int fd) noexcept  # the file ends with the segment
     cdef void drop_longer(self, size_t size) noexcept   # drops a used file of more bytes than that
     cdef bint give(self, SpareFile file, Segment segment, const char *head) noexcept
     cdef void drop(self) noexcept

@@ -46,6 +46,7 @@ from broker.engine.log.record cimport (
     below,
     in_place,
     load_window,
+    older,
     record_get,
     resync,
     stored_t,
@@ -249,6 +250,10 @@ cdef class Segment:
         self.quarantined.sort()
         return True
 
+    cdef bint has_older(self, size_t start, size_t end) noexcept:
+        return self.used_to and self.base != NULL and (
+            older(self.base, end, start, self.salt, self.first_seq) < end)
+
     cdef bint read_again(self, size_t start, size_t end) noexcept:
         cdef int fd = self.fd, error
         if self.path is None or self.base == NULL or self.base != self.file.base:
@@ -431,7 +436,7 @@ cdef class Preallocation:
         cdef job_t *job
         if not self.shared.keep_bytes or self.file is not None or (
                 segment.size < self.shared.keep_bytes or segment.viewed or segment.given_back
-                or not segment.is_recent(self.shared.turn.now_ns)):
+                or segment.has_refused or not segment.is_recent(self.shared.turn.now_ns)):
             return False
         file = SpareFile()
         file.owner = self
@@ -441,7 +446,8 @@ cdef class Preallocation:
         file.size = file.done = segment.size
         if segment.fd < 0 and vfs_open(segment.path, O_RDWR, &file.fd):
             return False
-        if vfs_rename(segment.path, file.path):
+        if not self.is_whole(segment, file.fd if segment.fd < 0 else segment.fd) or (
+                vfs_rename(segment.path, file.path)):
             return False
         if segment.fd >= 0:     # a sync of it may be under way
             file.fd = segment.fd
@@ -456,9 +462,17 @@ cdef class Preallocation:
         self.shared.loader.submit(job)
         return True
 
+    cdef bint is_whole(self, Segment segment, int fd) noexcept:
+        """Whether a file ends where its segment does, but for the zeros of a mark. Behind that
+        nothing is written when the file is used again, and a start would read it."""
+        cdef stat_t found
+        return not vfs_stat(fd, &found) and <size_t>found.size <= segment.planned + MARK_BYTES
+
     cdef int open_file(self, Segment segment, const char *head) noexcept:
         cdef SpareFile file = self.file
         cdef int error = 0
+        if self.is_used() and not is_cached(file.kept_ns, self.shared.turn.now_ns):
+            self.drop()
         if file is not None and file.ready and not file.dropped and (
                 (file.used or segment.cap <= file.size) and not os.path.exists(segment.path)
                 and self.give(file, segment, head)):

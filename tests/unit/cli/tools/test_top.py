@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import pty
@@ -23,7 +24,7 @@ from click.testing import CliRunner, Result
 from support import Broker, nsq_peer
 from support.clients.peer import pack_frame
 
-from broker.cli.tools.top import Selection, head, number, size, span, table, top
+from broker.cli.tools.top import Selection, Session, head, number, size, span, table, top
 
 OK = pack_frame("response", b"OK")
 DEADLINE_S = 20.0
@@ -145,6 +146,41 @@ def test_keys(console: list[str]) -> None:
         assert termios.tcgetattr(terminal.other) == terminal.before
     finally:
         terminal.close()
+
+
+class _LosesInterrupt(io.RawIOBase):
+    """What is raised while it is destroyed is lost, as with a response of http.client."""
+
+    def close(self) -> None:
+        if not self.closed:
+            super().close()
+            signal.raise_signal(signal.SIGINT)
+
+
+class _LosingApi:
+    def get(self, path: str, **query: object) -> dict[str, Any]:
+        _LosesInterrupt()
+        return {"topics": [], "matched": 0, "offset": 0} if "topics" in path else OVERVIEW
+
+
+class _NoScreen:
+    def size(self) -> tuple[int, int]:
+        return 80, 24
+
+    def draw(self, lines: list[str]) -> None:
+        pass
+
+    def key(self, wait_s: float) -> str:
+        return "s"
+
+
+def test_a_signal_whose_exception_is_lost_ends_it_too() -> None:
+    session = Session(_LosingApi(), Selection("name", "", non_empty=False), 1.0, _NoScreen())  # type: ignore[arg-type]
+    before = signal.signal(signal.SIGINT, session.interrupt)
+    try:
+        session.run()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_signal_restores_the_terminal(console: list[str]) -> None:

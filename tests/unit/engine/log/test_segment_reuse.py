@@ -587,3 +587,229 @@ def test_a_file_that_could_not_get_its_name_is_removed_after_a_kill(tmp_path: Pa
         assert rig.engine.problems == []
         assert list((tmp_path / "b").rglob("*.unreadable")) == []
         assert spares(tmp_path / "b") == []
+
+
+def test_refused_records_do_not_come_back_out_of_a_used_file(tmp_path: Path) -> None:
+    """Their seqs are in use again when the file has become that of a later segment."""
+    limits = {**REUSE, "inline_bytes": 0}
+    with Rig(tmp_path / "a", sync="always", **limits) as rig:
+        log = rig.log()
+        consumer = LocalConsumer(log.open_cursor("c"), 1 << 30)
+        rig.publish(log, numbered(20, 0, 300))
+        rig.settle()
+        kept = consumer.records.pop()  # unfinished until all others are
+        finish_all(consumer)
+        vfs.fail(SYNC, errno.EIO)
+        vfs.hold(SYNC)
+        tickets = [append(log, b"first")]
+        rig.loop.run()
+        rig.until(lambda: vfs.held(SYNC) > 0)
+        vfs.hold(WRITE)
+        tickets += [append(log, b"refused %d" % each) for each in range(400)]
+        rig.loop.run()
+        rig.until(lambda: vfs.held(WRITE) > 0)
+        vfs.release(SYNC)
+        rig.until(lambda: any("sync failed" in text for _, text, _ in rig.reports))
+        vfs.release(WRITE)
+        vfs.heal()
+        rig.settle()
+        assert {outcome(log, ticket) for ticket in tickets} == {-1}
+        path = segment_files(tmp_path / "a")[0]
+        assert b"refused 399" in path.read_bytes(), "a reader may be behind its new end"
+        rig.advance(2)
+        assert rig.publish(log, [b"stored"]) == [1]
+        finish_all(consumer)
+        consumer.finish(kept[0])
+        rig.settle()
+        assert not path.exists()
+        for _ in range(4):  # fewer records than were refused fill the file
+            assert rig.publish(log, [b"x" * 15000]) == [1]
+        finish_all(consumer)
+        assert rig.publish(log, [b"last"]) == [1]
+        end = log.next_seq
+        rig.crash(tmp_path / "b")
+    with Rig(tmp_path / "b", sync="always", **limits) as rig:
+        assert rig.engine.problems == []
+        log = rig.engine.log("t")
+        assert log.next_seq == end
+        assert drain(rig, LocalConsumer(log.cursors["c"], 1 << 30)) == [b"last"]
+
+
+def test_a_file_that_is_longer_than_its_segment_is_not_used(tmp_path: Path) -> None:
+    """It could not be cut."""
+    with Rig(tmp_path, **REUSE) as rig:
+        flow = Flow(rig)
+        while len(segment_files(tmp_path)) < 2:
+            rig.publish(flow.log, numbered(1, 0, 100))
+        first = segment_files(tmp_path)[0]
+        os.truncate(first, first.stat().st_size + MARK + 8)
+        finish_all(flow.consumer)
+        rig.settle()
+        assert not first.exists()
+        assert spares(tmp_path) == []
+
+
+def test_a_file_whose_sync_has_failed_is_not_used(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always", **{**REUSE, "segment_bytes": 8192}) as rig:
+        flow = Flow(rig)
+        flow.run(50)
+        while flow.log.segments[-1].planned < 7000:
+            flow.run(1)
+        with segment_files(tmp_path)[-1].open() as file:  # no other one gets its number
+            vfs.fail(SYNC, errno.EIO)
+            vfs.hold(SYNC)
+            tickets = [append(flow.log, body) for body in numbered(6, 0, 300)]
+            rig.loop.run()
+            rig.until(lambda: vfs.held(SYNC) > 0)
+            for body in numbered(6, 6, 300):
+                tickets.append(append(flow.log, body))
+                rig.loop.run()
+            finish_all(flow.consumer)
+            rig.loop.run()
+            vfs.release(SYNC)
+            vfs.heal()
+            rig.settle()
+            assert {outcome(flow.log, ticket) for ticket in tickets} == {-1}
+            assert os.fstat(file.fileno()).st_ino not in numbers(tmp_path)
+
+
+@pytest.mark.parametrize("sync", ["none", 1.0, "always"])
+def test_a_log_that_rested_before_its_consumer_came_gives_its_file_back(
+    tmp_path: Path, sync: str | float
+) -> None:
+    with Rig(tmp_path, sync=sync, **{**REUSE, "segment_bytes": 8192}) as rig:
+        log = rig.log()
+        consumer = LocalConsumer(log.open_cursor("c", ephemeral=True), 1 << 30)
+        for start in range(0, 100, 5):
+            rig.publish(log, numbered(5, start, 100))
+        for _ in range(5):
+            rig.advance(1)
+        finish_all(consumer)
+        rig.settle()
+        for _ in range(30):
+            rig.advance(1)
+        assert spares(tmp_path) == []
+
+
+def test_a_spare_file_that_the_disk_cannot_read_harms_nothing(tmp_path: Path) -> None:
+    root = in_used_file(tmp_path)
+    (root / "t" / "next.spare").write_bytes(b"x" * PAGE)
+    vfs.fail(OPEN, errno.EIO)
+    with Rig(root, **REUSE) as rig:
+        vfs.heal()
+        consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 1 << 30)
+        assert drain(rig, consumer) == numbered(5, 60, 100)
+    assert spares(root) == []
+    assert len(list(root.rglob("next.spare.unreadable"))) == 1
+
+
+def two_used(root: Path) -> tuple[Path, list[bytes]]:
+    """A log whose last two files were used before, the last one with 50 records; the root of what a
+    kill leaves, and the bodies of all records that are not finished."""
+    with Rig(root / "a", **{**REUSE, "short_bytes": 32768}) as rig:
+        flow = Flow(rig)
+        flow.run(1000)
+        while not 22000 < flow.log.segments[-1].planned < 26000:
+            flow.run(1)
+        last = flow.log.segments[-1]
+        sent = flow.sent
+        flow.consumer.leave()
+        while flow.log.segments[-1] is last:
+            assert rig.publish(flow.log, numbered(1, sent, 100)) == [1]
+            sent += 1
+        assert set(rig.publish(flow.log, numbered(50, sent, 100))) == {1}
+        sent += 50
+        rig.crash(root / "b")
+    assert all(header_of(path)[1] for path in segment_files(root / "b"))
+    return root / "b", numbered(sent - flow.sent, flow.sent, 100)
+
+
+def older_page(path: Path, page: int) -> bytes:
+    """What a used file has there of the older segment."""
+    text = path.read_bytes()
+    assert end_of_records(path) + MARK < page * PAGE < len(text) - PAGE
+    return text[page * PAGE : (page + 1) * PAGE]
+
+
+def finish_and_drop(rig: Rig, consumer: LocalConsumer) -> None:
+    log = rig.engine.log("t")
+    for seq in range(log.first_seq, log.next_seq):
+        consumer.finish(seq)
+    while rig.publish(log, [b"x" * 4000]) and len(log.segments) > 1:
+        drain(rig, consumer)
+        for seq in range(log.first_seq, log.next_seq):
+            consumer.finish(seq)
+        rig.settle()
+
+
+def test_zeros_behind_a_segment_that_was_full_are_no_damage(tmp_path: Path) -> None:
+    """The process was killed after it had written the last records and before it cut the file."""
+    root, bodies = two_used(tmp_path)
+    path = segment_files(root)[0]
+    path.write_bytes(path.read_bytes() + bytes(MARK))
+    with Rig(root, **REUSE) as rig:
+        assert rig.engine.problems == []
+        consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 1 << 30)
+        assert drain(rig, consumer) == bodies
+        finish_and_drop(rig, consumer)
+        assert rig.reports == []
+    assert not path.exists()
+    assert list(root.rglob("*.quarantined")) == []
+
+
+@pytest.mark.parametrize("sync", ["none", "always"])
+def test_a_power_cut_left_a_page_of_a_full_file_as_it_was(tmp_path: Path, sync: str) -> None:
+    root, bodies = two_used(tmp_path)
+    path, last = segment_files(root)
+    text = bytearray(path.read_bytes())
+    text[6 * PAGE : 7 * PAGE] = older_page(last, 6)
+    path.write_bytes(text)
+    with Rig(root, sync=sync, **REUSE) as rig:
+        assert rig.engine.problems == []
+        consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 1 << 30)
+        found = drain(rig, consumer)
+        assert found == [body for body in bodies if body in found]
+        assert len(bodies) - 31 <= len(found) < len(bodies)
+        said = [text for _, text, _ in rig.reports]
+        assert any("not written before the power was cut" in text for text in said) == (
+            sync == "none"
+        )
+        assert bool(rig.engine.shared.health.problems()) == (sync == "always")
+        assert bool(rig.engine.shared.quarantined_bytes) == (sync == "always")
+        finish_and_drop(rig, consumer)
+    assert len(list(root.rglob("*.quarantined"))) == (sync == "always")
+
+
+def test_a_power_cut_has_undone_the_cut_of_a_full_file(tmp_path: Path) -> None:
+    root, bodies = two_used(tmp_path)
+    path, last = segment_files(root)
+    path.write_bytes(path.read_bytes() + bytes(MARK) + older_page(last, 6))
+    with Rig(root, **REUSE) as rig:
+        consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 1 << 30)
+        assert drain(rig, consumer) == bodies
+        assert rig.engine.shared.health.problems() == []
+        assert rig.engine.shared.quarantined_bytes == 0
+
+
+def test_a_power_cut_left_the_first_page_as_it_was_when_the_file_got_its_name(
+    tmp_path: Path,
+) -> None:
+    """And the file before ends too early: the records of later pages are kept all the same."""
+    root, bodies = two_used(tmp_path)
+    path, last = segment_files(root)
+    older = older_page(last, 6)
+    text = bytearray(last.read_bytes())
+    text[HEADER : HEADER + MARK] = bytes(MARK)
+    text[HEADER + MARK : PAGE] = older[HEADER + MARK :]
+    last.write_bytes(text)
+    before = bytearray(path.read_bytes())
+    at = HEADER + 144 * 170
+    before[at : at + MARK] = bytes(MARK)
+    before[at + MARK :] = (older * 4)[: len(before) - at - MARK]
+    path.write_bytes(before)
+    with Rig(root, **REUSE) as rig:
+        (problem,) = rig.engine.problems
+        assert "were not written before the power was cut" in problem
+        found = drain(rig, LocalConsumer(rig.engine.log("t").cursors["c"], 1 << 30))
+        assert found[-20:] == bodies[-20:]
+    assert last.exists()
