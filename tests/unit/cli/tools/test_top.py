@@ -164,6 +164,8 @@ class _LosingApi:
 
 
 class _NoScreen:
+    keys = 0
+
     def size(self) -> tuple[int, int]:
         return 80, 24
 
@@ -171,6 +173,8 @@ class _NoScreen:
         pass
 
     def key(self, wait_s: float) -> str:
+        self.keys += 1
+        assert self.keys == 1
         return "s"
 
 
