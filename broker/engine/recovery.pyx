@@ -514,19 +514,18 @@ cdef object take_file(Segment segment, bint last, list problems):
             vfs_close(fd)
     segment.size = segment.planned = found.size
     segment.changed_ns = found.modified_ns
-    # the process may have ended, or the disk been full, between making a file and its header
-    segment.bare = (last or segment.size <= FILE_HEADER_BYTES) and (
-        segment.size < FILE_HEADER_BYTES or (got > 0 and not head[:got].strip(b'\0')))
     header = check_header(head[:got], path)
-    if header is not None:
-        if header[1] < segment.first_seq:
-            segment.bare = last     # a power cut left the header of an older segment in its file
-        if header[1] < segment.first_seq or is_used(head[:got]):
-            segment.used_to = segment.size
+    has_older_header = header is not None and header[1] < segment.first_seq     # by a power cut
+    if has_older_header or header is not None and is_used(head[:got]):
+        segment.used_to = segment.size
     tail = end[:tail_len]
     if tail and not tail.strip(b'\0'):
         find_end(segment, problems)
-    if not (last and segment.bare) and (header is None or header[1] < segment.first_seq):
+    # the process may have ended, or the disk been full, between making a file and its header
+    segment.bare = last if has_older_header else (
+        last or segment.size <= FILE_HEADER_BYTES) and (
+        segment.size < FILE_HEADER_BYTES or (got > 0 and not head[:got].strip(b'\0')))
+    if not (last and segment.bare) and (header is None or has_older_header):
         problems.append(f'{path}: file header is damaged')
     if is_of_later(head[:got], header, segment.first_seq):
         return header[1] - segment.first_seq

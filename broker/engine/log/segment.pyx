@@ -463,8 +463,8 @@ cdef class Preallocation:
         return True
 
     cdef bint is_whole(self, Segment segment, int fd) noexcept:
-        """Whether a file ends where its segment does, but for the zeros of a mark. Behind that
-        nothing is written when the file is used again, and a start would read it."""
+        """Whether a file ends where its segment does, but for the zeros of a mark. More may be
+        records whose seqs a later segment has: a start would not know that they are older."""
         cdef stat_t found
         return not vfs_stat(fd, &found) and <size_t>found.size <= segment.planned + MARK_BYTES
 
