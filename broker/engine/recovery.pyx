@@ -15,7 +15,8 @@ from broker.engine.cursor.cursor cimport Cursor
 from broker.engine.cursor.journal cimport OP_FLOOR, OP_PAUSE, Journal
 from broker.engine.log.log cimport Log
 from broker.engine.log.policy cimport RETENTION_OWNED, SYNC_ALWAYS, LogPolicy
-from broker.engine.log.record cimport FILE_HEADER_BYTES, older, record_get, stored_t
+from broker.engine.log.record cimport (
+    FILE_HEADER_BYTES, RECORD_HEADER_BYTES, older, record_get, stored_t)
 from broker.engine.log.segment cimport MARK_BYTES, Segment, read_small
 from broker.engine.state cimport EngineState
 from broker.runtime.mapping cimport faults_of, read_at
@@ -432,12 +433,21 @@ cdef bint is_without_its_record(Log log, file) except -1:
         if header is not None and header[1] < first_seq:
             return end_of(log, file) == first_seq   # its own has not come onto the disk
         if header is not None and is_used(head):
-            return follows(head) and end_of(log, file) == first_seq
+            return follows(head) and not begins_with(path, first_seq) and (
+                end_of(log, file) == first_seq)
         if holds_records([file]):
             return False
         return not head.strip(b'\0') or (header is not None and follows(head))
     except OSError:
         return False
+
+
+cdef bint begins_with(path, first_seq) except -1:
+    """Whether a segment file has the header of its own first record, good or not. OSError."""
+    with open(path, 'rb', buffering=0) as file:
+        head = file.read(FILE_HEADER_BYTES + RECORD_HEADER_BYTES)
+    seq = head[FILE_HEADER_BYTES + 8:FILE_HEADER_BYTES + 16]
+    return int.from_bytes(seq, 'little') == first_seq
 
 
 def has_mark(bytes head):
@@ -520,7 +530,7 @@ cdef object take_file(Segment segment, bint last, list problems):
         segment.used_to = segment.size
     tail = end[:tail_len]
     if tail and not tail.strip(b'\0'):
-        find_end(segment, problems)
+        find_end(segment)
     # the process may have ended, or the disk been full, between making a file and its header
     segment.bare = last if has_older_header else (
         last or segment.size <= FILE_HEADER_BYTES) and (
@@ -532,18 +542,17 @@ cdef object take_file(Segment segment, bint last, list problems):
     return 0
 
 
-cdef object find_end(Segment segment, list problems):
+cdef object find_end(Segment segment):
     """A full segment that ends with zeros: the process ended before they were cut, unless they are
     the last record's. It is taken to end where the records do."""
     cdef size_t size = segment.size
     segment.cap = size
     cut, _ = segment.scan()
-    for start, end in segment.quarantined or ():
-        problems.append(f'{os.fsdecode(segment.path)}: bytes {start} to {end} do not read')
     if torn_bytes(segment, cut):
         segment.size = segment.planned = size       # it is no torn tail: its readers will see
     segment.unmap()
     segment.ready = 0
+    segment.quarantined = None      # readers will find it, and report what it is
 
 
 cdef object take_last(Log log, Segment segment, list problems):
@@ -583,7 +592,6 @@ cdef object take_last(Log log, Segment segment, list problems):
 cdef bint is_unwritten(Segment segment) except -1:
     """Whether each range of a scanned segment that does not read is as `has_older` says."""
     cdef size_t start, end
-    segment.map()
     for start, end in segment.quarantined:
         if not segment.has_older(start, end):
             return False

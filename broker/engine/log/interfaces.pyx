@@ -120,8 +120,7 @@ cdef class LogState(JobOwner):
 
     cdef void report_damage(self, Segment segment, size_t start, size_t end) noexcept:
         """A range of bytes turned out not to read."""
-        # begun_ns: after a power cut; memory does not go back to what was there before
-        if self.policy.sync_mode != SYNC_ALWAYS and not segment.begun_ns and (
+        if self.policy.sync_mode != SYNC_ALWAYS and segment.maybe_unwritten and (
                 segment.has_older(start, end)):
             segment.unwritten += 1
             self.shared.report('warning', 'records were not written before the power was cut',

@@ -264,6 +264,7 @@ cdef class Log(LogState):
             segment.size = segment.planned = segment.ready = FILE_HEADER_BYTES
             if before is not None:
                 before.cut_tail()       # what is left in a used file must not outlive its end
+            self.preallocation.drop_old()
             head = self.header(first_seq, record_bytes > 0 and not self.left_out,
                                self.preallocation.is_used())
             error = self.preallocation.open_file(segment, head)

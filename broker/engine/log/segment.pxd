@@ -61,6 +61,8 @@ cdef class Segment:
     cdef bint viewed                    # readers may have its file open after it is dropped
     # Records that were refused may stand behind its end: other records have their seqs.
     cdef bint has_refused
+    # Written so late in an earlier process that a power cut may have kept pages from the disk.
+    cdef bint maybe_unwritten
     cdef int64_t begun_ns               # monotonic: when it was begun; 0 = by another process
     cdef size_t opened_at               # where the first record since it was opened begins
     cdef bint preallocated              # its file was ready when it was begun
@@ -101,8 +103,8 @@ cdef class Segment:
     cdef size_t cold_to(self) noexcept
     cdef size_t hop(self, size_t offset) noexcept
     cdef bint quarantine(self, size_t start, size_t end)
-    # Whether a range that does not read, of a mapped file, has a record of an older segment: then
-    # its page had not been written over when the power was cut, and later pages had.
+    # Whether a range that does not read has what a used file had before: then its page had not been
+    # written over when the power was cut, and later pages had.
     cdef bint has_older(self, size_t start, size_t end) noexcept
     # Have the disk be asked for these bytes, once more than memory was; False: it was already.
     cdef bint read_again(self, size_t start, size_t end) noexcept
@@ -146,6 +148,7 @@ cdef class Preallocation:
     cdef bint keep(self, Segment segment, bint durable) noexcept
     cdef bint is_whole(self, Segment segment, int fd) noexcept  # the file ends with the segment
     cdef void drop_longer(self, size_t size) noexcept   # drops a used file of more bytes than that
+    cdef void drop_old(self) noexcept   # drops a used file whose pages may have left memory
     cdef bint give(self, SpareFile file, Segment segment, const char *head) noexcept
     cdef void drop(self) noexcept
     cdef void begin(self) noexcept

@@ -37,7 +37,7 @@ import os
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR, O_TRUNC
 
 from broker.engine.log.record cimport (
@@ -74,6 +74,7 @@ cdef enum:
     BLOCK_BYTES = 4096      # of most file systems: less than that costs nothing
     CHUNK_BYTES = 1 << 18   # written and synced at a time, so that others get at the disk between
 
+cdef const char mark_zeros[MARK_BYTES]
 cdef char *zeros = NULL     # CHUNK_BYTES of them, made when the first spare file is
 cdef char small[SMALL_BYTES]
 
@@ -251,8 +252,18 @@ cdef class Segment:
         return True
 
     cdef bint has_older(self, size_t start, size_t end) noexcept:
-        return self.used_to and self.base != NULL and (
-            older(self.base, end, start, self.salt, self.first_seq) < end)
+        cdef const char *base
+        if not self.used_to:
+            return False
+        try:
+            base = self.map()
+        except (OSError, MemoryError):
+            return False
+        # the zeros of a mark, and something else: the last page may have no whole record behind it
+        if start + MARK_BYTES + 8 <= end and not memcmp(base + start, mark_zeros, MARK_BYTES) and (
+                memcmp(base + start + MARK_BYTES, mark_zeros, 8)):
+            return True
+        return older(base, end, start, self.salt, self.first_seq) < end
 
     cdef bint read_again(self, size_t start, size_t end) noexcept:
         cdef int fd = self.fd, error
@@ -408,8 +419,7 @@ cdef class Preallocation:
         self.busy = self.shared.spare_rate and self.bytes >= self.shared.spare_rate
         self.wanted = self.busy and self.bytes <= self.batches * <uint64_t>FILL_BYTES
         self.bytes = self.batches = 0
-        if self.is_used() and not is_cached(self.file.kept_ns, self.shared.turn.now_ns):
-            self.drop()
+        self.drop_old()
         if self.busy and not self.wanted and self.file is not None and not (
                 self.file.ready or self.file.used):
             self.drop()     # long batches now: the rest of its zeros would only be in their way
@@ -429,6 +439,10 @@ cdef class Preallocation:
 
     cdef void drop_longer(self, size_t size) noexcept:
         if self.is_used() and self.file.size > size:
+            self.drop()
+
+    cdef void drop_old(self) noexcept:
+        if self.is_used() and not is_cached(self.file.kept_ns, self.shared.turn.now_ns):
             self.drop()
 
     cdef bint keep(self, Segment segment, bint durable) noexcept:
@@ -471,8 +485,6 @@ cdef class Preallocation:
     cdef int open_file(self, Segment segment, const char *head) noexcept:
         cdef SpareFile file = self.file
         cdef int error = 0
-        if self.is_used() and not is_cached(file.kept_ns, self.shared.turn.now_ns):
-            self.drop()
         if file is not None and file.ready and not file.dropped and (
                 (file.used or segment.cap <= file.size) and not os.path.exists(segment.path)
                 and self.give(file, segment, head)):

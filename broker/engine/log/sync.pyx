@@ -183,7 +183,7 @@ cdef class Sync:
             if segment is not self.log.active and (
                     segment.changed_ns < newest_ns - recent_ns):
                 break
-            segment.dirty = True
+            segment.dirty = segment.maybe_unwritten = True
             self.durable = segment.first_seq
         self.found = self.log.visible
         self.unsynced = True

@@ -758,27 +758,86 @@ def test_zeros_behind_a_segment_that_was_full_are_no_damage(tmp_path: Path) -> N
     assert list(root.rglob("*.quarantined")) == []
 
 
-@pytest.mark.parametrize("sync", ["none", "always"])
-def test_a_power_cut_left_a_page_of_a_full_file_as_it_was(tmp_path: Path, sync: str) -> None:
-    root, bodies = two_used(tmp_path)
+def with_older_page(root: Path, zeros: int = 0) -> tuple[Path, list[bytes]]:
+    """A page of the file before the last is still that of the older segment: the root, and what was
+    in the log."""
+    root, bodies = two_used(root)
     path, last = segment_files(root)
     text = bytearray(path.read_bytes())
     text[6 * PAGE : 7 * PAGE] = older_page(last, 6)
-    path.write_bytes(text)
+    path.write_bytes(text + bytes(zeros))
+    return root, bodies
+
+
+def is_damage(rig: Rig) -> bool:
+    """What readers found: damage, or pages that were not written over."""
+    said = [text for _, text, _ in rig.reports]
+    damage = bool(rig.engine.shared.health.problems())
+    assert bool(rig.engine.shared.quarantined_bytes) == damage
+    assert any("not written before the power was cut" in text for text in said) != damage
+    assert any("do not read and are passed over" in text for text in said) == damage
+    return damage
+
+
+@pytest.mark.parametrize("zeros", [0, MARK])
+@pytest.mark.parametrize("sync", ["none", 1.0, "always"])
+def test_a_power_cut_left_a_page_of_a_full_file_as_it_was(
+    tmp_path: Path, sync: str | float, zeros: int
+) -> None:
+    root, bodies = with_older_page(tmp_path, zeros)
     with Rig(root, sync=sync, **REUSE) as rig:
         assert rig.engine.problems == []
         consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 1 << 30)
         found = drain(rig, consumer)
         assert found == [body for body in bodies if body in found]
         assert len(bodies) - 31 <= len(found) < len(bodies)
-        said = [text for _, text, _ in rig.reports]
-        assert any("not written before the power was cut" in text for text in said) == (
-            sync == "none"
-        )
-        assert bool(rig.engine.shared.health.problems()) == (sync == "always")
-        assert bool(rig.engine.shared.quarantined_bytes) == (sync == "always")
+        assert is_damage(rig) == (sync == "always")
         finish_and_drop(rig, consumer)
     assert len(list(root.rglob("*.quarantined"))) == (sync == "always")
+
+
+def test_a_bulk_reader_finds_a_page_that_was_not_written(tmp_path: Path) -> None:
+    root, _ = with_older_page(tmp_path)
+    with Rig(root, **REUSE) as rig:
+        log = rig.engine.log("t")
+        log.sync.now()
+        rig.settle()
+        part = Range(log, log.first_seq, log.next_seq, 1 << 20)
+        part.read()
+        assert part.learn(log) > 0
+        assert not is_damage(rig)
+
+
+def test_a_page_of_a_file_that_was_written_long_before_is_damage(tmp_path: Path) -> None:
+    """It was on the disk."""
+    root, _ = with_older_page(tmp_path)
+    path = segment_files(root)[0]
+    os.utime(path, (path.stat().st_mtime - 3600,) * 2)
+    with Rig(root, sync=1.0, **REUSE) as rig:
+        drain(rig, LocalConsumer(rig.engine.log("t").cursors["c"], 1 << 30))
+        assert is_damage(rig)
+
+
+def test_the_last_page_of_a_full_file_has_no_whole_older_record(tmp_path: Path) -> None:
+    root, bodies = two_used(tmp_path)
+    path, last = segment_files(root)
+    text = bytearray(path.read_bytes())
+    text[-144:] = bytes(MARK) + older_page(last, 6)[-104:]
+    path.write_bytes(text)
+    with Rig(root, **REUSE) as rig:
+        found = drain(rig, LocalConsumer(rig.engine.log("t").cursors["c"], 1 << 30))
+        assert len(found) == len(bodies) - 1
+        assert not is_damage(rig)
+
+
+def test_damage_in_a_full_file_that_ends_with_zeros_is_reported(tmp_path: Path) -> None:
+    root, _ = two_used(tmp_path)
+    path = segment_files(root)[0]
+    path.write_bytes(path.read_bytes() + bytes(MARK))
+    flip(path, HEADER + 160 * 144 + 60)
+    with Rig(root, **REUSE) as rig:
+        drain(rig, LocalConsumer(rig.engine.log("t").cursors["c"], 1 << 30))
+        assert is_damage(rig)
 
 
 def test_a_power_cut_has_undone_the_cut_of_a_full_file(tmp_path: Path) -> None:
