@@ -249,10 +249,9 @@ def take_spare(folder):
     A power cut may undo the rename and keep what was written to the file. OSError.
     """
     path = os.path.join(folder, SPARE)
-    try:
-        head = begin_of(path)
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return
+    head = begin_of(path)
     if head is not None and not head.strip(b'\0'):
         os.unlink(path)
         return
