@@ -109,7 +109,8 @@ cdef class Router:
         sub.sink = <void *>sink
         sub.node = node
         sub.sid_len = <uint16_t>sid_len
-        memcpy(sub.sid, sid, sid_len)
+        if sid_len:
+            memcpy(sub.sid, sid, sid_len)
         if (join_queue(node, sub, &self.key, queue, queue_len) if queue_len
                 else join_plain(node, sub)) < 0:
             free(sub)

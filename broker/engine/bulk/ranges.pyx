@@ -412,8 +412,9 @@ cdef class Range:
         self.need_open()
         with nogil:
             memcpy(p, self.front, front)
-            memcpy(p + front, self.gathered if self.gathered != NULL else (
-                self.base + self.found.data_at), n)
+            if n:       # else nothing may be mapped
+                memcpy(p + front, self.gathered if self.gathered != NULL else (
+                    self.base + self.found.data_at), n)
             memset(p + front + n, 0, total - front - n)
         return whole
 

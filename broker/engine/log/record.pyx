@@ -145,7 +145,8 @@ cdef void record_put(char *p, const record_t *rec, uint16_t subject_len, uint64_
     if rec.reply_len:
         memcpy(at, rec.reply, rec.reply_len)
         at += rec.reply_len
-    memcpy(at, rec.data, rec.total_len)
+    if rec.total_len:       # else there may be no data
+        memcpy(at, rec.data, rec.total_len)
 
 
 cdef void sum_records(char *p, size_t n, uint32_t salt) noexcept nogil:

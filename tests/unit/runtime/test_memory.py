@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
+import pytest
+
 from broker.runtime import memory
 from broker.server.memory import resident_bytes
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("TWINWIRE_BUILD") == "asan", reason="the sanitizer has an allocator of its own"
+)
 
 PIECE_BYTES = 4000  # less than what the allocator maps by itself, more than Python's own pools take
 COUNT = 10_000

@@ -207,7 +207,8 @@ cdef class PullConsumer(Consumer):
         r.priority = <uint8_t>pull.priority if self.policy == PRIORITY_LEVELS else 0
         r.no_wait = pull.no_wait
         r.pin_len = min(pull.id.len, <uint32_t>PIN_MAX)
-        memcpy(r.pin, pull.id.ptr, r.pin_len)
+        if r.pin_len:
+            memcpy(r.pin, pull.id.ptr, r.pin_len)
         return r
 
     cdef void admit(self, request_t *r) noexcept:
