@@ -60,7 +60,7 @@ cdef enum:
 def open_log(EngineState shared, folder, sync_for, retention_for, list problems):
     """The log in `folder`; None when there is none in it. What was wrong goes to `problems`."""
     cdef Log log
-    take_spare(folder)
+    take_spare(folder, problems)
     names = os.listdir(folder)
     paths = segment_paths(folder, names)
     meta = read_meta(folder, names, paths, problems)
@@ -242,7 +242,7 @@ def segment_paths(folder, names):
     return sorted(found)
 
 
-def take_spare(folder):
+def take_spare(folder, list problems):
     """Give a spare file that has become a segment its name back; one that is empty or was a segment
     is removed; one that the disk cannot read is put aside.
 
@@ -268,7 +268,9 @@ def take_spare(folder):
         named = os.path.join(folder, f'{header[1]:020d}{SEGMENT_SUFFIX}')
     elif os.path.exists(named):
         named = f'{path}.{os.urandom(8).hex()}{UNREADABLE_SUFFIX}'
-    if head is not None:
+    if head is None:
+        problems.append(f'{path}: the disk cannot read it; it is now {named}')
+    else:
         sync_path(path)
     os.rename(path, named)
     sync_path(folder)
@@ -397,7 +399,7 @@ def settle_names(folder):
     """Give the segment files in the folder of a log the names that they get when it is opened.
     Returns what was wrong. OSError."""
     problems = []
-    take_spare(folder)
+    take_spare(folder, problems)
     name_by_headers(folder, problems)
     return problems
 

@@ -558,6 +558,31 @@ def test_nothing_is_left_behind_a_segment_that_was_full_before_it_was_written(
         assert Path(os.fsdecode(active.path)).stat().st_size == active.planned
 
 
+def test_nothing_is_left_behind_a_segment_after_which_no_file_could_be_made(tmp_path: Path) -> None:
+    with Rig(tmp_path, **{**REUSE, "inline_bytes": 0}) as rig:
+        flow = Flow(rig)
+        flow.run(100)
+        while not header_of(segment_files(tmp_path)[-1])[1]:
+            flow.run(1)
+        active = flow.log.segments[-1]
+        path = Path(os.fsdecode(active.path))
+        vfs.slow(WRITE, 100_000_000)  # the file is cut before it is written
+        for body in numbered((SHORT - active.planned) // 144 - 2, 0, 100):
+            append(flow.log, body)
+        rig.loop.run()
+        vfs.fail(OPEN, errno.EMFILE)
+        vfs.fail(RENAME, errno.EIO)
+        append(flow.log, b"x" * 1000)
+        rig.settle()
+        vfs.heal()
+        assert flow.log.segments[-1] is active
+        rig.advance(2)
+        assert rig.publish(flow.log, [b"x" * 1000]) == [1]
+        assert flow.log.segments[-1] is not active
+        rig.settle()
+        assert path.stat().st_size == active.planned
+
+
 def test_a_log_that_slows_down_gives_its_file_back(tmp_path: Path) -> None:
     """The pages may have left memory."""
     with Rig(tmp_path, **REUSE) as rig:
@@ -687,6 +712,7 @@ def test_a_log_that_rested_before_its_consumer_came_gives_its_file_back(
             rig.advance(1)
         finish_all(consumer)
         rig.settle()
+        assert len(spares(tmp_path)) == 1
         for _ in range(30):
             rig.advance(1)
         assert spares(tmp_path) == []
@@ -698,6 +724,8 @@ def test_a_spare_file_that_the_disk_cannot_read_harms_nothing(tmp_path: Path) ->
     vfs.fail(OPEN, errno.EIO)
     with Rig(root, **REUSE) as rig:
         vfs.heal()
+        (problem,) = rig.engine.problems
+        assert "next.spare: the disk cannot read it" in problem
         consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 1 << 30)
         assert drain(rig, consumer) == numbered(5, 60, 100)
     assert spares(root) == []
