@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import mmap
 import threading
@@ -18,24 +17,28 @@ from broker.server.memory import FreeMemory, resident_bytes
 from broker.server.server import Server
 
 PIECE_BYTES = 4000
-COUNT = 10_000
+SIZE_MIN = 40_000_000
 WAIT_S = 30.0
-AGAIN_S = 2.0
 
 
 class Burst:
-    """Forty megabytes that are allocated, and of which one piece in a hundred stays."""
+    """Pieces that are allocated, and of which one in a hundred stays.
+
+    They are forty megabytes, or an eighth of what other tests have left in the process: less than a
+    certain share of all is not worth a trim.
+    """
 
     def __init__(self) -> None:
+        self.size = max(SIZE_MIN, resident_bytes() // 8)
         self.pieces: list[bytearray | None] = []
 
     def fill(self) -> int:
         """Allocate them; what is resident then."""
-        self.pieces[:] = [bytearray(PIECE_BYTES) for _ in range(COUNT)]
+        self.pieces[:] = [bytearray(PIECE_BYTES) for _ in range(self.size // PIECE_BYTES)]
         return resident_bytes()
 
     def free(self) -> None:
-        for number in range(COUNT):
+        for number in range(len(self.pieces)):
             if number % 100:
                 self.pieces[number] = None
 
@@ -60,20 +63,44 @@ def looker() -> FreeMemory:
     return free
 
 
-async def until_given_back(burst: Burst) -> None:
-    """Have bursts until one is given back: the first may come before the first look."""
-    async with asyncio.timeout(WAIT_S):
-        while True:
-            full = burst.happen()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(AGAIN_S):
-                    await until_below(full - COUNT * PIECE_BYTES // 2)
-                    return
+class Looks:
+    """The looks of every `FreeMemory` that have ended."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._ended = 0
+        look = FreeMemory.look
+
+        def counted(free: FreeMemory) -> float:
+            try:
+                return look(free)
+            finally:
+                self._ended += 1
+
+        monkeypatch.setattr(FreeMemory, "look", counted)
+
+    async def another(self) -> None:
+        """Wait for a look that began after now: the next one to end may have begun before."""
+        wanted = self._ended + 2
+        async with asyncio.timeout(WAIT_S):
+            while self._ended < wanted:  # noqa: ASYNC110 - they end on another thread
+                await asyncio.sleep(0.001)
 
 
-async def until_below(most: int) -> None:
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    return Looks(monkeypatch)
+
+
+async def until_given_back(burst: Burst, looks: Looks) -> None:
+    """Have a burst that a look sees when it is full, and wait until what it left is given back.
+
+    Without that look, what is free afterwards may be no more than was free before the burst.
+    """
+    full = burst.fill()
+    await looks.another()
+    burst.free()
     async with asyncio.timeout(WAIT_S):
-        while resident_bytes() > most:  # noqa: ASYNC110 - memory has no event
+        while resident_bytes() > full - burst.size // 2:  # noqa: ASYNC110 - memory has no event
             await asyncio.sleep(0.01)
 
 
@@ -83,7 +110,7 @@ async def test_what_is_free_is_given_back_once(burst: Burst) -> None:
     times, full = free.times, burst.happen()
     free.look()
     assert free.times == times + 1
-    assert resident_bytes() < full - COUNT * PIECE_BYTES // 2
+    assert resident_bytes() < full - burst.size // 2
     for _ in range(5):
         free.look()
     assert free.times == times + 1
@@ -100,14 +127,14 @@ async def test_a_second_burst(burst: Burst) -> None:
     burst.free()
     free.look()
     assert free.times == times + 1
-    assert resident_bytes() < full - COUNT * PIECE_BYTES // 2
+    assert resident_bytes() < full - burst.size // 2
     free.stop()
 
 
 async def test_what_others_gave_back_since_does_not_count(burst: Burst) -> None:
     """Memory that is not of the heap comes and goes: a burst after it is found."""
     free = looker()
-    size = 2 * COUNT * PIECE_BYTES
+    size = 2 * burst.size
     with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as other:
         for at in range(0, size, mmap.PAGESIZE):
             other[at] = 1
@@ -115,11 +142,13 @@ async def test_what_others_gave_back_since_does_not_count(burst: Burst) -> None:
     free.look()
     full = burst.happen()
     free.look()
-    assert resident_bytes() < full - COUNT * PIECE_BYTES // 2
+    assert resident_bytes() < full - burst.size // 2
     free.stop()
 
 
-async def test_an_error_is_not_the_last_look(monkeypatch: pytest.MonkeyPatch, burst: Burst) -> None:
+async def test_an_error_is_not_the_last_look(
+    monkeypatch: pytest.MonkeyPatch, burst: Burst, looks: Looks
+) -> None:
     problems = [OSError(errno.EMFILE, "Too many open files")]
     statm = Path("/proc/self/statm")
 
@@ -132,13 +161,13 @@ async def test_an_error_is_not_the_last_look(monkeypatch: pytest.MonkeyPatch, bu
     monkeypatch.setattr(limits, "TRIM_REST", 0)
     monkeypatch.setattr(memory, "_STATM", Statm())
     free = FreeMemory(asyncio.get_running_loop(), 0.01)
-    await until_given_back(burst)
+    await until_given_back(burst, looks)
     assert not problems
     free.stop()
 
 
 async def test_a_server_does_so_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, burst: Burst
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, burst: Burst, looks: Looks
 ) -> None:
     monkeypatch.setattr(limits, "TRIM_REST", 0)
     monkeypatch.setattr(FreeMemory.__init__, "__defaults__", (0.01,))
@@ -151,6 +180,6 @@ async def test_a_server_does_so_by_itself(
     server = Server(load(file))
     await server.start()
     try:
-        await until_given_back(burst)
+        await until_given_back(burst, looks)
     finally:
         await server.stop()
