@@ -92,7 +92,7 @@ COMMIT_RETRY: Final = 5 * SECOND  # after a commit that failed because of the di
 
 DEDUPE_WINDOW: Final = 2 * MINUTE  # JetStream's default
 DEDUPE_IDS_MAX: Final = (
-    1_000_000  # of one topic, 40 bytes each; above it the oldest are forgotten early
+    1_000_000  # of one topic, 44 bytes each; above it the oldest are forgotten early
 )
 DEDUPE_IDS_MIN: Final = 1_024  # a topic with fewer counts as this many, because it uses that memory
 DEDUPE_IDS_ALL_MAX: Final = (

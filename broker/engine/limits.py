@@ -74,7 +74,7 @@ assert MEMORY_SEGMENT_BYTES <= STORAGE_MEMORY_TOPIC_MAX
 
 # --- streams -----------------------------------------------------------------------------------
 
-STREAM_IDS_MAX: Final = 2**22  # ids that one stream remembers, 40 bytes each; then the oldest go
+STREAM_IDS_MAX: Final = 2**22  # ids that one stream remembers, 44 bytes each; then the oldest go
 
 # --- delivery events ---------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy, memset
 from posix.fcntl cimport O_CREAT, O_RDONLY, O_RDWR
 
-from broker.engine.bulk.dedupe cimport Window, id_t
+from broker.engine.bulk.dedupe cimport Window
 from broker.engine.log.log cimport Log
 from broker.runtime.mapping cimport faults_of, map_file, mapping_t, unmap_file
 from broker.engine.log.record cimport (
@@ -37,6 +37,7 @@ from broker.engine.log.record cimport (
     salt_of,
     stored_t,
 )
+from broker.engine.recent_ids cimport recent_id_t
 from broker.runtime.types cimport record_t
 from broker.runtime.vfs cimport (
     vfs_close,
@@ -344,9 +345,9 @@ cdef class Appender:
 
     cdef bint append(self, record_t *rec, int64_t not_before_ns) noexcept:
         cdef uint64_t ticket
-        cdef id_t id
-        cdef bint known = self.window is not None and self.window.identify(rec, &id)
-        if known and self.window.has(&id):
+        cdef recent_id_t id
+        cdef bint has_id = self.window is not None and self.window.identify(rec, &id)
+        if has_id and self.window.known(&id) != NULL:
             self.duplicates += 1
             return True
         if self.numbered:
@@ -357,9 +358,9 @@ cdef class Appender:
             rec, not_before_ns, <uint8_t>(STORED_STAGED if self.numbered else 0))
         if ticket == 0:
             return False
-        if known:
+        if has_id:
             id.time_ns = self.log.shared.turn.wall_ns
-            self.window.add(&id)
+            self.window.remember(&id)
         if not self.records:
             self.first_ticket = ticket
             self.first_seq = self.log.next_seq - 1

@@ -4,14 +4,12 @@ from typing import final
 
 from broker.engine.bulk.ranges import View
 from broker.engine.log.log import Log
+from broker.engine.recent_ids import RecentIds
 
 _Plan = tuple[list[View], int, int, int]
 
 @final
-class Window:
-    window_ns: int
-    ids_max: int
-    size: int
+class Window(RecentIds):
     log_id: bytes | None
     next_seq: int
     def __init__(self, name: bytes, window_ns: int, ids_max: int) -> None: ...

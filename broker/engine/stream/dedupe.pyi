@@ -2,9 +2,8 @@
 
 from typing import final
 
+from broker.engine.recent_ids import RecentIds
+
 @final
-class Duplicates:
-    window_ns: int
-    ids_max: int
-    size: int
+class Duplicates(RecentIds):
     def __init__(self, window_ns: int, header: bytes, ids_max: int) -> None: ...

@@ -3,10 +3,11 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from broker.engine.bulk.dedupe cimport Window, id_t
+from broker.engine.bulk.dedupe cimport Window
 from broker.engine.log.delays cimport Delays
 from broker.engine.log.record cimport record_get, salt_of, stored_t
 from broker.engine.log.segment cimport Segment
+from broker.engine.recent_ids cimport recent_id_t
 from broker.runtime.types cimport record_t
 
 cdef extern from "crc32c.h" nogil:
@@ -49,16 +50,16 @@ cdef class DelayTable:
 def remember(Window window not None, bytes headers not None, int64_t time_ns):
     """Whether the id in these headers was known; it is afterwards. None: there is no id."""
     cdef record_t rec
-    cdef id_t id
+    cdef recent_id_t id
     rec.data = headers
     rec.headers_len = <uint32_t>len(headers)
     window.forget_until(time_ns - window.window_ns)
     if not window.identify(&rec, &id):
         return None
     id.time_ns = time_ns
-    if window.has(&id):
+    if window.known(&id) != NULL:
         return True
-    window.add(&id)
+    window.remember(&id)
     return False
 
 
