@@ -36,6 +36,9 @@ from broker.engine.log.files import (
     GarbledMetaError,
     MetaError,
     escape,
+    free_name,
+    keep_torn,
+    keeps_end,
     load_meta,
     put_aside,
     retention_in,
@@ -160,7 +163,7 @@ def read_meta(folder, names, list paths, list problems):
                 raise MetaError(f'{folder}: no metadata and no readable segment header')
             garbled = True
             for _, path in paths:
-                os.rename(path, path + UNREADABLE_SUFFIX)
+                os.rename(path, free_name(path + UNREADABLE_SUFFIX))
             paths.clear()
     if meta is None and knows_cursors(folder, names):
         # without records any id is as good as the one that was lost
@@ -172,7 +175,7 @@ def read_meta(folder, names, list paths, list problems):
             meta['unclaimed'] = meta['unclaimed'] or meta['face'] is not None
         if garbled:
             with contextlib.suppress(FileNotFoundError):
-                os.replace(f'{folder}/{META}', f'{folder}/{META}{UNREADABLE_SUFFIX}')
+                os.rename(f'{folder}/{META}', free_name(f'{folder}/{META}{UNREADABLE_SUFFIX}'))
         problems.append(f'{folder}: the metadata are made again from what is there' + (
             '; nothing of the log is dropped before it is claimed' if meta['unclaimed'] else ''))
     elif paths or garbled or CURSORS in names:
@@ -676,29 +679,6 @@ cdef object scan(Segment segment):
         segment.base = NULL
 
 
-def keep_torn(path, offset, size):
-    """Copy what is about to be cut, unless it is nothing but zeros; whether it was more."""
-    with open(path, 'rb') as file:
-        file.seek(offset)
-        torn = file.read(size)
-    if not torn.strip(b'\0'):
-        return False
-    copy = free_name(f'{path}.torn-{offset}')
-    try:
-        with open(copy, 'wb') as file:
-            file.write(torn)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(copy)     # half a copy is none
-        raise
-    return True
-
-
-def free_name(path):
-    """The path, or one like it at which there is nothing yet: what was put aside stays."""
-    return f'{path}.{os.urandom(4).hex()}' if os.path.lexists(path) else path
-
-
 cdef object open_cursors(Log log, list problems):
     """Restore every cursor from its journal."""
     cdef uint64_t end = log.visible
@@ -735,17 +715,6 @@ cdef object take_cursor(Log log, str name, path, size_t journal_bytes, uint64_t 
     cursor.restore([(OP_FLOOR, floor, 0, 0), (OP_PAUSE, paused, 0, 0)])
     cursor.journal.adopt(journal_bytes)
     log.add_cursor(cursor)
-
-
-def keeps_end(path, size_t good, size_t unread):
-    """Copy the end of a journal that does not read; whether it can be cut then. On a full disk
-    the whole file gets a second name instead, and a new one takes its place later. OSError."""
-    try:
-        keep_torn(path, good, unread)
-    except OSError:
-        os.link(path, free_name(f'{path}.torn-{good}'))
-        return False
-    return True
 
 
 def read_surely(path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from typing import TYPE_CHECKING, Final
@@ -86,12 +87,13 @@ def report(level: str, text: str, **details: object) -> None:
 
 def broken_log(engine: Engine) -> str | None:
     """The first problem of the data folder, or of a log that cannot be written; None: no
-    problem."""
+    problem. A log in memory that is full is none: its consumers are behind, and nothing is broken.
+    """
     lasting = engine.shared.health.first()
     if lasting is not None:
         return lasting
     for entry in engine.all_logs():
-        if entry.last_error:
+        if entry.last_error not in (0, errno.ENOBUFS):
             return f"log {entry.name}: {os.strerror(entry.last_error)}"
         if entry.unclaimed:
             return f"log {entry.name}: {UNCLAIMED}"

@@ -92,7 +92,7 @@ def test_a_torn_tail_that_cannot_be_copied_stays(folder: Path) -> None:
     good = file.stat().st_size - len(torn)
     (folder / "t" / f"{file.name}.torn-{good}").symlink_to("/dev/full")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("broker.engine.recovery.free_name", lambda path: path)
+        patch.setattr("broker.engine.log.files.free_name", lambda path: path)
         with Rig(folder) as rig:
             assert not rig.engine.quarantined
             assert any("torn tail of 400 bytes stays" in text for text in rig.engine.problems)

@@ -90,26 +90,38 @@ class Reader(threading.Thread):
             pass
 
 
-def rest(server: Server) -> list[int]:
-    """What is still delivered, acknowledging each message."""
+def rest(server: Server) -> set[int]:
+    """What is still delivered, acknowledging each message.
+
+    On a busy machine an ack may come later than SHORT after the delivery: then the message comes
+    again, but not after the confirmation of its ack.
+    """
     with NatsClient(server.nats) as client:
         client.sub("_INBOX.api")
         api(client, "CONSUMER.DURABLE.CREATE.S.C", consumer(SHORT))
-    got = []
+    got: set[int] = set()
+    confirmed: set[int] = set()
     with NatsClient(server.nats) as client:
         client.sub("_INBOX.m")
+        client.sub("_INBOX.c.*")
         while True:
             request = json.dumps({"batch": 500, "expires": 10**9}).encode()
             client.pub("$JS.API.CONSUMER.MSG.NEXT.S.C", request, "_INBOX.m")
-            count = len(got)
+            count = 0
             while message := client.message():
+                if message.subject.startswith("_INBOX.c."):
+                    confirmed.add(int(message.subject.rpartition(".")[2]))
+                    continue
                 if not message.reply:
                     break  # the status that ends the request
-                got.append(seq_of(message.reply))
-                client.pub(message.reply, b"+ACK")
-                if len(got) - count == 500:
+                seq = seq_of(message.reply)
+                assert seq not in confirmed, "delivered again after its ack"
+                got.add(seq)
+                client.pub(message.reply, b"+ACK", f"_INBOX.c.{seq}")
+                count += 1
+                if count == 500:
                     break
-            if len(got) == count:
+            if count == 0:
                 return got
 
 
@@ -139,6 +151,5 @@ def test_confirmed_acks_survive_kills(start_broker: StartBroker, retention: str)
         confirmed |= reader.confirmed
         server.start()
     got = rest(server)
-    assert len(got) == len(set(got)), "delivered again within its time"
     assert not confirmed.intersection(got), "a confirmed ack came back"
-    assert set(range(1, MESSAGES + 1)) - acked <= set(got), "a message without an ack is lost"
+    assert set(range(1, MESSAGES + 1)) - acked <= got, "a message without an ack is lost"

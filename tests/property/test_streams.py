@@ -141,7 +141,7 @@ class Streams(RuleBasedStateMachine):
                 assert not reported
             self.rig.advance(3)
 
-    @rule(subject=st.sampled_from(SUBJECTS), gap=st.sampled_from([0, 1, 3, 500, 2**40]))
+    @rule(subject=st.sampled_from(SUBJECTS), gap=st.sampled_from([0, 1, 3, 500, 2**32 - 3, 2**40]))
     def append_beyond(self, subject: bytes, gap: int) -> None:
         seq = self.store.log.next_seq + gap
         assert publish_at(self.store, seq, subject, b"beyond") == seq

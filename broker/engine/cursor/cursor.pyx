@@ -802,6 +802,8 @@ cdef class Cursor(LogReader):
             self.journalled_next = self.next_seq
             journal.op(OP_NEXT, self.next_seq, 0, 0, 1)
         if journal.wants_compaction() and self.shared.turn.now_ns >= self.journal_retry_ns:
+            if journal.last_error:      # a worker may find that this attempt fails too
+                self.journal_retry_ns = self.shared.turn.now_ns + self.shared.retry_ns
             try:
                 self.snapshot()
             except OSError as problem:

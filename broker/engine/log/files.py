@@ -9,6 +9,7 @@ Names are escaped because a topic may be called what no file can be.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -83,6 +84,41 @@ def unescape(name: str) -> str:
 def is_log_folder(name: str) -> bool:
     """Whether a file of that name can be a log's folder; others in the same place are not ours."""
     return escape(unescape(name)) == name
+
+
+def free_name(path: str) -> str:
+    """The path, or one like it at which there is nothing yet: what was put aside stays."""
+    return f"{path}.{os.urandom(4).hex()}" if os.path.lexists(path) else path
+
+
+def keep_torn(path: str, offset: int, size: int) -> bool:
+    """Copy the end of a file that is about to be cut, unless it is nothing but zeros; whether it
+    was more. OSError."""
+    with open(path, "rb") as file:
+        file.seek(offset)
+        torn = file.read(size)
+    if not torn.strip(b"\0"):
+        return False
+    copy = free_name(f"{path}.torn-{offset}")
+    try:
+        with open(copy, "wb") as file:
+            file.write(torn)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(copy)  # half a copy is none
+        raise
+    return True
+
+
+def keeps_end(path: str, good: int, unread: int) -> bool:
+    """Copy the end of a journal that does not read; whether it can be cut then. On a full disk
+    the whole file gets a second name instead, and a new one takes its place later. OSError."""
+    try:
+        keep_torn(path, good, unread)
+    except OSError:
+        os.link(path, free_name(f"{path}.torn-{good}"))
+        return False
+    return True
 
 
 def put_aside(folder: str) -> str:

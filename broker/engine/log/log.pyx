@@ -149,19 +149,21 @@ cdef class Log(LogState):
     # --- appending
 
     cdef uint64_t append(self, const record_t *rec, int64_t not_before_ns, uint8_t flags) noexcept:
+        if too_far(self.active, self.next_seq) and not self.leave_out(self.next_seq):
+            return 0
         return put(self, rec, self.next_seq, self.shared.turn.wall_ns, not_before_ns, flags)
 
     cdef uint64_t append_at(self, const record_t *rec, uint64_t seq, int64_t timestamp_ns,
                             int64_t expires_ns, uint8_t flags) noexcept:
-        if seq != self.next_seq and (
-                self.active is None or (seq - self.active.first_seq) >> SPARSE_SPAN_BITS):
-            # too far from the first one of the file: see in_place
-            if self.sync.is_refusing() or not self.leave_out(seq):
-                return 0
+        if (seq != self.next_seq and self.active is None or too_far(self.active, seq)) and (
+                not self.leave_out(seq)):
+            return 0
         return put(self, rec, seq, timestamp_ns, expires_ns, flags)
 
     cdef bint leave_out(self, uint64_t seq) noexcept:
         """Begin a segment with this seq, at which nothing was stored before."""
+        if self.sync.is_refusing():
+            return False
         try:
             if self.batch is not None:
                 self.full_batches.append(self.batch)
@@ -1302,6 +1304,13 @@ cdef class Log(LogState):
     def disk_bytes(self):
         """Bytes in segments."""
         return self.retention.bytes()
+
+
+cdef inline bint too_far(Segment active, uint64_t seq) noexcept:
+    """Whether a record with this seq would count as damage in the active file: the seqs of
+    a sparse one are near its first. See in_place."""
+    return active is not None and active.sparse and (
+        (seq - active.first_seq) >> SPARSE_SPAN_BITS != 0)
 
 
 cdef inline uint64_t put(Log log, const record_t *rec, uint64_t seq, int64_t timestamp_ns,

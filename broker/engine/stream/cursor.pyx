@@ -57,7 +57,7 @@ from broker.runtime.turn cimport PHASE_PUMP
 from broker.runtime.types cimport heap_item_t
 
 from broker.engine.cursor.journal import read_journal
-from broker.engine.log.files import SEQ_MAX, UNREADABLE_SUFFIX
+from broker.engine.log.files import SEQ_MAX, UNREADABLE_SUFFIX, free_name, keeps_end
 from broker.runtime.wakeup import Wakeup
 
 cdef enum:
@@ -1195,6 +1195,8 @@ cdef class StreamCursor(LogReader):
         cdef int64_t now_ns = self.shared.turn.now_ns
         self.write_place()
         if journal.wants_compaction() and now_ns >= self.retry_ns:
+            if journal.last_error:      # a worker may find that this attempt fails too
+                self.retry_ns = now_ns + self.shared.retry_ns
             try:
                 self.snapshot()
             except OSError as problem:
@@ -1203,7 +1205,8 @@ cdef class StreamCursor(LogReader):
         else:
             journal.flush()
         if not journal.last_error:
-            self.retry_ns = 0
+            if not journal.replacing:
+                self.retry_ns = 0
         elif self.retry_ns <= now_ns:
             self.retry_ns = now_ns + self.shared.retry_ns
         if not self.sync_due_ns and journal.fd >= 0:
@@ -1307,9 +1310,10 @@ cdef class StreamCursor(LogReader):
                 'a journal does not read and is begun again', log=self.log.name, cursor=self.name,
                 path=path, bytes=unread)
         if good:
-            self.journal.adopt(good)
+            if not unread or keeps_end(path, good, unread):
+                self.journal.adopt(good)
             return
-        os.replace(path, path + UNREADABLE_SUFFIX)
+        os.rename(path, free_name(path + UNREADABLE_SUFFIX))
         self.forget_all()
         self.begin(start)
 

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Which messages of a stream were deleted, as a journal beside its log. See deletes.pyx."""
 from libc.stddef cimport size_t
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint64_t
 
 from broker.engine.cursor.journal cimport Journal, JournalReader
 from broker.engine.log.interfaces cimport LogState
@@ -34,6 +34,7 @@ cdef class Deletes:
     cdef uint64_t synced                # ... when the last one began that has ended well
     cdef bint under_way                 # a sync is
     cdef bint damaged                   # a whole new file is to be written, before anything else
+    cdef int64_t retry_ns               # not before that, if the last one failed
     cdef bint wanted                    # a sync is to begin as soon as that is possible
 
     cdef DeadRuns load(self, Task watcher)

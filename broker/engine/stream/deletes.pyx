@@ -31,7 +31,7 @@ from broker.runtime.interfaces cimport Task
 from broker.runtime.turn cimport PHASE_PUMP
 
 from broker.base.durable import NEW_SUFFIX
-from broker.engine.log.files import UNREADABLE_SUFFIX
+from broker.engine.log.files import UNREADABLE_SUFFIX, free_name
 
 FILE = 'deletes.cur'
 RUN_BYTES = 7       # of a run in the journal, if it is one of the longer ones
@@ -126,7 +126,8 @@ cdef class Deletes:
             self.log.shared.report(
                 'error', 'the end of the deletes of a stream does not read: messages may be back',
                 log=self.log.name, bytes=unread)
-            keep_copy(path)
+            # Before another file takes its place. A copy would need space.
+            os.link(path, free_name(path + UNREADABLE_SUFFIX))
         if good or unread:
             self.journal.adopt(good)
             self.damaged = unread != 0
@@ -166,10 +167,13 @@ cdef class Deletes:
             self.answer()       # before another file hides the error
         if self.damaged or (self.would_shrink(gaps) and journal.wants_compaction() and (
                 journal.pending() or journal.fd >= 0 or journal.last_error)):
-            self.write_snapshot(next_seq)
+            if self.log.shared.turn.now_ns >= self.retry_ns:
+                if self.damaged or journal.last_error:
+                    self.retry_ns = self.log.shared.turn.now_ns + self.log.shared.retry_ns
+                self.write_snapshot(next_seq)
         else:
             journal.flush()
-        if self.wanted and not self.under_way:
+        if self.wanted and not self.under_way and not self.damaged and not journal.last_error:
             self.wanted = False
             self.sync()
         self.answer()
@@ -203,6 +207,10 @@ cdef class Deletes:
 
     cdef void sync(self) noexcept:
         cdef Journal journal = self.journal
+        if self.damaged or (journal is not None and journal.last_error):
+            self.wanted = True      # to sync a damaged file is to open it, which cuts its end
+            self.log.shared.turn.add(PHASE_PUMP, journal.watcher)
+            return
         if journal is None or self.under_way or journal.replacing or journal.under_way or (
                 journal.pending()):
             self.wanted = journal is not None
@@ -279,11 +287,3 @@ cdef class Deletes:
             self.journal.close()
             self.journal.watcher = None
             self.answer()
-
-
-cdef object keep_copy(path):
-    """The whole file keeps a second name: what does not read is about to be cut. OSError."""
-    name = f'{path}{UNREADABLE_SUFFIX}'
-    if os.path.lexists(name):
-        name = f'{path}.{os.urandom(4).hex()}{UNREADABLE_SUFFIX}'
-    os.link(path, name)

@@ -1089,6 +1089,8 @@ cdef class StreamStore(LogOwner):
 
     def close(self):
         """No more; the log is the engine's to close, or to delete."""
+        if self.deletes.damaged:
+            self.run()      # what is written at the end would cut the file
         self.closed = True
         self.deletes.close()
         self.log.shared.turn.disarm(self)

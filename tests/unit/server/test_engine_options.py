@@ -1,12 +1,16 @@
-"""What the configuration gives to the engine."""
+"""What the configuration gives to the engine, and what it says about its logs."""
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+
+from support.engine import WRITE, Rig
 
 from broker.config.config import Config
 from broker.config.load import load
-from broker.server.engine import engine_options
+from broker.runtime import vfs
+from broker.server.engine import broken_log, engine_options
 
 
 def test_sections_say_what_they_need(tmp_path: Path) -> None:
@@ -24,3 +28,21 @@ def test_sections_say_what_they_need(tmp_path: Path) -> None:
     assert given.ack_latency_ns == 60 * 10**9
     assert given.private_subjects == (b"_INBOX.", b"_STAN.", b"find.", b"$JS.")
     assert (given.to_live, given.from_live) == (False, True)
+
+
+def test_a_full_log_in_memory_is_no_problem_of_the_data_folder(tmp_path: Path) -> None:
+    """Its consumers are behind, and publishers get an error; a load balancer need not know."""
+    with Rig(tmp_path, memory_bytes_max=4096, memory_segment_bytes=1024) as rig:
+        topic = rig.log("t#ephemeral", ephemeral=True)
+        topic.open_cursor("c")
+        while rig.publish(topic, [b"x" * 100]) == [1]:
+            pass
+        assert topic.last_error == errno.ENOBUFS
+        assert broken_log(rig.engine) is None
+        log = rig.log()
+        vfs.fail(WRITE, errno.ENOSPC)
+        assert rig.publish(log, [b"x"]) != [1]
+        assert broken_log(rig.engine) == "log t: No space left on device"
+        rig.advance(3)
+        assert broken_log(rig.engine) is None
+        rig.close()

@@ -25,6 +25,8 @@ from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.publish import append, outcome
 from broker.runtime import vfs
 
+MANY = 1 << 30
+
 
 def test_what_follows_a_new_cursor_waits_for_its_name(tmp_path: Path) -> None:
     with Rig(tmp_path, sync="always", inline_bytes=1 << 17) as rig:
@@ -77,6 +79,30 @@ def test_a_cursor_that_cannot_be_remembered_is_not_made(tmp_path: Path) -> None:
             log.open_cursor("c")
         assert "c" not in log.cursors
         log.open_cursor("c")
+
+
+def test_a_full_disk_is_tried_again_from_time_to_time(tmp_path: Path) -> None:
+    """Not in each turn in which a consumer finishes a message: that writes the whole state."""
+    with Rig(tmp_path, inline_bytes=0) as rig:
+        log = rig.log()
+        consumer = LocalConsumer(log.open_cursor("c"), 1000)
+        rig.publish(log, numbered(100))
+        assert len(bodies_of(consumer)) == 100
+        vfs.fail(WRITE, errno.ENOSPC, times=MANY)
+        for seq in range(1, 91):
+            if seq == 45:
+                rig.advance(3)
+            assert consumer.finish(seq) == 0
+            rig.settle()
+        assert 0 < MANY - vfs.unfired(WRITE) < 10
+        vfs.heal()
+        rig.advance(3)
+        rig.close()
+    with Rig(tmp_path) as rig:
+        consumer = LocalConsumer(rig.log().cursors["c"], 1000)
+        rig.settle()
+        assert len(bodies_of(consumer)) == 10
+        rig.close()
 
 
 def test_a_cursor_deleted_while_its_name_is_synced(tmp_path: Path) -> None:

@@ -20,15 +20,23 @@ from broker.engine.stream.store import StreamLimits, open_store
 from broker.runtime import vfs
 
 DONE = 2
+MANY = 1 << 30
 
 
 class Durable:
     """A stream in files with one cursor; `again` opens what the files hold, as after kill -9."""
 
-    def __init__(self, folder: Path, sync: str = "none", clock: int = SECOND, **more: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        sync: str = "none",
+        clock: int = SECOND,
+        inline_bytes: int = 1 << 17,
+        **more: Any,
+    ) -> None:
         self.folder, self.sync = folder, sync
         self.more = {"ack_wait_ns": 10 * SECOND, **more}
-        self.rig = Rig(folder / "logs", clock=(clock, clock), inline_bytes=1 << 17)
+        self.rig = Rig(folder / "logs", clock=(clock, clock), inline_bytes=inline_bytes)
         self.store = open_store(self.rig.engine, "js A/s", StreamLimits(), sync=sync)
         self.all = StreamCursors(self.store)
 
@@ -152,6 +160,59 @@ def test_a_journal_that_does_not_read_is_begun_again(
     ]
     stream = stream.again()
     assert stream.receiver().cursor.delivered == (1, 2)
+    stream.rig.abandon()
+
+
+def test_the_end_of_a_journal_that_does_not_read_is_kept(tmp_path: Path) -> None:
+    stream = Durable(tmp_path)
+    stream.publish("a", "a")
+    receiver = stream.receiver()
+    receiver.ack(1)
+    stream.rig.settle()
+    good = stream.path.stat().st_size
+    receiver.ack(2)
+    stream.rig.settle()
+    damaged = stream.path.read_bytes()[:-1]
+    stream.path.write_bytes(damaged)
+    stream = stream.again()
+    receiver = stream.receiver()
+    assert receiver.cursor.num_ack_pending == 1
+    receiver.ack(2)
+    stream.rig.settle()
+    assert (stream.path.with_name(f"c.cursor.torn-{good}")).read_bytes() == damaged[good:]
+    stream = stream.again()
+    assert stream.receiver().cursor.num_ack_pending == 0
+    stream.rig.abandon()
+
+
+def test_each_journal_that_does_not_read_is_kept(tmp_path: Path) -> None:
+    stream = Durable(tmp_path)
+    stream.publish("a")
+    for damage in (b"x" * 40, b"y" * 40):
+        stream.path.write_bytes(damage)
+        stream.receiver().cursor.close()
+        stream.rig.settle()
+    kept = {path.read_bytes() for path in tmp_path.glob("c.cursor.unreadable*")}
+    assert kept == {b"x" * 40, b"y" * 40}
+    stream.rig.abandon()
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 1 << 17])
+def test_a_full_disk_is_tried_again_from_time_to_time(tmp_path: Path, inline_bytes: int) -> None:
+    """Not as soon as a worker has found it full: each attempt writes the whole state."""
+    stream = Durable(tmp_path, inline_bytes=inline_bytes)
+    stream.publish("a", "a")
+    receiver = stream.receiver()
+    stream.rig.settle()
+    vfs.fail(WRITE, errno.ENOSPC, times=MANY)
+    receiver.ack(1)
+    stream.rig.settle()
+    stream.rig.advance(3)
+    assert 0 < MANY - vfs.unfired(WRITE) < 10
+    vfs.heal()
+    stream.rig.advance(3)
+    stream = stream.again()
+    assert stream.receiver().cursor.num_ack_pending == 1
     stream.rig.abandon()
 
 

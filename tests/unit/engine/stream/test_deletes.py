@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from errno import EIO
+from errno import EIO, ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from broker.engine.stream.store import StreamLimits, StreamStore, open_store
 from broker.runtime import vfs
 
 NAME = "js A/S"
+MANY = 1 << 30
 FAILED = "a segment of a stream cannot be compacted"
 
 
@@ -247,25 +248,93 @@ def test_the_journal_is_written_anew_when_it_has_grown(tmp_path: Path) -> None:
         assert (seqs(store), state(store)) == (left, before)
 
 
-def test_a_journal_that_ends_badly_is_kept(tmp_path: Path) -> None:
-    with Rig(tmp_path) as rig:
+def damaged_journal(folder: Path) -> tuple[Path, bytes]:
+    """Of a stream whose messages 2 and 4 are deleted; the last byte is missing."""
+    with Rig(folder) as rig:
         store = open_in(rig)
         fill(rig, store, 6)
         for seq in (2, 4):
             wait(rig, store.delete(seq))
-        folder = Path(store.log.folder or "")
+        journal = Path(store.log.folder or "") / "deletes.cur"
         rig.close()
-    journal = folder / "deletes.cur"
-    journal.write_bytes(journal.read_bytes()[:-1])
+    damaged = journal.read_bytes()[:-1]
+    journal.write_bytes(damaged)
+    return journal, damaged
+
+
+def test_a_journal_that_ends_badly_is_kept(tmp_path: Path) -> None:
+    journal, damaged = damaged_journal(tmp_path)
     with Rig(tmp_path) as rig:
         store = open_in(rig)
         assert seqs(store) == [1, 3, 4, 5, 6]
-        assert (folder / "deletes.cur.unreadable").exists()
         wait(rig, store.delete(5))
         rig.close()
     with Rig(tmp_path) as rig:
         store = open_in(rig)
         assert seqs(store) == [1, 3, 4, 6]
+        rig.close()
+    assert journal.with_name("deletes.cur.unreadable").read_bytes() == damaged
+
+
+def test_a_journal_that_ends_badly_is_kept_if_nothing_is_deleted(tmp_path: Path) -> None:
+    """Also by the housekeeping, which syncs what is there."""
+    journal, damaged = damaged_journal(tmp_path)
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        rig.advance(3)
+        rig.settle()
+        assert seqs(store) == [1, 3, 4, 5, 6]
+        rig.close()
+    assert journal.with_name("deletes.cur.unreadable").read_bytes() == damaged
+    with Rig(tmp_path) as rig:
+        assert seqs(open_in(rig)) == [1, 3, 4, 5, 6]
+        assert not rig.reports
+        rig.close()
+
+
+def test_a_journal_that_ends_badly_is_kept_if_the_stream_closes_at_once(tmp_path: Path) -> None:
+    journal, damaged = damaged_journal(tmp_path)
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        kill(store, 6)
+        store.close()
+        rig.close()
+    assert journal.with_name("deletes.cur.unreadable").read_bytes() == damaged
+    with Rig(tmp_path) as rig:
+        assert seqs(open_in(rig)) == [1, 3, 4, 5]
+        rig.close()
+
+
+def test_a_journal_that_ends_badly_is_kept_on_a_full_disk(tmp_path: Path) -> None:
+    journal, damaged = damaged_journal(tmp_path)
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        vfs.fail(WRITE, ENOSPC, times=MANY)
+        kill(store, 6)
+        rig.advance(3)
+        rig.settle()
+        rig.close()
+    vfs.heal()
+    assert journal.with_name("deletes.cur.unreadable").read_bytes() == damaged
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 1 << 17])
+def test_a_full_disk_is_tried_again_from_time_to_time(tmp_path: Path, inline_bytes: int) -> None:
+    """Not as soon as a worker has found it full: each attempt writes all that is dead."""
+    with Rig(tmp_path, inline_bytes=inline_bytes) as rig:
+        store = open_in(rig)
+        fill(rig, store, 6)
+        wait(rig, store.delete(2))
+        vfs.fail(WRITE, ENOSPC, times=MANY)
+        kill(store, 4)
+        rig.settle()
+        rig.advance(3)
+        assert 0 < MANY - vfs.unfired(WRITE) < 10
+        vfs.heal()
+        rig.advance(3)
+        rig.close()
+    with Rig(tmp_path) as rig:
+        assert seqs(open_in(rig)) == [1, 3, 5, 6]
         rig.close()
 
 

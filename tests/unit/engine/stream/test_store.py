@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import SYNC, WRITE, Rig, flip
+from support.engine import SYNC, WRITE, Rig, flip, wait
 from support.native.stores import (
     kill,
     last_seq_of,
@@ -252,6 +252,28 @@ def test_seqs_may_be_left_out(tmp_path: Path) -> None:
         assert state(store) == before
         assert {seq: store.message(seq) for seq in found} == found
         assert publish(store, b"a") == far + 3
+        rig.close()
+
+
+@pytest.mark.parametrize("far", [2**32 - 1, 2**32, 2**32 + 1, 2**33])
+def test_seqs_that_follow_each_other_leave_the_span_of_a_file(tmp_path: Path, far: int) -> None:
+    """Not only one that is left out: records further from a file's first seq count as damage."""
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        publish(store, b"a", b"first")
+        rig.settle()
+        wait(rig, store.purge(seq=far))
+        last = [publish(store, b"a", b"%d" % number) for number in range(4)]
+        assert last == [far + number for number in range(4)]
+        rig.settle()
+        before = bodies(store)
+        assert list(before) == last
+        rig.close()
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        assert bodies(store) == before
+        assert publish(store, b"a") == far + 4
+        assert not rig.reports
         rig.close()
 
 
