@@ -11,11 +11,13 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from importlib.machinery import ModuleSpec
-from typing import TYPE_CHECKING, Any, Final
+
+TYPE_CHECKING = False  # `typing` takes a server longer to import than it takes to note a signal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
+    from typing import Any, Final
 
 SHARED_OBJECT: Final = "_compiled"
 PACKAGE: Final = __name__.partition(".")[0]

@@ -9,12 +9,15 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from typing import TYPE_CHECKING, Final
 
+from broker.cli import signals
 from broker.cli.servers import SERVERS, run_server
+
+TYPE_CHECKING = False  # `typing` takes longer to import than signals may wait to be noted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Final
 
 # If the executable, or a symlink to it, has one of these names, it runs that command.
 DROP_INS: Final = ("nsqd", "nsqlookupd", "nats-server", "nats-streaming-server")
@@ -31,6 +34,7 @@ def entry() -> None:
     # collection of garbage again.
     gc.disable()
     if args and args[0] in SERVERS and _COMPLETE not in os.environ:
+        signals.hold()
         code = _run_server(args[0], args[1:])
         if code is not None:
             sys.exit(code)

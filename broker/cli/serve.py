@@ -21,7 +21,7 @@ from broker.base.lockfile import DataFolderError, DataLockedError
 from broker.base.settings import Address
 from broker.base.units import SECOND
 from broker.base.values import NamedTuple
-from broker.cli import notify
+from broker.cli import notify, signals
 from broker.config.check import opened
 from broker.config.config import Config
 from broker.config.load import FLAGS, ConfigError, load_with_places
@@ -140,7 +140,10 @@ def until_ended(coroutine: Coroutine[Any, Any, int]) -> int:
     import uvloop
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(coroutine)
+        try:
+            return runner.run(coroutine)
+        finally:
+            signals.hold(*signals.RELOADS)  # the end of the loop takes its handler away
 
 
 async def run(
@@ -160,9 +163,7 @@ async def run(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number, stopping)
-
-    reloads: set[asyncio.Task[None]] = set()
-    loop.add_signal_handler(signal.SIGHUP, reload_soon, server, reloads)
+    signals.let_through(*signals.STOPS, *signals.OTHERS)
     try:
         with lasting_memory():
             await server.start()
@@ -175,6 +176,7 @@ async def run(
         problem = start_problem(error, config)
         log.error("cannot start: %s", problem, exc_info=log.isEnabledFor(logging.DEBUG))
         return limits.EXIT_START_FAILED
+    reload_at_hangup(server)
     await until_stopped(stopping, log)
     notify.stopping()
     log.info("stopping")
@@ -220,6 +222,15 @@ def _announce(server: Server, config: Config, ports_file: Path | None) -> dict[s
     log.info("twinwire %s ready", __version__, extra=extra)
     notify.ready(", ".join(f"{name} {address}" for name, address in ports.items()))
     return ports
+
+
+def reload_at_hangup(server: Reloads) -> None:
+    """Reload at each SIGHUP from now on, and at one that came while the server started."""
+    import asyncio
+
+    reloads: set[asyncio.Task[None]] = set()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_soon, server, reloads)
+    signals.let_through(*signals.RELOADS)
 
 
 def reload_soon(server: Reloads, tasks: set[asyncio.Task[None]]) -> None:

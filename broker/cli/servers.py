@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Final
+
+TYPE_CHECKING = False  # as in __init__.py
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Final
 
 # Functions that receive the arguments and return the exit code; None: click reads them.
 SERVERS: Final = {

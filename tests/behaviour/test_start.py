@@ -169,7 +169,8 @@ def free_port() -> int:
 def running_first(folder: Path, program: str) -> dict[str, str]:
     """The environment of a Python that runs this before anything else."""
     (folder / "sitecustomize.py").write_text(program)
-    return os.environ | {"PYTHONPATH": str(folder)}
+    places = [str(folder), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, places))}
 
 
 # Delays the import of one module.
@@ -330,3 +331,73 @@ def test_a_port_that_is_in_use_is_reported_as_before(tmp_path: Path) -> None:
     assert done.returncode == 1
     expected = f'Error listening on port: 127.0.0.1:{port}, "listen tcp 127.0.0.1:{port}: bind: '
     assert expected + 'address already in use"' in done.stderr
+
+
+# Commands that listen at free ports, each with the exit code after SIGTERM.
+STARTS = {
+    "serve": (
+        (
+            "--data=data --nats=127.0.0.1:0 --nsq=127.0.0.1:0 --monitor= --nsq-http= --bulk= "
+            "--console="
+        ),
+        0,
+    ),
+    "nats-server": ("-a 127.0.0.1 -p -1", 0),
+    "nsqd": ("--tcp-address=127.0.0.1:0 --http-address=127.0.0.1:0", 0),
+    "nsqlookupd": ("--tcp-address=127.0.0.1:0 --http-address=127.0.0.1:0", 0),
+    "nats-streaming-server": ("-a 127.0.0.1 -p -1", 143),
+}
+READY = re.compile(r" ready\b|HTTP: listening on")
+# From the first one on; each is in another part of a start.
+MOMENTS = ("broker.base", "logging", "asyncio", "uvloop")
+
+
+@pytest.mark.parametrize("moment", [*MOMENTS, "orjson", "broker.server.server"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_at_any_moment_of_a_start_ends_it_cleanly(
+    tmp_path: Path, number: signal.Signals, moment: str
+) -> None:
+    """Not by KeyboardInterrupt in the middle of an import: that can be a segmentation fault."""
+    check_signal(tmp_path, "serve", number, moment, 0)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("command", [name for name in STARTS if name != "serve"])
+def test_a_signal_at_any_moment_of_a_start_ends_a_drop_in_cleanly(
+    tmp_path: Path, command: str, moment: str
+) -> None:
+    for number, code in ((signal.SIGINT, 0), (signal.SIGTERM, STARTS[command][1])):
+        folder = tmp_path / number.name
+        folder.mkdir()
+        check_signal(folder, command, number, moment, code)
+
+
+def check_signal(
+    folder: Path, command: str, number: signal.Signals, moment: str, expected: int
+) -> None:
+    process = HeldUp(folder, moment, command, *STARTS[command][0].split())
+    process.wait()
+    for _ in range(3):  # which count as one: nothing has looked at the first
+        process.child.send_signal(number)
+    process.resume()
+    code = process.child.wait(DEADLINE_S)
+    os.close(process.pipe)
+    said = process.notes.read_text()
+    assert code == expected, said
+    for word in ("Traceback", "Aborted", "Warning", "Error"):
+        assert word not in said
+
+
+@pytest.mark.parametrize("moment", ["broker.base", "uvloop"])
+@pytest.mark.parametrize("command", STARTS)
+def test_a_hangup_during_a_start_ends_nothing(tmp_path: Path, command: str, moment: str) -> None:
+    """It is a request to reload, and the server does so when it is ready."""
+    process = HeldUp(tmp_path, moment, command, *STARTS[command][0].split())
+    process.wait()
+    process.child.send_signal(signal.SIGHUP)
+    process.resume()
+    while not READY.search(process.notes.read_text()):
+        assert process.child.poll() is None, process.notes.read_text()
+    process.end()
+    assert process.child.returncode == STARTS[command][1]
+    assert "Traceback" not in process.notes.read_text()

@@ -116,7 +116,7 @@ def test_a_server_reports_its_state(name: str, tmp_path: Path, manager: Manager)
         assert ready["READY"] == "1"
         assert "127.0.0.1:" in ready["STATUS"]
         assert manager.until("WATCHDOG") == manager.until("WATCHDOG") == {"WATCHDOG": "1"}
-        if name in {"serve", "nsqd", "nats-server"}:
+        if name in {"serve", "nsqd", "nsqlookupd", "nats-server"}:
             child.send_signal(signal.SIGHUP)
             reloading = manager.until("RELOADING")
             assert int(reloading["MONOTONIC_USEC"]) > 0

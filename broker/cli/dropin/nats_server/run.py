@@ -19,7 +19,7 @@ from broker import __version__
 from broker.base.gotext import go_quote
 from broker.base.patterns import lazy_pattern
 from broker.base.units import PORT_MAX
-from broker.cli import notify
+from broker.cli import notify, signals
 from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_server import process
@@ -118,6 +118,7 @@ class Run:
         loop = asyncio.get_running_loop()
         for number in _NAMES:
             loop.add_signal_handler(number, self.on_signal, number)
+        signals.let_through(*signals.STOPS, signal.SIGUSR1)
         try:
             with lasting_memory():
                 await self.start_server()
@@ -134,6 +135,7 @@ class Run:
         else:
             ports = self.server.ports
             notify.ready(", ".join(f"{name} {join(*bound[:2])}" for name, bound in ports.items()))
+            signals.let_through(signal.SIGHUP, signal.SIGUSR2)  # what they ask for is there
             await until_stopped(self._stopping, log)
         return await self._end()
 

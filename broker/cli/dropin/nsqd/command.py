@@ -12,10 +12,10 @@ import signal
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from broker.base import logs
-from broker.cli import notify
+from broker.cli import notify, signals
 from broker.cli.dropin import errors, goflags
 from broker.cli.dropin.nsqd import config as translate
 from broker.cli.dropin.nsqd import flags as nsqd_flags
@@ -24,7 +24,7 @@ from broker.cli.serve import (
     lasting_memory,
     on_signal,
     raise_open_files_limit,
-    reload_soon,
+    reload_at_hangup,
     until_ended,
     until_stopped,
 )
@@ -35,12 +35,13 @@ from broker.protocols.nsq import limits as nsq_limits
 from broker.server import limits as server_limits
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 
     from broker.config.config import Config
 
 log = logging.getLogger("broker.dropin")
+
+Result = TypeVar("Result")
 
 _LEVELS = {
     "debug": logging.DEBUG,
@@ -59,12 +60,6 @@ class Startable(Protocol):
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
-
-
-@runtime_checkable
-class Reloadable(Protocol):
-    """A server that can reload its certificates."""
-
     async def reload(self) -> None: ...
 
 
@@ -153,7 +148,8 @@ def nsqd(args: Sequence[str]) -> int:
     data = Path(config.server.data)
     adopt("nsqd", opened(config))
     if was_used(data):
-        take_over(data, config)
+        if not take_over(data, config):
+            return server_limits.EXIT_OK
     elif not config.reads_files:  # in which there may still be an error
         sockets.listen_early(address for _, address in opened(config))
 
@@ -236,8 +232,9 @@ def was_used(data: Path) -> bool:
     return holds_messages(data)
 
 
-def take_over(data: Path, config: Config) -> None:
-    """Import the data that an original left in the folder, once."""
+def take_over(data: Path, config: Config) -> bool:
+    """Import the data that an original left in the folder, once; False: a signal has ended this,
+    and the next start goes on."""
     import asyncio
 
     import uvloop
@@ -248,18 +245,39 @@ def take_over(data: Path, config: Config) -> None:
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     try:
         with importing(data, data, config, held=True) as make, runner:
-            outcome = runner.run(make().run())
+            outcome = runner.run(_until_signal(make().run()))
     except ImportRefusedError as error:
         die("nsqd", f"failed to load metadata - {error}")
+    if outcome is None:
+        log.info("stopped by a signal: the next start goes on with the import")
+        return False
     if outcome.changed:
         log.warning(
             "an nsqd has used this folder since its import: newer data of that nsqd is not imported"
         )
     if outcome.already:
-        return
+        return True
     for line in outcome.remarks:
         log.error("not imported: %s", line)
     log.info("imported from nsqd: %d topics, %d messages", outcome.topics, outcome.messages)
+    return True
+
+
+async def _until_signal(work: Coroutine[Any, Any, Result]) -> Result | None:
+    """What the work returns; None if SIGTERM or SIGINT came first, which cancels it."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(work)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    signals.let_through(*signals.STOPS)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return None
+    finally:
+        signals.hold()  # until the server runs
 
 
 def run(program: str, make: Callable[[], Startable], addresses: tuple[str, str]) -> int:
@@ -275,10 +293,8 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number, stopping)
+    signals.let_through(*signals.STOPS, *signals.OTHERS)
     server = make()
-    reloads: set[asyncio.Task[None]] = set()
-    if isinstance(server, Reloadable):
-        loop.add_signal_handler(signal.SIGHUP, reload_soon, server, reloads)
     try:
         with lasting_memory():
             await server.start()
@@ -296,6 +312,7 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
         log.info("%s: listening on %s", name, where)
     bound = server.ports.items()
     notify.ready(", ".join(f"{name} {address_text(*at[:2])}" for name, at in bound))
+    reload_at_hangup(server)
     await until_stopped(stopping, log)
     notify.stopping()
     for name, where in names:
