@@ -132,6 +132,27 @@ def test_a_broker_ends_while_a_client_waits_for_the_application(tmp_path: Path) 
     client.close()
 
 
+def test_the_first_client_of_http_during_a_stop_is_answered(tmp_path: Path) -> None:
+    """Its connection has waited for the import, and the listener of NSQ is closed by then."""
+    listen = ("--data=data", "--nats=", "--nsq=127.0.0.1:0", "--monitor=", "--bulk=", "--console=")
+    ports_file = tmp_path / "ports.json"
+    words = (*listen, "--nsq-http=127.0.0.1:0", f"--ports-file={ports_file}")
+    process = HeldUp(tmp_path, "broker.protocols.nsq.http.api", "serve", *words)
+    while not ports_file.exists():
+        assert process.child.poll() is None, process.notes.read_text()
+    host, _, port = json.loads(ports_file.read_bytes())["nsq_http"].rpartition(":")
+    with socket.create_connection((host, int(port)), DEADLINE_S) as client:
+        process.wait()
+        process.child.send_signal(signal.SIGTERM)
+        while " stopping" not in process.notes.read_text():
+            assert process.child.poll() is None, process.notes.read_text()
+        client.sendall(b"GET /ping HTTP/1.1\r\nHost: x\r\n\r\n")
+        process.resume()
+        assert process.child.wait(DEADLINE_S) == 0
+    os.close(process.pipe)
+    assert "Traceback" not in process.notes.read_text()
+
+
 def test_nats_streaming_imports_protobuf_for_the_first_request(tmp_path: Path) -> None:
     notes = tmp_path / "stderr"
     command = [sys.executable, "-X", "importtime", "-m", "broker", "nats-streaming-server"]

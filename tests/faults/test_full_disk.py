@@ -204,7 +204,15 @@ def test_it_starts_drains_and_heals(start_broker: StartBroker, tmp_path: Path) -
         fill(disk)
         assert free_bytes(disk) == 0
         server.start()
-        assert publish(server, "new") >= 500
+        for path, names in (
+            ("/pub", {"topic": "new"}),
+            ("/topic/create", {"topic": "new"}),
+            ("/channel/create", {"topic": "t", "channel": "other"}),
+        ):
+            answer = request(server.nsq_http, "POST", path, b"x", **names)
+            said = {"message": "NOT_SAVED: No space left on device"}
+            assert (answer.status, answer.json) == (503, said)
+        assert "Traceback" not in server.log_since()
         got = set()
         with nsq_peer(server.nsq) as peer:
             peer.command("SUB t c")

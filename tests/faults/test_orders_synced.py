@@ -50,11 +50,11 @@ def order(live: LiveBroker, path: str, **names: str) -> int:
 @pytest.mark.parametrize("call", [SYNC, SYNC_PATH])
 def test_a_topic_or_channel_that_may_be_gone_is_not_confirmed(live: LiveBroker, call: int) -> None:
     vfs.fail(SYNC_PATH, errno.EIO, times=FOR_EVER)
-    assert order(live, "/topic/create", topic="t") == 500
+    assert order(live, "/topic/create", topic="t") == 503
     vfs.heal()
     assert order(live, "/topic/create", topic="t") == 200
     vfs.fail(call, errno.EIO, times=FOR_EVER)
-    assert order(live, "/channel/create", **CHANNEL) == 500
+    assert order(live, "/channel/create", **CHANNEL) == 503
     vfs.heal()
     assert order(live, "/channel/create", **CHANNEL) == 200
 
@@ -66,7 +66,7 @@ def test_an_order_that_may_be_undone_is_not_confirmed(live: LiveBroker, path: st
     if path == "/channel/unpause":
         assert order(live, "/channel/pause", **CHANNEL) == 200
     vfs.fail(SYNC, errno.EIO, times=FOR_EVER)
-    assert order(live, path, **CHANNEL) == 500
+    assert order(live, path, **CHANNEL) == 503
     vfs.heal()
     assert order(live, path, **CHANNEL) == 200
 
@@ -78,6 +78,6 @@ def test_a_paused_topic_is_empty_for_its_channels_too(live: LiveBroker) -> None:
     assert order(live, "/topic/pause", topic="t") == 200
     assert request(address, "POST", "/pub", b"1", topic="t").status == 200
     vfs.fail(SYNC, errno.EIO, times=FOR_EVER)
-    assert order(live, "/topic/empty", topic="t") == 500
+    assert order(live, "/topic/empty", topic="t") == 503
     vfs.heal()
     assert order(live, "/topic/empty", topic="t") == 200

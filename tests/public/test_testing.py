@@ -307,6 +307,10 @@ async def test_a_full_disk(shared: Broker, uniq: str) -> None:
             assert caught.value.code == "E_PUB_FAILED"
             assert await asyncio.to_thread(healthy, shared) == 503
             assert (await asyncio.to_thread(post, shared, f"/pub?topic={uniq}new", b"x"))[0] == 503
+            made = await asyncio.to_thread(post, shared, f"/topic/create?topic={uniq}new")
+            assert made[0] == 200  # its files are small ones
+            path = f"/channel/create?topic={uniq}&channel=other"
+            assert (await asyncio.to_thread(post, shared, path))[0] == 503
             got: asyncio.Queue[bytes] = asyncio.Queue()
             reader = nsq.Reader(
                 uniq,

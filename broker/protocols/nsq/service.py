@@ -188,10 +188,12 @@ class NsqService(Service):
             self.peers = None
         if self.listener is not None:
             await self.listener.drain()
-            self.listener = None
-            self.host.engine.unwatch(_log_topics)
+        # a first client of HTTP may still wait for the handlers, which are made of the listener
         await asyncio.gather(*(pages.close() for pages in self._pages.values()))
         self._pages.clear()
+        if self.listener is not None:
+            self.listener = None
+            self.host.engine.unwatch(_log_topics)
 
     async def reload(self) -> None:
         """Read certificates again."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import socket
@@ -467,7 +468,7 @@ class NsqApi:
         """Create the topic if it does not exist."""
         if self._stream(query, WRITE) is not None:
             return None
-        await _on_disk(self._make_topic(query).sync.created())
+        await self._make_topic(query).sync.created()
         return None
 
     async def topic_delete(self, _request: web.Request, query: Query) -> Answer:
@@ -486,7 +487,7 @@ class NsqApi:
         log = self._topic(query, READ, WRITE)
         log.empty()
         # the channels of a paused topic have not received them yet
-        await asyncio.gather(*(_on_disk(cursor.synced()) for cursor in cursors_of(log).values()))
+        await asyncio.gather(*(cursor.synced() for cursor in cursors_of(log).values()))
         return None
 
     async def topic_pause(self, _request: web.Request, query: Query) -> Answer:
@@ -529,8 +530,8 @@ class NsqApi:
             return None
         log = self._topic(query, READ)
         cursor = open_cursor(log, name, ephemeral=is_ephemeral(name.encode()))
-        await _on_disk(log.sync.created())
-        await _on_disk(cursor.synced())
+        await log.sync.created()
+        await cursor.synced()
         return None
 
     async def channel_delete(self, _request: web.Request, query: Query) -> Answer:
@@ -552,7 +553,7 @@ class NsqApi:
         """Drop all messages of the channel: waiting, deferred, in flight."""
         cursor = self._channel(query, READ)
         cursor.empty()
-        await _on_disk(cursor.synced())
+        await cursor.synced()
         return None
 
     async def channel_pause(self, _request: web.Request, query: Query) -> Answer:
@@ -561,7 +562,7 @@ class NsqApi:
             return None
         cursor = self._channel(query, READ)
         cursor.pause()
-        await _on_disk(cursor.synced())
+        await cursor.synced()
         return None
 
     async def channel_unpause(self, _request: web.Request, query: Query) -> Answer:
@@ -570,7 +571,7 @@ class NsqApi:
             return None
         cursor = self._channel(query, READ)
         cursor.unpause()
-        await _on_disk(cursor.synced())
+        await cursor.synced()
         return None
 
     async def _pause_in_stream(self, query: Query, paused: bool) -> bool:
@@ -589,14 +590,6 @@ class NsqApi:
         delete()
         for session in found:
             session.disconnect()
-
-
-async def _on_disk(waiting: Awaitable[None]) -> None:
-    """Wait until a power failure cannot undo the request; ApiError if the sync failed."""
-    try:
-        await waiting
-    except OSError as problem:
-        raise ApiError(errors.NSQ_HTTP_INTERNAL) from problem
 
 
 def _found(stream: StreamTopic, name: str) -> StreamChannel:
@@ -625,12 +618,9 @@ def _refusal(problem: OSError) -> HttpError:
 
 async def _sync_folder(folder: Path) -> None:
     """Sync a folder, so that a power failure does not restore files deleted in it."""
-    try:
+    # the folder itself may be deleted, or not be created before the first record
+    with contextlib.suppress(FileNotFoundError):
         await asyncio.to_thread(sync_path, folder)
-    except FileNotFoundError:
-        pass  # the folder itself was deleted, or is not created before the first record
-    except OSError as problem:
-        raise ApiError(errors.NSQ_HTTP_INTERNAL) from problem
 
 
 def _require(condition: bool, error: HttpError) -> None:

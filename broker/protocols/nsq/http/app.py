@@ -24,7 +24,7 @@ import orjson
 from aiohttp import web
 
 from broker.base.gotext import duration_text
-from broker.net.http.errors import HttpError
+from broker.net.http.errors import HttpError, http_error
 from broker.net.http.requests import client_address
 from broker.protocols.nsq.http import errors
 
@@ -193,6 +193,13 @@ class _Dispatcher:
             return _respond(await route.handler(request, Query(query)), versioned=route.versioned)
         except ApiError as refusal:
             return _refuse(refusal.error, refusal)
+        except OSError as problem:
+            if request.method == "GET" or isinstance(problem, ConnectionError):
+                LOG.exception("%s %s failed", request.method, path)
+                return _refuse(errors.NSQ_HTTP_INTERNAL)
+            reason = problem.strerror or str(problem)
+            LOG.error("%s %s failed: %s", request.method, path, reason)
+            return _refuse(http_error(errors.V1_NOT_SAVED, reason=reason))
         except Exception:
             LOG.exception("%s %s failed", request.method, path)
             return _refuse(errors.NSQ_HTTP_INTERNAL)
