@@ -79,9 +79,12 @@ def read_tokens(path: Path) -> list[tuple[bytes, Caller]]:
         if len(words) < 3:
             raise TokenFileError(f"{path}:{number}: expected NAME TOKEN RIGHTS [PATTERN ...]")
         name, token, rights, *patterns = words
-        unknown = sorted(set(rights.split(",")) - RIGHTS)
-        if unknown:
-            raise TokenFileError(f"{path}:{number}: unknown right: {', '.join(unknown)}")
+        if not RIGHTS.issuperset(rights.split(",")):
+            # not the word: of a file in the format of the console it is the token
+            raise TokenFileError(
+                f"{path}:{number}: unknown right; expected NAME TOKEN RIGHTS [PATTERN ...], "
+                f"where RIGHTS are of {READ}, {WRITE}, {HOLD}"
+            )
         for pattern in patterns:
             try:
                 check_pattern(pattern)

@@ -78,7 +78,9 @@ def read_file(path: Path, what: str) -> dict[str, tuple[str, str]]:
         name, role, secret = words
         if role not in ROLES:
             roles = ", ".join(ROLES)
-            raise UsersFileError(f"{path}:{number}: unknown role {role}; expected one of {roles}")
+            # not the word: of a file in the format of the bulk API it is the token
+            expected = f"NAME ROLE {what}, where ROLE is one of {roles}"
+            raise UsersFileError(f"{path}:{number}: unknown role; expected {expected}")
         if what == "HASH" and not is_hash(secret):
             raise UsersFileError(f"{path}:{number}: expected a bcrypt hash ($2b$...)")
         if name in found:

@@ -23,7 +23,8 @@ from broker.bulk.errors import RefusedError
     ("text", "reason"),
     [
         ("one two\n", ":1: expected NAME TOKEN RIGHTS"),
-        ("# fine\n\na b read,red\n", ":3: unknown right: red"),
+        ("# fine\n\na b read,red\n", ":3: unknown right; expected NAME TOKEN RIGHTS"),
+        ("a admin SECRET\n", r":1: unknown right; expected (?!.*SECRET)"),  # a file of the console
         ("a b read x..y\n", ":1: not a pattern"),
     ],
 )
