@@ -41,6 +41,9 @@ from broker.protocols.jetstream.structs import (
     time_text,
 )
 from broker.protocols.nats.accounts.subjects import collide
+from broker.protocols.nats.conf.text import ConfErrors
+from broker.protocols.nats.section import nats_settings
+from broker.protocols.nats.settings import GLOBAL_ACCOUNT
 from broker.protocols.stan.channels import CURSOR_PREFIX
 from broker.protocols.stan.store import STAN_FOLDER, ForeignStateError, Store
 from broker.server.engine import LOGS_FOLDER
@@ -110,6 +113,13 @@ class Options:
     remove: bool = False  # the channels afterwards
 
 
+def _may_exist(account: str, config: Config) -> bool:
+    """Whether the configuration has this account; those of operators are known while it runs."""
+    settings = nats_settings(config)
+    names = {GLOBAL_ACCOUNT, *(each.name for each in settings.accounts)}
+    return settings.resolver is not None or account in names
+
+
 class Adoption:
     """One run; the caller holds the lock of the data folder."""
 
@@ -125,6 +135,14 @@ class Adoption:
 
     async def run(self, *, dry: bool = False) -> Outcome:
         """Adopt the channels; `dry`: only read them. ImportRefusedError, OSError."""
+        try:
+            exists = _may_exist(self.account, self.config)
+        except ConfErrors as error:
+            raise ImportRefusedError(str(error)) from None
+        if not exists:
+            raise ImportRefusedError(
+                f"there is no account {self.account}: nobody could log in to it"
+            )
         if not (self.data / LOGS_FOLDER).is_dir():
             raise ImportRefusedError(f"{self.data} has no logs: nothing to adopt")
         progress = None if dry else Progress(self.data, self.data / _SOURCE, PROGRESS)

@@ -104,6 +104,8 @@ def read_folder(folder: Path, problems: list[Problem]) -> dict[str, Topic]:
         metadata = (folder / METADATA).read_bytes() if METADATA in names else b""
     except OSError as error:
         raise SourceError(f"{folder}: {error.strerror}") from None
+    if not holds_messages(folder):
+        raise SourceError(f"{folder} is not the data folder of an nsqd: it has no {METADATA}")
     if metadata:
         _read_metadata(folder / METADATA, metadata, topics, problems)
     for name in names:

@@ -195,6 +195,11 @@ async def test_what_cannot_be_adopted_is_listed(
         "read.by.nsq: it is not removed: NSQ channels read it (c)",
         "taken: stream HAS stores this subject already: not adopted",
     ]
+    said, problem = adopt(data, "--channel", "a_b", "--account", "NOPE", code=1)
+    assert (said, problem) == (
+        "",
+        "adopt-channels: there is no account NOPE: nobody could log in to it\n",
+    )
     said, _ = adopt(data, "--channel", "a_b", "--stream", "OTHER", "--account", "$G")
     assert said.startswith("a_b -> OTHER: 1 messages (1-1)")
     broker.start()

@@ -259,6 +259,11 @@ def test_exit_codes(source: Path, data: Path, tmp_path: Path) -> None:
     (damaged / "nsqd.dat").write_text("{")
     other = str(tmp_path / "other")
     assert command(str(damaged), "--data", other, cwd=tmp_path).returncode == 1
+    none = tmp_path / "none"
+    none.mkdir()
+    refused = command(str(none), "--data", other, cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert f"{none} is not the data folder of an nsqd: it has no nsqd.dat" in refused.stderr
 
 
 def started(program: list[str], folder: Path) -> tuple[subprocess.Popen[str], str]:
