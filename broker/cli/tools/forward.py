@@ -12,7 +12,7 @@ import random
 import re
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
-from urllib.parse import quote_from_bytes
+from urllib.parse import quote_from_bytes, urlsplit
 
 import aiohttp
 import click
@@ -147,15 +147,21 @@ class NatsTarget:
         self._pongs.append(pong)
         body = message.body
         stream.write(b"PUB %b %d\r\n%b\r\nPING\r\n" % (subject, len(body), body))
-        async with asyncio.timeout(NATS_ANSWER_S):
-            await pong
+        try:
+            async with asyncio.timeout(NATS_ANSWER_S):
+                await pong
+        except TimeoutError:
+            raise TargetError("{}:{} does not answer".format(*self._address)) from None
 
     async def _connected(self) -> asyncio.StreamWriter:
         async with self._dialling:
             if self._stream is None:
+                line = b""
                 async with asyncio.timeout(NATS_ANSWER_S):
                     reader, stream = await asyncio.open_connection(*self._address)
-                    line = await reader.readline()
+                    with contextlib.suppress(TimeoutError):  # such as an nsqd, which waits too
+                        async with asyncio.timeout(NATS_ANSWER_S / 2):
+                            line = await reader.readline()
                 try:
                     verb, _, info = line.partition(b" ")
                     if verb != b"INFO":
@@ -205,6 +211,20 @@ class NatsTarget:
             await asyncio.wait({self._reading})
 
 
+def _is_http_url(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # such as of a port that is not a number
+        return False
+
+
+def _machine(address: str) -> tuple[str, int]:
+    """The address in the form in which equal ones are the same."""
+    host, port = parse_address(address)
+    return ("127.0.0.1" if host.lower() == "localhost" else host.lower(), port)
+
+
 @dataclass(frozen=True)
 class _Way:
     """The options of the destination."""
@@ -233,6 +253,23 @@ class _Way:
             raise click.UsageError(f"--mode {self.mode} does not apply to this destination")
         if any("%s" not in url for url in self.gets):
             raise click.UsageError("--get needs a %s in the URL for the message")
+        for url in (*self.posts, *self.gets):
+            if not _is_http_url(url):
+                raise click.UsageError(f"invalid URL {url!r}: expected http://HOST or https://HOST")
+        if self.subject is not None and not _SUBJECT.fullmatch(self.subject.encode()):
+            raise click.UsageError(
+                f"invalid --subject {self.subject!r}: expected words with '.' between them, "
+                "without blanks or wildcards"
+            )
+
+    def check_loop(self, topics: tuple[str, ...], source: Source) -> None:
+        """UsageError if messages would go back to a topic that they come from."""
+        read = {_machine(address) for address in source.nsqd}
+        if not any(_machine(address) in read for address in self.destinations):
+            return
+        if self.destination_topic in (None, *topics):
+            back = self.destination_topic or topics[0]
+            raise click.UsageError(f"messages would go back to the topic {back}, for ever")
 
     def target(self) -> Target:
         """Create the destination, which connects when it is first used."""
@@ -328,6 +365,7 @@ def forward(
     headers = _headers(header_lines, content_type, bool(given["posts"]))
     way = _Way(headers=headers, **given)
     way.check()
+    way.check_loop(topics, source)
     run(lambda ending: _forward(source, topics, channel, way, sample, ending))
 
 

@@ -126,9 +126,13 @@ class Connection(asyncio.Protocol):
             ready = self._expect()
             self._holding = False
             name = self.options.tls_server_name or self.address[0]
-            secure = await loop.start_tls(
-                self._transport, self, self.options.tls, server_hostname=name
-            )
+            try:
+                secure = await loop.start_tls(
+                    self._transport, self, self.options.tls, server_hostname=name
+                )
+            except BaseException:
+                ready.cancel()  # or it would be reported as an error that nobody has looked at
+                raise
             self._transport = cast("asyncio.Transport", secure)
             await ready
         compressed = self.features.get("snappy") or self.features.get("deflate")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, cast
 
 import nats
 import pytest
@@ -14,6 +14,9 @@ from support import Server
 from support.clients.http import nsq_channel, request
 from support.clients.tools import WAIT_S, Inbox, Open
 from support.servers.nsqd import StartNsq
+
+from broker.cli.tools import forward
+from broker.client.nsq import Message
 
 Run = Any
 BODIES = [b"a%d &?" % n for n in range(50)]
@@ -129,6 +132,11 @@ async def test_to_nats(tool: Run, broker: Server, server: Server, uniq: str) -> 
         ("--post", "http://127.0.0.1/", "--nats", "127.0.0.1:1"),
         ("--post", "http://127.0.0.1/", "--mode", "hostpool"),
         ("--post", "http://127.0.0.1/", "--header", "nonsense"),
+        ("--post", "not-a-url"),
+        ("--post", "http://"),
+        ("--get", "ftp://127.0.0.1/%s"),
+        ("--nats", "127.0.0.1:1", "--subject", "a b"),
+        ("--nats", "127.0.0.1:1", "--subject", "a.>"),
     ],
 )
 def test_wrong_use(tool: Run, server: Server, arguments: tuple[str, ...]) -> None:
@@ -136,3 +144,25 @@ def test_wrong_use(tool: Run, server: Server, arguments: tuple[str, ...]) -> Non
     _, err = process.communicate(timeout=WAIT_S)
     assert process.returncode == 2
     assert b"Error: " in err
+
+
+@pytest.mark.parametrize("more", [(), ("--destination-topic", "t")])
+def test_a_topic_is_not_forwarded_to_itself(
+    tool: Run, server: Server, more: tuple[str, ...]
+) -> None:
+    """Each message would come back for ever."""
+    back = ("--destination-nsqd-tcp-address", f"localhost:{server.nsq.port}", *more)
+    process = _start(tool, server, "t", *back)
+    _, err = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 2
+    assert b"messages would go back to the topic t, for ever" in err
+
+
+async def test_an_nsqd_is_not_a_nats_server(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the client's first word, and the client for the server's."""
+    monkeypatch.setattr(forward, "NATS_ANSWER_S", 0.4)
+    target = forward.NatsTarget(str(server.nsq), "a")
+    with pytest.raises(forward.TargetError, match=f"{server.nsq} is not a NATS server"):
+        await target.send(Message(cast("Any", None), b"0" * 16, 1, 1, b"x"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 from pathlib import Path
 from typing import Any
@@ -72,5 +73,9 @@ async def test_a_stranger_with_a_certificate(start_nsq: StartNsq, tmp_path: Path
         server = start_nsq({"nsq": {"tls_cert": str(certificate), "tls_key": str(key)}})
     except ServerError:
         pytest.skip("the server knows no TLS")
+    unhandled: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, what: unhandled.append(what))
     with pytest.raises(ConnectError):
         await Writer(str(server.nsq), Options(tls=ssl.create_default_context())).connect()
+    gc.collect()  # which is when a failure that nobody has looked at is reported
+    assert unhandled == []
