@@ -111,13 +111,20 @@ def text(check: Callable[[str], None] | None = None) -> Kind[str]:
     return Kind(read, _plain)
 
 
+def not_empty(value: str) -> None:
+    """Check that a text has any letters. ValueError."""
+    if not value.strip():
+        raise ValueError("must not be empty")
+
+
 def choice(*names: str) -> Kind[str]:
     """One of a few words."""
 
     def read(value: object) -> str:
         found = _string(value)
         if found not in names:
-            raise ValueError(f"must be one of {', '.join(names)}, got {found!r}")
+            shown = ", ".join(name or '""' for name in names)
+            raise ValueError(f"must be one of {shown}, got {found!r}")
         return found
 
     return Kind(read, _plain)
@@ -205,6 +212,8 @@ def size(low: int, high: int) -> Kind[int]:
             value = int(match[1]) * _SIZE_UNITS[match[2].lower()]
         if not isinstance(value, int) or isinstance(value, bool):
             raise _expected("a size", value)
+        if value < low and high >= COUNT_MAX:  # a limit that is too large to be a hint
+            raise ValueError(f"must be at least {size_text(low)}, got {size_text(value)}")
         if not low <= value <= high:
             raise ValueError(
                 f"must be between {size_text(low)} and {size_text(high)}, got {size_text(value)}"
@@ -321,6 +330,11 @@ def setting(kind: Kind[Any], default: T, *, shown: bool = True, flag: str = "") 
     return field(default=default, repr=shown, metadata={"kind": kind, "flag": flag})
 
 
+def file_setting() -> str:
+    """A key that names a file, which has to exist when the server starts; empty: none."""
+    return field(default="", metadata={"kind": text(), "flag": "", "file": True})
+
+
 def duration_setting(default: int, low: int = MS, *, off: bool = False) -> int:
     """A key that is a duration, in nanoseconds."""
     return setting(duration(low, DURATION_MAX, off=off), default)
@@ -399,11 +413,12 @@ def too_large(
             yield conflict(low, high, reason)
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that a misspelt one probably means, or nothing."""
+def nearest(name: str, known: Iterable[str], close: float = 0.6) -> str:
+    """The known name that a misspelt one probably means, or nothing. `close`: how much of it has to
+    be the same."""
     import difflib
 
-    return next(iter(difflib.get_close_matches(name, known, n=1)), "")
+    return next(iter(difflib.get_close_matches(name, known, 1, close)), "")
 
 
 def near(name: str, known: Iterable[str]) -> str:

@@ -26,10 +26,10 @@ class BulkConfig:
     """[bulk]: the HTTP listener for pipelines."""
 
     listen: Address | None = kinds.listen_setting(limits.BULK_PORT, flag="--bulk")
-    tls_cert: str = kinds.setting(kinds.text(), "")
-    tls_key: str = kinds.setting(kinds.text(), "")
-    tls_client_ca: str = kinds.setting(kinds.text(), "")  # empty: clients need no certificate
-    token_file: str = kinds.setting(kinds.text(), "")  # empty: no token is required
+    tls_cert: str = kinds.file_setting()
+    tls_key: str = kinds.file_setting()
+    tls_client_ca: str = kinds.file_setting()  # empty: clients need no certificate
+    token_file: str = kinds.file_setting()  # empty: no token is required
     allow_anonymous: bool = kinds.setting(kinds.flag(), False)
     partition: int = kinds.setting(kinds.number(-1, limits.BULK_PARTITION_MAX), -1)
 

@@ -48,7 +48,7 @@ def config(file: Path | None, *, defaults: bool, effective: bool, changed: bool)
 
 def in_force(given: Given, *, changed: bool = False) -> str:
     """The settings in force with their places, without secrets. `changed`: only those that are
-    given."""
+    not at their defaults."""
     lines: list[str] = []
     for section, found in groupby(entries(given, changed=changed), key=attrgetter("section")):
         shown = [(f"{one.key} = {one.value}", one.origin) for one in found]

@@ -24,7 +24,7 @@ from broker.base.values import NamedTuple
 from broker.cli import notify, signals
 from broker.config.check import opened
 from broker.config.config import Config
-from broker.config.load import FLAGS, ConfigError, load_with_places
+from broker.config.load import FLAGS, ConfigError, check_files, load_with_places
 from broker.net import activation, sockets, umask
 from broker.net import limits as net_limits
 from broker.runtime import memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.base.settings import Conflict, conflict
@@ -50,6 +51,21 @@ def opened(config: Config) -> Iterator[tuple[str, Address]]:
     for key, address in _listeners(config, "listens"):
         if address is not None:
             yield key, address
+
+
+def unreadable(config: Config) -> Iterator[tuple[str, str, str]]:
+    """Section, key and reason of each file that the server needs at its start and cannot read."""
+    for name, section in config.sections():
+        if not getattr(section, "reads_files", False):
+            continue
+        for key in fields(section):
+            path = getattr(section, key.name) if key.metadata.get("file") else ""
+            try:
+                if path:
+                    with Path(path).open("rb"):
+                        pass
+            except OSError as error:
+                yield name, key.name, f"{path} cannot be read: {error.strerror}"
 
 
 def syntax_error(text: str, source: str) -> tuple[str, str]:

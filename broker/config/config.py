@@ -36,7 +36,7 @@ class ServerConfig:
     """[server]: the process as a whole."""
 
     name: str = kinds.setting(kinds.text(), "")  # empty: the server's id
-    data: str = kinds.setting(kinds.text(), "./data", flag="--data")
+    data: str = kinds.setting(kinds.text(kinds.not_empty), "./data", flag="--data")
     # how long the loop looks for the next event before it sleeps; 0 = it sleeps at once
     busy_poll_ns: int = kinds.setting(
         kinds.duration(units.US, limits.BUSY_POLL_MAX, off=True), limits.BUSY_POLL

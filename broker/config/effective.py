@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from broker.base.redact import HIDDEN, redacted
+from broker.base.settings import settings
 from broker.config.load import SECTIONS, read_toml
 
 if TYPE_CHECKING:
@@ -42,19 +43,27 @@ def defaults_file() -> Path:
 
 
 def entries(given: Given, *, changed: bool = False) -> Iterator[Entry]:
-    """All settings in the order of the file of defaults. `changed`: only those that are given.
-    FileNotFoundError."""
+    """All settings in the order of the file of defaults. `changed`: only those that are given, with
+    another value than the default. FileNotFoundError."""
     for section, keys in read_toml(defaults_file()).items():
         shown = {
             key: given.get((section, key), (DEFAULT, value))
             for key, value in keys.items()
-            if not changed or (section, key) in given
+            if not changed or _differs(section, key, value, given)
         }
         # Tables of single topics are not in the file of defaults.
         shown |= {k: v for (s, k), v in given.items() if s == section and k not in keys}
         hidden = {each.name for each in fields(SECTIONS[section]) if not each.repr}
         for key, (place, value) in shown.items():
             yield Entry(section, key, _shown(key, value, hidden), place)
+
+
+def _differs(section: str, key: str, default: object, given: Given) -> bool:
+    """Whether a value is given that is not the default, however it is written."""
+    if (section, key) not in given:
+        return False
+    read = settings(SECTIONS[section])[key][1].read
+    return bool(read(given[section, key][1]) != read(default))
 
 
 def _shown(key: str, value: object, hidden: set[str]) -> str:

@@ -16,7 +16,7 @@ from broker.base.redact import redacted
 from broker.base.settings import near, nearest, settings
 from broker.base.units import COUNT_MAX
 from broker.base.values import NamedTuple
-from broker.config.check import conflicts, syntax_error
+from broker.config.check import conflicts, syntax_error, unreadable
 from broker.config.config import Config
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ LISTS = {
 }
 
 PREFIX = "TWINWIRE_"
+CLOSE = 0.75  # the names of variables have much in common: a hint needs more than that
 # Variables with this prefix that are not settings: of the build and of the test suite.
 _OTHERS = lazy_pattern(r"TWINWIRE_(BUILD|TEST_\w+)")
 # What Kubernetes sets in each pod for a Service of the namespace whose name begins with "twinwire".
@@ -100,6 +101,16 @@ def load_with_places(
     return reading.finish(), reading.found
 
 
+def check_files(config: Config, given: Given) -> None:
+    """ConfigError if a file that the configuration names cannot be read."""
+    mistakes = [
+        Mistake(given[section, key][0], f"{section}.{key}", reason)
+        for section, key, reason in unreadable(config)
+    ]
+    if mistakes:
+        raise ConfigError(mistakes)
+
+
 def read_toml(file: Path) -> dict[str, Any]:
     """Parse a TOML file that is not this process's configuration. OSError; ValueError: it is not
     TOML."""
@@ -116,7 +127,7 @@ def _unknown(variable: str, variables: Mapping[str, tuple[str, str]]) -> tuple[s
             key = variable.removeprefix(head).lower()
             close = nearest(key, settings(cls))
             return f"[{section}] has no key {key}", close and f"{head}{close.upper()}"
-    return "it begins with no section's name", nearest(variable, variables)
+    return "it begins with no section's name", nearest(variable, variables, CLOSE)
 
 
 class _Reading:
@@ -142,6 +153,8 @@ class _Reading:
             return self.wrong(str(file), "", f"cannot be read: {error.strerror}")
         except UnicodeDecodeError as error:
             return self.wrong(str(file), "", f"is not UTF-8 text (byte {error.start + 1})")
+        except RecursionError:
+            return self.wrong(str(file), "", "values are nested too deeply")
         except tomllib.TOMLDecodeError as error:
             place, reason = syntax_error(str(error), source)
             return self.wrong(f"{file}:{place}", "", reason)

@@ -21,10 +21,10 @@ class ConsoleConfig:
     """[console]: the web console and its API."""
 
     listen: Address | None = kinds.listen_setting(limits.CONSOLE_PORT, flag="--console")
-    tls_cert: str = kinds.setting(kinds.text(), "")
-    tls_key: str = kinds.setting(kinds.text(), "")
-    users_file: str = kinds.setting(kinds.text(), "")  # empty: nobody needs to log in
-    token_file: str = kinds.setting(kinds.text(), "")
+    tls_cert: str = kinds.file_setting()
+    tls_key: str = kinds.file_setting()
+    users_file: str = kinds.file_setting()  # empty: nobody needs to log in
+    token_file: str = kinds.file_setting()
     read_only: bool = kinds.setting(kinds.flag(), False)
     session_ttl_ns: int = kinds.setting(
         kinds.duration(limits.SESSION_TTL_MIN, limits.SESSION_TTL_MAX), limits.SESSION_TTL

@@ -396,7 +396,7 @@ class Settings:
 
     listen: Address | None = kinds.listen_setting(limits.NATS_PORT, flag="--nats", clients=True)
     # A file in nats-server's language with all settings but `listen`; empty: use the keys here.
-    config_file: str = kinds.setting(kinds.text(), "")
+    config_file: str = kinds.file_setting()
     server_name: str = ""
     client_advertise: str = ""
     http: Address | None = None

@@ -30,7 +30,7 @@ _SIZES = (
 )
 
 
-def _items(text: str) -> object:
+def _items(text: str) -> list[str]:
     """A list in the form of flags and environment variables: a,b or ["a", "b"]."""
     parts = [part.strip(" \"'") for part in text.strip(" []").split(",")]
     return [part for part in parts if part]
@@ -38,7 +38,7 @@ def _items(text: str) -> object:
 
 def _listed(value: object) -> list[object]:
     if isinstance(value, str):
-        value = _items(value)
+        return list(_items(value))
     if not isinstance(value, list):
         raise ValueError(f"expected an array, got {kinds.type_name(value)} ({value!r})")
     return value
@@ -50,7 +50,10 @@ def percentiles() -> kinds.Kind[tuple[float, ...]]:
     def read(value: object) -> tuple[float, ...]:
         found = set()
         for item in _listed(value):
-            number = float(item) if isinstance(item, int | float | str) else 0.0
+            try:
+                number = float(item) if isinstance(item, int | float | str) else 0.0
+            except ValueError:
+                raise ValueError(f"must be numbers such as 0.99, got {item!r}") from None
             if not 0.0 < number <= 1.0:
                 raise ValueError(f"must be above 0 and at most 1, got {item!r}")
             found.add(number)
@@ -58,7 +61,14 @@ def percentiles() -> kinds.Kind[tuple[float, ...]]:
             raise ValueError(f"at most {limits.NSQ_PERCENTILES_MAX} percentiles")
         return tuple(sorted(found, reverse=True))
 
-    return kinds.Kind(read, _items)
+    return kinds.Kind(read, lambda text: [_maybe_float(item) for item in _items(text)])
+
+
+def _maybe_float(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def experiments() -> kinds.Kind[tuple[str, ...]]:
@@ -142,9 +152,9 @@ class NsqConfig(NsqWatching):
     )
     requeue_on_close: bool = kinds.setting(kinds.flag(), True)
     debug_peers: str = kinds.setting(kinds.choice("local", "all", "none"), "local")
-    tls_cert: str = kinds.setting(kinds.text(), "")
-    tls_key: str = kinds.setting(kinds.text(), "")
-    tls_root_ca_file: str = kinds.setting(kinds.text(), "")
+    tls_cert: str = kinds.file_setting()
+    tls_key: str = kinds.file_setting()
+    tls_root_ca_file: str = kinds.file_setting()
     tls_client_auth_policy: str = kinds.setting(kinds.choice("", "require", "require-verify"), "")
     tls_required: str = kinds.setting(kinds.choice("false", "true", "tcp-https"), "false")
     tls_min_version: str = kinds.setting(

@@ -71,6 +71,14 @@ def test_only_what_was_changed(file: Path) -> None:
     ]  # fmt: skip
 
 
+def test_the_file_of_defaults_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TWINWIRE_NATS_PING_MAX")
+    assert run("--changed", "-c", defaults_file()).output == ""
+    monkeypatch.setenv("TWINWIRE_NSQ_E2E_PROCESSING_LATENCY_PERCENTILES", "0.99,0.5")
+    name = "e2e_processing_latency_percentiles"
+    assert f"{name} = [0.99, 0.5]  # TWINWIRE_" in run("--changed").output
+
+
 def test_the_defaults() -> None:
     assert run("--defaults").output == defaults_file().read_text()
     assert run("--defaults", "--changed").exit_code == 2

@@ -34,6 +34,31 @@ def test_no_source_gives_defaults() -> None:
     assert load() == Config()
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('[server]\ndata = ""\n', ":2: server.data: must not be empty"),
+        (
+            '[nsq]\ne2e_processing_latency_percentiles = ["zzz q"]\n',
+            ":2: nsq.e2e_processing_latency_percentiles: must be numbers such as 0.99, got 'zzz q'",
+        ),
+        (
+            '[nsq]\ntls_client_auth_policy = "q"\n',
+            ':2: nsq.tls_client_auth_policy: must be one of "", require, require-verify, got '
+            + repr("q"),
+        ),
+        (
+            "[jetstream]\nmax_storage = -1\n",
+            ":2: jetstream.max_storage: must be at least 0, got -1",
+        ),
+        ("a = " + "[" * 5000, ": values are nested too deeply"),
+    ],
+)
+def test_reasons(write, text: str, reason: str) -> None:
+    file = write(text)
+    assert mistakes(file) == [f"{file}{reason}"]
+
+
 def test_commented_file_is_the_defaults() -> None:
     assert load(COMMENTED) == Config()
 
@@ -207,6 +232,7 @@ def test_wrong_environment_and_flag_name_their_source() -> None:
             "it begins with no section's name (did you mean TWINWIRE_SERVER_DATA?)",
         ),
         ("TWINWIRE_NSQ_PORTS", "[nsq] has no key ports"),
+        ("TWINWIRE_FOO", "it begins with no section's name"),
     ],
 )
 def test_unknown_variable(variable: str, reason: str) -> None:

@@ -114,12 +114,12 @@ def to_config(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Config:
         place = attribute_of(flag.target)
         if place is not None:
             section, attribute = place
-            changed[section][attribute] = _value(name, flag, values[name])
+            value = values[name] or (os.curdir if name == "data-path" else values[name])
+            changed[section][attribute] = _value(name, flag, value)
         elif name in without_target(flags) and values[name] != flag.default:
             raise StartError(f"--{name} is not supported")
     if "sync-timeout" in values:
         changed["storage"].update(_storage(values))
-        changed["server"]["data"] = values["data-path"] or os.curdir
     parts = {
         section: dataclasses.replace(getattr(base, section), **attributes)
         for section, attributes in changed.items()
