@@ -156,7 +156,8 @@ class _Meter:
             click.echo("", err=True)
 
 
-def _text(result: Result) -> str:
+def _text(result: Result, *, timed: bool = True) -> str:
+    """`timed`: the command has --duration."""
     lines = [result.scenario]
     for name, rate in (("published", result.published), ("delivered", result.delivered)):
         if rate is not None and rate.msgs:
@@ -165,9 +166,10 @@ def _text(result: Result) -> str:
                 f"  {rate.msgs_per_second:>14,.0f} msgs/s"
                 f"  {rate.bytes / rate.seconds / 1e6:10,.1f} MB/s"
             )
-    timed = [rate for rate in (result.published, result.delivered) if rate is not None]
-    if timed and max(rate.seconds for rate in timed) < limits.SECONDS_MIN:
-        lines.append("  too short to compare: give more --msgs, or --duration 5")
+    rates = [rate for rate in (result.published, result.delivered) if rate is not None]
+    if rates and max(rate.seconds for rate in rates) < limits.SECONDS_MIN:
+        more = "give more --msgs" + ", or --duration 5" * timed
+        lines.append(f"  too short to compare: {more}")
     if result.refused:
         lines.append(f"  refused {result.refused:,} msgs")
     if result.redelivered:
@@ -206,7 +208,7 @@ def _run(run: Callable[[P, Progress | None], Result], plan: P, as_json: bool) ->
         }
         click.echo(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
     else:
-        click.echo(_text(result))
+        click.echo(_text(result, timed=hasattr(plan, "seconds")))
 
 
 @click.group()

@@ -83,12 +83,12 @@ def ask_first(probes: Sequence[Probe], timeout_s: float) -> tuple[int, str]:
 def probe_of_url(url: str) -> Probe:
     """The probe of an address as in http://127.0.0.1:4151/ping. UsageError."""
     parts = urlsplit(url)
+    if parts.scheme != "http" or not parts.netloc:
+        raise click.UsageError(f"invalid URL {url!r}: expected http://HOST:PORT/PATH")
     try:
         address = parse_address(parts.netloc)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    if parts.scheme != "http":
-        raise click.UsageError(f"invalid URL {url!r}: expected http://HOST:PORT/PATH")
     return Probe(address, parts.path or "/healthz")
 
 

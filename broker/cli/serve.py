@@ -102,12 +102,13 @@ def start(
 
     Without a file every key has its default: data in ./data, loopback, ports 4222, 8222, 4150,
     4151, 4171 and 8171. An empty address disables a listener; port 0 picks a free port.
-    `when_ready` is called with the bound addresses once all listeners are open.
     """
+    # `when_ready` gets the bound addresses; the text above is also that of --help
     flags = dict(given)
     file, ports = flags.pop("--config", None), flags.pop("--ports-file", None)
     try:
         config, places = load_with_places(None if file is None else Path(file), os.environ, flags)
+        check_files(config, places)
     except ConfigError as error:
         print(error, file=sys.stderr, flush=True)
         return limits.EXIT_BAD_CONFIG

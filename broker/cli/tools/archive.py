@@ -248,7 +248,10 @@ DURATION: Final = _Duration()
     help="Interval of the search for new topics.  [default: 60s]",
 )
 @click.option("--channel", type=NAME, default="archive", show_default=True)
-@click.option("--output-dir", type=_FOLDER, default=Path(), help="Folder of complete files.")
+@click.option(
+    "--output-dir", type=_FOLDER, default=Path(),
+    help="Folder of complete files.  [default: the working directory]",
+)  # fmt: skip
 @click.option(
     "--work-dir", type=_FOLDER, help="Folder of incomplete files, on the same file system."
 )

@@ -229,7 +229,8 @@ class Connection:
             try:
                 context = tls.context() if tls is not None else ssl.create_default_context()
             except OSError as error:
-                raise BulkError(f"{server}: TLS files: {error}") from error
+                reason = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+                raise BulkError(f"{server}: TLS files: {reason}") from error
         name = tls.server_name if tls is not None else ""
         self._wire = _Wire(host, port, self.options.timeout_s, context, name)
         self._tls = context is not None

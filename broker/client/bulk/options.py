@@ -28,6 +28,8 @@ class Tls:
 
     def context(self) -> ssl.SSLContext:
         """The context for these files; OSError: they cannot be used."""
+        for path in filter(None, (self.ca_file, self.cert_file, self.key_file)):
+            open(path, "rb").close()  # noqa: PTH123  OpenSSL does not say which file it is
         context = ssl.create_default_context(cafile=self.ca_file or None)
         if self.cert_file:
             context.load_cert_chain(self.cert_file, self.key_file or None)

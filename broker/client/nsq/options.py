@@ -136,6 +136,12 @@ def _truth(key: str, text: str) -> bool:
 
 
 def _context(words: dict[str, str]) -> ssl.SSLContext:
+    for key in ("tls_root_ca_file", "tls_cert", "tls_key"):
+        try:
+            if key in words:  # OpenSSL does not say which file it is
+                open(words[key], "rb").close()  # noqa: PTH123
+        except OSError as error:
+            raise ValueError(f"TLS files: {words[key]}: {error.strerror}") from error
     try:
         context = ssl.create_default_context(cafile=words.get("tls_root_ca_file"))
         if "tls_cert" in words:

@@ -403,7 +403,7 @@ def build(
 
 @click.command("archive")
 @click.argument("folder", metavar="DIR")
-@job_options(topics=True, times=True)
+@job_options(topics=True, times=True, checkpoint=True)
 @click.option("--batch-records", type=click.IntRange(1), default=BATCH_RECORDS, show_default=True)
 @click.option(
     "--task-records",

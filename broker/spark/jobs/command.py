@@ -330,14 +330,21 @@ class Time(click.ParamType[datetime]):
 _TIMES: Final = (
     click.option("--once", is_flag=True, help="Process the records that exist now; the default."),
     click.option("--every", type=Duration(), help="Repeat at this interval: 60s, 15m, 6h."),
-    click.option("--checkpoint", metavar="DIR", help="Folder for the query's offsets."),
+)
+_CHECKPOINT: Final = click.option(
+    "--checkpoint", metavar="DIR", help="Folder for the query's offsets."
 )
 
 
 def job_options(
-    *, servers: bool | None = True, topics: bool = False, times: bool = False
+    *,
+    servers: bool | None = True,
+    topics: bool = False,
+    times: bool = False,
+    checkpoint: bool = False,
 ) -> Callable[[F], F]:
-    """Add the common options to a command, which gets them as `job`. `servers`: None = optional."""
+    """Add the common options to a command, which gets them as `job`. `servers`: None = optional.
+    `checkpoint`: the command may be a query of Spark, which stores its offsets."""
 
     def decorate(function: F) -> F:
         @functools.wraps(function)
@@ -359,6 +366,7 @@ def job_options(
             *({True: _SERVERS, False: (), None: _MAYBE_SERVERS}[servers]),
             *(_TOPICS if topics else ()),
             *(_TIMES if times else ()),
+            *((_CHECKPOINT,) if checkpoint else ()),
             *_SPARK,
         )
         for option in reversed(chosen):

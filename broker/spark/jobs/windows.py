@@ -69,7 +69,7 @@ def build(spark: SparkSession, job: Job, args: Windows) -> StreamingQuery:
 
 @click.command("windows")
 @click.argument("folder", metavar="DIR")
-@job_options(topics=True, times=True)
+@job_options(topics=True, times=True, checkpoint=True)
 @click.option("--window", type=Duration(), default=60.0, help="[default: 60s]")
 @click.option(
     "--late", type=Duration(), default=600.0, help="How late records may arrive.  [default: 10m]"

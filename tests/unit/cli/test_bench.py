@@ -24,3 +24,5 @@ def test_a_short_run_says_so(part: float) -> None:
         delivered=None,
     )
     assert ("too short to compare" in bench._text(result)) == (part < 1)
+    assert ("--duration" in bench._text(result)) == (part < 1)
+    assert "--duration" not in bench._text(result, timed=False)

@@ -128,6 +128,71 @@ def test_check_config(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["health", "foo"], "invalid URL 'foo': expected http://HOST:PORT/PATH"),
+        (["serve", "--help"], "port 0 picks a free port.\n\nOptions:"),
+        (["archive", "--help"], "[default: the working directory]"),
+    ],
+)
+def test_texts(words: list[str], said: str) -> None:
+    output = CliRunner().invoke(main, words).output
+    assert " ".join(said.split()) in " ".join(output.split())
+
+
+def test_rollup_has_no_checkpoint() -> None:
+    """It stores its position in its folder."""
+    pytest.importorskip("pyspark")
+    result = CliRunner().invoke(main, ["pipeline", "rollup", "x", "--checkpoint", "y"])
+    assert result.exit_code == 2
+    assert "No such option" in result.output
+
+
+MISSING = "cannot be read: No such file or directory"
+FILES = [
+    (
+        '[nsq]\ntls_cert = "no.pem"\ntls_key = "no.key"\n',
+        [f":2: nsq.tls_cert: no.pem {MISSING}", f":3: nsq.tls_key: no.key {MISSING}"],
+    ),
+    ('[bulk]\ntoken_file = "nofile"\n', [f":2: bulk.token_file: nofile {MISSING}"]),
+    ('[console]\nusers_file = "nofile"\n', [f":2: console.users_file: nofile {MISSING}"]),
+    ('[nats]\nconfig_file = "nofile"\n', [f":2: nats.config_file: nofile {MISSING}"]),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), FILES)
+@pytest.mark.parametrize("command", ["check-config", "serve"])
+def test_a_file_that_is_missing(tmp_path: Path, command: str, text: str, said: list[str]) -> None:
+    """What `check-config` accepts, a start does not refuse."""
+    file = tmp_path / "t.toml"
+    file.write_text(text)
+    done = subprocess.run(
+        [sys.executable, "-m", "broker", command, "-c", str(file)],
+        capture_output=True, text=True, check=False, cwd=tmp_path, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [f"{file}{line}" for line in said]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[bulk]\ntoken_file = "{words}"\n', ":2: bulk.token_file: {words}:1: unknown right"),
+        ('[console]\nusers_file = "{words}"\n', ":2: console.users_file: {words}:1: unknown role"),
+        ('[nsq]\ntls_cert = "{words}"\ntls_key = "{words}"\n', ":2: nsq.tls_cert: "),
+    ],
+)
+def test_check_config_reads_the_files_that_are_named(tmp_path: Path, text: str, said: str) -> None:
+    file, words = tmp_path / "t.toml", tmp_path / "words"
+    words.write_text("one two SECRET\n")
+    file.write_text(text.format(words=words))
+    result = CliRunner().invoke(main, ["check-config", str(file)])
+    assert result.exit_code == 2
+    assert result.output.startswith(f"{file}{said.format(words=words)}")
+    assert "SECRET" not in result.output
+
+
+@pytest.mark.parametrize(
     "words", [["check-config"], ["nsqd", "--version"], ["nats-server", "--version"]], ids=" ".join
 )
 def test_what_starts_nothing_imports_no_server(words: list[str]) -> None:

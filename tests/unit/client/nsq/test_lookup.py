@@ -156,5 +156,7 @@ def test_words_of_consumer_opt() -> None:
     for word in ("nonsense=1", "snappy=perhaps", "sample_rate=many", "tls_root_ca_file=/none"):
         with pytest.raises(ValueError, match=r"unknown|invalid value|invalid number|TLS files"):
             parse_options([word])
+    with pytest.raises(ValueError, match="TLS files: /none: No such file"):
+        parse_options(["tls_v1", "tls_cert=/none"])
     insecure = parse_options(["tls_v1", "tls_insecure_skip_verify"])
     assert insecure.tls is not None
