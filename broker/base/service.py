@@ -95,6 +95,10 @@ class Service:
         """Its series for /metrics; called on the loop's thread."""
         return ()
 
+    def problems(self) -> Iterable[tuple[str, str, str]]:
+        """Kind, name and reason of what is wrong with its files, besides what the engine knows."""
+        return ()
+
     def pages(self) -> Mapping[str, Handler]:
         """Paths and handlers for the monitoring listener; called when its first client connects."""
         return {}

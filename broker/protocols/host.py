@@ -59,6 +59,9 @@ class Host(Sections, Protocol):
     def health(self) -> str | None:
         """The problem with the data folder or a log; None if all is well."""
 
+    def problems(self) -> list[tuple[str, str, str]]:
+        """Kind, name and reason of everything that is wrong with the data folder."""
+
     def stats(self) -> list[ListenerStats]:
         """The counters of all listeners at this moment."""
 

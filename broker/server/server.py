@@ -103,6 +103,12 @@ class Server:
         """The first problem; None: no problem."""
         return None if self._engine is None else broken_log(self._engine)
 
+    def problems(self) -> list[tuple[str, str, str]]:
+        """Kind, name and reason of everything that is wrong with the data folder."""
+        known = [] if self._engine is None else self._engine.shared.health.problems()
+        found = [(problem.kind, problem.name, problem.reason) for problem in known]
+        return found + [problem for each in self.services for problem in each.problems()]
+
     def pages(self) -> dict[str, Handler]:
         """The pages that services add to the monitoring listener."""
         return {path: page for each in self.services for path, page in each.pages().items()}

@@ -128,6 +128,11 @@ async def test_a_damaged_stream_harms_no_other(start_broker: StartBroker, connec
     status, health = page(server, "/healthz")
     assert (status, health["status"]) == (503, "unavailable")
     assert "could not be recovered" in health["error"]
+    found = request(server.nsq_http, "GET", "/v1/health").json["problems"]
+    assert {(one["kind"], one["name"]) for one in found} == {
+        ("stream", "$G > BAD"),
+        ("stream", "$G > LATER"),
+    }
     for name in ("BAD", "LATER"):
         assert (await ask(client, f"STREAM.DELETE.{name}"))["success"]
     assert page(server, "/healthz") == (200, {"status": "ok"})

@@ -62,6 +62,16 @@ class JetStreamService(Service):
         numbers = metrics.jetstream_numbers(self.jetstream.context, self.jetstream.accounts)
         return [metrics.own_block(numbers), metrics.exported_block(numbers)]
 
+    def problems(self) -> Iterable[tuple[str, str, str]]:
+        """The streams and consumers that could not be opened."""
+        if self.jetstream is None:
+            return
+        for account in self.jetstream.accounts.values():
+            for stream, reason in account.offline.items():
+                yield "stream", f"{account.name} > {stream}", reason
+            for (stream, consumer), reason in account.consumers.offline.items():
+                yield "consumer", f"{account.name} > {stream} > {consumer}", reason
+
     async def drain(self) -> None:
         """End requests that wait for messages, before their clients are disconnected."""
         if self.jetstream is not None:

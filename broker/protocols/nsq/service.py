@@ -103,7 +103,8 @@ class NsqService(Service):
 
         assert self.listener is not None
         api = NsqApi(self.listener, self.host.health, self._facts())
-        api.extra_routes = V1Api(self.listener, TopicSettings(self.host.engine)).routes()
+        settings = TopicSettings(self.host.engine)
+        api.extra_routes = V1Api(self.listener, settings, self.host.problems).routes()
         api.options.on_lookupd_addresses = self._report_to_lookupds
         api.http_port, api.https_port = self._port("nsq_http"), self._port("nsq_https")
         return api

@@ -33,6 +33,8 @@ from broker.protocols.nsq.session import NsqSession
 from broker.protocols.nsq.topics import channel_of, channels_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aiohttp import web
 
     from broker.engine.cursor.cursor import Cursor
@@ -210,7 +212,14 @@ class Settings(Protocol):
 class V1Api:
     """The handlers of /v1 for one listener."""
 
-    def __init__(self, listener: NsqListener, settings: Settings) -> None:
+    def __init__(
+        self,
+        listener: NsqListener,
+        settings: Settings,
+        problems: Callable[[], list[tuple[str, str, str]]],
+    ) -> None:
+        """`problems`: kind, name and reason of everything that is wrong with the data folder."""
+        self.problems = problems
         self.engine = listener.engine
         self.topics = listener.topics
         self.settings = settings
@@ -253,11 +262,10 @@ class V1Api:
 
     async def health_show(self, _request: web.Request, _query: Query) -> Answer:
         """All problems of the data folder, and the folders of quarantined logs."""
-        problems = self.engine.shared.health.problems()
         return {
             "problems": [
-                {"kind": problem.kind, "name": problem.name, "reason": problem.reason}
-                for problem in problems
+                {"kind": kind, "name": name, "reason": reason}
+                for kind, name, reason in self.problems()
             ],
             "quarantined": dict(sorted(self.engine.quarantined.items())),
         }

@@ -52,7 +52,7 @@ class Pages:
 @asynccontextmanager
 async def pages(listener: NsqListener) -> AsyncIterator[Pages]:
     api = NsqApi(listener, lambda: None)
-    api.extra_routes = V1Api(listener, TopicSettings(listener.engine)).routes()
+    api.extra_routes = V1Api(listener, TopicSettings(listener.engine), list).routes()
     runner = web.AppRunner(api.app(), access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
