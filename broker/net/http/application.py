@@ -7,10 +7,13 @@ pages.py for when that happens.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import logging
+import time
+from typing import TYPE_CHECKING, Any
 
-from aiohttp import web, web_response
+from aiohttp import http_exceptions, web, web_response
 
+from broker.base.logs import fields
 from broker.base.units import SECOND
 from broker.net import limits
 from broker.net.http.connections import HttpConnection
@@ -31,6 +34,44 @@ async def _without_server(_request: web.Request, response: web.StreamResponse) -
     response.headers.pop("Server", None)
 
 
+# What aiohttp raises for bytes that are no HTTP; their texts quote these bytes.
+_INVALID = (http_exceptions.HttpProcessingError, web.RequestPayloadError)
+log = logging.getLogger("broker.http")
+
+
+class ListenerLog(logging.LoggerAdapter[logging.Logger]):
+    """What aiohttp logs, but for invalid requests: anyone can send many of them, and the errors
+    quote their headers, which may be secrets. They are counted instead."""
+
+    def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        super().__init__(logging.getLogger("aiohttp.server"))
+        self.now_ns = now_ns
+        self._count = 0  # since the last line
+        self._last_ns = 0  # of that line; 0 = there was none
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        """Called by the adapter's methods for each level."""
+        if not _is_about_bytes(kwargs.get("exc_info")):
+            super().log(level, msg, *args, **kwargs)
+            return
+        self._count += 1
+        now_ns = self.now_ns()
+        if not self._last_ns or now_ns >= self._last_ns + limits.HTTP_INVALID_APART:
+            log.warning("requests are no valid HTTP", extra=fields(count=self._count))
+            self._count, self._last_ns = 0, now_ns
+
+
+def _is_about_bytes(problem: object) -> bool:
+    """Whether a traceback of this exception would quote what a client sent."""
+    seen = 0
+    while isinstance(problem, BaseException) and seen < limits.HTTP_CAUSES_MAX:
+        if isinstance(problem, _INVALID):
+            return True
+        problem = problem.__cause__ or problem.__context__
+        seen += 1
+    return False
+
+
 class Application:
     """Pages in a runner that checks where each request comes from."""
 
@@ -44,6 +85,7 @@ class Application:
         public: bool,
     ) -> None:
         """`names`, `loopback`, `public`: see HttpGuard."""
+        self.log = ListenerLog()
         self.guard = HttpGuard(settings, names, loopback=loopback, public=public)
         pages.middlewares.insert(0, self._guarded)
         pages.on_response_prepare.append(_without_server)
@@ -51,6 +93,7 @@ class Application:
         self.runner = web.AppRunner(
             pages,
             access_log=None,
+            logger=self.log,
             handle_signals=False,
             auto_decompress=False,
             shutdown_timeout=limits.CLOSE_GRACE / SECOND,

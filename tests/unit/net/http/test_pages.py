@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,6 +18,7 @@ from support.loops import on_uvloop
 from support.open_files import few_left
 
 from broker.base import units
+from broker.base.logs import message_of
 from broker.base.units import HOUR, MIB, MS
 from broker.net import limits
 from broker.net.http.application import Application
@@ -118,6 +120,40 @@ async def test_answers_name_no_versions(asked: bytes) -> None:
     assert head.startswith(b"HTTP/1.")
     assert b"aiohttp" not in head
     assert b"Python" not in head
+
+
+INVALID = (
+    ASK[:-2] + b"Cookie: twinwire=s3cr3t\x01\r\n\r\n",
+    ASK[:-2] + b"Authorization: Bearer s3cr3t\r\n more\r\n\r\n",
+    ASK[:-2] + b"Transfer-Encoding: s3cr3t\r\n\r\n",
+    b"GET /ping?token=s3cr3t\x01 HTTP/1.1\r\n\r\n",
+    b"s3cr3t /ping HTTP/1.1\r\n\r\n",
+    b"POST /body HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\ns3cr3t\r\n",
+)
+
+
+@on_uvloop
+async def test_requests_that_are_no_http_are_only_counted(caplog: pytest.LogCaptureFixture) -> None:
+    """Their headers may be secrets, and anyone can send many of them."""
+    caplog.set_level(logging.DEBUG)
+    now_ns = SECOND
+    async with opened() as listener:
+        await listener.dial(ASK)
+        application = await listener.loaded()
+        application.log.now_ns = lambda: now_ns
+        for _ in range(2):
+            for data in INVALID:
+                reader, writer = await listener.dial(data)
+                assert await ended(reader) != b""
+                writer.close()
+            now_ns += limits.HTTP_INVALID_APART
+    lines = [record for record in caplog.records if record.name != "asyncio"]
+    assert [message_of(record) for record in lines] == [
+        "requests are no valid HTTP count=1",
+        f"requests are no valid HTTP count={len(INVALID)}",
+    ]
+    assert not any(record.exc_info for record in lines)
+    assert "s3cr3t" not in caplog.text
 
 
 @on_uvloop
