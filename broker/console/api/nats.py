@@ -94,7 +94,7 @@ class NatsHandlers:
             acc=query["account"] or "",
         )
         page = server.pages.connz(options).whole()
-        rows = page["connections"]
+        rows = page["connections"] or []  # null: nobody knows the account
         for row in rows:
             row.pop("jwt", None)
         return {"total": page["total"], "offset": offset, "limit": limit, "connections": rows}

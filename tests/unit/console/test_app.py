@@ -107,6 +107,16 @@ def check(name: str, answer: Answer) -> None:
     jsonschema.Draft202012Validator(schema).validate(answer.json)
 
 
+@on_uvloop
+@pytest.mark.parametrize("state", ["open", "closed", "any"])
+async def test_an_account_that_nobody_knows_has_no_connections(tmp_path: Path, state: str) -> None:
+    async with console(tmp_path) as broker:
+        path = "/v1/nats/connections"
+        answer = await broker.ask("GET", path, state=state, account="NOBODY")
+        check("natsConnections", answer)
+        assert (answer.status, answer.json["total"], answer.json["connections"]) == (200, 0, [])
+
+
 async def add_reader(broker: Console) -> None:
     log = await broker.publish("read", b"x")
     host, port = broker.server.ports["bulk"]
