@@ -35,6 +35,9 @@ HTTP_BODY_RATE: Final = 4 * KIB  # bytes per second, on average
 HTTP_WRITE_TIMEOUT: Final = 60 * SECOND  # for a peer that reads nothing of its answer
 HTTP_INVALID_APART: Final = 1 * MINUTE  # between log lines about requests that are no HTTP
 HTTP_CAUSES_MAX: Final = 16  # of one exception
+# Of one connection's input per turn: a body in chunks of one byte costs more to parse than to send.
+HTTP_TURN: Final = 2 * MS
+HTTP_PIECE: Final = 16 * KIB  # of the input, parsed before the time is looked at
 HTTP_LOAD_AGAIN: Final = 1 * SECOND  # after an application could not be loaded
 HTTP_LOOK: Final = 1 * SECOND  # between checks of all these times
 HTTP_FILES_DIVISOR: Final = 8  # share of one HTTP listener in the open file limit

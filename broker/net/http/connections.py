@@ -156,6 +156,7 @@ class HttpConnection(asyncio.Protocol):
         self._handshake: asyncio.Task[None] | None = None
         self._early = b""  # input received before the end of the handshake was reported
         self._transport: asyncio.Transport | None = None
+        self._rest = b""  # input that is parsed in the next turn
         self._body: StreamReader | None = None  # of the current request
         self._received = 0  # of that body
         self._unsent = 0  # of the answer, at the last check
@@ -214,8 +215,46 @@ class HttpConnection(asyncio.Protocol):
             self._enter(HEADER)
         elif self.state == REQUEST:
             self._received += len(data)
+        if self._rest:
+            self._rest += data  # the inner protocol has resumed reading
+            self._pause()
+        elif len(data) <= limits.HTTP_PIECE:
+            self._parse(data)
+        else:
+            self._parse_pieces(data)
+
+    def _parse(self, data: bytes) -> None:
         if self._inner is not None:
             self._inner.data_received(data)
+
+    def _parse_pieces(self, data: bytes) -> None:
+        """Parse for HTTP_TURN, and the rest of the data in the next turn."""
+        stop_ns = self.connections.now_ns() + limits.HTTP_TURN
+        for at in range(0, len(data), limits.HTTP_PIECE):
+            if at and self.connections.now_ns() >= stop_ns:
+                self._rest = data[at:]
+                self._pause()
+                asyncio.get_running_loop().call_soon(self._parse_rest)
+                return
+            self._parse(data[at : at + limits.HTTP_PIECE])
+
+    def _parse_rest(self) -> None:
+        rest, self._rest = self._rest, b""
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._parse_pieces(rest)
+        # aiohttp's own: it has paused reading itself while the handler is slower than the peer
+        paused = getattr(self._inner, "_reading_paused", False) or (
+            getattr(self._inner, "_buffer_paused", False)
+        )
+        if not (self._rest or paused):
+            with contextlib.suppress(RuntimeError):  # it is closing
+                self._transport.resume_reading()
+
+    def _pause(self) -> None:
+        if self._transport is not None:
+            with contextlib.suppress(RuntimeError):
+                self._transport.pause_reading()
 
     def eof_received(self) -> bool | None:
         if self._inner is None or self._shaking:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import logging
 import ssl
 from collections.abc import AsyncIterator
@@ -520,3 +521,70 @@ async def test_requests_of_other_sites(header: bytes, status: int) -> None:
         reader, writer = await listener.dial()
         writer.write(b"GET /ping HTTP/1.1\r\n" + header + b"\r\n\r\n")
         assert (await reader.readline()).split()[1] == str(status).encode()
+
+
+class Slow(asyncio.Protocol):
+    """Something behind a connection that parses."""
+
+    def __init__(self) -> None:
+        self.got = b""
+        self._reading_paused = False
+
+    def data_received(self, data: bytes) -> None:
+        self.got += data
+
+
+class Wire(asyncio.Transport):
+    """The socket of a connection, which is read or not."""
+
+    reading = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return False
+
+
+@on_uvloop
+async def test_input_that_takes_long_is_parsed_in_several_turns() -> None:
+    ticks = itertools.count(0, limits.HTTP_TURN)
+    connections = HttpConnections(HttpConfig(), lambda: next(ticks))
+    slow, wire = Slow(), Wire()
+    connection = HttpConnection(connections, slow)
+    connection.connection_made(wire)
+    sent = b"".join(b"%07d\n" % n for n in range(10 * limits.HTTP_PIECE // 8)) + b"rest"
+    connection.data_received(sent)
+    assert slow.got == sent[: limits.HTTP_PIECE]
+    assert not wire.reading
+    wire.reading = True  # the parser has resumed it, and more arrives
+    connection.data_received(b"more")
+    turns = 0
+    while not wire.reading:
+        assert len(slow.got) <= (turns + 1) * limits.HTTP_PIECE
+        await asyncio.sleep(0)
+        turns += 1
+    assert (turns, slow.got) == (10, sent + b"more")
+    slow._reading_paused = True
+    connection.data_received(sent)
+    while len(slow.got) < 2 * len(sent) + 4:  # noqa: ASYNC110 - no bell
+        await asyncio.sleep(0)
+    assert not wire.reading  # until the parser resumes it
+    connection.data_received(b"x")
+    assert slow.got.endswith(b"restx")
+    connection.connection_lost(None)
+
+
+@on_uvloop
+async def test_a_body_in_chunks_of_a_byte() -> None:
+    async with opened() as listener:
+        ticks = itertools.count(SECOND, limits.HTTP_TURN)
+        listener.pages.connections.now_ns = lambda: next(ticks)
+        head = b"POST /body HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+        reader, writer = await listener.dial(head + b"1\r\nx\r\n" * 40_000 + b"0\r\n\r\n" + ASK)
+        assert await reader.readuntil(b"40000")
+        assert await reader.readuntil(b"pong")
+        writer.close()
