@@ -11,14 +11,18 @@ month and of the week are both restricted, either is enough.
 
 from __future__ import annotations
 
+import calendar
 import zoneinfo
-from datetime import UTC, date, datetime, timedelta, tzinfo
-from typing import Final, NamedTuple
+from datetime import UTC, date, datetime, tzinfo
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from broker.base.units import SECOND
 from broker.protocols.jetstream import limits
 from broker.protocols.jetstream.publish.wire import duration_ns
 from broker.protocols.jetstream.structs import time_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _NAMES: Final = {
     "@yearly": "0 0 0 1 1 *",
@@ -42,6 +46,7 @@ _FIELDS: Final[tuple[tuple[int, int, dict[str, int]], ...]] = (
     (1, 12, _MONTHS),
     (0, 6, _DAYS),
 )
+_YEARS: Final = (date(2023, 1, 1), 4 * 366)  # a pattern that has none of these days is invalid
 _EVERY_MIN: Final = 1 * SECOND
 
 
@@ -88,7 +93,7 @@ class Cron(NamedTuple):
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
-    days: frozenset[int]
+    days: tuple[int, ...]
     months: frozenset[int]
     weekdays: frozenset[int]
     either: bool  # days of the month and of the week are both restricted
@@ -101,42 +106,64 @@ class Cron(NamedTuple):
     def following(self, _due_ns: int, now_ns: int) -> int:
         """The first time later than now; 0 = never."""
         after = now_ns // SECOND
-        day = datetime.fromtimestamp(after, self.zone).date()
-        for _ in range(limits.JS_CRON_DAYS_MAX):
-            if self._has(day):
-                found = self._of_day(day, after)
-                if found:
-                    return found * SECOND
-            if day == date.max:
-                break
-            day += timedelta(days=1)
+        today = datetime.fromtimestamp(after, self.zone).date()
+        for day in self.dates(today, limits.JS_CRON_DAYS_MAX):
+            found = self._of_day(day, after)
+            if found:
+                return found * SECOND
         return 0
 
+    def dates(self, first: date, count: int) -> Iterator[date]:
+        """Those of `count` days that the pattern has, without a look at each of them."""
+        last = first.toordinal() + count - 1
+        year, month = first.year, first.month
+        while date(year, month, 1).toordinal() <= last:
+            size = calendar.monthrange(year, month)[1] if month in self.months else 0
+            for number in range(1, size + 1) if self.either else self.days:
+                if number <= size:
+                    day = date(year, month, number)
+                    if first <= day and day.toordinal() <= last and self._has(day):
+                        yield day
+            year, month = (year, month + 1) if month < 12 else (year + 1, 1)
+            if year > date.max.year:
+                return
+
     def _has(self, day: date) -> bool:
-        if day.month not in self.months:
-            return False
         by_month, by_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
         return by_month or by_week if self.either else by_month and by_week
 
     def _of_day(self, day: date, after: int) -> int:
         """The first time of a day after this second; 0 = none."""
-        last = datetime(day.year, day.month, day.day, 23, 59, 59, tzinfo=self.zone)
-        if last.timestamp() <= after:
+        if not self._may_have(day, (0, 0, 0), (23, 59, 59), after):
             return 0
         for hour in self.hours:
-            end = datetime(day.year, day.month, day.day, hour, 59, 59, tzinfo=self.zone)
-            if end.timestamp() <= after:
+            if not self._may_have(day, (hour, 0, 0), (hour, 59, 59), after):
                 continue
             for minute in self.minutes:
+                if not self._may_have(day, (hour, minute, 0), (hour, minute, 59), after):
+                    continue
                 for second in self.seconds:
-                    here = datetime(
-                        day.year, day.month, day.day, hour, minute, second, tzinfo=self.zone
-                    )
+                    here = self._at(day, hour, minute, second)
                     stamp = int(here.timestamp())
-                    # a clock that is set forward leaves times out
-                    if stamp > after and datetime.fromtimestamp(stamp, self.zone) == here:
+                    if stamp > after and self._exists(here):
                         return stamp
         return 0
+
+    def _at(self, day: date, hour: int, minute: int, second: int) -> datetime:
+        return datetime(day.year, day.month, day.day, hour, minute, second, tzinfo=self.zone)
+
+    def _may_have(
+        self, day: date, first: tuple[int, int, int], last: tuple[int, int, int], after: int
+    ) -> bool:
+        """Whether a part of a day is not over, and not left out by a clock that is set forward."""
+        end = self._at(day, *last)
+        return end.timestamp() > after and (
+            self._exists(end) or self._exists(self._at(day, *first))
+        )
+
+    def _exists(self, here: datetime) -> bool:
+        """Whether the clocks show this time: they leave some out when they are set forward."""
+        return datetime.fromtimestamp(here.timestamp(), self.zone) == here
 
 
 Schedule = At | Every | Cron
@@ -188,13 +215,13 @@ def _cron(text: str, zone: tzinfo) -> Cron:
         tuple(sorted(found[0])),
         tuple(sorted(found[1])),
         tuple(sorted(found[2])),
-        frozenset(found[3]),
+        tuple(sorted(found[3])),
         frozenset(found[4]),
         frozenset(found[5]),
         days[0] not in "*?" and weekdays[0] not in "*?",
         zone,
     )
-    if not any(cron._has(date(2023, 1, 1) + timedelta(days=day)) for day in range(4 * 366)):
+    if next(cron.dates(*_YEARS), None) is None:
         raise ScheduleError(text)
     return cron
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
-from broker.protocols.jetstream.publish.schedules import ScheduleError, TimeZoneError, parse
+from broker.protocols.jetstream.publish.schedules import (
+    Cron,
+    ScheduleError,
+    TimeZoneError,
+    parse,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SECOND = 10**9
 
@@ -107,3 +118,66 @@ def test_time_zones() -> None:
             parse("@daily", zone)
     assert parse("@daily").first(0) == at("1970-01-02T00:00:00")
     assert datetime.fromtimestamp(0, UTC).year == 1970
+
+
+# --- days that a pattern has ---------------------------------------------------------------------
+
+
+def field(low: int, high: int) -> st.SearchStrategy[str]:
+    numbers = st.integers(low, high)
+    return (
+        st.sampled_from(["*", "*/7", "*/29", "*/31"])
+        | numbers.map(str)
+        | st.lists(numbers, min_size=1, max_size=3).map(lambda found: ",".join(map(str, found)))
+    )
+
+
+@settings(max_examples=300)
+@given(
+    field(1, 31), field(1, 12), field(0, 6), st.dates(date(1970, 1, 1), date(2100, 1, 1)),
+    st.integers(1, 800),
+)  # fmt: skip
+def test_days_are_those_of_a_walk(
+    days: str, months: str, weekdays: str, first: date, count: int
+) -> None:
+    assume("/31" not in months + weekdays and "/29" not in months + weekdays)
+    try:
+        cron = parse(f"0 0 0 {days} {months} {weekdays}")
+    except ScheduleError:
+        cron = parse(f"0 0 0 * {months} {weekdays}")
+    assert isinstance(cron, Cron)
+    walked = []
+    for number in range(count):
+        day = first + timedelta(days=number)
+        by_month, by_week = day.day in cron.days, day.isoweekday() % 7 in cron.weekdays
+        if day.month in cron.months and (
+            by_month or by_week if cron.either else by_month and by_week
+        ):
+            walked.append(day)
+    assert list(cron.dates(first, count)) == walked
+
+
+def test_a_pattern_without_days_is_refused_after_few_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+
+    def count(real: Callable[..., Any]) -> Callable[..., Any]:
+        def look(*args: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            return real(*args)
+
+        return look
+
+    for name in ("_has", "_exists", "_at"):
+        monkeypatch.setattr(Cron, name, count(getattr(Cron, name)))
+    for pattern in ("0 0 0 30 2 *", "0 0 0 31 2,4,6,9,11 *", "0 0 0 29 2 */7"):
+        with pytest.raises(ScheduleError):
+            parse(pattern)
+    assert looks < 10
+    # one second of the year that the clocks leave out, and the last second of an hour
+    schedule = parse("* * 2 8-14 3 */7", "America/New_York")
+    assert schedule.following(0, at("2026-03-09T00:00:00")) == 0
+    assert text_of(parse("* * * * * *").first(at("2026-03-09T10:59:58"))) == "2026-03-09 10:59:59"
+    assert looks < 1_000
