@@ -121,6 +121,7 @@ NSQ_LOOKUP_TOMBSTONE: Final = 45 * SECOND
 NSQ_LOOKUP_LINE_MAX: Final = 16 * KIB  # one command of a peer, with its end of line
 NSQ_LOOKUP_BODY_MAX: Final = 64 * KIB  # of IDENTIFY, and of a reply to it
 NSQ_LOOKUP_STEPS: Final = 256  # commands of one peer before other connections are served
+NSQ_LOOKUP_TURN: Final = 2 * MS  # for commands of one peer, its end, or a part of a long page
 NSQ_LOOKUP_KEYS_MAX: Final = 1_000_000  # topics and channels of one peer
 NSQ_LOOKUP_CACHE_BYTES: Final = 128 * MIB  # encoded answers to /lookup, all together
 NSQ_LOOKUP_HEAD_MAX: Final = 16 * KIB  # of a request that is answered without aiohttp

@@ -14,6 +14,8 @@ import re
 import time
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
+import orjson
+
 from broker.engine.names import is_name
 from broker.net.http.errors import HttpError
 from broker.protocols.nsq import limits
@@ -22,6 +24,7 @@ from broker.protocols.nsq.http.app import (
     CONTENT_TYPE,
     CONTENT_TYPE_VALUE,
     ApiError,
+    Encoded,
     Route,
     make_app,
 )
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
     from aiohttp import web
 
     from broker.protocols.nsq.http.app import Answer, Query
-    from broker.protocols.nsq.lookup.registry import Registry
+    from broker.protocols.nsq.lookup.registry import Entry, Registry
 
 LOG = logging.getLogger("broker.nsqlookupd")
 
@@ -128,25 +131,38 @@ class LookupApi:
         return {"producers": self.registry.nodes(self.now_ns())}
 
     async def debug(self, _request: web.Request, _query: Query) -> Answer:
-        """All registrations, with times on the wall clock."""
-        now_ns = self.now_ns()
-        wall_ns = time.time_ns()
-        life_ns = self.registry.tombstone_ns
+        """All registrations, with times on the wall clock. They are collected in parts, between
+        which other clients are served."""
+        parts: list[bytes] = []
         page: dict[str, object] = {}
-        for entry in self.registry.entries():
-            rows = [
-                {
-                    "id": producer.id,
-                    **{k: v for k, v in producer.fields.items() if k != "remote_address"},
-                    "last_update": wall_ns - (now_ns - producer.seen_ns),
-                    "tombstoned": until_ns > 0,
-                    "tombstoned_at": wall_ns - (now_ns - until_ns) - life_ns if until_ns else 0,
-                }
-                for producer, until_ns in entry.producers.items()
-            ]
+        stop_ns = self.now_ns() + limits.NSQ_LOOKUP_TURN
+        for entry in list(self.registry.entries()):
+            rows = self._debug_rows(entry)
             if rows:
                 page[f"{entry.category}:{entry.key}:{entry.subkey}"] = rows
-        return page
+            if self.now_ns() >= stop_ns:
+                if page:
+                    parts.append(orjson.dumps(page)[1:-1])
+                    page = {}
+                await asyncio.sleep(0)
+                stop_ns = self.now_ns() + limits.NSQ_LOOKUP_TURN
+        if page:
+            parts.append(orjson.dumps(page)[1:-1])
+        return Encoded(b"{%b}" % b",".join(parts))
+
+    def _debug_rows(self, entry: Entry) -> list[dict[str, object]]:
+        now_ns, wall_ns = self.now_ns(), time.time_ns()
+        life_ns = self.registry.tombstone_ns
+        return [
+            {
+                "id": producer.id,
+                **{k: v for k, v in producer.fields.items() if k != "remote_address"},
+                "last_update": wall_ns - (now_ns - producer.seen_ns),
+                "tombstoned": until_ns > 0,
+                "tombstoned_at": wall_ns - (now_ns - until_ns) - life_ns if until_ns else 0,
+            }
+            for producer, until_ns in entry.producers.items()
+        ]
 
     async def topic_create(self, _request: web.Request, query: Query) -> Answer:
         """Create the key of a topic."""

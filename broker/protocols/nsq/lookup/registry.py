@@ -71,12 +71,12 @@ class Registry:
         """Add a producer after its IDENTIFY."""
         _link(self.clients, producer)
 
-    def leave(self, producer: Producer) -> list[Entry]:
-        """Remove a producer after its connection ended; returns its registrations."""
-        left = list(producer.entries)
-        for entry in left:
-            self._unlink(entry, producer)
-        return left
+    def leave(self, producer: Producer) -> Iterator[Entry]:
+        """Remove a producer after its connection ended: each step removes a registration and
+        returns it. The first one is that of the producer itself."""
+        for entry in list(producer.entries):
+            if self._unlink(entry, producer):
+                yield entry
 
     def ping(self, producer: Producer, now_ns: int) -> None:
         """Note a PING."""

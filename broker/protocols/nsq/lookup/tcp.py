@@ -27,9 +27,9 @@ from broker.protocols.nsq.lookup import errors
 from broker.protocols.nsq.lookup.registry import Producer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from broker.protocols.nsq.lookup.registry import Registry
+    from broker.protocols.nsq.lookup.registry import Entry, Registry
 
 LOG = logging.getLogger("broker.nsqlookupd")
 
@@ -130,9 +130,18 @@ class LookupPeer(asyncio.Protocol):
         self.peers.connections.discard(self)
         LOG.info("PROTOCOL(V1): [%s] exiting ioloop", self.name)
         if self.producer is not None:
-            self._note("UNREGISTER", self.registry.leave(self.producer))
+            self._leave(self.registry.leave(self.producer))
         # break the reference cycle, because the garbage collector runs rarely
         self._transport, self._step = None, _nothing
+
+    def _leave(self, left: Iterator[Entry]) -> None:
+        """Remove registrations, of which a peer may have very many."""
+        stop_ns = self.peers.now_ns() + limits.NSQ_LOOKUP_TURN
+        for entry in left:
+            self._note("UNREGISTER", [entry])
+            if self.peers.now_ns() >= stop_ns:
+                asyncio.get_running_loop().call_soon(self._leave, left)
+                return
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -163,10 +172,11 @@ class LookupPeer(asyncio.Protocol):
 
     def _work(self) -> None:
         left = limits.NSQ_LOOKUP_STEPS
+        stop_ns = self.peers.now_ns() + limits.NSQ_LOOKUP_TURN
         try:
             while not (self._closing or self._full or self._later) and self._step():
                 left -= 1
-                if not left:
+                if not left or self.peers.now_ns() >= stop_ns:
                     # let other connections run first
                     self._later = True
                     if self._transport is not None:

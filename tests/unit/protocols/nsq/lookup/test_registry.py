@@ -80,7 +80,7 @@ def test_keys_stay_without_producers_but_ephemeral_ones_vanish() -> None:
     registry.register(a, "t#ephemeral", "c")
     registry.unregister(a, "t", "e#ephemeral")
     assert registry.channel_names("t") == ["c"]
-    registry.leave(a)
+    list(registry.leave(a))
     assert sorted(registry.topics) == ["t"]
     assert named(registry, "t", START) == []
     assert registry.channel_names("t") == ["c"]
@@ -90,7 +90,7 @@ def test_a_producer_that_left_is_nowhere() -> None:
     registry = make()
     a = producer(registry, "a")
     registry.register(a, "t", "c")
-    registry.leave(a)
+    list(registry.leave(a))
     assert all(not entry.producers for entry in registry.entries())
     assert not a.entries
 
