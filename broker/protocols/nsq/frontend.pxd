@@ -22,6 +22,8 @@ cdef class NsqFrontend:
     cdef uint32_t consumers_max         # per channel, 0 = no limit
     cdef uint32_t pending_max          # limit of one connection's publishes waiting for the log
     cdef uint32_t pending_resume       # reading resumes when so few wait
+    cdef uint32_t made, made_max        # topics made in the turn `made_in`; with so many, later
+    cdef uint64_t made_in
     cdef readonly object certificates   # net.tls.Certificates, or None: no TLS
     cdef readonly object authority      # auth.Authority; None: clients may do everything
     cdef readonly Access access
@@ -32,6 +34,8 @@ cdef class NsqFrontend:
 
     # The log of a topic, created if necessary; None if it cannot be created now.
     cdef Log topic(self, const char *name, size_t n)
+    # Whether the topics that were made in this turn are enough for it.
+    cdef bint made_enough(self) noexcept
     # The stream that stands for a topic; None: none does, or it is offline.
     cdef StreamTopic stream_topic(self, const char *name, size_t n)
     # The stream that stands for a topic that is to be read; None: none does. Refused.

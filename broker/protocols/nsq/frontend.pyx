@@ -44,6 +44,7 @@ cdef class NsqFrontend:
         self.wait_ns = config.msg_timeout_ns
         self.wait_max_ns = config.max_msg_timeout_ns
         self.consumers_max = config.max_channel_consumers
+        self.made_max = limits.NSQ_CREATIONS
         self.pending_max = limits.NSQ_PENDING_MAX
         self.pending_resume = self.pending_max // <uint32_t>limits.NSQ_PENDING_RESUME_DIVISOR
         self.give_back = config.requeue_on_close
@@ -60,6 +61,10 @@ cdef class NsqFrontend:
         text = name[:n].decode('ascii')
         if text in self.engine.reserved:
             return None
+        if self.made_in != self.turn.number:
+            self.made_in = self.turn.number
+            self.made = 0
+        self.made += 1
         try:
             return self.engine.open_log(text, ephemeral=name_is_ephemeral(name, n))
         except QuarantinedError:
@@ -67,6 +72,9 @@ cdef class NsqFrontend:
         except OSError as problem:
             LOG.error('topic %s cannot be made: %s', text, problem)
             return None
+
+    cdef bint made_enough(self) noexcept:
+        return self.made >= self.made_max and self.made_in == self.turn.number
 
     cdef Cursor channel(self, str topic, str channel):
         cdef Cursor cursor

@@ -108,6 +108,7 @@ NSQ_PUBLISHED_SLOTS_MAX: Final = 4_096
 # Above so many unanswered publishes a connection is not read until half are answered.
 NSQ_PENDING_MAX: Final = 65_536
 NSQ_PENDING_RESUME_DIVISOR: Final = 2
+NSQ_CREATIONS: Final = 16  # topics made for publishers before other connections are served
 NSQ_ANSWER_BYTES: Final = 96  # the longest response that may wait for earlier publishes
 
 # Frames that may wait in addition to the largest message, while the connection is blocked.

@@ -26,6 +26,7 @@ cdef enum Hold:
     HOLD_PENDING = 2    # too many publishes wait for the log
     HOLD_ORDER = 4      # the next command waits until every publish is answered
     HOLD_ANSWER = 8     # a command waits for an auth server, whose answer calls `release`
+    HOLD_TURN = 16      # many topics were made in this turn; `next_turn` calls `release`
 
 # Whether a guarded session may run a command now.
 cdef enum Admit:
@@ -117,6 +118,7 @@ cdef class NsqSession(Session):
     cdef void rare(self, op_t *op) except *
     cdef int wait_for_log(self) except -1
     cdef int hold_for(self, int why) except -1
+    cdef bint has_to_make(self, const op_t *op) noexcept
     cdef int release(self, int why) except -1
     cdef int go_on(self) except -1
     cdef bint full(self) except *

@@ -353,6 +353,10 @@ cdef class NsqSession(Session):
                 if code != ACK_OK:
                     self.answer_for(op, code)
             elif op.kind == OP_PUB or op.kind == OP_DPUB or op.kind == OP_MPUB:
+                if self.frontend.made_enough() and self.has_to_make(op):
+                    self.hold_for(HOLD_TURN)
+                    self.frontend.turn.call_soon(self.next_turn)
+                    return i
                 if not (self.publish(op) if op.kind != OP_MPUB else self.publish_parts(op)):
                     return i
                 if self.topic.behind():
@@ -936,6 +940,18 @@ cdef class NsqSession(Session):
         self.hold |= why
         self.link.pause()
         return 0
+
+    cdef bint has_to_make(self, const op_t *op) noexcept:
+        """Whether the topic of a publish must be searched for, and made if it does not exist."""
+        return not self.is_last_stream(op) and (
+            self.published is None or self.published.find(op.name, op.name_len) is None)
+
+    def next_turn(self):
+        """Go on with the input that was left for this turn."""
+        try:
+            self.release(HOLD_TURN)
+        except Exception as problem:
+            self.give_up(problem)
 
     cdef int release(self, int why) except -1:
         """Continue after the event that a command waited for (HOLD_ANSWER)."""

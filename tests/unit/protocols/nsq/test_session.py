@@ -153,6 +153,42 @@ def test_a_connection_publishes_to_more_topics_than_it_remembers(
     assert not nsq.frontend.sessions
 
 
+def test_many_new_topics_are_made_in_several_turns(nsq: FakeNsq) -> None:
+    peer, other = nsq.dial(), nsq.dial()
+    names = [b"new%d" % number for number in range(100)]
+    peer.read(b"".join(pub(name, name) for name in names) + b"NOP\n" + pub(names[3], b"again"))
+    made = [len(nsq.engine.logs)]
+    while made[-1] < len(names):
+        assert not peer.transport.reading
+        nsq.loop.run_once()
+        made.append(len(nsq.engine.logs))
+    steps = [after - before for before, after in zip([0, *made], made, strict=False)]
+    assert max(steps) == limits.NSQ_CREATIONS
+    assert other.ask(pub(b"new0", b"known")) == [OK]
+    nsq.loop.run()
+    assert peer.transport.reading
+    assert peer.frames() == [OK] * 101
+    assert nsq.engine.log("new3").message_count == 2
+    assert nsq.engine.log("new0").message_count == 2
+
+
+def test_connections_share_the_topics_of_a_turn(nsq: FakeNsq) -> None:
+    peers = [nsq.dial() for _ in range(4)]
+    for index, peer in enumerate(peers):
+        peer.read(b"".join(pub(b"t%d-%d" % (index, n), b"x") for n in range(10)))
+    assert len(nsq.engine.logs) == limits.NSQ_CREATIONS
+    nsq.loop.run()
+    assert [peer.frames() for peer in peers] == [[OK] * 10] * 4
+
+
+def test_a_client_that_leaves_before_its_topics_are_made(nsq: FakeNsq) -> None:
+    peer = nsq.dial()
+    peer.read(b"".join(pub(b"t%d" % number, b"x") for number in range(100)))
+    peer.leave()
+    nsq.loop.run()
+    assert not nsq.frontend.sessions
+
+
 def test_a_topic_that_is_not_shared_any_more_is_refused_to_those_who_published_to_it(
     make_nsq: MakeNsq,
 ) -> None:
