@@ -13,6 +13,7 @@ from broker.runtime.types cimport heap_item_t, record_t, span_t
 
 cdef enum:
     PIN_MAX = 22            # characters of the id of a pinned client
+    PRIORITIES = 10
 
 cdef enum PriorityPolicy:
     PRIORITY_NONE
@@ -46,10 +47,12 @@ cdef struct request_t:
 cdef class PullConsumer(Consumer):
     cdef request_t *first           # waiting requests, the one to be served next first
     cdef request_t *last
+    cdef request_t *lasts[PRIORITIES]   # of each priority; NULL: none waits
     cdef request_t *arrived         # in this turn, not yet admitted
     cdef request_t *arrived_last
     cdef uint32_t waiting           # in the first list
     cdef uint32_t no_waits, held    # of them
+    cdef int64_t wanted             # messages that are still to come to them
     cdef uint64_t sent_bytes        # of messages, since the start
     cdef list refused               # (reply, status) of this turn
     cdef int policy
@@ -70,6 +73,7 @@ cdef class PullConsumer(Consumer):
     cdef void enqueue(self, request_t *r) noexcept
     cdef void place(self, request_t *r) noexcept
     cdef void unlink(self, request_t *r) noexcept
+    cdef void remove(self, request_t *r) noexcept
     cdef void drop(self, request_t *r) noexcept
     cdef void free_all(self) noexcept
     cdef void conclude(self, request_t *r, const char *line, size_t n, bint pending) noexcept

@@ -153,7 +153,7 @@ cdef class PullConsumer(Consumer):
 
     cdef bytes objection(self, const pull_t *pull, const record_t *rec):
         """The status of a request that is not accepted; None if it is."""
-        if not 0 <= pull.priority <= 9:
+        if not 0 <= pull.priority < PRIORITIES:
             return b'400 Bad Request - Priority must be between 0 and 9'
         if (pull.min_pending or pull.min_ack_pending) and self.policy != PRIORITY_OVERFLOW:
             return b'400 Bad Request - Not a Overflow Priority consumer'
@@ -214,8 +214,6 @@ cdef class PullConsumer(Consumer):
     cdef void admit(self, request_t *r) noexcept:
         """Let a request wait for messages, or answer it at once."""
         cdef delivery_t d
-        cdef request_t *other
-        cdef int64_t wanted = 0
         if r.pin_len and not self.pin:
             self.finish(r, b'423 Nats-Wrong-Pin-Id', 21, True)
             return
@@ -230,11 +228,7 @@ cdef class PullConsumer(Consumer):
                     self.finish(r, b'404 No Messages', 15, False)
                     return
             elif self.first != NULL:
-                other = self.first
-                while other != NULL:
-                    wanted += other.batch
-                    other = other.next
-                if <uint64_t>wanted > max(self.cursor.count_pending(), <uint64_t>1):
+                if <uint64_t>self.wanted > max(self.cursor.count_pending(), <uint64_t>1):
                     self.finish(r, b'408 Requests Pending', 20, False)
                     return
         if self.waiting >= self.waiting_max and (
@@ -252,6 +246,7 @@ cdef class PullConsumer(Consumer):
         """Put a request into the queue."""
         self.waiting += 1
         self.no_waits += r.no_wait
+        self.wanted += r.batch
         self.place(r)
         self.arm_request(r)
         if r.pin_len:
@@ -259,9 +254,12 @@ cdef class PullConsumer(Consumer):
 
     cdef void place(self, request_t *r) noexcept:
         """Put a request behind all of its priority."""
-        cdef request_t *after = self.last
-        while after != NULL and after.priority > r.priority:
-            after = after.before
+        cdef request_t *after = NULL
+        cdef int level = r.priority
+        while after == NULL and level >= 0:
+            after = self.lasts[level]
+            level -= 1
+        self.lasts[r.priority] = r
         r.before = after
         if after != NULL:
             r.next = after.next
@@ -275,6 +273,9 @@ cdef class PullConsumer(Consumer):
             self.last = r
 
     cdef void unlink(self, request_t *r) noexcept:
+        if self.lasts[r.priority] == r:
+            self.lasts[r.priority] = (
+                r.before if r.before != NULL and r.before.priority == r.priority else NULL)
         if r.before != NULL:
             r.before.next = r.next
         else:
@@ -284,12 +285,17 @@ cdef class PullConsumer(Consumer):
         else:
             self.last = r.before
 
-    cdef void drop(self, request_t *r) noexcept:
-        """Forget a waiting request."""
+    cdef void remove(self, request_t *r) noexcept:
+        """Take a request out of the queue."""
         self.unlink(r)
         self.waiting -= 1
         self.no_waits -= r.no_wait
         self.held -= r.held
+        self.wanted -= r.batch
+
+    cdef void drop(self, request_t *r) noexcept:
+        """Forget a waiting request."""
+        self.remove(r)
         self.outlet.disarm(&r.timer)
         free(r)
 
@@ -318,10 +324,7 @@ cdef class PullConsumer(Consumer):
 
     cdef void conclude(self, request_t *r, const char *line, size_t n, bint pending) noexcept:
         """The same for a waiting request; NULL = without a status."""
-        self.unlink(r)
-        self.waiting -= 1
-        self.no_waits -= r.no_wait
-        self.held -= r.held
+        self.remove(r)
         self.finish(r, line, n, pending)
 
     cdef void end(self, const char *line, size_t n, bint pending) noexcept:
@@ -440,6 +443,7 @@ cdef class PullConsumer(Consumer):
         self.cursor.sent()
         self.sent_bytes += <uint64_t>size
         r.batch -= 1
+        self.wanted -= 1
         r.bytes_left -= size
         r.delivered += 1
         r.spoken_ns = self.active_ns = self.outlet.turn.now_ns

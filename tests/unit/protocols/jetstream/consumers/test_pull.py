@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.consumers import Bench
 from support.engine import SECOND, Rig
 
@@ -537,6 +539,41 @@ def test_messages_that_may_still_be_acked_keep_a_consumer(bench: Bench) -> None:
     assert bench.registry.deleted == []
     bench.rig.advance(20)
     assert bench.registry.deleted == ["C"]
+
+
+# --- priorities ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(
+    st.tuples(st.integers(0, 9), st.integers(1, 3)) | st.integers(1, 8).map(lambda n: (-n, 0)),
+    max_size=40,
+))  # fmt: skip
+def test_priorities_against_a_sorted_list(steps: list[tuple[int, int]]) -> None:
+    """Of the requests with the lowest number the one that has waited longest is served."""
+    with Rig(None, clock=(SECOND, SECOND)) as rig:
+        bench = Bench(rig)
+        consumer = bench.consumer(priority_policy="prioritized", priority_groups=["g"])
+        waiting: list[tuple[int, int, str, int]] = []  # priority, since, inbox, messages to come
+        expected: dict[str, int] = {}
+        for since, (priority, batch) in enumerate(steps):
+            if priority >= 0:
+                inbox = f"in{since}"
+                bench.inbox(inbox)
+                bench.ask(inbox, batch=batch, group="g", priority=priority)
+                waiting.append((priority, since * 100, inbox, batch))
+                expected[inbox] = 0
+                continue
+            count = min(-priority, sum(each[3] for each in waiting))
+            bench.publish(*bodies(count))
+            for number in range(count):
+                level, _, inbox, left = first = min(waiting)
+                waiting.remove(first)
+                expected[inbox] += 1
+                if left > 1:
+                    waiting.append((level, since * 100 + number, inbox, left - 1))
+            assert {inbox: len(bench.boxes[inbox]) for inbox in expected} == expected
+            assert consumer.num_waiting == len(waiting)
 
 
 # --- priority groups -----------------------------------------------------------------------------
