@@ -49,7 +49,9 @@ JS_NAMES_PAGE: Final = 1_024  # names in one answer
 JS_LIST_PAGE: Final = 256  # streams or consumers in one answer
 JS_SUBJECTS_PAGE: Final = 100_000  # subjects in one STREAM.INFO
 JS_DELETED_MAX: Final = 100_000  # deleted seqs in one STREAM.INFO
-JS_REQUESTS_MAX: Final = 10_000  # waiting requests of one account; one more drops them all
+JS_REQUESTS_MAX: Final = 10_000  # waiting requests of one account; more are dropped
+JS_REQUESTS_BYTES: Final = 64 * MIB  # of them; more are dropped
+JS_REQUESTS_TURN: Final = 2 * MS  # for requests of one account, before clients are served
 JS_REQUEST_BODY_MAX: Final = 1 * MIB  # of a request that waits
 
 JS_BATCH_MESSAGES_MAX: Final = 1_000
@@ -88,4 +90,5 @@ JS_UNLIMITED: Final = -1
 JS_SIZE_MAX: Final = INT64_MAX
 
 assert JS_LIST_PAGE <= JS_NAMES_PAGE
+assert JS_REQUEST_BODY_MAX <= JS_REQUESTS_BYTES
 assert JS_DUPLICATE_WINDOW_MIN < JS_DUPLICATE_WINDOW

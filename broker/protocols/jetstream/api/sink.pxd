@@ -13,7 +13,9 @@ cdef class ApiSink(Sink):
     cdef public bint busy               # a request is still being handled: the others wait
     cdef object handle                  # handle(Request)
     cdef object overflow                # overflow(): called at the end of a turn that dropped some
-    cdef Py_ssize_t waiting_max
+    cdef Py_ssize_t waiting_max, bytes_max
+    cdef readonly Py_ssize_t waiting_bytes  # of the requests in `waiting`
+    cdef object now_ns
     cdef list subs                      # addresses of sub_t
     cdef list heads                     # for each of them, the bytes before the verb
 

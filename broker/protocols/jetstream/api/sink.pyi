@@ -19,6 +19,7 @@ class Request(NamedTuple):
 class ApiSink(Sink):
     account: Account
     waiting: deque[Request]
+    waiting_bytes: int
     dropped: int
     busy: bool
     def __init__(
@@ -27,6 +28,8 @@ class ApiSink(Sink):
         handle: Callable[[Request], object],
         overflow: Callable[[int], object],
         waiting_max: int,
+        bytes_max: int = ...,
+        now_ns: Callable[[], int] = ...,
     ) -> None: ...
     def listen(self, head: bytes) -> None: ...
     def close(self) -> None: ...

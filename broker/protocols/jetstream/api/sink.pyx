@@ -7,8 +7,9 @@ the answer that there is no responder.
 """
 cimport cython
 import logging
+import time
 from collections import deque, namedtuple
-from libc.stdint cimport uint16_t, uintptr_t
+from libc.stdint cimport int64_t, uint16_t, uintptr_t
 from libc.string cimport memcmp
 
 from broker.routing.trie cimport sub_t
@@ -16,6 +17,8 @@ from broker.runtime.interfaces cimport RIGHT_READ, RIGHT_WRITE, Session, Sink
 from broker.runtime.turn cimport PHASE_STORE
 from broker.runtime.types cimport record_t
 from broker.protocols.nats.accounts.account cimport Account
+
+from broker.protocols.jetstream import limits
 
 LOG = logging.getLogger('broker.jetstream')
 
@@ -25,16 +28,22 @@ Request = namedtuple('Request', 'subject verb reply headers data session')
 cdef enum:
     PER_TURN = 256      # requests handled in one turn; the rest waits for the next one
 
+cdef int64_t TURN_NS = limits.JS_REQUESTS_TURN
+
 
 @cython.final
 cdef class ApiSink(Sink):
-    def __init__(self, Account account, handle, overflow, Py_ssize_t waiting_max):
+    def __init__(self, Account account, handle, overflow, Py_ssize_t waiting_max,
+                 Py_ssize_t bytes_max=limits.JS_REQUESTS_BYTES, now_ns=time.monotonic_ns):
         """`handle(Request)` may set `busy`; `resume` then continues with the next request.
-        `overflow(count)`: so many requests were dropped, since `waiting_max` others waited."""
+        `overflow(count)`: so many requests were dropped, since `waiting_max` others waited, or
+        others of `bytes_max` bytes."""
         self.account = account
         self.handle = handle
         self.overflow = overflow
         self.waiting_max = waiting_max
+        self.bytes_max = bytes_max
+        self.now_ns = now_ns
         self.waiting = deque()
         self.subs = []
         self.heads = []
@@ -53,19 +62,23 @@ cdef class ApiSink(Sink):
         self.subs.clear()
         self.heads.clear()
         self.waiting.clear()
+        self.waiting_bytes = 0
 
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         cdef void *publisher = self.account.current_publisher.session
         cdef Py_ssize_t head = len(<bytes>self.heads[self.subs.index(<uintptr_t>ctx)])
         cdef const char *verb = rec.subject + head
         cdef size_t n = rec.subject_len - <size_t>head
+        cdef Py_ssize_t size = bytes_of(rec)
         if begins(verb, n, b'CONSUMER.MSG.NEXT.', 18) or begins(verb, n, b'DIRECT.GET.', 11):
             return 0
         if n and verb[0] == c'$' and not begins(rec.subject, rec.subject_len, b'$JS.API.', 8):
             return self.deliver_to_view(rec, verb, n)
-        if len(self.waiting) >= self.waiting_max:
+        if len(self.waiting) >= self.waiting_max or (
+                self.waiting_bytes + size > self.bytes_max and self.waiting):
             self.dropped += 1
         else:
+            self.waiting_bytes += size
             self.waiting.append(Request(
                 rec.subject[:rec.subject_len], verb[:n],
                 rec.reply[:rec.reply_len] if rec.reply_len and self.may_answer(rec) else b'',
@@ -95,13 +108,19 @@ cdef class ApiSink(Sink):
 
     cdef void run(self) noexcept:
         cdef int left = PER_TURN
+        cdef int64_t stop_ns
         try:
             if self.dropped:
                 dropped, self.dropped = self.dropped, 0
                 self.overflow(dropped)
+            stop_ns = self.now_ns() + TURN_NS
             while self.waiting and not self.busy and left:
                 left -= 1
-                self.handle(self.waiting.popleft())
+                request = self.waiting.popleft()
+                self.waiting_bytes -= request_bytes(request)
+                self.handle(request)
+                if self.now_ns() >= stop_ns:
+                    break       # requests are not equally dear
             if self.waiting and not self.busy:
                 self.account.turn.call_soon(self.resume)
         except Exception:
@@ -133,6 +152,15 @@ def may_receive(Account account not None, Session client, bytes subject not None
     """Whether a client (None: the server itself) may have the server publish to this subject."""
     return bool(has_right(account, NULL if client is None else <void *>client, subject,
                           <size_t>len(subject)))
+
+
+cdef inline Py_ssize_t bytes_of(const record_t *rec) noexcept:
+    """The bytes that a request takes while it waits."""
+    return <Py_ssize_t>rec.subject_len + <Py_ssize_t>rec.total_len
+
+
+cdef Py_ssize_t request_bytes(request):
+    return len(request.subject) + len(request.headers) + len(request.data)
 
 
 cdef bint begins(const char *text, size_t n, const char *head, size_t head_len) noexcept nogil:
