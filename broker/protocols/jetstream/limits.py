@@ -30,6 +30,13 @@ JS_DUPLICATE_WINDOW: Final = 2 * MINUTE
 JS_DUPLICATE_WINDOW_MIN: Final = 100 * MS
 JS_MARKER_TTL_MIN: Final = 1 * SECOND
 
+# Lists in one configuration. They are compared with each other and with those of all streams, and
+# are part of every answer about the stream or consumer.
+JS_SUBJECTS_MAX: Final = 4_096
+JS_SOURCES_MAX: Final = 1_000
+JS_TRANSFORMS_MAX: Final = 1_000  # of one mirror or source
+JS_FILTERS_MAX: Final = 4_096  # of one consumer
+
 # --- consumers -----------------------------------------------------------------------------------
 
 JS_ACK_WAIT: Final = 30 * SECOND

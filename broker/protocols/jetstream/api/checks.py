@@ -12,6 +12,7 @@ from broker.base.values import dataclass
 from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import SubjectTransform, encode
+from broker.protocols.nats.accounts.overlaps import PatternSet
 from broker.protocols.nats.accounts.placeholders import MappingError, compile_tokens
 from broker.protocols.nats.accounts.subjects import collide, has_wildcard, is_subject, lies_within
 
@@ -51,6 +52,12 @@ def refuse(text: str) -> NoReturn:
 
 def _pedantic(text: str) -> NoReturn:
     raise ApiError(errors.PEDANTIC, err=text)
+
+
+def too_many(what: str, count: int, most: int) -> None:
+    """10052 if a list of a configuration has more than `most` entries."""
+    if count > most:
+        refuse(f"too many {what}: {count}, maximum allowed is {most}")
 
 
 def is_name(name: str) -> bool:
@@ -255,6 +262,7 @@ def _sources(config: StreamConfig, around: Around) -> None:
     seen: set[bytes] = set()
     consumers: set[bytes] = set()
     rows = errors.SOURCE_TRANSFORM_SOURCE, errors.SOURCE_TRANSFORM, errors.SOURCE_FILTERS_OVERLAP
+    too_many("sources of a stream", len(config.sources), limits.JS_SOURCES_MAX)
     if config.sources and config.allow_msg_schedules:
         raise ApiError(errors.SOURCE_WITH_SCHEDULES)
     for source in config.sources:
@@ -283,16 +291,15 @@ def _sources(config: StreamConfig, around: Around) -> None:
 def _transforms(
     transforms: list[SubjectTransform], bad: ErrorRow, invalid: ErrorRow, overlap: ErrorRow
 ) -> None:
+    too_many("subject transforms of a mirror or source", len(transforms), limits.JS_TRANSFORMS_MAX)
     for each in transforms:
         if each.src and not is_subject(each.src):
             raise ApiError(bad, err=f"invalid subject {each.src}")
         problem = mapping_problem(each.src, each.dest)
         if problem:
             raise ApiError(invalid, err=problem)
-    for index, each in enumerate(transforms):
-        for other in transforms[index + 1 :]:
-            if collide(each.src or ">", other.src or ">"):
-                raise ApiError(overlap)
+    if PatternSet(each.src or ">" for each in transforms).has_overlaps():
+        raise ApiError(overlap)
 
 
 def mapping_problem(source: str, destination: str) -> str:
@@ -355,11 +362,13 @@ def _subjects(config: StreamConfig) -> None:
         if config.mirror is None and not config.sources:
             config.subjects = [config.name]
         return
+    too_many("subjects of a stream", len(config.subjects), limits.JS_SUBJECTS_MAX)
+    patterns = PatternSet(config.subjects)
     for index, subject in enumerate(config.subjects):
         _subject(config, subject)
-        for other in config.subjects[:index]:
-            if collide(other, subject):
-                refuse(f"subject {go_quote(other)} overlaps with {go_quote(subject)}")
+        other = patterns.first_overlap(subject, index)
+        if other is not None:
+            refuse(f"subject {go_quote(other)} overlaps with {go_quote(subject)}")
 
 
 def _subject(config: StreamConfig, subject: str) -> None:

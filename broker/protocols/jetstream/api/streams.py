@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import TYPE_CHECKING, Final
 
 from broker.protocols.jetstream import errors, limits
@@ -29,11 +31,10 @@ from broker.protocols.jetstream.structs import (
     now_text,
     time_text,
 )
+from broker.protocols.nats.accounts.overlaps import PatternSet
 from broker.protocols.nats.accounts.subjects import collide, has_wildcard, is_subject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from broker.protocols.jetstream.account import JetStreamAccount
     from broker.protocols.jetstream.api.dispatch import Call, Parts
     from broker.protocols.jetstream.publish.stream import Stream
@@ -89,7 +90,7 @@ async def create(call: Call) -> Parts:
         known = account.stream(config.name)  # is refused with the reason
     else:
         _check_room(account, config)
-        _check_overlap(account, config)
+        await _look_for_overlap(account, config)
         known = await account.create(config)
         account.stream_advisory("CREATED", config.name, "create")
     return info_of(account, known), Created(did_create=True)
@@ -142,13 +143,29 @@ def _check_reserved(account: JetStreamAccount, config: StreamConfig) -> None:
 
 def _check_overlap(account: JetStreamAccount, config: StreamConfig) -> None:
     """10065 if another stream of the account stores one of the subjects."""
+    patterns = PatternSet(config.subjects)
     for name, stream in account.streams.items():
-        if name != config.name and _overlap(stream.config.subjects, config.subjects):
+        if name != config.name and any(map(patterns.overlaps, stream.config.subjects)):
             raise ApiError(errors.SUBJECTS_OVERLAP)
 
 
-def _overlap(some: Iterable[str], others: Iterable[str]) -> bool:
-    return any(collide(one, other) for one in some for other in others)
+async def _look_for_overlap(account: JetStreamAccount, config: StreamConfig) -> None:
+    """The same, in pieces between which clients are served; it is true when this returns."""
+    patterns, seen = PatternSet(config.subjects), dict[str, StreamConfig]()
+    stop_ns = time.monotonic_ns() + limits.JS_REQUESTS_TURN
+    while True:
+        # Streams that have changed meanwhile are looked at again.
+        left = [s for n, s in account.streams.items()
+                if n != config.name and seen.get(n) is not s.config]  # fmt: skip
+        if not left:
+            return
+        for stream in left:
+            if any(map(patterns.overlaps, stream.config.subjects)):
+                raise ApiError(errors.SUBJECTS_OVERLAP)
+            seen[stream.name] = stream.config
+            if time.monotonic_ns() >= stop_ns:
+                await asyncio.sleep(0)
+                stop_ns = time.monotonic_ns() + limits.JS_REQUESTS_TURN
 
 
 async def update(call: Call) -> Parts:
@@ -165,7 +182,7 @@ async def update(call: Call) -> Parts:
     _check_limits(account, config)
     if config.max_bytes > old.max_bytes:
         _check_reserved(account, config)
-    _check_overlap(account, config)
+    await _look_for_overlap(account, config)
     _check_consumer_limits(stream, config)
     if not _is_same(old, config):
         await account.update(stream, config)
@@ -265,10 +282,11 @@ def _list_subjects(
 
 
 def _matching(account: JetStreamAccount, subject: str) -> list[Stream]:
+    patterns = PatternSet([subject])
     return [
         stream
         for stream in account.sorted_streams()
-        if not subject or _overlap(stream.config.subjects, [subject])
+        if not subject or any(map(patterns.overlaps, stream.config.subjects))
     ]
 
 
@@ -313,7 +331,7 @@ def snapshot(call: Call) -> Parts:
     to = request.deliver_subject
     if not is_subject(to) or has_wildcard(to) or not call.may_receive(to):
         raise ApiError(errors.SNAPSHOT_DELIVER_SUBJECT)
-    if _overlap(stream.config.subjects, [to]):
+    if any(collide(to, subject) for subject in stream.config.subjects):
         raise ApiError(errors.SNAPSHOT_DELIVER_SUBJECT)  # it would store its own snapshot
     if len(account.backups) >= limits.JS_BACKUPS_MAX:
         raise ApiError(errors.STREAM_SNAPSHOT, err=_TOO_MANY)

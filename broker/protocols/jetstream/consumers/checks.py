@@ -15,12 +15,14 @@ from broker.base.gotext import duration_text, go_quote
 from broker.base.units import SECOND
 from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.api import metadata
+from broker.protocols.jetstream.api.checks import too_many
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import ZERO_TIME, ConsumerConfig
-from broker.protocols.nats.accounts.subjects import collide, has_wildcard, is_subject, lies_within
+from broker.protocols.nats.accounts.overlaps import PatternSet
+from broker.protocols.nats.accounts.subjects import has_wildcard, is_subject, lies_within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
     from broker.protocols.jetstream.config import JetStreamConfig
     from broker.protocols.jetstream.structs import (
@@ -299,27 +301,14 @@ def _check_filters(config: ConsumerConfig) -> None:
     if config.filter_subject and config.filter_subjects:
         raise ApiError(errors.FILTER_DUPLICATE)
     filters = filters_of(config)
+    too_many("filters of a consumer", len(filters), limits.JS_FILTERS_MAX)
     for subject in filters:
         if not subject:
             raise ApiError(errors.FILTER_EMPTY)
         if not is_subject(subject):
             raise ApiError(errors.STREAM_CONFIG, err="invalid subject")
-    if overlap_within(filters):
+    if PatternSet(filters).has_subsets():
         raise ApiError(errors.FILTERS_OVERLAP)
-
-
-def overlap_within(filters: Sequence[str]) -> bool:
-    """Whether one of these subjects is contained in another, or twice among them."""
-    if len(set(filters)) != len(filters):
-        return True
-    if not any(map(has_wildcard, filters)):
-        return False
-    return any(
-        one is not other and lies_within(one, other)
-        for other in filters
-        if has_wildcard(other)
-        for one in filters
-    )
 
 
 def _check_start(config: ConsumerConfig) -> None:
@@ -410,11 +399,12 @@ def check_workqueue(config: ConsumerConfig, others: Iterable[ConsumerConfig]) ->
     if config.deliver_policy != "all":
         raise ApiError(errors.WORKQUEUE_DELIVER_ALL)
     filters = filters_of(config)
+    patterns = PatternSet(filters)
     for other in others:
         if not filters:
             raise ApiError(errors.WORKQUEUE_UNFILTERED)
         theirs = filters_of(other)
-        if not theirs or any(collide(one, two) for one in filters for two in theirs):
+        if not theirs or any(map(patterns.overlaps, theirs)):
             raise ApiError(errors.WORKQUEUE_NOT_UNIQUE)
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from broker.base.patterns import lazy_pattern
 from broker.protocols.nats import errors
 from broker.protocols.nats.accounts.placeholders import parse, wrong
-from broker.protocols.nats.accounts.transform import is_within
+from broker.protocols.nats.accounts.transform import is_within, overlap
 
 _BLANK: Final = lazy_pattern(r"[\t\n\f\r ]")
 _NUMBERED: Final = lazy_pattern(r"\$[1-9].*")
@@ -43,21 +43,7 @@ def lies_within(subject: str, pattern: str) -> bool:
 
 def collide(one: str, other: str) -> bool:
     """Whether a subject can match both."""
-    if one == other:
-        return True
-    if not has_wildcard(one):
-        return has_wildcard(other) and lies_within(one, other)
-    if not has_wildcard(other):
-        return lies_within(other, one)
-    first, second = one.split("."), other.split(".")
-    if len(first) != len(second) and ">" not in min(first, second, key=len):
-        return False
-    return all(map(_may_match, first, second))
-
-
-def _may_match(one: str, other: str) -> bool:
-    # As in the original, the first letter alone makes a token a wildcard.
-    return one[:1] in {"*", ">"} or other[:1] in {"*", ">"} or one == other
+    return overlap(raw(one), raw(other))
 
 
 def numbered(subject: str) -> str:

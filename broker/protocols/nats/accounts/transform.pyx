@@ -337,3 +337,57 @@ cdef bint within(const char *subject, size_t n, const char *pattern,
 def is_within(bytes subject, bytes pattern):
     """Whether every match of `subject` also matches `pattern`."""
     return bool(within(subject, <size_t>len(subject), pattern, <size_t>len(pattern)))
+
+
+cdef bint has_wildcards(const char *subject, size_t n) noexcept nogil:
+    """Whether a token is `*` or `>`."""
+    cdef const char *end = subject + n
+    cdef const char *dot
+    while True:
+        dot = <const char *>memchr(subject, c'.', <size_t>(end - subject))
+        if (dot if dot != NULL else end) - subject == 1 and subject[0] in (c'*', c'>'):
+            return True
+        if dot == NULL:
+            return False
+        subject = dot + 1
+
+
+cdef bint overlapping(const char *one, size_t n, const char *other,
+                      size_t other_len) noexcept nogil:
+    """Compare two subjects with wildcards token by token. As in the original, the first letter
+    alone makes a token a wildcard; a subject goes on after its end if it has a token `>`."""
+    cdef const char *end = one + n
+    cdef const char *other_end = other + other_len
+    cdef const char *dot
+    cdef size_t size, other_size
+    cdef bint tail = False, other_tail = False
+    while one <= end and other <= other_end:
+        dot = <const char *>memchr(one, c'.', <size_t>(end - one))
+        size = <size_t>((dot if dot != NULL else end) - one)
+        dot = <const char *>memchr(other, c'.', <size_t>(other_end - other))
+        other_size = <size_t>((dot if dot != NULL else other_end) - other)
+        tail = tail or (size == 1 and one[0] == c'>')
+        other_tail = other_tail or (other_size == 1 and other[0] == c'>')
+        if not (
+            (size and one[0] in (c'*', c'>'))
+            or (other_size and other[0] in (c'*', c'>'))
+            or (size == other_size and memcmp(one, other, size) == 0)
+        ):
+            return False
+        one += size + 1
+        other += other_size + 1
+    if one > end and other > other_end:
+        return True
+    return tail if one > end else other_tail
+
+
+def overlap(bytes one, bytes other):
+    """Whether a subject can match both."""
+    cdef size_t n = <size_t>len(one), other_len = <size_t>len(other)
+    if one == other:
+        return True
+    if not has_wildcards(one, n):
+        return has_wildcards(other, other_len) and bool(within(one, n, other, other_len))
+    if not has_wildcards(other, other_len):
+        return bool(within(other, other_len, one, n))
+    return bool(overlapping(one, n, other, other_len))

@@ -139,6 +139,39 @@ def test_rules_with_a_number_of_their_own(keys: dict[str, Any], number: int) -> 
     assert refusal(**keys)[0] == number
 
 
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        (
+            {"subjects": [f"a.{index}" for index in range(4_097)]},
+            "too many subjects of a stream: 4097, maximum allowed is 4096",
+        ),
+        (
+            {"sources": [{"name": f"A{index}"} for index in range(1_001)]},
+            "too many sources of a stream: 1001, maximum allowed is 1000",
+        ),
+        (
+            {"sources": [{"name": "A", "subject_transforms": [{"src": "a", "dest": "b"}] * 1_001}]},
+            "too many subject transforms of a mirror or source: 1001, maximum allowed is 1000",
+        ),
+    ],
+)
+def test_lists_that_are_too_long(keys: dict[str, Any], text: str) -> None:
+    assert refusal(**keys) == (10052, text)
+
+
+def test_of_many_subjects_the_first_pair_is_named() -> None:
+    subjects = [f"a.{index}.*" for index in range(3_000)]
+    assert completed(subjects=subjects).subjects == subjects
+    text = 'subject "a.0.*" overlaps with "a.*.b"'
+    assert refusal(subjects=[*subjects, "a.*.b", "a.*.>"]) == (10052, text)
+    with pytest.raises(ApiError) as failure:
+        completed(sources=[{"name": "A", "subject_transforms": [
+            *({"src": f"a.{index}.>", "dest": ""} for index in range(900)), {"src": "a.*.x.>"},
+        ]}])  # fmt: skip
+    assert failure.value.err_code == 10147
+
+
 def test_subjects_of_advisories_may_be_stored() -> None:
     assert completed(subjects=["$JS.EVENT.ADVISORY.>"]).subjects == ["$JS.EVENT.ADVISORY.>"]
     assert completed(subjects=[">"], no_ack=True).no_ack

@@ -277,6 +277,19 @@ def test_pedantic_refusals(fields: dict[str, Any], text: str) -> None:
     settled(**fields)
 
 
+def test_many_filters() -> None:
+    filters = [f"a.{index}.*" for index in range(4_096)]
+    assert settled(filter_subjects=filters).filter_subjects == filters
+    for wrong, err_code in ((["a.*.*"], 10138), (["a.7.*"], 10138), ([], 0), (["b", "c"], 10052)):
+        fields = {"filter_subjects": [*filters[:4_095], *wrong]}
+        if not err_code:
+            settled(**fields)
+            continue
+        with pytest.raises(ApiError) as problem:
+            settled(**fields)
+        assert problem.value.err_code == err_code
+
+
 def test_filters_that_only_partly_overlap_are_accepted() -> None:
     assert settled(filter_subjects=["a.*", "*.b"]).filter_subjects == ["a.*", "*.b"]
 
