@@ -67,6 +67,7 @@ cdef class Router:
     cdef readonly uint64_t size         # number of subscriptions
     cdef readonly uint64_t inserts, removes, matches, cache_hits
     cdef uint32_t busy          # nested calls of route
+    cdef uint32_t deaf          # sinks that `leave_out` was called for and `left_out` was not
     cdef match_t *spare[ROUTE_DEPTH]    # matches of the inner calls, or NULL
     cdef list late              # sinks that are called when all sinks have the message
     cdef uint32_t late_size
@@ -80,6 +81,10 @@ cdef class Router:
     # The same, with the hash that `expect` has returned for this subject.
     cdef const match_t *match_hashed(self, const char *subject, size_t n, uint32_t h) except NULL
     cdef const match_t *search(self, const char *subject, size_t n, uint32_t h) except NULL
+    # The sink takes no more messages and is `deaf`: matches are without its subscriptions from now
+    # on. To be called for a sink with many of them, until they are removed in parts; then left_out.
+    cdef void leave_out(self) noexcept
+    cdef void left_out(self) noexcept
     cdef uint32_t route(self, const match_t *m, const record_t *rec, void *skip) noexcept
     cdef uint32_t route_listed(self, const match_t *m, const record_t *rec, void *skip,
                                const char *names, size_t names_len) noexcept

@@ -19,11 +19,13 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp, memcpy
 
 from broker.runtime.interfaces cimport Sink
+from broker.routing cimport trie
 from broker.routing.trie cimport (
-    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, child_hash, collect, find_child,
-    free_branches, free_node, gather_free, gather_init, gather_t, is_exact, is_wildcard_node,
-    join_plain, join_queue, key_of, leave_queue, match_t, may_match, node_t, queue_name, queue_of,
-    queue_t, spell, sub_t, subject_shape, walk)
+    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, WORK_BYTES_SHIFT, WORK_DELIVERY,
+    WORK_LEFT_OUT, WORK_NODE, child_hash, collect, find_child, free_branches, free_node,
+    gather_free, gather_init, gather_t, is_exact, is_wildcard_node, join_plain, join_queue, key_of,
+    leave_queue, match_t, may_match, node_t, queue_name, queue_of, queue_t, spell, sub_t,
+    subject_shape, walk)
 from broker.runtime.types cimport record_t, tw_cache_hash
 
 cdef enum:
@@ -98,6 +100,7 @@ cdef class Router:
         while True:
             dot = <const char *>memchr(subject + start, c'.', subject_len - start)
             end = <size_t>(dot - subject) if dot != NULL else subject_len
+            trie.work += WORK_NODE
             try:
                 node = self.child(node, subject + start, end - start, True)
             except MemoryError:
@@ -162,6 +165,7 @@ cdef class Router:
         cdef bint wildcard = False
         # build the subject from the leaf up, to drop its cached match
         while node.parent != NULL:
+            trie.work += WORK_NODE
             if is_wildcard_node(node):
                 wildcard = True
             start -= node.token_len
@@ -368,6 +372,8 @@ cdef class Router:
         m = collect(g)
         if m == NULL:
             raise MemoryError
+        if self.deaf:
+            leave_out_deaf(m)
         m.version = self.version
         self.cached_refs += m.size
         if common:
@@ -376,6 +382,15 @@ cdef class Router:
             place[0] = m
             m.refs += 1
         return m
+
+    cdef void leave_out(self) noexcept:
+        self.deaf += 1
+        self.changes += 1
+        self.version += 1
+        self.recent[self.version % <uint64_t>CHANGES].len = 0       # of any subject
+
+    cdef void left_out(self) noexcept:
+        self.deaf -= 1
 
     cdef void release(self, match_t *m) noexcept:
         m.refs -= 1
@@ -397,6 +412,8 @@ cdef class Router:
         Subscriptions of the sink `skip` get nothing (no echo, no loop).
         """
         cdef uint32_t i, start, taken, before = self.late_size
+        trie.work += <uint64_t>(m.plain + m.groups) * (
+            WORK_DELIVERY + (rec.total_len >> WORK_BYTES_SHIFT))
         self.busy += 1
         taken = self.give_plain(m, rec, skip)
         start = m.plain
@@ -412,6 +429,8 @@ cdef class Router:
                                const char *names, size_t names_len) noexcept:
         """As `route`, but only to the groups in a list of names separated by white space."""
         cdef uint32_t i, start, taken, before = self.late_size
+        trie.work += <uint64_t>(m.plain + m.groups) * (
+            WORK_DELIVERY + (rec.total_len >> WORK_BYTES_SHIFT))
         self.busy += 1
         taken = self.give_plain(m, rec, skip)
         start = m.plain
@@ -450,6 +469,7 @@ cdef class Router:
                     (<Sink>sub.sink).deliver(sub, rec)):
                 return 1
             j = j + 1 if j + 1 < size else 0
+        trie.work += size * <uint64_t>WORK_DELIVERY      # no local one: in vain
         return self.give_far(m, start, size, rec, skip) if m.far else 0
 
     cdef uint32_t give_far(self, const match_t *m, uint32_t start, uint32_t size,
@@ -612,6 +632,29 @@ cdef class Router:
                 list_node(self.table[i], found)
                 list_branches(self.table[i], found)
         return found
+
+
+cdef void leave_out_deaf(match_t *m) noexcept:
+    """Take the subscriptions of deaf sinks out of a match, and groups without any others."""
+    cdef uint32_t i, j, first, at = 0, start = m.plain, groups = 0
+    trie.work += m.size * <uint64_t>WORK_LEFT_OUT
+    for i in range(m.plain):
+        if not (<Sink>m.subs[i].sink).deaf:
+            m.subs[at] = m.subs[i]
+            at += 1
+    m.plain = at
+    for i in range(m.groups):
+        first = at
+        for j in range(start, m.ends[i]):
+            if not (<Sink>m.subs[j].sink).deaf:
+                m.subs[at] = m.subs[j]
+                at += 1
+        start = m.ends[i]
+        if at != first:
+            m.ends[groups] = at
+            groups += 1
+    m.groups = groups
+    m.size = at
 
 
 cdef const char *subject_of(slot_t *slot) noexcept nogil:

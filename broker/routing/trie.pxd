@@ -4,6 +4,15 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from broker.runtime.types cimport tw_key_t
 
+# Work of all routers since the process began, in units of about 10 ns: sessions have a share of it
+# in each turn. It is what a message costs beside its own bytes.
+cdef uint64_t work
+cdef enum:
+    WORK_NODE = 16          # a node of the trie that is looked at, made or removed
+    WORK_DELIVERY = 4       # a message for one subscription
+    WORK_BYTES_SHIFT = 7    # bytes of that message for one unit
+    WORK_LEFT_OUT = 3       # a subscription of a match, if those of closing sessions are left out
+
 cdef struct sub_t:
     void *sink              # the Sink it delivers to; borrowed
     node_t *node            # its node

@@ -18,6 +18,8 @@ cdef enum:
     QUEUES_PLAIN = 8        # up to this many groups of a node are searched one by one
 
 
+cdef uint64_t work = 0
+
 # Number of groups compared by name so far; tests read it.
 cdef uint64_t probed = 0
 
@@ -131,7 +133,9 @@ cdef void walk(node_t **table, uint32_t mask, const tw_key_t *key, gather_t *g, 
     cdef const char *dot
     cdef size_t token_len
     cdef node_t *literal
+    global work
     while True:
+        work += WORK_NODE
         if node.children == 0:
             return
         if node.tail != NULL:
@@ -561,6 +565,11 @@ cdef bytes queue_name(sub_t *sub):
         return b''
     q = queue_of(sub)
     return q.name[:q.name_len]
+
+
+def work_done():
+    """Work of all routers since the process began: see trie.pxd."""
+    return work
 
 
 def groups_probed():

@@ -14,6 +14,8 @@ cdef class Task:
 
 
 cdef class Sink(Task):
+    # It takes no more messages: see Router.leave_out.
+    cdef bint deaf
     # Takes one message for `ctx` (a sub_t of the router, a consumer_t of a cursor).
     # Returns 1 when it was taken, 0 when this sink cannot (closing, own echo, full).
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept

@@ -56,7 +56,15 @@ NATS_RECHECK_BATCH: Final = 100  # sessions checked after a reload in one step
 WEBSOCKET_BROWSER_FRAME: Final = 4_096  # bytes of a frame to a browser
 NATS_RATE_BURST: Final = 1 * SECOND
 NATS_LOCAL_MESSAGES_MAX: Final = 16_384  # of one turn, waiting for one internal subscriber
-NATS_TEARDOWN: Final = 16_384  # subscriptions of a closed connection removed per turn
+# Work that the messages and subscriptions of one connection may cause in a turn, in the units of
+# routing/trie.pxd, about 3 ms: READ_BYTES_MAX limits its bytes only, and a PUB of 15 bytes may be
+# for 100,000 subscriptions, or be looked up in a trie of as many nodes. The rest of its input waits
+# for the next turn. A read of short messages for few subscribers each is far below it.
+NATS_WORK: Final = 300_000
+NATS_TEARDOWN: Final = 4_096  # tokens of a closed connection's subscriptions removed per turn
+# A closing connection with more subscriptions is left out of matches before they are removed. With
+# fewer it is not worth the computation of all cached matches again.
+NATS_LEFT_OUT: Final = 1_024
 CONF_DEPTH_MAX: Final = 64  # nested maps, arrays and includes in a nats-server file
 NATS_RESPONSES_MAX: Final = 1  # publishes to a reply subject by allow_responses
 NATS_RESPONSES_EXPIRE: Final = 2 * MINUTE

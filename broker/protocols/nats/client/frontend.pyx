@@ -6,7 +6,7 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from broker.protocols.nats import limits
-from broker.routing.trie cimport key_of
+from broker.routing.trie cimport WORK_NODE, key_of
 from broker.runtime.turn cimport Turn
 from broker.protocols.nats.accounts.transform cimport SUBJECT_MAX
 from broker.protocols.nats.settings import SLOW_CONSUMERS
@@ -28,7 +28,9 @@ cdef class NatsFrontend:
         self.key = key_of(os.urandom(sizeof(self.key)))
         self.run_max = limits.NATS_RUN_MAX
         self.run_bytes = limits.NATS_RUN_BYTES
-        self.teardown_max = limits.NATS_TEARDOWN
+        self.teardown_max = limits.NATS_TEARDOWN * <uint64_t>WORK_NODE
+        self.work_max = limits.NATS_WORK
+        self.left_out_min = limits.NATS_LEFT_OUT
         self.first_ping_jitter = limits.NATS_FIRST_PING_JITTER
         self.rtt_max_age_ns = limits.NATS_RTT_MAX_AGE
         self.stall_ns = limits.NATS_STALL

@@ -22,6 +22,12 @@ cdef class LineSession(Session):
     cdef subs_t subs                    # subscriptions of the peer
     cdef scan_t state
     cdef const char *input_end          # of the input being fed
+    cdef const char *stopped            # where it goes on in the next turn; NULL = it was all fed
+    cdef uint64_t work_turn             # the number of the turn that `work_left` is for
+    cdef uint64_t work_left             # work of this session that is left of the turn's share
+    cdef uint64_t work_end              # trie.work when that is used up, during a feed
+    cdef uint32_t undone                # messages at the end of a run that wait for the next turn
+    cdef uint32_t traced_before         # messages of the next run that the tracer has got already
     cdef const match_t *memo            # last result of the router; valid while
     cdef uint64_t memo_changes          # ... Router.changes has this value
     cdef const slot_t *memo_slot        # where the router has it; NULL = it is not for later
@@ -47,6 +53,7 @@ cdef class LineSession(Session):
     cdef readonly uint32_t pings_out    # unanswered
     cdef uint32_t sweep                 # progress of removing a closed session's subs
     cdef bint gone
+    cdef bint gives_way                 # its share of the turn is used up: input is paused
     cdef bint unknown                   # no login was received yet
     cdef readonly bint waiting          # a login is being checked: input is paused
     cdef readonly bint ponged           # a PONG was sent after CONNECT: INFO is allowed
@@ -110,6 +117,11 @@ cdef class LineSession(Session):
 
     # Methods for subclasses.
     cdef int walk(self, op_t *ops, uint32_t count) except -1
+    cdef bint worked_enough(self, uint32_t left) noexcept
+    cdef void stop_at(self, op_t *op) noexcept
+    cdef int trace_new(self, op_t *op) except -1
+    cdef void give_way(self) noexcept
+    cdef void resume_input(self) except *
     cdef int publish_mapped(self, op_t *op, Mapper mapper) except -1
     cdef int publish_run(self, op_t *op, record_t *rec, const match_t *m, void *skip) except -1
     cdef bint apart(self, const match_t *m) noexcept

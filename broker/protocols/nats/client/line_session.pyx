@@ -16,14 +16,17 @@ import os
 
 from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport UINT64_MAX, int64_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memchr
 
 from broker.base.gotext import go_quote
 from broker.protocols.nats import errors, limits
 from broker.runtime.buffers cimport out_put
 from broker.runtime.interfaces cimport Session, Sink
 from broker.routing.router cimport Router, expect
-from broker.routing.trie cimport match_t, queue_name, set_far, spell, sub_t
-from broker.runtime.turn cimport PHASE_STORE
+from broker.routing cimport trie
+from broker.routing.trie cimport (
+    WORK_BYTES_SHIFT, WORK_DELIVERY, match_t, queue_name, set_far, spell, sub_t)
+from broker.runtime.turn cimport PHASE_STORE, Turn
 from broker.runtime.types cimport record_t
 from broker.protocols.nats.accounts.mapping cimport MAP_CHANCE, MAP_LOST, MAP_TO, Mapper
 from broker.protocols.nats.client.frontend cimport NatsFrontend
@@ -131,19 +134,32 @@ cdef class LineSession(Session):
     def go(self):
         """Resume input after the login has been checked."""
         self.waiting = False
-        if self.link is not None and not self.stall_due_ns:
+        self.resume_input()
+
+    cdef void resume_input(self) except *:
+        """Resume input if nothing else pauses it."""
+        if self.link is not None and not (self.waiting or self.stall_due_ns or self.gives_way):
             self.link.resume()
+
+    cdef void end_input(self) noexcept:
+        self.closing = True
+        if self.router is not None and not self.deaf and self.subs.size > (
+                self.frontend.left_out_min):
+            self.deaf = True
+            self.router.leave_out()
 
     cdef void run(self) noexcept:
         """Do work that had to wait until no message was being delivered."""
-        cdef uint32_t left = self.frontend.teardown_max
+        cdef uint64_t end = trie.work + self.frontend.teardown_max
         if not self.gone:
             self.work()
             return
-        while left:
+        while trie.work < end:
             if not self.drop_any():
+                if self.deaf:
+                    self.deaf = False
+                    self.router.left_out()
                 return
-            left -= 1
         self.frontend.turn.add(PHASE_STORE, self)   # in parts: a million would block the loop
 
     cdef void work(self) noexcept:
@@ -205,6 +221,12 @@ cdef class LineSession(Session):
         cdef op_t ops[OPS_MAX]
         cdef uint32_t count
         cdef size_t used = 0, step
+        cdef Turn turn = self.frontend.turn
+        if self.work_turn != turn.number:
+            self.work_turn = turn.number
+            self.work_left = self.frontend.work_max
+        self.work_end = trie.work + self.work_left
+        self.stopped = NULL
         self.input_end = data + n
         if self.unknown and n and (data[0] | 0x20) != c'c' and not self.state.pending:
             self.not_connect()
@@ -212,21 +234,27 @@ cdef class LineSession(Session):
             step = self.scan_input(data + used, <size_t>n - used, ops, &count)
             if count:
                 self.walk(ops, count)
+                if self.stopped != NULL:
+                    used = <size_t>(self.stopped - data)
+                    break
             if step == 0:
                 break
             used += step
         self.need = self.state.need
+        self.work_left = self.work_end - trie.work if trie.work < self.work_end else 0
         if self.account is not None:
             self.account.current_publisher.session = NULL
         if self.rated:
             self.charge()
         if self.frontend.stalled != NULL:
             self.stall()
-        if self.frontend.turn.pressed is not None:
-            log = self.frontend.turn.pressed
-            self.frontend.turn.pressed = None
+        if turn.pressed is not None:
+            log = turn.pressed
+            turn.pressed = None
             if not self.closing:
                 log.stall(self.link)
+        elif self.stopped != NULL and not self.closing:
+            self.give_way()
         return <Py_ssize_t>used
 
     cdef size_t scan_input(self, const char *data, size_t n, op_t *ops, uint32_t *count) noexcept:
@@ -264,8 +292,10 @@ cdef class LineSession(Session):
                 if self.closing:
                     break
             if self.frontend.tracer is not None:
-                self.trace(op)
+                self.trace_new(op)
             if op.kind == OP_PUB:
+                self.in_msgs += op.count
+                self.in_bytes += <uint64_t>op.total_len * op.count
                 if router is not None and self.router is router:
                     self.hash = hashes[i]
                 else:
@@ -296,7 +326,67 @@ cdef class LineSession(Session):
                 self.refuse(op.code)
             if self.closing:
                 break
+            if trie.work >= self.work_end and op.kind <= OP_UNSUB:
+                self.stop_at(op)
+                break
         return 0
+
+    # --- a share of the turn for each session
+
+    cdef inline bint worked_enough(self, uint32_t left) noexcept:
+        """Whether the other messages of a run, so many of them, have to wait for the next turn."""
+        if trie.work < self.work_end or left == 0:
+            return False
+        self.undone = left
+        return True
+
+    cdef void stop_at(self, op_t *op) noexcept:
+        """Feed what follows this PUB, SUB or UNSUB, or these messages of a run, in the next turn:
+        it is scanned again then."""
+        cdef const char *p = op.subject + op.subject_len
+        if op.kind == OP_PUB:
+            self.in_msgs -= self.undone
+            self.in_bytes -= <uint64_t>op.total_len * self.undone
+            p = op.data + <size_t>(op.count - self.undone - 1) * op.stride + op.total_len + 2
+        else:
+            if op.subject == NULL:
+                p = op.text + op.text_len
+            p = <const char *>memchr(p, c'\n', <size_t>(self.input_end - p)) + 1
+        if self.frontend.tracer is not None:
+            self.traced_before = self.undone
+        self.undone = 0
+        self.stopped = p
+        self.state.need = self.state.pending = self.state.skipping = 0
+
+    cdef int trace_new(self, op_t *op) except -1:
+        """Pass an operation to the tracer, without those messages of a run that it has already."""
+        cdef op_t part = op[0]
+        cdef uint32_t known = self.traced_before
+        self.traced_before = 0
+        if known == 0 or op.kind != OP_PUB:
+            return self.trace(op)
+        if known < op.count:
+            part.count -= known
+            part.data += <size_t>known * op.stride
+            self.trace(&part)
+        return 0
+
+    cdef void give_way(self) noexcept:
+        """Pause input until the other sessions had their share of the turn."""
+        self.link.pause()
+        if not self.gives_way:
+            self.gives_way = True
+            self.frontend.turn.call_soon(self.take_turn)
+
+    def take_turn(self):
+        """Go on with the input that has waited."""
+        self.gives_way = False
+        if self.link is not None and not self.closing:
+            self.frontend.turn.tick()
+            self.work_left = self.frontend.work_max
+            self.resume_input()
+
+    # --- operations
 
     cdef int connect(self, op_t *op) except -1:
         return 0
@@ -353,6 +443,9 @@ cdef class LineSession(Session):
                 self.publish_to(&part, what == MAP_TO)
             part.data += <size_t>part.count * op.stride
             left -= part.count
+            if trie.work >= self.work_end:
+                self.undone += left
+                break
         return 0
 
     cdef int publish_to(self, op_t *op, bint mapped) except -1:
@@ -365,7 +458,21 @@ cdef class LineSession(Session):
         """Deliver a run to one plain subscription after the other; correct only if `apart`."""
         cdef Router router = self.router
         cdef uint32_t i, k, before = router.late_size
+        cdef uint64_t each = 1 + (op.total_len >> WORK_BYTES_SHIFT), work
+        cdef op_t part
         cdef sub_t *sub
+        # one message of a run after the other costs little
+        work = m.plain * (WORK_DELIVERY + op.count * each)
+        if trie.work + work > self.work_end and m.plain:
+            part = op[0]
+            k = <uint32_t>min(<uint64_t>op.count, (
+                self.work_end - trie.work) // (m.plain * each)) if trie.work < self.work_end else 0
+            part.count = max(k, <uint32_t>1)
+            self.undone = op.count - part.count
+            self.work_end = trie.work
+            op = &part
+            work = m.plain * (WORK_DELIVERY + op.count * each)
+        trie.work += work
         router.busy += 1
         for i in range(m.plain):
             sub = m.subs[i]
@@ -595,8 +702,7 @@ cdef class LineSession(Session):
             return
         self.stall_due_ns = 0
         self.slow = None
-        if not self.waiting:
-            self.link.resume()
+        self.resume_input()
 
 
 cdef inline bint is_line_session(void *sink) noexcept:

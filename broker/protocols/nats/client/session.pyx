@@ -298,10 +298,8 @@ cdef class NatsSession(LineSession):
         return self.publish_mapped(op, self.account.mapper)
 
     cdef void lose(self, op_t *op) noexcept:
-        """Count a message as published without delivering it."""
+        """Answer a message that is not delivered."""
         cdef uint32_t _k
-        self.in_msgs += op.count
-        self.in_bytes += <uint64_t>op.total_len * op.count
         if self.verbose:
             for _k in range(op.count):
                 self.say(OK, OK_LEN)
@@ -311,8 +309,6 @@ cdef class NatsSession(LineSession):
         cdef char sizes[SIZES_MAX]
         cdef void *skip = NULL if self.echo else <void *>self
         cdef const match_t *m = self.find(op.subject, op.subject_len)
-        self.in_msgs += op.count
-        self.in_bytes += <uint64_t>op.total_len * op.count
         self.active_ns = self.frontend.turn.now_ns
         self.account.current_publisher.session = <void *>self
         fill_record(&rec, op, self.frontend.turn.wall_ns)
@@ -349,6 +345,8 @@ cdef class NatsSession(LineSession):
             rec.data = op.data + <size_t>k * op.stride
             if not router.route(m, rec, skip) and op.reply_len and self.no_responders:
                 self.no_one(op)
+            if self.worked_enough(op.count - k - 1):
+                break
         return 0
 
     cdef inline bint asks_for_trace(self, op_t *op) noexcept:
@@ -397,6 +395,8 @@ cdef class NatsSession(LineSession):
                 self.no_one(op)
             if trace is not None:
                 trace.finish(self.frontend.handshake.server_block())
+            if self.worked_enough(op.count - k - 1):
+                break
         return 0
 
     def may_send(self, bytes subject):

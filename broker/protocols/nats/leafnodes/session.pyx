@@ -275,8 +275,6 @@ cdef class LeafSession(LineSession):
         return self.memo
 
     cdef int publish(self, op_t *op) except -1:
-        self.in_msgs += op.count
-        self.in_bytes += <uint64_t>op.total_len * op.count
         self.active_ns = self.frontend.turn.now_ns
         if self.account.mapper is None:
             return self.publish_to(op, False)
@@ -286,11 +284,14 @@ cdef class LeafSession(LineSession):
         """`mapped`: the peer could not know the groups, so without a list all groups are meant."""
         cdef const match_t *m = self.find(op.subject, op.subject_len)
         cdef op_t one
+        cdef uint32_t k
         if self.memo_denied and op.count > 1:      # each message may be the last one allowed
             one = op[0]
             one.count = 1
-            for _ in range(op.count):
+            for k in range(op.count):
                 self.publish_to(&one, mapped)
+                if self.worked_enough(op.count - k - 1):
+                    break
                 one.data += op.stride
             return 0
         if self.memo_denied and (self.replies is None or not self.replies.take(
@@ -333,10 +334,12 @@ cdef class LeafSession(LineSession):
             rec.data = op.data + <size_t>k * op.stride
             if all_groups:
                 self.router.route(m, &rec, <void *>self)
-                continue
-            self.router.route_listed(
-                m, &rec, <void *>self, op.groups,
-                <size_t>(op.text - op.groups) if op.groups != NULL else 0)
+            else:
+                self.router.route_listed(
+                    m, &rec, <void *>self, op.groups,
+                    <size_t>(op.text - op.groups) if op.groups != NULL else 0)
+            if self.worked_enough(op.count - k - 1):
+                break
         return 0
 
     # --- messages for the peer
