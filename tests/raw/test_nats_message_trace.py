@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.clients.nats import Message, NatsClient
 
+from broker.protocols.nats.limits import NATS_TRACE_HEADERS
+
 if TYPE_CHECKING:
     from support.nats_file import StartServer
 
@@ -106,6 +108,21 @@ def test_trace_only_delivers_nothing(server: Any, word: str, delivered: int) -> 
         found = drain(client, 1 + delivered)
         assert set(found) == {"traces.1"} | ({"foo"} if delivered else set())
         assert [event["type"] for event in events(found["traces.1"])] == ["in", "eg"]
+        client.ping()
+
+
+@pytest.mark.only_ours
+def test_headers_that_are_too_long_for_a_trace(server: Any) -> None:
+    with NatsClient(server.address, "d") as client:
+        client.sub("foo")
+        client.sub("traces.*")
+        short = headers(Nats_Trace_Dest="traces.1", x="y" * (NATS_TRACE_HEADERS - 44))
+        assert len(short) == NATS_TRACE_HEADERS
+        for head, count in ((short, 2), (short[:-4] + b"z" + short[-4:], 1)):
+            client.pub("foo", b"hi", headers=head)
+            found = drain(client, count)
+            assert found["foo"].headers == head
+            assert ("traces.1" in found) == (count == 2)
         client.ping()
 
 

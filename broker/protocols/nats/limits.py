@@ -61,6 +61,8 @@ NATS_LOCAL_MESSAGES_MAX: Final = 16_384  # of one turn, waiting for one internal
 # for 100,000 subscriptions, or be looked up in a trie of as many nodes. The rest of its input waits
 # for the next turn. A read of short messages for few subscribers each is far below it.
 NATS_WORK: Final = 300_000
+# Headers of one message that may be traced: they are parsed, and sent as JSON, in one turn.
+NATS_TRACE_HEADERS: Final = 64 * KIB
 NATS_TEARDOWN: Final = 4_096  # tokens of a closed connection's subscriptions removed per turn
 # A closing connection with more subscriptions is left out of matches before they are removed. With
 # fewer it is not worth the computation of all cached matches again.

@@ -15,8 +15,9 @@ from logging import ERROR
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from broker.protocols.nats import errors
+from broker.protocols.nats import errors, limits
 from broker.runtime.buffers cimport out_commit, out_put, out_reserve
+from broker.routing cimport trie
 from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport RIGHT_WRITE
 from broker.routing.trie cimport (
@@ -62,6 +63,7 @@ cdef extern from * nogil:
     """
     bint tw_has_header(const char *block, size_t n, const char *name, size_t name_len)
 
+cdef uint32_t TRACE_HEADERS_MAX = limits.NATS_TRACE_HEADERS
 cdef const char *OK = b'+OK\r\n'
 cdef const char *TRACE_DEST = b'Nats-Trace-Dest:'
 cdef const char *PARENT = b'traceparent:'
@@ -69,6 +71,7 @@ cdef enum:
     OK_LEN = 5
     TRACE_DEST_LEN = 16
     PARENT_LEN = 12
+    WORK_TRACED = 16    # for each byte of headers that a trace shows: they are parsed in Python
 
 
 @cython.final
@@ -315,7 +318,7 @@ cdef class NatsSession(LineSession):
         if op.headers_len and not op.code:
             rec.size_text = sizes
             rec.size_text_len = <uint8_t>join_sizes(sizes, op.text, op.text_len)
-        if op.headers_len and self.asks_for_trace(op):
+        if 0 < op.headers_len <= TRACE_HEADERS_MAX and self.asks_for_trace(op):
             return self.publish_traced(op, &rec, mapped, skip)
         if self.is_plain(op):
             if m.size == 0:
@@ -375,6 +378,7 @@ cdef class NatsSession(LineSession):
                 break
             rec.data = op.data + <size_t>k * op.stride
             rec.flags = REC_CRLF
+            trie.work += <uint64_t>rec.headers_len * WORK_TRACED
             trace = self.frontend.handshake.begin_trace(
                 self, rec.data[:rec.headers_len], asked, rec.total_len)
             if isinstance(trace, str):
