@@ -14,7 +14,7 @@ outer call stays unchanged, and the inner call gets a match of its own.
 import os
 
 from libc.stddef cimport ptrdiff_t
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
+from libc.stdint cimport UINT64_MAX, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memchr, memcmp, memcpy
 
@@ -732,15 +732,30 @@ def window(Router router, uint64_t skip, uint64_t most, bint local=False):
     return found
 
 
-def matching(Router router, bytes subject, bint local=False):
-    """The subscriptions that match a subject, including all members of queue groups."""
+def matching(Router router, bytes subject, bint local=False, uint64_t skip=0,
+             uint64_t most=UINT64_MAX):
+    """The subscriptions that match a subject, including all members of queue groups; `most` of them
+    after the first `skip`."""
     cdef const match_t *m = router.match(subject, <size_t>len(subject))
+    cdef window_t w
     cdef uint32_t i
     cdef list found = []
+    w.skip = skip
+    w.left = most
+    w.local = local
     for i in range(m.size):
-        if not (local and m.subs[i].far):
-            found.append(seen(m.subs[i]))
+        see(m.subs[i], &w, found)
     return found
+
+
+def count_matching(Router router, bytes subject):
+    """Number of those that do not represent another server."""
+    cdef const match_t *m = router.match(subject, <size_t>len(subject))
+    cdef uint64_t count = 0
+    cdef uint32_t i
+    for i in range(m.size):
+        count += m.subs[i].far == 0
+    return count
 
 
 def holders(Router router, bytes pattern):

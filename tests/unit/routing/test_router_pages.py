@@ -9,7 +9,15 @@ from support.native.routing import Subscriber
 
 from broker.protocols.nats.monitoring.lists import collide
 from broker.routing.local import publish
-from broker.routing.router import Router, count_local, fanout, holders, matching, window
+from broker.routing.router import (
+    Router,
+    count_local,
+    count_matching,
+    fanout,
+    holders,
+    matching,
+    window,
+)
 
 SUBJECTS = [b"a", b"a.b", b"a.*", b"a.>", b"*.b", b">", b"a.b.c", b"*.*.c", b"a.b.*.d", b"*.>"]
 
@@ -43,6 +51,10 @@ def test_subscribers_are_those_that_a_message_finds(
     plain = {b"a.b", b"a.*", b"a.>", b"*.b", b">", b"*.>"}
     assert found == {(subject, queue) for subject in plain for queue in (b"", b"group")}
     assert matching(router, b"x.y.z.w") != []
+    whole = matching(router, b"a.b")
+    assert count_matching(router, b"a.b") == len(whole) == 12
+    for skip, most in itertools.product((0, 1, 7, 12, 20), (0, 1, 3, 100)):
+        assert matching(router, b"a.b", False, skip, most) == whole[skip : skip + most]
     assert len(subscription.received) == 0  # nothing was delivered
 
 

@@ -50,11 +50,11 @@ _EVERYTHING: Final = ">"
 class _Entries:
     """Builds the entries of one page."""
 
-    def __init__(self, options: ConnzOptions, now_ns: int, clock: Clock) -> None:
+    def __init__(self, options: ConnzOptions, now_ns: int, clock: Clock, subs_most: int) -> None:
         self.options = options
         self.now_ns = now_ns
         self.clock = clock
-        self.subs_left = limits.MONITOR_SUBSCRIPTIONS_MAX
+        self.subs_left = subs_most
 
     def last_ns(self, row: Row) -> int:
         """The time of the last activity, on the wall clock."""
@@ -116,7 +116,8 @@ class _Entries:
             yield "account", _shown(row.account.name if row.account is not None else "")
         account = row.account.name if row.account is not None else ""
         if self.options.subscriptions or self.options.subscriptions_detail:
-            yield from self._subs(row, account, row.list_subs(self.subs_left))
+            most = min(self.subs_left, limits.MONITOR_SUBSCRIPTIONS_EACH)
+            yield from self._subs(row, account, row.list_subs(most))
         if auth and who is not None:
             yield from (("jwt", who.jwt), ("issuer_key", who.issuer_key))
             yield from (("name_tag", who.name_tag or account), ("tags", list(who.tags)))
@@ -204,13 +205,18 @@ _SORTS: Final[dict[str, tuple[bool, Callable[[_Entries, Any], Any]]]] = {
 }
 
 
-def connz(server: ServerView, options: ConnzOptions, clock: Clock) -> LongPage:
-    """The page; PageError for invalid options."""
+def connz(
+    server: ServerView,
+    options: ConnzOptions,
+    clock: Clock,
+    subs_most: int = limits.MONITOR_SUBSCRIPTIONS_MAX,
+) -> LongPage:
+    """The page, with up to `subs_most` subscriptions; PageError for invalid options."""
     _check(options)
     now_ns = time.time_ns()
     limit = 1 if options.cid else options.limit if options.limit > 0 else limits.MONITOR_CONNECTIONS
     offset = max(0, options.offset)
-    page = _Entries(options, now_ns, clock)
+    page = _Entries(options, now_ns, clock, subs_most)
     head: dict[str, Any] = {"server_id": server.server_id, "now": rfc3339(now_ns)}
     if options.acc and options.acc not in server.accounts:
         head |= {"server_id": "", "num_connections": 0, "total": 0}

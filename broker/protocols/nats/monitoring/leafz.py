@@ -17,6 +17,8 @@ from broker.protocols.nats.monitoring.options import (
 from broker.protocols.nats.views import links
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from broker.protocols.nats.views import Link, ServerView
 
 
@@ -32,16 +34,19 @@ def leafz(server: ServerView, options: LeafzOptions) -> dict[str, Any]:
         "server_id": server.server_id,
         "now": rfc3339(time.time_ns()),
         "leafnodes": len(shown),
-        "leafs": [_leaf(link, subscriptions=options.subscriptions) for link in shown],
+        "leafs": list(_leafs(shown, limits.MONITOR_SUBSCRIPTIONS_WHOLE * options.subscriptions)),
     }
 
 
-def _leaf(link: Link, *, subscriptions: bool) -> dict[str, Any]:
-    page = leaf_facts(link)
-    if subscriptions and link.subscriptions:
-        listed = link.list_subs(limits.MONITOR_SUBSCRIPTIONS_MAX)
-        page["subscriptions_list"] = [text(sub[0]) for sub in listed]
-    return page
+def _leafs(shown: list[Link], most: int) -> Iterator[dict[str, Any]]:
+    """The entries, with up to `most` subscriptions for all of them together."""
+    for link in shown:
+        page = leaf_facts(link)
+        if most and link.subscriptions:
+            listed = link.list_subs(min(most, limits.MONITOR_SUBSCRIPTIONS_EACH))
+            page["subscriptions_list"] = [text(sub[0]) for sub in listed]
+            most -= len(listed)
+        yield page
 
 
 def leaf_facts(link: Link) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from broker.protocols.nats.monitoring import options
+from broker.protocols.nats.monitoring import limits, options
 from broker.protocols.nats.monitoring.accountz import account_info, accountz, accstatz
 from broker.protocols.nats.monitoring.connz import connz
 from broker.protocols.nats.monitoring.leafz import gatewayz, leafz, routez
@@ -40,8 +40,8 @@ class MonitorPages:
         self.clock = Clock()
         self._named: dict[str, Callable[[Mapping[str, Any]], Json]] = {
             "VARZ": lambda _given: self.varz(),
-            "CONNZ": lambda given: self.connz(options.ConnzOptions.from_json(given)).whole(),
-            "SUBSZ": lambda given: self.subsz(options.SubszOptions.from_json(given)).whole(),
+            "CONNZ": self._connz,
+            "SUBSZ": self._subsz,
             "ROUTEZ": lambda given: routez(server, options.RoutezOptions.from_json(given)),
             "GATEWAYZ": lambda given: gatewayz(server, options.GatewayzOptions.from_json(given)),
             "LEAFZ": lambda given: leafz(server, options.LeafzOptions.from_json(given)),
@@ -67,6 +67,14 @@ class MonitorPages:
 
     def healthz(self, asked: options.HealthzOptions) -> Health:
         return healthz(self.server, asked, self.broken)
+
+    def _connz(self, given: Mapping[str, Any]) -> Json:
+        asked = options.ConnzOptions.from_json(given)
+        return connz(self.server, asked, self.clock, limits.MONITOR_SUBSCRIPTIONS_WHOLE).whole()
+
+    def _subsz(self, given: Mapping[str, Any]) -> Json:
+        asked = options.SubszOptions.from_json(given)
+        return subsz(self.server, asked, limits.MONITOR_SUBSCRIPTIONS_WHOLE).whole()
 
     def _health(self, given: Mapping[str, Any]) -> Json:
         health = self.healthz(options.HealthzOptions.from_json(given))

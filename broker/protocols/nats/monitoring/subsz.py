@@ -9,7 +9,13 @@ from broker.protocols.nats.monitoring import errors, limits
 from broker.protocols.nats.monitoring.connz import detail
 from broker.protocols.nats.monitoring.lists import LongPage, is_literal
 from broker.protocols.nats.monitoring.options import PageError, SubszOptions, number, rfc3339
-from broker.routing.router import count_local, fanout, matching, window
+from broker.routing.router import (
+    count_local,
+    count_matching,
+    fanout,
+    matching,
+    window,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -43,8 +49,11 @@ def counts(routers: Iterable[Router]) -> dict[str, Any]:
     }
 
 
-def subsz(server: ServerView, options: SubszOptions) -> LongPage:
-    """The page; PageError if `test` is not a subject for publishing."""
+def subsz(
+    server: ServerView, options: SubszOptions, subs_most: int = limits.MONITOR_SUBSCRIPTIONS_MAX
+) -> LongPage:
+    """The page, with up to `subs_most` subscriptions; PageError if `test` is not a subject for
+    publishing."""
     if options.test and not is_literal(options.test):
         raise PageError(errors.TEST_SUBJECT.format(options.test))
     limit = options.limit if options.limit > 0 else limits.MONITOR_SUBSCRIPTIONS
@@ -53,7 +62,7 @@ def subsz(server: ServerView, options: SubszOptions) -> LongPage:
         account for account in server.accounts.values() if options.account in ("", account.name)
     ]
     test = options.test.encode("utf-8", "replace")
-    most = min(limit, limits.MONITOR_SUBSCRIPTIONS_MAX)
+    most = min(limit, subs_most)
     found = 0
     if options.subscriptions:
         found = sum(_size(account.router, test) for account in accounts)
@@ -68,7 +77,7 @@ def subsz(server: ServerView, options: SubszOptions) -> LongPage:
 
 def _size(router: Router, test: bytes) -> int:
     """The number of this server's clients' subscriptions; /leafz shows those of other servers."""
-    return len(matching(router, test, local=True)) if test else count_local(router)
+    return count_matching(router, test) if test else count_local(router)
 
 
 def _entries(
@@ -80,7 +89,7 @@ def _entries(
         while skip < size and most > 0:
             step = min(most, limits.MONITOR_LISTED)
             if test:
-                seen = matching(account.router, test, local=True)[skip : skip + step]
+                seen = matching(account.router, test, True, skip, step)
             else:
                 seen = window(account.router, skip, step, local=True)
             if not seen:

@@ -18,6 +18,7 @@ from support.live.nats import LiveNats
 from support.nats_file import FileServer
 
 from broker import __version__
+from broker.protocols.nats.monitoring import limits
 from broker.protocols.nats.monitoring.lists import LongPage
 from broker.protocols.nats.monitoring.metrics import nats_metrics
 from broker.protocols.nats.monitoring.options import ConnzOptions, encode
@@ -227,6 +228,23 @@ def test_a_long_page_is_written_as_it_is_made(
     listed = pieces.json["subscriptions_list"]
     assert len({(entry["subject"], entry["sid"]) for entry in listed}) == 250
     assert len(connections.json["connections"][0]["subscriptions_list_detail"]) == 300
+
+
+def test_long_lists_of_subscriptions_are_cut(server: LiveNats) -> None:
+    each, whole = limits.MONITOR_SUBSCRIPTIONS_EACH, limits.MONITOR_SUBSCRIPTIONS_WHOLE
+    with nats_peer(server.nats, {"name": "cut"}) as peer:
+        peer.send(b"".join(b"SUB cut.%d %d\r\n" % (n, n) for n in range(whole + 100)))
+        peer.ping()
+        (entry,) = get(server, "/connz?subs=1").json["connections"]
+        assert len(entry["subscriptions_list"]) == each
+        assert entry["subscriptions"] == whole + 100
+        asked = {"subscriptions": True, "limit": whole + 50}
+        page = server.ask(lambda nats: nats.pages.page("SUBSZ", asked))
+        assert len(page["subscriptions_list"]) == whole
+        listed = get(server, f"/subsz?subs=1&limit={whole + 50}").json["subscriptions_list"]
+        assert len(listed) == whole + 50
+        with_test = get(server, "/subsz?subs=1&test=cut.7").json
+        assert with_test["total"] == 1
 
 
 def test_a_page_without_connections(server: LiveNats) -> None:
