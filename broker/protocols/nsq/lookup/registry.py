@@ -157,6 +157,9 @@ class Registry:
             self._forget_answer(entry.key)
             if entry.ephemeral and not entry.producers:
                 self._drop(entry)
+                if entry.category == "topic":
+                    for channel in list(self.channels.get(entry.key, {}).values()):
+                        self._drop(channel)
         return True
 
     def _drop(self, entry: Entry) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import orjson
+import pytest
 
 from broker.base import units
 from broker.protocols.nsq import limits
@@ -84,6 +85,23 @@ def test_keys_stay_without_producers_but_ephemeral_ones_vanish() -> None:
     assert sorted(registry.topics) == ["t"]
     assert named(registry, "t", START) == []
     assert registry.channel_names("t") == ["c"]
+
+
+@pytest.mark.parametrize("how", ["leave", "unregister"])
+def test_an_ephemeral_topic_takes_its_channels_with_it(how: str) -> None:
+    registry = make()
+    a, b = producer(registry, "a"), producer(registry, "b")
+    registry.register(a, "t#ephemeral", "c")
+    registry.register(b, "t#ephemeral", "c")
+    for each in (a, b):
+        assert registry.channel_names("t#ephemeral") == ["c"]
+        if how == "leave":
+            registry.leave(each)
+        else:
+            registry.unregister(each, "t#ephemeral")
+    assert registry.channel_names("t#ephemeral") == []
+    assert not registry.topics
+    assert not registry.channels
 
 
 def test_a_producer_that_left_is_nowhere() -> None:
