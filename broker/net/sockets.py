@@ -64,6 +64,19 @@ def join(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def port_of(address: tuple[str, int] | None) -> int:
+    """The port by which others may connect: 0 if there is none, as for a unix socket."""
+    return 0 if address is None else max(0, address[1])
+
+
+def text_of(address: tuple[str, int] | None) -> str:
+    """HOST:PORT, or the path of a unix socket; empty if there is none."""
+    if address is None:
+        return ""
+    host, port = address
+    return host if port == limits.UNIX_SOCKET_PORT else join(host, port)
+
+
 def listen_early(addresses: Iterable[tuple[str, int]]) -> None:
     """Listen at these addresses, for `bound` to return the sockets. Where this fails, nothing is
     left open, and the listener reports why when it tries again."""

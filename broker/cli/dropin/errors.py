@@ -23,6 +23,7 @@ NSQD_TLS_VERSION: Final = "unknown tlsVersionOption {quoted}"
 NSQD_NODE_ID: Final = "--node-id must be [0,1024)"
 NSQD_DEFLATE_LEVEL: Final = "--max-deflate-level must be [1,9]"
 NSQD_TLS_WITHOUT: Final = "cannot require TLS client connections without TLS key and cert"
+NSQD_CLIENT_TLS: Final = "failed to build client TLS config - {}"
 NSQD_AUTH_METHOD: Final = "--auth-http-request-method must be post or get"
 NSQD_PERCENTILE: Final = "invalid E2E processing latency percentile: {}"
 NSQD_LOCKED: Final = (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import field
+from typing import TYPE_CHECKING, Any
 
 from broker.base import settings as kinds
 from broker.base.settings import Address
@@ -13,7 +14,7 @@ from broker.protocols.nsq import limits
 from broker.protocols.nsq.lookup.config import peers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 EXPERIMENTS = (limits.NSQ_TOPOLOGY,)
 # In each pair, the first value must not exceed the second.
@@ -147,6 +148,7 @@ class NsqConfig(NsqWatching):
     min_output_buffer_timeout_ns: int = kinds.duration_setting(limits.NSQ_MIN_OUTPUT_BUFFER_TIMEOUT)
     output_buffer_timeout_ns: int = kinds.duration_setting(limits.NSQ_OUTPUT_BUFFER_TIMEOUT)
     max_channel_consumers: int = kinds.count_setting(limits.NSQ_MAX_CHANNEL_CONSUMERS, 0)
+    ephemeral_channel_max: int = kinds.count_setting(limits.NSQ_EPHEMERAL_CHANNEL_MAX, 0)
     max_deflate_level: int = kinds.count_setting(
         limits.NSQ_MAX_DEFLATE_LEVEL, 1, limits.NSQ_DEFLATE_LEVEL_CEILING
     )
@@ -166,6 +168,8 @@ class NsqConfig(NsqWatching):
     auth_http_request_method: str = kinds.setting(kinds.choice("get", "post"), "get")
     http_client_connect_timeout_ns: int = kinds.duration_setting(limits.NSQ_AUTH_CONNECT_TIMEOUT)
     http_client_request_timeout_ns: int = kinds.duration_setting(limits.NSQ_AUTH_REQUEST_TIMEOUT)
+    # Not a key: values of nsqd's options that /config shows as `twinwire nsqd` was given them.
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def reads_files(self) -> bool:

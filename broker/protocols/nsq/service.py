@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.base.service import ListenerStats, Service
 from broker.engine.config import StorageConfig
 from broker.engine.names import is_ephemeral, is_name
+from broker.net import sockets
 from broker.net.http.pages import Pages
 from broker.protocols.nsq.config import NsqConfig
 
@@ -87,11 +88,13 @@ class NsqService(Service):
         storage = self.host.section(StorageConfig)
         return {
             "id": max(self.config.node_id, 0),
-            "http_address": str(self.config.http or ""),
+            "http_address": sockets.text_of(self.config.http),
             "data_path": str(Path(self.host.data or "").resolve()),
             "max_bytes_per_file": storage.segment_size,
             "sync_every": int(storage.sync.mode == "always"),
             "sync_timeout": storage.sync.period_ns,
+            "statsd_prefix": self._statsd_prefix(),
+            **self.config.given,
         }
 
     @cached_property
@@ -148,12 +151,19 @@ class NsqService(Service):
         await pages.open(listen)
 
     def _report_to_statsd(self, nsq: NsqListener) -> None:
-        from broker.protocols.nsq.statsd import Statsd, full_prefix
+        from broker.protocols.nsq.statsd import Statsd
+
+        statsd = Statsd(nsq.topics, self.config, self._statsd_prefix())
+        self._statsd = asyncio.create_task(statsd.run())
+
+    def _statsd_prefix(self) -> str:
+        """The prefix of statsd names, with this server's host and port."""
+        from broker.protocols.nsq.statsd import full_prefix
 
         host = self.config.broadcast_address or socket.gethostname()
-        port = self.ports.get("nsq_http", self.ports["nsq"])[1]
-        prefix = full_prefix(self.config.statsd_prefix, host, port)
-        self._statsd = asyncio.create_task(Statsd(nsq.topics, self.config, prefix).run())
+        own = sockets.port_of(self.ports.get("nsq_http", self.ports["nsq"]))
+        port = self.config.broadcast_http_port or own
+        return full_prefix(self.config.statsd_prefix, host, port)
 
     def _report_to_lookupds(self, addresses: Sequence[str]) -> None:
         """Report topics and channels to exactly these nsqlookupds."""
@@ -163,7 +173,8 @@ class NsqService(Service):
         from broker.protocols.nsq.lookup.client import LookupPeers
 
         self.peers = LookupPeers(self.config, self.host.engine)
-        self.peers.start(self._port("nsq"), self._port("nsq_http"), addresses)
+        tcp, http = (sockets.port_of(self.ports.get(name)) for name in ("nsq", "nsq_http"))
+        self.peers.start(tcp, http, addresses)
 
     async def drain(self) -> None:
         """Disconnect from the nsqlookupds, then accept no new clients."""

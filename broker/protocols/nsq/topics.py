@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING
 
-from broker.engine.cursor.cursor import cursors_of
+from broker.engine.cursor.cursor import cursors_of, open_cursor
 from broker.engine.names import is_ephemeral, is_name
 from broker.protocols.access import APART, READ, WRITE
 from broker.protocols.nsq import errors
@@ -77,6 +77,15 @@ def streams_of(engine: Engine) -> dict[str, StreamTopic]:
 def is_channel(cursor: Cursor) -> bool:
     """Whether a cursor is a channel."""
     return is_name(cursor.name.encode())
+
+
+def open_channel(log: Log, name: str, waiting_max: int) -> Cursor:
+    """The channel of that name, created if necessary. An #ephemeral one keeps the latest
+    `waiting_max` messages, 0 = all; in memory the topic's own limit applies instead. OSError."""
+    cursor = open_cursor(log, name, ephemeral=is_ephemeral(name.encode()))
+    if cursor.ephemeral and log.folder is not None:
+        cursor.limit_waiting(waiting_max)
+    return cursor
 
 
 def channels_of(log: Log) -> list[Cursor]:

@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.base.settings import Address, duration_text, near, parse_address, settings
+from broker.base.gotext import duration_text as go_duration_text
+from broker.base.settings import Address, Kind, duration_text, near, parse_address, settings
 from broker.base.units import US
 from broker.cli.dropin import errors
 from broker.cli.dropin.environment import from_environment
@@ -93,6 +94,12 @@ def check(values: Mapping[str, Any]) -> None:
     required = values["tls-required"] != "false" or values["tls-client-auth-policy"]
     if required and not (values["tls-cert"] and values["tls-key"]):
         raise StartError(errors.NSQD_TLS_WITHOUT)
+    if values["tls-root-ca-file"]:
+        try:
+            Path(values["tls-root-ca-file"]).read_bytes()
+        except OSError as error:
+            reason = f"open {values['tls-root-ca-file']}: {str(error.strerror).lower()}"
+            raise StartError(errors.NSQD_CLIENT_TLS.format(reason)) from None
     if values["auth-http-request-method"] not in ("get", "post"):
         raise StartError(errors.NSQD_AUTH_METHOD)
     for value in values["e2e-processing-latency-percentile"]:
@@ -120,6 +127,9 @@ def to_config(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Config:
             raise StartError(f"--{name} is not supported")
     if "sync-timeout" in values:
         changed["storage"].update(_storage(values))
+        # nsqd's smallest is 0: a message for which no consumer waits is dropped
+        changed["nsq"]["ephemeral_channel_max"] = max(1, values["mem-queue-size"])
+        changed["nsq"]["given"] = _given(flags, values)
     parts = {
         section: dataclasses.replace(getattr(base, section), **attributes)
         for section, attributes in changed.items()
@@ -128,10 +138,21 @@ def to_config(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Config:
     return dataclasses.replace(base, **parts)
 
 
+def _given(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that /config shows as they were given, with their keys."""
+    given = {flags[name].file_key: values[name] for name in nsqd_flags.SHOWN_AS_GIVEN}
+    percentiles = values["e2e-processing-latency-percentile"]
+    return given | {"e2e_processing_latency_percentiles": sorted(percentiles, reverse=True)}
+
+
 def _value(name: str, flag: Flag, value: Any) -> Any:
     """The value for a key. StartError if it is outside the supported range."""
     if name in ADDRESSES:
         return listen(value)
+    if name in nsqd_flags.UNCHECKED:
+        return tuple(value)
+    if name == "statsd-address":
+        return _receiver(value)
     place = attribute_of(flag.target)
     assert place is not None
     section, attribute = place
@@ -140,11 +161,29 @@ def _value(name: str, flag: Flag, value: Any) -> Any:
         return value
     try:
         if attribute.endswith("_ns"):
-            whole_us = max(value, 0) // US
-            return kind.read(duration_text(whole_us * US))
+            return _duration(kind, value)
         return kind.read(list(value) if isinstance(value, tuple) else value)
     except ValueError as error:
         raise StartError(f"--{name} {error}") from None
+
+
+def _duration(kind: Kind[int], value: int) -> int:
+    """A duration in whole microseconds. ValueError."""
+    try:
+        return kind.read(duration_text(max(value, 0) // US * US))
+    except ValueError as error:
+        if value >= 0:
+            raise
+        raise ValueError(str(error).removesuffix("0s") + go_duration_text(value)) from None
+
+
+def _receiver(value: str) -> Address | None:
+    """The address of a statsd daemon; any text is accepted, as by the original, which then fails to
+    resolve it."""
+    try:
+        return parse_address(value) if value else None
+    except ValueError:
+        return Address(value, 0)
 
 
 def _storage(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,6 +211,8 @@ def remarks(flags: Mapping[str, Flag], given: Mapping[str, Any]) -> Iterator[str
             continue
         if name in nsqd_flags.NO_EFFECT:
             yield f"--{name} has no effect: {nsqd_flags.NO_EFFECT[name]}"
+        elif name == "mem-queue-size":
+            yield f"--{name} limits #ephemeral channels only: messages wait in the log"
         elif name == "sync-every" and given[name] != 1:
             yield "--sync-every has no effect except 1: --sync-timeout alone sets the period"
         elif name == "max-bytes-per-file":

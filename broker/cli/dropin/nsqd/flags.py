@@ -63,7 +63,6 @@ TLS_VERSION = WordKind(
 
 # Flags that are accepted without effect, with the reason.
 NO_EFFECT = {
-    "mem-queue-size": "messages wait in the log, not in memory",
     "queue-scan-selection-count": "deadlines are exact, without scanning",
     "queue-scan-worker-pool-max": "deadlines are exact, without scanning",
     "verbose": "deprecated in the original: use --log-level",
@@ -72,7 +71,16 @@ NO_EFFECT = {
 # Flags that are handled by name.
 BY_NAME = frozenset(
     {"version", "config", "log-level", "log-prefix", "max-bytes-per-file", "sync-every"}
-    | {"sync-timeout"}
+    | {"sync-timeout", "mem-queue-size"}
+)
+
+# Lists that the original does not check: what cannot be used fails when it is used.
+UNCHECKED = frozenset({"lookupd-tcp-address", "auth-http-address"})
+# Options that /config shows as they were given.
+SHOWN_AS_GIVEN = frozenset(
+    {"tcp-address", "http-address", "https-address", "broadcast-address", "data-path"}
+    | {"log-prefix", "mem-queue-size", "max-bytes-per-file", "sync-every", "sync-timeout"}
+    | {"queue-scan-selection-count", "queue-scan-worker-pool-max", "statsd-address"}
 )
 
 
@@ -186,7 +194,9 @@ _PLAIN: tuple[Row, ...] = (
 )
 _STORAGE = [
     Flag("data-path", STRING, "", "data folder (default: the working directory)", "server.data"),
-    Flag("mem-queue-size", INT, limits.NSQD_MEM_QUEUE_SIZE, "no effect: messages wait in the log"),
+    Flag(
+        "mem-queue-size", INT, limits.NSQD_MEM_QUEUE_SIZE, "most messages of an #ephemeral channel"
+    ),
     Flag("max-bytes-per-file", INT, limits.NSQD_BYTES_PER_FILE, "size of one file, bytes"),
     Flag(
         "sync-every",

@@ -20,10 +20,11 @@ import orjson
 from broker.base.durable import sync_path
 from broker.base.redact import redacted
 from broker.base.units import MS, SECOND
-from broker.engine.cursor.cursor import cursors_of, open_cursor
+from broker.engine.cursor.cursor import cursors_of
 from broker.engine.log.files import CURSORS, QuarantinedError
 from broker.engine.log.publish import publish
 from broker.engine.names import is_ephemeral, is_name
+from broker.net import sockets
 from broker.net.http.errors import HttpError, http_error
 from broker.protocols.access import READ, WRITE
 from broker.protocols.nsq import limits
@@ -37,7 +38,7 @@ from broker.protocols.nsq.http.app import (
     read_body,
 )
 from broker.protocols.nsq.http.v1 import dead_letter_routes
-from broker.protocols.nsq.topics import channel_of, streams_of
+from broker.protocols.nsq.topics import channel_of, open_channel, streams_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -176,7 +177,7 @@ class Options:
         if key == LOG_LEVEL:
             return logging.getLogger().getEffectiveLevel() // logging.DEBUG
         if key in self.facts:
-            return self.facts[key]
+            return _plain(self.facts[key], _KEYS[key])
         value = getattr(self._config, key, None)
         if value is None:
             value = getattr(self._config, f"{key}_ns", None)
@@ -208,8 +209,13 @@ def _plain(value: object, default: Answer) -> Answer:
     if isinstance(value, bool | int | float):
         return value
     if isinstance(default, list) and isinstance(value, list | tuple):
-        return [item if isinstance(item, int | float) else str(item) for item in value]
+        return [_number(item) if isinstance(item, int | float) else str(item) for item in value]
     return str(value)
+
+
+def _number(value: float) -> float:
+    """As Go writes it: 1, not 1.0."""
+    return int(value) if value == int(value) else value
 
 
 def _addresses(body: bytes) -> list[str]:
@@ -344,11 +350,15 @@ class NsqApi:
         """The value of one setting."""
         key = request.path.rpartition("/")[2]
         listener = self.listener
+        config, tcp_port = self.config, sockets.port_of(listener.address)
         self.options.facts.update(
-            tcp_address="{}:{}".format(*listener.address),
-            broadcast_address=self.config.broadcast_address or self.hostname,
-            broadcast_tcp_port=getattr(self.config, "broadcast_tcp_port", 0) or listener.address[1],
-            broadcast_http_port=getattr(self.config, "broadcast_http_port", 0) or self.http_port,
+            {
+                "tcp_address": sockets.text_of(listener.address),
+                "broadcast_address": config.broadcast_address or self.hostname,
+                "broadcast_tcp_port": config.broadcast_tcp_port or tcp_port,
+                "broadcast_http_port": config.broadcast_http_port or max(0, self.http_port),
+                **config.given,
+            }
         )
         return self.options.get(key)
 
@@ -529,7 +539,7 @@ class NsqApi:
             await _asked(channels.open(name, self.config.msg_timeout_ns, channels.next_seq))
             return None
         log = self._topic(query, READ)
-        cursor = open_cursor(log, name, ephemeral=is_ephemeral(name.encode()))
+        cursor = open_channel(log, name, self.config.ephemeral_channel_max)
         await log.sync.created()
         await cursor.synced()
         return None

@@ -91,7 +91,7 @@ class LookupLink:
         while True:
             try:
                 await self._connect()
-            except (OSError, EOFError, ValueError, JunkError) as problem:
+            except (OSError, EOFError, ValueError, OverflowError, JunkError) as problem:
                 cause = str(problem) or type(problem).__name__
                 LOG.error("LOOKUPD(%s): %s", self.address, cause)
             if self.connected.is_set():

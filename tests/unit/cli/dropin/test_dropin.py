@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -63,6 +64,9 @@ def processes() -> Iterator[list[Running]]:
          (r"\[nsqd\] .* FATAL: failed to load config file none\.toml - "
           r"open none\.toml: no such file or directory")),
         (["-tls-required"], 1, "", "cannot require TLS client connections without TLS key"),
+        (["-tls-root-ca-file=none.pem"], 1, "",
+         (r"FATAL: failed to instantiate nsqd - failed to build client TLS config - "
+          r"open none\.pem: no such file or directory")),
         (["-data-path=nowhere"], 1, "", r"FATAL: failed to instantiate nsqd - "),
     ],
 )  # fmt: skip
@@ -167,7 +171,77 @@ def test_unix_sockets(command: list[str], tmp_path: Path, processes: list[Runnin
         client.connect(str(tmp_path / "h.sock"))
         client.sendall(b"GET /ping HTTP/1.0\r\n\r\n")
         assert b"OK" in client.recv(1000)
+    shown = {key: _option(tmp_path / "h.sock", key) for key in _SOCKET_OPTIONS}
+    assert shown == _SOCKET_OPTIONS
     assert one.end() == 0
+
+
+# What /config shows of the addresses and ports of unix sockets.
+_SOCKET_OPTIONS = {
+    "tcp_address": "t.sock",
+    "http_address": "./h.sock",
+    "broadcast_tcp_port": "0",
+    "broadcast_http_port": "0",
+}
+
+
+def _option(place: Path, key: str) -> str:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(DEADLINE_S)
+        client.connect(str(place))
+        client.sendall(b"GET /config/%s HTTP/1.0\r\n\r\n" % key.encode())
+        return b"".join(iter(lambda: client.recv(1000), b"")).partition(b"\r\n\r\n")[2].decode()
+
+
+@BOTH
+def test_a_unix_socket_has_no_port_for_nsqlookupd(
+    command: list[str], tmp_path: Path, processes: list[Running]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as lookupd:
+        lookupd.settimeout(DEADLINE_S)
+        where = f"-lookupd-tcp-address=127.0.0.1:{lookupd.getsockname()[1]}"
+        one = Running(command, tmp_path, "-tcp-address=t.sock", "-http-address=h.sock", where)
+        processes.append(one)
+        peer, _ = lookupd.accept()
+        with peer, peer.makefile("rb") as received:
+            peer.settimeout(DEADLINE_S)
+            assert received.read(4) == b"  V1"
+            assert received.readline() == b"IDENTIFY\n"
+            identity = json.loads(received.read(int.from_bytes(received.read(4), "big")))
+    assert (identity["tcp_port"], identity["http_port"]) == (0, 0)
+
+
+@BOTH
+def test_addresses_that_are_not_checked_at_the_start(
+    command: list[str], tmp_path: Path, processes: list[Running]
+) -> None:
+    one = Running(
+        command, tmp_path, "-tcp-address=127.0.0.1:0", "-http-address=h.sock",
+        "-lookupd-tcp-address=x", "-lookupd-tcp-address=", "-auth-http-address=x",
+        "-auth-http-address=", "-statsd-address=y", "-mem-queue-size=7", "-sync-every=9",
+        "-queue-scan-worker-pool-max=3", "-log-prefix=p", "-e2e-processing-latency-percentile=1.0",
+        "-broadcast-address=b.c", "-broadcast-http-port=8",
+    )  # fmt: skip
+    processes.append(one)
+    one.until("HTTP: listening on")
+    shown = {key: _option(tmp_path / "h.sock", key) for key in _GIVEN}
+    assert shown == _GIVEN
+    assert one.end() == 0
+
+
+_GIVEN = {
+    "nsqlookupd_tcp_addresses": '["x",""]',
+    "auth_http_addresses": '["x",""]',
+    "statsd_address": "y",
+    "statsd_prefix": "nsq.b_c_8.",
+    "mem_queue_size": "7",
+    "sync_every": "9",
+    "queue_scan_worker_pool_max": "3",
+    "log_prefix": "p",
+    "tcp_address": "127.0.0.1:0",
+    "https_address": "0.0.0.0:4152",
+    "e2e_processing_latency_percentiles": "[1]",
+}
 
 
 @BOTH
@@ -232,4 +306,4 @@ def test_sighup_ends_nothing_and_remarks_are_made_once(
     one.until("TCP: listening on")
     one.process.send_signal(signal.SIGHUP)
     assert one.end() == 0
-    assert sum("--mem-queue-size has no effect" in line for line in one.lines) == 1
+    assert sum("--mem-queue-size limits #ephemeral" in line for line in one.lines) == 1

@@ -174,6 +174,9 @@ def test_the_configuration_of_flags() -> None:
     assert config_of("-msg-timeout=3s").nsq.msg_timeout_ns == 3 * S
     assert config_of("-max-msg-size=77").nsq.max_msg_size == 77
     assert config_of("-data-path=/x").server.data == "/x"
+    assert plain.nsq.ephemeral_channel_max == limits.NSQD_MEM_QUEUE_SIZE
+    assert config_of("-mem-queue-size=77").nsq.ephemeral_channel_max == 77
+    assert config_of("-mem-queue-size=0").nsq.ephemeral_channel_max == 1
     big = config_of("-max-body-size=33554432").storage
     assert big.append_buffer_max == 33554432
 
@@ -181,6 +184,8 @@ def test_the_configuration_of_flags() -> None:
 def test_what_the_engine_cannot_do_is_refused() -> None:
     with pytest.raises(StartError, match="--max-rdy-count must be between"):
         config_of("-max-rdy-count=-1")
+    with pytest.raises(StartError, match=r"--msg-timeout must be between 1ms and .*, got -1s$"):
+        config_of("-msg-timeout=-1s")
     with pytest.raises(StartError, match="listen"):
         listen("host:port")
 

@@ -92,6 +92,18 @@ async def test_lookupd_addresses_are_passed_to_who_follows_them(tmp_path: Path) 
 
 
 @on_uvloop
+async def test_options_are_shown_as_they_were_given(tmp_path: Path) -> None:
+    given = {"tcp_address": ":0", "mem_queue_size": 7, "log_prefix": "[x] "}
+    settings = {"given": given, "e2e_processing_latency_percentiles": (1.0, 0.5)}
+    keys = (*given, "e2e_processing_latency_percentiles")
+    async with opened(tmp_path, settings=settings) as listener:
+        answers = await _asked(
+            NsqApi(listener, lambda: None, given), [("GET", f"/config/{key}", b"") for key in keys]
+        )
+    assert [text for _, text, _ in answers] == [":0", "7", "[x] ", "[1,0.5]"]
+
+
+@on_uvloop
 async def test_a_value_that_is_too_long_is_refused(tmp_path: Path) -> None:
     async with opened(tmp_path, settings={"max_msg_size": 10}) as listener:
         answers = await _asked(
