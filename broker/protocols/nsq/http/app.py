@@ -19,9 +19,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from html import escape
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, unquote
 
 import orjson
-from aiohttp import web
+from aiohttp import ClientError, web
 
 from broker.base.gotext import duration_text
 from broker.net.http.errors import HttpError, http_error
@@ -175,6 +176,7 @@ class _Dispatcher:
         if not raw.startswith("/"):  # the absolute form, which proxies send
             raw = "/" + raw.partition("://")[2].partition("/")[2]
         path, _, query = raw.partition("?")
+        path = unquote(path, errors="surrogateescape")
         methods = self._find(path)
         if methods is None:
             return self._elsewhere(request.method, path, query)
@@ -218,7 +220,8 @@ class _Dispatcher:
         found = self._known(posixpath.normpath("/" + path.lstrip("/")))
         if found is None or method not in self.routes[found[0]]:
             return _refuse(errors.NSQ_HTTP_NOT_FOUND)
-        location = f"{found[1]}?{query}" if query else found[1]
+        clean = quote(found[1], errors="surrogateescape")
+        location = f"{clean}?{query}" if query else clean
         if method != "GET":
             return web.Response(
                 status=HTTPStatus.TEMPORARY_REDIRECT, headers={"Location": location}
@@ -258,13 +261,17 @@ def make_refusing_app(status: HTTPStatus, text: Callable[[], str]) -> web.Applic
 
 
 async def read_body(request: web.Request, most: int, error: HttpError) -> bytes:
-    """Read the body; ApiError as soon as it exceeds `most` bytes."""
+    """Read the body; ApiError as soon as it exceeds `most` bytes, or does not arrive."""
     if (request.content_length or 0) > most:
         raise ApiError(error, close=True)
     parts, size = [], 0
-    async for part in request.content.iter_any():
-        size += len(part)
-        if size > most:
-            raise ApiError(error, close=True)
-        parts.append(part)
+    try:
+        async for part in request.content.iter_any():
+            size += len(part)
+            if size > most:
+                raise ApiError(error, close=True)
+            parts.append(part)
+    except (ConnectionError, ClientError, web.RequestPayloadError) as problem:
+        # the client has gone, or its chunks are malformed
+        raise ApiError(errors.NSQ_HTTP_INTERNAL, close=True) from problem
     return b"".join(parts)

@@ -103,10 +103,11 @@ def client_page(session: NsqSession, topic: str) -> Page:
 
 
 def _latency(cursors: Iterable[Cursor], percentiles: Sequence[float]) -> Page:
-    """Latencies from publish to FIN of these channels together; null, as in nsqd, if disabled."""
-    if not percentiles:
-        return {"count": 0, "percentiles": None}
+    """Latencies from publish to FIN of these channels together; null, as in nsqd, if disabled or
+    without channels."""
     kept = [cursor.latency for cursor in cursors if cursor.latency is not None]
+    if not percentiles or not kept:
+        return {"count": 0, "percentiles": None}
     count, values = quantiles(kept, percentiles, time.monotonic_ns())
     pairs = zip(percentiles, values, strict=True)
     return {"count": count, "percentiles": [{"quantile": q, "value": v} for q, v in pairs]}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import logging
 import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -44,12 +46,20 @@ async def browser(
         await runner.cleanup()
 
 
+def _place(http: aiohttp.ClientSession) -> tuple[str, int]:
+    url = http._base_url
+    assert url is not None
+    return url.host or "", url.port or 0
+
+
 BINARY = struct.pack(">i", 2) + sized(b"a") + sized(b"b")
 # method, path, body, status, answer: text, or the code of an error
 REQUESTS: list[tuple[str, str, bytes, int, str]] = [
     ("GET", "/ping", b"", 200, "OK"),
     ("POST", "/ping", b"", 405, "METHOD_NOT_ALLOWED"),
     ("GET", "/none", b"", 404, "NOT_FOUND"),
+    ("GET", "/%70ing", b"", 200, "OK"),
+    ("GET", "/none%2f%zz", b"", 404, "NOT_FOUND"),
     ("GET", "/pub/", b"", 404, "NOT_FOUND"),
     ("POST", "/pub?topic=t", b"x", 200, "OK"),
     ("POST", "/pub?topic=t&topic=*", b"x", 200, "OK"),
@@ -112,7 +122,7 @@ async def test_http_requests(tmp_path: Path) -> None:
                 text = await reply.text()
                 assert (path, reply.status) == (path, status)
                 assert text == (answer if status == 200 else f'{{"message":"{answer}"}}')
-                plain = path == "/ping" and status == 200
+                plain = path in {"/ping", "/%70ing"} and status == 200
                 assert ("X-Nsq-Content-Type" in reply.headers) is not plain
                 assert "Server" not in reply.headers
                 assert ("Content-Type" in reply.headers) is bool(text)
@@ -129,8 +139,11 @@ async def test_http_redirects_and_options(tmp_path: Path) -> None:
             ("GET", "/info/?a=b", 301, "/info?a=b"),
             ("GET", "/STATS", 301, "/stats"),
             ("POST", "/Pub/?topic=t", 307, "/pub?topic=t"),
+            ("GET", "/ping%2f", 301, "/ping"),
+            ("GET", "/Config/x%20y", 301, "/config/x%20y"),
         ):
-            async with http.request(method, path, allow_redirects=False) as reply:
+            url = URL(path, encoded=True)
+            async with http.request(method, url, allow_redirects=False) as reply:
                 assert (reply.status, reply.headers["Location"]) == (status, location)
         async with http.options("/pub") as reply:
             assert (reply.status, reply.headers["Allow"]) == (200, "OPTIONS, POST")
@@ -261,6 +274,85 @@ async def test_latency_from_publish_to_fin(tmp_path: Path) -> None:
     assert [p["quantile"] for p in busy["percentiles"]] == [0.99, 0.5]
     assert all(0 < p["value"] < 20 * 10**9 for p in busy["percentiles"])
     assert "e2e%: 0.0ns, 0.0ns\n" in text
+
+
+@on_uvloop
+async def test_a_topic_without_channels_has_no_latency(tmp_path: Path) -> None:
+    settings = {"e2e_processing_latency_percentiles": (0.99, 0.5)}
+    knobs = {"ack_latency_ns": 10**12}
+    async with (
+        opened(tmp_path, settings=settings, knobs=knobs) as listener,
+        browser(listener) as http,
+    ):
+        listener.engine.open_log("t")
+        async with http.get("/stats?format=json&topic=t") as reply:
+            (topic,) = (await reply.json())["topics"]
+        async with http.get("/stats?topic=t") as reply:
+            text = await reply.text()
+    assert topic["e2e_processing_latency"] == {"count": 0, "percentiles": None}
+    assert "e2e%: \n" in text
+
+
+@on_uvloop
+async def test_a_body_that_does_not_arrive_is_no_error(tmp_path: Path) -> None:
+    """The client is gone, or its chunks are malformed: nothing is published or logged."""
+    head = b"POST /%s?topic=t HTTP/1.1\r\nHost: localhost\r\n"
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append  # type: ignore[method-assign]
+    logging.getLogger().addHandler(handler)
+    try:
+        async with opened(tmp_path) as listener, browser(listener) as http:
+            async with http.get("/ping") as reply:  # its connection stays
+                assert reply.status == 200
+            for path in (b"pub", b"mpub"):
+                for rest in (
+                    b"Content-Length: 10\r\n\r\nabc",
+                    b"Transfer-Encoding: chunked\r\n\r\n5\r\nab",
+                ):
+                    before = len(asyncio.all_tasks())
+                    _, writer = await asyncio.open_connection(*_place(http))
+                    writer.write(head % path + rest)
+                    await writer.drain()
+                    async with http.get("/ping") as reply:  # the request before it was begun
+                        assert reply.status == 200
+                    writer.transport.abort()
+                    while len(asyncio.all_tasks()) > before:  # noqa: ASYNC110 - rings no bell
+                        await asyncio.sleep(0)
+            async with http.get("/stats?format=json") as reply:
+                (topic,) = (await reply.json())["topics"]
+            assert topic["message_count"] == 0
+    finally:
+        logging.getLogger().removeHandler(handler)
+    assert not [record for record in records if record.levelno >= logging.WARNING]
+
+
+@on_uvloop
+async def test_an_ephemeral_channel_keeps_the_latest_messages(tmp_path: Path) -> None:
+    """However it is created; in memory the limit of the topic applies."""
+    async with (
+        opened(tmp_path, settings={"ephemeral_channel_max": 3}) as listener,
+        browser(listener) as http,
+    ):
+        client = await Client.dial(listener)
+        assert await client.ask(b"SUB t a#ephemeral\n") == OK
+        other = await Client.dial(listener)
+        assert await other.ask(b"SUB m#ephemeral a#ephemeral\n") == OK
+        async with http.post("/channel/create?topic=t&channel=b%23ephemeral") as reply:
+            assert reply.status == 200
+        async with http.post("/channel/create?topic=t&channel=c") as reply:
+            assert reply.status == 200
+        for name in (b"t", b"m%23ephemeral"):
+            async with http.post(
+                URL(f"/mpub?topic={name.decode()}", encoded=True), data=b"1\n2\n3\n4\n5"
+            ) as reply:
+                assert reply.status == 200
+        async with http.get("/stats?format=json") as reply:
+            memory, topic = (await reply.json())["topics"]
+        assert [c["depth"] for c in topic["channels"]] == [3, 3, 5]
+        assert [c["depth"] for c in memory["channels"]] == [5]
+        kind, data = await client.ask(b"RDY 1\n")
+        assert (kind, data[26:]) == (2, b"3")
 
 
 @on_uvloop
