@@ -129,6 +129,10 @@ cdef class Cursor(LogReader):
     cdef size_t added                   # bytes added in this turn, for consumers that wait
     cdef bint in_backlog                # it is queued for the backlog phase
     cdef uint64_t deferred_counted      # of its records, in shared.deferred
+    # So many records may wait; the oldest ones beyond that are dropped. 0 = any number.
+    cdef public uint64_t waiting_max
+    cdef readonly uint64_t dropped_count    # ... since the process started
+    cdef uint64_t rewound_until         # below it that limit is not in force
 
     cdef void join(self, consumer_t *c, Sink sink) noexcept
     # give_back: its records return at once
@@ -172,6 +176,9 @@ cdef class Cursor(LogReader):
     cdef void leave_line(self, consumer_t *c, entry_t *e) noexcept
     cdef void time_out(self, entry_t *e) noexcept
     cdef void passed(self, size_t size) noexcept
+    cdef void drop_oldest(self) noexcept
+    cdef void drop(self, uint64_t seq) noexcept
+    cdef void pass_by(self, uint64_t first, uint64_t after) noexcept
     cdef void done_with(self, uint64_t seq) noexcept
     cdef void again(self, entry_t *e, bint at_tail, int reason) noexcept
     cdef void bury(self, entry_t *e, int reason) noexcept

@@ -26,6 +26,8 @@ class Cursor(LogReader):
     timeout_count: int
     latency: AckLatency | None
     dead: DeadLetterQueue | None
+    waiting_max: int
+    dropped_count: int
     def __init__(
         self,
         log: Log,
@@ -34,6 +36,7 @@ class Cursor(LogReader):
         journal: Journal | None = None,
         ephemeral: bool = False,
     ) -> None: ...
+    def limit_waiting(self, most: int) -> None: ...
     def pause(self) -> None: ...
     def unpause(self) -> None: ...
     async def synced(self) -> None: ...

@@ -337,7 +337,8 @@ cdef class Cursor(LogReader):
             self.shared.turn.add(PHASE_PUMP, self)
 
     cdef void records_added(self, size_t n) noexcept:
-        if self.ring == NULL:
+        if self.ring == NULL and (self.waiting_max == 0 or <int64_t>(
+                self.log.frontier - self.next_seq - self.waiting_max) <= 0):
             return
         self.added += n
         if not self.queued:
@@ -356,6 +357,8 @@ cdef class Cursor(LogReader):
             later = True
         else:
             self.pump()
+        if self.waiting_max and not later:
+            self.drop_oldest()
         # Answers leave before the backlog: what they rest on, such as a FIN before them, is written
         # now.
         self.flush_journal()
@@ -368,6 +371,8 @@ cdef class Cursor(LogReader):
         self.in_backlog = False
         if not self.paused:
             self.pump()
+        if self.waiting_max:
+            self.drop_oldest()
         if self.journal is not None and self.next_seq != self.journalled_next:
             self.wake()     # the next turn writes where it stands, with the acks that come by then
         else:
@@ -620,6 +625,50 @@ cdef class Cursor(LogReader):
             self.shared.report('error', 'records are missing and are passed over',
                                log=self.log.name, first=self.next_seq, count=seq - self.next_seq)
         self.skip_to(seq)
+
+    # --- a limit of what waits
+
+    def limit_waiting(self, uint64_t most):
+        """Drop the oldest records that wait beyond so many; 0 = none."""
+        self.waiting_max = most
+
+    cdef void drop_oldest(self) noexcept:
+        """Drop the oldest records that wait while there are more than waiting_max and no consumer
+        can take one, so that the log's segments can go. What was given before is older than all
+        that; what is in flight or deferred stays."""
+        cdef uint64_t end = self.log.frontier
+        cdef int64_t beyond = <int64_t>(end - self.next_seq - self.ahead - self.waiting_max)
+        cdef entry_t *e
+        if self.ring != NULL and not self.paused:
+            return      # the next turns hand out as much as is published, and more
+        # after a rewind the limit is in force again once the cursor is where it was
+        if beyond <= 0 or end <= self.next_seq or self.next_seq < self.rewound_until:
+            return
+        while beyond and self.next_seq < end and self.acks.fits(self.next_seq):
+            if self.acks.has(self.next_seq) or self.inflight.find(self.next_seq) != NULL:
+                self.ahead -= 1
+            else:
+                self.drop(self.next_seq)
+                beyond -= 1
+            self.next_seq += 1
+        self.position.move_to(None, 0)
+        while self.inflight.again_first:
+            e = self.inflight.pop_again()
+            self.inflight.free_entry(e)
+            self.dropped_count += 1
+            self.done_with(e.seq)
+
+    cdef void drop(self, uint64_t seq) noexcept:
+        """Drop the record that is next, unless its time has not come."""
+        cdef Delays delays = self.log.delays
+        cdef int64_t wall_ns = self.shared.turn.wall_ns
+        cdef int64_t due_ns = 0 if delays is None else delays.due(seq, wall_ns)
+        if due_ns and self.inflight.size < self.shared.entries_max and (
+                self.inflight.deferred < self.shared.deferred_share()):
+            self.put_off(self.inflight.make(seq), due_ns - wall_ns)
+            return
+        self.dropped_count += 1
+        self.done_with(seq)
 
     # --- which consumer
 
@@ -1000,6 +1049,7 @@ cdef class Cursor(LogReader):
         on its way to the journal then: see `saved`.
         """
         cdef uint64_t place = min(max(seq, self.log.retention.first_seq()), self.log.frontier)
+        self.rewound_until = max(self.rewound_until, self.next_seq)
         self.stand_at(place)
         self.flush_journal()
         return place
@@ -1015,6 +1065,13 @@ cdef class Cursor(LogReader):
         return journal.last_error
 
     cdef void skip_range(self, uint64_t first, uint64_t after) noexcept:
+        self.pass_by(first, after)
+        # they do not count as messages that it was given
+        if after > max(first, self.counted_from):
+            self.counted_from += after - max(first, self.counted_from)
+
+    cdef void pass_by(self, uint64_t first, uint64_t after) noexcept:
+        """Count records first..after-1 as acked before they are looked at."""
         cdef uint64_t seq
         for seq in range(max(first, self.next_seq), after):
             if self.inflight.find(seq) == NULL and not self.acks.has(seq):
@@ -1050,7 +1107,7 @@ cdef class Cursor(LogReader):
     cdef void addressed(self, const stored_t *s) noexcept:
         # a cursor whose window is full finds out when it reads
         if not self.is_for(s) and self.acks.fits(s.rec.seq):
-            self.skip_range(s.rec.seq, s.rec.seq + 1)
+            self.pass_by(s.rec.seq, s.rec.seq + 1)
 
     cdef void leave_segment(self, Segment segment) noexcept:
         if self.position.segment is segment:
@@ -1071,7 +1128,7 @@ cdef class Cursor(LogReader):
         """Records first..after-1 are not for this cursor. OverflowError when that is too far."""
         if after > first and not self.acks.fits(after - 1):
             raise OverflowError('too many records that are not for this cursor')
-        self.skip_range(first, after)
+        self.pass_by(first, after)
         self.wake()
 
     def stand(self, uint64_t next_seq, unacked):

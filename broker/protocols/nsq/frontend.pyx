@@ -19,6 +19,7 @@ from broker.protocols.nsq import errors, limits
 from broker.engine.log.files import QuarantinedError
 from broker.protocols.nsq.identify import Refused
 from broker.engine.names import is_ephemeral
+from broker.protocols.nsq.topics import open_channel
 
 LOG = logging.getLogger('broker.nsq')
 
@@ -83,7 +84,7 @@ cdef class NsqFrontend:
             log = self.engine.open_log(topic, ephemeral=is_ephemeral(topic.encode()))
             if not self.access.may_use_topic(log, RIGHT_READ):
                 raise Refused(errors.NSQ_SUB_FAILED, cause=errors.NSQ_NOT_SHARED)
-            cursor = log.open_cursor(channel, ephemeral=is_ephemeral(channel.encode()))
+            cursor = open_channel(log, channel, self.config.ephemeral_channel_max)
         except OSError as problem:
             LOG.error('channel %s of %s cannot be made: %s', channel, topic, problem)
             cause = problem.strerror or str(problem)

@@ -36,6 +36,7 @@ _CHANNEL: Final = (
     Series(_COUNTER, "channel_messages", "message_count", "Messages that reached the channel."),
     Series(_COUNTER, "channel_requeues", "requeue_count", "Messages given back by consumers."),
     Series(_COUNTER, "channel_timeouts", "timeout_count", "Deliveries that expired."),
+    Series(_COUNTER, "channel_dropped", "dropped_count", "Dropped by a full #ephemeral channel."),
     Series(_GAUGE, "channel_consumers", "consumers", "Connections subscribed now."),
     Series(_GAUGE, "channel_paused", "paused", "1 when the channel is paused."),
 )
@@ -52,6 +53,7 @@ class ChannelStats:
     message_count: int = 0  # messages that reached the channel, since start
     requeue_count: int = 0  # REQ, since start
     timeout_count: int = 0  # deliveries that expired, since start
+    dropped_count: int = 0  # oldest messages of an #ephemeral channel that was full, since start
     consumers: int = 0  # connections subscribed now
     paused: bool = False
 
@@ -85,6 +87,7 @@ def topic_stats(entry: Log) -> TopicStats:
                 message_count=cursor.message_count,
                 requeue_count=cursor.requeue_count,
                 timeout_count=cursor.timeout_count,
+                dropped_count=cursor.dropped_count,
                 consumers=cursor.consumers,
                 paused=cursor.paused,
             )
