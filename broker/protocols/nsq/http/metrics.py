@@ -53,9 +53,9 @@ class ChannelStats:
     message_count: int = 0  # messages that reached the channel, since start
     requeue_count: int = 0  # REQ, since start
     timeout_count: int = 0  # deliveries that expired, since start
-    dropped_count: int = 0  # oldest messages of an #ephemeral channel that was full, since start
     consumers: int = 0  # connections subscribed now
     paused: bool = False
+    dropped_count: int = 0  # oldest messages of an #ephemeral channel that was full, since start
 
 
 @dataclass(slots=True)

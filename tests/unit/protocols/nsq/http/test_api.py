@@ -18,6 +18,7 @@ from support.live.nsq import Client, on_uvloop, opened
 from yarl import URL
 
 from broker.protocols.nsq.http.api import NsqApi
+from broker.protocols.nsq.http.metrics import topic_stats
 from broker.protocols.nsq.listener import NsqListener
 from broker.runtime import vfs
 
@@ -351,6 +352,8 @@ async def test_an_ephemeral_channel_keeps_the_latest_messages(tmp_path: Path) ->
             memory, topic = (await reply.json())["topics"]
         assert [c["depth"] for c in topic["channels"]] == [3, 3, 5]
         assert [c["depth"] for c in memory["channels"]] == [5]
+        found = topic_stats(listener.engine.logs["t"]).channels
+        assert [channel.dropped_count for channel in found] == [2, 2, 0]
         kind, data = await client.ask(b"RDY 1\n")
         assert (kind, data[26:]) == (2, b"3")
 
