@@ -88,6 +88,8 @@ class Streams(RuleBasedStateMachine):
             own = [seq for seq, message in self.model.items() if message[0] == subject]
             while most and len(own) > most:
                 del self.model[own.pop(0)]
+        if self.limits.get("discard_new"):
+            return
         while 0 < self.limits.get("max_msgs", 0) < len(self.model):
             del self.model[next(iter(self.model))]
         while 0 < self.limits.get("max_bytes", 0) < self.total():

@@ -95,6 +95,7 @@ cdef class StreamCursors(StreamReaders):
     cdef bint purging                   # a purge is under way
     cdef readonly bint held             # see `hold`
     cdef uint64_t sweep_at, sweep_to    # messages that are still to be looked at: see `sweep`
+    cdef bint sparing                   # ... but for those that no cursor is for
 
     # Whether a message with that subject is kept at all: some cursor is for it, or the stream does
     # not ask.
@@ -108,7 +109,8 @@ cdef class StreamCursors(StreamReaders):
     cdef void settled(self, StreamCursor cursor, uint64_t seq) noexcept
     cdef bint is_needed(self, uint64_t seq, uint32_t subject) noexcept
     cdef bint was_taken(self, uint64_t seq, uint32_t subject) noexcept
-    cdef void begin_sweep(self, uint64_t after) noexcept
+    cdef bint is_for_one(self, uint32_t subject) noexcept
+    cdef void begin_sweep(self, uint64_t after, bint sparing) noexcept
 
 
 cdef class StreamCursor(LogReader):

@@ -260,6 +260,14 @@ cdef class StreamCursors(StreamReaders):
                         return True
         return False
 
+    cdef bint is_for_one(self, uint32_t subject) noexcept:
+        """Whether a cursor is for messages on this subject."""
+        cdef FilterGroup group
+        for group in self.groups.values():
+            if group.filter is None or group.filter.matches(subject):
+                return True
+        return False
+
     cdef bint was_taken(self, uint64_t seq, uint32_t subject) noexcept:
         """Whether a cursor that a message was for has settled it."""
         cdef FilterGroup group
@@ -272,12 +280,15 @@ cdef class StreamCursors(StreamReaders):
         return False
 
     def set_retention(self, str retention):
-        """Change when messages go. With interest, those that nobody needs go now."""
+        """Change when messages go. With interest, those that all consumers have settled that read
+        them go now, and all if there are no consumers."""
         if self.retention == RETENTIONS[retention]:
             return
         self.retention = RETENTIONS[retention]
         if self.retention == RETAIN_INTEREST:
-            self.begin_sweep(self.store.last_seq + 1)
+            self.begin_sweep(self.store.last_seq + 1, True)
+            if not self.store.is_settling:
+                self.run()      # the first of them before the answer
 
     def hold(self):
         """A consumer of the stream cannot be opened now: what it has settled is not known, so that
@@ -292,12 +303,14 @@ cdef class StreamCursors(StreamReaders):
         cdef uint64_t after = 0
         for cursor in self.cursors.values():
             after = max(after, cursor.next_seq)
-        self.begin_sweep(after)
+        self.begin_sweep(after, True)
 
-    cdef void begin_sweep(self, uint64_t after) noexcept:
-        """Look at all messages below `after`, some in each turn."""
+    cdef void begin_sweep(self, uint64_t after, bint sparing) noexcept:
+        """Look at all messages below `after`, some in each turn. `sparing`: with interest, leave
+        those that no cursor is for: they came while the stream kept everything."""
         if self.retention == RETAIN_LIMITS or self.held:
             return
+        self.sparing = sparing and (self.sparing or self.sweep_to == 0)
         self.sweep_at = self.store.first_seq
         self.sweep_to = max(self.sweep_to, after)
         if not self.queued:
@@ -318,7 +331,8 @@ cdef class StreamCursors(StreamReaders):
             looked += 1
             subject = self.store.subjects.subject_of(seq)
             if self.retention == RETAIN_INTEREST:
-                if not self.is_needed(seq, subject):
+                if not self.is_needed(seq, subject) and not (
+                        self.sparing and self.cursors and not self.is_for_one(subject)):
                     self.store.kill(seq)
             elif self.retention == RETAIN_WORKQUEUE and self.was_taken(seq, subject):
                 self.store.kill(seq)
@@ -508,7 +522,7 @@ cdef class StreamCursor(LogReader):
                 self.settle(e)
                 self.move_floor()
         if self.all.retention == RETAIN_INTEREST:
-            self.all.begin_sweep(self.store.last_seq + 1)
+            self.all.begin_sweep(self.store.last_seq + 1, False)
         self.queue()
 
     cdef bint fits(self, uint64_t seq) noexcept:
@@ -1037,6 +1051,8 @@ cdef class StreamCursor(LogReader):
         """There is no message for it below seq any more."""
         cdef entry_t *e
         cdef uint64_t i
+        if seq <= 1:
+            return      # there never was one
         while self.list_at < self.list_size and self.list_seqs[self.list_at] < seq:
             self.list_at += 1
         if self.next_seq < seq:
@@ -1481,7 +1497,7 @@ cdef class StreamCursor(LogReader):
         self.forget_all()
         self.owner = None
         if delete and self.all.retention == RETAIN_INTEREST:
-            self.all.begin_sweep(self.store.last_seq + 1)
+            self.all.begin_sweep(self.store.last_seq + 1, False)
         if journal is not None:
             journal.watcher = None
             journal.discard() if delete else journal.close()

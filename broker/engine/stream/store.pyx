@@ -255,6 +255,8 @@ cdef class StreamStore(LogOwner):
             if keep:
                 while self.count_of(id) > keep:
                     self.doom(cause, self.oldest_of(id))
+            if limits.discard_new:
+                return      # it stays full, and refuses what is new
             if limits.max_msgs:
                 while self.messages > limits.max_msgs:
                     self.doom(cause, self.first_seq)
@@ -691,12 +693,13 @@ cdef class StreamStore(LogOwner):
     # --- limits
 
     def set_limits(self, StreamLimits limits not None):
-        """Have other limits, and delete at once what is beyond them."""
+        """Have other limits, and delete at once what is beyond them. A stream that discards new
+        messages keeps what it has: it takes no more until there is room."""
         self.limits = limits
         self.duplicates.set_window(limits.duplicate_window_ns)
         self.aged = 0
         self.apply_limits()
-        self.arm(0)
+        self.expire()
 
     def apply_limits(self):
         """Delete what is beyond the limits. What goes because of a message that can still fail
@@ -704,7 +707,8 @@ cdef class StreamStore(LogOwner):
         cdef uint64_t seq
         if self.limits.max_msgs_per_subject:
             self.trim_subjects()
-        if 0 < self.limits.max_msgs < self.messages and self.victims_size == 0:
+        if 0 < self.limits.max_msgs < self.messages and self.victims_size == 0 and (
+                not self.limits.discard_new):
             seq = self.newest(None, self.limits.max_msgs)
             if seq < self.readable:
                 self.drop_below(seq)

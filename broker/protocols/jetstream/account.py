@@ -229,8 +229,8 @@ class JetStreamAccount:
         except BaseException:
             self.topics.settle(stream.name, topic_of(stream.config))
             raise
-        stream.store.set_limits(limits_of(config))
         stream.configure(config)
+        stream.store.set_limits(limits_of(config))  # markers of what expires are those of `config`
         self.origins.changed(stream, folder)
         self.topics.changed(stream)
 

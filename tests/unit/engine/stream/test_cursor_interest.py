@@ -80,7 +80,9 @@ def test_other_filters_let_go_and_settle_what_no_longer_matches(rig: Rig) -> Non
     assert receiver.cursor.ack_floor == (1, 1)
 
 
-def test_a_change_to_interest_lets_go_what_nobody_needs(rig: Rig) -> None:
+def test_a_change_to_interest_lets_go_what_is_settled_and_keeps_what_no_filter_matches(
+    rig: Rig,
+) -> None:
     stream = Stream(rig)
     receiver = stream.receiver(filters=["a"], room=2)
     stream.publish("a", "b", "a", "a")
@@ -88,8 +90,15 @@ def test_a_change_to_interest_lets_go_what_nobody_needs(rig: Rig) -> None:
     assert stream.seqs == [1, 2, 3, 4]
     stream.all.set_retention("interest")
     rig.settle()
-    assert stream.seqs == [3, 4]
+    assert stream.seqs == [2, 3, 4]
     assert not stream.all.sweeping
+
+
+def test_a_change_to_interest_lets_all_go_at_once_without_consumers(rig: Rig) -> None:
+    stream = Stream(rig)
+    stream.publish("a", "b")
+    stream.all.set_retention("interest")
+    assert stream.seqs == []
 
 
 def test_a_work_queue_keeps_what_was_not_acked(rig: Rig) -> None:
@@ -155,8 +164,7 @@ def test_after_a_start_what_was_settled_before_goes(tmp_path: Path, retention: s
             cursors.sweep()
             rig.settle()
             left = [seq for seq in range(1, 5) if store.message(seq)]
-            # nothing in a work queue goes because it is for nobody
-            assert left == ([2] if retention == "interest" else [2, 3])
+            assert left == [2, 3]  # nothing goes because it is for nobody
 
 
 def test_what_a_filter_never_delivered_stays_in_a_work_queue(tmp_path: Path) -> None:

@@ -149,6 +149,25 @@ def test_a_full_stream_refuses_what_is_new(tmp_path: Path) -> None:
         rig.settle()
 
 
+def test_a_stream_that_refuses_what_is_new_keeps_what_it_has_when_its_limits_are_lowered(
+    tmp_path: Path,
+) -> None:
+    for turn in range(2):
+        with Rig(tmp_path) as rig:
+            if turn:
+                store = open_in(rig, max_msgs=2, max_bytes=60, discard_new=True)
+            else:
+                store = open_in(rig, discard_new=True)
+                assert [publish(store, b"s") for _ in range(4)] == [1, 2, 3, 4]
+                rig.settle()
+                store.set_limits(StreamLimits(max_msgs=2, discard_new=True))
+                store.set_limits(StreamLimits(max_bytes=60, discard_new=True))
+                rig.settle()
+            assert list(bodies(store)) == [1, 2, 3, 4]
+            assert publish(store, b"s") == 0
+            rig.close()
+
+
 def test_a_full_stream_takes_what_replaces_a_message(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         store = open_in(rig, max_msgs=2, max_msgs_per_subject=1, discard_new=True)
