@@ -120,6 +120,48 @@ def test_a_mirror_leaves_out_what_its_filter_does(start_broker: StartBroker) -> 
     assert [(row[0], row[1]) for row in api.rows("T")] == [(3, "b.1"), (5, "b.1")]
 
 
+def test_the_transform_of_the_stream_itself_comes_after_that_of_its_origin(
+    start_broker: StartBroker,
+) -> None:
+    server = start_broker({})
+    api = Api(server)
+    api.make(name="O", subjects=["o.*"])
+    for name in ("1", "2"):
+        api.publish(f"o.{name}")
+    own = {"src": "o.*", "dest": "z.$1"}
+    api.make(name="M", mirror={"name": "O"}, subject_transform=own)
+    api.make(name="S", sources=[{"name": "O"}], subject_transform=own)
+    moved = {"name": "O", "subject_transforms": [{"src": "o.*", "dest": "y.$1"}]}
+    api.make(name="T", sources=[moved], subject_transform={"src": "y.*", "dest": "z.$1"})
+    for name in "MST":
+        api.settled(name, 2)
+        assert [row[1] for row in api.rows(name)] == ["z.1", "z.2"], name
+
+
+def test_blanks_inside_of_a_transform_change_nothing(start_broker: StartBroker) -> None:
+    server = start_broker({})
+    api = Api(server)
+    api.make(name="O", subjects=["o.*"])
+    api.publish("o.1")
+    for name, token in (("A", "{{ wildcard(1) }}"), ("B", "{{partition(1, 1)}}")):
+        source = {"name": "O", "subject_transforms": [{"src": "o.*", "dest": f"x.{token}"}]}
+        api.make(name=name, sources=[source])
+    api.make(name="C", mirror={"name": "O", "subject_transforms": [
+        {"src": "o.*", "dest": "x.{{Wildcard( 1 )}}"}
+    ]})  # fmt: skip
+    for name, subject in (("A", "x.1"), ("B", "x.0"), ("C", "x.1")):
+        api.settled(name, 1)
+        assert [row[1] for row in api.rows(name)] == [subject]
+    # what is copied once is not copied again, as the header of a message says how far that went
+    api.client.close()
+    server.kill()
+    server.start()
+    api = Api(server)
+    api.publish("o.2")
+    for name in "ABC":
+        api.settled(name, 2)
+
+
 def test_messages_older_than_the_start_are_left_out(start_broker: StartBroker) -> None:
     api = Api(start_broker())
     api.make(name="A", subjects=["a"])

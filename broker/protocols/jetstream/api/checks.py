@@ -160,7 +160,7 @@ def _features(config: StreamConfig, around: Around) -> None:
         if not config.allow_rollup_hdrs:
             if around.pedantic:
                 refuse("message scheduling cannot be set if roll-ups are disabled")
-            config.allow_rollup_hdrs = True
+            config.allow_rollup_hdrs, config.deny_purge = True, False
     if config.persist_mode == "async":
         _async_persist(config)
 
@@ -200,7 +200,7 @@ def _markers(config: StreamConfig, around: Around) -> None:
     if not config.allow_rollup_hdrs:
         if around.pedantic:
             refuse("subject delete marker cannot be set if roll-ups are disabled")
-        config.allow_rollup_hdrs = True
+        config.allow_rollup_hdrs, config.deny_purge = True, False
 
 
 # --- origins -------------------------------------------------------------------------------------
@@ -225,10 +225,10 @@ def _mirror(config: StreamConfig, mirror: StreamSource, around: Around) -> None:
         refuse("subject delete markers forbidden on mirrors")
     rows = errors.MIRROR_TRANSFORM_SOURCE, errors.MIRROR_TRANSFORM, errors.MIRROR_FILTERS_OVERLAP
     _transforms(mirror.subject_transforms, *rows)
-    if mirror.external is not None:
-        return
     if not is_name(mirror.name):
         raise ApiError(errors.MIRROR_NAME)
+    if mirror.external is not None:
+        return
     if mirror.name == config.name:
         refuse("detected cycle")
     origin = around.streams.get(mirror.name)
@@ -266,7 +266,7 @@ def _sources(config: StreamConfig, around: Around) -> None:
     if config.sources and config.allow_msg_schedules:
         raise ApiError(errors.SOURCE_WITH_SCHEDULES)
     for source in config.sources:
-        if source.external is None and not is_name(source.name):
+        if not is_name(source.name):
             raise ApiError(errors.SOURCE_NAME)
         same = encode((source.name, source.filter_subject, source.subject_transforms,
                        source.external))  # fmt: skip
@@ -431,9 +431,9 @@ def check_update(old: StreamConfig, new: StreamConfig) -> None:
         change("can not change retention policy to/from workqueue")
     if old.sealed and not new.sealed:
         change("can not unseal a sealed stream")
-    if old.deny_delete and not new.deny_delete and not new.sealed:
+    if old.deny_delete and not new.deny_delete:
         change("can not cancel deny message deletes")
-    if old.deny_purge and not new.deny_purge and not new.sealed:
+    if old.deny_purge and not new.deny_purge:
         change("can not cancel deny purge")
     if new.sealed:
         new.max_age = 0

@@ -92,8 +92,8 @@ cdef class Copier(Session):
         self.target = target
         self.source = source
         self.mirrors = mirrors
-        self.key = source_key(source)
-        name, filters, destinations = self.key.split(' ')
+        name, filters, destinations = key_parts(source)
+        self.key = f'{name} {filters} {destinations}'
         self.head = f'{name} '.encode()
         self.tail = f' {filters} {destinations} '.encode()
         self.reader = OriginReader(self)
@@ -542,15 +542,25 @@ def hash_of(text):
 
 
 def source_key(source):
-    """The stream, filters and destinations of a structs.StreamSource: what tells it from other
-    sources of a stream."""
+    """What tells a structs.StreamSource from other sources of a stream."""
+    return ' '.join(key_parts(source))
+
+
+def key_parts(source):
+    """The stream, filters and destinations of a structs.StreamSource, without blanks: a header
+    separates them with blanks."""
     transforms = source.subject_transforms
     filters = '\f'.join(each.src or '>' for each in transforms) or source.filter_subject or '>'
-    destinations = '\f'.join(each.dest or '>' for each in transforms) or '>'
+    destinations = '\f'.join(unspaced(each.dest) or '>' for each in transforms) or '>'
     name = source.name
     if source.external is not None:
         name = f'{name}:{hash_of(source.external.api)}'
-    return f'{name} {filters} {destinations}'
+    return unspaced(name), filters.replace(' ', '%20'), destinations
+
+
+def unspaced(text):
+    """A text without blanks: a destination may have some inside of {{ }}."""
+    return ''.join(f'%{ord(each):02X}' if each.isspace() else each for each in text)
 
 
 def found_positions(Stream stream not None, uint64_t after):

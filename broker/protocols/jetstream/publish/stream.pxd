@@ -106,6 +106,7 @@ cdef class Stream(StreamOwner):
     cdef bint has_interest(self, const char *subject, size_t n) noexcept
     cdef int take(self, const record_t *publish) except -1
     cdef uint64_t check(self, record_t *rec, headers_t *h, int64_t *ttl_ns) except? 0
+    cdef void map_subject(self, record_t *rec) noexcept
     cdef int check_size(self, size_t n) except -1
     cdef int check_increment(self, const record_t *rec, const headers_t *h) except -1
     cdef int check_stream(self, const headers_t *h) except -1
@@ -129,7 +130,7 @@ cdef class Stream(StreamOwner):
     # Store a message of another stream that has passed the checks there: `mirror` with its seq,
     # above last_seq, and its time, `copy` as the next one. 0 = it is not to be stored. ApiError:
     # the stream is full. Its headers are final.
-    cdef int mirror(self, const record_t *rec) except -1
+    cdef int mirror(self, record_t *rec) except -1
     cdef int copy(self, record_t *rec) except -1
     cdef Rollup copied_rollup(self, const record_t *rec, const headers_t *h) except *
     cdef int64_t copied_ttl(self, const headers_t *h) noexcept

@@ -342,15 +342,9 @@ cdef class Stream(StreamOwner):
         cdef record_t rec = publish[0]
         cdef headers_t h
         cdef int64_t ttl_ns = 0
-        cdef Py_ssize_t n
         cdef uint64_t seq
         rec.reply_len = 0
-        if self.transform is not None and within(
-                rec.subject, rec.subject_len, self.source, <size_t>len(self.source)):
-            n = self.transform.apply(rec.subject, rec.subject_len, self.subject_room)
-            if n > 0:
-                rec.subject = self.subject_room
-                rec.subject_len = <uint16_t>n
+        self.map_subject(&rec)
         if self.sealed:
             raise ApiError(errors.STREAM_SEALED)
         h.present = h.seen = 0
@@ -374,6 +368,16 @@ cdef class Stream(StreamOwner):
                 self.wait_for(self.store.ticket, seq, PENDING_DUPLICATE, publish, NULL, 0)
                 return 0
         return self.put(&rec, &h, ttl_ns, publish)
+
+    cdef void map_subject(self, record_t *rec) noexcept:
+        """Give a message the subject under which it is stored. Valid until the next call."""
+        cdef Py_ssize_t n
+        if self.transform is not None and within(
+                rec.subject, rec.subject_len, self.source, <size_t>len(self.source)):
+            n = self.transform.apply(rec.subject, rec.subject_len, self.subject_room)
+            if n > 0:
+                rec.subject = self.subject_room
+                rec.subject_len = <uint16_t>n
 
     cdef int check_size(self, size_t n) except -1:
         """Whether a message may have so many bytes of headers and body."""
@@ -655,13 +659,15 @@ cdef class Stream(StreamOwner):
 
     # --- messages of other streams
 
-    cdef int mirror(self, const record_t *rec) except -1:
+    cdef int mirror(self, record_t *rec) except -1:
         cdef headers_t h
         cdef Rollup rollup
         cdef int64_t ttl_ns
         cdef uint64_t seq, before = 0
         cdef int why
-        cdef bint again = self.republish is not None and hops_now < HOPS_MAX and (
+        cdef bint again
+        self.map_subject(rec)
+        again = self.republish is not None and hops_now < HOPS_MAX and (
             self.republish.takes(rec.subject, rec.subject_len))
         h.present = h.seen = 0
         if self.sealed:
@@ -703,6 +709,7 @@ cdef class Stream(StreamOwner):
                 0 <= self.message_bytes_max < <int64_t>rec.total_len):
             self.refused += 1
             return 0
+        self.map_subject(rec)
         find_headers(rec.data, rec.headers_len, &h)
         if has(&h, HEADER_MSG_ID) and self.store.limits.duplicate_window_ns and (
                 self.store.duplicate_of(
