@@ -25,6 +25,7 @@ class Registry:
     """What consumers ask of the registry of their account; it remembers what they report."""
 
     api_heads = (b"$JS.API.",)
+    largest = 1  # the bytes of the largest message that is allowed
 
     def __init__(self, account: Account) -> None:
         self.account = account
@@ -34,6 +35,9 @@ class Registry:
 
     def next_seq(self, stream: Any) -> int:
         return int(stream.store.last_seq) + 1
+
+    def largest_message(self, _stream: Any) -> int:
+        return self.largest
 
     def new_id(self) -> str:
         return next(self.ids)

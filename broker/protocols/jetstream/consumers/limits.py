@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.base.units import KIB, MIB, SECOND
+from broker.base.units import MIB, SECOND
 
 # A consumer delivers so much in one turn of the event loop; others and the rest come after it.
 TURN_MESSAGES: Final = 2_000
@@ -24,8 +24,6 @@ SWEEP_APART: Final = 1 * SECOND
 FLOW_WINDOW_MAX: Final = 32 * MIB
 FLOW_WINDOW_FIRST: Final = FLOW_WINDOW_MAX // 16
 FLOW_TOKEN: Final = 4  # characters at the end of the subject of a flow control request
-
-RATE_BURST: Final = 64 * KIB  # of a rate limit, at least one message
 
 assert FLOW_WINDOW_FIRST < FLOW_WINDOW_MAX
 assert TURN_BYTES <= FLOW_WINDOW_FIRST

@@ -31,12 +31,16 @@ cdef class PushConsumer(Consumer):
     # Rate limit and replay: when the next message may be sent, monotonic; 0 = now.
     cdef int64_t later_ns
     cdef uint64_t rate              # bytes per second; 0 = no limit
+    cdef int64_t burst_ns           # the time that the bytes take which may be sent at once
+    cdef int64_t paid_ns            # monotonic: all that was sent took until then at this rate
     cdef bint original              # replay with the gaps of the publishers
     cdef int64_t last_time_ns       # wall clock of the last message; 0 = it has no gap
     cdef uint64_t replay_end        # messages from here on are not replayed
 
     cdef bint serve(self) noexcept
     cdef bint is_early(self, const delivery_t *d) noexcept
+    cdef int64_t time_of(self, uint64_t size) noexcept
+    cdef bint is_above_rate(self, uint64_t size) noexcept
     cdef void account_for(self, const delivery_t *d, uint64_t size) noexcept
     cdef void request_flow(self) noexcept
     cdef bint waits_for_flow(self) noexcept

@@ -14,6 +14,7 @@ to read: the rest follows when it has read it.
 cimport cython
 import random
 
+from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
@@ -21,6 +22,7 @@ from broker.engine.headers cimport find_header
 from broker.engine.stream.cursor cimport delivery_t
 from broker.protocols.jetstream.consumers.consumer cimport Consumer
 from broker.protocols.jetstream.consumers.wire cimport STATUS_MAX, put_heartbeat, put_status
+from broker.protocols.jetstream.publish.stream cimport Stream
 from broker.protocols.jetstream.publish.wire cimport parse_u64
 from broker.routing.trie cimport match_t, queue_name
 from broker.runtime.turn cimport PHASE_PUMP
@@ -30,6 +32,9 @@ from broker.base.units import SECOND
 from broker.protocols.jetstream.consumers import limits as own_limits
 from broker.protocols.jetstream.consumers.checks import LETTERS
 from broker.protocols.nats.accounts.subjects import raw
+
+cdef extern from "Python.h":
+    PyTypeObject *Py_TYPE(PyObject *o) nogil
 
 cdef uint32_t TURN_MESSAGES = own_limits.TURN_MESSAGES
 cdef uint64_t TURN_BYTES = own_limits.TURN_BYTES
@@ -65,6 +70,9 @@ cdef class PushConsumer(Consumer):
             self.outlet.watch(self.subject, self)
             self.interest_changed()
         self.rate = config.rate_limit_bps // 8
+        if self.rate:
+            self.burst_ns = <int64_t>(
+                self.registry.largest_message(self.stream) * SECOND // self.rate)
         self.original = config.replay_policy == 'original'
 
     def open(self):
@@ -110,13 +118,17 @@ cdef class PushConsumer(Consumer):
         self.set_timer()
 
     cdef bint find_interest(self) noexcept:
-        """Whether somebody subscribes, in the group if there is one."""
+        """Whether somebody subscribes, in the group if there is one. Streams that store what is
+        delivered do not count: they have no use for a message that nobody else receives."""
         cdef const match_t *m = self.outlet.match(&self.inbox)
         cdef uint32_t i, start
         if m == NULL or m.size == 0:
             return False
         if not self.group:
-            return True
+            for i in range(m.size):
+                if Py_TYPE(<PyObject *>m.subs[i].sink) != <PyTypeObject *>Stream:
+                    return True
+            return False
         start = m.plain
         for i in range(m.groups):
             if queue_name(m.subs[start]) == self.group:
@@ -160,6 +172,9 @@ cdef class PushConsumer(Consumer):
             return False
         if not self.fill(&d, &rec, NULL, 0):
             return False
+        size = <uint64_t>rec.subject_len + rec.reply_len + rec.total_len
+        if self.rate and self.is_above_rate(size):
+            return False
         self.delivering = True
         taken = self.outlet.give(&self.inbox, &rec)
         self.delivering = False
@@ -168,7 +183,6 @@ cdef class PushConsumer(Consumer):
                 self.held = True        # it is closing: the router reports that soon
             return False
         self.cursor.sent()
-        size = <uint64_t>rec.subject_len + rec.reply_len + rec.total_len
         self.account_for(&d, size)
         if self.outlet.slow is not None:
             self.held = True
@@ -191,6 +205,22 @@ cdef class PushConsumer(Consumer):
         self.set_timer()
         return True
 
+    cdef int64_t time_of(self, uint64_t size) noexcept:
+        """How long the rate takes for so many bytes."""
+        return <int64_t>(size * <uint64_t>SECOND_NS // self.rate)
+
+    cdef bint is_above_rate(self, uint64_t size) noexcept:
+        """Whether a message has to wait for the rate: of those that are sent at once there may be
+        as many bytes as the largest message has, and a larger one is sent alone."""
+        cdef int64_t now_ns = self.outlet.turn.now_ns, cost_ns = self.time_of(size)
+        cdef int64_t wait_ns = max(self.paid_ns, now_ns) - now_ns + cost_ns - max(
+            self.burst_ns, cost_ns)
+        if wait_ns <= 0:
+            return False
+        self.later_ns = now_ns + wait_ns
+        self.set_timer()
+        return True
+
     cdef void account_for(self, const delivery_t *d, uint64_t size) noexcept:
         """Note what was sent: for flow control, the rate, replay and heartbeats."""
         self.spoken_ns = self.active_ns = self.outlet.turn.now_ns
@@ -201,8 +231,7 @@ cdef class PushConsumer(Consumer):
                 self.unanswered > self.window // 2 or self.waits_for_flow()):
             self.request_flow()
         if self.rate:
-            self.later_ns = self.outlet.turn.now_ns + <int64_t>(size * SECOND_NS // self.rate)
-            self.set_timer()
+            self.paid_ns = max(self.paid_ns, self.outlet.turn.now_ns) + self.time_of(size)
 
     # --- flow control
 

@@ -23,6 +23,7 @@ from broker.protocols.jetstream.consumers.push import PushConsumer
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import time_ns, time_text
 from broker.protocols.jetstream.topics import CHANNEL_KEY, end_channel
+from broker.protocols.nats.limits import NATS_PAYLOAD_HUGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -273,6 +274,16 @@ class Consumers:
     def new_id(self) -> str:
         """A new unique id."""
         return self.account.context.ids.next()
+
+    def largest_message(self, stream: Stream) -> int:
+        """The bytes that a message of the stream may have: so many pass a rate limit at once."""
+        sizes = (
+            stream.config.max_msg_size,
+            self.account.account.payload_max,
+            self.account.context.nats.settings.max_payload,
+            NATS_PAYLOAD_HUGE,
+        )
+        return next(size for size in sizes if size > 0)
 
     def next_seq(self, stream: Stream) -> int:
         """The sequence that the stream gives its next message."""

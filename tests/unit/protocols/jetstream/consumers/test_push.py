@@ -130,6 +130,22 @@ def test_a_rate_limit(bench: Bench) -> None:
     assert len(bench.got("to")) == 1
 
 
+def test_a_rate_limit_lets_as_much_pass_at_once_as_the_largest_message_has(bench: Bench) -> None:
+    bench.registry.largest = 3000
+    bench.consumer(deliver_subject="to", rate_limit_bps=8 * 1000)
+    bench.inbox("to")
+    bench.publish(*[b"x" * 900] * 6)  # a little more with their subjects
+    assert len(bench.got("to")) == 3
+    bench.rig.advance(0.5)
+    assert bench.got("to") == []
+    bench.rig.advance(0.5)
+    assert len(bench.got("to")) == 1
+    bench.rig.advance(10)
+    assert len(bench.got("to")) == 2
+    bench.publish(*[b"x" * 900] * 4)
+    assert len(bench.got("to")) == 3  # it has not been used meanwhile
+
+
 def test_replay_with_the_gaps_of_the_publishers(bench: Bench) -> None:
     bench.consumer("other", deliver_subject="other")
     for body in bodies(3):
