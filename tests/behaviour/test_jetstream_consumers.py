@@ -48,6 +48,40 @@ async def consumer(client: Client, name: str, **config: Any) -> Any:
     return found
 
 
+def test_a_stream_is_no_subscriber_of_a_push_consumer(start_broker: StartBroker) -> None:
+    """Its messages wait for a client, although another stream stores the deliver subject."""
+
+    async def run(url: str) -> None:
+        client = await nats.connect(url)
+        js = client.jetstream()
+        await js.add_stream(name="OTHER", subjects=["other.*"])
+        await make(client, "C", 2, deliver_subject="other.in")
+        found = await ask(client, "CONSUMER.INFO.S.C")
+        assert (found["delivered"]["stream_seq"], found["num_pending"]) == (0, 2)
+        assert "push_bound" not in found
+        sub = await client.subscribe("other.in")
+        assert [(await sub.next_msg(WAIT_S)).data for _ in range(2)] == [b"m0", b"m1"]
+        stored = await ask(client, "STREAM.INFO.OTHER")
+        assert stored["state"]["messages"] == 2
+        await client.close()
+
+    asyncio.run(run(start_broker({}).nats_url))
+
+
+def test_a_term_settles_all_before_it_if_acks_do(start_broker: StartBroker) -> None:
+    async def run(url: str) -> None:
+        client = await nats.connect(url)
+        await make(client, "C", 4, ack_policy="all")
+        inbox = await Inbox(client, "C").open()
+        messages = await inbox.take(4)
+        await client.request(messages[2].reply, b"+TERM", timeout=WAIT_S)
+        found = await ask(client, "CONSUMER.INFO.S.C")
+        assert (found["ack_floor"]["stream_seq"], found["num_ack_pending"]) == (3, 1)
+        await client.close()
+
+    asyncio.run(run(start_broker({}).nats_url))
+
+
 class Inbox:
     """Pull requests to one consumer, and what arrives."""
 

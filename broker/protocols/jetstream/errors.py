@@ -38,9 +38,6 @@ CONSUMER_CREATE: Final = ErrorRow(10012, 500, "{err}")
 CONSUMER_NAME_EXISTS: Final = ErrorRow(10013, 400, "consumer name already in use")
 CONSUMER_NOT_FOUND: Final = ErrorRow(10014, 404, "consumer not found")
 SNAPSHOT_DELIVER_SUBJECT: Final = ErrorRow(10015, 400, "deliver subject not valid")
-CONSUMER_DURABLE_NAME_NOT_IN_SUBJECT: Final = ErrorRow(
-    10016, 400, "consumer expected to be durable but no durable name set in subject"
-)
 CONSUMER_DURABLE_NAME_MISMATCH: Final = ErrorRow(
     10017, 400, "consumer name in subject does not match durable name in request"
 )

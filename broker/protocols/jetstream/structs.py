@@ -20,6 +20,7 @@ ZERO_TIME: Final = "0001-01-01T00:00:00Z"
 
 # Go's types; msgspec compares with 64 bits at most, so larger uint64 take the slow path of `json`.
 Int = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX, extra={"go": "int64"})]
+Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, extra={"go": "int32"})]
 SmallInt = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX, extra={"go": "int"})]
 Duration = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX, extra={"go": "time.Duration"})]
 Uint = Annotated[int, Meta(ge=0, extra={"go": "uint64"})]
@@ -31,7 +32,7 @@ Storage = Literal["file", "memory"]
 Compression = Literal["none", "s2"]
 PersistMode = Literal["", "default", "async"]
 DeliverPolicy = Literal[
-    "all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject"
+    "all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject", "undefined"
 ]
 AckPolicy = Literal["none", "all", "explicit", "flow_control"]
 ReplayPolicy = Literal["instant", "original"]
@@ -131,7 +132,7 @@ class StreamConfig(GoStruct):
     max_bytes: Int = always(0)
     max_age: Duration = always(0)
     max_msgs_per_subject: Int = always(0)
-    max_msg_size: SmallInt = always(0)
+    max_msg_size: Int32 = always(0)
     discard: Discard = always("old")
     storage: Storage = always("file")
     num_replicas: SmallInt = always(0)
@@ -166,7 +167,6 @@ class StreamConfigRequest(StreamConfig):
     """STREAM.CREATE and STREAM.UPDATE."""
 
     pedantic: bool = False
-    template_owner: str = ""  # of old clients, without effect
 
 
 class LostStreamData(GoStruct):

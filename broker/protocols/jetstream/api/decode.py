@@ -27,7 +27,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 log = logging.getLogger("broker.jetstream")
 
 _BLANK: Final = b" \t\r\n"
-_RANGES: Final = {"uint64": (0, 2**64 - 1)}
+_RANGES: Final = {"uint64": (0, 2**64 - 1), "int32": (-(2**31), 2**31 - 1)}
 _INT64: Final = (-(2**63), 2**63 - 1)
 _KINDS: Final[dict[type, str]] = {
     str: "string",

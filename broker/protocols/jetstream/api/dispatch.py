@@ -109,7 +109,10 @@ def check_level(headers: bytes) -> None:
     value = header(headers, _LEVEL)
     if value is not None:
         digits = value.decode("latin-1")
-        if not (digits.isascii() and digits.isdigit()) or int(digits) > limits.JS_API_LEVEL:
+        digits = digits[1:] if digits[:1] in {"+", "-"} else digits
+        if value and not (digits.isascii() and digits.isdigit()):
+            raise ApiError(errors.REQUIRED_API_LEVEL)
+        if value and int(value) > limits.JS_API_LEVEL:
             raise ApiError(errors.REQUIRED_API_LEVEL)
 
 

@@ -74,8 +74,9 @@ async def delete(call: Call) -> Parts:
 
 def _not_stored(stream: Stream, seq: int) -> ApiError:
     """The answer to a deletion of what is not there. The original does not count it as an error,
-    and has another text for streams in memory."""
-    if stream.config.storage == "memory":
+    and has another text for streams in memory and for what was deleted between others."""
+    gone = stream.store.first_seq <= seq <= stream.store.last_seq
+    if gone or stream.config.storage == "memory":
         problem = ApiError(errors.SEQUENCE_NOT_FOUND, seq=seq)
     else:
         beyond = seq > stream.store.last_seq

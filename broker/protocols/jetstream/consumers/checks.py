@@ -17,7 +17,7 @@ from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.api import metadata
 from broker.protocols.jetstream.api.checks import too_many
 from broker.protocols.jetstream.errors import ApiError
-from broker.protocols.jetstream.structs import ZERO_TIME, ConsumerConfig
+from broker.protocols.jetstream.structs import ConsumerConfig
 from broker.protocols.nats.accounts.overlaps import PatternSet
 from broker.protocols.nats.accounts.subjects import has_wildcard, is_subject, lies_within
 
@@ -96,6 +96,7 @@ def name_by_subject(
             raise ApiError(errors.CONSUMER_DURABLE_NAME_NOT_SET)
         if config.durable_name != name:
             raise ApiError(errors.CONSUMER_DURABLE_NAME_MISMATCH)
+        config.name = name
         return
     if config.durable_name and config.durable_name != name:
         raise ApiError(errors.CONSUMER_DURABLE_NAME_MISMATCH)
@@ -131,7 +132,8 @@ def set_defaults(
     *,
     pedantic: bool,
 ) -> None:
-    """Fill in what a configuration leaves open; pedantic requests are refused instead. ApiError."""
+    """Fill in what a configuration leaves open, but for `set_threshold`; pedantic requests are
+    refused instead. ApiError."""
 
     def correct(problem: str) -> None:
         if pedantic:
@@ -143,6 +145,7 @@ def set_defaults(
         config.max_deliver = -1
     if config.max_waiting < 0:
         correct("max_waiting must not be negative")
+        config.max_waiting = 0
     if not is_push(config) and config.max_waiting <= 0:
         config.max_waiting = limits.JS_MAX_WAITING
     if config.max_ack_pending < -1:
@@ -160,7 +163,7 @@ def set_defaults(
             correct(f"{field} must not be negative")
             setattr(config, field, 0)
     if config.backoff and config.backoff[0] >= 0:
-        if config.ack_wait not in {0, config.backoff[0]}:
+        if config.ack_wait != config.backoff[0]:
             correct("first backoff value has to equal batch AckWait")
         config.ack_wait = config.backoff[0]
     _inherit(config, stream, account, server, correct)
@@ -169,6 +172,18 @@ def set_defaults(
     if config.ack_policy == "flow_control" and not pedantic:
         config.flow_control = True
         config.idle_heartbeat = FLOW_CONTROL_HEARTBEAT
+
+
+def set_threshold(config: ConsumerConfig, known: ConsumerConfig | None = None) -> None:
+    """Set after what time a consumer goes that nobody uses, if it is ephemeral. `known`: the one
+    that is updated. An update without a durable name leaves a durable consumer as it is, and one
+    with a durable name does not make an ephemeral consumer stay."""
+    if known is None:
+        ephemeral = not config.durable_name
+    else:
+        ephemeral = not known.durable_name and known.inactive_threshold != 0
+    if ephemeral and config.inactive_threshold == 0:
+        config.inactive_threshold = limits.JS_INACTIVE_THRESHOLD
 
 
 def _inherit(
@@ -197,8 +212,6 @@ def _inherit(
     if not is_push(config) and config.max_batch == 0 and server.max_request_batch > 0:
         correct("max_request_batch must be set if it's JetStream limits are set")
         config.max_batch = server.max_request_batch
-    if not config.durable_name and config.inactive_threshold == 0:
-        config.inactive_threshold = limits.JS_INACTIVE_THRESHOLD
 
 
 # --- refusals ------------------------------------------------------------------------------------
@@ -312,7 +325,7 @@ def _check_filters(config: ConsumerConfig) -> None:
 
 
 def _check_start(config: ConsumerConfig) -> None:
-    timed = config.opt_start_time not in {"", ZERO_TIME}
+    timed = config.opt_start_time != ""  # Go's zero time is one too
     policy = _DELIVER[config.deliver_policy]
     problem = ""
     if config.deliver_policy == "by_start_sequence":
@@ -339,7 +352,8 @@ def _check_start(config: ConsumerConfig) -> None:
 
 
 def _check_rest(config: ConsumerConfig) -> None:
-    sample_percent(config.sample_freq)
+    if sample_percent(config.sample_freq) < 0:
+        raise ApiError(errors.SAMPLING, err="<nil>")
     if config.flow_control and not config.idle_heartbeat:
         raise ApiError(errors.FLOW_CONTROL_HEARTBEAT)
     if config.durable_name and config.name and config.durable_name != config.name:
@@ -357,7 +371,7 @@ def _check_rest(config: ConsumerConfig) -> None:
 
 
 def sample_percent(text: str) -> int:
-    """The share of acknowledgements that are reported, in percent. ApiError."""
+    """The share of acks that are reported, in percent; one below 0 is invalid. ApiError."""
     if not text:
         return 0
     digits = text.removesuffix("%")
@@ -366,7 +380,7 @@ def sample_percent(text: str) -> int:
         raise ApiError(
             errors.SAMPLING, err=f"strconv.Atoi: parsing {go_quote(digits)}: invalid syntax"
         )
-    return min(100, max(0, int(digits)))
+    return min(100, max(-1, int(digits)))
 
 
 def _check_priority(config: ConsumerConfig) -> None:

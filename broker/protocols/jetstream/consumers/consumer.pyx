@@ -74,7 +74,7 @@ cdef class Consumer(CursorOwner):
         self.config = config
         self.headers_only = config.headers_only
         self.acks_all = config.ack_policy == 'all'
-        self.sample = checks.sample_percent(config.sample_freq)
+        self.sample = max(0, checks.sample_percent(config.sample_freq))
         self.threshold_ns = config.inactive_threshold
 
     def start(self):
@@ -271,7 +271,8 @@ cdef class Consumer(CursorOwner):
         elif kind == BODY_PROGRESS:
             cursor.progress(ack.stream_seq)
         elif kind == BODY_TERM:
-            if cursor.term(ack.stream_seq) == ACK_DONE:
+            if (cursor.ack_all(ack.stream_seq, ack.consumer_seq) if self.acks_all
+                    else cursor.term(ack.stream_seq)) == ACK_DONE:
                 self.report('terminated', &ack, rest.ptr[:rest.len].decode('utf-8', 'replace'))
         if rec.reply_len and self.outlet.may_answer(rec.reply, rec.reply_len):
             self.confirms.add(cursor.take_ticket(), rec.reply, rec.reply_len)

@@ -33,6 +33,9 @@ def start_of(StreamStore store not None, config, found=None):
     if policy == 'new':
         return store.last_seq + 1
     if policy == 'last':
+        # without a filter it is the last one that the stream had, although it may be deleted
+        if among is None:
+            return max(first, store.last_seq)
         return index.last_match(among) or store.last_seq + 1
     if policy == 'last_per_subject':
         return index.last_per_subject(among)

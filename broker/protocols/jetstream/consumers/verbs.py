@@ -74,6 +74,8 @@ async def _create(call: Call, *, durable: bool) -> Parts:
     request = call.body(CreateConsumerRequest)
     call.check_common()
     config = request.config
+    if config.deliver_policy == "undefined":
+        config.deliver_policy = "all"  # how Go writes a value that it does not know
     _check_names(call, request, durable=durable)
     if config.num_replicas > 1:
         raise ApiError(errors.REPLICAS_NOT_SUPPORTED)
@@ -85,9 +87,10 @@ async def _create(call: Call, *, durable: bool) -> Parts:
     if not config.name:
         config.name = config.durable_name or checks.random_name()
     server = account.context.config
-    checks.set_defaults(config, stream.config, account.limits, server, pedantic=request.pedantic)
-    checks.check(config, stream.config, account.limits, server)
     known = stream.consumers.get(config.name)
+    checks.set_defaults(config, stream.config, account.limits, server, pedantic=request.pedantic)
+    checks.set_threshold(config, known.config if known is not None else None)
+    checks.check(config, stream.config, account.limits, server)
     if known is not None:
         return await _update(call, known, request)
     if request.action == "update":
@@ -118,12 +121,10 @@ def _check_names(call: Call, request: CreateConsumerRequest, *, durable: bool) -
     if request.stream_name != call.stream_name:
         raise ApiError(errors.STREAM_MISMATCH)
     named = call.tokens[1:]
-    for name in (config.durable_name, config.name, *named[:1]):
+    for name in (config.durable_name, "" if durable else config.name, *named[:1]):
         checks.check_path(name)
     if named:
         checks.name_by_subject(config, named[0], ".".join(named[1:]), durable=durable)
-    elif durable:
-        raise ApiError(errors.CONSUMER_DURABLE_NAME_NOT_IN_SUBJECT)
     else:
         checks.check_unnamed(config)
 
@@ -209,8 +210,7 @@ def unpin(call: Call) -> Parts:
         raise ApiError(errors.INVALID_JSON, err="consumer group not specified")
     checks.check_group_name(request.group)
     _, _, consumer = _found(call)
-    config = consumer.config
-    if config.priority_policy != "pinned_client" or request.group not in config.priority_groups:
+    if request.group not in consumer.config.priority_groups:
         raise ApiError(errors.PRIORITY_GROUP_UNKNOWN)
     consumer.unpin()
     return ()
@@ -277,7 +277,7 @@ _SILENT: Final = frozenset({errors.CONSUMER_NOT_FOUND.err_code, errors.STREAM_NO
 
 VERBS: Final[dict[str, Any]] = {
     "CONSUMER.CREATE": Verb("consumer_create", create, (1, 2), rest=True, reads_first=True),
-    "CONSUMER.DURABLE.CREATE": Verb("consumer_create", create_durable, (1, 2), reads_first=True),
+    "CONSUMER.DURABLE.CREATE": Verb("consumer_create", create_durable, (2,), reads_first=True),
     "CONSUMER.INFO": Verb("consumer_info", info, (2,), empty=True),
     "CONSUMER.DELETE": Verb("consumer_delete", delete, (2,), empty=True),
     "CONSUMER.PAUSE": Verb(

@@ -33,6 +33,7 @@ def settled(
     config = ConsumerConfig(**fields)
     limits = account or AccountLimits()
     checks.set_defaults(config, stream, limits, server, pedantic=pedantic)
+    checks.set_threshold(config)
     checks.check(config, stream, limits, server)
     return config
 
