@@ -43,6 +43,15 @@ def purge(name: str, **keys: Any) -> Step:
     return step(f"STREAM.PURGE.{name}", keys) if keys else step(f"STREAM.PURGE.{name}")
 
 
+def consumer(stream: str, own: str, /, **keys: Any) -> Step:
+    return step(f"CONSUMER.CREATE.{stream}.{own}", {"stream_name": stream, "config": keys})
+
+
+def durable(stream: str, own: str, /, **keys: Any) -> Step:
+    body = {"stream_name": stream, "config": {"durable_name": own, **keys}}
+    return step(f"CONSUMER.DURABLE.CREATE.{stream}.{own}", body)
+
+
 def publish(subject: str, body: bytes = b"x", **headers: str) -> Step:
     return step(f"={subject}", body, **headers)
 
@@ -225,6 +234,121 @@ BACKUPS = [
     step("STREAM.RESTORE.T", {"config": {"name": "T"}, "state": {}}),
 ]
 
+FULL = [
+    one
+    for storage in ("file", "memory")
+    for keys in ({"max_msgs": 2}, {"max_bytes": 80})
+    for config in ({"subjects": ["f"], "storage": storage, "discard": "new"},)
+    for one in (
+        *(create("F", **config), *[publish("f")] * 4, update("F", **config, **keys), info("F")),
+        *(publish("f"), purge("F", keep=1), publish("f"), info("F"), step("STREAM.DELETE.F")),
+    )
+]
+
+CHANGED = [
+    one
+    for storage in ("file", "memory")
+    for config in ({"subjects": ["i.*"], "storage": storage},)
+    for one in (
+        *(create("I", **config), publish("i.a"), publish("i.b"), publish("i.a")),
+        *(update("I", **config, retention="interest"), step("STREAM.DELETE.I")),
+        *(create("I", **config), durable("I", "a", filter_subject="i.a")),
+        *(publish("i.a"), publish("i.b"), publish("i.c")),
+        update("I", **config, retention="interest"),
+        *(info("I", subjects_filter=">"), step("CONSUMER.DELETE.I.a"), step("STREAM.DELETE.I")),
+    )
+]
+
+CORRECTED = [
+    *(create("S", allow_msg_schedules=True, deny_purge=True), step("STREAM.DELETE.S")),
+    create("S", subject_delete_marker_ttl=2 * SECOND, deny_purge=True),
+    *(update("S", deny_purge=True), step("STREAM.DELETE.S"), create("S", deny_purge=True)),
+    *(update("S", deny_purge=True, allow_msg_schedules=True), step("STREAM.DELETE.S")),
+    *(create("S", max_msg_size=2**31), create("S", max_msg_size=2**31 - 1)),
+    *(update("S", max_msg_size=-(2**31) - 1), create("S", template_owner="x")),
+    *(
+        update("S", sealed=True),
+        update("S", sealed=True),
+        update("S", sealed=True, deny_delete=True),
+    ),
+    *(update("S", sealed=True, deny_delete=True, deny_purge=True), step("STREAM.DELETE.S")),
+    create("S", sources=[{"name": "A b", "external": {"api": "JS.x", "deliver": "d"}}]),
+    *(create("E", subjects=["e"]), step("STREAM.NAMES")),
+    update("E", sources=[{"name": "A b", "external": {"api": "JS.x", "deliver": "d"}}]),
+    *(info("E"), step("STREAM.INFO.E", Nats_Required_Api_Level="-1")),
+    *(step("STREAM.INFO.E", Nats_Required_Api_Level=level) for level in ("0", "+1", "-x", "99")),
+]
+
+CONSUMERS = [
+    *(create("S", subjects=["s.*"]), publish("s.1"), publish("s.2"), publish("s.2")),
+    durable("S", "named", name="other"),
+    durable("S", "path", name="a/b"),
+    durable("S", "push", deliver_subject="to", max_waiting=-1),
+    step("CONSUMER.DURABLE.CREATE.S", {"stream_name": "S", "config": {"durable_name": "x"}}),
+    *(consumer("S", "c", sample_freq=text, ack_policy="explicit") for text in ("-1", "-1%", "-0")),
+    *(
+        consumer("S", f"t{at}", opt_start_time="0001-01-01T00:00:00Z", **keys)
+        for at, keys in enumerate(
+            (
+                {},
+                {"deliver_policy": "new"},
+                {"deliver_policy": "by_start_sequence", "opt_start_seq": 2},
+                {"deliver_policy": "by_start_time"},
+            )
+        )
+    ),
+    *(consumer("S", "u", deliver_policy=policy) for policy in ("undefined", "", "none")),
+    step(
+        "CONSUMER.CREATE.S.p",
+        {"stream_name": "S", "pedantic": True, "config": {"name": "p", "backoff": [SECOND]}},
+    ),
+    *(
+        consumer(
+            "S", "o", priority_policy="overflow", priority_groups=["g"], ack_policy="explicit"
+        ),
+    ),
+    *(step("CONSUMER.UNPIN.S.o", {"group": group}) for group in ("g", "h")),
+    *(delete("S", seq=2), delete("S", seq=2), delete("S", seq=3), delete("S", seq=3)),
+    *(delete("S", seq=1), delete("S", seq=1), delete("S", seq=4)),
+    *(consumer("S", "l", deliver_policy="last"), step("CONSUMER.INFO.S.l")),
+    *(publish("s.1"), publish("s.2"), delete("S", seq=5)),
+    consumer("S", "m", deliver_policy="last"),
+    consumer("S", "f", deliver_policy="last", filter_subject="s.*"),
+]
+
+# What an update does to the time after which an unused consumer goes.
+THRESHOLDS = [
+    create("S", subjects=["s.*"]),
+    *(
+        one
+        for keys in (
+            ({"durable_name": "q"}, {}, {}, {"description": "x"}),
+            ({}, {}, {"durable_name": "q"}, {"durable_name": "q"}, {"description": "x"}),
+            ({"inactive_threshold": 60 * SECOND}, {}),
+            ({"inactive_threshold": 60 * SECOND}, {"durable_name": "q"}),
+            ({"durable_name": "q", "inactive_threshold": 60 * SECOND}, {}),
+        )
+        for one in (
+            *(consumer("S", "q", ack_policy="explicit", **each) for each in keys),
+            step("CONSUMER.DELETE.S.q"),
+        )
+    ),
+]
+
+# A consumer that begins after the end, and purges that delete nothing.
+BEYOND = [
+    one
+    for body in ({}, {"keep": 1}, {"filter": "s.1"}, {"filter": "s.1", "keep": 1})
+    for one in (
+        create("S", subjects=["s.*"], storage="memory"),
+        durable("S", "c", deliver_policy="by_start_sequence", opt_start_seq=10),
+        durable("S", "d", ack_policy="explicit"),
+        *(purge("S", **body), step("CONSUMER.INFO.S.c")),
+        *(publish("s.1"), purge("S", filter="s.1", keep=5)),
+        *(step("CONSUMER.INFO.S.c"), step("CONSUMER.INFO.S.d"), step("STREAM.DELETE.S")),
+    )
+]
+
 MOVED = [{"src": "a.2", "dest": "b.2"}, {"src": "a.4", "dest": ""}]
 ORIGINS = [
     create("M", mirror={"name": "A"}),
@@ -251,6 +375,12 @@ SCRIPTS = {
     "file": FILE,
     "memory": MEMORY,
     "backups": BACKUPS,
+    "full": FULL,
+    "changed": CHANGED,
+    "corrected": CORRECTED,
+    "consumers": CONSUMERS,
+    "thresholds": THRESHOLDS,
+    "beyond": BEYOND,
 }
 
 

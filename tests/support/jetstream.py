@@ -17,7 +17,14 @@ from nats.aio.client import Client
 WAIT_S = 10.0
 QUIET_S = 0.4
 # Requests that no server answers, here.
-QUIET = {"NOPE", "STREAM.INFO", "META.LEADER.STEPDOWN", "SERVER.REMOVE", "ACCOUNT.PURGE.X"}
+QUIET = {
+    "NOPE",
+    "STREAM.INFO",
+    "CONSUMER.DURABLE.CREATE.S",
+    "META.LEADER.STEPDOWN",
+    "SERVER.REMOVE",
+    "ACCOUNT.PURGE.X",
+}
 TIMES = re.compile(r'"\d{4}-\d\d-\d\dT[\d:.]+Z"')
 UPLOADS = re.compile(r"(\$JS\.SNAPSHOT\.RESTORE\.\w+)\.\w{22}")
 ZERO = '"0001-01-01T00:00:00Z"'
