@@ -180,12 +180,13 @@ def test_the_tracer_sees_each_message_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert publisher.session.in_msgs == tracer.seen == 50
 
 
-@pytest.mark.parametrize("queue", [b"", b"q "])
+@pytest.mark.parametrize("queue", [b"", b"q%d "])
 def test_a_closing_connection_costs_its_publishers_nothing(queue: bytes) -> None:
     nats = FakeNats()
     many, other, publisher = nats.dial(), nats.dial(), nats.dial()
     count = 2 * limits.NATS_LEFT_OUT
-    many.send(b"".join(b"SUB foo %b%d\r\n" % (queue, sid) for sid in range(count)))
+    names = [(queue % sid if queue else b"") + b"%d" % sid for sid in range(count)]
+    many.send(b"".join(b"SUB foo %b\r\n" % name for name in names))
     other.send(b"SUB foo q 1\r\nSUB foo 2\r\n")
     many.session.kick()
     for number in range(3):
