@@ -196,6 +196,39 @@ async def test_answers_go_only_where_the_requester_may_send(
         await victim.next_msg(0.05)
 
 
+@pytest.mark.parametrize(
+    "subject", ["USER.INFO", "ACCOUNT.PING.CONNZ", "ACCOUNT.PING.STATZ", "SERVER.PING.CONNZ"]
+)
+async def test_system_answers_go_only_where_the_requester_may_send(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, subject: str
+) -> None:
+    config = nats_file(
+        tmp_path,
+        """
+        authorization { users: [
+          { user: all, password: p }
+          { user: few, password: p, permissions {
+              publish: { deny: ["secret.>"] }, subscribe: { deny: ["secret.>"] } } }
+        ] }
+        """,
+    )
+    server = start_broker(config)
+    watcher = await connect(server, user="all", password="p")
+    await watcher.jetstream().add_stream(name="SECRET", subjects=["secret.>"])
+    request(server.nsq_http, "POST", "/topic/create?topic=secret.nsq")
+    victim = await watcher.subscribe("secret.>")
+    mine = await watcher.subscribe("mine.>")
+    await watcher.flush()
+    few = await connect(server, user="few", password="p")
+    for reply in ("secret.x", "secret.nsq", "mine.1"):
+        await few.publish(f"$SYS.REQ.{subject}", reply=reply)
+    assert (await mine.next_msg(WAIT_S)).subject == "mine.1"  # requests are answered in order
+    assert await few.request(f"$SYS.REQ.{subject}", timeout=WAIT_S)
+    assert (await ask(watcher, "STREAM.INFO.SECRET"))["state"]["last_seq"] == 0
+    with pytest.raises(nats.errors.TimeoutError):
+        await victim.next_msg(0.05)
+
+
 async def test_advisories(start_broker: StartBroker, connect: Connect) -> None:
     client = await connect(start_broker(), name="me")
     events = await client.subscribe("$JS.EVENT.ADVISORY.>")

@@ -16,6 +16,7 @@ from broker.protocols.nats.system.system import System
 from broker.protocols.nats.wire.options import ClientOptions
 from broker.routing.local import publish, subscribers
 from broker.routing.router import Router
+from broker.runtime.interfaces import Session
 from support.native.routing import Subscriber
 
 SERVER_ID = "NSERVER"
@@ -94,8 +95,8 @@ class FakeAccount:
         return [orjson.loads(body) for found, _, body in self.published if found == subject]
 
 
-class FakeSession:
-    """A client that has logged in."""
+class FakeSession(Session):
+    """A client that has logged in; it may do everything."""
 
     def __init__(self, account: FakeAccount | None, client_id: int = 7, **options: str) -> None:
         self.account = account

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from broker.base.values import dataclass
 from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.api.decode import decode, is_empty, is_json
-from broker.protocols.jetstream.api.sink import may_receive
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import GoStruct, Initiated, answer
+from broker.protocols.nats.accounts.rights import may_receive
 
 if TYPE_CHECKING:
     from broker.protocols.jetstream.account import JetStreamAccount

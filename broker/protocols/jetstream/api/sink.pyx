@@ -13,10 +13,11 @@ from libc.stdint cimport int64_t, uint16_t, uintptr_t
 from libc.string cimport memcmp
 
 from broker.routing.trie cimport sub_t
-from broker.runtime.interfaces cimport RIGHT_READ, RIGHT_WRITE, Session, Sink
+from broker.runtime.interfaces cimport Sink
 from broker.runtime.turn cimport PHASE_STORE
 from broker.runtime.types cimport record_t
 from broker.protocols.nats.accounts.account cimport Account
+from broker.protocols.nats.accounts.rights cimport has_right
 
 from broker.protocols.jetstream import limits
 
@@ -103,8 +104,9 @@ cdef class ApiSink(Sink):
             return 0
 
     cdef bint may_answer(self, const record_t *rec) noexcept:
-        return has_right(self.account, self.account.current_publisher.session, rec.reply,
-                         rec.reply_len)
+        return has_right(
+            <void *>self.account.router, self.account.current_publisher.session, rec.reply,
+            rec.reply_len)
 
     cdef void run(self) noexcept:
         cdef int left = PER_TURN
@@ -131,27 +133,6 @@ cdef class ApiSink(Sink):
         self.busy = False
         if self.waiting:
             self.account.turn.add(PHASE_STORE, self)
-
-
-cdef bint has_right(Account account, void *client, const char *subject, size_t n) noexcept:
-    """Whether the server may publish to a subject because a client asks for it. It may publish
-    anywhere, so the client itself must have a right to the subject; inboxes are exempt."""
-    cdef void *space = <void *>account.router
-    if client == NULL or begins(subject, n, b'_INBOX.', 7):
-        return True
-    if not (<Session>client).lives_in(space):
-        return True
-    try:
-        return ((<Session>client).may(space, RIGHT_WRITE, subject, n)
-                or (<Session>client).may(space, RIGHT_READ, subject, n))
-    except Exception:
-        return False
-
-
-def may_receive(Account account not None, Session client, bytes subject not None):
-    """Whether a client (None: the server itself) may have the server publish to this subject."""
-    return bool(has_right(account, NULL if client is None else <void *>client, subject,
-                          <size_t>len(subject)))
 
 
 cdef inline Py_ssize_t bytes_of(const record_t *rec) noexcept:

@@ -144,7 +144,7 @@ class Restoration:
                     self.account.publish(reply, b"")
 
     def _reply_of(self, message: Message) -> bytes:
-        from broker.protocols.jetstream.api.sink import may_receive
+        from broker.protocols.nats.accounts.rights import may_receive
 
         if may_receive(self.account.account, message.session, message.reply):
             return message.reply

@@ -8,17 +8,18 @@ own clients. Every other receiver gets it with the inbox as its subject.
 cimport cython
 from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport int64_t, uint16_t, uint32_t
-from libc.string cimport memcmp, memset
+from libc.string cimport memset
 
 from broker.protocols.nats.accounts.account cimport Account, CurrentPublisher
 from broker.protocols.nats.accounts.crossing cimport Crossing
 from broker.protocols.nats.accounts.imports cimport Imports
+from broker.protocols.nats.accounts.rights cimport has_right
 from broker.protocols.nats.client.session cimport NatsSession
 from broker.protocols.nats.leafnodes.session cimport knows_both
 from broker.routing.trie cimport match_t, sub_t
 from broker.runtime.buffers cimport out_waiting
 from broker.runtime.heap cimport heap_free, heap_init, heap_peek, heap_push, heap_remove
-from broker.runtime.interfaces cimport RIGHT_READ, RIGHT_WRITE, Session
+from broker.runtime.interfaces cimport Session
 from broker.runtime.turn cimport PHASE_PUMP
 from broker.runtime.types cimport REC_NOT_STORED, heap_item_t, record_t
 
@@ -168,20 +169,7 @@ cdef class Outlet(Task):
         return taken
 
     cdef bint may_answer(self, const char *reply, size_t n) noexcept:
-        """The server may publish anywhere, and the client chooses the subject. So it must be an
-        inbox, or a subject that the client itself may publish to or receive."""
-        cdef void *publisher = self.account.current_publisher.session
-        cdef Session client
-        if n > 7 and memcmp(reply, b'_INBOX.', 7) == 0:
-            return True
-        if publisher == NULL or not (<Session>publisher).lives_in(<void *>self.router):
-            return True
-        client = <Session>publisher
-        try:
-            return client.may(<void *>self.router, RIGHT_WRITE, reply, n) or client.may(
-                <void *>self.router, RIGHT_READ, reply, n)
-        except Exception:
-            return False
+        return has_right(<void *>self.router, self.account.current_publisher.session, reply, n)
 
     cdef int rest(self, Session client, consumer) except -1:
         if client.waiters is None:

@@ -8,11 +8,11 @@ cimport cython
 from libc.stddef cimport size_t
 from libc.stdint cimport uint16_t, uint32_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memset
+from libc.string cimport memset
 
 from broker.protocols.nats.accounts.account cimport Account
+from broker.protocols.nats.accounts.rights cimport has_right
 from broker.routing.router cimport Router
-from broker.runtime.interfaces cimport RIGHT_READ, RIGHT_WRITE, Session
 from broker.runtime.types cimport REC_AT_HOME, REC_NOT_STORED, record_t
 
 cdef enum:
@@ -30,17 +30,8 @@ cdef class Answers:
         free(self.room)
 
     cdef bint may_answer(self, const char *reply, size_t n) noexcept:
-        cdef void *publisher = self.account.current_publisher.session
-        cdef Router router = self.account.router
-        if n >= 7 and memcmp(reply, b'_INBOX.', 7) == 0:
-            return True
-        if publisher == NULL or not (<Session>publisher).lives_in(<void *>router):
-            return True
-        try:
-            return ((<Session>publisher).may(<void *>router, RIGHT_WRITE, reply, n)
-                    or (<Session>publisher).may(<void *>router, RIGHT_READ, reply, n))
-        except Exception:
-            return False
+        return has_right(<void *>self.account.router, self.account.current_publisher.session,
+                         reply, n)
 
     cdef char *space(self, size_t n) except NULL:
         if n > self.room_cap or self.room_cap > <size_t>ROOM_KEPT >= n:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.base.logs import fields
 from broker.protocols.nats import errors, limits
+from broker.protocols.nats.accounts.rights import may_receive
 from broker.protocols.nats.system.backlog import Backlog
 from broker.protocols.nats.system.events import Events
 from broker.protocols.nats.system.requests import Actions, Handler, Requests
@@ -145,7 +146,9 @@ class System:
         mine[subject] = account.listen(subject.encode(), partial(self._heard, account, handler))
 
     def _heard(self, account: LocalAccount, handler: Handler, message: Message) -> None:
-        """Queue a request; drop it if too many wait."""
+        """Queue a request; drop it if too many wait, or if its answer may not be sent."""
+        if message.reply and not may_receive(account, message.session, message.reply):
+            return  # the server may publish anywhere, its client may not
         if self._waiting >= limits.NATS_SYSTEM_REQUESTS:
             log.debug("a request is dropped", extra=fields(subject=message.subject))
             return

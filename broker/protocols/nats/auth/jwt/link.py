@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from broker.protocols.nats import errors, limits
+from broker.protocols.nats.accounts.rights import may_receive
 from broker.protocols.nats.auth.authenticator import Refused
 from broker.protocols.nats.auth.jwt.requests import ClaimsRequests
 from broker.protocols.nats.auth.jwt.tokens import Invalid
@@ -146,7 +147,7 @@ class OperatorLink:
             return
         finally:
             self._answering -= 1
-        if message.reply:
+        if message.reply and may_receive(message.account, message.session, message.reply):
             for answer in answers:
                 message.account.publish(message.reply, answer)
 

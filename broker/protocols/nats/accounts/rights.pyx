@@ -1,0 +1,30 @@
+# cython: language_level=3
+"""Where the server may send what a client asks for.
+
+A client chooses the subject of an answer, and the server may publish anywhere: so the client itself
+must have a right to that subject. Inboxes are exempt, because clients expect answers there. A
+module of its own, because all that answers clients asks it.
+"""
+from libc.stddef cimport size_t
+from libc.string cimport memcmp
+
+from broker.runtime.interfaces cimport RIGHT_READ, RIGHT_WRITE, Session
+
+
+cdef bint has_right(void *space, void *client, const char *subject, size_t n) noexcept:
+    if client == NULL or (n >= 7 and memcmp(subject, b'_INBOX.', 7) == 0):
+        return True
+    if not (<Session>client).lives_in(space):
+        return True
+    try:
+        return ((<Session>client).may(space, RIGHT_WRITE, subject, n)
+                or (<Session>client).may(space, RIGHT_READ, subject, n))
+    except Exception:
+        return False
+
+
+def may_receive(account, Session client, bytes subject not None):
+    """Whether a client (None: the server itself) may have the server publish to this subject."""
+    cdef object space = account.router
+    return bool(has_right(<void *>space, NULL if client is None else <void *>client, subject,
+                          <size_t>len(subject)))
