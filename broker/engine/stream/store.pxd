@@ -215,3 +215,7 @@ cdef class StreamStore(LogOwner):
                          DeadRuns dead) noexcept
     cdef int load_record(self, stored_t *s, DeadRuns dead) except -1
     cdef void drop_loaded(self, uint64_t seq) noexcept
+
+
+# When a message with this TTL goes; 0 and -1 (by its age alone, never) stay as they are.
+cdef int64_t expiry(int64_t now_ns, int64_t ttl_ns) noexcept nogil

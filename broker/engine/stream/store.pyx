@@ -18,7 +18,7 @@ import errno
 import os
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
@@ -1302,8 +1302,8 @@ cdef void hold(Segment segment, int change) noexcept:
     segment.users += change
 
 
-cdef inline int64_t expiry(int64_t now_ns, int64_t ttl_ns) noexcept nogil:
-    return now_ns + ttl_ns if ttl_ns > 0 else ttl_ns
+cdef int64_t expiry(int64_t now_ns, int64_t ttl_ns) noexcept nogil:
+    return now_ns + min(ttl_ns, INT64_MAX - max(now_ns, <int64_t>0)) if ttl_ns > 0 else ttl_ns
 
 
 def open_store(Engine engine not None, str name, StreamLimits limits not None, *,

@@ -31,7 +31,7 @@ from broker.protocols.jetstream.api import metadata
 from broker.protocols.jetstream.backup.places import save_configs
 from broker.protocols.jetstream.backup.stored import FoundStream, SourceError, Survey
 from broker.protocols.jetstream.backup.transfer import Transfer, read_back
-from broker.protocols.jetstream.limits import JS_ASSET_LEVEL_MAX
+from broker.protocols.jetstream.limits import JS_ASSET_LEVEL_MAX, JS_TAKEN_SEQ_MAX
 from broker.server.engine import LOGS_FOLDER
 
 if TYPE_CHECKING:
@@ -115,6 +115,9 @@ class Import:
         for found in self.streams:
             transfer = Transfer(found.tombstones, False)
             surveys = self._survey(found)
+            if self._is_beyond(found, surveys):
+                self.advance(found.bytes)
+                continue
             for path, before in _in_order(surveys):
                 transfer.move(found.block(path, verify=self.options.verify), None, before, _SEQ_MAX)
                 self.advance(path.stat().st_size)
@@ -130,6 +133,14 @@ class Import:
         self.advance(found.bytes)
         return surveys
 
+    def _is_beyond(self, found: FoundStream, surveys: list[Survey]) -> bool:
+        """Whether the stream has sequences that no log here reaches; that is reported."""
+        last = max((survey.last for survey in surveys), default=0)
+        if last <= JS_TAKEN_SEQ_MAX:
+            return False
+        found.problem(found.folder, 0, f"it has the sequence {last}: not imported")
+        return True
+
     def _result(
         self,
         found: FoundStream,
@@ -140,7 +151,7 @@ class Import:
         last = max([found.tombstones.known_to, *(survey.last for survey in surveys)])
         for consumer in consumers:  # their seqs belong to messages that are gone
             last = max(last, consumer.state.delivered[0] if consumer.state else 0)
-        last = max(last, found.config.first_seq - 1)
+        last = min(max(last, found.config.first_seq - 1), JS_TAKEN_SEQ_MAX)
         pending = [each.state.pending for each in consumers if each.state]
         gaps = transfer.last - transfer.first + 1 - transfer.messages if transfer.messages else 0
         for seq in transfer.too_large:
@@ -197,6 +208,9 @@ class Import:
         placing, log_name = self.placing, _log_of(found)
         transfer = Transfer(found.tombstones, found.config.allow_msg_ttl)
         surveys = self._survey(found)
+        if self._is_beyond(found, surveys):
+            self.advance(found.bytes)
+            return
         consumers = found.consumers()
         async with placing.engine(placing.logs) as engine:
             store = open_stream(engine, log_name)

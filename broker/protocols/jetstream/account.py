@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.durable import sync_path
 from broker.protocols.jetstream import errors, files
+from broker.protocols.jetstream import limits as numbers
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import (
     AccountLimits,
@@ -160,13 +161,19 @@ class JetStreamAccount:
 
     async def create(self, config: StreamConfig) -> Stream:
         """Create a stream, whose configuration is complete and checked. OSError; 10052 if another
-        topic has taken the name of its topic."""
+        topic has taken the name of its topic. If it fails, nothing of it stays."""
         self.topics.claim(config)
+        token = files.token_of(config.name)
+        has_log = files.log_of(self.name, token) in self.context.engine.owned
         try:
             return await self._create(config)
         except BaseException:
-            if config.name not in self.streams:
-                self.topics.settle(config.name)
+            try:
+                await self._remove(config.name, keep_log=has_log)
+            except Exception as problem:
+                log.error("stream %r was not created, but may be back: %s", config.name, problem)
+                if config.name not in self.streams:
+                    self.topics.settle(config.name)
             raise
 
     async def _create(self, config: StreamConfig) -> Stream:
@@ -184,10 +191,15 @@ class JetStreamAccount:
     def open(self, config: StreamConfig, created_ns: int) -> Stream:
         """Open the log of a stream and receive its messages. OSError."""
         store = self.open_store(config, limits_of(config))
-        store.apply_limits()
-        if config.mirror is not None:
-            store.reuse_gap()
-        return self.serve(store, config, created_ns)
+        try:
+            store.apply_limits()
+            if config.mirror is not None:
+                store.reuse_gap()
+            return self.serve(store, config, created_ns)
+        except BaseException:
+            if config.name not in self.streams:
+                store.close()
+            raise
 
     def open_store(
         self, config: StreamConfig, limits: StreamLimits, sync: str | float | None = None
@@ -219,23 +231,43 @@ class JetStreamAccount:
 
     async def update(self, stream: Stream, config: StreamConfig) -> None:
         """Give a stream another configuration, complete and checked. OSError; 10052 if it cannot
-        stand for its topic."""
+        stand for its topic. If it fails, the old one stays in force."""
         self.topics.claim(config)
-        folder = self.stream_folder(config.name) if config.storage == "file" else None
+        old = stream.config
         try:
-            if folder is not None:
-                stored = files.StoredStream(created=time_text(stream.created_ns), config=config)
-                await asyncio.to_thread(files.save_stream, folder, stored)
+            await self._save(stream, config)
+            self._apply(stream, config)
         except BaseException:
-            self.topics.settle(stream.name, topic_of(stream.config))
+            try:
+                await self._save(stream, old)
+                self._apply(stream, old)
+            except Exception as problem:
+                log.error("a refused change of stream %r may be in force: %s", old.name, problem)
+            self.topics.settle(stream.name, topic_of(old))
             raise
-        stream.configure(config)
-        stream.store.set_limits(limits_of(config))  # markers of what expires are those of `config`
-        self.origins.changed(stream, folder)
         self.topics.changed(stream)
+
+    async def _save(self, stream: Stream, config: StreamConfig) -> None:
+        folder = self.stream_folder(config.name) if config.storage == "file" else None
+        if folder is not None:
+            stored = files.StoredStream(created=time_text(stream.created_ns), config=config)
+            await asyncio.to_thread(files.save_stream, folder, stored)
+
+    def _apply(self, stream: Stream, config: StreamConfig) -> None:
+        """Put a configuration in force."""
+        limits = limits_of(config)
+        stream.configure(config)
+        stream.store.set_limits(limits)  # markers of what expires are those of `config`
+        folder = self.stream_folder(config.name) if config.storage == "file" else None
+        self.origins.changed(stream, folder)
 
     async def delete(self, name: str) -> None:
         """Delete a stream with its messages, consumers and files. OSError."""
+        await self._remove(name)
+        self.stream_advisory("DELETED", name, "delete")
+
+    async def _remove(self, name: str, *, keep_log: bool = False) -> None:
+        """`keep_log`: it has messages of an earlier stream."""
         stream = self.streams.get(name)
         folder = self.stream_folder(name)
         gone = None
@@ -263,10 +295,22 @@ class JetStreamAccount:
             stream.store.close()
         self.offline.pop(name, None)
         self.topics.settle(name)
-        await self.drop_log(files.token_of(name))
+        if not keep_log:
+            await self.drop_log(files.token_of(name))
         if gone is not None:
             await asyncio.to_thread(files.remove, gone)
-        self.stream_advisory("DELETED", name, "delete")
+
+    def shut(self, name: str) -> None:
+        """Close a stream that could not be opened completely, if it got so far; its files stay."""
+        stream = self.streams.pop(name, None)
+        if stream is None:
+            return
+        self.origins.closed(stream)
+        self.topics.closed(stream)
+        if stream.consumers:
+            self.consumers.stop(stream)
+        stream.close()
+        stream.store.close()
 
     async def drop_log(self, token: str) -> None:
         """Delete the log of a stream, if there is one; `token`: the name of its folder. OSError.
@@ -426,8 +470,8 @@ def limits_of(config: StreamConfig) -> StreamLimits:
         max_msgs=config.max_msgs,
         max_bytes=config.max_bytes,
         max_msgs_per_subject=config.max_msgs_per_subject,
-        max_age_ns=config.max_age,
+        max_age_ns=min(config.max_age, numbers.JS_TIME_MAX),
         discard_new=config.discard == "new",
         discard_new_per_subject=config.discard_new_per_subject,
-        duplicate_window_ns=config.duplicate_window,
+        duplicate_window_ns=min(config.duplicate_window, numbers.JS_TIME_MAX),
     )

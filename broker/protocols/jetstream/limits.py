@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.base.units import INT64_MAX, KIB, MIB, MINUTE, MS, SECOND
+from broker.base.units import DAY, INT64_MAX, KIB, MIB, MINUTE, MS, SECOND, SEQ_MAX
 
 # What this server claims to clients.
 JS_API_LEVEL: Final = 4  # `api_lvl` of INFO, `api.level` of account info
@@ -20,6 +20,18 @@ JS_DESCRIPTION_MAX: Final = 4 * KIB
 JS_METADATA_MAX: Final = 128 * KIB  # keys and values together
 JS_PRIORITY_GROUP_MAX: Final = 16  # characters of the name of a priority group
 JS_HEADERS_MAX: Final = 64 * KIB - 1
+
+# --- numbers of configurations -------------------------------------------------------------------
+
+# Clients may configure any number that Go's types hold. Longer times are as good as for ever, and
+# could not be added to the time of day.
+JS_TIME_MAX: Final = 100 * 365 * DAY
+JS_COUNT_MAX: Final = 2**32 - 1  # deliveries and pending acks that a cursor counts
+# The highest sequence that a client may let a stream or consumer begin at: logs end at SEQ_MAX, and
+# what begins there has as much room for messages.
+JS_SEQ_MAX: Final = SEQ_MAX // 2
+# The highest sequence of what comes from elsewhere: a mirror's, a backup's, an import's.
+JS_TAKEN_SEQ_MAX: Final = SEQ_MAX // 4 * 3
 
 # --- streams -------------------------------------------------------------------------------------
 

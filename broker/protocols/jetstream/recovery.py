@@ -8,10 +8,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from broker.engine.log.record import FormatError
 from broker.protocols.jetstream import files, limits
 from broker.protocols.jetstream.api.metadata import required_level
-from broker.protocols.jetstream.structs import time_ns
+from broker.protocols.jetstream.structs import moment_ns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -71,9 +70,10 @@ def _open(account: JetStreamAccount, found: files.FoundStream) -> str:
     if files.token_of(config.name) != found.folder.name:
         return f"its folder {found.folder.name} belongs to another name"
     try:
-        stream = account.open(config, time_ns(found.stored.created))
+        stream = account.open(config, moment_ns(found.stored.created))
         account.consumers.restore(stream)
         account.origins.opened(stream, found.folder if config.storage == "file" else None)
-    except (OSError, ValueError, FormatError) as problem:
-        return str(problem)
+    except Exception as problem:  # whatever it is: one stream must not stop the start
+        account.shut(config.name)
+        return str(problem) or type(problem).__name__
     return ""

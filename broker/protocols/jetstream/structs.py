@@ -18,10 +18,12 @@ from broker.base.units import INT64_MAX, INT64_MIN, SECOND
 
 ZERO_TIME: Final = "0001-01-01T00:00:00Z"
 
-# Go's types; msgspec compares with 64 bits at most, so larger uint64 take the slow path of `json`.
+# Go's types. msgspec compares with 64 signed bits at most, and files may contain what requests may
+# not: the upper limits of uint64 and int32 are checked by api/decode.
 Int = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX, extra={"go": "int64"})]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, extra={"go": "int32"})]
 SmallInt = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX, extra={"go": "int"})]
+Int32 = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX, extra={"go": "int32"})]
 Duration = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX, extra={"go": "time.Duration"})]
 Uint = Annotated[int, Meta(ge=0, extra={"go": "uint64"})]
 Time = Annotated[str, Meta(extra={"go": "time.Time"})]
@@ -629,7 +631,8 @@ def time_text(wall_ns: int) -> str:
     if wall_ns == 0:
         return ZERO_TIME
     seconds, fraction = divmod(wall_ns, SECOND)
-    text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    at = time.gmtime(seconds)
+    text = f"{at.tm_year:04}" + time.strftime("-%m-%dT%H:%M:%S", at)  # %Y has no leading zeros
     digits = f"{fraction:09d}".rstrip("0")
     return f"{text}.{digits}Z" if digits else f"{text}Z"
 
@@ -648,6 +651,11 @@ def time_ns(text: str) -> int:
         offset = int(hours) * 3600 + int(minutes) * 60
         seconds -= offset if sign == "+" else -offset
     return seconds * SECOND + int((digits or "").ljust(9, "0")[:9])
+
+
+def moment_ns(text: str) -> int:
+    """The same for what counts in 64 bits: the nearest moment from 1677 to 2262. ValueError."""
+    return min(max(time_ns(text), INT64_MIN), INT64_MAX)
 
 
 def now_text() -> str:

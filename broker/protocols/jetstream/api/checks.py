@@ -105,6 +105,12 @@ def metadata_bytes(metadata: Mapping[str, str]) -> int:
     return sum(len(key.encode()) + len(value.encode()) for key, value in metadata.items())
 
 
+def check_first_seq(config: StreamConfig) -> None:
+    """10052 if a new stream cannot begin at its first sequence."""
+    if config.first_seq > limits.JS_SEQ_MAX:
+        refuse(f"first sequence must not be above {limits.JS_SEQ_MAX}")
+
+
 def _counts(config: StreamConfig, around: Around) -> None:
     for name in _COUNTS:
         value = getattr(config, name)

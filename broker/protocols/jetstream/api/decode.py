@@ -37,8 +37,15 @@ _KINDS: Final[dict[type, str]] = {
     list: "array",
     dict: "object",
 }
-# The struct that Go embeds in a request, as its errors name it.
-_EMBEDDED: Final = {"StreamConfigRequest": "StreamConfigRequest.StreamConfig"}
+# Requests as Go's errors name them; one embeds another struct.
+_GO_NAMES: Final = {
+    "StreamConfigRequest": "StreamConfigRequest.StreamConfig",
+    "PurgeRequest": "JSApiStreamPurgeRequest",
+    "MsgGetRequest": "JSApiMsgGetRequest",
+    "MsgDeleteRequest": "JSApiMsgDeleteRequest",
+    "PauseRequest": "JSApiConsumerPauseRequest",
+    "ResetRequest": "JSApiConsumerResetRequest",
+}
 
 
 def is_empty(body: bytes) -> bool:
@@ -55,10 +62,9 @@ def is_json(body: bytes) -> bool:
 def decode(body: bytes, kind: type[T], *, strict: bool = True) -> T:
     """The request in a body; ApiError 10025. `strict`: unknown fields are errors."""
     try:
-        found = msgspec.json.decode(body, type=kind, strict=True)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return _completed(msgspec.json.decode(body, type=kind, strict=True))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, _OutOfRangeError):
         return _decode_slowly(body, kind, strict=strict)
-    return _with_times(found)
 
 
 def _plain(kind: inspect.Type) -> tuple[inspect.Type, str]:
@@ -89,7 +95,7 @@ def _decode_slowly(body: bytes, kind: type[T], *, strict: bool) -> T:
     if value is None:
         return kind()
     built = reader.read(value, inspect.type_info(kind), kind.__name__)
-    return _with_times(msgspec.convert(built, kind, strict=True))
+    return _completed(msgspec.convert(built, kind, strict=True))
 
 
 def _refuse_constant(word: str) -> NoReturn:
@@ -126,10 +132,11 @@ class _Reader:
     def _struct(self, value: Any, kind: inspect.StructType, path: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             name = _KINDS.get(type(value), "null")
-            refuse(f"json: cannot unmarshal {name} into Go value of type server.{path}")
+            go = _GO_NAMES.get(path, path).partition(".")[0]
+            refuse(f"json: cannot unmarshal {name} into Go value of type server.{go}")
         fields = {each.encode_name: each.type for each in kind.fields}
         built: dict[str, Any] = {}
-        inside = _EMBEDDED.get(path) or _inner(kind.cls.__name__, path)
+        inside = _GO_NAMES.get(path) or _inner(kind.cls.__name__, path)
         for given, inner in value.items():
             name = given if given in fields else given.casefold()
             if name not in fields:
@@ -169,45 +176,62 @@ def _inner(name: str, path: str) -> str:
     return ".".join([name, *path.split(".")[1:]])
 
 
-# --- times ---------------------------------------------------------------------------------------
+# --- times and numbers ---------------------------------------------------------------------------
 
 
-def _with_times(found: T) -> T:
-    """The same with each time in UTC, as Go would write it."""
-    for name, go in _times_of(type(found)):
-        text = getattr(found, name)
-        if go and text:
-            try:
-                setattr(found, name, time_text(time_ns(text)))
-            except (ValueError, OverflowError):
-                refuse(
-                    f'parsing time {go_quote(text)} as "2006-01-02T15:04:05Z07:00": '
-                    f'cannot parse {go_quote(text)} as "2006"'
-                )
-        elif not go:
-            for inner in text if isinstance(text, list) else [text]:
+class _OutOfRangeError(Exception):
+    """A number that Go's type does not hold."""
+
+
+def _completed(found: T) -> T:
+    """The same with each time in UTC, as Go would write it. _OutOfRangeError."""
+    for name, go in _marked(type(found)):
+        value = getattr(found, name)
+        if go == _TIME:
+            if value:
+                setattr(found, name, _time(value))
+        elif go in _RANGES:
+            low, high = _RANGES[go]
+            if not low <= value <= high:
+                raise _OutOfRangeError
+        else:
+            for inner in value if isinstance(value, list) else [value]:
                 if isinstance(inner, msgspec.Struct):
-                    _with_times(inner)
+                    _completed(inner)
     return found
 
 
-_TIMES: Final[dict[type, list[tuple[str, bool]]]] = {}
+def _time(text: str) -> str:
+    try:
+        normal = time_text(time_ns(text))
+        time_ns(normal)  # its year may have more digits in UTC
+    except (ValueError, OverflowError):
+        refuse(
+            f'parsing time {go_quote(text)} as "2006-01-02T15:04:05Z07:00": '
+            f'cannot parse {go_quote(text)} as "2006"'
+        )
+    return normal
 
 
-def _times_of(kind: type[msgspec.Struct]) -> list[tuple[str, bool]]:
-    """Fields that are times (True), or that may contain some (False)."""
-    known = _TIMES.get(kind)
+_TIME: Final = "time.Time"
+_MARKED: Final[dict[type, list[tuple[str, str]]]] = {}
+
+
+def _marked(kind: type[msgspec.Struct]) -> list[tuple[str, str]]:
+    """Fields whose types in Go are times or have ranges of their own, with these types; "" = a
+    field that may contain some."""
+    known = _MARKED.get(kind)
     if known is None:
-        known = _TIMES[kind] = []
+        known = _MARKED[kind] = []
         info = inspect.type_info(kind)
         assert isinstance(info, inspect.StructType)
         for each in info.fields:
             inner, go = _plain(each.type)
-            if go == "time.Time":
-                known.append((each.name, True))
+            if go == _TIME or go in _RANGES:
+                known.append((each.name, go))
             elif isinstance(inner, inspect.StructType) or (
                 isinstance(inner, inspect.ListType)
                 and isinstance(_plain(inner.item_type)[0], inspect.StructType)
             ):
-                known.append((each.name, False))
+                known.append((each.name, ""))
     return known

@@ -89,6 +89,7 @@ async def create(call: Call) -> Parts:
     elif config.name in account.offline or config.name in account.restoring:
         known = account.stream(config.name)  # is refused with the reason
     else:
+        checks.check_first_seq(config)
         _check_room(account, config)
         await _look_for_overlap(account, config)
         known = await account.create(config)
@@ -352,6 +353,7 @@ def restore(call: Call) -> Parts:
     if config.name != call.stream_name:
         raise ApiError(errors.STREAM_MISMATCH)
     _complete(account, config, pedantic=False)
+    checks.check_first_seq(config)
     _check_free(account, config.name)
     account.topics.check(config)
     config.num_replicas = 1

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.base.units import SECOND
 from broker.engine.cursor.journal import encode_journal
-from broker.protocols.jetstream import files
+from broker.protocols.jetstream import files, limits
 from broker.protocols.jetstream.api import metadata
 from broker.protocols.jetstream.backup.stored import Pending, State
 
@@ -30,7 +30,7 @@ _MS: Final = SECOND // 1000
 
 def journal_of(state: State) -> bytes:
     """What a cursor of this place would have written."""
-    floor, delivered = state.floor, state.delivered
+    floor, delivered = _within(state.floor), _within(state.delivered)
     ops = [
         (_START, delivered[0] + 1, 0, 0),
         (_NEXT, delivered[0] + 1, 0, 0),
@@ -50,6 +50,11 @@ def journal_of(state: State) -> bytes:
         if each.deliveries > 1:
             ops.append((_AGAIN, each.seq, each.deliveries, 0))
     return encode_journal(ops)
+
+
+def _within(pair: tuple[int, int]) -> tuple[int, int]:
+    """A stream and a consumer seq; consumers of nats-server may begin where no log ends."""
+    return min(pair[0], limits.JS_TAKEN_SEQ_MAX), pair[1]
 
 
 def state_of_cursor(cursor: StreamCursor) -> State:

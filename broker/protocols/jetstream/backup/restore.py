@@ -19,14 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.durable import make_folder, sync_path
-from broker.base.units import INT64_MAX
 from broker.protocols.jetstream import errors, files, limits
 from broker.protocols.jetstream.backup.archive import unpack
 from broker.protocols.jetstream.backup.places import save_configs
 from broker.protocols.jetstream.backup.stored import FoundStream, SourceError
 from broker.protocols.jetstream.backup.transfer import Transfer
 from broker.protocols.jetstream.errors import ApiError
-from broker.protocols.jetstream.structs import answer, time_ns, time_text
+from broker.protocols.jetstream.structs import answer, moment_ns, time_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -194,7 +193,11 @@ class Restoration:
 
         account, config = self.account, self.config
         place = account.stream_folder(config.name) if config.storage == "file" else None
-        created_ns = time_ns(found.created) if found.created else time.time_ns()
+        created_ns = moment_ns(found.created) if found.created else time.time_ns()
+        last = max(last_seq, found.tombstones.known_to, config.first_seq - 1)
+        last = max([last, *(survey.last for survey in surveys)])
+        if last > limits.JS_TAKEN_SEQ_MAX:
+            raise ValueError(f"it has the sequence {last}")
         if place is not None:
             made = place.with_name(place.name + files.RESTORING)
             stored = files.StoredStream(created=time_text(created_ns), config=config)
@@ -203,26 +206,23 @@ class Restoration:
         try:
             transfer = Transfer(found.tombstones, config.allow_msg_ttl)
             await self._move(found, surveys, transfer, store)
-            last = max(last_seq, found.tombstones.known_to, config.first_seq - 1, transfer.last)
-            last = max([last, *(survey.last for survey in surveys)])
-            if last >= INT64_MAX:
-                raise ValueError(f"it has the sequence {last}")
-            await store.skip_to(last + 1)
+            await store.skip_to(max(last, transfer.last) + 1)
             if place is not None:
                 await store.log.sync.synced()
                 store.log.set_sync(account.context.config.sync.policy)
             if place is not None:
                 await asyncio.to_thread(_rename, made, place)
+            store.set_limits(_limits_of(config))
+            stream = account.serve(store, config, created_ns)
+            account.consumers.restore(stream)
+            account.origins.opened(stream, place)
         except BaseException:
+            account.shut(config.name)
             store.close()
             await account.drop_log(files.token_of(config.name))
             if place is not None:
                 await asyncio.to_thread(_remove, made, place)
             raise
-        store.set_limits(_limits_of(config))
-        stream = account.serve(store, config, created_ns)
-        account.consumers.restore(stream)
-        account.origins.opened(stream, place)
         return stream
 
     async def _move(

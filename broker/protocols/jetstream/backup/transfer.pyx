@@ -6,7 +6,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 
-from broker.engine.stream.store cimport ROLLUP_NONE, STORE_TOO_LARGE, StreamStore
+from broker.engine.stream.store cimport ROLLUP_NONE, STORE_TOO_LARGE, StreamStore, expiry
 from broker.protocols.jetstream.blocks.records cimport Block, Tombstones, block_record_t
 from broker.protocols.jetstream.publish.wire cimport (
     HEADER_TTL, find_headers, has, headers_t, parse_ttl)
@@ -48,7 +48,7 @@ cdef class Transfer:
             if not self.wanted(&r, before):
                 continue
             if store is not None and store.append_at(
-                    &r.rec, r.rec.seq, r.rec.timestamp_ns, self.expiry(&r), ROLLUP_NONE) == 0:
+                    &r.rec, r.rec.seq, r.rec.timestamp_ns, self.expires_ns(&r), ROLLUP_NONE) == 0:
                 self.refuse(store, r.rec.seq)
                 continue
             self.count(r.rec.seq, r.rec.timestamp_ns, r.rec.subject, r.rec.subject_len,
@@ -85,7 +85,7 @@ cdef class Transfer:
         self.too_large.append(seq)
         return 0
 
-    cdef int64_t expiry(self, const block_record_t *r) noexcept:
+    cdef int64_t expires_ns(self, const block_record_t *r) noexcept:
         """As StreamStore.append_at expects it."""
         cdef headers_t h
         cdef int64_t ttl_ns
@@ -95,7 +95,7 @@ cdef class Transfer:
         if not has(&h, HEADER_TTL):
             return 0
         ttl_ns = parse_ttl(h.value[<int>HEADER_TTL])
-        return r.rec.timestamp_ns + ttl_ns if ttl_ns > 0 else ttl_ns
+        return expiry(r.rec.timestamp_ns, ttl_ns)
 
     cdef void count(self, uint64_t seq, int64_t timestamp_ns, const char *subject,
                     size_t subject_len, const char *data, size_t n) noexcept:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from broker.base.gotext import duration_text, go_quote
-from broker.base.units import SECOND
+from broker.base.units import INT64_MAX, SECOND
 from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.api import metadata
 from broker.protocols.jetstream.api.checks import too_many
@@ -37,6 +37,7 @@ FLOW_CONTROL_HEARTBEAT: Final = 1 * SECOND  # that the policy flow_control requi
 
 NOT_IN_NAMES: Final = frozenset(".*>/\\ \t\r\n\f")
 _GROUP_LETTERS: Final = frozenset(string.ascii_letters + string.digits + "-_/=)+")
+_INT_DIGITS: Final = len(str(INT64_MAX))
 _DELIVER: Final = {
     "all": "deliver all",
     "last": "deliver last",
@@ -352,8 +353,7 @@ def _check_start(config: ConsumerConfig) -> None:
 
 
 def _check_rest(config: ConsumerConfig) -> None:
-    if sample_percent(config.sample_freq) < 0:
-        raise ApiError(errors.SAMPLING, err="<nil>")
+    _check_sampling(config.sample_freq)
     if config.flow_control and not config.idle_heartbeat:
         raise ApiError(errors.FLOW_CONTROL_HEARTBEAT)
     if config.durable_name and config.name and config.durable_name != config.name:
@@ -370,17 +370,30 @@ def _check_rest(config: ConsumerConfig) -> None:
         raise ApiError(errors.STREAM_CONFIG, err=NAME_PROBLEM)
 
 
-def sample_percent(text: str) -> int:
-    """The share of acks that are reported, in percent; one below 0 is invalid. ApiError."""
-    if not text:
-        return 0
+def _check_sampling(text: str) -> None:
     digits = text.removesuffix("%")
-    sign = digits[1:] if digits[:1] in {"+", "-"} else digits
-    if not sign.isascii() or not sign.isdigit():
-        raise ApiError(
-            errors.SAMPLING, err=f"strconv.Atoi: parsing {go_quote(digits)}: invalid syntax"
-        )
-    return min(100, max(-1, int(digits)))
+    count = digits[1:] if digits[:1] in {"+", "-"} else digits
+    negative, number = digits.startswith("-"), count.lstrip("0")
+    if not text:
+        return
+    if not count.isascii() or not count.isdigit():
+        problem = f"strconv.Atoi: parsing {go_quote(digits)}: invalid syntax"
+    elif len(number) > _INT_DIGITS or int(number or 0) > INT64_MAX + negative:
+        problem = f"strconv.Atoi: parsing {go_quote(digits)}: value out of range"
+    elif number and negative:
+        problem = "<nil>"  # Go's text of no error
+    else:
+        return
+    raise ApiError(errors.SAMPLING, err=problem)
+
+
+def sample_percent(text: str) -> int:
+    """The share of acknowledgements that are reported, in percent; of a configuration that was
+    checked, perhaps by older rules."""
+    digits = text.removesuffix("%").lstrip("+0")
+    if digits.startswith("-") or not digits:
+        return 0
+    return 100 if len(digits) > len("100") else min(100, int(digits))
 
 
 def _check_priority(config: ConsumerConfig) -> None:

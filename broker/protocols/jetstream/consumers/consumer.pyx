@@ -27,9 +27,11 @@ from broker.runtime.types cimport REC_CRLF, REC_NOT_STORED, record_t, span_t
 
 import msgspec
 
+from broker.base.units import INT64_MAX
 from broker.protocols.jetstream.consumers import checks
+from broker.protocols.jetstream.limits import JS_TIME_MAX
 from broker.protocols.jetstream.structs import (
-    ConsumerInfo, SequenceInfo, now_text, time_text)
+    ConsumerInfo, SequenceInfo, now_text, time_ns, time_text)
 from broker.protocols.nats.accounts.subjects import raw
 from broker.protocols.nats.conf.fields import go_duration
 
@@ -74,8 +76,8 @@ cdef class Consumer(CursorOwner):
         self.config = config
         self.headers_only = config.headers_only
         self.acks_all = config.ack_policy == 'all'
-        self.sample = max(0, checks.sample_percent(config.sample_freq))
-        self.threshold_ns = config.inactive_threshold
+        self.sample = checks.sample_percent(config.sample_freq)
+        self.threshold_ns = min(config.inactive_threshold, JS_TIME_MAX)
 
     def start(self):
         """Take acks and requests, and deliver."""
@@ -284,9 +286,10 @@ cdef class Consumer(CursorOwner):
             return 0
         try:
             if text.ptr[0] == c'{':
-                return max(0, msgspec.json.decode(
-                    text.ptr[:text.len], type=Delay).delay)
-            return max(0, go_duration(text.ptr[:text.len].decode()))
+                delay = msgspec.json.decode(text.ptr[:text.len], type=Delay).delay
+            else:
+                delay = go_duration(text.ptr[:text.len].decode())
+            return min(max(0, delay), JS_TIME_MAX)
         except Exception:
             return 0
 
@@ -358,7 +361,7 @@ cdef class Consumer(CursorOwner):
     def info(self):
         """The structs.ConsumerInfo of this moment."""
         cdef StreamCursor cursor = self.cursor
-        cdef int64_t left = cursor.paused_until_ns - self.outlet.turn.wall_ns
+        cdef int64_t now_ns = self.outlet.turn.wall_ns
         delivered, floor = cursor.delivered, cursor.ack_floor
         config = self.config
         if self.unnamed:
@@ -376,9 +379,9 @@ cdef class Consumer(CursorOwner):
             num_pending=cursor.num_pending,
             push_bound=self.push_bound,
             ts=now_text())
-        if cursor.paused_until_ns and left > 0:
+        if cursor.paused_until_ns > now_ns:
             found.paused = True
-            found.pause_remaining = left
+            found.pause_remaining = min(time_ns(self.config.pause_until) - now_ns, INT64_MAX)
         found.priority_groups = self.groups()
         return found
 

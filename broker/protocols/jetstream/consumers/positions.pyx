@@ -10,7 +10,8 @@ from broker.engine.stream.filter cimport Filter
 from broker.engine.stream.store cimport StreamStore
 from broker.engine.stream.subjects cimport SubjectIndex
 from broker.protocols.jetstream.consumers.checks import filters_of
-from broker.protocols.jetstream.structs import time_ns
+from broker.protocols.jetstream.limits import JS_SEQ_MAX
+from broker.protocols.jetstream.structs import moment_ns
 
 
 def search(StreamStore store not None, config):
@@ -19,7 +20,7 @@ def search(StreamStore store not None, config):
     if config.deliver_policy != 'by_start_time':
         return None
     finder = TimeSearch(store.log)
-    moment = time_ns(config.opt_start_time)
+    moment = moment_ns(config.opt_start_time)
     return lambda: finder.find(moment)
 
 
@@ -40,7 +41,12 @@ def start_of(StreamStore store not None, config, found=None):
     if policy == 'last_per_subject':
         return index.last_per_subject(among)
     if policy == 'by_start_sequence':
-        return max(first, config.opt_start_seq)
+        return max(first, reachable(store, config.opt_start_seq))
     if policy == 'by_start_time' and found is not None:
         return max(first, min(found, store.last_seq + 1))
     return first
+
+
+def reachable(StreamStore store not None, seq):
+    """This seq, as far as a client may choose one: the limit, or the end of a stream beyond it."""
+    return min(seq, max(JS_SEQ_MAX, store.last_seq + 1))

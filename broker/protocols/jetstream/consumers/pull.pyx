@@ -171,7 +171,7 @@ cdef class PullConsumer(Consumer):
                 f'409 Exceeded MaxRequestExpires of {duration_text(self.expires_max_ns)}'.encode())
         if self.bytes_max and pull.bytes_max > self.bytes_max:
             return f'409 Exceeded MaxRequestMaxBytes of {self.bytes_max}'.encode()
-        if pull.heartbeat_ns > 0 and 2 * pull.heartbeat_ns > pull.expires_ns:
+        if pull.heartbeat_ns > 0 and pull.heartbeat_ns > pull.expires_ns // 2:
             return b'400 Bad Request - heartbeat value too large'
         return self.objection_of_group(pull) if self.policy != PRIORITY_NONE else None
 
@@ -589,7 +589,8 @@ cdef class PullConsumer(Consumer):
 
     cdef void renew_pin(self) noexcept:
         cdef bint armed = self.pin_due_ns != 0
-        self.pin_due_ns = self.outlet.turn.now_ns + <int64_t>self.config.priority_timeout
+        self.pin_due_ns = self.outlet.turn.now_ns + <int64_t>min(
+            self.config.priority_timeout, limits.JS_TIME_MAX)
         if not armed:
             self.set_timer()
 

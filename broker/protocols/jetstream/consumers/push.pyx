@@ -31,6 +31,7 @@ from broker.runtime.types cimport record_t, span_t
 from broker.base.units import SECOND
 from broker.protocols.jetstream.consumers import limits as own_limits
 from broker.protocols.jetstream.consumers.checks import LETTERS
+from broker.protocols.jetstream.limits import JS_TIME_MAX
 from broker.protocols.nats.accounts.subjects import raw
 
 cdef extern from "Python.h":
@@ -58,7 +59,7 @@ cdef class PushConsumer(Consumer):
         self.inbox.len = <unsigned short>len(self.subject)
         self.inbox.match = NULL
         self.group = raw(config.deliver_group)
-        self.heartbeat_ns = config.idle_heartbeat
+        self.heartbeat_ns = min(config.idle_heartbeat, JS_TIME_MAX)
         self.flow_control = config.flow_control
         self.acks_by_flow = config.ack_policy == 'flow_control'
         if self.flow_head is None:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from broker.base.logs import fields
-from broker.base.units import SECOND
-from broker.engine.log.record import FormatError
 from broker.engine.stream.cursor import StreamCursor
 from broker.protocols.jetstream import errors, files, limits
 from broker.protocols.jetstream.api import metadata
@@ -21,7 +19,7 @@ from broker.protocols.jetstream.consumers.positions import search, start_of
 from broker.protocols.jetstream.consumers.pull import PullConsumer
 from broker.protocols.jetstream.consumers.push import PushConsumer
 from broker.protocols.jetstream.errors import ApiError
-from broker.protocols.jetstream.structs import time_ns, time_text
+from broker.protocols.jetstream.structs import moment_ns, time_text
 from broker.protocols.jetstream.topics import CHANNEL_KEY, end_channel
 from broker.protocols.nats.limits import NATS_PAYLOAD_HUGE
 
@@ -42,7 +40,7 @@ SHUTDOWN: Final = "409 Server Shutdown"
 # Acks by flow control settle everything up to a message.
 _POLICIES: Final = {"flow_control": "all"}
 # Of consumers that have no ack wait: nothing is delivered again by itself.
-NO_ACK_WAIT: Final = 100 * 365 * 86_400 * SECOND
+NO_ACK_WAIT: Final = limits.JS_TIME_MAX
 
 # The subjects of advisories by their kinds.
 _ADVISORIES: Final = {
@@ -101,7 +99,8 @@ class Consumers:
     def make(
         self, stream: Stream, config: ConsumerConfig, created_ns: int, found: int | None = None
     ) -> Consumer:
-        """A consumer with its cursor; it is not started. `found`: of positions.search. OSError."""
+        """A consumer with its cursor; it is not started. `found`: of positions.search. OSError; if
+        it fails, there is no such consumer, and its journal stays."""
         kind = PushConsumer if checks.is_push(config) else PullConsumer
         folder = self._folder(stream, config)
         cursor = StreamCursor(
@@ -113,46 +112,85 @@ class Consumers:
             filters=checks.filters_of(config),
             **settings_of(config),
         )
-        consumer = kind(self, self.outlet, stream, cursor, config, created_ns)
-        stream.add_consumer(config.name, consumer, tuple(checks.filters_of(config)))
+        try:
+            consumer = kind(self, self.outlet, stream, cursor, config, created_ns)
+            stream.add_consumer(config.name, consumer, tuple(checks.filters_of(config)))
+        except BaseException:
+            cursor.close(False)
+            raise
         return consumer
 
     async def create(
         self, stream: Stream, config: ConsumerConfig, *, unnamed: bool = False
     ) -> Consumer:
         """Create a consumer, complete and checked; it is not started yet. `unnamed`: its name was
-        chosen by the server. OSError."""
+        chosen by the server. OSError; if it fails, nothing of it stays."""
         config.metadata = metadata.stored(config.metadata, metadata.consumer_level(config))
         created_ns = time.time_ns()
         find = search(stream.store, config)
         found = None if find is None else await asyncio.to_thread(find)
-        await self._save(stream, config, created_ns)
         folder = self._folder(stream, config)
         try:
+            await self._save(stream, config, created_ns)
             consumer = self.make(stream, config, created_ns, found)
             consumer.unnamed = unnamed
             if config.pause_until:
-                consumer.set_pause(config, time_ns(config.pause_until))
+                consumer.set_pause(config, moment_ns(config.pause_until))
             if folder is not None:
                 await consumer.cursor.synced()
-        except OSError:
-            if folder is not None:
-                await asyncio.to_thread(files.remove_consumer, folder, config.name)
+        except BaseException:
+            await self._undo_create(stream, config)
             raise
         self.action(consumer, "CREATED", "create")
         return consumer
 
+    async def _undo_create(self, stream: Stream, config: ConsumerConfig) -> None:
+        """Creating a consumer has failed, and its client learns that: let nothing of it stay."""
+        consumer = stream.consumers.get(config.name)
+        folder = self._folder(stream, config)
+        try:
+            if consumer is not None:
+                consumer.close(DELETED)
+                self._forget(consumer)
+                consumer.cursor.close(True)
+            if folder is not None:
+                await asyncio.to_thread(files.remove_consumer, folder, config.name)
+                journal = files.journal_of(folder, config.name)
+                await asyncio.to_thread(journal.unlink, missing_ok=True)
+        except Exception as problem:
+            _report("a consumer that was not created may be back", stream, config.name, problem)
+
     async def update(self, consumer: Consumer, config: ConsumerConfig) -> None:
-        """Give a consumer another configuration, complete and checked. OSError."""
+        """Give a consumer another configuration, complete and checked. OSError; if it fails, the
+        old one stays in force."""
         config.metadata = metadata.stored(config.metadata, metadata.consumer_level(config))
-        stream = consumer.stream
-        await self._save(stream, config, consumer.created_ns)
+        old = consumer.config
+        try:
+            await self._save(consumer.stream, config, consumer.created_ns)
+            self._apply(consumer, config)
+        except BaseException:
+            await self._take_back(consumer, old)
+            raise
+        self.account.topics.consumer_updated(consumer)
+
+    def _apply(self, consumer: Consumer, config: ConsumerConfig) -> None:
+        """Put a configuration in force."""
         filters = tuple(checks.filters_of(config))
         if tuple(checks.filters_of(consumer.config)) != filters:
-            stream.set_filters(config.name, filters)
+            consumer.stream.set_filters(config.name, filters)
         consumer.cursor.update(filters=filters, **settings_of(config))
         consumer.configure(config)
-        self.account.topics.consumer_updated(consumer)
+
+    async def _take_back(self, consumer: Consumer, old: ConsumerConfig) -> None:
+        """A change has failed, and its client learns that: have the old configuration again."""
+        stream = consumer.stream
+        try:
+            await self._save(stream, old, consumer.created_ns)
+            stream.set_filters(old.name, tuple(checks.filters_of(old)))
+            self._apply(consumer, old)
+            consumer.set_pause(old, moment_ns(old.pause_until))
+        except Exception as problem:
+            _report("a refused change of a consumer may be in force", stream, old.name, problem)
 
     async def delete(self, consumer: Consumer) -> None:
         """Delete a consumer; requests that wait are answered. OSError."""
@@ -200,26 +238,35 @@ class Consumers:
         for name, problem in problems:
             self._put_offline(stream, name, problem)
         for stored in found:
-            config = stored.config
-            level = metadata.required_level(config.metadata)
-            if level > limits.JS_ASSET_LEVEL_MAX:
-                reason = (
-                    f"unsupported - required API level: {level}, "
-                    f"current API level: {self.account.context.level}"
-                )
-                self._put_offline(stream, config.name, reason)
-                continue
             try:
-                consumer = self.make(stream, config, time_ns(stored.created))
-                # its journal is synced later than the configuration, on which the answer rests
-                consumer.set_pause(config, time_ns(config.pause_until))
-                if CHANNEL_KEY in config.metadata:
-                    consumer.cursor.return_all()  # connections of NSQ clients do not come back
-                consumer.start()
-                self.account.topics.consumer_changed(consumer, made=True)
-            except (OSError, ValueError, FormatError) as problem:
-                self._put_offline(stream, config.name, str(problem))
+                self._open(stream, stored)
+            except Exception as problem:  # whatever it is: one consumer must not stop the start
+                reason = str(problem) or type(problem).__name__
+                self._put_offline(stream, stored.config.name, reason)
         stream.cursors.sweep()
+
+    def _open(self, stream: Stream, stored: files.StoredConsumer) -> None:
+        """Open a stored consumer, and start it. If it fails, there is none, and its files stay."""
+        config = stored.config
+        level = metadata.required_level(config.metadata)
+        if level > limits.JS_ASSET_LEVEL_MAX:
+            raise ValueError(
+                f"unsupported - required API level: {level}, "
+                f"current API level: {self.account.context.level}"
+            )
+        consumer = self.make(stream, config, moment_ns(stored.created))
+        try:
+            # its journal is synced later than the configuration, on which the answer rests
+            consumer.set_pause(config, moment_ns(config.pause_until))
+            if CHANNEL_KEY in config.metadata:
+                consumer.cursor.return_all()  # connections of NSQ clients do not come back
+            consumer.start()
+            self.account.topics.consumer_changed(consumer, made=True)
+        except BaseException:
+            consumer.close()
+            self._forget(consumer)
+            consumer.cursor.close(False)
+            raise
 
     def _put_offline(self, stream: Stream, name: str, problem: str) -> None:
         self.offline[stream.name, name] = problem
@@ -255,15 +302,20 @@ class Consumers:
     # --- pause
 
     async def pause(self, consumer: Consumer, until: str) -> None:
-        """Pause a consumer until a time; "" resumes it. OSError."""
-        config = msgspec.structs.replace(consumer.config, pause_until=until)
+        """Pause a consumer until a time; "" resumes it. OSError; if it fails, nothing changes."""
+        old = consumer.config
+        config = msgspec.structs.replace(old, pause_until=until)
         config.metadata = metadata.stored(config.metadata, metadata.consumer_level(config))
-        await self._save(consumer.stream, config, consumer.created_ns)
-        consumer.set_pause(config, time_ns(until))
+        try:
+            await self._save(consumer.stream, config, consumer.created_ns)
+            consumer.set_pause(config, moment_ns(until))
+        except BaseException:
+            await self._take_back(consumer, old)
+            raise
         shown: dict[str, Any] = {
             "stream": consumer.stream_name,
             "consumer": consumer.name,
-            "paused": time_ns(until) > time.time_ns(),
+            "paused": moment_ns(until) > time.time_ns(),
             "pause_until": until or time_text(0),
         }
         subject = f"CONSUMER.PAUSE.{consumer.stream_name}.{consumer.name}"
@@ -315,11 +367,19 @@ class Consumers:
             self.account.advisory(f"{_ADVISORIES[kind]}.{stream}.{name}", kind, shown)
 
 
+def _report(text: str, stream: Stream, name: str, problem: Exception) -> None:
+    log.error("%s: %s", text, problem, extra=fields(stream=stream.name, consumer=name))
+
+
 def settings_of(config: ConsumerConfig) -> dict[str, Any]:
     """What the cursor of a consumer is set to; 0 = no limit."""
     return {
-        "ack_wait_ns": NO_ACK_WAIT if config.ack_policy == "flow_control" else config.ack_wait,
-        "backoff_ns": config.backoff,
-        "max_deliver": max(0, config.max_deliver),
-        "max_ack_pending": max(0, config.max_ack_pending),
+        "ack_wait_ns": (
+            NO_ACK_WAIT
+            if config.ack_policy == "flow_control"
+            else min(config.ack_wait, limits.JS_TIME_MAX)
+        ),
+        "backoff_ns": [min(step, limits.JS_TIME_MAX) for step in config.backoff],
+        "max_deliver": min(max(0, config.max_deliver), limits.JS_COUNT_MAX),
+        "max_ack_pending": min(max(0, config.max_ack_pending), limits.JS_COUNT_MAX),
     }

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from broker.base.units import INT64_MAX
 from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.api import metadata
 from broker.protocols.jetstream.api.decode import decode
 from broker.protocols.jetstream.api.dispatch import Verb
 from broker.protocols.jetstream.api.streams import paged
 from broker.protocols.jetstream.consumers import checks
-from broker.protocols.jetstream.consumers.positions import search
+from broker.protocols.jetstream.consumers.positions import reachable, search
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import (
     ConsumerConfig,
@@ -199,7 +200,7 @@ async def pause(call: Call) -> Parts:
     await consumers.pause(consumer, time_text(until) if until else "")
     left = until - time.time_ns()
     answer = PauseAnswer(paused=left > 0, pause_until=time_text(until))
-    answer.pause_remaining = max(0, left)
+    answer.pause_remaining = min(max(0, left), INT64_MAX)
     return (answer,)
 
 
@@ -235,6 +236,7 @@ async def reset(call: Call) -> Parts:
             raise ApiError(errors.CONSUMER_RESET, err="below start time")
     elif config.deliver_policy != "all":
         raise ApiError(errors.CONSUMER_RESET, err="not allowed")
+    seq = reachable(stream.store, seq)
     consumer.reset(seq)
     return _shown(consumer), ResetAnswer(reset_seq=seq)
 

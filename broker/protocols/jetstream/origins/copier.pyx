@@ -24,7 +24,7 @@ from libc.string cimport memchr, memcmp, memcpy
 
 from broker.protocols.jetstream import errors
 from broker.protocols.jetstream.errors import ApiError
-from broker.protocols.jetstream.structs import time_ns
+from broker.protocols.jetstream.structs import moment_ns
 
 from broker.engine.headers cimport find_header
 from broker.engine.stream.interfaces cimport StreamReaders
@@ -123,7 +123,7 @@ cdef class Copier(Session):
             [self.source.filter_subject] if self.source.filter_subject else [])
         self.filter = origin.store.subjects.filter(subjects) if subjects else None
         if self.at == 0 and self.source.opt_start_time:
-            first = origin.lookup.at_time(time_ns(self.source.opt_start_time))
+            first = origin.lookup.at_time(moment_ns(self.source.opt_start_time))
             self.at = self.kept = first - 1 if first else origin.store.last_seq
         self.origin = origin
         origin.store.add_reader(self.reader)

@@ -11,13 +11,13 @@ cimport cython
 import logging
 
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t
 from libc.string cimport memcpy
 
 from broker.protocols.jetstream import limits
 from broker.protocols.jetstream.api.decode import decode
 from broker.protocols.jetstream.errors import ApiError
-from broker.protocols.jetstream.structs import MsgGetRequest, time_ns
+from broker.protocols.jetstream.structs import MsgGetRequest, moment_ns
 from broker.protocols.nats.accounts.subjects import raw
 
 from broker.engine.headers cimport find_header
@@ -150,11 +150,7 @@ cdef class Direct(Sink):
             return self.answer_key(reply, n, key, <size_t>len(key))
         try:
             request = decode(body or b'{}', MsgGetRequest, strict=False)
-            if request.start_time:
-                time_ns(request.start_time)
-            if request.up_to_time:
-                time_ns(request.up_to_time)
-        except (ApiError, ValueError):
+        except ApiError:
             self.status(reply, n, b'408 Malformed Request')
             return 0
         if key:
@@ -202,7 +198,7 @@ cdef class Direct(Sink):
         s.filter = self.lookup.filter_of(request.next_by_subj)
         s.seq = max(<uint64_t>request.seq, <uint64_t>1)
         if request.start_time:
-            s.seq = self.lookup.at_time(time_ns(request.start_time))
+            s.seq = self.lookup.at_time(moment_ns(request.start_time))
         first = self.lookup.next(s.filter, s.seq) if s.seq else 0
         if first == 0:
             self.status(reply, <size_t>len(reply), b'404 Message Not Found')
@@ -218,7 +214,8 @@ cdef class Direct(Sink):
         cdef uint64_t end = store.readable - 1
         s.up_to = min(<uint64_t>request.up_to_seq, end) if request.up_to_seq else end
         if request.up_to_time:
-            first_after = self.lookup.at_time(time_ns(request.up_to_time) + 1)
+            first_after = self.lookup.at_time(
+                min(moment_ns(request.up_to_time), INT64_MAX - 1) + 1)
             s.up_to = first_after - 1 if first_after else end
         s.filter = store.subjects.filter([raw(subject) for subject in request.multi_last])
         seqs = store.subjects.last_per_subject(s.filter, s.up_to)

@@ -7,7 +7,7 @@ cimport cython
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
-from broker.protocols.jetstream.structs import StoredMsg, time_ns, time_text
+from broker.protocols.jetstream.structs import StoredMsg, moment_ns, time_text
 from broker.protocols.nats.accounts.subjects import raw
 
 from broker.engine.stream.filter cimport Filter
@@ -69,7 +69,7 @@ cdef class Lookup:
             subject = raw(request.last_by_subj)
             return self.last(subject, <size_t>len(subject))
         if request.start_time:
-            seq = self.at_time(time_ns(request.start_time))
+            seq = self.at_time(moment_ns(request.start_time))
             if seq == 0:
                 return 0
         elif not request.next_by_subj:

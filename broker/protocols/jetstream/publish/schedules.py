@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from broker.base.units import SECOND
 from broker.protocols.jetstream import limits
 from broker.protocols.jetstream.publish.wire import duration_ns
-from broker.protocols.jetstream.structs import time_ns
+from broker.protocols.jetstream.structs import moment_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -181,7 +181,7 @@ def parse(text: str, zone: str = "") -> Schedule:
 
 def _at(text: str) -> At:
     try:
-        at_ns = time_ns(text)
+        at_ns = moment_ns(text)
     except ValueError as problem:
         raise ScheduleError(text) from problem
     if text != text.strip() or not text:

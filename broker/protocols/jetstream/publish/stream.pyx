@@ -26,7 +26,7 @@ from broker.protocols.jetstream.publish.batches import BatchError
 from broker.protocols.jetstream.publish.counters import body_of, follow, with_header, with_sources
 from broker.protocols.jetstream.publish.schedules import ScheduleError, TimeZoneError, parse
 from broker.protocols.jetstream.publish.timetable import Timetable, without_schedule
-from broker.protocols.jetstream.structs import ApiErrorBody, encode, time_ns, time_text
+from broker.protocols.jetstream.structs import ApiErrorBody, encode, moment_ns, time_text
 from broker.protocols.nats.accounts.subjects import raw
 from broker.protocols.nats.accounts.transform import is_within
 
@@ -35,7 +35,7 @@ from broker.engine.log.record cimport record_size
 from broker.engine.stream.store cimport (
     MESSAGE_BYTES_MAX, ROLLUP_ALL, ROLLUP_NONE, ROLLUP_PATTERN, ROLLUP_SUBJECT, STORE_FULL_BYTES,
     STORE_FULL_MSGS, STORE_FULL_SUBJECT, STORE_TAKEN, STORE_TOO_LARGE, Rollup, StreamLimits,
-    StreamOwner, StreamStore, message_t)
+    StreamOwner, StreamStore, expiry, message_t)
 from broker.protocols.jetstream.publish.answers cimport Answers
 from broker.protocols.jetstream.publish.batches cimport Batch, Batches
 from broker.protocols.jetstream.publish.counters cimport Counters
@@ -69,6 +69,9 @@ LOG = logging.getLogger('broker.jetstream')
 FULL_MSGS = 'maximum messages exceeded'
 FULL_BYTES = 'maximum bytes exceeded'
 FULL_SUBJECT = 'maximum messages per subject exceeded'
+SEQ_TOO_HIGH = 'the sequence {} is higher than any of this server'
+
+cdef uint64_t TAKEN_SEQ_MAX = limits.JS_TAKEN_SEQ_MAX
 
 cdef enum:
     PENDING_MIN = 1024
@@ -672,6 +675,8 @@ cdef class Stream(StreamOwner):
         h.present = h.seen = 0
         if self.sealed:
             raise ApiError(errors.STREAM_SEALED)
+        if rec.seq > TAKEN_SEQ_MAX:
+            raise ApiError(errors.STORE_FAILED, err=SEQ_TOO_HIGH.format(rec.seq))
         if rec.headers_len:
             find_headers(rec.data, rec.headers_len, &h)
         if self.by_interest and not self.cursors.held and (
@@ -690,7 +695,7 @@ cdef class Stream(StreamOwner):
         if again:
             before = self.store.last_seq_of(rec.subject, rec.subject_len)
         seq = self.store.append_at(rec, rec.seq, rec.timestamp_ns,
-                                   rec.timestamp_ns + ttl_ns if ttl_ns > 0 else ttl_ns, rollup)
+                                   expiry(rec.timestamp_ns, ttl_ns), rollup)
         if seq == 0:
             raise self.refusal()
         self.stored += 1
@@ -1366,7 +1371,7 @@ cdef class Stream(StreamOwner):
             if bytes_of(found) == subject:
                 found = find_header(last.rec.data, last.rec.headers_len, b'Nats-Schedule-Next', 18)
                 try:
-                    return time_ns(text_of(found))
+                    return moment_ns(text_of(found))
                 except ValueError:
                     pass
             return first_ns if first_ns > now_ns else schedule.following(first_ns, now_ns) or now_ns

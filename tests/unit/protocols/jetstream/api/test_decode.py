@@ -19,6 +19,10 @@ NESTED = (
     "json: cannot unmarshal number into Go struct field"
     " StreamSource.StreamConfig.mirror.name of type string"
 )
+SOURCE = (
+    "json: cannot unmarshal number 18446744073709551616 into Go struct field"
+    " StreamSource.StreamConfig.sources.opt_start_seq of type uint64"
+)
 FIELD = "json: cannot unmarshal {} into Go struct field StreamConfigRequest.StreamConfig.{}"
 
 
@@ -40,6 +44,18 @@ FIELD = "json: cannot unmarshal {} into Go struct field StreamConfigRequest.Stre
         (
             b'{"max_msgs":9223372036854775808}',
             FIELD.format("number 9223372036854775808", "max_msgs of type int64"),
+        ),
+        (
+            b'{"first_seq":18446744073709551616}',
+            FIELD.format("number 18446744073709551616", "first_seq of type uint64"),
+        ),
+        (
+            b'{"max_msg_size":2147483648}',
+            FIELD.format("number 2147483648", "max_msg_size of type int32"),
+        ),
+        (
+            b'{"sources":[{"opt_start_seq":18446744073709551616}]}',
+            SOURCE,
         ),
         (
             b'{"mirror":{"name":5}}',
