@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -163,7 +164,7 @@ async def run(
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number, stopping)
+        loop.add_signal_handler(number, apart(on_signal), number, stopping)
     signals.let_through(*signals.STOPS, *signals.OTHERS)
     try:
         with lasting_memory():
@@ -252,6 +253,21 @@ class Reloads(Protocol):
     """The interface of a server that can reload."""
 
     async def reload(self) -> None: ...
+
+
+def apart(handle: Callable[..., object]) -> Callable[..., object]:
+    """The handler of a signal, called only once for one that comes twice within a moment: uvloop
+    reports a signal a second time if another arrives together with it."""
+    last = -limits.SIGNAL_APART_S
+
+    def called(*words: object) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= limits.SIGNAL_APART_S:
+            last = now
+            handle(*words)
+
+    return called
 
 
 def on_signal(number: int, stopping: asyncio.Event) -> None:

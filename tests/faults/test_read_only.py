@@ -76,7 +76,7 @@ def test_a_topic_that_cannot_be_deleted_stays_whole(tmp_path: Path) -> None:
         broker.start()
         assert request(broker.nsq_http, "POST", "/pub", b"x", topic="t").body == b"OK"
         with read_only(broker.data / "logs"):
-            assert request(broker.nsq_http, "POST", "/topic/delete", topic="t").status == 500
+            assert request(broker.nsq_http, "POST", "/topic/delete", topic="t").status == 503
             assert request(broker.nsq_http, "POST", "/pub", b"y", topic="t").body == b"OK"
         broker.kill()
         broker.start()

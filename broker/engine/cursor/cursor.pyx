@@ -998,6 +998,8 @@ cdef class Cursor(LogReader):
         cdef int error
         if journal is None:
             return
+        if journal.last_error:
+            self.journal_retry_ns = 0       # somebody waits for it
         self.flush_journal()
         written = journal.mark
         while not journal.closed:

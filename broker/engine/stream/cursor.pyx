@@ -1297,6 +1297,8 @@ cdef class StreamCursor(LogReader):
         cdef Journal journal = self.journal
         while journal is not None and ticket > self.durable_to and not self.closed:
             if journal.last_error:
+                self.retry_ns = 0       # the next one need not wait for the timer
+                self.queue()
                 raise OSError(journal.last_error, os.strerror(journal.last_error), journal.path)
             if self.durability is None:
                 self.durability = Wakeup()

@@ -277,6 +277,7 @@ cdef class Deletes:
             return
         future = asyncio.get_running_loop().create_future()
         self.waiters.append((self.mark(), future))
+        self.retry_ns = 0       # somebody waits for it
         self.sync()
         self.log.shared.turn.add(PHASE_PUMP, journal.watcher)
         await future

@@ -24,7 +24,7 @@ from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_server import process
 from broker.cli.dropin.nats_server.log import LogError
-from broker.cli.serve import lasting_memory, until_stopped
+from broker.cli.serve import apart, lasting_memory, until_stopped
 from broker.config.load import ConfigError
 from broker.net import activation, sockets
 from broker.net.sockets import ListenError, join
@@ -117,7 +117,7 @@ class Run:
             return fatal(problem)
         loop = asyncio.get_running_loop()
         for number in _NAMES:
-            loop.add_signal_handler(number, self.on_signal, number)
+            loop.add_signal_handler(number, apart(self.on_signal), number)
         signals.let_through(*signals.STOPS, signal.SIGUSR1)
         try:
             with lasting_memory():

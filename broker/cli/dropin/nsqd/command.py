@@ -20,6 +20,7 @@ from broker.cli.dropin import errors, goflags
 from broker.cli.dropin.nsqd import config as translate
 from broker.cli.dropin.nsqd import flags as nsqd_flags
 from broker.cli.serve import (
+    apart,
     keep_from_others,
     lasting_memory,
     on_signal,
@@ -292,7 +293,7 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, on_signal, number, stopping)
+        loop.add_signal_handler(number, apart(on_signal), number, stopping)
     signals.let_through(*signals.STOPS, *signals.OTHERS)
     server = make()
     try:

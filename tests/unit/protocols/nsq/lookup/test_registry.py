@@ -96,7 +96,7 @@ def test_an_ephemeral_topic_takes_its_channels_with_it(how: str) -> None:
     for each in (a, b):
         assert registry.channel_names("t#ephemeral") == ["c"]
         if how == "leave":
-            registry.leave(each)
+            list(registry.leave(each))
         else:
             registry.unregister(each, "t#ephemeral")
     assert registry.channel_names("t#ephemeral") == []
