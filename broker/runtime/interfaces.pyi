@@ -5,6 +5,7 @@ from typing_extensions import disjoint_base
 @disjoint_base
 class Task: ...
 
+@disjoint_base
 class Sink(Task): ...
 
 @disjoint_base

@@ -21,7 +21,6 @@ ZERO_TIME: Final = "0001-01-01T00:00:00Z"
 # Go's types. msgspec compares with 64 signed bits at most, and files may contain what requests may
 # not: the upper limits of uint64 and int32 are checked by api/decode.
 Int = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX, extra={"go": "int64"})]
-Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1, extra={"go": "int32"})]
 SmallInt = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX, extra={"go": "int"})]
 Int32 = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX, extra={"go": "int32"})]
 Duration = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX, extra={"go": "time.Duration"})]
