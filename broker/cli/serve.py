@@ -256,8 +256,8 @@ class Reloads(Protocol):
 
 
 def apart(handle: Callable[..., object]) -> Callable[..., object]:
-    """The handler of a signal, called only once for one that comes twice within a moment: uvloop
-    reports a signal a second time if another arrives together with it."""
+    """The handler of a signal that ends a server, called only once if it comes twice within a
+    moment: uvloop reports a signal a second time if another arrives together with it."""
     last = -limits.SIGNAL_APART_S
 
     def called(*words: object) -> None:

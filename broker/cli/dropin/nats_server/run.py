@@ -117,7 +117,9 @@ class Run:
             return fatal(problem)
         loop = asyncio.get_running_loop()
         for number in _NAMES:
-            loop.add_signal_handler(number, apart(self.on_signal), number)
+            stops = number in signals.STOPS  # others count each time: a file may have changed
+            handle = apart(self.on_signal) if stops else self.on_signal
+            loop.add_signal_handler(number, handle, number)
         signals.let_through(*signals.STOPS, signal.SIGUSR1)
         try:
             with lasting_memory():
