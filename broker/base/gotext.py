@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.base.units import HOUR, MINUTE, MS, SECOND, US
+from broker.base.units import HOUR, INT64_MAX, INT64_MIN, MINUTE, MS, SECOND, US
+
+_INT64_DIGITS: Final = len(str(INT64_MAX))
 
 UNITS = {  # of durations, in nanoseconds
     "ns": 1,
@@ -44,6 +46,21 @@ def _decimal(number: int, unit: int) -> str:
 def float_text(value: float) -> str:
     """A number as %v writes it: without a fraction if it is whole."""
     return str(int(value)) if value == int(value) else str(value)
+
+
+def parse_int(text: str) -> int:
+    """An int64 as strconv.Atoi reads it: decimal digits of ASCII, perhaps with a sign. ValueError
+    with its text."""
+    digits = text[1:] if text[:1] in {"+", "-"} else text
+    if not (digits.isascii() and digits.isdigit()):
+        raise ValueError(f"strconv.Atoi: parsing {go_quote(text)}: invalid syntax")
+    size = digits.lstrip("0")
+    # Python converts no more than some thousands of digits
+    number = int(size or "0") if len(size) <= _INT64_DIGITS else INT64_MAX + 2
+    number = -number if text[0] == "-" else number
+    if not INT64_MIN <= number <= INT64_MAX:
+        raise ValueError(f"strconv.Atoi: parsing {go_quote(text)}: value out of range")
+    return number
 
 
 def bool_text(value: bool) -> str:

@@ -22,10 +22,10 @@ from broker.runtime.interfaces cimport Sink
 from broker.routing cimport trie
 from broker.routing.trie cimport (
     SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, WORK_BYTES_SHIFT, WORK_DELIVERY,
-    WORK_LEFT_OUT, WORK_NODE, child_hash, collect, find_child, free_branches, free_node,
-    gather_free, gather_init, gather_t, is_exact, is_wildcard_node, join_plain, join_queue, key_of,
-    leave_queue, match_t, may_match, node_t, queue_name, queue_of, queue_t, spell, sub_t,
-    subject_shape, walk)
+    WORK_LEFT_OUT, WORK_LIST_SHIFT, WORK_MATCH_SHIFT, WORK_NODE, WORK_SUBSCRIPTION, child_hash,
+    collect, find_child, free_branches, free_node, gather_free, gather_init, gather_t, is_exact,
+    is_wildcard_node, join_plain, join_queue, key_of, leave_queue, match_t, may_match, node_t,
+    queue_name, queue_of, queue_t, spell, sub_t, subject_shape, walk)
 from broker.runtime.types cimport record_t, tw_cache_hash
 
 cdef enum:
@@ -118,6 +118,7 @@ cdef class Router:
                 else join_plain(node, sub)) < 0:
             free(sub)
             raise MemoryError
+        trie.work += WORK_SUBSCRIPTION
         self.size += 1
         self.inserts += 1
         self.changed(subject, subject_len, shape)
@@ -372,6 +373,7 @@ cdef class Router:
         m = collect(g)
         if m == NULL:
             raise MemoryError
+        trie.work += m.size >> WORK_MATCH_SHIFT
         if self.deaf:
             leave_out_deaf(m)
         m.version = self.version
@@ -431,6 +433,7 @@ cdef class Router:
         cdef uint32_t i, start, taken, before = self.late_size
         trie.work += <uint64_t>(m.plain + m.groups) * (
             WORK_DELIVERY + (rec.total_len >> WORK_BYTES_SHIFT))
+        trie.work += m.groups * <uint64_t>(names_len >> WORK_LIST_SHIFT)
         self.busy += 1
         taken = self.give_plain(m, rec, skip)
         start = m.plain
@@ -749,7 +752,7 @@ def matching(Router router, bytes subject, bint local=False, uint64_t skip=0,
 
 
 def count_matching(Router router, bytes subject):
-    """Number of those that do not represent another server."""
+    """Number of matching subscriptions that do not represent another server."""
     cdef const match_t *m = router.match(subject, <size_t>len(subject))
     cdef uint64_t count = 0
     cdef uint32_t i

@@ -11,6 +11,9 @@ cdef enum:
     WORK_NODE = 16          # a node of the trie that is looked at, made or removed
     WORK_DELIVERY = 4       # a message for one subscription
     WORK_BYTES_SHIFT = 7    # bytes of that message for one unit
+    WORK_SUBSCRIPTION = 64  # a new subscription, beside its nodes
+    WORK_MATCH_SHIFT = 2    # subscriptions of a match for one unit, when it is made or searched
+    WORK_LIST_SHIFT = 3     # bytes of a list of groups for one unit, when it is searched
     WORK_LEFT_OUT = 3       # a subscription of a match, if those of closing sessions are left out
 
 cdef struct sub_t:

@@ -5,6 +5,7 @@ It is separate because only `check-config` does this: a server reads the files i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,9 +26,12 @@ def unusable(config: Config) -> Iterator[tuple[str, str, Exception]]:
     checks: list[tuple[str, str, Callable[[], object]]] = []
     for name, each in config.sections():
         if getattr(each, "tls_cert", ""):
-            authorities = [getattr(each, key, "") for key in ("tls_client_ca", "tls_root_ca_file")]
-            files = TlsFiles(each.tls_cert, each.tls_key, "".join(authorities))
-            checks.append((name, "tls_cert", partial(server_context, files)))
+            own = TlsFiles(each.tls_cert, each.tls_key)
+            checks.append((name, "tls_cert", partial(server_context, own)))
+            for key in ("tls_client_ca", "tls_root_ca_file"):
+                if authorities := getattr(each, key, ""):
+                    both = replace(own, authorities=authorities)
+                    checks.append((name, key, partial(server_context, both)))
     bulk, console = config.bulk, config.console
     if bulk.token_file:
         checks.append(("bulk", "token_file", partial(read_tokens, Path(bulk.token_file))))

@@ -3,6 +3,7 @@ them, they harm nobody, and the broker starts again."""
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -410,6 +411,62 @@ async def test_nothing_stays_of_what_cannot_be_applied(
         assert "error" not in await change(client, "d", {})
         assert "error" not in await stream(client, "T")
         await client.close()
+
+
+@on_uvloop
+async def test_a_consumer_that_is_not_created_takes_no_messages_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also none that no consumer is for, and that came while the stream kept everything."""
+
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with console(tmp_path) as broker:
+        host, port = broker.server.ports["nats"]
+        client = await nats.connect(f"nats://{host}:{port}")
+        await stream(client, "S")
+        await change(client, "c", {"filter_subject": "s.a"})
+        for subject in ("s.a", "s.b", "s.b"):
+            await publish(client, subject)
+        config = (await ask(client, "STREAM.INFO.S"))["config"] | {"retention": "interest"}
+        assert (await ask(client, "STREAM.UPDATE.S", config))["state"]["messages"] == 3
+        with monkeypatch.context() as patch:
+            patch.setattr(registry, "moment_ns", full)  # the last step, after it was made
+            body = {"durable_name": "d", "ack_policy": "explicit", "filter_subject": "s.z"}
+            body["pause_until"] = AFTER_2262
+            whole = {"stream_name": "S", "config": body}
+            assert "No space" in await refusal(client, "CONSUMER.CREATE.S.d.s.z", whole)
+        # what is swept goes some messages in a turn: publishes take several of them
+        for _ in range(20):
+            await publish(client, "s.a")
+        assert (await ask(client, "STREAM.INFO.S"))["state"]["messages"] == 23
+        assert (await ask(client, "CONSUMER.NAMES.S"))["consumers"] == ["c"]
+        await client.close()
+
+
+async def test_a_consumer_that_is_offline_is_not_created_again(
+    start_broker: StartBroker, connect: Connect
+) -> None:
+    server = start_broker()
+    client = await connect(server)
+    await stream(client, "S")
+    await publish(client, "s.1")
+    await change(client, "c", {})
+    server.stop()
+    break_files(server, "jetstream/*/S/consumers/c.json", metadata={"_nats.req.level": "99"})
+    before = consumer_files(server)
+    server.start()
+    client = await connect(server)
+    body = {"stream_name": "S", "config": {"durable_name": "c", "ack_policy": "explicit"}}
+    answer = await ask(client, "CONSUMER.CREATE.S.c", body)
+    assert answer["error"]["err_code"] == 10195
+    assert consumer_files(server) == before
+
+
+def consumer_files(server: Server) -> dict[str, bytes]:
+    folder = Path(server.data)
+    return {path.name: path.read_bytes() for path in folder.rglob("consumers/c.*")}
 
 
 def stored(folder: Path) -> dict[str, bytes]:

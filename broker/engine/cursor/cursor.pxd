@@ -130,7 +130,7 @@ cdef class Cursor(LogReader):
     cdef bint in_backlog                # it is queued for the backlog phase
     cdef uint64_t deferred_counted      # of its records, in shared.deferred
     # So many records may wait; the oldest ones beyond that are dropped. 0 = any number.
-    cdef public uint64_t waiting_max
+    cdef readonly uint64_t waiting_max
     cdef readonly uint64_t dropped_count    # ... since the process started
     cdef uint64_t rewound_until         # below it that limit is not in force
 

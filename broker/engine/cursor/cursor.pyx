@@ -631,6 +631,7 @@ cdef class Cursor(LogReader):
     def limit_waiting(self, uint64_t most):
         """Drop the oldest records that wait beyond so many; 0 = none."""
         self.waiting_max = most
+        self.wake()
 
     cdef void drop_oldest(self) noexcept:
         """Drop the oldest records that wait while there are more than waiting_max and no consumer

@@ -1295,10 +1295,11 @@ cdef class StreamCursor(LogReader):
         the stream is not always synced. OSError: it cannot be brought there now."""
         cdef uint64_t ticket = self.take_ticket()
         cdef Journal journal = self.journal
+        if journal is not None and journal.last_error:
+            self.retry_ns = 0       # somebody waits for it
+            self.flush_journal()
         while journal is not None and ticket > self.durable_to and not self.closed:
             if journal.last_error:
-                self.retry_ns = 0       # the next one need not wait for the timer
-                self.queue()
                 raise OSError(journal.last_error, os.strerror(journal.last_error), journal.path)
             if self.durability is None:
                 self.durability = Wakeup()
@@ -1481,9 +1482,9 @@ cdef class StreamCursor(LogReader):
             found.append((e.seq, <uint64_t>e.timer.owner, e.mark, e.deliveries))
         return found
 
-    def close(self, bint delete=False):
-        """Stop. With `delete` forget everything, and let go what was kept for it. OSError: its
-        journal cannot be removed."""
+    def close(self, bint delete=False, bint sparing=False):
+        """Stop. With `delete` forget everything, and let go what was kept for it; `sparing`: not
+        what no cursor is for. OSError: its journal cannot be removed."""
         cdef Journal journal = self.journal
         if self.closed:
             return
@@ -1499,7 +1500,7 @@ cdef class StreamCursor(LogReader):
         self.forget_all()
         self.owner = None
         if delete and self.all.retention == RETAIN_INTEREST:
-            self.all.begin_sweep(self.store.last_seq + 1, False)
+            self.all.begin_sweep(self.store.last_seq + 1, sparing)
         if journal is not None:
             journal.watcher = None
             journal.discard() if delete else journal.close()

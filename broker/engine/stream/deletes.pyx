@@ -275,9 +275,11 @@ cdef class Deletes:
         cdef Journal journal = self.journal
         if journal is None or self.is_synced():
             return
+        if journal.last_error:
+            self.retry_ns = 0       # somebody waits for it
+            journal.watcher.run()   # those who waited before learn of the error
         future = asyncio.get_running_loop().create_future()
         self.waiters.append((self.mark(), future))
-        self.retry_ns = 0       # somebody waits for it
         self.sync()
         self.log.shared.turn.add(PHASE_PUMP, journal.watcher)
         await future

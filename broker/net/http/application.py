@@ -67,7 +67,7 @@ def _is_about_bytes(problem: object) -> bool:
     while isinstance(problem, BaseException) and seen < limits.HTTP_CAUSES_MAX:
         if isinstance(problem, _INVALID):
             return True
-        problem = problem.__cause__ or problem.__context__
+        problem = problem.__cause__  # not the context: a fault of a handler may have one
         seen += 1
     return False
 

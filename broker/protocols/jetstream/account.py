@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import contextmanager
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -182,20 +183,27 @@ class JetStreamAccount:
         if folder is not None:
             stored = files.StoredStream(created=time_text(created_ns), config=config)
             await asyncio.to_thread(files.save_stream, folder, stored)
-        stream = self.open(config, created_ns)
-        if config.first_seq > 1:
-            await stream.store.skip_to(config.first_seq)
+        with self._opened_store(config) as store:
+            if config.first_seq > 1:
+                await store.skip_to(config.first_seq)
+            stream = self.serve(store, config, created_ns)
         self.origins.opened(stream, folder)
         return stream
 
     def open(self, config: StreamConfig, created_ns: int) -> Stream:
         """Open the log of a stream and receive its messages. OSError."""
+        with self._opened_store(config) as store:
+            return self.serve(store, config, created_ns)
+
+    @contextmanager
+    def _opened_store(self, config: StreamConfig) -> Iterator[StreamStore]:
+        """The store of a stream, which is closed if the stream is not served then. OSError."""
         store = self.open_store(config, limits_of(config))
         try:
             store.apply_limits()
             if config.mirror is not None:
                 store.reuse_gap()
-            return self.serve(store, config, created_ns)
+            yield store
         except BaseException:
             if config.name not in self.streams:
                 store.close()
@@ -239,10 +247,13 @@ class JetStreamAccount:
             self._apply(stream, config)
         except BaseException:
             try:
-                await self._save(stream, old)
                 self._apply(stream, old)
             except Exception as problem:
                 log.error("a refused change of stream %r may be in force: %s", old.name, problem)
+            try:
+                await self._save(stream, old)
+            except Exception as problem:
+                log.error("a refused change of stream %r may be stored: %s", old.name, problem)
             self.topics.settle(stream.name, topic_of(old))
             raise
         self.topics.changed(stream)
@@ -257,9 +268,10 @@ class JetStreamAccount:
         """Put a configuration in force."""
         limits = limits_of(config)
         stream.configure(config)
-        stream.store.set_limits(limits)  # markers of what expires are those of `config`
         folder = self.stream_folder(config.name) if config.storage == "file" else None
         self.origins.changed(stream, folder)
+        # last: it deletes messages. Markers of what expires are those of `config`.
+        stream.store.set_limits(limits)
 
     async def delete(self, name: str) -> None:
         """Delete a stream with its messages, consumers and files. OSError."""
@@ -294,6 +306,7 @@ class JetStreamAccount:
             stream.close()
             stream.store.close()
         self.offline.pop(name, None)
+        self.consumers.forget_offline(name)
         self.topics.settle(name)
         if not keep_log:
             await self.drop_log(files.token_of(name))
@@ -302,6 +315,7 @@ class JetStreamAccount:
 
     def shut(self, name: str) -> None:
         """Close a stream that could not be opened completely, if it got so far; its files stay."""
+        self.consumers.forget_offline(name)
         stream = self.streams.pop(name, None)
         if stream is None:
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.base.gotext import go_quote, time_quote
+from broker.base.gotext import go_quote, parse_int, time_quote
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,28 @@ def test_go_quote(raw: bytes, quoted: str) -> None:
 )
 def test_time_quote(raw: bytes, quoted: str) -> None:
     assert time_quote(raw.decode("utf-8", "surrogateescape")) == quoted
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("0", 0), ("+7", 7), ("-7", -7), ("007", 7),
+        ("9223372036854775807", 2**63 - 1), ("-9223372036854775808", -(2**63)),
+    ],
+)  # fmt: skip
+def test_integers(text: str, number: int) -> None:
+    assert parse_int(text) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "invalid syntax"), ("-", "invalid syntax"), ("1 ", "invalid syntax"),
+        ("1_0", "invalid syntax"), ("\u0661", "invalid syntax"), ("--1", "invalid syntax"),
+        ("9223372036854775808", "value out of range"),
+        ("-9223372036854775809", "value out of range"), ("9" * 5000, "value out of range"),
+    ],
+)  # fmt: skip
+def test_what_is_no_integer(text: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse_int(text)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from broker.base.gotext import parse_int
 from broker.base.values import dataclass
 from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.api.decode import decode, is_empty, is_json
@@ -107,13 +108,14 @@ class Call:
 def check_level(headers: bytes) -> None:
     """10185 if the header asks for a level that this server does not have."""
     value = header(headers, _LEVEL)
-    if value is not None:
-        digits = value.decode("latin-1")
-        digits = digits[1:] if digits[:1] in {"+", "-"} else digits
-        if value and not (digits.isascii() and digits.isdigit()):
-            raise ApiError(errors.REQUIRED_API_LEVEL)
-        if value and int(value) > limits.JS_API_LEVEL:
-            raise ApiError(errors.REQUIRED_API_LEVEL)
+    if not value:
+        return
+    try:
+        level = parse_int(value.decode("latin-1"))
+    except ValueError:
+        raise ApiError(errors.REQUIRED_API_LEVEL) from None
+    if level > limits.JS_API_LEVEL:
+        raise ApiError(errors.REQUIRED_API_LEVEL)
 
 
 def header(headers: bytes, name: bytes) -> bytes | None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from broker.base.gotext import duration_text, go_quote
-from broker.base.units import INT64_MAX, SECOND
+from broker.base.gotext import duration_text, parse_int
+from broker.base.units import SECOND
 from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.api import metadata
 from broker.protocols.jetstream.api.checks import too_many
@@ -37,7 +37,6 @@ FLOW_CONTROL_HEARTBEAT: Final = 1 * SECOND  # that the policy flow_control requi
 
 NOT_IN_NAMES: Final = frozenset(".*>/\\ \t\r\n\f")
 _GROUP_LETTERS: Final = frozenset(string.ascii_letters + string.digits + "-_/=)+")
-_INT_DIGITS: Final = len(str(INT64_MAX))
 _DELIVER: Final = {
     "all": "deliver all",
     "last": "deliver last",
@@ -371,20 +370,14 @@ def _check_rest(config: ConsumerConfig) -> None:
 
 
 def _check_sampling(text: str) -> None:
-    digits = text.removesuffix("%")
-    count = digits[1:] if digits[:1] in {"+", "-"} else digits
-    negative, number = digits.startswith("-"), count.lstrip("0")
     if not text:
         return
-    if not count.isascii() or not count.isdigit():
-        problem = f"strconv.Atoi: parsing {go_quote(digits)}: invalid syntax"
-    elif len(number) > _INT_DIGITS or int(number or 0) > INT64_MAX + negative:
-        problem = f"strconv.Atoi: parsing {go_quote(digits)}: value out of range"
-    elif number and negative:
-        problem = "<nil>"  # Go's text of no error
-    else:
-        return
-    raise ApiError(errors.SAMPLING, err=problem)
+    try:
+        negative = parse_int(text.removesuffix("%")) < 0
+    except ValueError as problem:
+        raise ApiError(errors.SAMPLING, err=str(problem)) from None
+    if negative:
+        raise ApiError(errors.SAMPLING, err="<nil>")  # Go's text of no error
 
 
 def sample_percent(text: str) -> int:

@@ -72,8 +72,8 @@ cdef class PushConsumer(Consumer):
             self.interest_changed()
         self.rate = config.rate_limit_bps // 8
         if self.rate:
-            self.burst_ns = <int64_t>(
-                self.registry.largest_message(self.stream) * SECOND // self.rate)
+            self.burst_ns = min(
+                JS_TIME_MAX, self.registry.largest_message(self.stream) * SECOND // self.rate)
         self.original = config.replay_policy == 'original'
 
     def open(self):

@@ -64,16 +64,20 @@ class Consumers:
 
     # --- to find
 
+    def known(self, stream: Stream, name: str) -> Consumer | None:
+        """The consumer of this name, if there is one: 10195 if it is offline."""
+        found: Consumer | None = stream.consumers.get(name)
+        problem = self.offline.get((stream.name, name))
+        if found is None and problem is not None:
+            raise ApiError(errors.CONSUMER_OFFLINE_REASON, err=problem)
+        return found
+
     def find(self, stream: Stream, name: str) -> Consumer:
-        """The consumer of this name: 10014, 10195."""
-        found = stream.consumers.get(name)
+        """The consumer of this name: 10014 if there is none, 10195."""
+        found = self.known(stream, name)
         if found is None:
-            problem = self.offline.get((stream.name, name))
-            if problem is not None:
-                raise ApiError(errors.CONSUMER_OFFLINE_REASON, err=problem)
             raise ApiError(errors.CONSUMER_NOT_FOUND)
-        consumer: Consumer = found
-        return consumer
+        return found
 
     def visible(self, stream: Stream) -> Iterator[Consumer]:
         """Consumers that lists show, in the order of their names."""
@@ -152,7 +156,8 @@ class Consumers:
             if consumer is not None:
                 consumer.close(DELETED)
                 self._forget(consumer)
-                consumer.cursor.close(True)
+                # messages that no consumer is for were there before it
+                consumer.cursor.close(True, sparing=True)
             if folder is not None:
                 await asyncio.to_thread(files.remove_consumer, folder, config.name)
                 journal = files.journal_of(folder, config.name)
@@ -185,12 +190,15 @@ class Consumers:
         """A change has failed, and its client learns that: have the old configuration again."""
         stream = consumer.stream
         try:
-            await self._save(stream, old, consumer.created_ns)
             stream.set_filters(old.name, tuple(checks.filters_of(old)))
             self._apply(consumer, old)
             consumer.set_pause(old, moment_ns(old.pause_until))
         except Exception as problem:
             _report("a refused change of a consumer may be in force", stream, old.name, problem)
+        try:
+            await self._save(stream, old, consumer.created_ns)
+        except Exception as problem:
+            _report("a refused change of a consumer may be stored", stream, old.name, problem)
 
     async def delete(self, consumer: Consumer) -> None:
         """Delete a consumer; requests that wait are answered. OSError."""
@@ -283,7 +291,10 @@ class Consumers:
             consumer.close(DELETED)
             self._forget(consumer)
             consumer.cursor.close(True)
-        for key in [key for key in self.offline if key[0] == stream.name]:
+
+    def forget_offline(self, stream: str) -> None:
+        """The stream is not served any more, nor are those of its consumers that are offline."""
+        for key in [key for key in self.offline if key[0] == stream]:
             del self.offline[key]
 
     def drain(self, stream: Stream) -> None:

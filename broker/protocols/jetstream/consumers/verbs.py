@@ -88,7 +88,7 @@ async def _create(call: Call, *, durable: bool) -> Parts:
     if not config.name:
         config.name = config.durable_name or checks.random_name()
     server = account.context.config
-    known = stream.consumers.get(config.name)
+    known = account.consumers.known(stream, config.name)
     checks.set_defaults(config, stream.config, account.limits, server, pedantic=request.pedantic)
     checks.set_threshold(config, known.config if known is not None else None)
     checks.check(config, stream.config, account.limits, server)

@@ -1,10 +1,11 @@
 """Which of many subjects overlap: one look at a list of patterns, not one for each pair.
 
-Clients choose the lists of subjects that are compared, up to tens of thousands in one request, so
-no comparison may take the product of two lengths. A set of patterns is a set of bits, one for each
-pattern; the words of a subject narrow it one by one. That costs one operation on such a set
-for each token of the subject, whatever the patterns look like: a walk through a trie would visit
-all of it for a subject that begins with `*`. Few patterns are compared one by one, which is faster.
+Clients choose the lists of subjects that are compared, up to some thousands in one request
+(JS_SUBJECTS_MAX). A set of patterns is a set of bits, one for each pattern; the words of a subject
+narrow it one by one. That costs one operation on such a set for each token of the subject: for n
+patterns n * n / 64 operations on words of memory, whatever they look like. A walk through a trie
+would visit all of it for a subject that begins with `*`. Few patterns are compared one by one,
+which is faster.
 """
 
 from __future__ import annotations

@@ -343,14 +343,13 @@ cdef class LineSession(Session):
     cdef void stop_at(self, op_t *op) noexcept:
         """Feed what follows this PUB, SUB or UNSUB, or these messages of a run, in the next turn:
         it is scanned again then."""
-        cdef const char *p = op.subject + op.subject_len
+        cdef const char *p
         if op.kind == OP_PUB:
             self.in_msgs -= self.undone
             self.in_bytes -= <uint64_t>op.total_len * self.undone
             p = op.data + <size_t>(op.count - self.undone - 1) * op.stride + op.total_len + 2
         else:
-            if op.subject == NULL:
-                p = op.text + op.text_len
+            p = op.text + op.text_len if op.subject == NULL else op.subject + op.subject_len
             p = <const char *>memchr(p, c'\n', <size_t>(self.input_end - p)) + 1
         if self.frontend.tracer is not None:
             self.traced_before = self.undone

@@ -24,6 +24,8 @@ cdef class NatsSession(LineSession):
     cdef bint allowed(self, op_t *op) except -1
     cdef bint asks_for_trace(self, op_t *op) noexcept
     cdef int publish_traced(self, op_t *op, record_t *rec, bint mapped, void *skip) except -1
+    cdef int publish_one_traced(self, op_t *op, record_t *rec, bytes asked, bint mapped,
+                                void *skip) except -1
     cdef int trace_delivery(self, sub_t *sub) except -1
     cdef bint traced_only(self, sub_t *sub) noexcept
     cdef int no_one(self, op_t *op) except -1

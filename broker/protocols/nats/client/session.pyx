@@ -21,7 +21,8 @@ from broker.routing cimport trie
 from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport RIGHT_WRITE
 from broker.routing.trie cimport (
-    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, match_t, queue_name, spell, sub_t, subject_shape)
+    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, WORK_MATCH_SHIFT, match_t, queue_name, spell, sub_t,
+    subject_shape)
 from broker.runtime.turn cimport PHASE_STORE
 from broker.runtime.types cimport REC_CRLF, REC_NOT_STORED, REC_TRACED, record_t
 from broker.protocols.nats.accounts.account cimport Account
@@ -370,37 +371,41 @@ cdef class NatsSession(LineSession):
         cdef bytes asked = self.asked.subject[:self.asked.subject_len] if mapped else (
             op.subject[:op.subject_len])
         cdef uint32_t k
-        cdef uint32_t taken
         for k in range(op.count):
-            if not self.is_plain(op) and not self.allowed(op):
-                continue
-            if self.closing:
-                break
-            rec.data = op.data + <size_t>k * op.stride
-            rec.flags = REC_CRLF
-            trie.work += <uint64_t>rec.headers_len * WORK_TRACED
-            trace = self.frontend.handshake.begin_trace(
-                self, rec.data[:rec.headers_len], asked, rec.total_len)
-            if isinstance(trace, str):
-                self.send_error(errors.NATS_PUBLISH_DENIED, subject=trace.encode())
-                continue
-            if trace is not None:
-                rec.flags = REC_TRACED
-                if trace.only:
-                    rec.flags |= REC_NOT_STORED
-                if mapped:
-                    trace.mapped(op.subject[:op.subject_len])
-            self.account.current_publisher.trace = trace
-            try:
-                taken = self.router.route(self.find(op.subject, op.subject_len), rec, skip)
-            finally:
-                self.account.current_publisher.trace = None
-            if not taken and op.reply_len and self.no_responders:
-                self.no_one(op)
-            if trace is not None:
-                trace.finish(self.frontend.handshake.server_block())
+            if self.is_plain(op) or self.allowed(op):
+                if self.closing:
+                    break
+                rec.data = op.data + <size_t>k * op.stride
+                rec.flags = REC_CRLF
+                self.publish_one_traced(op, rec, asked, mapped, skip)
             if self.worked_enough(op.count - k - 1):
                 break
+        return 0
+
+    cdef int publish_one_traced(self, op_t *op, record_t *rec, bytes asked, bint mapped,
+                                void *skip) except -1:
+        cdef uint32_t taken
+        trie.work += <uint64_t>rec.headers_len * WORK_TRACED
+        trace = self.frontend.handshake.begin_trace(
+            self, rec.data[:rec.headers_len], asked, rec.total_len)
+        if isinstance(trace, str):
+            self.send_error(errors.NATS_PUBLISH_DENIED, subject=trace.encode())
+            return 0
+        if trace is not None:
+            rec.flags = REC_TRACED
+            if trace.only:
+                rec.flags |= REC_NOT_STORED
+            if mapped:
+                trace.mapped(op.subject[:op.subject_len])
+        self.account.current_publisher.trace = trace
+        try:
+            taken = self.router.route(self.find(op.subject, op.subject_len), rec, skip)
+        finally:
+            self.account.current_publisher.trace = None
+        if not taken and op.reply_len and self.no_responders:
+            self.no_one(op)
+        if trace is not None:
+            trace.finish(self.frontend.handshake.server_block())
         return 0
 
     def may_send(self, bytes subject):
@@ -444,6 +449,7 @@ cdef class NatsSession(LineSession):
         """Answer a request without subscribers, if the requester subscribes to the reply."""
         cdef const match_t *m = self.router.match(op.reply, op.reply_len)
         cdef uint32_t i
+        trie.work += m.plain >> WORK_MATCH_SHIFT        # each is looked at
         cdef sub_t *sub
         cdef char *p
         cdef char *end

@@ -71,9 +71,7 @@ def closed_connection(
         name_tag=identity.name_tag if identity is not None else "",
         tags=identity.tags if identity is not None else (),
         proxy_key=identity.proxy_key if identity is not None else "",
-        subs=connection.list_subs(min(subs_most, limits.MONITOR_SUBSCRIPTIONS_EACH))
-        if subs_most
-        else [],
+        subs=connection.list_subs(min(subs_most, limits.MONITOR_SUBSCRIPTIONS_EACH)),
     )
 
 

@@ -30,11 +30,12 @@ def leafz(server: ServerView, options: LeafzOptions) -> dict[str, Any]:
         if not options.account
         or (link.account is not None and link.account.name == options.account)
     ]
+    most = limits.MONITOR_SUBSCRIPTIONS_WHOLE if options.subscriptions else 0
     return {
         "server_id": server.server_id,
         "now": rfc3339(time.time_ns()),
         "leafnodes": len(shown),
-        "leafs": list(_leafs(shown, limits.MONITOR_SUBSCRIPTIONS_WHOLE * options.subscriptions)),
+        "leafs": list(_leafs(shown, most)),
     }
 
 

@@ -338,6 +338,23 @@ def test_a_full_disk_is_tried_again_from_time_to_time(tmp_path: Path, inline_byt
         rig.close()
 
 
+def test_a_delete_on_a_disk_that_has_healed_succeeds(tmp_path: Path) -> None:
+    """At once, not after the pause between attempts."""
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        fill(rig, store, 6)
+        wait(rig, store.delete(2))
+        vfs.fail(WRITE, ENOSPC, times=MANY)
+        with pytest.raises(OSError, match="No space"):
+            wait(rig, store.delete(4))
+        vfs.heal()
+        wait(rig, store.delete(5))
+        rig.close()
+    with Rig(tmp_path) as rig:
+        assert seqs(open_in(rig)) == [1, 3, 6]
+        rig.close()
+
+
 def test_an_erased_message_is_not_in_the_file(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         store = open_in(rig)
