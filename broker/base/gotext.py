@@ -1,4 +1,4 @@
-"""Text as Go's standard library writes it: quoted strings, durations, numbers."""
+"""Text as Go's standard library writes it: quoted strings, durations, numbers, errors."""
 
 from __future__ import annotations
 
@@ -104,3 +104,8 @@ def time_quote(value: str) -> str:
         else:
             out.append(f"\\{byte:c}" if byte in b'"\\' else f"{byte:c}")
     return '"' + "".join(out) + '"'
+
+
+def system_text(what: str, path: str, error: OSError) -> str:
+    """A failed file call: open PATH: no such file or directory."""
+    return f"{what} {path}: {(error.strerror or str(error)).lower()}"

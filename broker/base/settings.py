@@ -245,17 +245,18 @@ def duration_text(duration_ns: int) -> str:
 
 
 def parse_duration(value: str) -> int:
-    """Nanoseconds of "250ms", "1.5s", "1m30s"."""
-    total, pos = 0, 0
+    """Nanoseconds of "250ms", "1.5s", "1m30s"; also of "-1s", which is out of every range."""
+    negative = value.startswith("-")
+    total, pos = 0, int(negative)
     while match := _DURATION_PART.match(value, pos):
         unit = _DURATION_UNITS[match[3]]
         total += int(match[1]) * unit
         if match[2]:
             total += int(match[2]) * unit // 10 ** len(match[2])
         pos = match.end()
-    if pos == 0 or pos != len(value):
+    if pos == negative or pos != len(value):
         raise ValueError(f'invalid duration {value!r}: expected "250ms", "10s", "1m30s", "2h" ...')
-    return total
+    return -total if negative else total
 
 
 def duration(low: int, high: int, *, off: bool = False) -> Kind[int]:

@@ -108,7 +108,9 @@ def start(
     flags = dict(given)
     file, ports = flags.pop("--config", None), flags.pop("--ports-file", None)
     try:
-        config, places = load_with_places(None if file is None else Path(file), os.environ, flags)
+        with contextlib.nullcontext() if file is None else signals.Stoppable():
+            path = None if file is None else Path(file)
+            config, places = load_with_places(path, os.environ, flags)
         check_files(config, places)
     except ConfigError as error:
         print(error, file=sys.stderr, flush=True)
@@ -145,7 +147,8 @@ def until_ended(coroutine: Coroutine[Any, Any, int]) -> int:
         try:
             return runner.run(coroutine)
         finally:
-            signals.hold(*signals.RELOADS)  # the end of the loop takes its handler away
+            # closing the loop removes the handler, and SIGHUP would end the process
+            signals.hold(*signals.RELOADS)
 
 
 async def run(
@@ -163,8 +166,9 @@ async def run(
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, apart(on_signal), number, stopping)
+    stop = apart(on_signal)
+    for number in signals.STOPS:
+        loop.add_signal_handler(number, stop, number, stopping)
     signals.let_through(*signals.STOPS, *signals.OTHERS)
     try:
         with lasting_memory():
@@ -246,18 +250,20 @@ def reload_soon(server: Reloads, tasks: set[asyncio.Task[None]]) -> None:
 
 async def _reload(server: Reloads) -> None:
     with notify.reloading():
-        await server.reload()
+        if await server.reload():
+            log.info("reloaded")
 
 
 class Reloads(Protocol):
-    """The interface of a server that can reload."""
+    """The interface of a server that can reload; whether it has."""
 
-    async def reload(self) -> None: ...
+    async def reload(self) -> bool: ...
 
 
 def apart(handle: Callable[..., object]) -> Callable[..., object]:
-    """The handler of a signal that ends a server, called only once if it comes twice within a
-    moment: uvloop reports a signal a second time if another arrives together with it."""
+    """The handler of all signals that end a server, called once for signals less than
+    SIGNAL_APART_S apart: uvloop reports a signal a second time if another arrives together with it,
+    and ctrl-C may come with a supervisor's SIGTERM."""
     last = -limits.SIGNAL_APART_S
 
     def called(*words: object) -> None:

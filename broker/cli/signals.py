@@ -1,15 +1,16 @@
 """Signals that arrive while a server starts: the kernel keeps them until something handles them.
 
-A handler of Python would not do: until there is one, SIGTERM and SIGHUP end the process, and SIGINT
-raises KeyboardInterrupt in the middle of an import, which compiled modules do not survive. This is
-a module of its own because it runs before all others: `signal` and `typing` take longer to import
-than everything here.
+They are blocked rather than handled: before a handler is installed SIGTERM and SIGHUP end the
+process, and KeyboardInterrupt during the import of a compiled module can crash it. This is a module
+of its own because it runs before all others: `signal` and `typing` take longer to import than
+everything here.
 """
 
 from __future__ import annotations
 
 from _signal import (  # type: ignore[import-not-found]
     SIG_BLOCK,
+    SIG_DFL,
     SIG_UNBLOCK,
     SIGHUP,
     SIGINT,
@@ -17,6 +18,8 @@ from _signal import (  # type: ignore[import-not-found]
     SIGUSR1,
     SIGUSR2,
     pthread_sigmask,
+    signal,
+    sigpending,
 )
 
 RELOADS = (SIGHUP,)
@@ -25,11 +28,31 @@ OTHERS = (SIGUSR1, SIGUSR2)
 
 
 def hold(*numbers: int) -> None:
-    """Keep these signals waiting from now on; without any, all that a server knows. Threads and
-    processes that are created meanwhile inherit this."""
+    """Block these signals; without arguments, all that a server handles. New threads and child
+    processes inherit the mask."""
     pthread_sigmask(SIG_BLOCK, numbers or (*RELOADS, *STOPS, *OTHERS))
 
 
 def let_through(*numbers: int) -> None:
-    """Have these signals handled again, also those that have waited."""
+    """Unblock these signals; pending ones are delivered."""
     pthread_sigmask(SIG_UNBLOCK, numbers)
+
+
+class Stoppable:
+    """A context in which SIGINT and SIGTERM end the process at once: reading a file may take for
+    ever if it is a FIFO or a terminal. One that was pending before still waits for the server. Only
+    for the main thread."""
+
+    def __init__(self) -> None:
+        self._handlers: list[tuple[int, object]] = []
+
+    def __enter__(self) -> None:
+        if sigpending().isdisjoint(STOPS):
+            self._handlers = [(number, signal(number, SIG_DFL)) for number in STOPS]
+            let_through(*STOPS)
+
+    def __exit__(self, *_problem: object) -> None:
+        if self._handlers:
+            hold(*STOPS)
+            for number, handler in self._handlers:
+                signal(number, handler)

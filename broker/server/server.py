@@ -192,13 +192,17 @@ class Server:
             )
             self.log.info("data folder is open", extra=found)
 
-    async def reload(self) -> None:
-        """Let each service reload its files; an error is logged and changes nothing."""
+    async def reload(self) -> bool:
+        """Let each service reload its files; False: not all have. An error is logged and changes
+        nothing."""
+        complete = True
         for service in self.services:
             try:
                 await service.reload()
             except Exception:  # the others' files count all the same
+                complete = False
                 self.log.exception("%s was not reloaded", service.name)
+        return complete
 
     async def stop(self) -> None:
         """Accept no new clients, answer accepted requests, write and sync everything, close."""

@@ -369,6 +369,14 @@ STARTS = {
     "nats-streaming-server": ("-a 127.0.0.1 -p -1", 143),
 }
 READY = re.compile(r" ready\b|HTTP: listening on")
+# The line of each command that shows that a SIGHUP was handled.
+RELOADS = {
+    "serve": re.compile(r"INFO serve: reloaded$", re.MULTILINE),
+    "nats-server": re.compile('Trapped "hangup"'),
+    "nsqd": re.compile("INFO: reloaded$", re.MULTILINE),
+    "nsqlookupd": re.compile("INFO: nothing to reload$", re.MULTILINE),
+    "nats-streaming-server": re.compile("Failed to reload"),
+}
 # From the first one on; each is in another part of a start.
 MOMENTS = ("broker.base", "logging", "asyncio", "uvloop")
 
@@ -379,7 +387,7 @@ def test_a_signal_at_any_moment_of_a_start_ends_it_cleanly(
     tmp_path: Path, number: signal.Signals, moment: str
 ) -> None:
     """Not by KeyboardInterrupt in the middle of an import: that can be a segmentation fault."""
-    check_signal(tmp_path, "serve", number, moment, 0)
+    check_signal(tmp_path, "serve", [number], moment, {0})
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -390,21 +398,29 @@ def test_a_signal_at_any_moment_of_a_start_ends_a_drop_in_cleanly(
     for number, code in ((signal.SIGINT, 0), (signal.SIGTERM, STARTS[command][1])):
         folder = tmp_path / number.name
         folder.mkdir()
-        check_signal(folder, command, number, moment, code)
+        check_signal(folder, command, [number], moment, {code})
+
+
+@pytest.mark.parametrize("command", STARTS)
+def test_two_signals_at_once_end_a_start_cleanly(tmp_path: Path, command: str) -> None:
+    """Ctrl-C, and SIGTERM of a supervisor that the terminal has interrupted too."""
+    both = [signal.SIGINT, signal.SIGTERM]
+    check_signal(tmp_path, command, both, "uvloop", {0, STARTS[command][1]})
 
 
 def check_signal(
-    folder: Path, command: str, number: signal.Signals, moment: str, expected: int
+    folder: Path, command: str, numbers: list[signal.Signals], moment: str, expected: set[int]
 ) -> None:
     process = HeldUp(folder, moment, command, *STARTS[command][0].split())
     process.wait()
-    for _ in range(3):  # which count as one: nothing has looked at the first
+    for number in numbers * 3:  # which count as one: nothing has looked at the first
         process.child.send_signal(number)
     process.resume()
     code = process.child.wait(DEADLINE_S)
     os.close(process.pipe)
     said = process.notes.read_text()
-    assert code == expected, said
+    assert code in expected, said
+    assert "at once" not in said
     for word in ("Traceback", "Aborted", "Warning", "Error"):
         assert word not in said
 
@@ -412,13 +428,90 @@ def check_signal(
 @pytest.mark.parametrize("moment", ["broker.base", "uvloop"])
 @pytest.mark.parametrize("command", STARTS)
 def test_a_hangup_during_a_start_ends_nothing(tmp_path: Path, command: str, moment: str) -> None:
-    """It is a request to reload, and the server does so when it is ready."""
+    """It is a request to reload, and the server handles it when it is ready."""
     process = HeldUp(tmp_path, moment, command, *STARTS[command][0].split())
     process.wait()
     process.child.send_signal(signal.SIGHUP)
     process.resume()
-    while not READY.search(process.notes.read_text()):
-        assert process.child.poll() is None, process.notes.read_text()
+    for trace in (READY, RELOADS[command]):
+        while not trace.search(process.notes.read_text()):
+            assert process.child.poll() is None, process.notes.read_text()
     process.end()
     assert process.child.returncode == STARTS[command][1]
     assert "Traceback" not in process.notes.read_text()
+
+
+# The file's flag of each command that has one.
+FILES = {
+    "serve": "-c={}",
+    "nats-server": "-c={}",
+    "nsqd": "-config={}",
+    "nsqlookupd": "-config={}",
+    "nats-streaming-server": "-sc={}",
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", FILES)
+def test_a_signal_ends_a_start_that_waits_for_its_file(
+    tmp_path: Path, command: str, number: signal.Signals
+) -> None:
+    """A FIFO that has been opened for writing, but has neither content nor an end."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    words = [*STARTS[command][0].split(), *FILES[command].format(fifo).split("=")]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "broker", command, *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=tmp_path,
+    )
+    try:
+        with fifo.open("wb"):  # returns when the server has opened it
+            child.send_signal(number)
+            assert child.wait(DEADLINE_S) == -number
+    finally:
+        child.kill()
+        child.wait(DEADLINE_S)
+
+
+def test_a_signal_before_the_file_is_read_waits_for_the_server(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("[log]\nlevel = 'info'\n")
+    words = [*STARTS["serve"][0].split(), "-c", "file"]
+    process = HeldUp(tmp_path, "broker.base", "serve", *words)
+    process.wait()
+    process.child.send_signal(signal.SIGTERM)
+    process.resume()
+    assert process.child.wait(DEADLINE_S) == 0, process.notes.read_text()
+    os.close(process.pipe)
+
+
+# Ends the work of `_until_signal` in the same turn in which a signal comes.
+LATE = """
+import os, signal
+from broker.cli import signals
+from broker.cli.dropin.nsqd.command import _until_signal
+import asyncio, uvloop
+
+async def work(number):
+    if number:
+        os.kill(os.getpid(), number)
+    return "done"
+
+signals.hold()
+for number in (0, signal.SIGTERM, signal.SIGINT):
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        print(runner.run(_until_signal(work(number))))
+"""
+
+
+def test_a_signal_at_the_end_of_an_import_counts(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LATE],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.stdout.split() == ["done", "None", "None"], done.stderr

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from broker.client.bulk import limits
+from broker.client.tls import client_context
+
+if TYPE_CHECKING:
+    import ssl
 
 _ENCODINGS: Final = ("", "gzip", "zstd")
 _SERVER: Final = re.compile(
@@ -28,15 +31,8 @@ class Tls:
 
     def context(self) -> ssl.SSLContext:
         """The context for these files; OSError: they cannot be used."""
-        for path in filter(None, (self.ca_file, self.cert_file, self.key_file)):
-            open(path, "rb").close()  # noqa: PTH123  OpenSSL does not say which file it is
-        context = ssl.create_default_context(cafile=self.ca_file or None)
-        if self.cert_file:
-            context.load_cert_chain(self.cert_file, self.key_file or None)
-        if self.insecure:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
-        return context
+        files = (self.ca_file or None, self.cert_file or None, self.key_file or None)
+        return client_context(*files, insecure=self.insecure)
 
 
 @dataclass(frozen=True, slots=True)

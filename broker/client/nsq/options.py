@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from broker import __version__
 from broker.client.nsq import limits
+from broker.client.tls import client_context
 
 Address = tuple[str, int]
 _NAME: Final = re.compile(r"[.a-zA-Z0-9_-]+(?:#ephemeral)?", re.ASCII)
@@ -136,22 +137,13 @@ def _truth(key: str, text: str) -> bool:
 
 
 def _context(words: dict[str, str]) -> ssl.SSLContext:
-    for key in ("tls_root_ca_file", "tls_cert", "tls_key"):
-        try:
-            if key in words:  # OpenSSL does not say which file it is
-                open(words[key], "rb").close()  # noqa: PTH123
-        except OSError as error:
-            raise ValueError(f"TLS files: {words[key]}: {error.strerror}") from error
+    insecure = _truth("tls_insecure_skip_verify", words.get("tls_insecure_skip_verify", "false"))
+    files = (words.get(key) for key in ("tls_root_ca_file", "tls_cert", "tls_key"))
     try:
-        context = ssl.create_default_context(cafile=words.get("tls_root_ca_file"))
-        if "tls_cert" in words:
-            context.load_cert_chain(words["tls_cert"], words.get("tls_key"))
+        return client_context(*files, insecure=insecure)
     except OSError as error:
-        raise ValueError(f"TLS files: {error}") from error
-    if _truth("tls_insecure_skip_verify", words.get("tls_insecure_skip_verify", "false")):
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+        named = f"{error.filename}: {error.strerror}" if error.filename is not None else error
+        raise ValueError(f"TLS files: {named}") from error
 
 
 def parse_address(text: str, port: int = limits.PORT) -> Address:

@@ -14,7 +14,7 @@ from broker.protocols.nsq import limits
 from broker.protocols.nsq.lookup.config import peers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 EXPERIMENTS = (limits.NSQ_TOPOLOGY,)
 # In each pair, the first value must not exceed the second.
@@ -37,9 +37,9 @@ def _items(text: str) -> list[str]:
     return [part for part in parts if part]
 
 
-def _listed(value: object) -> list[object]:
+def _listed(value: object) -> Sequence[object]:
     if isinstance(value, str):
-        return list(_items(value))
+        return _items(value)
     if not isinstance(value, list):
         raise ValueError(f"expected an array, got {kinds.type_name(value)} ({value!r})")
     return value

@@ -954,7 +954,7 @@ cdef class NsqSession(Session):
             self.give_up(problem)
 
     cdef int release(self, int why) except -1:
-        """Continue after the event that a command waited for (HOLD_ANSWER)."""
+        """Continue if nothing else holds the session: the reason `why` to wait is over."""
         self.hold &= ~why
         if self.link is not None and not self.closing:
             self.go_on()

@@ -122,7 +122,7 @@ async def test_steps_from_start_to_stop(tmp_path: Path) -> None:
     assert seen == [f"{step} {name}" for step in STEPS[:4] for name in "ab"]
     assert list(server.ports) == ["a", "b"]
     seen.clear()
-    await server.reload()
+    assert await server.reload()
     await server.stop()
     assert seen == ["reload a", "reload b", "drain a", "drain b", "disconnect a", "disconnect b",
                     "stop b", "stop a"]  # fmt: skip
@@ -136,7 +136,7 @@ async def test_a_reload_that_fails_keeps_no_other_from_it(
     config = load(None, {"TWINWIRE_SERVER_DATA": str(tmp_path)})
     server = Server(config, [lambda _host, one=one: one for one in made])
     await server.start()
-    await server.reload()
+    assert not await server.reload()
     assert seen[-2:] == ["reload a", "reload b"]
     assert "a was not reloaded" in caplog.text
     await server.stop()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.base.gotext import go_quote
+from broker.base.gotext import go_quote, system_text
 from broker.base.redact import redacted
+from broker.cli import signals
 from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_server import flags
@@ -49,7 +51,8 @@ def main(args: Sequence[str]) -> int:
 
             process.send(given["signal"])
             return server_limits.EXIT_OK
-        settings, warnings = first_settings(given)
+        with signals.Stoppable() if given.get("config") else contextlib.nullcontext():
+            settings, warnings = first_settings(given)
     except (FlagError, ConfErrors) as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr, flush=True)
         return server_limits.EXIT_START_FAILED
@@ -108,8 +111,6 @@ def read_file(path: str) -> tuple[Settings, list[tuple[str, bool]]]:
 
 def readable(path: str) -> None:
     """FlagError unless the file can be read."""
-    from broker.cli.dropin.nats_server.log import system_text
-
     try:
         with Path(path).open("rb"):
             pass

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker.base import logs
+from broker.base.gotext import system_text
 from broker.base.units import SECOND
 from broker.cli.dropin import errors
 
@@ -47,11 +48,6 @@ class LogError(Exception):
 def stamp_now() -> str:
     """Local time in the format of Go's log package."""
     return f"{datetime.now().astimezone():%Y/%m/%d %H:%M:%S}"
-
-
-def system_text(what: str, path: str, error: OSError) -> str:
-    """A failed file call in Go's wording."""
-    return f"{what} {path}: {(error.strerror or str(error)).lower()}"
 
 
 STREAMING: Final = "broker.stan"  # the logger of NATS Streaming

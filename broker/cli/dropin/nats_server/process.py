@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from broker.base.gotext import go_quote
+from broker.base.gotext import go_quote, system_text
 from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_server.flags import PROGRAM
-from broker.cli.dropin.nats_server.log import system_text
 from broker.net.sockets import EVERYWHERE, join
 
 if TYPE_CHECKING:

@@ -116,9 +116,10 @@ class Run:
         if problem := self._prelude():
             return fatal(problem)
         loop = asyncio.get_running_loop()
+        stop = apart(self.on_signal)
         for number in _NAMES:
-            stops = number in signals.STOPS  # others count each time: a file may have changed
-            handle = apart(self.on_signal) if stops else self.on_signal
+            # each SIGHUP reloads: the file may have changed since the last
+            handle = stop if number in signals.STOPS else self.on_signal
             loop.add_signal_handler(number, handle, number)
         signals.let_through(*signals.STOPS, signal.SIGUSR1)
         try:
@@ -137,7 +138,8 @@ class Run:
         else:
             ports = self.server.ports
             notify.ready(", ".join(f"{name} {join(*bound[:2])}" for name, bound in ports.items()))
-            signals.let_through(signal.SIGHUP, signal.SIGUSR2)  # what they ask for is there
+            # the server can now reload and enter lame duck mode
+            signals.let_through(signal.SIGHUP, signal.SIGUSR2)
             await until_stopped(self._stopping, log)
         return await self._end()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from broker.base import logs
 from broker.base.gotext import go_quote
 from broker.base.redact import redacted
+from broker.cli import signals
 from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_server import flags as nats_flags
@@ -62,7 +64,9 @@ def main(args: Sequence[str]) -> int:
             return server_limits.EXIT_OK
         if nats.get("check") and not nats.get("config"):
             raise FlagError(errors.CHECK_WHAT)
-        asked = everything(flags.sizes(own), nats)
+        reads = nats.get("config") or own.get("stan_config")
+        with signals.Stoppable() if reads else contextlib.nullcontext():
+            asked = everything(flags.sizes(own), nats)
     except (FlagError, ConfErrors) as error:
         print(redacted(str(error)), file=sys.stderr, flush=True)
         return server_limits.EXIT_START_FAILED

@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from broker.base.gotext import duration_text
+from broker.base.gotext import duration_text, system_text
 from broker.base.units import COUNT_MAX, SECOND
 from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
-from broker.cli.dropin.nats_server.log import system_text
 from broker.config.config import Config
 from broker.engine.config import StorageConfig, SyncPolicy
 from broker.engine.names import pattern_matches

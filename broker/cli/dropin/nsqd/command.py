@@ -8,7 +8,6 @@ import gc
 import logging
 import os
 import platform
-import signal
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -61,7 +60,7 @@ class Startable(Protocol):
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
-    async def reload(self) -> None: ...
+    async def reload(self) -> bool: ...
 
 
 class GoFormatter(logging.Formatter):
@@ -120,12 +119,18 @@ def read(
         sys.exit(server_limits.EXIT_OK)
     try:
         path = found.given.get("config")
-        file = translate.read_file(path) if path else {}
+        file = read_file(path) if path else {}
         values = goflags.resolve(flags, found.given, file)
     except goflags.FlagError as error:
         die(program, str(error))
     given = translate.named_in_file(flags, file) | found.given
     return values, given, list(translate.unknown_keys(flags, file, path or ""))
+
+
+def read_file(path: str) -> dict[str, object]:
+    """The keys of a configuration file. FlagError."""
+    with signals.Stoppable():
+        return translate.read_file(path)
 
 
 def nsqd(args: Sequence[str]) -> int:
@@ -265,20 +270,32 @@ def take_over(data: Path, config: Config) -> bool:
 
 
 async def _until_signal(work: Coroutine[Any, Any, Result]) -> Result | None:
-    """What the work returns; None if SIGTERM or SIGINT came first, which cancels it."""
+    """What the work returns; None if SIGTERM or SIGINT came meanwhile, which cancels it."""
     import asyncio
 
     loop = asyncio.get_running_loop()
     task = loop.create_task(work)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, task.cancel)
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+        task.cancel()
+
+    for number in signals.STOPS:
+        loop.add_signal_handler(number, stop)
     signals.let_through(*signals.STOPS)
     try:
-        return await task
+        result = await task
     except asyncio.CancelledError:
         return None
     finally:
         signals.hold()  # until the server runs
+    # A signal may have come when the work had ended: one turn of the loop to note it, one to handle
+    # it.
+    for _ in range(2):
+        await asyncio.sleep(0)
+    return None if stopped else result
 
 
 def run(program: str, make: Callable[[], Startable], addresses: tuple[str, str]) -> int:
@@ -292,8 +309,9 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, apart(on_signal), number, stopping)
+    stop = apart(on_signal)
+    for number in signals.STOPS:
+        loop.add_signal_handler(number, stop, number, stopping)
     signals.let_through(*signals.STOPS, *signals.OTHERS)
     server = make()
     try:

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.base.gotext import duration_text as go_duration_text
+from broker.base.gotext import system_text
 from broker.base.settings import Address, Kind, duration_text, near, parse_address, settings
 from broker.base.units import US
 from broker.cli.dropin import errors
@@ -37,7 +37,7 @@ def read_file(path: str) -> dict[str, object]:
     try:
         values = read_toml(Path(path))
     except OSError as error:
-        reason = f"open {path}: {str(error.strerror).lower()}"
+        reason = system_text("open", path, error)
         raise FlagError(errors.DROPIN_CONFIG.format(path, reason)) from None
     except ValueError as error:
         raise FlagError(errors.DROPIN_CONFIG.format(path, error)) from None
@@ -98,7 +98,7 @@ def check(values: Mapping[str, Any]) -> None:
         try:
             Path(values["tls-root-ca-file"]).read_bytes()
         except OSError as error:
-            reason = f"open {values['tls-root-ca-file']}: {str(error.strerror).lower()}"
+            reason = system_text("open", values["tls-root-ca-file"], error)
             raise StartError(errors.NSQD_CLIENT_TLS.format(reason)) from None
     if values["auth-http-request-method"] not in ("get", "post"):
         raise StartError(errors.NSQD_AUTH_METHOD)
@@ -169,12 +169,9 @@ def _value(name: str, flag: Flag, value: Any) -> Any:
 
 def _duration(kind: Kind[int], value: int) -> int:
     """A duration in whole microseconds. ValueError."""
-    try:
-        return kind.read(duration_text(max(value, 0) // US * US))
-    except ValueError as error:
-        if value >= 0:
-            raise
-        raise ValueError(str(error).removesuffix("0s") + go_duration_text(value)) from None
+    if value < 0:  # never valid; the error shows it
+        return kind.read(f"-{duration_text(max(-value, US) // US * US)}")
+    return kind.read(duration_text(value // US * US))
 
 
 def _receiver(value: str) -> Address | None:

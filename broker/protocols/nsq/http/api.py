@@ -36,6 +36,7 @@ from broker.protocols.nsq.http.app import (
     make_app,
     make_refusing_app,
     read_body,
+    reason_of,
 )
 from broker.protocols.nsq.http.v1 import dead_letter_routes
 from broker.protocols.nsq.topics import channel_of, open_channel, streams_of
@@ -622,8 +623,7 @@ async def _asked(waiting: Awaitable[object]) -> None:
 
 
 def _refusal(problem: OSError) -> HttpError:
-    reason = problem.strerror or str(problem)
-    return http_error(errors.NSQ_HTTP_STREAM_REFUSED, reason=reason)
+    return http_error(errors.NSQ_HTTP_STREAM_REFUSED, reason=reason_of(problem))
 
 
 async def _sync_folder(folder: Path) -> None:

@@ -53,6 +53,11 @@ class ApiError(Exception):
         self.text = text
 
 
+def reason_of(problem: OSError) -> str:
+    """The system's text for an error, without the file's name if that is possible."""
+    return problem.strerror or str(problem)
+
+
 def find_topic(topics: Topics, name: str, *rights: int) -> Log:
     """The topic of that name; ApiError if it is unknown or a stream of JetStream, or if the request
     lacks one of `rights`."""
@@ -196,12 +201,14 @@ class _Dispatcher:
         except ApiError as refusal:
             return _refuse(refusal.error, refusal)
         except OSError as problem:
-            if request.method == "GET" or isinstance(problem, ConnectionError):
+            # A peer that is gone or silent is not the disk.
+            peer = isinstance(problem, ConnectionError | TimeoutError)
+            if request.method == "GET" or peer:
                 LOG.exception("%s %s failed", request.method, path)
                 return _refuse(errors.NSQ_HTTP_INTERNAL)
-            reason = problem.strerror or str(problem)
+            reason = reason_of(problem)
             LOG.error("%s %s failed: %s", request.method, path, reason)
-            return _refuse(http_error(errors.V1_NOT_SAVED, reason=reason))
+            return _refuse(http_error(errors.NSQ_NOT_SAVED, reason=reason))
         except Exception:
             LOG.exception("%s %s failed", request.method, path)
             return _refuse(errors.NSQ_HTTP_INTERNAL)

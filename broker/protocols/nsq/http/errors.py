@@ -42,13 +42,13 @@ NSQ_HTTP_STREAM_OFFLINE: Final = HttpError(503, "STREAM_IS_OFFLINE")
 NSQ_HTTP_STREAM_DEFER: Final = HttpError(400, "STREAM_CANNOT_DEFER")
 NSQ_HTTP_STREAM_REFUSED: Final = HttpError(409, "REFUSED_BY_STREAM: {reason}")
 NSQ_HTTP_UNKNOWN_CHANNEL: Final = HttpError(404, "CHANNEL_NOT_FOUND")
+NSQ_NOT_SAVED: Final = HttpError(503, "NOT_SAVED: {reason}")  # ours: the disk refuses a change
 
 
 # --- our own requests on the NSQ HTTP API (/v1/) -------------------------------------------------
 
 V1_ARGUMENT: Final = HttpError(400, "INVALID_ARG_{name}: {reason}")
 V1_SETTINGS: Final = HttpError(400, "INVALID_SETTINGS: {reason}")
-V1_NOT_SAVED: Final = HttpError(503, "NOT_SAVED: {reason}")
 V1_CHANGED: Final = HttpError(409, "CHANGED: {reason}")
 
 V1_NUMBER: Final = "must be a whole number from {low} to {high}, got {text!r}"

@@ -28,7 +28,7 @@ from broker.protocols.access import READ, WRITE
 from broker.protocols.nsq import limits
 from broker.protocols.nsq.dead_letters import Policy, default_target, give_back
 from broker.protocols.nsq.http import errors
-from broker.protocols.nsq.http.app import ApiError, Route, find_topic, read_body
+from broker.protocols.nsq.http.app import ApiError, Route, find_topic, read_body, reason_of
 from broker.protocols.nsq.session import NsqSession
 from broker.protocols.nsq.topics import channel_of, channels_of
 
@@ -288,7 +288,7 @@ class V1Api:
         try:
             return {"path": self.engine.put_aside(name)}
         except OSError as problem:
-            reason = problem.strerror or str(problem)
+            reason = reason_of(problem)
             raise ApiError(http_error(errors.V1_NOT_PUT_ASIDE, reason=reason)) from problem
 
     def quarantined(self, query: Query) -> str:
@@ -327,20 +327,13 @@ class V1Api:
         except ValueError as problem:
             reason = str(problem)
             raise ApiError(http_error(errors.V1_SETTINGS, reason=reason)) from None
-        except OSError as problem:
-            reason = problem.strerror or str(problem)
-            raise ApiError(http_error(errors.V1_NOT_SAVED, reason=reason)) from problem
         return self.settings.show(log)
 
     async def topic_claim(self, _request: web.Request, query: Query) -> Answer:
         """Apply retention and limits again to a topic whose metadata were lost."""
         log = self.log(query, READ, WRITE)
         was = log.unclaimed
-        try:
-            log.claim()
-        except OSError as problem:
-            reason = problem.strerror or str(problem)
-            raise ApiError(http_error(errors.V1_NOT_SAVED, reason=reason)) from problem
+        log.claim()
         return {"topic": log.name, "claimed": was}
 
     # --- messages
@@ -411,7 +404,7 @@ async def _wait_until_saved(cursor: Cursor) -> None:
     error = await cursor.saved()
     if error:
         reason = os.strerror(error)
-        raise ApiError(http_error(errors.V1_NOT_SAVED, reason=reason))
+        raise ApiError(http_error(errors.NSQ_NOT_SAVED, reason=reason))
 
 
 # --- dead letters

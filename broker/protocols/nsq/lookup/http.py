@@ -134,20 +134,15 @@ class LookupApi:
         """All registrations, with times on the wall clock. They are collected in parts, between
         which other clients are served."""
         parts: list[bytes] = []
-        page: dict[str, object] = {}
         stop_ns = self.now_ns() + limits.NSQ_LOOKUP_TURN
         for entry in list(self.registry.entries()):
             rows = self._debug_rows(entry)
             if rows:
-                page[f"{entry.category}:{entry.key}:{entry.subkey}"] = rows
+                name = f"{entry.category}:{entry.key}:{entry.subkey}"
+                parts.append(orjson.dumps(name) + b":" + orjson.dumps(rows))
             if self.now_ns() >= stop_ns:
-                if page:
-                    parts.append(orjson.dumps(page)[1:-1])
-                    page = {}
                 await asyncio.sleep(0)
                 stop_ns = self.now_ns() + limits.NSQ_LOOKUP_TURN
-        if page:
-            parts.append(orjson.dumps(page)[1:-1])
         return Encoded(b"{%b}" % b",".join(parts))
 
     def _debug_rows(self, entry: Entry) -> list[dict[str, object]]:

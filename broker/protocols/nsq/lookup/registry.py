@@ -156,10 +156,10 @@ class Registry:
         if entry is not self.clients:
             self._forget_answer(entry.key)
             if entry.ephemeral and not entry.producers:
-                self._drop(entry)
                 if entry.category == "topic":
-                    for channel in list(self.channels.get(entry.key, {}).values()):
-                        self._drop(channel)
+                    self.remove_topic(entry.key)
+                else:
+                    self._drop(entry)
         return True
 
     def _drop(self, entry: Entry) -> None:

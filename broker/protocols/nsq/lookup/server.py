@@ -103,9 +103,10 @@ class LookupServer:
             await self._pages.close()
             self._pages = None
 
-    async def reload(self) -> None:
-        """All settings are of the command line; a service manager may ask all the same."""
+    async def reload(self) -> bool:
+        """Do nothing: settings are read only at the start."""
         LOG.info("nothing to reload")
+        return False
 
     def identity(self) -> dict[str, Any]:
         """The answer to IDENTIFY: the addresses of this nsqlookupd."""

@@ -186,6 +186,8 @@ def test_what_the_engine_cannot_do_is_refused() -> None:
         config_of("-max-rdy-count=-1")
     with pytest.raises(StartError, match=r"--msg-timeout must be between 1ms and .*, got -1s$"):
         config_of("-msg-timeout=-1s")
+    with pytest.raises(StartError, match=r"--msg-timeout must .*, got -1us$"):
+        config_of("-msg-timeout=-5ns")
     with pytest.raises(StartError, match="listen"):
         listen("host:port")
 

@@ -14,7 +14,7 @@ from aiohttp import web
 from support.live.nsq import Client, on_uvloop, opened
 
 from broker.protocols.nsq.http.api import NsqApi
-from broker.protocols.nsq.http.app import ApiError
+from broker.protocols.nsq.http.app import ApiError, Query, Route, make_app
 from broker.protocols.nsq.http.settings import TopicSettings
 from broker.protocols.nsq.http.v1 import V1Api, headers_of, moment_ns
 from broker.protocols.nsq.listener import NsqListener
@@ -273,8 +273,35 @@ async def test_what_the_disk_does_not_take_is_not_promised(tmp_path: Path) -> No
         vfs.heal()
         assert answer == (503, {"message": "NOT_SAVED: No space left on device"})
         (tmp_path / "t" / "meta.json.new").mkdir()
-        answer = await page.ask("PUT", "/v1/topic/settings", b'{"max_msgs": 5}', topic="t")
-        assert answer == (503, {"message": "NOT_SAVED: Is a directory"})
+        for method, path in (
+            ("PUT", "/v1/topic/settings"),
+            ("DELETE", "/v1/topic/settings"),
+        ):
+            answer = await page.ask(method, path, b'{"max_msgs": 5}', topic="t")
+            assert answer == (503, {"message": "NOT_SAVED: Is a directory"})
         (tmp_path / "t" / "meta.json.new").rmdir()
         _, shown = await page.ask("GET", "/v1/topic/settings", topic="t")
         assert shown["set"] == {}
+
+
+@pytest.mark.parametrize(
+    ("problem", "answer"),
+    [
+        (OSError(errno.EROFS, "Read-only file system"), (503, "NOT_SAVED: Read-only file system")),
+        (ConnectionResetError(errno.ECONNRESET, "reset"), (500, "INTERNAL_ERROR")),
+        (TimeoutError(), (500, "INTERNAL_ERROR")),
+    ],
+)
+async def test_only_an_error_of_the_disk_is_named(
+    problem: OSError, answer: tuple[int, str]
+) -> None:
+    async def fails(_request: web.Request, _query: Query) -> None:
+        raise problem
+
+    runner = web.AppRunner(make_app({"/fails": {"POST": Route(fails)}}, 1), access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/fails"
+    async with aiohttp.ClientSession() as session, session.post(url) as response:
+        assert (response.status, await response.json()) == (answer[0], {"message": answer[1]})
+    await runner.cleanup()
