@@ -59,10 +59,11 @@ class Faults:
         return tuple(fault.name for fault in self._active)
 
     def full_disk(self) -> Fault:
-        """No message can be stored and no channel be made: every write fails with ENOSPC.
+        """No message can be stored and no channel created: every write fails with ENOSPC.
 
         NSQ publishers get E_PUB_FAILED (HTTP 503), NATS Streaming publishers an error in the ack;
-        consumers of existing channels get what is stored, and `/healthz` answers 503.
+        topics are created, but stay empty; consumers of existing channels get what is stored, and
+        `/healthz` answers 503.
         """
         return self._begin("full_disk", {WRITE: errno.ENOSPC, CREATE: errno.ENOSPC}, 0)
 
