@@ -308,6 +308,7 @@ def lasting_memory() -> Iterator[None]:
     """
     memory.limit_arenas(limits.ARENAS_MAX)
     memory.keep_free(limits.HEAP_FREE_BYTES, limits.HEAP_PIECE_BYTES_MAX)
+    memory.merge_at_once()
     gc.disable()
     try:
         yield

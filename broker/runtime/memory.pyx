@@ -21,17 +21,20 @@ cdef extern from *:
         mallopt(M_TRIM_THRESHOLD, kept);
         mallopt(M_MMAP_THRESHOLD, mapped);
     }
+    static void tw_merge_at_once(void) { mallopt(M_MXFAST, 0); }
     #else   /* another library, or one whose numbers are int: it is left alone */
     static size_t tw_used_bytes(void) { return 0; }
     static int tw_trim(void) { return 0; }
     static void tw_limit_arenas(int count) { (void)count; }
     static void tw_keep_free(int kept, int mapped) { (void)kept; (void)mapped; }
+    static void tw_merge_at_once(void) { }
     #endif
     """
     size_t tw_used_bytes() nogil
     int tw_trim() nogil
     void tw_limit_arenas(int count) nogil
     void tw_keep_free(int kept, int mapped) nogil
+    void tw_merge_at_once() nogil
 
 
 def limit_arenas(int count):
@@ -51,6 +54,15 @@ def keep_free(int kept_bytes, int mapped_bytes_min):
     free: the next message of that size pays a fault for each page again, half of its whole cost.
     """
     tw_keep_free(kept_bytes, mapped_bytes_min)
+
+
+def merge_at_once():
+    """Merge each free piece with its free neighbours when it becomes free.
+
+    By default the allocator collects small pieces and merges them all together, at the next large
+    one: after the end of a client with 200,000 subscriptions that takes a quarter of a second.
+    """
+    tw_merge_at_once()
 
 
 def used_bytes():

@@ -81,3 +81,29 @@ def test_large_buffers_do_not_come_from_the_system_each_time() -> None:
     command = [sys.executable, "-c", LARGE]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert int(found.stdout) < 5120  # the pages of one round; there were twenty
+
+
+SMALL = """
+import ctypes, sys
+from broker.runtime import memory
+if sys.argv[1] == "at once":
+    memory.merge_at_once()
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+class Facts(ctypes.Structure):      # of mallinfo2
+    _fields_ = [(name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks",
+        "fordblks", "keepcost")]
+libc.mallinfo2.restype = Facts
+pieces = [ctypes.c_void_p(libc.malloc(48)) for _ in range(10_000)]
+for piece in pieces:
+    libc.free(piece)
+print(libc.mallinfo2().fsmblks)     # free, and not merged yet
+"""
+
+
+@pytest.mark.parametrize(("when", "waits"), [("later", True), ("at once", False)])
+def test_small_pieces_are_merged_when_they_become_free(when: str, waits: bool) -> None:
+    command = [sys.executable, "-c", SMALL, when]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (int(found.stdout) > 100_000) == waits

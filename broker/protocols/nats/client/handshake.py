@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -180,7 +181,11 @@ class ClientHandshake:
         if session.extra is not None:
             options.complete(session.extra.cookies)
         if again:
-            session.unsubscribe_all()
+            session.unsubscribe_all(partial(self._take, session, options))
+        else:
+            self._take(session, options)
+
+    def _take(self, session: NatsSession, options: ClientOptions) -> None:
         session.take(options)
         self._check(session, self.login(session))
 
@@ -286,6 +291,14 @@ class ClientHandshake:
         if options is not None and (options.account or options.new_account):
             self.turn_away(session, login, Refused("an account is named in CONNECT"))
             return
+        begin = partial(self._begin, session, account, identity)
+        if newcomer:
+            session.unsubscribe_all(begin)  # those of an anonymous client before its CONNECT
+        else:
+            begin()
+
+    def _begin(self, session: NatsSession, account: Account, identity: Identity) -> None:
+        newcomer, options = session.account is not account, session.options
         session.bind(account, identity, permit_for(identity.permissions))
         pace(session, account, identity)
         if options is None:

@@ -55,7 +55,7 @@ cdef class LineSession(Session):
     cdef bint gone
     cdef bint gives_way                 # its share of the turn is used up: input is paused
     cdef bint unknown                   # no login was received yet
-    cdef readonly bint waiting          # a login is being checked: input is paused
+    cdef readonly uint32_t waiting      # what input is paused for: checks of logins, and others
     cdef readonly bint ponged           # a PONG was sent after CONNECT: INFO is allowed
     cdef readonly bint rated            # whether charge() is called after each read
     cdef Session slow                   # the session that input is paused for, or None

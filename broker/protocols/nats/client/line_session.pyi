@@ -35,7 +35,7 @@ class LineSession(Session):
     active_ns: int
     rtt_ns: int
     pings_out: int
-    waiting: bool
+    waiting: int
     ponged: bool
     rated: bool
     closed_because: str | None

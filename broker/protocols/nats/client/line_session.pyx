@@ -127,13 +127,13 @@ cdef class LineSession(Session):
         return space == <void *>self.router
 
     def wait(self):
-        """Pause input while the peer's login is being checked."""
-        self.waiting = True
+        """Pause input, while the peer's login is being checked for example, until `go`."""
+        self.waiting += 1
         self.link.pause()
 
     def go(self):
-        """Resume input after the login has been checked."""
-        self.waiting = False
+        """End one `wait`."""
+        self.waiting -= 1
         self.resume_input()
 
     cdef void resume_input(self) except *:

@@ -17,6 +17,7 @@ cdef class NatsSession(LineSession):
     cdef tuple buckets                  # Buckets that limit its publish rate
     cdef uint64_t paid_msgs, paid_bytes     # parts of in_msgs and in_bytes already charged
     cdef readonly uint64_t dropped      # messages dropped because its queue was full
+    cdef object emptied                 # what is called without subscriptions, or None
 
     cdef const match_t *find(self, const char *subject, size_t n) except NULL
     cdef bint is_plain(self, op_t *op) noexcept
@@ -31,6 +32,7 @@ cdef class NatsSession(LineSession):
     cdef int no_one(self, op_t *op) except -1
     cdef int deny(self, op_t *op) except -1
     cdef void remove_retired(self) noexcept
+    cdef int go_on_emptying(self) except -1
     cdef void no_room(self, uint64_t messages) noexcept
     cdef void counted(self, sub_t *sub, uint64_t messages, uint64_t nbytes) noexcept
     cdef void may_be_answered(self, const record_t *rec) noexcept

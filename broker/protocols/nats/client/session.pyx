@@ -125,6 +125,7 @@ cdef class NatsSession(LineSession):
     cdef void left(self) noexcept:
         cdef NatsFrontend frontend = self.frontend
         self.tls_handshake = None
+        self.emptied = None
         frontend.sessions.discard(self)
         frontend.gone_in_msgs += self.in_msgs
         frontend.gone_in_bytes += self.in_bytes
@@ -133,10 +134,10 @@ cdef class NatsSession(LineSession):
         frontend.handshake.left(self)
 
     def bind(self, Account account, identity, Permit permit):
-        """Bind the session to an account with these rights."""
+        """Bind the session to an account with these rights. To another than that of before only
+        without subscriptions."""
         if self.account is not None and self.account is not account:
             self.account.leave(self)
-            self.unsubscribe_all()
         if self.account is not account:
             account.join(self)
         self.account = account
@@ -151,11 +152,29 @@ cdef class NatsSession(LineSession):
         self.handshake_due_ns = 0
         self.limit(identity)
 
-    def unsubscribe_all(self):
-        """Remove all subscriptions. Must not be called while a message is being delivered."""
+    def unsubscribe_all(self, then):
+        """Remove all subscriptions and call `then`, in a later turn if they are many: input waits.
+        Must not be called while a message is being delivered."""
         self.remove_retired()       # else they would be removed twice
-        while self.drop_any():
-            pass
+        if not self.subs.size:
+            then()
+            return
+        self.wait()
+        self.emptied = then
+        self.go_on_emptying()
+
+    cdef int go_on_emptying(self) except -1:
+        cdef uint64_t end = trie.work + self.frontend.teardown_max
+        then = self.emptied
+        while trie.work < end:
+            if not self.drop_any():
+                self.emptied = None
+                if not self.closing:
+                    then()
+                    self.go()
+                return 0
+        self.frontend.turn.add(PHASE_STORE, self)
+        return 0
 
     cdef int first_pong(self) except -1:
         self.frontend.handshake.connected(self)
@@ -227,6 +246,8 @@ cdef class NatsSession(LineSession):
 
     cdef void work(self) noexcept:
         self.remove_retired()
+        if self.emptied is not None:
+            self.go_on_emptying()
 
     cdef void count_slow(self) noexcept:
         self.frontend.slow_consumers += 1

@@ -118,6 +118,46 @@ def test_long_subjects_of_subscriptions() -> None:
     assert nats.router.size == 0
 
 
+@pytest.mark.parametrize("again", [b"CONNECT {}\r\n", b"CONNECT {}\r\nSUB b 2\r\nPING\r\n"])
+def test_a_second_connect_with_many_subscriptions(again: bytes) -> None:
+    nats = FakeNats()
+    peer, other = nats.dial(), nats.dial()
+    peer.send(b"".join(b"SUB a.%d.b.c.d %d\r\n" % (n, n) for n in range(9_000)))
+    peer.take()
+    peer.read(again)
+    turns, left = 0, nats.router.size
+    while nats.router.size > 1:
+        turns += 1
+        assert not peer.transport.reading
+        other.read(b"PING\r\n")
+        nats.loop.run_once()
+        assert other.take() == b"PONG\r\n"
+        assert nats.router.size < left
+        left = nats.router.size
+    nats.loop.run()
+    assert turns > 1
+    assert peer.transport.reading
+    assert nats.router.size == peer.session.subscriptions == again.count(b"SUB")
+    assert peer.take() == b"PONG\r\n" * again.count(b"PING")
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_a_connection_that_ends_during_its_second_connect(number: int) -> None:
+    nats = FakeNats()
+    peer = nats.dial()
+    peer.send(b"".join(b"SUB a.%d.b.c.d %d\r\n" % (n, n) for n in range(9_000)))
+    peer.read(b"CONNECT {}\r\nSUB b 2\r\n")
+    assert nats.router.size > 0
+    if number:
+        peer.session.kick()
+    else:
+        peer.transport.closed = True
+        peer.conn.connection_lost(None)
+    nats.loop.run()
+    assert nats.router.size == 0
+    assert not nats.frontend.sessions
+
+
 def talk(seed: int, connect: bytes) -> list[Bodies]:
     """What a client, a subscriber and a leaf get from random operations, in any order: that of the
     subscriptions of a subject depends on when one of them was removed."""
