@@ -1121,7 +1121,6 @@ cdef class Log(LogState):
             raise OSError(errno.ENOENT, 'log is deleted', self.name)
         cursor = self.shared.make_cursor(self, name, start or self.backlog_seq, ephemeral)
         self.cursors[name] = cursor
-        self.advance()
         cursor.flush_journal()
         if cursor.journal is not None:
             if cursor.journal.last_error:
@@ -1130,6 +1129,7 @@ cdef class Log(LogState):
                 cursor.close(True)
                 raise OSError(error, os.strerror(error), cursor.journal.path)
             self.sync.journal_made(cursor.journal)
+        self.advance()      # not before: what one that cannot be stored was given would be lost
         if self.shared.new_cursor is not None:
             self.shared.new_cursor(cursor)
         self.shared.changed(self.name, name, True)

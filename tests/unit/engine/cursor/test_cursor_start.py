@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.engine import (
+    RENAME,
     SYNC,
     SYNC_PATH,
     WAIT_MS,
@@ -250,3 +251,21 @@ def test_an_order_that_an_earlier_process_has_stored_is_synced(tmp_path: Path) -
             with pytest.raises(OSError, match="Input/output"):
                 wait_until_synced(rig, cursor)
             wait_until_synced(rig, cursor)
+
+
+@pytest.mark.parametrize("call", [WRITE, RENAME])
+def test_a_cursor_that_cannot_be_stored_takes_no_backlog_along(tmp_path: Path, call: int) -> None:
+    with Rig(tmp_path, segment_bytes=4096) as rig:
+        log = rig.log()
+        backlog = numbered(100, size=100)
+        assert rig.publish(log, backlog) == [1] * 100
+        vfs.fail(call, errno.ENOSPC)
+        with pytest.raises(OSError, match="No space"):
+            log.open_cursor("c")
+        assert (log.depth, log.frontier) == (100, 1)
+        rig.advance(2)
+        assert log.first_seq == 1, "nothing of it is dropped"
+        consumer = LocalConsumer(log.open_cursor("c"), MANY)
+        rig.settle()
+        rig.until(lambda: not log.cursors["c"].depth)
+        assert bodies_of(consumer) == backlog
