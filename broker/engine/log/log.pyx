@@ -1231,7 +1231,11 @@ cdef class Log(LogState):
             self.binding.cut()
             self.binding = None
         for cursor in list(self.cursors.values()):
-            cursor.close(delete)
+            try:
+                cursor.close(delete)
+            except OSError as problem:      # the folder is gone, and what is in it goes with it
+                self.shared.report('warning', 'a journal cannot be removed', log=self.name,
+                                   reason=str(problem))
         if delete:
             self.shared.health.remove(RECORDS, self.name)
             self.cursors.clear()

@@ -11,6 +11,7 @@ import pytest
 from support.engine import (
     SECOND,
     SYNC,
+    UNLINK,
     WRITE,
     Rig,
     bodies_of,
@@ -43,6 +44,23 @@ def test_what_was_emptied_while_paused_does_not_come(tmp_path: Path) -> None:
         rig.settle()
         assert bodies_of(consumer) == [b"after"]
         assert (log.depth, cursor.depth, cursor.in_flight_count) == (0, 0, 1)
+
+
+def test_a_log_is_deleted_as_a_whole_when_a_journal_cannot_be_removed(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        log = rig.log()
+        for name in ("b", "c"):
+            log.open_cursor(name)
+        rig.publish(log, [b"x"])
+        seen: list[tuple[str, str | None, bool]] = []
+        rig.engine.watch(lambda *change: seen.append(change))
+        vfs.fail(UNLINK, errno.EIO, 1)
+        rig.engine.delete_log("t")
+        assert not vfs.unfired(UNLINK)
+        assert seen == [("t", "b", False), ("t", "c", False), ("t", None, False)]
+        again = rig.log()
+        assert (again.cursors, again.next_seq) == ({}, 1)
+        rig.until(lambda: not list(tmp_path.glob(".deleted*")))
 
 
 @pytest.mark.parametrize("inline", [0, 1 << 17])
