@@ -8,7 +8,7 @@ import contextlib
 import os
 
 from libc.errno cimport EIO, EMFILE, ENFILE, ENOMEM, errno
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from posix.fcntl cimport O_CREAT, O_EXCL, O_RDONLY, O_RDWR
 
 from broker.engine.cursor.cursor cimport Cursor
@@ -16,7 +16,7 @@ from broker.engine.cursor.journal cimport OP_FLOOR, OP_PAUSE, Journal
 from broker.engine.log.log cimport Log
 from broker.engine.log.policy cimport RETENTION_OWNED, SYNC_ALWAYS, LogPolicy
 from broker.engine.log.record cimport (
-    FILE_HEADER_BYTES, RECORD_HEADER_BYTES, older, record_get, stored_t)
+    FILE_HEADER_BYTES, RECORD_HEADER_BYTES, older, record_get, salt_of, stored_t)
 from broker.engine.log.segment cimport MARK_BYTES, Segment, read_small
 from broker.engine.state cimport EngineState
 from broker.runtime.mapping cimport faults_of, read_at
@@ -264,8 +264,11 @@ def take_spare(folder, list problems):
     log_id = log_id_of(folder, others)
     seqs = {seq for seq, _ in others}
     if header is not None and header[0] == log_id and seqs and (
-            header[1] < min(seqs) or header[1] in seqs and has_mark(head)):
-        os.unlink(path)     # a segment that was dropped; its file was to be used again
+            header[1] < min(seqs) or has_mark(head) and (
+                header[1] in seqs or end_of(salt_of(header[0]), (header[1], path)) == header[1])):
+        # A segment that was dropped, whose file was to be used again; or one that was to begin,
+        # without a record. The one before may have got its seqs since.
+        os.unlink(path)
         return
     if header is not None and header[0] == (log_id or header[0]) and header[1] not in seqs:
         named = os.path.join(folder, f'{header[1]:020d}{SEGMENT_SUFFIX}')
@@ -419,7 +422,7 @@ cdef object remove_files_begun_early(Log log, list paths):
     while len(paths) > 1:
         first_seq, path = last = paths.pop()
         if not is_without_its_record(log, last) or (
-                end_of(log, paths[len(paths) - 1]) >= first_seq):
+                end_of(log.salt, paths[len(paths) - 1]) >= first_seq):
             paths.append(last)
             break
         os.unlink(path)
@@ -435,10 +438,10 @@ cdef bint is_without_its_record(Log log, file) except -1:
         head = head_of(path)
         header = check_header(head, path)
         if header is not None and header[1] < first_seq:
-            return end_of(log, file) == first_seq   # its own has not come onto the disk
+            return end_of(log.salt, file) == first_seq   # its own has not come onto the disk
         if header is not None and is_used(head):
             return follows(head) and not begins_with(path, first_seq) and (
-                end_of(log, file) == first_seq)
+                end_of(log.salt, file) == first_seq)
         if holds_records([file]):
             return False
         return not head.strip(b'\0') or (header is not None and follows(head))
@@ -460,7 +463,7 @@ def has_mark(bytes head):
     return not head[FILE_HEADER_BYTES:FILE_HEADER_BYTES + MARK_BYTES].strip(b'\0')
 
 
-cdef uint64_t end_of(Log log, file) except 0:
+cdef uint64_t end_of(uint32_t salt, file) except 0:
     """The seq after the last record of a segment file; a large one if there is more than zeros
     behind it, or damage: what was acknowledged may be there. OSError."""
     cdef Segment segment = Segment()
@@ -468,7 +471,9 @@ cdef uint64_t end_of(Log log, file) except 0:
     first_seq, path = file
     segment.path = os.fsencode(path)
     segment.first_seq = segment.next_seq = first_seq
-    segment.salt = log.salt
+    segment.salt = salt
+    head = head_of(path)
+    segment.sparse = check_header(head, path) is not None and is_sparse(head)
     take_file(segment, False, [])
     if segment.size > FILE_HEADER_BYTES:
         segment.cap = size = segment.size

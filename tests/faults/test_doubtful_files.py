@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 from support.engine import (
+    RENAME,
     SYNC,
     SYNC_PATH,
     TRUNCATE,
+    UNLINK,
     WRITE,
     Rig,
     bodies_of,
@@ -219,3 +221,78 @@ def test_readers_that_keep_seqs_get_what_is_on_the_disk(tmp_path: Path) -> None:
         vfs.release(SYNC)
         rig.settle()
         assert bodies_of(consumer) == [b"one"]
+
+
+# --- the file of a segment that was begun and is not to be
+
+
+def begun_in_vain(rig: Rig, log: Any, *besides: int) -> tuple[list[bytes], Path]:
+    """The write of the last records of a file fails, when the next file has been begun: what is
+    stored, and that file. These calls fail too."""
+    log.open_cursor("audit")
+    stored = numbered(10, size=100)
+    assert rig.publish(log, stored) == [1] * 10
+    assert rig.root is not None
+    before = set(segment_files(rig.root))
+    tickets = [append(log, body) for body in numbered(40, start=10, size=100)]
+    (begun,) = set(segment_files(rig.root)) - before
+    for call in (WRITE, *besides):
+        vfs.fail(call, errno.EIO)
+    rig.settle()
+    assert {outcome(log, ticket) for ticket in tickets} == {-1}
+    return stored, begun
+
+
+@pytest.mark.parametrize("inline", [0, INLINE])
+@pytest.mark.parametrize("sync", ["none", "always"])
+def test_a_file_begun_in_vain_hides_nothing(tmp_path: Path, sync: str, inline: int) -> None:
+    with Rig(tmp_path / "a", sync=sync, segment_bytes=4096, inline_bytes=inline) as rig:
+        log = rig.log()
+        stored, begun = begun_in_vain(rig, log, RENAME)
+        assert not vfs.unfired(RENAME)
+        assert begun.exists()
+        rig.advance(2)
+        vfs.fail(UNLINK, errno.EIO)
+        assert rig.publish(log, [b"not yet"]) == [0]
+        assert log.last_error == errno.EIO
+        rig.advance(2)
+        # these are shorter: more of them get into the file before
+        after = numbered(50, start=100)
+        assert rig.publish(log, after) == [1] * 50
+        assert log.next_seq > int(begun.stem)
+        assert not begun.exists()
+        assert reopened(tmp_path, rig, sync) == stored + after
+
+
+def test_a_power_cut_does_not_bring_a_file_back_that_was_begun_in_vain(tmp_path: Path) -> None:
+    with Rig(tmp_path / "a", sync="always", segment_bytes=4096) as rig:
+        log = rig.log()
+        begun_in_vain(rig, log)
+        rig.advance(2)
+        vfs.hold(SYNC_PATH)
+        ticket = append(log, b"after")
+        rig.until(lambda: vfs.held(SYNC_PATH) == 1)
+        assert outcome(log, ticket) == 0, "the folder is synced before the answer"
+        vfs.release(SYNC_PATH)
+        rig.settle()
+        assert outcome(log, ticket) == 1
+        vfs.fail(SYNC_PATH, errno.EIO)
+        assert rig.publish(log, [b"more"]) == [1]
+        assert vfs.unfired(SYNC_PATH), "once is enough"
+
+
+def test_a_file_without_its_header_hides_nothing(tmp_path: Path) -> None:
+    with Rig(tmp_path / "a", segment_bytes=4096, inline_bytes=INLINE) as rig:
+        log = rig.log()
+        log.open_cursor("audit")
+        stored = numbered(25, size=100)
+        assert rig.publish(log, stored) == [1] * 25
+        vfs.fail(WRITE, errno.EIO)
+        vfs.fail(UNLINK, errno.EIO)
+        assert rig.publish(log, [bytes(2000)]) == [0]
+        assert not vfs.unfired(UNLINK)
+        assert len(segment_files(tmp_path / "a")) == 2
+        rig.advance(2)
+        after = numbered(3, start=100)
+        assert rig.publish(log, after) == [1] * 3
+        assert reopened(tmp_path, rig, "none") == stored + after

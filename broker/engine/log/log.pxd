@@ -55,6 +55,7 @@ cdef class Log(LogState):
     cdef list full_batches              # closed by a roll, oldest first
     cdef Batch writing                  # the one under way
     cdef Batch spare                    # its memory is used again
+    cdef list undone                    # paths of files that undo_segment could not remove
     # With the sync policy 'always' cursors get nothing that is not on the disk.
     cdef readonly bint durable_only
     cdef readonly list stalled          # links paused because the disk is behind
@@ -110,6 +111,8 @@ cdef class Log(LogState):
     cdef void unstall(self) noexcept
     cdef void wake_cursors(self, size_t added) noexcept
     cdef void write_failed(self, int error) noexcept
+    cdef void undo_segment(self) noexcept
+    cdef int remove_undone(self) except -1
     cdef void withdraw(self) noexcept
     cdef object put_away(self)
     cdef bint drop(self, Segment segment) noexcept      # one that is not active; False: not now
@@ -117,7 +120,7 @@ cdef class Log(LogState):
     # Some of the records of a segment are gone: the first `size` bytes of its file, or `data` if it
     # is in memory, are those that are left. MemoryError: nothing has changed.
     cdef int replace(self, Segment segment, size_t size, const char *data) except -1
-    cdef void drop_segment(self, Segment segment) noexcept
+    cdef bint drop_segment(self, Segment segment) noexcept  # False: its file has its name still
     cdef void own(self, LogOwner owner) noexcept
     cdef object save_paused(self, bint paused)
     cdef void keep_house(self) noexcept     # an error must not end that of other logs

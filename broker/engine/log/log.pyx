@@ -132,6 +132,7 @@ cdef class Log(LogState):
         self.cursors = {}
         self.settings = {}
         self.full_batches = []
+        self.undone = []
         self.stalled = []
         self.next_seq = self.visible = self.frontier = 1
         self.sync = Sync(self)
@@ -199,6 +200,7 @@ cdef class Log(LogState):
         cdef Batch batch
         cdef Segment segment
         cdef bint opened = False
+        self.remove_undone()
         if self.active is not None and self.active.doubtful and not self.begin_segment_after():
             raise OSError(errno.EIO, os.strerror(errno.EIO), self.name)
         segment = self.active
@@ -244,6 +246,7 @@ cdef class Log(LogState):
         cdef size_t short
         cdef int error
         cdef bytes head
+        self.remove_undone()
         self.left_out |= record_bytes == 0      # still so if this fails, and is tried again
         segment.first_seq = segment.next_seq = first_seq
         segment.salt = self.salt
@@ -271,7 +274,10 @@ cdef class Log(LogState):
                                self.preallocation.is_used())
             error = self.preallocation.open_file(segment, head)
             if error and segment.bare and record_bytes:
-                vfs_unlink(segment.path)
+                if vfs_unlink(segment.path):
+                    self.undone.append(segment.path)
+                if before is not None:
+                    before.known_to_folder = False      # see undo_segment
             elif segment.bare:
                 error = 0       # the file exists; the next append finds out whether it has room
             if error:
@@ -595,9 +601,7 @@ cdef class Log(LogState):
                 segment.forget_from(max(segment.size, segment.start()))
                 segment.zeros_to = 0
         while len(self.segments) > 1 and self.active.first_seq > first:
-            self.drop_segment(self.segments.pop())
-            self.active = self.segments[len(self.segments) - 1]
-        self.active.active = True
+            self.undo_segment()
         self.active.next_seq = min(self.active.next_seq, first)
         if error == errno.EFBIG:        # a limit below segment_size: the next record begins a file
             self.active.take_no_more()
@@ -615,6 +619,29 @@ cdef class Log(LogState):
             self.begin_segment_after()
         self.sync.write_failure_handled()
         self.unstall()
+
+    cdef void undo_segment(self) noexcept:
+        """Remove the last segment, which has no records; the one before is used on. It will have
+        seqs that the file of this one would hide at the next start, so nothing is appended, and
+        nothing counts as on the disk, before that file has lost its name."""
+        cdef Segment segment = self.segments.pop()
+        self.active = self.segments[len(self.segments) - 1]
+        self.active.active = True
+        self.active.known_to_folder = False
+        if not self.drop_segment(segment):
+            self.undone.append(segment.path)
+
+    cdef int remove_undone(self) except -1:
+        """Remove the files whose names could not be taken away by undo_segment. OSError."""
+        cdef bytes path
+        cdef int error
+        while self.undone:
+            path = self.undone[len(self.undone) - 1]
+            error = vfs_unlink(path)
+            if error and error != <int>errno.ENOENT:
+                raise OSError(error, os.strerror(error), os.fsdecode(path))
+            self.undone.pop()
+        return 0
 
     cdef bint begin_segment_after(self) noexcept:
         """What the file of the active segment holds after its records must never be read: begin
@@ -773,7 +800,7 @@ cdef class Log(LogState):
     cdef void own(self, LogOwner owner) noexcept:
         self.owner = owner
 
-    cdef void drop_segment(self, Segment segment) noexcept:
+    cdef bint drop_segment(self, Segment segment) noexcept:
         cdef job_t *job
         cdef int error
         # a page that could not be read may have been one that no reader had looked at yet
@@ -781,7 +808,7 @@ cdef class Log(LogState):
             segment.quarantined and len(segment.quarantined) > segment.unwritten)
         segment.unmap_later(self.shared)
         if segment.path is None:
-            return
+            return True
         segment.seal(self.shared)
         # Under a name of its own: by the time the worker comes to it, a new log may have a file of
         # the old name. What does not read is not deleted.
@@ -795,10 +822,11 @@ cdef class Log(LogState):
             if not error and segment.quarantined and (
                     segment.quarantined[0][0] >= segment.size) and not faults_of(&segment.file):
                 give_space_back(dropped, segment.size)
-            return
+            return not error
         job = self.shared.remover.job(JOB_UNLINK, None)
         job.path = copy_path(dropped)
         self.shared.remover.submit(job)
+        return True
 
     # --- once a second
 
@@ -1095,9 +1123,7 @@ cdef class Log(LogState):
             return
         while len(self.segments) > 1 and self.active.first_seq > seq and (
                 self.active.planned <= self.active.start()):
-            self.drop_segment(self.segments.pop())
-            self.active = self.segments[len(self.segments) - 1]
-            self.active.active = True
+            self.undo_segment()
             if self.active.bare:
                 self.active.size = self.active.planned = self.active.start()
         if self.active.first_seq > seq or self.active.first_seq == last:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.engine import (
+    CREATE,
     OPEN,
     RENAME,
     SYNC,
@@ -342,6 +343,33 @@ def test_a_spare_file_with_the_header_of_the_next_segment_becomes_it(tmp_path: P
         assert rig.engine.problems == []
         consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 1 << 30)
         assert drain(rig, consumer) == numbered(5, 60, 100)
+
+
+@pytest.mark.parametrize("sync", ["none", "always"])
+def test_a_spare_file_that_did_not_become_a_segment_hides_nothing(
+    tmp_path: Path, sync: str
+) -> None:
+    """It has the header of the next segment, but no name could be made; the segment before took
+    shorter records, with those seqs."""
+    limits = {**REUSE, "segment_bytes": SHORT, "short_bytes": 0}
+    with Rig(tmp_path / "a", sync=sync, **limits) as rig:
+        flow = Flow(rig)
+        while not spares(tmp_path / "a"):
+            flow.run(1)
+        flow.run(10)
+        vfs.fail(RENAME, errno.EIO)
+        vfs.fail(CREATE, errno.EIO)
+        assert rig.publish(flow.log, [bytes(SHORT - 500)]) == [0]
+        assert not vfs.unfired(CREATE)
+        assert header_of(*spares(tmp_path / "a"))[0] == flow.log.next_seq
+        rig.advance(1.1)
+        assert rig.publish(flow.log, numbered(3, 100)) == [1] * 3
+        rig.crash(tmp_path / "b")
+    with Rig(tmp_path / "b", sync=sync, **limits) as rig:
+        assert rig.engine.problems == []
+        assert spares(tmp_path / "b") == []
+        consumer = LocalConsumer(rig.engine.log("t").cursors["c"], 1 << 30)
+        assert drain(rig, consumer) == numbered(3, 100)
 
 
 @pytest.mark.parametrize("call", [RENAME, OPEN, WRITE])
