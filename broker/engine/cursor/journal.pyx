@@ -396,7 +396,7 @@ cdef class Journal(JobOwner):
     cdef bint is_synced(self) noexcept:
         return self.closed or (self.fd < 0 and not self.adopted) or (
             self.named and not self.unsynced and self.syncs_begun == self.syncs_ended
-            and not self.last_error and not self.replacing)
+            and not (self.under_way or self.last_error or self.replacing))
 
     cdef void renamed(self) noexcept:
         """Another file has the journal's name."""

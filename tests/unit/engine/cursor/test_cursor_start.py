@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.engine import (
     RENAME,
+    SECOND,
     SYNC,
     SYNC_PATH,
     WAIT_MS,
@@ -269,3 +270,24 @@ def test_a_cursor_that_cannot_be_stored_takes_no_backlog_along(tmp_path: Path, c
         rig.settle()
         rig.until(lambda: not log.cursors["c"].depth)
         assert bodies_of(consumer) == backlog
+
+
+def test_acks_that_were_long_on_their_way_are_synced(tmp_path: Path) -> None:
+    """Their log seems idle meanwhile."""
+    with Rig(tmp_path, sync=1.0) as rig:
+        log = rig.log()
+        consumer = LocalConsumer(log.open_cursor("c"), MANY)
+        assert rig.publish(log, numbered(5)) == [1] * 5
+        rig.advance(3)
+        vfs.hold(WRITE)
+        finish_all(consumer)
+        rig.loop.run()
+        rig.until(lambda: vfs.held(WRITE) == 1)
+        for _ in range(5):
+            rig.loop.advance(SECOND)
+        vfs.release(WRITE)
+        rig.settle()
+        assert log.cursors["c"].journal.unsynced
+        for _ in range(3):
+            rig.advance(1)
+        assert not log.cursors["c"].journal.unsynced
