@@ -157,6 +157,7 @@ cdef class Deletes:
 
     cdef void run(self, uint64_t next_seq, uint64_t gaps) noexcept:
         cdef Journal journal = self.journal
+        cdef bint failing
         if journal is None:
             return
         if journal.closed:
@@ -167,8 +168,9 @@ cdef class Deletes:
             self.answer()       # before another file hides the error
         if self.damaged or (self.would_shrink(gaps) and journal.wants_compaction() and (
                 journal.pending() or journal.fd >= 0 or journal.last_error)):
-            if self.log.shared.turn.now_ns >= self.retry_ns:
-                if self.damaged or journal.last_error:
+            failing = self.damaged or journal.last_error != 0
+            if not failing or self.log.shared.turn.now_ns >= self.retry_ns:
+                if failing:
                     self.retry_ns = self.log.shared.turn.now_ns + self.log.shared.retry_ns
                 self.write_snapshot(next_seq)
         else:

@@ -355,6 +355,22 @@ def test_a_delete_on_a_disk_that_has_healed_succeeds(tmp_path: Path) -> None:
         rig.close()
 
 
+def test_a_journal_that_has_grown_since_the_disk_has_healed(tmp_path: Path) -> None:
+    """It is written again although less than a second has passed since the error."""
+    with Rig(tmp_path, sync="always", journal_bytes_min=200) as rig:
+        store = open_in(rig)
+        fill(rig, store, 100)
+        assert wait(rig, store.delete(1))
+        vfs.fail(WRITE, EIO)
+        with pytest.raises(OSError, match="Input/output error"):
+            wait(rig, store.delete(2))
+        for seq in range(3, 60):
+            assert wait(rig, store.delete(seq))
+        again, store = crashed(rig, tmp_path / "b")
+        with again:
+            assert seqs(store) == list(range(60, 101))
+
+
 def test_an_erased_message_is_not_in_the_file(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         store = open_in(rig)
