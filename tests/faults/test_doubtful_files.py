@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from support.engine import (
+    CREATE,
     RENAME,
     SYNC,
     SYNC_PATH,
@@ -221,6 +222,29 @@ def test_readers_that_keep_seqs_get_what_is_on_the_disk(tmp_path: Path) -> None:
         vfs.release(SYNC)
         rig.settle()
         assert bodies_of(consumer) == [b"one"]
+
+
+def test_a_file_that_says_that_there_is_nothing_gets_no_records(tmp_path: Path) -> None:
+    """Those that follow have seqs too far above its first one: they would count as damaged."""
+    with Rig(tmp_path / "a", sync="always") as rig:
+        log = rig.log()
+        log.open_cursor("audit")
+        before = numbered(3)
+        assert rig.publish(log, before) == [1] * 3
+        vfs.fail(SYNC, errno.EIO)
+        vfs.fail(CREATE, errno.ENOSPC)
+        assert rig.publish(log, numbered(10, start=3)) == [-1] * 10
+        assert not vfs.unfired(CREATE)
+        vfs.fail(CREATE, errno.ENOSPC, 1)  # not that file, but the one after it
+        rig.advance(1.1)
+        assert not vfs.unfired(CREATE)
+        assert [int(path.stem) for path in segment_files(tmp_path / "a")] == [1, 4]
+        rig.advance(2)
+        after = numbered(10, start=20)
+        assert rig.publish(log, after) == [1] * 10
+        assert [int(path.stem) for path in segment_files(tmp_path / "a")] == [1, 4, 14]
+        assert read_all(rig) == before + after
+        assert reopened(tmp_path, rig, "always") == before + after
 
 
 # --- the file of a segment that was begun and is not to be

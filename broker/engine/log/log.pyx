@@ -656,6 +656,8 @@ cdef class Log(LogState):
                 self.new_segment(self.next_seq, 0)  # the one between says that there is nothing
         except OSError as problem:
             self.sync.refuse(problem)
+            if self.active is not None:
+                self.active.doubtful = True     # it may be the one between: to go on from there
             return False
         return True
 
