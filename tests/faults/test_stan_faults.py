@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -13,7 +14,7 @@ import pytest
 from support.engine import SYNC, WRITE
 from support.services import streaming_of
 from support.stan.client import StanClient
-from support.stan.live import LiveBroker
+from support.stan.live import TEXT, LiveBroker
 from support.stan.wire import FIRST
 
 from broker.runtime import vfs
@@ -163,4 +164,81 @@ def test_clients_that_cannot_be_remembered_are_refused(tmp_path: Path) -> None:
         durable = known.subscribe("c", durable="d", start=FIRST)
         assert durable.next(ack=True)["sequence"] == 1
     os.close(full)
+    live.close()
+
+
+@contextlib.contextmanager
+def full_disk(live: LiveBroker) -> Iterator[None]:
+    """Nothing can be added to the file of clients, until it is over and the file was mended."""
+    streaming = streaming_of(live.server)
+    assert streaming is not None
+    store = streaming.store
+    whole = store._fd
+    full = os.open("/dev/full", os.O_WRONLY)
+    live.ask(lambda: setattr(store, "_fd", full))
+    yield
+    live.ask(lambda: setattr(store, "_fd", whole))
+    os.close(full)
+    until(lambda: live.ask(lambda: store._doubtful), False)
+
+
+def subscriptions(live: LiveBroker, channel: str = "c") -> list[tuple[str, str, bool]]:
+    """Client ID, name and whether it is offline."""
+    streaming = streaming_of(live.server)
+    assert streaming is not None
+    found = live.ask(lambda: list(streaming.channels[channel].subscriptions))
+    return [
+        (each.record.client_id, each.record.durable_name or each.record.queue_name, each.is_offline)
+        for each in found
+    ]
+
+
+def test_who_leaves_while_the_disk_is_full_has_left(tmp_path: Path) -> None:
+    text = TEXT.partition("hb_interval")[0]
+    live = LiveBroker(tmp_path, text)
+    with client(live, "a") as one, client(live, "b") as two, client(live, "stays") as stays:
+        durable, plain = one.subscribe("c", durable="d", start=FIRST), one.subscribe("c")
+        member = one.subscribe("c", queue="g", start=FIRST)
+        stays.subscribe("c", queue="g")
+        two.subscribe("c")
+        two.subscribe("c", durable="kept")
+        with full_disk(live):
+            for sub in (durable, plain, member):
+                assert "No space left" in sub.unsubscribe()
+            assert two.close() == ""
+        again = one.subscribe("c", durable="d", start=FIRST)
+        stays.fill("c", 2)
+        assert again.take(2, ack=True) == [1, 2]
+    left = [("stays", "g", False), ("b", "kept", True), ("a", "d", False)]
+    assert subscriptions(live) == left
+    cursors = {"stan:q:g", "stan:d:b:kept", "stan:d:a:d"}
+    assert live.ask(lambda: set(live.server.engine.logs["c"].cursors)) == cursors
+    live.close()
+    live = LiveBroker(tmp_path, text)
+    streaming = streaming_of(live.server)
+    assert streaming is not None
+    assert set(streaming.clients) == {"a", "stays"}
+    assert sorted(subscriptions(live)) == sorted(left)
+    live.close()
+
+
+def test_a_group_goes_on_when_one_of_its_clients_is_not_known_any_more(tmp_path: Path) -> None:
+    text = TEXT.partition("hb_interval")[0]
+    live = LiveBroker(tmp_path, text)
+    with client(live, "a") as one, client(live, "b") as two:
+        members = [each.subscribe("c", queue="g", start=FIRST) for each in (one, two)]
+        one.fill("c", 4)
+        for member in members:
+            member.take(2, ack=True)
+            member.client.flush()
+    live.close()
+    file = tmp_path / "data" / "stan" / "clients.state"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(
+        b"".join(b"damaged\n" if b'"client_id":"a","hb' in each else each for each in lines)
+    )
+    live = LiveBroker(tmp_path, text)
+    assert subscriptions(live) == [("b", "g", False)]
+    found = live.ask(lambda: live.server.engine.logs["c"].cursors["stan:q:g"].next_seq)
+    assert found == 5
     live.close()

@@ -113,7 +113,8 @@ class Store:
             except OSError as problem:  # a full disk: known clients continue and may free space
                 self._go_on(problem)
 
-    # --- changes; OSError: the change is not stored
+    # --- changes. OSError: it is not stored, as if it had not been asked for. What is removed or
+    # released is so in any case: the file follows as soon as it can be written again.
 
     def add_client(self, client: ClientRecord) -> None:
         """Add a client that has connected."""
@@ -122,8 +123,8 @@ class Store:
 
     def remove_client(self, client_id: str) -> None:
         """Remove a client that has closed or failed."""
-        self._write("gone", client_id)
         self.clients.pop(client_id, None)
+        self._follow("gone", client_id)
 
     def put_sub(self, sub: SubRecord) -> None:
         """Add or change a subscription."""
@@ -131,10 +132,15 @@ class Store:
         self.subs[sub.number] = sub
         self._last_number = max(self._last_number, sub.number)
 
+    def release_sub(self, sub: SubRecord) -> None:
+        """Change a durable subscription that has lost its client."""
+        self.subs[sub.number] = sub
+        self._follow("sub", asdict(sub))
+
     def remove_sub(self, sub: SubRecord) -> None:
         """Remove a subscription."""
-        self._write("unsub", sub.number)
         self.subs.pop(sub.number, None)
+        self._follow("unsub", sub.number)
 
     @property
     def next_number(self) -> int:
@@ -142,6 +148,16 @@ class Store:
         return self._last_number + 1
 
     # --- the file
+
+    def _follow(self, *entry: Any) -> None:
+        """Write what holds already. OSError: sync_soon will rewrite the file."""
+        try:
+            self._write(*entry)
+        except OSError:
+            self._dirty = self._doubtful = True
+            if self._new is not None:
+                self._new.broken = True  # it misses this
+            raise
 
     def _write(self, *entry: Any) -> None:
         if self._path is None:

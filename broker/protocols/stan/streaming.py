@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from functools import partial
@@ -19,13 +20,14 @@ from broker.protocols.stan.store import Store
 from broker.protocols.stan.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from broker.engine.engine import Engine
     from broker.protocols.access import Access
     from broker.protocols.nats.server import NatsServer
     from broker.protocols.stan.config import StanConfig
-    from broker.protocols.stan.publish import Channel, Client, Request
+    from broker.protocols.stan.publish import Channel, Client, Request, Subscription
     from broker.protocols.stan.requests import Requests
     from broker.protocols.stan.store import SubRecord
 
@@ -85,17 +87,30 @@ class Streaming:
     def _restore(self) -> None:
         for known in list(self.store.clients.values()):
             self.client_table.restore(known)
-        for record in list(self.store.subs.values()):
-            self._restore_or_log(record)
+        self._restore_all(list(self.store.subs.values()))
         for channel in self.service.channels.values():
             self._drop_unknown(channel)
             self.channel_table.limit(channel)
 
-    def _restore_or_log(self, record: SubRecord) -> None:
-        """Restore one subscription; if its channel is quarantined, it waits for the channel."""
+    def _restore_all(self, records: list[SubRecord]) -> None:
+        """Restore subscriptions; one whose channel is quarantined waits for the channel. All are
+        there before any leaves: the last member of a group takes the group along."""
+        found: list[Subscription] = []
+        for record in records:
+            with self._logged(record):
+                subscription = self._restore_one(record)
+                if subscription is not None:
+                    found.append(subscription)
+        for subscription in found:
+            with self._logged(subscription.record):
+                self._go_on(subscription)
+
+    @contextlib.contextmanager
+    def _logged(self, record: SubRecord) -> Iterator[None]:
+        """Log what hinders one subscription, a full disk, say, and go on with the others."""
         try:
-            self._restore_one(record)
-        except (OSError, RefusedError) as problem:  # a full disk, say: go on with the others
+            yield
+        except (OSError, RefusedError) as problem:
             log.error("subscription %s of %s: %s", record.number, record.channel, problem)
 
     def _drop_unknown(self, channel: Channel) -> None:
@@ -105,7 +120,7 @@ class Streaming:
             except OSError as problem:
                 log.error("channel %s: %s", channel.name, problem)
 
-    def _restore_one(self, record: SubRecord) -> None:
+    def _restore_one(self, record: SubRecord) -> Subscription | None:
         subscription = self.subscriptions.restore(record)
         if subscription is None:
             # A channel that is quarantined, or has lost its metadata, may be repaired.
@@ -113,7 +128,11 @@ class Streaming:
             log_name = self.service.access.log_name(record.channel)
             if log_name not in engine.quarantined and engine.log(log_name) is None:
                 self.store.remove_sub(record)
-            return
+        return subscription
+
+    def _go_on(self, subscription: Subscription) -> None:
+        """Resume the deliveries to a restored subscription, if its client is known."""
+        record = subscription.record
         client = self.service.clients.get(record.client_id.encode())
         if not record.offline and client is not None:
             subscription.attach(client)
@@ -203,9 +222,7 @@ class Streaming:
         ):
             return
         channel = self.channel_table.adopt(entry)
-        for record in list(self.store.subs.values()):
-            if record.channel == subject:
-                self._restore_or_log(record)
+        self._restore_all([each for each in self.store.subs.values() if each.channel == subject])
         self._drop_unknown(channel)
         self.channel_table.limit(channel)
 

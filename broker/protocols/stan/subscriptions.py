@@ -26,7 +26,7 @@ from broker.protocols.stan.publish import Client, RefusedError, Subscription
 from broker.protocols.stan.store import SubRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from broker.protocols.stan import stan_pb2 as pb
     from broker.protocols.stan.channels import Channels
@@ -247,31 +247,34 @@ class Subscriptions:
         raise RefusedError(errors.STAN_INVALID_SUBSCRIPTION)
 
     def leave(self, subscription: Subscription, *, erase: bool = False) -> None:
-        """Remove the client of a subscription; a durable one stays unless `erase`."""
+        """Remove the client of a subscription; a durable one stays unless `erase`. OSError: it is
+        done, but not yet in the file."""
         record, channel = subscription.record, subscription.channel
         subscription.detach()
-        alone = not any(
+        # only groups share a cursor; a search for each of thousands would stop all others
+        alone = not record.queue_name or not any(
             other.cursor is subscription.cursor and other is not subscription
             for other in channel.subscriptions
         )
         if record.is_durable and alone and not erase:
             kept = replace(record, offline=True)
             subscription.record = kept
-            self.store.put_sub(kept)
+            self.store.release_sub(kept)
             return
         channel.subscriptions.remove(subscription)
-        self.store.remove_sub(record)
-        if alone:
-            channel.log.delete_cursor(record.cursor)
+        try:
+            self.store.remove_sub(record)
+        finally:
+            if alone:
+                channel.log.delete_cursor(record.cursor)
 
     def drop(self, channel: Channel) -> None:
-        """Remove all subscriptions of a deleted channel. OSError: some are still in the file."""
+        """Remove all subscriptions of a deleted channel. OSError: not yet from the file."""
         gone = list(channel.subscriptions)
         channel.subscriptions.clear()
         for subscription in gone:
             subscription.detach()
-        for subscription in gone:
-            self.store.remove_sub(subscription.record)
+        self._remove([subscription.record for subscription in gone])
 
     def move(self, channel: Channel) -> None:
         """Continue the subscriptions of a channel that was deleted while it had subscribers. The
@@ -289,8 +292,18 @@ class Subscriptions:
                     self._resume_in_new(channel, record).attach(client)
                     del left[record.number]
         finally:
-            for record in left.values():
+            self._remove(left.values())
+
+    def _remove(self, records: Iterable[SubRecord]) -> None:
+        """Remove all of these. OSError, after the last: the file does not know it yet."""
+        failed: OSError | None = None
+        for record in records:
+            try:
                 self.store.remove_sub(record)
+            except OSError as problem:
+                failed = problem
+        if failed is not None:
+            raise failed
 
     def _resume_in_new(self, gone: Channel, record: SubRecord) -> Subscription:
         channel = self.channels.open(gone.name)
