@@ -6,8 +6,8 @@
                               cursor -> Subscription.deliver -> MsgProto -> its inbox
     ack inbox -> Subscription.deliver -> Cursor.settle
 
-All other requests wait in a list until the end of the turn, when requests.py handles them. By then,
-everything that clients published or acknowledged before them has been handled.
+All other requests wait in a list until the end of the turn, when requests.py handles them, some in
+each turn. By then, everything that clients published or acknowledged before them has been handled.
 """
 cimport cython
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t, uintptr_t
@@ -138,8 +138,10 @@ cdef class Service(Sink):
             return False
 
     cdef void run(self) noexcept:
-        cdef list requests = self.requests
-        self.requests = []
+        cdef list requests = self.requests[:limits.STAN_REQUESTS_TURN]
+        del self.requests[:limits.STAN_REQUESTS_TURN]
+        if self.requests:
+            self.turn.add(PHASE_STORE, self)    # in the next turn: others go on in between
         for request in requests:
             self.handle(request)
 

@@ -151,7 +151,9 @@ class Subscriptions:
         if 0 < channel.limits.max_subs <= len(channel.subscriptions):
             raise RefusedError(errors.STAN_TOO_MANY_SUBSCRIPTIONS)
         cursor = cursors_of(channel.log).get(name)
-        joins = any(other.cursor is cursor for other in channel.subscriptions)
+        joins = cursor is not None and any(
+            other.cursor is cursor for other in channel.subscriptions
+        )
         if cursor is not None and not joins:
             channel.log.delete_cursor(name)  # it belongs to a subscription that is not in the file
             cursor = None

@@ -13,7 +13,8 @@ from support.stan import wire
 
 from broker.protocols.access import Access
 from broker.protocols.nats.accounts.account import Account, CurrentPublisher, Message
-from broker.protocols.stan.publish import Channel, Client, Service
+from broker.protocols.stan import limits
+from broker.protocols.stan.publish import Channel, Client, Request, Service
 from broker.runtime.interfaces import Session
 
 
@@ -25,7 +26,7 @@ class Case:
         self.account = account = Account("$G", rig.turn, CurrentPublisher(), rig.router)
         self.session = Session()
         self.service = Service(account, rig.engine, Access(), lambda *_: None, self.make)
-        self.service.listen(b"_STAN.pub.c", [])
+        self.service.listen(b"_STAN.pub.c", [b"ask"])
         self.service.register(Client("me", "hb", b"conn"))
         self.acks: list[str] = []
         account.listen(b"ack.*", self.acked)
@@ -121,3 +122,23 @@ def test_so_many_answers_take_several_turns(case: Case) -> None:
     assert sum(sent for _, sent in parts) == 10_000
     assert max(sent for _, sent in parts) == 128
     assert len({turn for turn, _ in parts}) > 1
+
+
+def test_many_requests_take_several_turns(case: Case) -> None:
+    """Others are heard in between; the order stays."""
+    each = limits.STAN_REQUESTS_TURN
+    heard: list[str] = []
+
+    def handle(request: Request) -> None:
+        if len(heard) % (each + 1) == 0:
+            case.rig.loop.call_soon(lambda: heard.append("another"))
+        heard.append(request.data.decode())
+
+    case.service.handle = handle
+    for number in range(3 * each):
+        case.account.publish(b"ask", b"%d" % number, b"", session=case.session)
+    case.rig.loop.run()
+    expected = [str(number) for number in range(3 * each)]
+    for place in (each, 2 * each + 1, 3 * each + 2):
+        expected.insert(place, "another")
+    assert heard == expected
