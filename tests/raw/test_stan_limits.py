@@ -83,6 +83,19 @@ def test_bytes(start_stan: Start, tmp_path: Path, store: str) -> None:
         assert channel(server, "one")["msgs"] == 1
 
 
+@pytest.mark.parametrize("limits", [[], ["-mb", "0"], ["-mm", "5"]])
+def test_what_is_stored_is_counted_also_if_it_came_at_once(
+    start_stan: Start, tmp_path: Path, limits: list[str]
+) -> None:
+    server = start_stan("-st", "FILE", "-dir", str(tmp_path / "store"), *limits)
+    with StanClient(server) as client:
+        client.fill("one", 20)
+        client.publish("two", *(b"%d" % number for number in range(1, 21)))  # one by one
+        found = channel(server, "one")
+        assert found["msgs"] == (5 if "-mm" in limits else 20)
+        assert found["bytes"] == channel(server, "two")["bytes"] > 20 * found["msgs"]
+
+
 def test_what_is_gone_counts_as_acknowledged(start_stan: Start) -> None:
     server = start_stan("-mm", "2")
     with StanClient(server) as client:

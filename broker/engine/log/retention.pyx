@@ -379,7 +379,9 @@ cdef class Limiter(Task):
             if next_seq <= self.end():
                 self.weigh_all()    # with these
                 self.enforce()
-            return      # else they are weighed with the others, once they count
+            else:       # others before them may be weighed first
+                self.late.append((next_seq, segment_id, cost))
+            return
         if self.late or next_seq > self.end():
             self.late.append((next_seq, segment_id, cost))
             self.catch_up()
