@@ -97,6 +97,18 @@ def test_it_starts_by_the_time_of_messages(join: Join, uniq: str) -> None:
     assert sub.take(2) == [1, 2]
 
 
+@pytest.mark.parametrize(("delta", "first"), [(-(2**63), 1), (2**63 - 1, 1), (-SECOND_NS, 3)])
+def test_it_starts_by_times_that_no_message_can_have(
+    join: Join, uniq: str, delta: int, first: int
+) -> None:
+    client = join()
+    client.fill(uniq, 2)
+    sub = client.subscribe(uniq, start=wire.DELTA, start_delta=delta % 2**64)
+    assert sub.error == ""
+    client.fill(uniq, 1)
+    assert sub.take(1) == [first]
+
+
 def test_no_more_than_may_be_unacknowledged(join: Join, uniq: str) -> None:
     client = join()
     sub = client.subscribe(uniq, max_in_flight=3)
@@ -117,6 +129,8 @@ def test_acknowledging_what_was_not_sent(join: Join, uniq: str) -> None:
     assert sub.take(1) == [1]
     sub.ack(2, 3, 77)
     client.pub(sub.ack_inbox, b"\xff\xff")
+    for fields in ({}, {"subject": f"{uniq}.other"}):  # of no channel, and of another one
+        client.pub(sub.ack_inbox, wire.encode(wire.ACK, sequence=1, **fields))
     client.quiet(sub)
     sub.ack(1)
     assert sub.take(1) == [2]

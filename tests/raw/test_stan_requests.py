@@ -264,6 +264,15 @@ def test_a_channel_that_differs_by_case_only(join: Join, uniq: str) -> None:
     assert client.subscribe(upper).error == error
 
 
+def test_letters_of_which_another_case_has_two_are_not_those_two(join: Join, uniq: str) -> None:
+    client = join()
+    for name in ("\u00df", "ss", "\u0130", "i\u0307"):
+        assert client.publish(uniq + name, b"x", to="any") == ""
+    for name in ("SS", "\u00c4", "\u00e4"):
+        error = client.publish(uniq + name, b"x", to="any")
+        assert ("different cases" in error) is (name != "\u00c4"), name
+
+
 def test_channels_with_odd_names(join: Join, uniq: str) -> None:
     client = join()
     for name in (

@@ -66,7 +66,7 @@ class Channels:
             channel = self.get(name)
         if channel is not None:
             return channel
-        other = self._by_folded.get(name.casefold())
+        other = self._by_folded.get(_folded(name))
         if other is not None:
             raise RefusedError(errors.STAN_CASE.format(name=name, other=other))
         if 0 < self.settings.max_channels <= len(self.service.channels):
@@ -99,7 +99,7 @@ class Channels:
         entry.connect(*self.service.access.crossings(entry))
         limits = channel.limits = self.settings.limits_for(channel.name)
         self.limit(channel)
-        self._by_folded[channel.name.casefold()] = channel.name
+        self._by_folded[_folded(channel.name)] = channel.name
         if limits.max_inactivity_ns:
             self.limited[channel.name] = channel
         return channel
@@ -118,7 +118,7 @@ class Channels:
     def forget(self, channel: Channel) -> None:
         """Remove a channel whose log was deleted."""
         self.service.forget(channel)
-        self._by_folded.pop(channel.name.casefold(), None)
+        self._by_folded.pop(_folded(channel.name), None)
         self.limited.pop(channel.name, None)
         if channel.log.retention.limiter is not None:
             channel.log.retention.limiter.close()
@@ -127,6 +127,11 @@ class Channels:
         """Whether the channel has readers other than streaming subscriptions."""
         own = {subscription.cursor.name for subscription in channel.subscriptions}
         return any(name not in own for name in channel.log.cursors)
+
+
+def _folded(name: str) -> str:
+    """The name in lower case as Go writes it: each character becomes a single one."""
+    return name.lower() if name.isascii() else "".join(each.lower()[0] for each in name)
 
 
 def reason_of(problem: OSError) -> str:

@@ -575,7 +575,8 @@ cdef class Subscription(Sink):
             self.last_sent = max(self.last_sent, rec.seq)
             return 1
         if self.may_ack() and parse_ack(
-                rec.data + rec.headers_len, rec.total_len - rec.headers_len, &ack):
+                rec.data + rec.headers_len, rec.total_len - rec.headers_len, &ack) and same(
+                self.channel.log.subject, &ack.subject):
             self.cursor.settle(ack.sequence)
         return 1
 

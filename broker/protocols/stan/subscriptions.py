@@ -74,6 +74,11 @@ def cursor_name(*parts: str) -> str:
     return name
 
 
+def _signed(number: int) -> int:
+    """The number as a signed one of 64 bits, in which too large ones are negative."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
 class TimeWantedError(Exception):
     """The start position must be searched on disk first."""
 
@@ -211,7 +216,8 @@ class Subscriptions:
     def search(self, request: pb.SubscriptionRequest) -> Callable[[], int]:
         """A function that finds the position for a start by time; runs on any thread. OSError."""
         channel = self.channels.open(request.subject)
-        moment = time.time_ns() - request.startTimeDelta
+        # as in the original, a moment beyond the last one is before all
+        moment = _signed(time.time_ns() - request.startTimeDelta)
         search = TimeSearch(channel.log)
         return lambda: search.find(moment)
 
