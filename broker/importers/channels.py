@@ -78,6 +78,7 @@ class Adopted:
     gaps: int = 0  # sequences between them that were never stored, or do not read
     consumers: list[str] = field(default_factory=list)
     unacked: int = 0
+    is_whole: bool = True  # no message and no durable was left out
     removed: bool = False
 
     def __str__(self) -> str:
@@ -258,7 +259,7 @@ class Adoption:
     ) -> Adopted:
         """Build the stream and move it to its place; without a progress nothing is written."""
         adopted = Adopted(channel, config.name)
-        consumers = self._consumers(channel, log, config, store)
+        consumers = self._consumers(channel, log, config, store, adopted)
         transfer = Transfer(Tombstones(), False)
         last = log.next_seq - 1
         log_id = ""
@@ -277,6 +278,7 @@ class Adoption:
             await self._read_back(config.name, transfer)
         if transfer.too_large:
             self._problem(channel, f"messages are too large for a stream: {transfer.too_large}")
+            adopted.is_whole = False
         adopted.messages, adopted.first, adopted.last = transfer.messages, transfer.first, last
         adopted.gaps = last - transfer.first + 1 - transfer.messages if transfer.messages else 0
         adopted.consumers = [each.config.name for each in consumers]
@@ -313,7 +315,7 @@ class Adoption:
     # --- subscriptions
 
     def _consumers(
-        self, channel: str, log: Log, stream: StreamConfig, store: Store
+        self, channel: str, log: Log, stream: StreamConfig, store: Store, adopted: Adopted
     ) -> list[FoundConsumer]:
         """A consumer for each durable subscription and each durable queue group."""
         members: dict[str, list[SubRecord]] = {}
@@ -337,6 +339,7 @@ class Adoption:
                 consumer_checks.check(config, stream, *no_limits)
             except ApiError as problem:
                 self._problem(channel, f"consumer {name}: {problem.text}: left out")
+                adopted.is_whole = False
                 continue
             place = cursors.get(cursor)
             if place is None:
@@ -351,11 +354,15 @@ class Adoption:
     def _remove(
         self, engine: Engine, log: Log, store: Store, adopted: Adopted, *, dry: bool
     ) -> None:
-        """Remove the channel and its subscriptions, unless NSQ channels read it."""
+        """Remove the channel and its subscriptions, unless NSQ channels read it or the stream lacks
+        some of it."""
         others = sorted(name for name in log.cursors if not name.startswith(CURSOR_PREFIX))
         if others:
             names = ", ".join(name.removeprefix("nsq:") for name in others)
             self._problem(adopted.channel, f"it is not removed: NSQ channels read it ({names})")
+            return
+        if not adopted.is_whole:
+            self._problem(adopted.channel, "it is not removed: something of it was left out")
             return
         adopted.removed = True
         if dry:

@@ -212,6 +212,26 @@ async def test_what_cannot_be_adopted_is_listed(
     await client.close()
 
 
+async def test_a_channel_of_which_something_was_left_out_is_not_removed(
+    tmp_path: Path, start_broker: StartBroker, join: Join
+) -> None:
+    data, durable = tmp_path / "data", "n" * 300
+    broker = start_broker(ON, data)
+    worker = await join("worker", broker.nats_url)
+    await worker.publish("c", b"1")
+    await worker.subscribe("c", durable=durable)
+    await worker.close()
+    broker.stop()
+    said, problem = adopt(data, "--remove", code=3)
+    assert "c -> c: 1 messages" in said
+    assert "removed" not in said
+    assert problem.splitlines() == [
+        f"c: consumer {durable}: consumer name is too long, maximum allowed is 255: left out",
+        "c: it is not removed: something of it was left out",
+    ]
+    assert (data / "logs" / "c").is_dir()
+
+
 def test_an_interrupted_adoption_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
