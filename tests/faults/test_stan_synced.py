@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from support.services import streaming_of
 from support.stan import wire
 from support.stan.client import StanClient
 from support.stan.live import TEXT, LiveBroker
@@ -120,6 +121,28 @@ def test_a_disk_that_fails_is_reported(live: LiveBroker, disk: Disk) -> None:
         sub = stan.subscribe("c", durable="d", start=wire.FIRST)
         assert sub.error == ""
         assert sub.take(2) == [1, 2]
+
+
+def test_a_disk_that_fails_and_is_full_is_reported(live: LiveBroker, disk: Disk) -> None:
+    streaming = streaming_of(live.server)
+    assert streaming is not None
+    store = streaming.store
+    full = os.open("/dev/full", os.O_WRONLY)
+    with StanClient(live) as stan:
+        whole = store._fd
+        disk.error = errno.EIO
+        disk.done.clear()
+        disk.begun.clear()
+        asked = asking(stan, durable="d")
+        assert disk.begun.wait(10)
+        live.ask(lambda: setattr(store, "_fd", full))
+        disk.done.set()
+        answer = wire.decode(wire.SUBSCRIBED, stan.take(asked[1]))
+        assert "Input/output error" in answer["error"]
+        live.ask(lambda: setattr(store, "_fd", whole))
+        disk.error = 0
+        assert stan.subscribe("c", durable="d").error == ""
+    os.close(full)
 
 
 def test_a_subscription_that_cannot_be_remembered_leaves_nothing(

@@ -207,9 +207,9 @@ class Requests:
         def safe(problem: OSError | None) -> None:
             here = subscription.client is client and subscription.record.ack_inbox == ack_inbox
             if problem is not None:
-                if here:
-                    self.subscriptions.leave(subscription)
                 self._refuse(reply, reason_of(problem))
+                if here:
+                    self.subscriptions.leave(subscription)  # OSError: the disk is full as well
             elif not here:  # the client was closed meanwhile
                 self._refuse(reply, errors.STAN_UNKNOWN_CLIENT_ID)
             else:  # send the answer first, then messages
