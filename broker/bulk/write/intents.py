@@ -183,7 +183,7 @@ def load_intents(root: Path) -> tuple[list[Intent], dict[str, str]]:
     if not folder.exists():
         return found, unknown
     for path in sorted(folder.iterdir()):
-        writer = unescape(path.name.partition(".json")[0])
+        writer = unescape(path.name.removesuffix(UNREADABLE_SUFFIX).removesuffix(".json"))
         if path.name.endswith(f".json{UNREADABLE_SUFFIX}"):
             unknown[writer] = f"{path}: the commit under way is unreadable"
         elif path.suffix == ".json":

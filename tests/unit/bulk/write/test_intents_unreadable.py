@@ -66,6 +66,15 @@ def test_an_intent_that_does_not_read_stops_its_writer_alone(tmp_path: Path, har
     assert path.with_name("w.json.unreadable").exists()
 
 
+@pytest.mark.parametrize("name", ["w.json", "w.json.json", "w.json.unreadable", ".json"])
+def test_an_unreadable_intent_of_a_writer_named_like_a_file(tmp_path: Path, name: str) -> None:
+    root = tmp_path / "staged"
+    intent_path(root, name).parent.mkdir(parents=True)
+    intent_path(root, name).write_bytes(b"rubbish")
+    for _ in range(2):
+        assert list(load_intents(root)[1]) == [name]
+
+
 @pytest.mark.parametrize("times", [1, 100])
 def test_an_intent_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
