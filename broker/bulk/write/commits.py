@@ -56,7 +56,7 @@ from broker.engine.bulk.blocks import (
 from broker.engine.log.publish import settled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Coroutine, Iterable
+    from collections.abc import Callable, Container, Coroutine, Iterable, Iterator
 
     from broker.bulk.write.staging import Batch, Key, Staging
     from broker.engine.log.log import Log
@@ -149,19 +149,21 @@ async def bring(log: Log) -> None:
 class Blocks:
     """The blocks of some files in order, read on a thread."""
 
-    def __init__(self, files: Iterable[tuple[Path, int]], topic: str) -> None:
-        self.files = list(files)
+    def __init__(self, files: Iterator[tuple[Path, int]], topic: str) -> None:
+        """`files`: paths and sizes, taken one by one on that thread: there may be 100,000."""
+        self.files = files
         self.topic = topic.encode()
+        self.file: tuple[Path, int] | None = None
         self.at = 0
 
     def read(self) -> bytes | None:
         """The next block, None at the end. BrokenBlocksError."""
-        while self.files and self.at >= self.files[0][1]:
-            self.files.pop(0)
+        while self.file is None or self.at >= self.file[1]:
+            self.file = next(self.files, None)
             self.at = 0
-        if not self.files:
-            return None
-        path, size = self.files[0]
+            if self.file is None:
+                return None
+        path, size = self.file
         try:
             with path.open("rb") as file:
                 file.seek(self.at)
@@ -186,14 +188,16 @@ class Feed:
     def __init__(self, staging: Staging, batch: Batch | None, topic: str, plan: Plan) -> None:
         self.staging = staging
         self.plan = plan
-        files = []
-        for part, attempt, size in plan.attempts:
-            if batch is None:
-                raise BrokenBlocksError(f"nothing is staged for {topic}")
-            files.append((batch.path((topic, part, attempt)), size))
-        self.blocks = Blocks(files, topic)
+        if batch is None and plan.attempts:
+            raise BrokenBlocksError(f"nothing is staged for {topic}")
+        self.blocks = Blocks(self._files(batch, topic), topic)
         self.log: Log | None = None
         self.appender: Appender | None = None
+
+    def _files(self, batch: Batch | None, topic: str) -> Iterator[tuple[Path, int]]:
+        if batch is not None:
+            for part, attempt, size in self.plan.attempts:
+                yield batch.path((topic, part, attempt)), size
 
     @property
     def deleted(self) -> bool:

@@ -70,6 +70,7 @@ class Batch:
         self.folder = root / escape(writer) / str(epoch)
         self.made = False
         self.attempts: dict[Key, Attempt] = {}
+        self.blank: set[Key] = set()  # those that may have no block: there may be 200,000 others
         self.touched_ns = time.time_ns()
         self.busy = 0  # requests and commits that use it
         self.dropping: asyncio.Event | None = None
@@ -281,6 +282,7 @@ class Staging:
                     raise RefusedError(errors.BULK_OFFSET, {"offset": 0}, have=0)
                 self._admit(writer, len(block), 1)
                 attempt = batch.attempts[key] = Attempt()
+                batch.blank.add(key)
                 self._count(writer, 0, 1)
             async with attempt.lock:
                 await self._add(batch, key, attempt, offset, block)
@@ -300,9 +302,12 @@ class Staging:
         """Forget attempts without a block, and the batch if nothing is left."""
         if batch.busy:
             return
-        for key in [k for k, a in batch.attempts.items() if not a.size and not a.lock.locked()]:
-            del batch.attempts[key]
-            self._count(batch.writer, 0, -1)
+        for key in batch.blank:
+            attempt = batch.attempts.get(key)
+            if attempt is not None and not attempt.size:
+                del batch.attempts[key]
+                self._count(batch.writer, 0, -1)
+        batch.blank.clear()
         if not batch.attempts and not batch.made:
             self._batches.pop((batch.writer, batch.epoch), None)
 
@@ -358,6 +363,8 @@ class Staging:
             raise disk_refusal(problem.errno or errno.EIO) from problem
         self._count(batch.writer, good - attempt.size, 0)
         attempt.size, attempt.checked = good, True
+        if not good:
+            batch.blank.add(key)
 
     # --- limits
 
@@ -389,7 +396,9 @@ class Staging:
         found = []
         for key, size in wanted:
             attempt = batch.attempts.get(key) if batch is not None else None
-            if attempt is not None and batch is not None:
+            if attempt is None or batch is None:
+                pass
+            elif attempt.lock.locked() or not attempt.checked:
                 async with attempt.lock:
                     await self._look_at(batch, key, attempt)
             if (attempt.size if attempt is not None else 0) != size:

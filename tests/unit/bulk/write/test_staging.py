@@ -69,6 +69,45 @@ async def test_what_nobody_commits_expires(start: Any) -> None:
         assert (await rig.publish(0, "t", ROWS))["state"] == "committed"
 
 
+class _Unwalked(dict[Any, Any]):
+    """A mapping that may have 200,000 items: nobody may look at each for one request."""
+
+    def items(self) -> Any:
+        raise AssertionError("walked")
+
+    __iter__ = values = keys = items
+
+
+async def test_the_work_of_an_upload_does_not_grow_with_the_attempts(start: Any) -> None:
+    async with start() as rig:
+        await rig.stage(0, "t", 0, ROWS)
+        batch = rig.writes.staging.batch("w", 0)
+        batch.attempts = _Unwalked(batch.attempts)
+        await rig.stage(0, "t", 1, ROWS)
+        vfs.fail(WRITE, errno.ENOSPC)
+        await refused(rig.stage(0, "t", 2, ROWS))
+        vfs.heal()
+        assert len(batch.attempts) == rig.writes.staging.files == 2
+
+
+async def test_files_of_a_commit_are_named_on_the_threads(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100,000 names take a second, in which the loop would serve nobody."""
+    async with start() as rig:
+        named = [await rig.stage(0, "t", part, ROWS) for part in range(3)]
+        path, threads = staging_module.Batch.path, set[threading.Thread]()
+
+        def noted(self: Any, key: Any) -> Path:
+            threads.add(threading.current_thread())
+            return path(self, key)
+
+        monkeypatch.setattr(staging_module.Batch, "path", noted)
+        assert (await rig.commit(0, {"t": named}))["t"]["records"] == 3 * len(ROWS)
+        assert threads
+        assert threading.main_thread() not in threads
+
+
 async def test_a_state_that_does_not_read_stays_and_others_are_forgotten(start: Any) -> None:
     async with start() as rig:
         for name in ("a", "w", "z"):
