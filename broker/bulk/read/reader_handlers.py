@@ -74,7 +74,9 @@ class ReaderHandlers:
             time.time_ns(),
         )
         gone = [topic for topic, at in update.positions.items() if at is None]
-        return answer(self._page(await self.readers.put(kept, gone), caller))
+        said = {"ttl_s": update.ttl_s, "hold": update.hold}
+        unsaid = [field for field, value in said.items() if value is None]
+        return answer(self._page(await self.readers.put(kept, gone, unsaid), caller))
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete a reader and its hold."""

@@ -163,9 +163,12 @@ class Readers:
 
     # --- changes
 
-    async def put(self, kept: Kept, removed: Iterable[str] = ()) -> Reader:
-        """Renew a reader; its positions are updated. RefusedError: the change is not stored; the
-        reader is renewed nevertheless, with its old positions."""
+    async def put(
+        self, kept: Kept, removed: Iterable[str] = (), unsaid: Iterable[str] = ()
+    ) -> Reader:
+        """Renew a reader; its positions are updated, and the fields `unsaid` stay as they are then.
+        RefusedError: the change is not stored; the reader is renewed nevertheless, with its old
+        positions."""
         while True:
             reader = self.known.get(kept.name)
             if reader is None:
@@ -175,7 +178,9 @@ class Readers:
                 reader = self._adopt(Kept(kept.name, kept.ttl_s))  # holds nothing yet
             async with reader.changing:
                 if self.known.get(kept.name) is reader:  # else it expired while we waited
-                    await self._change(reader, kept, removed)
+                    # another request may have set them since this one was read
+                    as_they_are = {name: getattr(reader.kept, name) for name in unsaid}
+                    await self._change(reader, replace(kept, **as_they_are), removed)
                     return reader
 
     async def _change(self, reader: Reader, kept: Kept, removed: Iterable[str]) -> None:
@@ -237,7 +242,7 @@ class Readers:
         return True
 
     def _adopt(self, kept: Kept) -> Reader:
-        reader = self.known[kept.name] = Reader(kept)
+        reader = self.known[kept.name] = Reader(Kept(kept.name, kept.ttl_s))
         self._renew(reader)
         self._replace(reader, kept)
         return reader
@@ -251,7 +256,14 @@ class Readers:
             self._by_topic[topic].discard(kept.name)
         for topic in kept.positions:
             self._by_topic[topic].add(kept.name)
-        self._hold(before.positions.keys() | kept.positions.keys())
+        changed = before.positions.keys() | kept.positions.keys()
+        if before.hold == kept.hold:  # all of them would take long: others read them too
+            changed = {
+                topic
+                for topic in changed
+                if before.positions.get(topic) != kept.positions.get(topic)
+            }
+        self._hold(changed)
 
     def _forget(self, reader: Reader) -> None:
         if self.known.get(reader.kept.name) is reader:
@@ -271,11 +283,11 @@ class Readers:
             entry = self.engine.log(topic)
             if entry is None or entry.folder is None:
                 continue
-            seqs = [
-                reader.kept.positions[topic].seq
-                for reader in map(self.known.__getitem__, names)
-                if reader.kept.hold and self.state(topic, reader.kept.positions[topic]) != OTHER
-            ]
+            readable = self.engine.readable(topic)
+            incarnation = None if readable is None else readable.log_id.hex()
+            held = (self.known[name].kept for name in names)
+            places = [kept.positions[topic] for kept in held if kept.hold]
+            seqs = [at.seq for at in places if incarnation in (None, at.incarnation)]
             if self._unknown:
                 seqs.append(entry.first_seq)
             self.holds.hold(entry, self, min(seqs, default=None))
@@ -329,6 +341,8 @@ class Readers:
         now_ns = self.now_ns()
         for name, reader in list(self.known.items()):
             if reader.expires_ns > now_ns or reader.changing.locked():
+                continue
+            if self.known.get(name) is not reader:  # while another one was deleted
                 continue
             log.warning("reader has expired", extra=fields(reader=name, ttl_s=reader.kept.ttl_s))
             self.expired += 1

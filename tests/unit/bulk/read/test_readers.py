@@ -412,3 +412,76 @@ async def test_a_reader_that_comes_back_as_it_is_forgotten(tmp_path: Path) -> No
         again = Readers(rig.engine, tmp_path / "readers", two_threads, lambda: now_ns)
         again.load()
         assert again.known["r"].kept == kept
+
+
+async def test_a_request_that_does_not_name_the_hold_leaves_it_as_it_is(tmp_path: Path) -> None:
+    """It was read before another one had set the hold."""
+    allowed = asyncio.Event()
+    with Rig(tmp_path / "logs") as rig:
+        log = rig.log()
+
+        async def slowly(work: Callable[..., None], *arguments: object) -> None:
+            await allowed.wait()
+            work(*arguments)
+
+        readers = Readers(rig.engine, tmp_path / "readers", slowly, lambda: 0)
+        at = {"t": Position(1, log.log_id.hex())}
+        first = asyncio.create_task(readers.put(Kept("r", TTL, True, at, 1)))
+        unsaid = ["hold", "ttl_s"]
+        second = asyncio.create_task(readers.put(Kept("r", 9, False, at, 1), unsaid=unsaid))
+        await asyncio.sleep(0)
+        allowed.set()
+        await asyncio.gather(first, second)
+        assert log.retention.retained_from == 1
+        assert readers.known["r"].kept.ttl_s == TTL
+
+
+def test_a_renewal_looks_at_what_has_changed_alone(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a thousand topics that a hundred readers read, all would take the loop's time."""
+    logs = [case.filled(f"t{number}", count=3) for number in range(4)]
+    at = {log.name: Position(1, log.log_id.hex()) for log in logs}
+    run(case.readers.put(Kept("r", TTL, True, at, 1)))
+    looked, hold = list[str](), case.readers.holds.hold
+
+    def noted(log: Any, *more: Any) -> None:
+        looked.append(log.name)
+        hold(log, *more)
+
+    monkeypatch.setattr(case.readers.holds, "hold", noted)
+    run(case.readers.put(Kept("r", TTL, True, at, 1)))
+    assert looked == []
+    case.put("r", logs[2], 2)
+    assert looked == ["t2"]
+    assert [log.retention.retained_from for log in logs] == [1, 1, 2, 1]
+    case.put("r", logs[2], 2, hold=False)
+    assert [log.retention.retained_from for log in logs] == [None] * 4
+
+
+async def test_a_reader_made_anew_while_another_one_expires(tmp_path: Path) -> None:
+    removing, goes_on = asyncio.Event(), asyncio.Event()
+    now_ns = 0
+    with Rig(tmp_path / "logs") as rig:
+        log = rig.log()
+
+        async def threads(work: Callable[..., None], *arguments: object) -> None:
+            if work.__name__ == "_remove" and not removing.is_set():
+                removing.set()
+                await goes_on.wait()
+            work(*arguments)
+
+        readers = Readers(rig.engine, tmp_path / "readers", threads, lambda: now_ns)
+        at = {"t": Position(1, log.log_id.hex())}
+        for name in ("a", "b"):
+            await readers.put(Kept(name, TTL, True, at, 1))
+        now_ns += TTL * 10**9 + 1
+        expiring = asyncio.create_task(readers.expire())
+        await removing.wait()
+        await readers.delete("b")
+        await readers.put(Kept("b", TTL, True, at, 1))
+        goes_on.set()
+        await expiring
+        again = Readers(rig.engine, tmp_path / "readers", threads, lambda: now_ns)
+        again.load()
+        assert list(again.known) == list(readers.known) == ["b"]
