@@ -62,6 +62,12 @@ ID_NULL: Final = "a row has no messageId, which delivery 'dedupe' needs"
 OVERWRITE: Final = "a topic cannot be overwritten: use mode 'append'"
 NO_QUERY: Final = "Spark does not report the query and batch of this task"
 UNCOMMITTED: Final = "not all tasks have written their rows; nothing was published"
+OLD_CHECKPOINT: Final = (
+    "batch {epoch} of this query was published to {topic!r} before, and so was batch {last}:"
+    " the checkpoint is an old copy. Rows of such batches would be dropped."
+    " Continue with the newest checkpoint; or set option 'writerId' to a new name,"
+    " which publishes again what was published after the copy was made"
+)
 
 # --- brokers and logs ------------------------------------------------------------------------
 

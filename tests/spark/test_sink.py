@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from support import Server
-from support.live.spark import load, numbered, save, values
+from support.live.spark import fill, load, numbered, save, values
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,3 +83,32 @@ def test_a_batch_write_that_is_done_again(spark: SparkSession, lake: Server, top
     save(frame, lake, topic)  # a write of its own each time
     save(frame, lake, topic, writerId=f"w-{topic}")
     assert len(seqs(spark, lake, topic)) == 400
+
+
+def test_a_checkpoint_that_was_replaced_by_an_old_copy(
+    spark: SparkSession, lake: Server, topic: str, tmp_path: Path
+) -> None:
+    """Its batches would count as published, with the new rows in them."""
+    source, target = f"{topic}-from", f"{topic}-to"
+
+    def copy(more: list[bytes], **options: str) -> None:
+        fill(lake, source, more)
+        rows = spark.readStream.format("twinwire").options(
+            servers=str(lake.bulk), subscribe=source, startingOffsets="earliest"
+        )
+        to = {"servers": str(lake.bulk), "topic": target, **options}
+        query = rows.load().select("value").writeStream.format("twinwire").options(**to)
+        state = query.option("checkpointLocation", str(tmp_path / "state"))
+        state.trigger(availableNow=True).start().awaitTermination()
+
+    copy(numbered(10))
+    shutil.copytree(tmp_path / "state", tmp_path / "old")
+    for start in (10, 20):
+        copy(numbered(10, start))
+    assert len(seqs(spark, lake, target)) == 30
+    shutil.rmtree(tmp_path / "state")
+    shutil.copytree(tmp_path / "old", tmp_path / "state")
+    with pytest.raises(Exception, match="the checkpoint is an old copy"):
+        copy(numbered(10, 30))
+    copy([], writerId="again")
+    assert len(seqs(spark, lake, target)) == 60

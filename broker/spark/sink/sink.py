@@ -15,7 +15,7 @@ query id: the messages of the tasks carry it.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,9 +26,16 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from broker.client.bulk.connection import Connection
+from broker.client.bulk.connection import Committed, Connection
 from broker.spark import schema
-from broker.spark.errors import NO_QUERY, OVERWRITE, UNCOMMITTED, OptionError, UncommittedError
+from broker.spark.errors import (
+    NO_QUERY,
+    OLD_CHECKPOINT,
+    OVERWRITE,
+    UNCOMMITTED,
+    OptionError,
+    UncommittedError,
+)
 from broker.spark.memory import keep_memory
 from broker.spark.sink.options import TRANSACTIONAL, WriteSettings
 from broker.spark.sink.upload import Transaction, Upload
@@ -89,7 +96,13 @@ class Writer:
             transaction = done[0].transaction
             assert transaction is not None
             with self._connection(server) as connection:
-                connection.commit(transaction.writer, transaction.epoch, winners[server])
+                found = connection.commit(transaction.writer, transaction.epoch, winners[server])
+                self._check(connection, transaction, found)
+
+    def _check(
+        self, connection: Connection, transaction: Transaction, found: Mapping[str, Committed]
+    ) -> None:
+        """Check the outcome for each topic."""
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Drop the staged blocks now; the broker would keep them for an hour."""
@@ -142,6 +155,20 @@ class StreamWriter(Writer, DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002
         self._commit(messages)
+
+    def _check(
+        self, connection: Connection, transaction: Transaction, found: Mapping[str, Committed]
+    ) -> None:
+        """UncommittedError: later batches were published before this one. Spark begins no batch
+        before the last one is committed, so the checkpoint was replaced by an old copy. After that
+        a batch of the same number may have other rows."""
+        writer, epoch = transaction
+        for topic, one in found.items():
+            if one.already and not one.records:  # the broker counts those of the last epoch only
+                last = connection.committed(writer)["topics"][topic]["epoch"]
+                if last > epoch:
+                    text = OLD_CHECKPOINT.format(epoch=epoch, topic=topic, last=last)
+                    raise UncommittedError(text)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002
         self._abort(messages)
