@@ -489,8 +489,9 @@ class Commits:
             except RefusedError:  # its state is unreadable: that is for the operator
                 continue
             async with writer.lock:
-                if writer.intent is None:
-                    await self.staging.run(forget_writer, self.root, name)
+                if writer.intent is None and await self.staging.run(
+                    forget_writer, self.root, name, before_ns
+                ):
                     self.writers.pop(name, None)
                     # requests that hold this object go on with a writer without any state
                     writer.done, writer.owner, writer.remembered = {}, None, False

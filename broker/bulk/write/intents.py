@@ -238,12 +238,17 @@ def writers_before(root: Path, time_ns: int) -> tuple[list[str], int]:
     return found, count
 
 
-def forget_writer(root: Path, writer: str) -> None:
-    """Remove a writer's state; its epochs can be used again. OSError."""
+def forget_writer(root: Path, writer: str, time_ns: int) -> bool:
+    """Remove a writer's state, so that its epochs can be used again; False: it is younger than
+    `time_ns`, because of a commit since `writers_before`. OSError."""
     folder = root / escape(writer)
-    (folder / STATE).unlink(missing_ok=True)
+    state = folder / STATE
+    if state.exists() and state.stat().st_mtime_ns >= time_ns:
+        return False
+    state.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # not empty: it has staged blocks
         folder.rmdir()
+    return True
 
 
 def _sync(path: Path) -> None:

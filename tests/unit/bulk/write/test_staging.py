@@ -121,6 +121,25 @@ async def test_a_state_that_does_not_read_stays_and_others_are_forgotten(start: 
         assert rig.writes.commits.remembered == 1
 
 
+async def test_a_writer_that_comes_back_as_it_is_forgotten(start: Any) -> None:
+    async with start() as rig:
+        commits = rig.writes.commits
+        await rig.publish(0, "t", ROWS)
+        old_ns = time.time_ns() - limits.WRITER_TTL - 1
+        os.utime(rig.folder / "staged" / "w" / "state.json", ns=(old_ns, old_ns))
+        named = await rig.stage(1, "t", 0, ROWS)
+        writer = await commits.writer("w")
+        async with writer.lock:
+            committing = asyncio.create_task(rig.commit(1, {"t": [named]}))
+            await asyncio.sleep(0)
+            forgetting = asyncio.create_task(commits.forget(time.time_ns()))
+            while len(writer.lock._waiters or ()) < 2:  # noqa: ASYNC110 - it saw an old writer
+                await asyncio.sleep(0)
+        assert (await committing)["t"]["state"] == "committed"
+        await forgetting
+        assert (await rig.commit(1, {"t": [named]}))["t"]["state"] == "already"
+
+
 async def test_a_commit_that_comes_as_its_blocks_expire(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
