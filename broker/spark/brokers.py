@@ -76,7 +76,7 @@ class Brokers:
                 if wanted.has(*tp):
                     entries[tp] = Entry(
                         tp, topic.incarnation, topic.first, topic.next, topic.bytes,
-                        number, listing.broker,
+                        number, listing.broker, topic.stream,
                     )  # fmt: skip
         if down and (not patient or not owners):
             lasting = all(isinstance(error, WrongDoor) for error in down.values())

@@ -21,6 +21,7 @@ class Entry:
     bytes: int
     server: int  # index in the option `servers`
     broker: str = ""
+    stream: bool = False  # of JetStream: messages before `first` were deleted one by one
 
     @property
     def record_bytes(self) -> float:
@@ -30,6 +31,10 @@ class Entry:
     def offset(self, seq: int) -> Offset:
         """An offset of this incarnation."""
         return Offset(seq, self.incarnation)
+
+    def has_lost(self, seq: int) -> bool:
+        """Whether records from this one on were dropped before they could be read."""
+        return seq < self.first and not self.stream
 
     def read(self, start: int, end: int) -> BrokerRange:
         """Seqs [start, end), and the broker that has them."""

@@ -64,6 +64,7 @@ def test_what_there_is(broker: Server, bulk: BulkClient, uniq: str) -> None:
         "bytes": 64 + 10 * 72,
         "messages": 10,
         "held_from": None,
+        "stream": False,
     }
 
 

@@ -51,6 +51,7 @@ def page_of(log: Log) -> dict[str, Any]:
         "bytes": log.disk_bytes,
         "messages": next_seq - first if log.owner is None else log.owner.messages,
         "held_from": log.retention.retained_from,
+        "stream": log.owner is not None,
     }
 
 

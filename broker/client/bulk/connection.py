@@ -58,7 +58,10 @@ _Decoded = TypeVar("_Decoded")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One log. Its records have seqs of [first, next), not all of which need exist."""
+    """One log. Its records have seqs of [first, next), not all of which need exist.
+
+    Messages of a `stream` of JetStream are deleted one by one: that `first` has risen is no loss.
+    """
 
     name: str
     incarnation: str
@@ -67,6 +70,7 @@ class Topic:
     bytes: int
     messages: int
     held_from: int | None
+    stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +127,7 @@ def _listing_of(answer: Mapping[str, Any]) -> Listing:
             int(t["bytes"]),
             int(t["messages"]),
             None if t.get("held_from") is None else int(t["held_from"]),
+            bool(t.get("stream")),
         )
         for t in answer["topics"]
     )

@@ -123,7 +123,7 @@ def _next_seq(tp: TopicPartition, at: Offset, entry: Entry, gaps: list[Gap]) -> 
     if entry.next < at.seq:
         # Records that get these seqs now would be a second version of archived offsets.
         gaps.append(Gap(*tp, at.incarnation, entry.next, at.seq, SET_BACK))
-    elif at.seq < entry.first:
+    elif entry.has_lost(at.seq):
         gaps.append(Gap(*tp, at.incarnation, at.seq, entry.first, TRIMMED))
         return entry.first
     return at.seq

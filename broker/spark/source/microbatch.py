@@ -36,7 +36,7 @@ def _begin(at: Offset, entry: Entry, fail: bool) -> Offset:
     if entry.next < at.seq:
         report_loss(SHORTER.format(**where, next=entry.next, start=at.seq), fail)
         return entry.offset(entry.next)
-    if at.seq < entry.first:
+    if entry.has_lost(at.seq):
         report_loss(TRIMMED.format(**where, start=at.seq, end=entry.first - 1), fail)
         return entry.offset(entry.first)
     return at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
@@ -52,6 +53,14 @@ def test_what_was_lost(what: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "twinwire.spark"):
         assert microbatch.base({T: Offset(4, "x")}, survey(now), False) == {T: mark}
     assert text in caplog.text
+
+
+def test_the_deleted_beginning_of_a_stream_is_no_loss() -> None:
+    now = replace(entry(T, 8, 10), stream=True)
+    begin = microbatch.base({T: Offset(4, "x")}, survey(now), True)
+    assert begin == {T: Offset(4, "x")}
+    (piece,) = microbatch.ranges_between(begin, {T: Offset(10, "x")}, survey(now), True)
+    assert piece.range[3:] == (4, 10)
 
 
 def test_a_topic_that_is_gone(caplog: pytest.LogCaptureFixture) -> None:
