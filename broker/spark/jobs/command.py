@@ -65,8 +65,8 @@ Reporter = Callable[[str], None]
 _SIZES: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 SHIPPED: Final = "twinwire-code"
 _SHIPPED_PATHS: Final = (
-    "__init__.py", "_compiled.py", "base/*.py", "client/__init__.py", "client/*.so",
-    "client/bulk/**/*.py", "spark/**/*.py",
+    "__init__.py", "_compiled.py", "base/*.py", "client/*.py",
+    "client/*.so", "client/bulk/**/*.py", "spark/**/*.py",
 )  # fmt: skip
 SPARK_ERRORS: Final = (BrokerDownError, DataLossError, OptionError)
 F = TypeVar("F", bound=Callable[..., Any])
