@@ -32,10 +32,6 @@ class Entry:
         """An offset of this incarnation."""
         return Offset(seq, self.incarnation)
 
-    def has_lost(self, seq: int) -> bool:
-        """Whether records from this one on were dropped before they could be read."""
-        return seq < self.first and not self.stream
-
     def read(self, start: int, end: int) -> BrokerRange:
         """Seqs [start, end), and the broker that has them."""
         found = OffsetRange(*self.tp, self.incarnation, start, end)

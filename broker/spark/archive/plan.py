@@ -123,8 +123,9 @@ def _next_seq(tp: TopicPartition, at: Offset, entry: Entry, gaps: list[Gap]) -> 
     if entry.next < at.seq:
         # Records that get these seqs now would be a second version of archived offsets.
         gaps.append(Gap(*tp, at.incarnation, entry.next, at.seq, SET_BACK))
-    elif entry.has_lost(at.seq):
-        gaps.append(Gap(*tp, at.incarnation, at.seq, entry.first, TRIMMED))
+    elif at.seq < entry.first:
+        if not entry.stream:
+            gaps.append(Gap(*tp, at.incarnation, at.seq, entry.first, TRIMMED))
         return entry.first
     return at.seq
 

@@ -36,8 +36,9 @@ def _begin(at: Offset, entry: Entry, fail: bool) -> Offset:
     if entry.next < at.seq:
         report_loss(SHORTER.format(**where, next=entry.next, start=at.seq), fail)
         return entry.offset(entry.next)
-    if entry.has_lost(at.seq):
-        report_loss(TRIMMED.format(**where, start=at.seq, end=entry.first - 1), fail)
+    if at.seq < entry.first:
+        if not entry.stream:
+            report_loss(TRIMMED.format(**where, start=at.seq, end=entry.first - 1), fail)
         return entry.offset(entry.first)
     return at
 
@@ -80,6 +81,8 @@ def ranges_between(start: Offsets, end: Offsets, survey: Survey, fail: bool) -> 
         else:
             is_new = before is None or before.incarnation != at.incarnation
             begin = entry.first if is_new or before is None else before.seq
+            if entry.stream:  # a purge can make it begin at any later seq
+                begin = max(begin, entry.first)
             ranges.append(entry.read(begin, at.seq))
     return [one for one in ranges if one.seqs > 0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -39,6 +40,12 @@ def test_a_new_topic_begins_at_its_earliest_and_the_first_run_where_configured()
     after = State()
     after.apply(planned.left_alone(survey(7)))
     assert planned.begin(after, survey(7), WANTED) == planned.Start({T: Offset(100, "a")}, ())
+
+
+def test_the_deleted_beginning_of_a_stream_is_no_gap() -> None:
+    seen = survey(50)
+    seen.entries[T] = replace(seen.entries[T], stream=True)
+    assert planned.begin(state(10), seen, WANTED) == planned.Start({T: Offset(50, "a")}, ())
 
 
 def test_trimmed_records_are_a_gap_and_count_as_covered() -> None:

@@ -56,11 +56,12 @@ def test_what_was_lost(what: str, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_deleted_beginning_of_a_stream_is_no_loss() -> None:
-    now = replace(entry(T, 8, 10), stream=True)
-    begin = microbatch.base({T: Offset(4, "x")}, survey(now), True)
-    assert begin == {T: Offset(4, "x")}
-    (piece,) = microbatch.ranges_between(begin, {T: Offset(10, "x")}, survey(now), True)
-    assert piece.range[3:] == (4, 10)
+    far = 2**60  # as after a purge
+    now, before = replace(entry(T, far, far + 2), stream=True), {T: Offset(4, "x")}
+    assert microbatch.base(before, survey(now), True) == {T: Offset(far, "x")}
+    (piece,) = microbatch.ranges_between(before, {T: Offset(far + 2, "x")}, survey(now), True)
+    assert piece.range[3:] == (far, far + 2)
+    assert microbatch.ranges_between(before, {T: Offset(9, "x")}, survey(now), True) == []
 
 
 def test_a_topic_that_is_gone(caplog: pytest.LogCaptureFixture) -> None:
