@@ -105,11 +105,8 @@ cdef class Permit:
                 allowed = listed == 1
         if not allowed or self.subscribe_deny is None:
             return PERMIT_YES if allowed else PERMIT_NO
-        allowed = not self.subscribe_deny.has(subject, n)
-        listed = self.subscribe_deny.groups(subject, n, queue, queue_len) if queue_len else 0
-        if listed:
-            allowed = listed != 1
-        if not allowed:
+        if self.subscribe_deny.has(subject, n) or (queue_len and (
+                self.subscribe_deny.groups(subject, n, queue, queue_len) == 1)):
             return PERMIT_NO
         if subject_shape(subject, n) & SUBJECT_WILDCARD:
             for pattern in self.denied:

@@ -87,3 +87,11 @@ def test_what_is_denied_is_not_delivered_however_it_is_asked_for() -> None:
     assert [permit.subscribe(subject) for subject in (b"foo.x.>", b"foo.x.bar", b"foo.y.b")] == [
         2, 0, 1,
     ]  # fmt: skip
+
+
+def test_a_denied_subject_is_denied_to_all_queue_groups() -> None:
+    """Also beside a rule that denies one group."""
+    rules = Rules(deny=(SubjectRule("bar.x"), SubjectRule(">", "*.prod")))
+    permit = permit_for(Permissions(subscribe=rules))
+    asked = [(b"bar.x", b"foo"), (b"bar.x", b"a.prod"), (b"bar.y", b"a.prod"), (b"bar.y", b"foo")]
+    assert [permit.subscribe(subject, queue) for subject, queue in asked] == [0, 0, 0, 1]
