@@ -7,6 +7,7 @@ Source: nats-server websocket.go wsUpgrade.
 
 from __future__ import annotations
 
+import base64
 import ipaddress
 import logging
 from dataclasses import field
@@ -64,6 +65,7 @@ LEAF_PATH: Final = "/leafnode"
 _PAGE_MODULES: Final = ("broker.protocols.nats.monitoring.http", "prometheus_client")
 _MQTT_PATH: Final = "/mqtt"
 _PORTS: Final = {"https": 443}
+_KEY_BYTES: Final = 16  # of Sec-WebSocket-Key
 _CODES: Final = {
     errors.NATS_CLOSED_CLIENT: CLOSE_NORMAL,
     errors.NATS_CLOSED_PARSE: CLOSE_PROTOCOL,
@@ -238,6 +240,8 @@ class WebsocketListener(Listener):
         key = request.first("sec-websocket-key")
         if not key:
             raise NotUpgraded(400, net_errors.WEBSOCKET_KEY)
+        if not _is_key(key):
+            raise NotUpgraded(400, net_errors.WEBSOCKET_KEY_BAD)
         if not request.says("sec-websocket-version", "13"):
             raise NotUpgraded(400, net_errors.WEBSOCKET_VERSION)
         self._check_origin(request)
@@ -251,7 +255,7 @@ class WebsocketListener(Listener):
         came_from = place(origin)
         scheme = "http" if self.tls is None else "https"
         here = place(f"{scheme}://{request.first('host')}")
-        if settings.same_origin and (not came_from[1] or came_from[1:] != here[1:]):
+        if settings.same_origin and (not came_from[1] or came_from != here):
             raise NotUpgraded(403, net_errors.WEBSOCKET_ORIGIN.format("not same origin"))
         if self._allowed and came_from not in self._allowed:
             raise NotUpgraded(403, net_errors.WEBSOCKET_ORIGIN.format("not in the allowed list"))
@@ -290,6 +294,14 @@ class WebsocketListener(Listener):
         ):
             if cookie and (found := request.cookie(cookie)):
                 yield name, found
+
+
+def _is_key(text: str) -> bool:
+    """Whether this is base64 of 16 bytes."""
+    try:
+        return len(base64.b64decode(text, validate=True)) == _KEY_BYTES
+    except ValueError:
+        return False
 
 
 def log_refusal(peer: Any, reason: str) -> None:
