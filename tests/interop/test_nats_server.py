@@ -122,13 +122,18 @@ async def test_rights_that_are_taken_away(start: Start) -> None:
         'authorization {{ users: [ {{user: a, password: pa, permissions: {{subscribe: "{}"}}}} ] }}'
     )
     server = start(user.format("foo"))
+    login = b'CONNECT {"verbose":false,"user":"a","pass":"pa"}\r\n'
     with RawPeer(server.address) as peer:
         peer.read_line()
-        peer.send(b'CONNECT {"verbose":false,"user":"a","pass":"pa"}\r\nSUB foo 1\r\nPING\r\n')
+        peer.send(login + b"SUB foo 1\r\nSUB foo q 2\r\nPING\r\n")
         assert peer.read_line() == b"PONG\r\n"
         server.reload(user.format("bar"))
-        line = await asyncio.to_thread(peer.read_line)
-        assert line == b'-ERR \'Permissions Violation for Subscription to "foo" (sid "1")\'\r\n'
+        lines = sorted([await asyncio.to_thread(peer.read_line) for _ in range(2)])
+        start_of_line = b'-ERR \'Permissions Violation for Subscription to "foo" '
+        assert lines == [
+            start_of_line + b'(sid "1")\'\r\n',
+            start_of_line + b'using queue "q" (sid "2")\'\r\n',
+        ]
         peer.send(b"PING\r\n")
         assert peer.read_line() == b"PONG\r\n"
 

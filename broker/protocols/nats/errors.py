@@ -54,6 +54,11 @@ NATS_QUEUE_DENIED: Final = WireError(
 NATS_SUBSCRIPTION_DENIED: Final = WireError(
     "Permissions Violation for Subscription to {subject}", False, "client.go subPermissionViolation"
 )
+NATS_QUEUE_ENDED: Final = WireError(
+    "Permissions Violation for Subscription to {subject} using queue {queue} (sid {sid})",
+    False,
+    "client.go processSubsOnConfigReload",
+)
 NATS_SUBSCRIPTION_ENDED: Final = WireError(
     "Permissions Violation for Subscription to {subject} (sid {sid})",
     False,
@@ -101,6 +106,7 @@ NATS_CLOSED_PAYLOAD: Final = "Maximum Message Payload Exceeded"
 NATS_CLOSED_AUTHENTICATION: Final = "Authentication Failure"
 NATS_CLOSED_PROTOCOL_LEVEL: Final = "Invalid Client Protocol"
 NATS_CLOSED_NO_HEADERS: Final = "No Responders Requires Headers"
+NATS_CLOSED_SUBSCRIPTIONS: Final = "Maximum Subscriptions Exceeded"
 NATS_CLOSED_CONNECTIONS: Final = "Maximum Connections Exceeded"
 NATS_CLOSED_PENDING: Final = "Slow Consumer (Pending Bytes)"
 NATS_CLOSED_DEADLINE: Final = "Slow Consumer (Write Deadline)"

@@ -131,7 +131,13 @@ class OperatorCallout:
         return self._check_later(found, login)
 
     def check_again(self, identity: Identity, login: Login) -> Identity | Awaitable[Identity]:
-        return self.operator.check_again(identity, login)
+        found = self.operator.check_again(identity, login)
+        if not isinstance(found, Identity) or found.permissions == identity.permissions:
+            return found
+        account = self.operator.accounts.get(found.account)
+        if account is None or not account.token.body.authorization.auth_users:
+            return found
+        return dataclasses.replace(found, permissions=without_requests(found.permissions))
 
     async def _check_later(self, found: Awaitable[Identity], login: Login) -> Identity:
         decided = self._decide(await found, login)

@@ -82,11 +82,12 @@ class Recheck:
         else:
             session.bind(account, identity, permit_for(identity.permissions))
             session.prune()
+        session.end_above_limit()
         pace(session, account, identity)
 
     def _cut(self, session: NatsSession, refusal: Refused) -> None:
         """Close a connection whose login is no longer valid."""
-        if session.link is None:
+        if session.link is None or session.closed_because is not None:
             return
         if refusal.error is errors.NATS_AUTHORIZATION and not refusal.silent:
             self.handshake.turn_away(session, self.handshake.login(session), refusal)

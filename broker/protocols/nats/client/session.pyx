@@ -694,8 +694,18 @@ cdef class NatsSession(LineSession):
             if permitted != PERMIT_NO:
                 continue
             self.remove_sub(self.sub_of(sid, <size_t>len(sid)))
-            self.send_error(errors.NATS_SUBSCRIPTION_ENDED, subject=subject, sid=sid)
+            if queue:
+                self.send_error(
+                    errors.NATS_QUEUE_ENDED, subject=subject, queue=queue, sid=sid)
+            else:
+                self.send_error(errors.NATS_SUBSCRIPTION_ENDED, subject=subject, sid=sid)
             self.frontend.handshake.violations.removed(self, subject, sid)
+
+    def end_above_limit(self):
+        """Close if there are more subscriptions than a limit that was lowered allows."""
+        cdef uint64_t held = self.subs.size - self.subs.retired_size
+        if self.subs_max >= 0 and held > <uint64_t>self.subs_max:
+            self.end(errors.NATS_SUBSCRIPTIONS, errors.NATS_CLOSED_SUBSCRIPTIONS)
 
     # --- time
 

@@ -99,14 +99,19 @@ class OperatorLink:
         await self.tokens.resolver.reload(config)
         if config.kind == "memory":
             for name in list(self.tokens.accounts):
-                self._update(await self.tokens.resolver.fetch(name))
+                self._update(name, await self.tokens.resolver.fetch(name))
 
-    def _update(self, text: str | None) -> None:
-        if text:
-            try:
+    def _update(self, name: str, text: str | None) -> None:
+        """Apply the token of an account, which ends without a valid one. The system account stays:
+        the server itself uses it."""
+        try:
+            if text:
                 self.tokens.update(text)
-            except Invalid as error:
-                log.error("account: %s", error)
+                return
+        except Invalid as error:
+            log.error("account %s: %s", name, error)
+        if name != self.system_account:
+            self.tokens.remove(name)
 
     async def stop(self) -> None:
         for subscription in self._subscriptions:

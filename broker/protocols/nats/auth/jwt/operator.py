@@ -8,6 +8,7 @@ account, the caller checks its sessions again with check_again().
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -168,7 +169,13 @@ class OperatorAuth:
             )
         if user.iss not in account.keys or account.keys[user.iss] != basis.scope:
             raise Refused("the signing key was removed or has another scope", silent=True)
-        return identity
+        return self._with_defaults(identity, basis.rights, account)
+
+    def _with_defaults(self, identity: Identity, rights: Rights, account: Account) -> Identity:
+        """The identity with the account's current permissions, if its token gives none."""
+        if claims.permissions(rights.pub, rights.sub, rights.resp) is not None:
+            return identity
+        return dataclasses.replace(identity, permissions=account.config.default_permissions)
 
     def config(self, name: str) -> settings.Account | None:
         """The settings in the account's token; None if it was not fetched or has expired."""

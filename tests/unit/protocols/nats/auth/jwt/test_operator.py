@@ -213,6 +213,23 @@ async def test_bearers_are_not_let_in_any_more(tmp_path: Path) -> None:
 
 
 @on_uvloop
+async def test_a_reload_refuses_a_client_once(tmp_path: Path) -> None:
+    """Although two checks find it, that of its account and that of the reload."""
+    world, tenant = World(tmp_path), Tenant()
+    world.add(tenant)
+    server = await world.start()
+    bearer = await world.client(tenant, bearer_token=True)
+    refused: list[str] = []
+    server.handshake.on_refuse.append(lambda _session, _login, reason: refused.append(reason))
+    tenant.body["limits"] = {**ACCOUNT_LIMITS, "disallow_bearer": True}
+    world.add(tenant)
+    await server.reload(world.settings())
+    await closed(bearer, "Authorization Violation")
+    assert refused == ["the account no longer allows bearer tokens"]
+    await server.stop()
+
+
+@on_uvloop
 async def test_users_who_need_a_proxy_are_refused_without_one(tmp_path: Path) -> None:
     world, tenant = World(tmp_path), Tenant()
     world.add(tenant)
@@ -273,6 +290,74 @@ async def test_fewer_connections(tmp_path: Path) -> None:
     clients[2].send(b"PING")
     assert await clients[2].line() == b"PONG"
     await server.stop()
+
+
+@on_uvloop
+async def test_fewer_subscriptions(tmp_path: Path) -> None:
+    world, tenant = World(tmp_path), Tenant()
+    world.add(tenant)
+    server = await world.start()
+    many, one = await world.client(tenant), await world.client(tenant)
+    for client, count in ((many, 2), (one, 1)):
+        for sid in range(count):
+            client.send(b"SUB a.%d %d" % (sid, sid))
+        client.send(b"PING")
+        assert await client.line() == b"PONG"
+    await world.update(tenant, limits={**ACCOUNT_LIMITS, "subs": 1})
+    await closed(many, "maximum subscriptions exceeded")
+    one.send(b"PING")
+    assert await one.line() == b"PONG"
+    await server.stop()
+
+
+@on_uvloop
+async def test_other_default_permissions(tmp_path: Path) -> None:
+    """They apply at once, to users whose tokens give no permissions."""
+    world, tenant = World(tmp_path), Tenant()
+    world.add(tenant)
+    server = await world.start()
+    client = await world.client(tenant)
+    own = await world.client(tenant, KeyPair("U"), pub={"allow": ["a"]})
+    client.send(b"SUB old 7")
+    client.send(b"PING")
+    assert await client.line() == b"PONG"
+    defaults = {"pub": {"allow": ["new"]}, "sub": {"allow": ["new"]}}
+    await world.update(tenant, default_permissions=defaults)
+    ended = b'-ERR \'Permissions Violation for Subscription to "old" (sid "7")\''
+    assert await client.line() == ended
+    client.send(b"PUB old 0\r\n")
+    assert await client.line() == b"-ERR 'Permissions Violation for Publish to \"old\"'"
+    own.send(b"PUB a 0\r\n")
+    own.send(b"PING")
+    assert await own.line() == b"PONG"
+    await server.stop()
+
+
+@pytest.mark.parametrize("what", ["missing", "expired"])
+def test_reload_without_a_valid_token_of_an_account(tmp_path: Path, what: str) -> None:
+    """Its clients are closed, and nobody logs in, until a reload brings a valid one."""
+
+    @on_uvloop
+    async def run(folder: Path) -> None:
+        world, tenant, other = World(folder), Tenant(), Tenant("OTHER")
+        world.add(tenant, other)
+        server = await world.start()
+        client, spared = await world.client(tenant), await world.client(other)
+        valid = world.preload.pop(tenant.public)
+        if what == "expired":
+            world.add(tenant, exp=int(time.time()) - 5)
+        await server.reload(world.settings())
+        await closed(client, "Account Authentication Expired")
+        late = await Client.enter(server, world.bob, user(world.bob, tenant.pair))
+        await closed(late, "Authorization Violation")
+        spared.send(b"PING")
+        assert await spared.line() == b"PONG"
+        world.preload[tenant.public] = valid
+        await server.reload(world.settings())
+        await world.client(tenant)
+        await server.stop()
+
+    run(tmp_path)
 
 
 @on_uvloop
