@@ -34,6 +34,7 @@ cdef class Turn:
     cdef readonly int64_t now_ns        # monotonic, as of the last tick
     cdef readonly int64_t wall_ns       # wall clock, as of the last tick
     cdef int64_t frozen                 # a test holds the clock
+    cdef bint ringing                   # tasks are woken whose time has come
     # A log that fell behind its disk while a message was routed: the publisher calls its
     # stall(link) and resets this to None.
     cdef object pressed

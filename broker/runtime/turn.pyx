@@ -126,6 +126,8 @@ cdef class Turn:
 
     cdef void arm(self, Task task, int64_t due_ns) except *:
         heap_remove(&self.timers, &task.timer)
+        if self.ringing and due_ns <= self.now_ns:
+            due_ns = self.now_ns + 1    # in another turn of the loop, after other clients
         task.timer.due_ns = due_ns
         heap_push(&self.timers, &task.timer)
         if self.handle is None or due_ns < self.armed_ns:
@@ -146,12 +148,14 @@ cdef class Turn:
         cdef heap_item_t *item
         self.handle = None
         self.tick()
+        self.ringing = True
         while True:
             item = heap_peek(&self.timers)
             if item == NULL or item.due_ns > self.now_ns:
                 break
             heap_remove(&self.timers, item)
             (<Task>item.owner).expired(self.now_ns)
+        self.ringing = False
         if item != NULL and (self.handle is None or item.due_ns < self.armed_ns):
             self.set_alarm(item.due_ns)
 

@@ -51,6 +51,20 @@ def test_messages_go_when_they_are_too_old(tmp_path: Path) -> None:
         assert seqs(store) == [2]
 
 
+def test_very_many_messages_go_in_several_turns(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        store = open_in(rig, StreamLimits(max_age_ns=10 * SECOND))
+        for _ in range(5_000):
+            publish(store, b"a")
+        rig.settle()
+        rig.turn.hold_clock(rig.turn.now_ns + 11 * SECOND, rig.turn.wall_ns + 11 * SECOND)
+        rig.turn.ring()
+        assert 0 < store.messages < 5_000
+        rig.advance(12)
+        assert store.messages == 0
+        rig.close()
+
+
 def test_messages_go_at_their_own_time(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         store = open_in(rig)
