@@ -100,6 +100,7 @@ class Store:
         self._dirty = self._torn = self._doubtful = False
         self._new: _New | None = None  # while the file is rewritten
         self._syncing: asyncio.Task[None] | None = None
+        self._logged = ""  # the last failure: attempts go on each second
         self._waiting: list[Done] = []
         self._folders: dict[bytes, str] = {}  # of channels, to be synced as well
         self._known: set[bytes] = set()  # ids of logs whose folders are synced
@@ -361,9 +362,12 @@ class Store:
             finally:
                 os.close(fd)
         except OSError as problem:
-            log.error("%s: %s", self._path, problem)
+            if str(problem) != self._logged:
+                log.error("%s: %s", self._path, problem)
+            self._logged = str(problem)
             self._dirty = self._doubtful = True
             return problem
+        self._logged = ""
         self._known.update(folders)
         return None
 

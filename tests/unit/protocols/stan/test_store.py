@@ -202,3 +202,22 @@ def test_a_file_without_its_first_line_is_not_taken_for_an_empty_one(
     assert "do not read" in problem or "first line" in problem
     assert not Store(tmp_path, "c").problems
     assert not Store(tmp_path / "new", "c").problems
+
+
+async def test_a_disk_that_fails_again_and_again_is_one_line_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(_fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    store = Store(tmp_path, "c", waits=True)
+    for _ in range(2):
+        caplog.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fdatasync", full)
+            for _ in range(3):
+                with pytest.raises(OSError, match="No space"):
+                    await safe(store)
+        assert caplog.text.count("No space") == 1
+        await safe(store)
+    await store.close()
