@@ -415,7 +415,7 @@ async def test_nothing_stays_of_what_cannot_be_applied(
 
 @on_uvloop
 async def test_a_consumer_that_is_not_created_takes_no_messages_along(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Also none that no consumer is for, and that came while the stream kept everything."""
 
@@ -437,6 +437,8 @@ async def test_a_consumer_that_is_not_created_takes_no_messages_along(
             body["pause_until"] = AFTER_2262
             whole = {"stream_name": "S", "config": body}
             assert "No space" in await refusal(client, "CONSUMER.CREATE.S.d.s.z", whole)
+        assert "No space" in caplog.text
+        assert "Traceback" not in caplog.text
         # what is swept goes some messages in a turn: publishes take several of them
         for _ in range(20):
             await publish(client, "s.a")
