@@ -113,12 +113,17 @@ def _save(path: Path, stored: GoStruct) -> None:
 
 
 def put_away(folder: Path) -> Path:
-    """Rename the folder of a stream that is to be deleted; returns its new path. OSError."""
+    """Rename the folder of a stream that is to be deleted; returns its new path. OSError: it has
+    its name still, because the stream is served on."""
     gone = folder.with_name(folder.name + _GONE)
     if gone.exists():
         shutil.rmtree(gone)
     folder.rename(gone)
-    sync_path(folder.parent)
+    try:
+        sync_path(folder.parent)
+    except OSError:
+        gone.rename(folder)
+        raise
     return gone
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,20 @@ def test_a_stream_is_found_again(tmp_path: Path) -> None:
     assert {each.name: each.stored for each in found} == {
         name: stored(name) for name in ("S", "x" * 255)
     }
+
+
+def test_a_stream_that_cannot_be_put_away_keeps_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    folder = tmp_path / "S"
+    folder.mkdir()
+    monkeypatch.setattr(files, "sync_path", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        files.put_away(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["S"]
 
 
 def test_a_stream_that_was_put_away_is_to_be_deleted(tmp_path: Path) -> None:
