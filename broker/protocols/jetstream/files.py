@@ -123,6 +123,8 @@ def put_away(folder: Path) -> Path:
         sync_path(folder.parent)
     except OSError:
         gone.rename(folder)
+        with contextlib.suppress(OSError):  # without it a power cut may bring the other name back
+            sync_path(folder.parent)
         raise
     return gone
 

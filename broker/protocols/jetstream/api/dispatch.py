@@ -226,7 +226,8 @@ class Dispatcher:
         self._send(call, body, counted=True)
 
     def _failed(self, call: Call, problem: Exception) -> None:
-        trace = None if isinstance(problem, OSError) else problem  # a disk is no fault of ours
+        # its text says all about a full or broken disk
+        trace = None if isinstance(problem, OSError) else problem
         log.error("request %r: %s", call.request.subject, problem, exc_info=trace)
         self._refuse(call, ApiError(errors.STREAM_GENERAL, err=str(problem)))
 

@@ -44,7 +44,10 @@ def test_a_stream_is_found_again(tmp_path: Path) -> None:
 def test_a_stream_that_cannot_be_put_away_keeps_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_path: Path) -> None:
+    synced = []
+
+    def fail(path: Path) -> None:
+        synced.append([each.name for each in path.iterdir()])
         raise OSError(errno.EIO, "Input/output error")
 
     folder = tmp_path / "S"
@@ -53,6 +56,8 @@ def test_a_stream_that_cannot_be_put_away_keeps_its_folder(
     with pytest.raises(OSError, match="Input/output"):
         files.put_away(folder)
     assert [path.name for path in tmp_path.iterdir()] == ["S"]
+    assert len(synced) == 2
+    assert synced[1] == ["S"]
 
 
 def test_a_stream_that_was_put_away_is_to_be_deleted(tmp_path: Path) -> None:
