@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support.engine import (
     CREATE,
+    OPEN,
     RENAME,
     SYNC,
     SYNC_PATH,
@@ -70,6 +71,30 @@ def test_what_a_failed_sync_refused_is_not_there(
         assert read_all(rig) == stored
         assert log.sync.durable_next == log.visible
         assert reopened(tmp_path, rig, "always") == stored
+
+
+@pytest.mark.parametrize("passed", range(4))
+@pytest.mark.parametrize("call", [OPEN, RENAME])
+def test_what_was_refused_is_hidden_when_the_disk_takes_it(
+    tmp_path: Path, call: int, passed: int
+) -> None:
+    """Its files cannot be opened or renamed at first; some were when the next one fails."""
+    sizes = {"segment_bytes": 2048, "inline_bytes": INLINE}
+    with Rig(tmp_path / "a", sync="always", **sizes) as rig:
+        log = rig.log()
+        log.open_cursor("audit")
+        before = [body.ljust(400) for body in numbered(2)]
+        assert rig.publish(log, before) == [1] * 2
+        vfs.fail(SYNC, errno.EIO)
+        vfs.fail(call, errno.EIO, passed)
+        assert 1 not in rig.publish(log, [body.ljust(400) for body in numbered(12, start=2)])
+        vfs.heal()
+        rig.advance(2)
+        after = numbered(5, start=20)
+        assert rig.publish(log, after) == [1] * 5
+        assert read_all(rig) == before + after
+        assert log.sync.durable_next == log.visible
+        assert reopened(tmp_path, rig, "always") == before + after
 
 
 def test_what_is_written_while_a_sync_fails_is_refused_too(tmp_path: Path) -> None:

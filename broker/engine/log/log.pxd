@@ -56,6 +56,7 @@ cdef class Log(LogState):
     cdef Batch writing                  # the one under way
     cdef Batch spare                    # its memory is used again
     cdef list undone                    # paths of files that undo_segment could not remove
+    cdef uint64_t refused_seq           # refused records are in files from here on; 0 = none are
     # With the sync policy 'always' cursors get nothing that is not on the disk.
     cdef readonly bint durable_only
     cdef readonly list stalled          # links paused because the disk is behind
@@ -114,6 +115,7 @@ cdef class Log(LogState):
     cdef void undo_segment(self) noexcept
     cdef int remove_undone(self) except -1
     cdef void withdraw(self) noexcept
+    cdef int hide_refused(self) except -1
     cdef object put_away(self)
     cdef bint drop(self, Segment segment) noexcept      # one that is not active; False: not now
     cdef bint keep_file(self, Segment segment) noexcept

@@ -649,6 +649,9 @@ cdef class Log(LogState):
         cdef Segment last = self.active
         cdef uint64_t after = last.next_seq
         try:
+            if self.refused_seq:
+                self.hide_refused()
+                return True
             if after == last.first_seq:
                 self.put_away()     # it has no records, and the next one is to have its name
             self.new_segment(after, 0)
@@ -673,13 +676,8 @@ cdef class Log(LogState):
         return False
 
     cdef void withdraw(self) noexcept:
-        """Let there be none of the records that a failed sync has refused, also after a kill.
-
-        A segment that begins with the first of them hides what earlier files have from that seq on.
-        """
+        """Let there be none of the records that a failed sync has refused, also after a kill."""
         cdef uint64_t keep = self.sync.refused_from()
-        cdef Segment segment
-        cdef size_t end
         if self.ticket > self.sync.written_ticket:
             self.shared.uncut = False
             self.write_failed(self.sync.last_error)
@@ -688,33 +686,46 @@ cdef class Log(LogState):
                     not self.begin_segment_after()):
                 self.active.take_no_more()
             return
+        self.refused_seq = keep
         try:
-            while self.segments:
-                segment = self.segments[len(self.segments) - 1]
-                if segment.first_seq < keep:
-                    break
-                self.put_away()
-            if self.segments:
-                segment = self.segments[len(self.segments) - 1]
-                self.active = segment
-                segment.active = True
-                if segment.next_seq > keep:
-                    end = segment.locate(keep)
-                    segment.zeroed = False      # a reader may stand after its new end
-                    segment.zeros_to = 0
-                    segment.forget_from(end)
-                    segment.size = min(segment.size, end)
-                    segment.next_seq = keep
-                    segment.has_refused = True
-                segment.doubtful = keep > self.sync.durable
-            self.new_segment(keep, 0)
-            self.new_segment(self.next_seq, 0)
+            self.hide_refused()
         except OSError as problem:
             self.sync.refuse(problem)
             if self.active is not None:
                 self.active.doubtful = True     # begin_segment_after goes on with it
         if self.retention.limiter is not None:
             self.retention.limiter.begin_again()
+
+    cdef int hide_refused(self) except -1:
+        """Begin a segment with the first refused record: it hides what earlier files have from
+        that seq on. OSError: some of it is done, and the next call goes on."""
+        cdef uint64_t keep = self.refused_seq
+        cdef Segment segment
+        cdef size_t end
+        while self.segments:
+            segment = self.segments[len(self.segments) - 1]
+            if segment.first_seq < keep:
+                break
+            self.put_away()
+        if self.segments:
+            segment = self.segments[len(self.segments) - 1]
+            self.active = segment
+            segment.active = True
+            if segment.next_seq > keep:
+                end = segment.locate(keep)
+                segment.zeroed = False      # a reader may stand after its new end
+                segment.zeros_to = 0
+                segment.forget_from(end)
+                segment.size = min(segment.size, end)
+                segment.next_seq = keep
+                segment.has_refused = True
+            segment.doubtful = keep > self.sync.durable
+        else:
+            self.refused_seq = 0        # no file has them
+        self.new_segment(keep, 0)
+        self.new_segment(self.next_seq, 0)
+        self.refused_seq = 0
+        return 0
 
     cdef object put_away(self):
         """Remove the last segment: its name is free. OSError."""
@@ -728,6 +739,8 @@ cdef class Log(LogState):
             raise OSError(error, os.strerror(error), os.fsdecode(segment.path))
         self.segments.pop()
         self.active = self.segments[len(self.segments) - 1] if self.segments else None
+        if self.active is not None:
+            self.active.active = True       # else it would be copied and kept as a full one
         for cursor in self.cursors.values():
             cursor.leave_segment(segment)
         if self.owner is not None:
