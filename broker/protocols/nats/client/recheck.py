@@ -79,10 +79,10 @@ class Recheck:
             return
         if session.identity == identity:
             session.limit(identity)
+            session.end_above_limit()
         else:
             session.bind(account, identity, permit_for(identity.permissions))
             session.prune()
-        session.end_above_limit()
         pace(session, account, identity)
 
     def _cut(self, session: NatsSession, refusal: Refused) -> None:

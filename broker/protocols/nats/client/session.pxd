@@ -1,6 +1,6 @@
 # cython: language_level=3
 """The session of one NATS client."""
-from libc.stdint cimport uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from broker.routing.trie cimport match_t, sub_t
 from broker.runtime.types cimport record_t
@@ -17,6 +17,9 @@ cdef class NatsSession(LineSession):
     cdef tuple buckets                  # Buckets that limit its publish rate
     cdef uint64_t paid_msgs, paid_bytes     # parts of in_msgs and in_bytes already charged
     cdef readonly uint64_t dropped      # messages dropped because its queue was full
+    cdef bint pruning                   # subscriptions are compared with changed rights
+    cdef bint overlapping               # a subscription found meanwhile needs the filter
+    cdef uint32_t pruned                # the place in the table of subscriptions that is next
     cdef object emptied                 # what is called without subscriptions, or None
 
     cdef const match_t *find(self, const char *subject, size_t n) except NULL
@@ -33,6 +36,11 @@ cdef class NatsSession(LineSession):
     cdef int deny(self, op_t *op) except -1
     cdef void remove_retired(self) noexcept
     cdef int go_on_emptying(self) except -1
+    cdef int go_on_pruning(self, bint waits) except -1
+    cdef int end_pruning(self, bint waits) except -1
+    cdef bint prune_one(self, sub_t *sub) except -1
+    cdef int permitted_now(self, sub_t *sub) except -1
+    cdef bint hidden(self, sub_t *sub, const record_t *rec) except -1
     cdef void no_room(self, uint64_t messages) noexcept
     cdef void counted(self, sub_t *sub, uint64_t messages, uint64_t nbytes) noexcept
     cdef void may_be_answered(self, const record_t *rec) noexcept

@@ -29,7 +29,7 @@ from broker.protocols.nats.accounts.account cimport Account
 from broker.protocols.nats.client.frontend cimport SLOW_DROP, SLOW_PAUSE, NatsFrontend
 from broker.protocols.nats.client.line_session cimport LineSession, recalls, remember
 from broker.protocols.nats.client.permissions cimport (
-    PERMIT_FILTERED, PERMIT_NO, PERMIT_YES, Permit)
+    PERMIT_FILTERED, PERMIT_NO, PERMIT_YES, Patterns, Permit)
 from broker.protocols.nats.client.rate_limit cimport Bucket
 from broker.protocols.nats.client.replies cimport Replies
 from broker.protocols.nats.client.subscriptions cimport (
@@ -73,6 +73,10 @@ cdef enum:
     TRACE_DEST_LEN = 16
     PARENT_LEN = 12
     WORK_TRACED = 16    # for each byte of headers that a trace shows: they are parsed in Python
+    WORK_PRUNE = 128    # a subscription that is looked up in the rights
+    WORK_ENDED = 1_024  # one that ends: an error for the client, and events
+
+cdef Patterns NOTHING = Patterns(())
 
 
 @cython.final
@@ -151,10 +155,16 @@ cdef class NatsSession(LineSession):
         self.unknown = False
         self.handshake_due_ns = 0
         self.limit(identity)
+        if self.pruning:
+            self.prune()        # again from the beginning, with these rights
 
     def unsubscribe_all(self, then):
         """Remove all subscriptions and call `then`, in a later turn if they are many: input waits.
         Must not be called while a message is being delivered."""
+        if self.pruning:
+            self.emptied = then     # so that the rights are applied to all of them at once
+            self.go_on_pruning(True)
+            self.emptied = None
         self.remove_retired()       # else they would be removed twice
         if not self.subs.size:
             then()
@@ -245,6 +255,9 @@ cdef class NatsSession(LineSession):
         self.end(errors.NATS_LOGIN_TIMEOUT, errors.NATS_CLOSED_AUTH_TIMEOUT)
 
     cdef void work(self) noexcept:
+        if self.pruning:
+            self.go_on_pruning(True)
+            return
         self.remove_retired()
         if self.emptied is not None:
             self.go_on_emptying()
@@ -509,8 +522,7 @@ cdef class NatsSession(LineSession):
         cdef const char *data = rec.data
         cdef char *p
         cdef char *q
-        if self.closing or (self.filter is not None
-                            and self.filter.has(rec.subject, rec.subject_len)):
+        if self.closing or (self.filter is not None and self.hidden(sub, rec)):
             return 0
         if rec.flags & REC_TRACED and self.traced_only(sub):
             return 1
@@ -545,8 +557,7 @@ cdef class NatsSession(LineSession):
         cdef const char *data = op.data
         cdef char *p
         cdef char *q
-        if self.closing or (self.filter is not None
-                            and self.filter.has(rec.subject, rec.subject_len)):
+        if self.closing or (self.filter is not None and self.hidden(sub, rec)):
             return
         if sub.max and sub.max - sub.delivered < left:
             left = sub.max - sub.delivered
@@ -681,25 +692,75 @@ cdef class NatsSession(LineSession):
             sub = subs_unretire(&self.subs)
 
     def prune(self):
-        """Remove subscriptions that are no longer permitted, and report them to the client."""
+        """Remove subscriptions that are no longer permitted, and report them to the client; close
+        if there are more than a lowered limit allows. In parts if they are many: input waits, and
+        what is no longer permitted is not delivered. Must not be called during a delivery."""
+        cdef bint waits = self.pruning
+        self.pruning = self.permit is not None
+        self.overlapping = False
+        if self.pruning:
+            self.filter = NOTHING if self.permit.filter is None else self.permit.filter
+            self.remove_retired()       # later they would move others to places already passed
+            self.pruned = 0
+        self.go_on_pruning(waits)
+
+    cdef int go_on_pruning(self, bint waits) except -1:
+        """`waits`: input has been paused for it."""
+        cdef uint64_t end = trie.work + self.frontend.teardown_max
+        while self.pruning and self.pruned <= self.subs.mask and (
+                self.subs.slots != NULL and not self.closing):
+            if trie.work >= end and self.emptied is None:
+                if not waits:
+                    self.wait()
+                self.frontend.turn.add(PHASE_STORE, self)
+                return 0
+            if not self.prune_one(self.subs.slots[self.pruned]):
+                self.pruned += 1        # otherwise another subscription may have moved there
+        self.end_pruning(waits)
+        return 0
+
+    cdef int end_pruning(self, bint waits) except -1:
+        self.pruning = False
+        self.filter = self.permit.filter if self.overlapping else None
+        self.remove_retired()
+        self.end_above_limit()
+        if waits:
+            self.go()
+        return 0
+
+    cdef bint prune_one(self, sub_t *sub) except -1:
+        """Whether this subscription was removed; NULL: no subscription."""
+        cdef bytes subject, queue, sid
         cdef int permitted
-        self.filter = None
-        if self.permit is None:
-            return
-        for subject, queue, sid, _delivered, _max in self.list_subs():
-            permitted = self.permit.may_subscribe(
-                subject, <size_t>len(subject), queue, <size_t>len(queue))
-            if permitted == PERMIT_FILTERED:
-                self.filter = self.permit.filter
-            if permitted != PERMIT_NO:
-                continue
-            self.remove_sub(self.sub_of(sid, <size_t>len(sid)))
-            if queue:
-                self.send_error(
-                    errors.NATS_QUEUE_ENDED, subject=subject, queue=queue, sid=sid)
-            else:
-                self.send_error(errors.NATS_SUBSCRIPTION_ENDED, subject=subject, sid=sid)
-            self.frontend.handshake.violations.removed(self, subject, sid)
+        if sub == NULL or sub.retired:
+            return False
+        permitted = self.permitted_now(sub)
+        trie.work += WORK_PRUNE
+        if permitted == PERMIT_FILTERED:
+            self.overlapping = True
+        if permitted != PERMIT_NO:
+            return False
+        trie.work += WORK_ENDED
+        subject, queue, sid = spell(sub.node), queue_name(sub), sub.sid[:sub.sid_len]
+        self.remove_sub(sub)
+        if queue:
+            self.send_error(errors.NATS_QUEUE_ENDED, subject=subject, queue=queue, sid=sid)
+        else:
+            self.send_error(errors.NATS_SUBSCRIPTION_ENDED, subject=subject, sid=sid)
+        self.frontend.handshake.violations.removed(self, subject, sid)
+        return True
+
+    cdef int permitted_now(self, sub_t *sub) except -1:
+        """PERMIT_* for a subscription that was permitted when it was made."""
+        cdef bytes subject = spell(sub.node), queue = queue_name(sub)
+        return self.permit.may_subscribe(
+            subject, <size_t>len(subject), queue, <size_t>len(queue))
+
+    cdef bint hidden(self, sub_t *sub, const record_t *rec) except -1:
+        """Whether the rights forbid the delivery of a message to a subscription."""
+        if self.pruning and self.permitted_now(sub) == PERMIT_NO:
+            return True
+        return self.filter.has(rec.subject, rec.subject_len)
 
     def end_above_limit(self):
         """Close if there are more subscriptions than a limit that was lowered allows."""

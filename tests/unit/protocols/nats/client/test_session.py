@@ -10,6 +10,9 @@ from support.native.routing import Subscriber
 
 from broker.base import units
 from broker.protocols.nats import limits
+from broker.protocols.nats.auth.authenticator import Identity
+from broker.protocols.nats.client.permissions import permit_for
+from broker.protocols.nats.settings import Permissions, Rules, SubjectRule
 
 SECOND = units.SECOND
 QUIET = b'{"verbose":false,"pedantic":false,"headers":true,"no_responders":true}'
@@ -190,6 +193,103 @@ def test_subscriptions_go_with_the_connection_in_slices(nats: FakeNats) -> None:
     nats.loop.run()
     assert nats.router.size == 0
     nats.dial().send(pubs(b"s.5", [b"x"]))
+
+
+def limited(nats: FakeNats, peer: FakePeer, *allowed: str, **limits: int) -> None:
+    """What a reload does to a session whose rights have changed."""
+    rules = tuple(SubjectRule(subject) for subject in allowed)
+    permissions = Permissions(subscribe=Rules(allow=rules))
+    identity = Identity(permissions=permissions, **limits)
+    peer.session.bind(nats.account, identity, permit_for(permissions))
+    peer.session.prune()
+
+
+def ended(lines: bytes) -> int:
+    return lines.count(b"-ERR 'Permissions Violation for Subscription to ")
+
+
+MANY = 500
+
+
+def test_rights_that_end_are_looked_at_in_parts(nats: FakeNats) -> None:
+    """Meanwhile nothing is delivered to what has no right any more, and input waits."""
+    peer, other = nats.dial(), nats.dial()
+    peer.send(b"".join(b"SUB s.%d %d\r\n" % (i, i) for i in range(MANY)) + b"SUB kept k\r\n")
+    limited(nats, peer, "kept", "x")
+    assert 0 < peer.session.subscriptions - 1 < MANY  # the first part
+    other.read(b"".join(pubs(b"s.%d" % i, [b"no"] * 2) for i in range(MANY)))
+    other.read(pubs(b"kept", [b"yes"] * 2))
+    peer.read(b"SUB x new\r\nPUB x 2\r\nme\r\n")
+    assert peer.session.subscriptions > 1
+    nats.loop.run()
+    got = peer.take()
+    assert ended(got) == MANY
+    assert b"no" not in got.replace(b"-ERR", b"")
+    assert got.count(b"MSG kept k 3\r\nyes\r\n") == 2
+    assert got.endswith(b"MSG x new 2\r\nme\r\n")
+    assert peer.session.subscriptions == 2
+
+
+def test_what_used_up_its_messages_while_rights_end_is_removed_once(nats: FakeNats) -> None:
+    peer, other = nats.dial(), nats.dial()
+    peer.send(b"".join(b"SUB s.%d %d\r\n" % (i, i) for i in range(MANY)))
+    peer.send(b"".join(b"SUB once.%d o%d\r\nUNSUB o%d 1\r\n" % (i, i, i) for i in range(MANY)))
+    limited(nats, peer, "once.>")
+    other.read(b"".join(pubs(b"once.%d" % i, [b"1", b"2"]) for i in range(MANY)))
+    assert peer.session.subscriptions > 0
+    nats.loop.run()
+    got = peer.take()
+    assert (ended(got), got.count(b"MSG once.")) == (MANY, MANY)
+    assert peer.session.subscriptions == nats.router.size == 0
+
+
+def test_rights_change_again_while_they_end(nats: FakeNats) -> None:
+    """The last ones count, for those too that were looked at before."""
+    peer = nats.dial()
+    peer.send(b"".join(b"SUB s.%d %d\r\nSUB t.%d t%d\r\n" % (i, i, i, i) for i in range(MANY)))
+    limited(nats, peer, "s.*")
+    limited(nats, peer, "t.*", subscriptions_max=MANY)
+    nats.loop.run()
+    left = peer.session.subscriptions
+    assert 0 < left < MANY  # some of "t" have ended with the first change
+    assert ended(peer.take()) == 2 * MANY - left
+    assert peer.talk(b"PING\r\n") == b"PONG\r\n"
+
+
+def test_a_lowered_limit_counts_what_the_rights_leave(nats: FakeNats) -> None:
+    peers = nats.dial(), nats.dial()
+    for peer in peers:
+        peer.send(b"".join(b"SUB s.%d %d\r\n" % (i, i) for i in range(MANY)))
+        peer.send(b"SUB kept a\r\nSUB kept b\r\n")
+    limited(nats, peers[0], "kept", subscriptions_max=2)
+    limited(nats, peers[1], "kept", subscriptions_max=1)
+    nats.loop.run()
+    assert [peer.closed for peer in peers] == [False, True]
+    assert peers[1].take().endswith(b"-ERR 'maximum subscriptions exceeded'\r\n")
+
+
+def test_a_login_while_rights_end(nats: FakeNats) -> None:
+    """Subscriptions of before are removed in parts too, and get nothing that has no right."""
+    peer, other = nats.dial(), nats.dial()
+    peer.send(b"".join(b"SUB s.%d.a %d\r\n" % (i, i) for i in range(4 * MANY)))
+    peer.session.wait()
+    limited(nats, peer, "kept")
+    done: list[bool] = []
+    peer.session.unsubscribe_all(lambda: done.append(True))
+    other.read(b"".join(pubs(b"s.%d.a" % i, [b"no"]) for i in range(4 * MANY)))
+    nats.loop.run()
+    peer.session.go()
+    assert done == [True]
+    got = peer.talk(b"PING\r\n")
+    assert (ended(got), b"MSG" in got, got[-6:]) == (4 * MANY, False, b"PONG\r\n")
+
+
+def test_who_leaves_while_rights_end_leaves_nothing_behind(nats: FakeNats) -> None:
+    peer = nats.dial()
+    peer.send(b"".join(b"SUB s.%d %d\r\n" % (i, i) for i in range(MANY)))
+    limited(nats, peer, "kept")
+    peer.leave()
+    assert nats.router.size == 0
 
 
 # --- limits
