@@ -106,13 +106,13 @@ cdef class NatsSession(LineSession):
             self.set_timer()
 
     cdef void begun(self, int first) noexcept:
-        self.pass_handshake(lambda: self.tls_handshake.begun(first))
+        self.pass_step(lambda: self.tls_handshake.begun(first))
 
     cdef void secured(self, str cause) noexcept:
-        self.pass_handshake(lambda: self.tls_handshake.secured(cause))
+        self.pass_step(lambda: self.tls_handshake.secured(cause))
 
-    def pass_handshake(self, step):
-        """Do one step of TLS; an internal error closes the connection."""
+    def pass_step(self, step):
+        """Do one step of a handshake; an internal error closes the connection."""
         try:
             step()
         except Exception as problem:
@@ -180,7 +180,7 @@ cdef class NatsSession(LineSession):
             if not self.drop_any():
                 self.emptied = None
                 if not self.closing:
-                    then()
+                    self.pass_step(then)
                     self.go()
                 return 0
         self.frontend.turn.add(PHASE_STORE, self)

@@ -292,6 +292,23 @@ def test_who_leaves_while_rights_end_leaves_nothing_behind(nats: FakeNats) -> No
     assert nats.router.size == 0
 
 
+@pytest.mark.parametrize("count", [1, limits.NATS_TEARDOWN * 2])
+def test_an_error_after_the_last_subscription_closes(
+    nats: FakeNats, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
+    """At once or in a later turn: the client must not wait for ever."""
+
+    def fail() -> None:
+        raise ValueError("as in a login")
+
+    peer = nats.dial()
+    peer.send(b"".join(b"SUB s.%d %d\r\n" % (i, i) for i in range(count)))
+    peer.session.unsubscribe_all(fail)
+    nats.loop.run()
+    assert peer.closed
+    assert "connection dropped after an internal error" in caplog.text
+
+
 # --- limits
 
 
