@@ -3,7 +3,7 @@
 The users file has a line for each user, `NAME ROLE HASH`, the hash being bcrypt's; the token file
 one for each token, `NAME ROLE TOKEN`. A role includes those before it: viewer, operator, admin.
 Blank lines and those that begin with # are ignored. Logins are kept in memory, so a restart of the
-broker ends them; a user who is removed from the file is logged out by a reload.
+broker ends them; a reload logs out whoever is removed from the file or has another password in it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import hmac
 import secrets
 import time
 from collections import OrderedDict
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -46,6 +47,9 @@ class Caller:
     user: str | None  # None: nobody has logged in
     role: str | None
     by_token: bool = False  # a tool: no page of another site can send its token
+    # The stored form of the password or token that was given, and the key of the login, if any.
+    secret: str | bytes = field(default="", repr=False, compare=False)
+    login: bytes = field(default=b"", repr=False, compare=False)
 
     def may(self, role: str | None) -> bool:
         """Whether it may do what this role may; None: what everybody may."""
@@ -59,6 +63,7 @@ class Login:
     """A logged-in user."""
 
     user: str
+    secret: str  # the hash of the password that was given
     expires_ns: int  # monotonic
 
 
@@ -133,29 +138,37 @@ class Access:
             scheme, _, token = authorization.partition(" ")
             if scheme.lower() == "bearer":
                 return self._of_token(token.strip())
-        login = self._logins.get(digest(cookie)) if cookie else None
-        if login is None or login.expires_ns <= self.now_ns() or login.user not in self.users:
+        key = digest(cookie) if cookie else b""
+        login = self._logins.get(key)
+        if login is None or login.expires_ns <= self.now_ns():
+            return Caller(None, None)
+        role, secret = self.users.get(login.user, ("", ""))
+        if secret != login.secret:
             return Caller(None, None)
         login.expires_ns = self.now_ns() + self.config.session_ttl_ns
-        return Caller(login.user, self.users[login.user][0])
+        return Caller(login.user, role, secret=secret, login=key)
 
     def _of_token(self, token: str) -> Caller:
         given, found = digest(token), None
         for name, (role, known) in self.tokens.items():  # always all, see bulk/access.py
             if hmac.compare_digest(known, given):
-                found = Caller(name, role, by_token=True)
+                found = Caller(name, role, by_token=True, secret=known)
         if found is None:
             raise RefusedError(errors.UNAUTHENTICATED)
         return found
 
     def is_valid(self, caller: Caller) -> bool:
-        """Whether the caller still has its role: a stream may outlive a change of the files."""
+        """Whether the caller still has its role: a stream may outlive a change of the files, or the
+        login."""
         if self.is_open:
             return caller.role == ADMIN
-        known: dict[str, tuple[str, str]] | dict[str, tuple[str, bytes]]
-        known = self.tokens if caller.by_token else self.users
-        entry = known.get(caller.user or "")
-        return entry is not None and entry[0] == caller.role
+        if caller.user is None:
+            return False
+        if caller.by_token:
+            return self.tokens.get(caller.user) == (caller.role, caller.secret)
+        if caller.login not in self._logins:
+            return False
+        return self.users.get(caller.user) == (caller.role, caller.secret)
 
     # --- logins
 
@@ -182,7 +195,8 @@ class Access:
             raise RefusedError(errors.BAD_LOGIN)
         self._failures.pop(client, None)
         value = secrets.token_urlsafe(32)
-        self._logins[digest(value)] = Login(user, self.now_ns() + self.config.session_ttl_ns)
+        expires_ns = self.now_ns() + self.config.session_ttl_ns
+        self._logins[digest(value)] = Login(user, stored, expires_ns)
         while len(self._logins) > limits.SESSIONS_MAX:
             self._logins.popitem(last=False)
         return value, Caller(user, role)

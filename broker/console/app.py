@@ -129,7 +129,7 @@ class ConsoleApp:
             return refuse(RefusedError(errors.INTERNAL))
 
     async def _answer(self, request: web.Request, path: str) -> web.StreamResponse:
-        if self.streams.stopping.is_set():
+        if self.streams.stopping:
             raise RefusedError(errors.STOPPING)
         operation, names = self.operations.find(request.method, path)
         caller = self.access.caller(request.headers.get("Authorization"), _cookie(request))
@@ -231,6 +231,7 @@ class ConsoleApp:
     async def _logout(self, request: web.Request, call: Call) -> web.Response:
         """End the login and remove the cookie."""
         self.access.logout(_cookie(request))
+        self.streams.recheck()
         log.info("logout", extra=fields(user=call.caller.user or "-", client=call.client))
         response = answer({"done": True})
         for name, secure in ((SECURE_COOKIE, True), (PLAIN_COOKIE, False)):

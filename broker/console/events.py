@@ -68,16 +68,23 @@ class Streams:
     """All open streams of one listener."""
 
     def __init__(self) -> None:
-        self.stopping = asyncio.Event()
+        self.stopping = False
         self.open = 0
+        self._woken = asyncio.Event()
         self._feeds: dict[str, Feed] = {}
 
     def stop(self) -> None:
         """End all streams."""
-        self.stopping.set()
+        self.stopping = True
+        self.recheck()
         for feed in self._feeds.values():
             if feed.task is not None:
                 feed.task.cancel()
+
+    def recheck(self) -> None:
+        """Logins may have ended: end the streams of those that have."""
+        self._woken.set()
+        self._woken = asyncio.Event()
 
     async def follow(self, key: str, ask: Ask, interval_ns: int) -> AsyncIterator[bytes]:
         """The answers of a request, each when it has changed. `key`: equal requests share one."""
@@ -119,27 +126,29 @@ class Streams:
         self.open += 1
         source = aiter(events)
         waiting: asyncio.Task[bytes] | None = None
-        stopping = asyncio.create_task(self.stopping.wait())
+        woken = asyncio.create_task(self._woken.wait())
         try:
             await response.prepare(request)
-            while is_valid() and not stopping.done():
+            while not self.stopping and is_valid():
                 if waiting is None:
                     waiting = asyncio.ensure_future(anext(source))
                 await asyncio.wait(
-                    (waiting, stopping),
+                    (waiting, woken),
                     timeout=limits.EVENTS_HEARTBEAT / SECOND,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-                if waiting.done():
+                if woken.done():
+                    woken = asyncio.create_task(self._woken.wait())
+                elif waiting.done():
                     await response.write(waiting.result())
                     waiting = None
-                elif not stopping.done():
+                else:
                     await response.write(HEARTBEAT)
         except (ConnectionError, StopAsyncIteration):
             pass  # the client has left
         finally:
             self.open -= 1
-            stopping.cancel()
+            woken.cancel()
             await _end(source, waiting)
         return response
 

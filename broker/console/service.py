@@ -111,6 +111,8 @@ class ConsoleService(Service):
             except (OSError, ValueError) as problem:
                 log.error("users not reloaded: %s", problem)
             else:
+                if self.app is not None:
+                    self.app.streams.recheck()
                 log.info("users reloaded")
         certificates, pages = self._certificates, self._pages
         if certificates is not None and pages is not None and certificates.reload(log):

@@ -81,11 +81,10 @@ class Events:
                 name, data = block.decode().strip().split("\n", 1)
                 return name.removeprefix("event: "), json.loads(data.removeprefix("data: "))
 
-    async def end(self) -> None:
-        """Read until the stream ends."""
+    async def end(self) -> bytes:
+        """Read until the stream ends; what came until then."""
         async with asyncio.timeout(DEADLINE_S):
-            while await self.response.content.readany():
-                pass
+            return await self.response.content.read()
 
     async def until(self, name: str, is_so: Any = lambda _data: True) -> Any:
         """The data of the first event with this name that is as expected."""

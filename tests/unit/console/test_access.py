@@ -159,9 +159,46 @@ async def test_a_removed_user_is_logged_out(tmp_path: Path) -> None:
         async with await broker.events("/v1/events", of="/v1/logs") as events:
             await events.until("data")
             (tmp_path / "users").write_text(f"ann admin {HASH}\n")
-            await broker.server.reload()  # logs a line, so that an event comes
+            await broker.server.reload()
             await events.end()
         assert (await broker.ask("GET", "/v1/topics")).status == 401
+
+
+async def test_another_password_ends_the_logins_with_the_old_one(tmp_path: Path) -> None:
+    """Also open streams, of which nothing is sent any more."""
+    async with console(tmp_path, files(tmp_path)) as broker:
+        await login(broker, "vera")
+        async with await broker.events("/v1/events", of="/v1/logs") as events:
+            await events.until("data")
+            lines = (tmp_path / "users").read_text().splitlines()
+            other = bcrypt.hashpw(b"other", bcrypt.gensalt(4)).decode()
+            lines = [f"vera viewer {other}" if "vera" in line else line for line in lines]
+            (tmp_path / "users").write_text("\n".join(lines))
+            await broker.server.reload()
+            assert b"data" not in await events.end()
+        assert (await broker.ask("GET", "/v1/topics")).status == 401
+        await login(broker, "vera", "other")
+        assert (await broker.ask("GET", "/v1/topics")).status == 200
+
+
+async def test_a_stream_ends_with_its_login(tmp_path: Path) -> None:
+    async with console(tmp_path, files(tmp_path)) as broker:
+        await login(broker, "vera")
+        async with await broker.events("/v1/events", of="/v1/logs") as events:
+            await events.until("data")
+            await broker.change("DELETE", SESSION)
+            await events.end()
+
+
+def test_another_token_of_the_same_name_ends_the_streams_of_the_old_one(tmp_path: Path) -> None:
+    files(tmp_path)
+    path = tmp_path / "tokens"
+    access = Access(ConsoleConfig(token_file=str(path)))
+    caller = access.caller("Bearer s3cret-token", None)
+    assert access.is_valid(caller)
+    path.write_text(path.read_text().replace("s3cret-token", "n3w-token"))
+    access.reload()
+    assert not access.is_valid(caller)
 
 
 async def test_a_file_with_an_error_changes_nothing(tmp_path: Path) -> None:
