@@ -190,8 +190,8 @@ class DeadLetterHandlers:
                 job.moved += done.moved
                 job.kept += done.kept
                 job.failed = done.failed
-                if not done.moved and not done.kept:
-                    break  # nothing waits
+                if not (done.moved or done.kept or job.seqs):
+                    break  # nothing waits, and no more are named
                 if job.rate is not None:
                     used_s = (time.monotonic_ns() - start_ns) / SECOND
                     await asyncio.sleep(max(0.0, done.moved / job.rate - used_s))

@@ -92,6 +92,18 @@ async def test_selected_ones_go_back(tmp_path: Path) -> None:
         assert page["groups"][0]["seqs"] == [1, 3, 5]
 
 
+async def test_selected_ones_that_are_gone_do_not_keep_the_others(tmp_path: Path) -> None:
+    """Also if all of one part are gone: the rate makes parts of one message."""
+    async with console(tmp_path) as broker:
+        await dead(broker, *[("c", "attempts")] * 5)
+        await broker.change("POST", f"{DEAD}/requeue", {"seqs": [1, 2]})
+        await ended(broker)
+        await broker.change("POST", f"{DEAD}/requeue", {"seqs": [1, 2, 4], "rate": 1.9})
+        job = await ended(broker)
+        assert (job["total"], job["moved"], job["kept"], job["failed"]) == (3, 1, 0, "")
+        assert await bodies(broker, "o") == ["1", "2", "4"]
+
+
 async def test_those_without_an_origin_stay(tmp_path: Path) -> None:
     async with console(tmp_path) as broker:
         letters = [("gone", "attempts")] * 3 + [("c", "attempts")] * 2
