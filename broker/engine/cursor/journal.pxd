@@ -60,6 +60,7 @@ cdef class Journal(JobOwner):
     cdef bint found                     # at the start: an earlier process may not have synced it
     cdef readonly int name_error        # of the last sync of its folder, 0 = none
     cdef uint64_t files                 # how many have had that name
+    cdef bint removed                   # its file is
     cdef readonly bint closed
     cdef readonly int last_error
     cdef readonly uint64_t handed       # writes begun

@@ -418,19 +418,26 @@ cdef class Journal(JobOwner):
                 self.release()
 
     def discard(self):
-        """Forget the journal and its file, also a file that is still being put in place."""
-        cdef int error
+        """Forget the journal and its file."""
         self.closed = True
         self.len = 0
         self.run_count = self.run_consumer_seq = 0
         if self.under_way == 0:
             self.release()
+        if not self.removed:
+            self.remove()
+
+    def remove(self):
+        """Remove the file, also one that is still being put in place: `discard` is to follow.
+        OSError: the journal goes on."""
+        cdef int error
         # Without it a rename that the writer has still to do fails. A later removal by the writer
         # could meet the file of a new cursor of the same name.
         vfs_unlink(os.fsencode(self.new_path))
         error = vfs_unlink(os.fsencode(self.path))
         if error and error != ENOENT:
             raise OSError(error, os.strerror(error), self.path)
+        self.removed = True
 
 
 cdef class JournalReader:

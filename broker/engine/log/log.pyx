@@ -1177,10 +1177,14 @@ cdef class Log(LogState):
         return cursor
 
     def delete_cursor(self, str name):
-        """Forget a cursor; the last one of an in-memory log takes the log with it."""
-        cdef LogReader cursor = self.cursors.pop(name, None)
+        """Forget a cursor; the last one of an in-memory log takes the log with it. OSError: its
+        journal cannot be removed, and nothing has changed."""
+        cdef LogReader cursor = self.cursors.get(name)
         if cursor is None:
             return
+        if cursor.journal is not None:
+            cursor.journal.remove()     # one that stays would bring the cursor back at a start
+        del self.cursors[name]
         cursor.close(True)
         self.shared.changed(self.name, name, False)
         self.retention.trim()

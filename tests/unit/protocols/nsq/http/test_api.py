@@ -23,6 +23,7 @@ from broker.protocols.nsq.listener import NsqListener
 from broker.runtime import vfs
 
 CALL_WRITE = 1
+CALL_UNLINK = 5
 
 
 @pytest.fixture(autouse=True)
@@ -243,6 +244,25 @@ async def test_deleting_cuts_consumers_off(tmp_path: Path) -> None:
             assert reply.status == 200
         assert await second.reader.read() == b""
         assert await third.ask(pub(b"t", b"y")) == OK
+
+
+@on_uvloop
+async def test_a_channel_whose_file_stays_is_not_deleted(tmp_path: Path) -> None:
+    async with opened(tmp_path) as listener, browser(listener) as http:
+        consumer = await Client.dial(listener)
+        assert await consumer.ask(b"SUB t c\n") == OK
+        consumer.writer.write(b"RDY 5\n")
+        vfs.fail(CALL_UNLINK, errno.EIO, 1)
+        async with http.post("/channel/delete?topic=t&channel=c") as reply:
+            assert reply.status == 503
+        assert await (await Client.dial(listener)).ask(pub(b"t", b"x")) == OK
+        frame = await consumer.frame()
+        assert shown(frame) == (1, 1, b"x")
+        async with http.post("/channel/delete?topic=t&channel=c") as reply:
+            assert reply.status == 200
+        assert await consumer.reader.read() == b""
+    async with opened(tmp_path) as listener:
+        assert not listener.engine.log("t").cursors
 
 
 @on_uvloop
