@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from broker.base.durable import sync_path
 from broker.base.units import SECOND
 from broker.base.values import NamedTuple
 from broker.engine import limits as engine_limits
@@ -118,7 +119,8 @@ class Policies:
         self.engine = engine
         self.topics = topics
         self.settings_for: Callable[[str], TopicConfig] | None = None
-        self.own: dict[str, dict[str, Policy]] = {}  # topic -> channel -> the policy set for it
+        # topic -> channel -> the policy set for it, also of channels that were deleted since
+        self.own: dict[str, dict[str, Policy]] = {}
 
     def begin(self, settings_for: Callable[[str], TopicConfig] | None = None) -> None:
         """Apply policies to all channels, now and later; `settings_for(topic)`: configuration."""
@@ -133,10 +135,13 @@ class Policies:
 
     def _made(self, cursor: Cursor) -> None:
         """Prepare a new channel: the policy of a deleted channel of that name does not apply."""
+        if cursor.log.name not in self.own:  # it had no channel at the start
+            self.own[cursor.log.name] = _load(cursor.log)
         try:
             self._keep(cursor, None)
         except OSError as problem:
             LOG.error("%s: %s", FILE, problem)
+            self.own[cursor.log.name].pop(cursor.name, None)
         self._apply(cursor)
 
     def policy(self, cursor: Cursor) -> Policy:
@@ -157,9 +162,12 @@ class Policies:
         return cursor.name in self.own.get(cursor.log.name, {})
 
     def set(self, cursor: Cursor, policy: Policy | None) -> None:
-        """Set the policy of one channel; None = as configured. OSError if it cannot be stored."""
-        self._keep(cursor, policy)
-        self._apply(cursor)
+        """Set the policy of one channel; None = as configured. OSError if it cannot be stored; if
+        only its name could not be synced, it applies nevertheless."""
+        try:
+            self._keep(cursor, policy)
+        finally:
+            self._apply(cursor)
 
     def _keep(self, cursor: Cursor, policy: Policy | None) -> None:
         topic = cursor.log.name
@@ -171,6 +179,8 @@ class Policies:
             lasting = {n: p for n, p in after.items() if not is_ephemeral(n.encode())}
             _save(cursor.log, lasting)
             self.own[topic] = after
+            if cursor.log.folder is not None:
+                sync_path(cursor.log.folder)  # else a power cut may restore the old file
 
     def _apply(self, cursor: Cursor) -> None:
         policy, dead = self.policy(cursor), dead_letters_of(cursor)
@@ -199,7 +209,7 @@ def _load(log: Log) -> dict[str, Policy]:
         return {
             str(name): Policy(int(entry["max_attempts"]), str(entry["topic"]))
             for name, entry in page["channels"].items()
-            if name in log.cursors and 0 <= entry["max_attempts"] <= engine_limits.ATTEMPTS_MAX
+            if 0 <= entry["max_attempts"] <= engine_limits.ATTEMPTS_MAX
         }
     except FileNotFoundError:
         return {}
@@ -272,7 +282,11 @@ async def give_back(
                     others += 1
                     continue
                 origin = origin_of(headers)
-                log = None if origin is None else _home(topics, origin, to_topic=to_topic)
+                try:
+                    log = None if origin is None else _home(topics, origin, to_topic=to_topic)
+                except OSError as problem:  # those before it are on their way
+                    failed = problem.strerror or str(problem)
+                    break
                 if log is None or origin is None:
                     kept += 1
                     continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ from broker.engine.config import StorageConfig, TopicConfig
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.publish import append, settled
 from broker.engine.names import is_name
+from broker.protocols.nsq import dead_letters
 from broker.protocols.nsq.dead_letters import FILE, default_target, origin_of
 from broker.protocols.nsq.http.api import NsqApi
 from broker.protocols.nsq.listener import NsqListener
@@ -148,6 +150,59 @@ async def test_settings_live_as_long_as_their_channel(tmp_path: Path) -> None:
     async with case(tmp_path, replace(storage, topic=())) as our:
         pages = (await our.ask("GET", ""))["channels"]
         assert [page["max_attempts"] for page in pages] == [0, 0, 0]
+
+
+@on_uvloop
+async def test_a_deleted_channel_takes_its_settings_along_for_good(tmp_path: Path) -> None:
+    async with case(tmp_path) as our:
+        await our.consumer(b"gone")
+        await our.consumer(b"stays", b"u")
+        await our.consumer(b"gone", b"u")
+        for topic in "tu":
+            await our.ask("POST", f"/set?topic={topic}&channel=gone&max_attempts=4")
+            our.listener.engine.log(topic).delete_cursor("gone")  # type: ignore[union-attr]
+    for _ in range(2):  # it is made anew, then found
+        async with case(tmp_path) as our:
+            for topic in (b"t", b"u"):
+                await our.consumer(b"gone", topic)
+            pages = (await our.ask("GET", "?channel=gone"))["channels"]
+            assert [page["set_for_channel"] for page in pages] == [False, False]
+
+
+@on_uvloop
+async def test_settings_are_on_the_disk_when_they_are_answered(tmp_path: Path) -> None:
+    async with case(tmp_path) as our:
+        await our.consumer(b"c")
+        synced: list[str] = []
+
+        def failing(path: str) -> None:
+            synced.append(path)
+            raise OSError(errno.EIO, "Input/output error")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(dead_letters, "sync_path", failing)
+            await our.ask("POST", "/set?topic=t&channel=c&max_attempts=2", 503)
+        assert synced == [str(tmp_path / "t")]
+        (page,) = (await our.ask("GET", "?topic=t&channel=c"))["channels"]
+        assert page["max_attempts"] == 2, "as after a restart: the file has it"
+
+
+@on_uvloop
+async def test_one_that_cannot_go_back_does_not_double_those_before_it(tmp_path: Path) -> None:
+    storage = StorageConfig(topic=(TopicConfig(">", max_attempts=1, dead_letter_topic="grave"),))
+    async with case(tmp_path, storage) as our:
+        publisher = await Client.dial(our.listener)
+        for topic in (b"a", b"b"):
+            one = await our.consumer(b"c", topic)
+            assert await publisher.ask(pub(topic, topic)) == OK
+            await our.fail(one, 1, 1)
+            assert await one.ask(pub(b"mark", b"x")) == OK
+        our.listener.engine.delete_log("b")
+        (tmp_path / "b").touch()  # it cannot be made again
+        done = await our.ask("POST", "/requeue?topic=grave&to=topic")
+        assert done == {"moved": 1, "kept": 0, "failed": "File exists", "left": 1}
+        await our.ask("POST", "/requeue?topic=grave&to=topic", 503)
+        assert our.listener.engine.logs["a"].next_seq == 3
 
 
 @pytest.mark.parametrize(
