@@ -135,13 +135,14 @@ class Policies:
 
     def _made(self, cursor: Cursor) -> None:
         """Prepare a new channel: the policy of a deleted channel of that name does not apply."""
-        if cursor.log.name not in self.own:  # it had no channel at the start
-            self.own[cursor.log.name] = _load(cursor.log)
+        topic = cursor.log.name
+        if topic not in self.own and (kept := _load(cursor.log)):
+            self.own[topic] = kept  # it had no channel at the start
         try:
             self._keep(cursor, None)
         except OSError as problem:
             LOG.error("%s: %s", FILE, problem)
-            self.own[cursor.log.name].pop(cursor.name, None)
+            self.own[topic].pop(cursor.name, None)
         self._apply(cursor)
 
     def policy(self, cursor: Cursor) -> Policy:
