@@ -429,7 +429,7 @@ cdef class StreamStore(LogOwner):
             if self.floor_mark >= self.log.retention.trim_at:
                 self.found_in = None
                 self.log.retention.raise_floor(self.floor_mark)
-        if self.limits.max_age_ns and self.messages and self.timer.pos == 0:
+        if self.limits.max_age_ns and self.messages:
             self.arm(self.last_ns + self.limits.max_age_ns)
         if self.expiry.size:
             self.arm(self.expiry.items[0].due_ns)

@@ -51,6 +51,19 @@ def test_messages_go_when_they_are_too_old(tmp_path: Path) -> None:
         assert seqs(store) == [2]
 
 
+def test_messages_that_live_longer_do_not_keep_others(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        store = open_in(rig, StreamLimits(max_age_ns=10 * SECOND))
+        publish(store, b"a", ttl_ns=100 * SECOND)
+        rig.settle()
+        rig.advance(11)
+        assert seqs(store) == []
+        publish(store, b"b")
+        rig.settle()
+        rig.advance(11)
+        assert seqs(store) == []
+
+
 def test_very_many_messages_go_in_several_turns(tmp_path: Path) -> None:
     with Rig(tmp_path) as rig:
         store = open_in(rig, StreamLimits(max_age_ns=10 * SECOND))
