@@ -115,6 +115,8 @@ cdef class Log(LogState):
     cdef void undo_segment(self) noexcept
     cdef int remove_undone(self) except -1
     cdef void withdraw(self) noexcept
+    # Records from this seq on are not there, also after a kill: nobody had an answer for them.
+    cdef void hide_from(self, uint64_t seq) noexcept
     cdef int hide_refused(self) except -1
     cdef object put_away(self)
     cdef bint drop(self, Segment segment) noexcept      # one that is not active; False: not now

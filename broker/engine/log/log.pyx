@@ -686,15 +686,18 @@ cdef class Log(LogState):
                     not self.begin_segment_after()):
                 self.active.take_no_more()
             return
-        self.refused_seq = keep
+        self.hide_from(keep)
+        if self.retention.limiter is not None:
+            self.retention.limiter.begin_again()
+
+    cdef void hide_from(self, uint64_t seq) noexcept:
+        self.refused_seq = seq
         try:
             self.hide_refused()
         except OSError as problem:
             self.sync.refuse(problem)
             if self.active is not None:
                 self.active.doubtful = True     # begin_segment_after goes on with it
-        if self.retention.limiter is not None:
-            self.retention.limiter.begin_again()
 
     cdef int hide_refused(self) except -1:
         """Begin a segment with the first refused record: it hides what earlier files have from

@@ -33,6 +33,7 @@ cdef enum:
     STORED_ERASED = 16      # record flag: deleted, and what it contained was overwritten
     STORED_ROLLUP = 32      # record flag: earlier ones of its subject went with it
     STORED_ROLLUP_ALL = 64  # record flag: all earlier ones did
+    STORED_PART = 128       # record flag: without the one after it, it is not stored either
     SPARSE_SHIFT = 63
     SPARSE_SPAN_BITS = 32   # seqs of one sparse file are less than this apart
 

@@ -101,6 +101,9 @@ cdef class StreamStore(LogOwner):
     cdef uint64_t readable                  # messages below it may be read
     cdef uint64_t ticket                    # of the last append: see Log.outcome
     cdef Refusal refused                    # of the last append
+    # What is appended now is not to be there without what is appended next. All of it is to have
+    # been reserved in the log.
+    cdef bint more_follows
     cdef Sizes sizes
     cdef readonly Duplicates duplicates
     cdef Deletes deletes
@@ -210,6 +213,7 @@ cdef class StreamStore(LogOwner):
     cdef void compact_memory(self) noexcept
     cdef int shrink(self, Segment segment) except -1
     cdef object load(self)
+    cdef uint64_t unfinished(self, DeadRuns dead) except? 0
     cdef object load_segment(self, Segment segment, DeadRuns dead)
     cdef void count_lost(self, size_t hurt, uint64_t last, uint64_t next_seq,
                          DeadRuns dead) noexcept

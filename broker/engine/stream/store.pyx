@@ -25,8 +25,8 @@ from libc.string cimport memcpy, memset
 from broker.engine.engine cimport Engine
 from broker.engine.log.log cimport Log
 from broker.engine.log.record cimport (
-    RECORD_HEADER_BYTES, STORED_ERASED, STORED_LIVE, STORED_ROLLUP, STORED_ROLLUP_ALL,
-    STORED_SKIPPED, below, in_place, record_get, resync, stored_t)
+    RECORD_HEADER_BYTES, STORED_ERASED, STORED_LIVE, STORED_PART, STORED_ROLLUP,
+    STORED_ROLLUP_ALL, STORED_SKIPPED, below, in_place, record_get, resync, stored_t)
 from broker.engine.log.segment cimport Segment
 from broker.engine.stream.dedupe cimport Duplicates
 from broker.engine.stream.deletes cimport DeadRuns, Deletes
@@ -122,7 +122,7 @@ cdef class StreamStore(LogOwner):
         cdef record_t r = rec[0]
         cdef uint32_t id, size = self.size_in(rec)
         cdef uint64_t ticket
-        cdef uint8_t flags = STORED_LIVE
+        cdef uint8_t flags = STORED_LIVE | (STORED_PART if self.more_follows else 0)
         self.refused = STORE_FAILED
         if <uint64_t>rec.subject_len + rec.total_len > <uint64_t>MESSAGE_BYTES_MAX:
             self.refused = STORE_TOO_LARGE
@@ -179,7 +179,9 @@ cdef class StreamStore(LogOwner):
             self.log.sync.refuse(problem)
             return 0
         memset(&r, 0, sizeof(r))
-        ticket = self.log.append_at(&r, seq, now_ns, 0, STORED_LIVE | STORED_SKIPPED)
+        ticket = self.log.append_at(
+            &r, seq, now_ns, 0,
+            STORED_LIVE | STORED_SKIPPED | (STORED_PART if self.more_follows else 0))
         if ticket == 0:
             return 0
         self.refused = STORE_TAKEN
@@ -975,6 +977,9 @@ cdef class StreamStore(LogOwner):
         """Find out which messages the log has."""
         cdef Segment segment
         cdef DeadRuns dead = self.deletes.load(self)
+        cdef uint64_t part = self.unfinished(dead)
+        if part:
+            self.log.hide_from(part)
         if self.log.segments:       # what was before the first one is gone, or was skipped
             self.last_seq = below((<Segment>self.log.segments[0]).first_seq)
         for segment in self.log.segments:
@@ -992,6 +997,49 @@ cdef class StreamStore(LogOwner):
         self.log.touch()
         self.apply_limits()
         self.arm(0)
+
+    cdef uint64_t unfinished(self, DeadRuns dead) except? 0:
+        """The first of the records at the end that are nothing without the one that should come
+        after them, and was not written any more; 0 = there are none."""
+        cdef Segment segment
+        cdef const char *base
+        cdef stored_t s
+        cdef size_t at, again, step
+        cdef uint64_t first = 0, last = 0
+        if not self.log.sync.found:
+            return 0        # the process before has written all it had
+        for segment in reversed(self.log.segments):
+            base = segment.map()
+            at = segment.start()
+            while True:
+                again = segment.hop(at)
+                if again != at:
+                    first = 0
+                at = again
+                if at >= segment.size:
+                    break
+                step = record_get(
+                    base + at, segment.size - at, segment.salt, at >= segment.ready, &s)
+                if step == 0:
+                    at = resync(base, segment.size, at + 8, segment.salt, segment.origin(), last)
+                    if at == 0:
+                        break
+                    first = 0
+                    continue
+                if s.rec.seq >= segment.next_seq:
+                    break       # refused: see Log.withdraw
+                last = s.rec.seq
+                if not s.flags & STORED_PART:
+                    first = 0
+                elif first == 0:
+                    first = last
+                at += step
+            if segment.users == 0 and segment.path is not None:
+                segment.unmap()
+            if last:
+                break
+        # what the deletes know of was there
+        return 0 if dead.next_seq > last + 1 else first
 
     cdef object load_segment(self, Segment segment, DeadRuns dead):
         cdef const char *base = segment.map()
@@ -1016,7 +1064,7 @@ cdef class StreamStore(LogOwner):
                 again = resync(base, segment.size, at + 8, segment.salt, segment.origin(), last)
                 self.log.quarantine(segment, at, again or segment.size)
                 continue
-            if s.rec.seq >= segment.next_seq:
+            if s.rec.seq >= segment.next_seq or 0 < self.log.refused_seq <= s.rec.seq:
                 break       # refused: see Log.withdraw
             if hurt:
                 self.count_lost(hurt, last, s.rec.seq, dead)

@@ -179,7 +179,6 @@ cdef class Stream(StreamOwner):
 
     def start(self):
         """Take what is published to the subjects from now on."""
-        self.drop_incomplete()
         if self.timetable is not None:
             self.load_schedules()
         self.open = True
@@ -839,9 +838,11 @@ cdef class Stream(StreamOwner):
                 fill(&rec, messages[i])
                 find_headers(rec.data, rec.headers_len, &h)
                 self.schedule = checks.schedules[i]
+                self.store.more_follows = i < last
                 seq = self.append(&rec, &h, checks.ttls[i], <Rollup><int>checks.rollups[i])
         finally:
             self.has_room = room
+            self.store.more_follows = False
         tail = self.ack_tail + b',"batch":%b,"count":%d}' % (
             encode(batch.id.decode('utf-8', 'replace')), last + 1)
         self.wait_for(self.store.ticket, seq, PENDING_ACK, publish, tail, <size_t>len(tail))
@@ -1175,20 +1176,6 @@ cdef class Stream(StreamOwner):
             self.advise(
                 f'STREAM.BATCH_ABANDONED.{self.name}', 'stream_batch_abandoned',
                 {'stream': self.name, 'batch': id, 'reason': reason})
-
-    def drop_incomplete(self):
-        """Delete the part of a batch that a crash has left as the newest messages."""
-        cdef message_t m
-        cdef bytes id = None
-        cdef uint64_t seq = self.store.last_seq
-        while seq and self.store.read(seq, &m):
-            found = bytes_of(find_header(m.rec.data, m.rec.headers_len, b'Nats-Batch-Id', 13))
-            if not found or found != (id or found) or (
-                    find_header(m.rec.data, m.rec.headers_len, b'Nats-Batch-Commit', 17).len):
-                return
-            id = found
-            self.store.kill(seq)
-            seq -= 1
 
     # --- schedules
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import WRITE, Rig
+from support.engine import CREATE, RENAME, SYNC, WRITE, Rig, wait
 from support.streams import StreamCase, get
 
 from broker.protocols.jetstream.publish.stream import Stream
@@ -301,3 +302,94 @@ def test_a_part_of_a_batch_is_dropped_at_the_start(tmp_path: Path, commit: str) 
         rig.close()
     with Rig(logs, sync="always") as rig:
         assert Case(rig).stream.store.messages == 2
+
+
+def cut_at(logs: Path, mark: bytes) -> None:
+    """Let the only segment of a log end before this, as a crash may leave it."""
+    (segment,) = [each for each in logs.rglob("*.seg") if mark in each.read_bytes()]
+    whole = segment.read_bytes()
+    at = whole.index(mark)
+    segment.write_bytes(whole[:at] + bytes(len(whole) - at))
+
+
+@pytest.mark.parametrize(
+    ("limits", "rollup"),
+    [({"max_msgs_per_subject": 1}, False), ({"max_msgs": 3}, False), ({}, True)],
+)
+def test_what_a_part_of_a_batch_would_replace_stays(
+    tmp_path: Path, limits: dict[str, int], rollup: bool
+) -> None:
+    subjects = ["s.a", "s.b", "s.c"]
+    more = {"Nats_Rollup": "sub"} if rollup else {}
+    with Rig(tmp_path / "logs", sync="always") as rig:
+        case = Case(rig, limits, allow_rollup_hdrs=True)
+        for subject in subjects:
+            case.ask(subject, b"old")
+        vfs.hold(SYNC)  # the kill comes before it is over
+        for number, subject in enumerate(["s.a", "s.b", "s.b"], 1):
+            case.add("b", number, subject, **(more if number < 3 else {}))
+        case.send(
+            "s.c",
+            b"x",
+            "reply.c",
+            Nats_Batch_Id="b",
+            Nats_Batch_Sequence="4",
+            Nats_Batch_Commit="1",
+        )
+        rig.until(lambda: vfs.held(SYNC) == 1)
+        shutil.copytree(tmp_path / "logs", tmp_path / "after")
+        vfs.release(SYNC)
+    cut_at(tmp_path / "after", b"Nats-Batch-Sequence: 4")
+    for start in range(3):
+        with Rig(tmp_path / "after", sync="always") as rig:
+            case = Case(rig, limits, allow_rollup_hdrs=True)
+            found = [get(case.stream, last_by_subj=subject) for subject in subjects]
+            assert [each and (each[1], each[3]) for each in found] == [
+                (1, b"old"), (2, b"old"), (3, b"old"),
+            ]  # fmt: skip
+            assert case.stream.store.messages == 3
+            if start:
+                rig.close()
+            else:
+                rig.crash(tmp_path / "crashed")
+                shutil.rmtree(tmp_path / "after")
+                (tmp_path / "crashed").rename(tmp_path / "after")
+    with Rig(tmp_path / "after", sync="always") as rig:
+        assert json.loads(Case(rig, limits).ask("s.d"))["seq"] > 3
+
+
+@pytest.mark.parametrize("call", [CREATE, RENAME])
+def test_a_part_of_a_batch_is_dropped_on_a_failing_disk(tmp_path: Path, call: int) -> None:
+    logs = tmp_path / "logs"
+    with Rig(logs, sync="always") as rig:
+        case = Case(rig)
+        for number in range(1, 6):
+            case.add("b", number)
+        case.commit("b", 6)
+        rig.crash(tmp_path / "after")
+    cut_at(tmp_path / "after", b"Nats-Batch-Sequence: 4")
+    with Rig(tmp_path / "after", sync="always") as rig:
+        vfs.fail(call, 28, times=1000)
+        case = Case(rig)
+        assert case.stream.store.messages == 0
+        vfs.heal()
+        rig.advance(3)
+        first = json.loads(case.ask("s.d"))["seq"]
+        assert case.stream.store.messages == 1
+        rig.close()
+    with Rig(tmp_path / "after", sync="always") as rig:
+        case = Case(rig)
+        assert case.stream.store.messages == 1
+        assert case.stream.store.first_seq == first
+
+
+def test_a_batch_whose_last_message_is_deleted_stays(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    with Rig(logs, sync="always") as rig:
+        case = Case(rig)
+        case.add("b", 1)
+        assert case.commit("b", 2) == done(2, "b", 2)
+        assert wait(rig, case.stream.store.delete(2, erase=True))
+        rig.crash(tmp_path / "after")
+    with Rig(tmp_path / "after", sync="always") as rig:
+        assert Case(rig).stream.store.messages == 1
