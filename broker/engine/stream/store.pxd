@@ -50,9 +50,11 @@ cdef struct message_t:
 
 # The protocol's side of a stream.
 cdef class StreamOwner(Session):
-    # The last message of a subject goes for its age. It comes in the middle of that: a message in
-    # its place may be appended at the end of the turn.
-    cdef void subject_expires(self, const message_t *m) noexcept
+    # The last message of a subject goes for its age. True: the owner stores another one in its
+    # place, at the end of the turn or later, or kills it; it is not looked at for its age again.
+    cdef bint subject_expires(self, const message_t *m) noexcept
+    # Messages from this seq on have failed; seqs are used again.
+    cdef void taken_back(self, uint64_t seq) noexcept
 
 
 cdef class StreamLimits:

@@ -64,7 +64,10 @@ PURGE_POLL = 0.005      # seconds between looks whether another purge is over
 
 
 cdef class StreamOwner(Session):
-    cdef void subject_expires(self, const message_t *m) noexcept:
+    cdef bint subject_expires(self, const message_t *m) noexcept:
+        return False
+
+    cdef void taken_back(self, uint64_t seq) noexcept:
         pass
 
 
@@ -493,6 +496,8 @@ cdef class StreamStore(LogOwner):
             reader.taken_back(seq)
         self.duplicates.undo_from(seq)
         self.move_first(first)
+        if self.owner is not None:
+            self.owner.taken_back(seq)
 
     # --- reading
 
@@ -679,7 +684,8 @@ cdef class StreamStore(LogOwner):
             if s.rec.timestamp_ns + self.limits.max_age_ns > now_ns:
                 due_ns[0] = s.rec.timestamp_ns + self.limits.max_age_ns
                 break
-            self.expire_one(&s)
+            if not self.expire_one(&s):
+                self.aged = seq + 1
         return left
 
     cdef bint expire_one(self, stored_t *s) noexcept:
@@ -689,7 +695,8 @@ cdef class StreamStore(LogOwner):
             m.rec = s.rec
             m.expires_ns = s.not_before_ns
             m.size = self.size_in(&s.rec)
-            self.owner.subject_expires(&m)
+            if self.owner.subject_expires(&m):
+                return False
         return self.kill(s.rec.seq)
 
     # --- limits

@@ -80,6 +80,7 @@ JS_BATCH_TIMEOUT: Final = 10 * SECOND
 JS_BATCH_ID_MAX: Final = 64  # bytes
 JS_FAST_PER_STREAM: Final = 1_000  # fast batches
 JS_FAST_TOTAL: Final = 50_000
+JS_RETRY: Final = 1 * SECOND  # until markers and schedules that the disk refused are tried again
 JS_CRON_DAYS_MAX: Final = 5 * 366 + 8  # that are searched for the next time of a pattern
 JS_BATCH_BYTES_TOTAL: Final = 256 * MIB  # of messages that wait for the commit of their batch
 

@@ -72,8 +72,9 @@ def remember_id(StreamStore store not None, bytes key not None, uint64_t seq):
 cdef class Owner(StreamOwner):
     cdef list subjects
 
-    cdef void subject_expires(self, const message_t *m) noexcept:
+    cdef bint subject_expires(self, const message_t *m) noexcept:
         self.subjects.append(m.rec.subject[:m.rec.subject_len])
+        return False
 
 
 def watch_expiry(StreamStore store not None):

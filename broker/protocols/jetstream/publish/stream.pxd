@@ -80,8 +80,15 @@ cdef class Stream(StreamOwner):
     cdef list abandonments              # (id, reason) of batches that ended without their commit
     cdef object timetable               # of scheduled messages; None: they are not allowed
     cdef object schedule                # of the message that is being checked, None = at once
-    cdef list emptied                   # subjects whose last message went for its age, in this turn
-    cdef list cancelled                 # (subject, seq) of scheduled messages to delete
+    # Subject -> seq of its last message, which is too old and waits for a marker in its place.
+    cdef dict emptied
+    cdef object marking                 # (seq, subject, seq before) of markers that can still fail
+    # Subject -> (seq, seq) of a scheduled message to delete, and of the message that says so.
+    cdef dict cancelled
+    # (seq, subject): a message that can still fail, and what it schedules or no longer does.
+    cdef object scheduling
+    cdef set unsure                     # subjects whose scheduled messages are looked up again
+    cdef int64_t retry_ns               # when that, and `emptied`, have their turn; 0 = not
     cdef bytes ack_prefix               # a PubAck up to the sequence
     cdef bytes ack_tail                 # what the PubAck of the last message says after its seq
     cdef bytes rewritten                # the last message whose headers or body were changed
@@ -165,6 +172,8 @@ cdef class Stream(StreamOwner):
     cdef int enter_schedule(self, const record_t *rec, const headers_t *h,
                             uint64_t seq) except -1
     cdef int fire_due(self) except -1
+    cdef void retry(self) noexcept
+    cdef void end_cancelled(self) noexcept
     cdef int64_t resumed(self, const message_t *m, const headers_t *h, object schedule) except -1
     cdef void abandoned(self, bytes id, str reason) noexcept
     cdef object refusal(self)

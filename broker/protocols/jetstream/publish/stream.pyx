@@ -11,6 +11,7 @@ one sync. A message that is refused has still been delivered to live subscribers
 """
 cimport cython
 import logging
+from collections import deque
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stddef cimport size_t
@@ -33,9 +34,9 @@ from broker.protocols.nats.accounts.transform import is_within
 from broker.engine.headers cimport find_header
 from broker.engine.log.record cimport record_size
 from broker.engine.stream.store cimport (
-    MESSAGE_BYTES_MAX, ROLLUP_ALL, ROLLUP_NONE, ROLLUP_PATTERN, ROLLUP_SUBJECT, STORE_FULL_BYTES,
-    STORE_FULL_MSGS, STORE_FULL_SUBJECT, STORE_TAKEN, STORE_TOO_LARGE, Rollup, StreamLimits,
-    StreamOwner, StreamStore, expiry, message_t)
+    MESSAGE_BYTES_MAX, ROLLUP_ALL, ROLLUP_NONE, ROLLUP_PATTERN, ROLLUP_SUBJECT, STORE_FAILED,
+    STORE_FULL_BYTES, STORE_FULL_MSGS, STORE_FULL_SUBJECT, STORE_TAKEN, STORE_TOO_LARGE, Rollup,
+    StreamLimits, StreamOwner, StreamStore, expiry, message_t)
 from broker.protocols.jetstream.publish.answers cimport Answers
 from broker.protocols.jetstream.publish.batches cimport Batch, Batches
 from broker.protocols.jetstream.publish.counters cimport Counters
@@ -112,8 +113,11 @@ cdef class Stream(StreamOwner):
         self.filters = {}
         self.subs = {}
         self.abandonments = []
-        self.cancelled = []
-        self.emptied = []
+        self.cancelled = {}
+        self.emptied = {}
+        self.marking = deque()
+        self.scheduling = deque()
+        self.unsure = set()
         self.domain = domain
         self.lookup = Lookup(store)
         prefix = b'{"stream":' + encode(self.name)
@@ -214,48 +218,113 @@ cdef class Stream(StreamOwner):
 
     # --- markers
 
-    cdef void subject_expires(self, const message_t *m) noexcept:
+    cdef bint subject_expires(self, const message_t *m) noexcept:
         cdef span_t operation
         if not self.open or not self.config.subject_delete_marker_ttl:
-            return
+            return False
         if m.rec.headers_len:
             # What stands for a deleted message leaves nothing.
             if find_header(m.rec.data, m.rec.headers_len, MARKER_REASON,
                            <size_t>len(MARKER_REASON)).len:
-                return
+                return False
             operation = find_header(
                 m.rec.data, m.rec.headers_len, KV_OPERATION, <size_t>len(KV_OPERATION))
             if is_text(operation, b'PURGE'):
-                return
-        if not self.emptied:
+                return False
+        if not self.emptied and not self.retry_ns:
             self.account.turn.call_soon(self.add_markers)
-        self.emptied.append(m.rec.subject[:m.rec.subject_len])
+        self.emptied[m.rec.subject[:m.rec.subject_len]] = m.rec.seq
+        return True
 
     def add_markers(self):
-        """Store a marker for each subject whose last message went for its age."""
+        """Store a marker in the place of each subject's last message that is too old. What the disk
+        refuses has its turn again."""
         cdef record_t rec
         cdef headers_t h
         cdef bytes subject, headers
+        cdef uint64_t seq, marker
         cdef int64_t ttl_ns = self.config.subject_delete_marker_ttl
-        subjects, self.emptied = self.emptied, []
-        if not self.open or not ttl_ns:
-            return
+        if not self.open:
+            return      # at the next start
+        emptied, self.emptied = self.emptied, {}
         headers = b'NATS/1.0\r\n%s: MaxAge\r\nNats-TTL: %s\r\nNats-Rollup: sub\r\n\r\n' % (
             MARKER_REASON, duration_text(ttl_ns).encode())
         h.present = h.seen = 0
-        for subject in subjects:
-            if self.store.last_seq_of(subject, <size_t>len(subject)):
-                continue        # there is a newer message
+        for subject, seq in emptied.items():
+            if not ttl_ns or self.store.last_seq_of(subject, <size_t>len(subject)) != seq:
+                self.store.kill(seq)        # there is a newer message
+                continue
+            if self.retry_ns:
+                self.emptied[subject] = seq
+                continue
             memset(&rec, 0, sizeof(rec))
             rec.subject = subject
             rec.subject_len = <uint16_t>len(subject)
             rec.data = headers
             rec.headers_len = rec.total_len = <uint32_t>len(headers)
             self.schedule = None
+            self.store.refused = STORE_TAKEN
             try:
-                self.append(&rec, &h, ttl_ns, ROLLUP_NONE)
+                marker = self.append(&rec, &h, ttl_ns, ROLLUP_SUBJECT)
             except ApiError as problem:
-                LOG.warning('stream %r: no marker on %s: %s', self.name, subject, problem)
+                if self.store.refused == STORE_FAILED:
+                    self.emptied[subject] = seq
+                    self.retry()
+                    continue
+                self.store.kill(seq)        # which may make room
+                try:
+                    self.append(&rec, &h, ttl_ns, ROLLUP_NONE)
+                except ApiError:
+                    LOG.warning('stream %r: no marker on %s: %s', self.name, subject, problem)
+                continue
+            if self.store.last_seq_of(subject, <size_t>len(subject)) == seq:
+                self.store.kill(seq)        # nobody has an interest in the marker
+                continue
+            while self.marking and <uint64_t>self.marking[0][0] < self.store.readable:
+                self.marking.popleft()
+            self.marking.append((marker, subject, seq))
+
+    cdef void taken_back(self, uint64_t seq) noexcept:
+        cdef bint again = False
+        while self.marking and <uint64_t>self.marking[len(self.marking) - 1][0] >= seq:
+            _, subject, before = self.marking.pop()
+            self.emptied[subject] = before
+            again = True
+        while self.scheduling and <uint64_t>self.scheduling[len(self.scheduling) - 1][0] >= seq:
+            self.unsure.add(self.scheduling.pop()[1])
+            again = True
+        if self.cancelled:
+            for subject, (_, by) in list(self.cancelled.items()):
+                if <uint64_t>by >= seq:
+                    del self.cancelled[subject]
+                    self.unsure.add(subject)
+                    again = True
+        if again:
+            self.retry()
+
+    cdef void retry(self) noexcept:
+        """Look again in a while at what the disk has refused."""
+        self.retry_ns = self.account.turn.now_ns + <int64_t>limits.JS_RETRY
+        self.rearm()
+
+    def try_again(self):
+        """Look again at what the disk has refused."""
+        cdef uint64_t seq
+        cdef bytes subject
+        self.retry_ns = 0
+        unsure, self.unsure = self.unsure, set()
+        if self.timetable is not None:
+            for subject in unsure:
+                seq = self.store.last_seq_of(subject, <size_t>len(subject))
+                if subject in self.cancelled or seq and seq >= self.store.readable:
+                    continue        # by what came later, and may fail as well
+                self.timetable.drop(subject)
+                if seq and not self.find_schedule(seq) and (
+                        self.store.last_seq_of(subject, <size_t>len(subject)) == seq):
+                    self.unsure.add(subject)        # its file cannot be read now
+                    self.retry()
+        if self.emptied:
+            self.add_markers()
 
     # --- consumers
 
@@ -1143,7 +1212,9 @@ cdef class Stream(StreamOwner):
                     self.abandoned(id, 'timeout')
             if self.fast is not None:
                 self.fast.expire(now_ns)
-            if self.timetable is not None:
+            if self.retry_ns and now_ns >= self.retry_ns:
+                self.try_again()
+            if self.timetable is not None and not self.retry_ns:
                 self.fire_due()
         except Exception:
             LOG.exception('schedules and batches of stream %r', self.name)
@@ -1157,12 +1228,14 @@ cdef class Stream(StreamOwner):
         if self.fast is not None and self.fast.next_ns:
             due_ns = min(due_ns, self.fast.next_ns) if due_ns else self.fast.next_ns
         try:
-            if self.timetable is not None:
+            if self.retry_ns:
+                due_ns = min(due_ns, self.retry_ns) if due_ns else self.retry_ns
+            elif self.timetable is not None:
                 next_ns = self.timetable.next_ns()
-                if self.cancelled or next_ns:
+                if next_ns:
                     # not too long: the wall clock may be set meanwhile
-                    next_ns = now_ns + (<int64_t>SOON_NS if self.cancelled else max(
-                        <int64_t>0, min(next_ns - self.account.turn.wall_ns, WAIT_NS)))
+                    next_ns = now_ns + max(
+                        <int64_t>0, min(next_ns - self.account.turn.wall_ns, WAIT_NS))
                     due_ns = min(due_ns, next_ns) if due_ns else next_ns
             if due_ns and (self.timer.pos == 0 or self.timer.due_ns > due_ns):
                 self.account.turn.arm(self, due_ns)
@@ -1230,7 +1303,7 @@ cdef class Stream(StreamOwner):
             raise ApiError(errors.SCHEDULE_SCHEDULER)
         subject = bytes_of(h.value[<int>HEADER_SCHEDULER])
         if subject == rec.subject[:rec.subject_len] or not is_literal(subject) or (
-                subject not in self.timetable.entries
+                subject not in self.timetable.entries and subject not in self.cancelled
                 and self.store.last_seq_of(subject, <size_t>len(subject))):
             raise ApiError(errors.SCHEDULE_SCHEDULER)
         return 0
@@ -1245,37 +1318,61 @@ cdef class Stream(StreamOwner):
         """A message was stored: it may be scheduled, and ends what its subject scheduled before."""
         cdef bytes subject = rec.subject[:rec.subject_len]
         schedule, self.schedule = self.schedule, None
+        if schedule is not None or subject in self.timetable.entries:
+            self.note_scheduled(subject, seq)
         if schedule is None:
             self.timetable.drop(subject)
         else:
             self.timetable.set(subject, seq, schedule, schedule.first(self.store.last_ns))
         if has(h, HEADER_SCHEDULER) and is_text(h.value[<int>HEADER_SCHEDULE_NEXT], b'purge'):
-            self.cancel(bytes_of(h.value[<int>HEADER_SCHEDULER]))
+            self.cancel(bytes_of(h.value[<int>HEADER_SCHEDULER]), seq)
         self.rearm()
         return 0
 
-    def cancel(self, bytes subject):
-        """Delete the scheduled message of a subject, as soon as that is possible."""
+    def note_scheduled(self, bytes subject, uint64_t seq):
+        """The message `seq` has changed what is scheduled by a subject: not if it fails."""
+        while self.scheduling and <uint64_t>self.scheduling[0][0] < self.store.readable:
+            self.scheduling.popleft()
+        self.scheduling.append((seq, subject))
+
+    def cancel(self, bytes subject, uint64_t by):
+        """Delete the scheduled message of a subject when the message `by` is safe."""
         cdef uint64_t seq = self.store.last_seq_of(subject, <size_t>len(subject))
         self.timetable.drop(subject)
-        if seq and not self.store.kill(seq):
-            self.cancelled.append((subject, seq))
+        if seq:
+            self.cancelled.pop(subject, None)
+            self.cancelled[subject] = seq, by
+            self.await_log(self.store.ticket)
+
+    cdef void end_cancelled(self) noexcept:
+        """Delete the scheduled messages that were cancelled by messages that are safe now."""
+        cdef bytes subject
+        cdef uint64_t seq
+        while self.cancelled:
+            subject = next(iter(self.cancelled))
+            if <uint64_t>self.cancelled[subject][1] >= self.store.readable:
+                self.await_log(self.store.ticket)
+                return
+            seq = self.cancelled.pop(subject)[0]
+            if self.store.last_seq_of(subject, <size_t>len(subject)) == seq:
+                self.store.kill(seq)
 
     cdef int fire_due(self) except -1:
         """Store what scheduled messages that are due lead to."""
         cdef int left = FIRED_PER_TURN
-        cancelled, self.cancelled = self.cancelled, []
-        for subject, seq in cancelled:      # what was not in the file yet
-            if self.store.last_seq_of(subject, <size_t>len(<bytes>subject)) == seq:
-                self.cancel(subject)
-        while left:
+        while left and not self.retry_ns:
             left -= 1
             found = self.timetable.pop(self.account.turn.wall_ns)
             if found is None:
                 break
+            self.store.refused = STORE_TAKEN
             try:
                 self.fire(found[0], found[1])
             except ApiError as problem:
+                if self.store.refused == STORE_FAILED:
+                    self.unsure.add(found[0])
+                    self.retry()
+                    break
                 LOG.warning('stream %s: a scheduled message of %r is refused: %s',
                             self.name, found[0], problem)
         return 0
@@ -1295,6 +1392,9 @@ cdef class Stream(StreamOwner):
             if seq >= self.store.readable:      # not in the file yet
                 self.timetable.set(
                     subject, seq, entry.schedule, self.account.turn.wall_ns + <int64_t>SOON_NS)
+            elif self.store.last_seq_of(subject, <size_t>len(subject)) == seq:
+                self.unsure.add(subject)        # its file cannot be read now
+                self.retry()
             return
         find_headers(m.rec.data, m.rec.headers_len, &own)
         target = bytes_of(own.value[<int>HEADER_SCHEDULE_TARGET])
@@ -1320,29 +1420,37 @@ cdef class Stream(StreamOwner):
         if next_ns:
             self.timetable.set(subject, seq, entry.schedule, next_ns)
         self.schedule = None
-        self.append(&rec, &h, self.ttl_of(&rec, &h) if has(&h, HEADER_TTL) else 0,
-                    ROLLUP_SUBJECT if has(&h, HEADER_ROLLUP) else ROLLUP_NONE)
+        seq = self.append(&rec, &h, self.ttl_of(&rec, &h) if has(&h, HEADER_TTL) else 0,
+                          ROLLUP_SUBJECT if has(&h, HEADER_ROLLUP) else ROLLUP_NONE)
+        self.note_scheduled(subject, seq)
 
     def load_schedules(self):
         """Find the scheduled messages among those that are stored."""
-        cdef message_t m
-        cdef headers_t h
         cdef uint64_t seq
         for seq in self.store.subjects.last_per_subject():
-            if not self.store.read(seq, &m) or m.rec.headers_len == 0:
-                continue
-            find_headers(m.rec.data, m.rec.headers_len, &h)
-            if has(&h, HEADER_SCHEDULE) and has(&h, HEADER_SCHEDULE_TARGET):
-                try:
-                    schedule = parse(
-                        text_of(h.value[<int>HEADER_SCHEDULE]),
-                        text_of(h.value[<int>HEADER_SCHEDULE_TIME_ZONE])
-                        if has(&h, HEADER_SCHEDULE_TIME_ZONE) else '')
-                except ValueError:
-                    continue        # of a time zone that this machine does not know
-                self.timetable.set(m.rec.subject[:m.rec.subject_len], seq, schedule,
-                                   self.resumed(&m, &h, schedule))
+            self.find_schedule(seq)
         self.rearm()
+
+    def find_schedule(self, uint64_t seq):
+        """Enter a stored message if it is a scheduled one; False: it does not read."""
+        cdef message_t m
+        cdef headers_t h
+        if not self.store.read(seq, &m):
+            return False
+        if m.rec.headers_len == 0:
+            return True
+        find_headers(m.rec.data, m.rec.headers_len, &h)
+        if has(&h, HEADER_SCHEDULE) and has(&h, HEADER_SCHEDULE_TARGET):
+            try:
+                schedule = parse(
+                    text_of(h.value[<int>HEADER_SCHEDULE]),
+                    text_of(h.value[<int>HEADER_SCHEDULE_TIME_ZONE])
+                    if has(&h, HEADER_SCHEDULE_TIME_ZONE) else '')
+            except ValueError:
+                return True     # of a time zone that this machine does not know
+            self.timetable.set(m.rec.subject[:m.rec.subject_len], seq, schedule,
+                               self.resumed(&m, &h, schedule))
+        return True
 
     cdef int64_t resumed(self, const message_t *m, const headers_t *h, object schedule) except -1:
         """When a scheduled message that was found is due: as its target says, if that was the last
@@ -1492,9 +1600,11 @@ cdef class Stream(StreamOwner):
                 self.report_abandoned()
             except Exception:
                 LOG.exception('advisories of stream %r', self.name)
+        self.waiting = False
+        if self.cancelled:
+            self.end_cancelled()
         if self.head == self.tail:
             return
-        self.waiting = False
         while self.head < self.tail:
             if answers == ANSWERS_MAX:
                 self.account.turn.add(PHASE_FLUSH, self)

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import Rig
+from support.engine import SYNC, WRITE, Rig
 from support.streams import StreamCase, ack, get
 
 from broker.protocols.jetstream.publish.schedules import parse
 from broker.protocols.jetstream.publish.stream import Stream
 from broker.protocols.jetstream.publish.timetable import Timetable
 from broker.protocols.jetstream.structs import time_text
+from broker.runtime import vfs
 
 SECOND = 10**9
 START = 1_795_650_000 * SECOND  # a full minute
@@ -242,6 +243,51 @@ def test_schedules_survive_a_restart(tmp_path: Path) -> None:
         )
         case.go(3)
         assert case.stream.store.last_seq == 6
+
+
+@pytest.mark.parametrize("call", [WRITE, SYNC])
+def test_what_the_disk_refuses_changes_no_schedule(tmp_path: Path, call: int) -> None:
+    due = time_text(START + 20 * SECOND)
+    refused: list[tuple[str, dict[str, str]]] = [
+        ("s.a", {"Nats_Schedule": FAR, "Nats_Schedule_Target": "s.t.a"}),
+        ("s.b", {}),
+        ("s.x", {"Nats_Scheduler": "s.c", "Nats_Schedule_Next": "purge"}),
+    ]
+    with Rig(tmp_path / "logs", sync="always") as rig:
+        case = Case(rig)
+        for name in "abc":
+            case.plan(f"@at {due}", f"s.{name}", Nats_Schedule_Target=f"s.t.{name}")
+        for subject, headers in refused:
+            vfs.fail(call, 28)
+            assert case.error(subject, **headers)[0] == 10077
+            vfs.heal()
+            case.go(3)
+        assert [case.last(f"s.{name}")[3] for name in "abc"] == [b"body"] * 3
+        case.go(20)
+        assert [case.last(f"s.t.{name}")[3] for name in "abc"] == [b"body"] * 3
+        assert [case.last(f"s.{name}") for name in "abc"] == [None] * 3
+
+
+@pytest.mark.parametrize("call", [WRITE, SYNC])
+def test_what_is_due_while_the_disk_fails_comes_later(tmp_path: Path, call: int) -> None:
+    with Rig(tmp_path / "logs", sync="always") as rig:
+        case = Case(rig)
+        case.plan(f"@at {time_text(START + 10 * SECOND)}", "s.a", Nats_Schedule_Target="s.t.a")
+        case.plan("@every 10s", "s.b", Nats_Schedule_Target="s.t.b")
+        vfs.fail(call, 28, times=1000)
+        for _ in range(6):
+            case.go(2)
+        assert case.stream.store.messages == 2
+        assert [case.last(f"s.{name}")[3] for name in "ab"] == [b"body"] * 2
+        vfs.heal()
+        for _ in range(3):
+            case.go(2)
+        assert [case.last(f"s.t.{name}")[3] for name in "ab"] == [b"body"] * 2
+        assert case.stream.store.messages == 3
+        assert case.last("s.a") is None
+        assert case.last("s.b")[3] == b"body"
+        case.go(3)
+        assert case.stream.store.messages == 4  # the next one keeps its time
 
 
 def test_schedules_may_be_allowed_later(case: Case) -> None:
