@@ -14,6 +14,8 @@ import pytest
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from support.backups import WAIT_S, ask, restore, snapshot, upload
+from support.disks import FILLER, small_disk
+from support.disks import fill as fill_disk
 
 from broker.net.s2 import chunk_of, decompress
 
@@ -179,6 +181,28 @@ async def test_a_stalled_upload_is_given_up(client: Client, broker: Server) -> N
     advisory = await asyncio.wait_for(ended, WAIT_S)
     assert advisory["bytes"] == len(taken.data)
     await is_free(client, "T", broker.data)
+
+
+async def test_a_part_for_which_there_is_no_room_is_refused(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", 8 << 20) as disk:
+        broker = start_broker(ON, disk / "data")
+        client = await nats.connect(broker.nats_url)
+        await fill(client)
+        taken = await snapshot(client, "S")
+        config = {**taken.config, "name": "T"}
+        begun = await ask(client, "STREAM.RESTORE.T", {"config": config, "state": taken.state})
+        to = begun["deliver_subject"]
+        assert (await client.request(to, taken.data[:10], timeout=WAIT_S)).data == b""
+        fill_disk(disk)
+        answer = json.loads((await client.request(to, bytes(100_000), timeout=WAIT_S)).data)
+        assert answer["error"]["err_code"] == 10062
+        assert "No space left on device" in answer["error"]["description"]
+        (disk / FILLER).unlink()
+        await is_free(client, "T", broker.data)
+        await client.close()
+        broker.close()
 
 
 async def test_a_name_that_was_taken_meanwhile_keeps_its_stream(client: Client) -> None:

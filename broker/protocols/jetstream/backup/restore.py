@@ -73,6 +73,7 @@ class Restoration:
         self._waiting_bytes = 0
         self._came = asyncio.Event()
         self._too_much = False
+        self._unanswered = b""  # where the answer to the part goes that is being written
         self._sub = account.account.listen(self.subject.encode(), self._take)
 
     async def run(self) -> None:
@@ -92,6 +93,8 @@ class Restoration:
             pass  # nobody waits for an answer
         except OSError as problem:
             log.error("the snapshot of stream %r cannot be received: %s", name, problem)
+            refusal = ApiError(errors.STREAM_RESTORE, err=str(problem))
+            reply, body = self._unanswered, answer("stream_create", error=refusal)
         finally:
             if scratch is not None:
                 await asyncio.to_thread(shutil.rmtree, scratch, True)
@@ -134,13 +137,14 @@ class Restoration:
                     raise _StalledError
                 part = self._parts.popleft()
                 self._waiting_bytes -= len(part.data)
+                self._unanswered = self._reply_of(part)
                 if not part.data:
-                    return self._reply_of(part)
+                    return self._unanswered
                 self.bytes += len(part.data)
                 await asyncio.to_thread(file.write, part.data)
-                reply = self._reply_of(part)
-                if reply:
-                    self.account.publish(reply, b"")
+                if self._unanswered:
+                    self.account.publish(self._unanswered, b"")
+                self._unanswered = b""
 
     def _reply_of(self, message: Message) -> bytes:
         from broker.protocols.nats.accounts.rights import may_receive
