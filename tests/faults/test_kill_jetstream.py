@@ -8,7 +8,9 @@ from __future__ import annotations
 import base64
 import json
 import random
+import shutil
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -207,3 +209,40 @@ def test_mirrors_and_sources_survive_kills(start_broker: StartBroker) -> None:
             same = api(client, "STREAM.MSG.GET.M", {"seq": of})["message"]
             assert copied["data"] == first["data"] == same["data"]
             assert same["time"] == first["time"]
+
+
+def ask(client: NatsClient, subject: str, body: object = b"") -> dict[str, Any]:
+    """The answer to a request, an error too."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    client.pub(subject, data, "_INBOX.api")
+    answer: dict[str, Any] = json.loads(client.message().data)
+    return answer
+
+
+def block_log(server: Server) -> Path:
+    """Let the log of stream S have no place to go to; returns what is in the way."""
+    (log,) = (server.data / "logs").glob("js.*S")
+    log_id = json.loads((log / "meta.json").read_bytes())["log_id"]
+    blocked = log.with_name(f".deleted-{log_id}")
+    (blocked / "full").mkdir(parents=True)
+    return blocked
+
+
+def test_a_stream_made_after_a_delete_that_failed_stays(start_broker: StartBroker) -> None:
+    server = start_broker(ON)
+    with NatsClient(server.nats) as client:
+        client.sub("_INBOX.api")
+        api(client, "STREAM.CREATE.S", STREAM)
+        assert ask(client, "s.a", b"old")["seq"] == 1
+        blocked = block_log(server)
+        assert "error" in ask(client, "$JS.API.STREAM.DELETE.S")
+        assert "error" in ask(client, "$JS.API.STREAM.CREATE.S", STREAM)
+        shutil.rmtree(blocked)
+        assert api(client, "STREAM.CREATE.S", STREAM)["state"]["last_seq"] == 0
+        assert ask(client, "s.a", b"new")["seq"] == 1
+    server.kill()
+    server.start()
+    with NatsClient(server.nats) as client:
+        client.sub("_INBOX.api")
+        found = api(client, "STREAM.MSG.GET.S", {"seq": 1})["message"]["data"]
+        assert base64.b64decode(found) == b"new"

@@ -163,6 +163,7 @@ class JetStreamAccount:
     async def create(self, config: StreamConfig) -> Stream:
         """Create a stream, whose configuration is complete and checked. OSError; 10052 if another
         topic has taken the name of its topic. If it fails, nothing of it stays."""
+        await self.finish_deletion(config.name)
         self.topics.claim(config)
         token = files.token_of(config.name)
         has_log = files.log_of(self.name, token) in self.context.engine.owned
@@ -189,6 +190,18 @@ class JetStreamAccount:
             stream = self.serve(store, config, created_ns)
         self.origins.opened(stream, folder)
         return stream
+
+    async def finish_deletion(self, name: str) -> None:
+        """Before a stream is made: remove what one of its name has left whose deletion or
+        restoration failed. The next start would remove the log with it. OSError."""
+        folder = self.stream_folder(name)
+        left = [] if folder is None else await asyncio.to_thread(files.left_of, folder)
+        if left:
+            await self.drop_log(files.token_of(name))
+            if self.context.engine.shared.root is not None:     # which may have failed before
+                await asyncio.to_thread(sync_path, self.context.engine.shared.root)
+        for path in left:
+            await asyncio.to_thread(files.remove, path)
 
     def open(self, config: StreamConfig, created_ns: int) -> Stream:
         """Open the log of a stream and receive its messages. OSError."""

@@ -129,6 +129,12 @@ def put_away(folder: Path) -> Path:
     return gone
 
 
+def left_of(folder: Path) -> list[Path]:
+    """What a deletion or restoration of the stream with this folder has left when it failed."""
+    left = [folder.with_name(folder.name + end) for end in (_GONE, RESTORING)]
+    return [path for path in left if path.exists()]
+
+
 def remove(folder: Path) -> None:
     """Remove a folder that was put away. OSError."""
     shutil.rmtree(folder)

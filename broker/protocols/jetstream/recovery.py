@@ -37,9 +37,11 @@ async def recover(account: JetStreamAccount) -> None:
     if folder is None:
         return
     found, gone = await asyncio.to_thread(files.find_streams, folder)
+    there = {each.folder.name for each in found}
     for path in gone:
-        if not path.name.endswith(files.UPLOAD):
-            await account.drop_log(path.name.partition(".")[0])
+        token = path.name.partition(".")[0]
+        if not path.name.endswith(files.UPLOAD) and token not in there:
+            await account.drop_log(token)
         await asyncio.to_thread(files.remove, path)
     for each in found:
         if each.is_empty and not _has_log(account, each.folder.name):

@@ -202,6 +202,7 @@ class Restoration:
         last = max([last, *(survey.last for survey in surveys)])
         if last > limits.JS_TAKEN_SEQ_MAX:
             raise ValueError(f"it has the sequence {last}")
+        await account.finish_deletion(config.name)
         if place is not None:
             made = place.with_name(place.name + files.RESTORING)
             stored = files.StoredStream(created=time_text(created_ns), config=config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -290,7 +291,8 @@ class Consumers:
         for consumer in list(stream.consumers.values()):
             consumer.close(DELETED)
             self._forget(consumer)
-            consumer.cursor.close(True)
+            with contextlib.suppress(OSError):  # its files go with the stream's folder
+                consumer.cursor.close(True)
 
     def forget_offline(self, stream: str) -> None:
         """The stream is not served any more, nor are those of its consumers that are offline."""
