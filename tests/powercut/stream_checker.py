@@ -100,14 +100,31 @@ class StreamChecker:
         back = sorted(ledger.gone & set(there.values()))
         if back:
             self.wrong(f"stream {name}: deleted and back: {back[:6]}")
+        if ledger.config.get("max_msgs_per_subject", 0) == 1:
+            self.look_at_keys(name, ledger, there)
         for batch in ledger.batches:
             seqs = {ledger.stored[n] for n in batch if n in ledger.stored}
-            if not seqs & ledger.going and 0 < len(there.keys() & set(batch)) < len(batch):
+            found = there.keys() & set(batch)
+            if not seqs & ledger.going and not all(
+                n in found or ledger.is_replaced(name, n, batch, there) for n in batch if found
+            ):
                 self.wrong(f"stream {name}: a part of the batch of {batch[0]}")
         last = max(ledger.stored.values(), default=0)
         if stream.store.last_seq < last:
             self.wrong(f"stream {name}: ends at {stream.store.last_seq}, {last} was answered")
         return set(there.values())
+
+    def look_at_keys(self, name: str, ledger: StreamLedger, there: dict[int, int]) -> None:
+        """Each key has its last message, or one that replaces it."""
+        last: dict[str, int] = {}
+        for number, seq in ledger.stored.items():
+            key = subject_of(name, number)
+            last[key] = max(seq, last.get(key, 0))
+        for number, seq in there.items():
+            if seq >= last.get(subject_of(name, number), 0):
+                last.pop(subject_of(name, number), None)
+        if last:
+            self.wrong(f"stream {name}: nothing is left of {sorted(last)[:6]}")
 
     async def look_at_mirror(self, name: str, stream: Any, origin: str) -> None:
         """It gets each message that its origin has, with its sequence."""

@@ -107,6 +107,16 @@ class StreamLedger:
             found = self._last_of_each_key(name, found)
         return found
 
+    def is_replaced(self, name: str, number: int, batch: list[int], there: dict[int, int]) -> bool:
+        """Whether a message of a batch, of which some are there, may be missing because a later one
+        of its key is there."""
+        other = next(n for n in batch if n in there)
+        seq = there[other] + batch.index(number) - batch.index(other)
+        return self.config.get("max_msgs_per_subject", 0) == 1 and any(
+            subject_of(name, n) == subject_of(name, number) and after > seq
+            for n, after in there.items()
+        )
+
     def _last_of_each_key(self, name: str, found: dict[int, int]) -> dict[int, int]:
         open_keys = {subject_of(name, n) for n in self.asked - set(self.stored)}
         last: dict[str, int] = {}

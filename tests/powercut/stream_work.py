@@ -265,7 +265,7 @@ def js_streams(rec: Recording) -> None:
     rec.start()
     with Js(rec) as js:
         js.make("plain", allow_atomic=True, allow_batched=True)
-        js.make("keys", max_msgs_per_subject=1, allow_rollup_hdrs=True)
+        js.make("keys", max_msgs_per_subject=1, allow_rollup_hdrs=True, allow_atomic=True)
         js.make("few", max_msgs=40)
         js.make_mirror("copy", "plain")
         js.put("plain", range(60))
@@ -273,6 +273,7 @@ def js_streams(rec: Recording) -> None:
         js.put_batch("plain", list(range(80, 90)))
         for first in range(0, 200, 50):
             js.put("keys", range(first, first + 50))
+            js.put_batch("keys", list(range(1000 + first, 1010 + first)))
             js.put("few", range(first, first + 50))
         js.delete("plain", (3, 5, 60), erase=True)
         js.delete("plain", (7, 70), erase=False)
@@ -298,6 +299,8 @@ def js_streams(rec: Recording) -> None:
     with Js(rec) as js:
         js.put("plain", range(300, 330))
         js.put("keys", range(300, 330), window=2)
+        for first in range(2000, 2050, 10):
+            js.put_batch("keys", list(range(first, first + 5)))
         js.drop("again")
     rec.stop()
 
