@@ -88,6 +88,7 @@ NATS_MAPPING_IMPORT: Final = (
 NATS_MAPPING_TWICE: Final = "duplicate entry for {quoted}"
 NATS_MAPPING_WEIGHT: Final = "individual weights need to be <= 100"
 NATS_MAPPING_WEIGHTS: Final = "total weight needs to be <= 100"
+NATS_MAPPING_LEFT_OUT: Final = "Error adding subject mapping %s for account [%s]: %s"
 NATS_LATENCY_STATUS: Final = {
     400: "Bad Request",
     408: "Request Timeout",

@@ -65,12 +65,18 @@ REVOKING = Tenant("REVOKING", revocations={BOB.public: NOW + HOUR})
 REVOKED_BEFORE = Tenant("BEFORE", revocations={BOB.public: NOW - HOUR})
 ALL_REVOKED = Tenant("ALL", revocations={"*": NOW + HOUR})
 TWO_SCOPES = Tenant("SCOPES")
+NO_SUBJECTS = Tenant(
+    "NO_SUBJECTS",
+    imports=[{"subject": "a.>.b", "type": "service", "account": A.public, "to": "x"}],
+    default_permissions={"pub": {"allow": ["a.>.b"]}},
+)
+A.body["exports"] = [{"subject": "x", "type": "service"}]
 TWO_SCOPES.scope(bearer_token=True, allowed_connection_types=["STANDARD"], **NO_LIMITS)
 
 GOOD = user(BOB, A.pair)
 _PRELOAD = {
     tenant.public: COMPANY.account(tenant)
-    for tenant in (A, CLOSED, REVOKING, REVOKED_BEFORE, ALL_REVOKED, TWO_SCOPES)
+    for tenant in (A, CLOSED, REVOKING, REVOKED_BEFORE, ALL_REVOKED, TWO_SCOPES, NO_SUBJECTS)
 }
 _TODAY = {"start": "00:00:00", "end": "23:59:59"}
 _NEVER = {"start": "12:00:00", "end": "12:00:00"}
@@ -220,6 +226,8 @@ CASES = (
         by("a null", BOB, user(BOB, A.pair, sub=None, resp=None)),
         by("a key for the issuer's", BOB, user(BOB, A.pair, issuer_account="A"), VIOLATION),
         by("fields nobody knows", BOB, user(BOB, A.pair, colour="red")),
+        by("> within a subject", BOB, user(BOB, A.pair, pub={"allow": ["a.>.b"]})),
+        by("> within a subject of the account", BOB, user(BOB, NO_SUBJECTS.pair)),
     ),
     case(
         "accounts",

@@ -1,6 +1,6 @@
 """The configured exports, imports and mappings of all accounts, applied to the Imports of each.
 
-An invalid import is left out and logged. A configuration file is checked earlier
+An invalid import or mapping is left out and logged. A configuration file is checked earlier
 (import_rules.problems), but the tokens of operators are not.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from broker.base.gotext import go_quote
+from broker.protocols.nats import errors
 from broker.protocols.nats.accounts import import_rules as rules
 from broker.protocols.nats.accounts.crossing import Crossing
 from broker.protocols.nats.accounts.imports import Imports
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from broker.protocols.nats.accounts.account import Account, CurrentPublisher
-    from broker.protocols.nats.settings import Export, Import
+    from broker.protocols.nats.settings import Export, Import, Mapping
     from broker.runtime.turn import Turn
 
 log = logging.getLogger("broker.nats")
@@ -45,6 +47,7 @@ class Exchange:
         self.system_account = system_account
         self.members: dict[str, Imports] = {}
         self.configs: dict[str, Config] = {}
+        self._mappings: dict[str, dict[str, Mapping]] = {}  # in force, by account and source
 
     def rename(self, cluster: str) -> None:
         """Change the cluster's name; mappings use it after the next `configure`."""
@@ -63,6 +66,7 @@ class Exchange:
         """Remove an account and all imports of others from it."""
         member = self.members.pop(name, None)
         self.configs.pop(name, None)
+        self._mappings.pop(name, None)
         if member is None:
             return
         for other in self._importers(name):
@@ -113,12 +117,28 @@ class Exchange:
 
     def _offer(self, name: str) -> None:
         member = self.members[name]
-        mappings = self._config(name).mappings
-        try:
-            member.account.mapper = Mapper(mappings, self.cluster) if mappings else None
-        except MappingError:
-            log.exception("account %s: its mappings are not used", name)
+        mappings = self._usable(name, self._config(name).mappings)
+        member.account.mapper = Mapper(mappings, self.cluster) if mappings else None
         member.offer([export for export in self._exports(name) if export.service])
+
+    def _usable(self, name: str, mappings: Iterable[Mapping]) -> tuple[Mapping, ...]:
+        """The valid mappings. While one is invalid, those in force until now stay in force unless
+        a valid one replaces them, as in the original (accounts.go UpdateAccountClaims)."""
+        found: dict[str, Mapping] = {}
+        complete = True
+        for one in mappings:
+            try:
+                Mapper((one,), self.cluster)
+            except MappingError as error:
+                source = go_quote(raw(one.source))
+                log.error(errors.NATS_MAPPING_LEFT_OUT, source, name, error)
+                complete = False
+                continue
+            found[one.source] = one
+        if not complete:
+            found = self._mappings.get(name, {}) | found
+        self._mappings[name] = found
+        return tuple(found.values())
 
     def _take(self, name: str) -> None:
         own = self._config(name).imports

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from broker.protocols.nats import errors
+from broker.protocols.nats.accounts.placeholders import MappingError
 from broker.protocols.nats.accounts.subjects import (
     has_wildcard,
     is_subject,
@@ -85,10 +87,17 @@ def may_import(name: str, taken: Import, exports: Iterable[Export]) -> bool:
     )
 
 
+def _valid(here: str) -> str:
+    """The local subject; MappingError if nothing can be published to it."""
+    if not is_subject(here):
+        raise MappingError(errors.NATS_BAD_SUBJECT)
+    return here
+
+
 def stream_transform(taken: Import) -> tuple[str, Transform | None, Transform | None]:
     """(local subject, transform to it, transform back). The transforms are None if the subject
     stays the same or the import has one literal subject. Raises MappingError."""
-    here = local_subject(taken)
+    here = _valid(local_subject(taken))
     if not has_wildcard(taken.subject) or here == taken.subject:
         return here, None, None
     there = numbered(here)
@@ -99,7 +108,7 @@ def stream_transform(taken: Import) -> tuple[str, Transform | None, Transform | 
 
 def service_transform(taken: Import) -> tuple[str, Transform | None]:
     """(local subject, transform to the exporter's subject or None). Raises MappingError."""
-    here = local_subject(taken)
+    here = _valid(local_subject(taken))
     if not has_wildcard(taken.subject) or here == taken.subject:
         return here, None
     there = unnumbered(taken.subject)[0]

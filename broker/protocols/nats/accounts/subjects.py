@@ -13,6 +13,7 @@ from broker.protocols.nats import errors
 from broker.protocols.nats.accounts.placeholders import parse, wrong
 from broker.protocols.nats.accounts.transform import is_within, overlap
 
+SUBJECT_MAX: Final = 0xFFFF  # bytes of any subject
 _BLANK: Final = lazy_pattern(r"[\t\n\f\r ]")
 _NUMBERED: Final = lazy_pattern(r"\$[1-9].*")
 _WILDCARD: Final = lazy_pattern(
@@ -28,7 +29,9 @@ def raw(subject: str) -> bytes:
 def is_subject(text: str) -> bool:
     """Whether the text is a valid subject for a subscription."""
     tokens = text.split(".")
-    return all(tokens) and ">" not in tokens[:-1] and not _BLANK.search(text)
+    if not all(tokens) or ">" in tokens[:-1] or _BLANK.search(text):
+        return False
+    return len(raw(text)) <= SUBJECT_MAX
 
 
 def has_wildcard(subject: str) -> bool:

@@ -253,6 +253,9 @@ class ClientHandshake:
     ) -> None:
         try:
             identity = await self.resolve(login, answer)
+            if session.link is None:  # the client has disconnected
+                return
+            self._admit(session, login, identity)
         except Refused as refusal:
             if session.link is not None:
                 self.turn_away(session, login, refusal)
@@ -262,9 +265,6 @@ class ClientHandshake:
             if session.link is not None:
                 self.turn_away(session, login, Refused("internal error"))
             return
-        if session.link is None:  # the client has disconnected
-            return
-        self._admit(session, login, identity)
         session.go()
 
     def turn_away(self, session: NatsSession, login: Login, refusal: Refused) -> None:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from libc.stdint cimport uint32_t
 
 from broker.protocols.nats import limits
+from broker.protocols.nats.accounts.subjects import is_subject
 from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport Sink
 from broker.routing.trie cimport SUBJECT_WILDCARD, match_t, queue_name, subject_shape
@@ -20,6 +21,8 @@ cdef class Patterns(Sink):
     def __init__(self, rules):
         self.router = Router(limits.NATS_PERMIT_CACHE, limits.NATS_PERMIT_CACHE_REFS)
         for rule in rules:
+            if not is_subject(rule.subject):
+                continue    # of a token: it matches nothing, as in the original
             subject, queue = rule.subject.encode(), rule.queue.encode()
             self.router.add(self, subject, <size_t>len(subject), queue, <size_t>len(queue), b'', 0)
 

@@ -184,14 +184,21 @@ def account(token: Token, find: Callable[[str], Token | None], now: float) -> se
             for source, destinations in body.mappings.items()
         ),
         limits=settings.AccountLimits(
-            max_connections=body.limits.conn,
-            max_subscriptions=body.limits.subs,
-            max_payload=body.limits.payload,
-            max_leafnodes=body.limits.leaf,
+            max_connections=at_least(body.limits.conn),
+            max_subscriptions=at_least(body.limits.subs),
+            max_payload=at_least(body.limits.payload),
+            max_leafnodes=at_least(body.limits.leaf),
         ),
         jetstream=_jetstream(body.limits),
         default_permissions=permissions(default.pub, default.sub, default.resp),
+        trace_dest=body.trace.dest if body.trace is not None else "",
+        trace_sampling=(body.trace.sampling or 100) if body.trace is not None else 100,
     )
+
+
+def at_least(limit: int) -> int:
+    """A limit of connections, subscriptions or bytes: only -1 means none, as in the original."""
+    return limit if limit >= -1 else 0
 
 
 def _jetstream(most: tokens.Limits) -> settings.JetStreamLimits | None:
@@ -232,6 +239,7 @@ def _export(one: tokens.ExportClaim) -> settings.Export:
         threshold_ns=_bounded(one.response_threshold, DURATION_MAX)
         or limits.NATS_RESPONSE_THRESHOLD,
         token_position=one.account_token_position,
+        allow_trace=one.allow_trace,
         latency_subject=latency.results if latency is not None else "",
         latency_sampling=0
         if latency is None
@@ -255,7 +263,12 @@ def _import(
     if granted and not is_activated(importer, one, exporter, export, now):
         return None
     made = settings.Import(
-        account=one.account, subject=there, service=service, share=one.share, granted=granted
+        account=one.account,
+        subject=there,
+        service=service,
+        share=one.share,
+        granted=granted,
+        allow_trace=one.allow_trace,
     )
     if one.local_subject:
         return dataclasses.replace(made, to=one.local_subject)

@@ -127,8 +127,8 @@ class OperatorAuth:
             account=account.token.claims.sub,
             user=user.claims.sub,  # not the name in CONNECT, which is not verified
             permissions=account.config.default_permissions if own is None else own,
-            subscriptions_max=rights.subs,
-            payload_max=rights.payload,
+            subscriptions_max=claims.at_least(rights.subs),
+            payload_max=claims.at_least(rights.payload),
             expires_ns=expiry_ns(user, left, now),
             jwt="" if rights.bearer_token else user.text,  # shown; bearer tokens are secret
             issuer_key=user.claims.iss if body.issuer_account else account.token.claims.sub,

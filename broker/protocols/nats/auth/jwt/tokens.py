@@ -124,6 +124,8 @@ class ExportClaim(msgspec.Struct, frozen=True, kw_only=True):
     response_threshold: Int64 = 0  # ns
     service_latency: Latency | None = None
     account_token_position: Annotated[int, msgspec.Meta(ge=0)] = 0
+    allow_trace: bool = False
+    info_url: str = ""
 
 
 class ImportClaim(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +139,7 @@ class ImportClaim(msgspec.Struct, frozen=True, kw_only=True):
     local_subject: str = ""
     type: str = ""
     share: bool = False
+    allow_trace: bool = False
 
 
 class Weighted(msgspec.Struct, frozen=True):
@@ -191,6 +194,13 @@ class External(msgspec.Struct, frozen=True):
     xkey: str = ""
 
 
+class MessageTrace(msgspec.Struct, frozen=True):
+    """Where messages with a sampled `traceparent` are traced to."""
+
+    dest: str = ""
+    sampling: Int64 = 0  # percent; 0: all
+
+
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """A signing key that gives these rights to all users it signs."""
 
@@ -215,6 +225,9 @@ class AccountBody(msgspec.Struct, frozen=True, kw_only=True):
     default_permissions: Permissions = Permissions()
     mappings: dict[str, list[Weighted]] = {}
     authorization: External = External()
+    trace: MessageTrace | None = None
+    cluster_traffic: str = ""
+    info_url: str = ""
     tags: list[str] = []
 
 

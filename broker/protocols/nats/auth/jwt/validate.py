@@ -21,6 +21,7 @@ from broker.protocols.nats.auth.jwt.tokens import (
     ExportClaim,
     ImportClaim,
     Invalid,
+    MessageTrace,
     OperatorBody,
     Permission,
     Rights,
@@ -31,6 +32,7 @@ _CLOCK: Final = re.compile(r"(\d{1,2}):(\d\d):(\d\d)(?:[.,]\d+)?")
 _NETWORK: Final = re.compile(r"[0-9a-fA-F.:]+/\d{1,3}")
 _REFERENCE: Final = re.compile(r"\$(\d+)")
 _RESPONSES: Final = {"", "Singleton", "Stream", "Chunked"}
+_TRAFFIC: Final = {"", "system", "owner"}
 _WEIGHT: Final = 100
 
 
@@ -205,7 +207,13 @@ def _account(name: str, body: AccountBody) -> Iterator[str]:
     yield from _permission(default.sub, queues=True)
     yield from _mappings(body)
     yield from _external(body)
+    yield from _trace(body.trace)
+    yield from _info_url(body.info_url)
+    if body.cluster_traffic not in _TRAFFIC:
+        yield "unknown cluster traffic option"
     limits = body.limits
+    if "" in limits.tiered_limits:
+        yield "a tier of JetStream without a name"
     if limits.imports != -1 and len(body.imports) > limits.imports:
         yield "more imports than allowed"
     if limits.exports != -1:
@@ -220,6 +228,25 @@ def _account(name: str, body: AccountBody) -> Iterator[str]:
             if key.kind != "user_scope":
                 yield "a signing key of an unknown kind"
             key.rights()  # raises Invalid for wrong types
+
+
+def _trace(trace: MessageTrace | None) -> Iterator[str]:
+    if trace is not None:
+        yield from _subject(trace.dest)
+        if has_wildcards(trace.dest):
+            yield "wildcards in the subject for traces"
+        if not 0 <= trace.sampling <= 100:
+            yield "invalid sampling of traces"
+
+
+def _info_url(text: str) -> Iterator[str]:
+    try:
+        parts = urlsplit(text)
+        known = bool(parts.scheme and parts.hostname)
+    except ValueError:
+        known = False
+    if text and not known:
+        yield "invalid info_url"
 
 
 def _mappings(body: AccountBody) -> Iterator[str]:
@@ -279,6 +306,9 @@ def _export(one: ExportClaim) -> Iterator[str]:
         yield from _subject(latency.results)
         if has_wildcards(latency.results):
             yield "wildcards in the subject for latency"
+    if one.allow_trace and not service:
+        yield "allow_trace is only for exports of services"
+    yield from _info_url(one.info_url)
     yield from _subject(one.subject)
     if one.account_token_position:
         parts = one.subject.split(".")
@@ -315,6 +345,8 @@ def import_faults(name: str, one: ImportClaim) -> Iterator[str]:
         yield from _local_subject(one.local_subject, one.subject)
         if one.to:
             yield "an import with two local subjects"
+    if one.allow_trace and one.type == "service":
+        yield "allow_trace is only for imports of streams"
     if one.share and one.type != "service":
         yield "share is only for imports of services"
     if one.token:

@@ -443,9 +443,39 @@ def test_imports_that_cannot_be_are_left_out(caplog: pytest.LogCaptureFixture) -
 
 def test_mappings_that_cannot_be_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     nats = Exchanged()
-    nats.exchange.update(Config("E", mappings=(Mapping("a", (Destination("$1"),)),)))
-    assert nats.exporter.mapper is None
-    assert "mappings are not used" in caplog.text
+    good = Mapping("a", (Destination("b"),))
+    wrong = Mapping("c", (Destination("$1"),))
+    nats.exchange.update(Config("E", mappings=(wrong, good)))
+    assert nats.exporter.mapper is not None
+    assert nats.exporter.mapper(b"a") == (b"b", False)
+    assert nats.exporter.mapper(b"c") == (b"c", False)
+    (line,) = caplog.records
+    assert line.getMessage() == (
+        'Error adding subject mapping "c" for account [E]: '
+        "invalid mapping destination: wildcard index out of range in $1"
+    )
+    assert line.exc_info is None
+
+
+def test_mappings_stay_while_another_one_cannot_be() -> None:
+    nats = Exchanged()
+    nats.exchange.update(
+        Config("E", mappings=(Mapping("a", (Destination("b"),)), Mapping("c", (Destination("d"),))))
+    )
+    wrong = Mapping("c", (Destination("$1"),))
+    nats.exchange.update(Config("E", mappings=(wrong, Mapping("e", (Destination("f"),)))))
+    assert nats.exporter.mapper is not None
+    assert [nats.exporter.mapper(subject)[0] for subject in (b"a", b"c", b"e")] == [
+        b"b",
+        b"d",
+        b"f",
+    ]
+    nats.exchange.update(Config("E", mappings=(Mapping("e", (Destination("f"),)),)))
+    assert [nats.exporter.mapper(subject)[0] for subject in (b"a", b"c", b"e")] == [
+        b"a",
+        b"c",
+        b"f",
+    ]
 
 
 # --- who may import what --------------------------------------------------------------------------

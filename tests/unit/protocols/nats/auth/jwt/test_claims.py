@@ -225,6 +225,34 @@ def test_account() -> None:
     )
 
 
+def test_traces() -> None:
+    other = Tenant(
+        "E",
+        exports=[
+            {"subject": "q", "type": "service", "allow_trace": True},
+            {"subject": "ev", "type": "stream"},
+        ],
+    )
+    token = decode(COMPANY.account(other), "account")
+    exported = claims.account(token, lambda _: None, 0.0)
+    assert [one.allow_trace for one in exported.exports] == [True, False]
+    assert (exported.trace_dest, exported.trace_sampling) == ("", 100)
+    imports = [
+        {"subject": "q", "type": "service", "account": other.public},
+        {"subject": "ev", "type": "stream", "account": other.public, "allow_trace": True},
+    ]
+    for trace, sampling in (({"dest": "t"}, 100), ({"dest": "t", "sampling": 7}, 7)):
+        found = translated(Tenant("I", imports=imports, trace=trace), token)
+        assert [one.allow_trace for one in found.imports] == [False, True]
+        assert (found.trace_dest, found.trace_sampling) == ("t", sampling)
+
+
+def test_only_minus_one_is_no_limit() -> None:
+    below = {**ACCOUNT_LIMITS, "conn": -2, "subs": -3, "payload": -4, "leaf": -5}
+    assert translated(Tenant("A", limits=below)).limits == settings.AccountLimits(0, 0, 0, 0)
+    assert translated(Tenant("A", limits=ACCOUNT_LIMITS)).limits == settings.AccountLimits()
+
+
 def test_imports() -> None:
     known = {KEYS["account"]: decode(TOKENS["account"], "account")}
     config = claims.account(decode(TOKENS["account2"], "account"), known.get, 2_000_000_000.0)

@@ -279,6 +279,18 @@ LIMITS = {"imports": -1, "exports": -1, "wildcards": True}
         {"authorization": {"auth_users": [BOB.public], "xkey": BOB.public}},
         {"default_permissions": {"pub": {"allow": ["a b"]}}},
         {"default_permissions": {"sub": {"allow": ["a b c"]}}},
+        {"limits": {**LIMITS, "tiered_limits": {"": {"mem_storage": 1}}}},
+        {"trace": {"sampling": 1}},
+        {"trace": {"dest": "a b"}},
+        {"trace": {"dest": "a.*"}},
+        {"trace": {"dest": "a", "sampling": -1}},
+        {"trace": {"dest": "a", "sampling": 101}},
+        {"cluster_traffic": "x"},
+        {"info_url": "x"},
+        {"info_url": "http://[::1"},
+        {"exports": [{"subject": "a", "type": "stream", "allow_trace": True}]},
+        {"exports": [{"subject": "a", "type": "stream", "info_url": "x"}]},
+        {"imports": [{"subject": "a", "type": "service", "account": "A", "allow_trace": True}]},
         {"limits": {"imports": 0}, "imports": [{"subject": "a", "type": "stream", "account": "A"}]},
         {"limits": {"exports": 0}, "exports": [{"subject": "a", "type": "stream"}]},
         {
@@ -302,6 +314,9 @@ def test_accounts_without_fault() -> None:
             "a": [{"subject": "b", "weight": 50}, {"subject": "c", "weight": 100, "cluster": "x"}]
         },
         "authorization": {"auth_users": [BOB.public], "allowed_accounts": ["*"]},
+        "trace": {"dest": "a"},
+        "cluster_traffic": "owner",
+        "info_url": "https://example.com/a",
     }
     assert faulty("account", COMPANY.pair, body) == []
 
