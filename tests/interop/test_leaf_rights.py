@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,77 @@ async def test_a_leaf_that_may_only_answer() -> None:
         await asker.flush()
         assert got == [b"1", b"2"]
         await asker.close()
+        leaf.close()
+
+
+MAPPED = """accounts { A {
+    users: [
+        { user: leaf, password: p, permissions: { publish: {allow: ["ok.>"], deny: "ok.no"} } }
+        { user: other, password: p, permissions: { publish: {deny: "in.>"} } }
+        { user: client, password: p }
+    ]
+    mappings: { ok.in: inner, in.x: ok.x, ok.no: ok.y }
+} }
+"""
+
+
+@on_uvloop
+async def test_rights_are_those_to_the_subject_that_a_leaf_sends() -> None:
+    """Not those to what a mapping makes of it."""
+    async with ours(LISTENER + MAPPED) as hub:
+        client = await hub.dial(user="client", password="p")
+        got: list[str] = []
+
+        async def hear(message: Any) -> None:
+            got.append(message.subject)
+
+        await client.subscribe(">", cb=hear)
+        await client.flush()
+        for user, subjects, denied in (
+            ("leaf", (b"ok.in", b"in.x", b"ok.no", b"ok.z"), [b"ok.x", b"ok.y"]),
+            ("other", (b"ok.in", b"in.x", b"ok.no", b"ok.z"), [b"ok.x"]),
+        ):
+            leaf = await Raw.join(hub, name=user, user=user, **{"pass": "p"})
+            await leaf.lines_until_pong()
+            for subject in subjects:
+                leaf.send(b"LMSG %b 0\r\n\r\n" % subject)
+            assert await leaf.lines_until_pong() == [VIOLATION % subject for subject in denied]
+            leaf.close()
+        await client.flush()
+        await until(lambda: got[-1:] == ["ok.z"] and len(got) == 5)
+        assert got == ["inner", "ok.z", "inner", "ok.y", "ok.z"]
+        await client.close()
+
+
+SERVICE = """accounts {
+    A { users: [
+            { user: leaf, password: p, permissions: { publish: "ok.>" } }
+            { user: client, password: p }
+        ], exports: [ { service: q } ] }
+    B { users: [ { user: b, password: p } ], imports: [ { service: { account: A, subject: q } } ] }
+}
+"""
+
+
+@on_uvloop
+async def test_a_leaf_may_answer_other_accounts_and_acknowledge() -> None:
+    async with ours(LISTENER + SERVICE) as hub:
+        leaf = await Raw.join(hub, user="leaf", **{"pass": "p"})
+        leaf.send(b"LS+ q\r\n")
+        await leaf.lines_until_pong()
+        asker = await hub.dial(user="b", password="p")
+        asked = asyncio.create_task(asker.request("q", b"?", timeout=20))
+        line = await leaf.line()
+        assert line.startswith(b"HMSG q _R_.")
+        leaf.send(b"LMSG %b 2\r\nhi\r\n" % line.split()[2])
+        assert (await asked).data == b"hi"
+        await asker.close()
+        client = await hub.dial(user="client", password="p")
+        acks = await client.subscribe("$JS.ACK.>")
+        await client.flush()
+        leaf.send(b"LMSG $JS.ACK.s.c 4\r\n+ACK\r\n")
+        assert (await acks.next_msg(timeout=20)).data == b"+ACK"
+        await client.close()
         leaf.close()
 
 

@@ -57,6 +57,7 @@ cdef class LeafSession(LineSession):
     cdef bint put_both(self, record_t *rec, const record_t *stored) noexcept
     cdef int give(self, op_t *op, const match_t *m, bint all_groups) except -1
     cdef bint may_send(self, const char *subject, size_t n) except -1
+    cdef bint may_bring(self, const char *subject, size_t n) except -1
     cpdef bint may_come(self, bytes subject) except -1
     cdef bint is_too_long(self, const record_t *rec) noexcept
     cdef bint traced_only(self, sub_t *sub) noexcept

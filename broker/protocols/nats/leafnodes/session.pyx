@@ -271,7 +271,7 @@ cdef class LeafSession(LineSession):
         if recalls(self, subject, n):
             return self.memo
         remember(self, subject, n)
-        self.memo_denied = not self.spoke and not self.may_come(subject[:n])
+        self.memo_denied = not self.may_bring(subject, n)
         return self.memo
 
     cdef int publish(self, op_t *op) except -1:
@@ -283,9 +283,13 @@ cdef class LeafSession(LineSession):
     cdef int publish_to(self, op_t *op, bint mapped) except -1:
         """`mapped`: the peer could not know the groups, so without a list all groups are meant."""
         cdef const match_t *m = self.find(op.subject, op.subject_len)
+        cdef const op_t *sent = self.asked if mapped else op
         cdef op_t one
         cdef uint32_t k
-        if self.memo_denied and op.count > 1:      # each message may be the last one allowed
+        # Rights are those to the subject that was sent, not to what a mapping makes of it.
+        cdef bint denied = self.memo_denied if not mapped else not self.may_bring(
+            sent.subject, sent.subject_len)
+        if denied and op.count > 1:     # each message may be the last one allowed
             one = op[0]
             one.count = 1
             for k in range(op.count):
@@ -294,8 +298,8 @@ cdef class LeafSession(LineSession):
                     break
                 one.data += op.stride
             return 0
-        if self.memo_denied and (self.replies is None or not self.replies.take(
-                op.subject[:op.subject_len], self.frontend.turn.now_ns)):
+        if denied and (self.replies is None or not self.replies.take(
+                sent.subject[:sent.subject_len], self.frontend.turn.now_ns)):
             self.handshake.violated(self, op.subject[:op.subject_len])
             return 0
         if m.size:
@@ -341,6 +345,13 @@ cdef class LeafSession(LineSession):
             if self.worked_enough(op.count - k - 1):
                 break
         return 0
+
+    cdef bint may_bring(self, const char *subject, size_t n) except -1:
+        """Whether a message of the peer is accepted: answers to requests of other accounts and
+        acknowledgements always are, because the peer was not told their subjects as rights."""
+        if n > 4 and memcmp(subject, b'_R_.', 4) == 0 or is_ack(subject, n):
+            return True
+        return self.spoke and is_exempt(subject[:n]) or self.may_come(subject[:n])
 
     # --- messages for the peer
 

@@ -271,6 +271,27 @@ async def test_rights_that_the_hub_tells() -> None:
 
 
 @on_uvloop
+async def test_what_is_not_imported_is_not_taken() -> None:
+    """Even if the hub sends it: a subscription to > is announced."""
+    async with hub() as above, leaf_of(above, ", deny_imports: [no.>]") as node:
+        peer = await above.joined()
+        client = await node.dial()
+        got: list[str] = []
+
+        async def hear(message: Any) -> None:
+            got.append(message.subject)
+
+        await client.subscribe(">", cb=hear)
+        await peer.expect(b"LS+ >")
+        for subject in (b"no.x", b"_R_.x", b"$JS.ACK.x", b"yes"):
+            peer.send(b"LMSG %b 0\r\n\r\n" % subject)
+        assert await peer.lines_until_pong() == []  # and the hub is told nothing
+        await until(lambda: "yes" in got)
+        assert got == ["_R_.x", "$JS.ACK.x", "yes"]
+        await client.close()
+
+
+@on_uvloop
 async def test_addresses_that_the_hub_tells() -> None:
     """They are tried before those that are configured, round and round."""
     async with hub() as one, hub() as two, leaf_of(one) as node:
