@@ -189,8 +189,9 @@ class Exchange:
             export = None
             if found is not None:
                 export = self.members[taken.account].exports.get(found)
-            if export is None or here in seen:
+            key = (taken.account, here)  # several accounts may serve one subject
+            if export is None or key in seen:
                 continue
-            seen.add(here)
+            seen.add(key)
             system = taken.account == self.system_account
             yield export, raw(here), raw(taken.subject), forth, taken.share, system

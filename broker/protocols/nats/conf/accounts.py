@@ -280,11 +280,11 @@ def _import(block: Block) -> Import | None:
 
 
 def _unique_services(imports: list[Import], places: list[Value], mistakes: Mistakes) -> None:
-    seen: dict[str, Value] = {}
+    seen: dict[tuple[str, str], Value] = {}
     for one, place in zip(imports, places, strict=True):
         here = one.to or one.subject
-        if one.service and seen.setdefault(here, place) is not place:
-            first = seen[here]
+        if one.service and seen.setdefault((one.account, here), place) is not place:
+            first = seen[one.account, here]
             mistakes.add(
                 place, f"service {here!r} is imported already, at {first.file}:{first.line}"
             )

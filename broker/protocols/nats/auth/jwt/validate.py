@@ -318,13 +318,14 @@ def _export(one: ExportClaim) -> Iterator[str]:
 
 
 def _imports(name: str, imports: list[ImportClaim]) -> Iterator[str]:
-    seen: list[str] = []
+    seen: dict[str, list[str]] = {}
     for one in imports:
         if one.type == "service":
             here = one.to or without_references(one.local_subject) or one.subject
-            if any(contained(here, other) or contained(other, here) for other in seen):
+            others = seen.setdefault(one.account, [])
+            if any(contained(here, other) or contained(other, here) for other in others):
                 yield f"{here!r} is imported twice"
-            seen.append(here)
+            others.append(here)
         yield from import_faults(name, one)
 
 

@@ -441,6 +441,35 @@ def test_imports_that_cannot_be_are_left_out(caplog: pytest.LogCaptureFixture) -
     assert caplog.text.count("import of") == 3
 
 
+def test_a_service_of_two_accounts() -> None:
+    """Both get the request, and both answers arrive; without either nobody serves it."""
+    nats = Exchanged(SERVICE)
+    second = Account("F", nats.loop.turn, nats.current_publisher)
+    nats.exchange.join(second)
+    nats.exchange.configure(
+        [
+            Config("E", exports=(SERVICE,)),
+            Config("F", exports=(SERVICE,)),
+            Config(
+                GLOBAL_ACCOUNT,
+                imports=(Import("E", "svc", service=True), Import("F", "svc", service=True)),
+            ),
+        ]
+    )
+    heard: list[bytes] = []
+    nats.account.listen(b"in", lambda message: heard.append(message.data))
+    assert nats.account.publish(b"svc", b"x", b"in") == 0
+    nats.serve(b"svc")
+    nats.ask(b"svc", b"in")
+    second.listen(b"svc", nats.asked.append)
+    nats.ask(b"svc", b"in")
+    assert [message.account.name for message in nats.asked] == ["E", "E", "F"]
+    for message, data in zip(nats.asked, (b"1", b"2", b"3"), strict=True):
+        message.account.publish(message.reply, data)
+    nats.loop.run()
+    assert heard == [b"1", b"2", b"3"]
+
+
 def test_mappings_that_cannot_be_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     nats = Exchanged()
     good = Mapping("a", (Destination("b"),))

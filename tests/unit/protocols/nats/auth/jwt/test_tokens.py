@@ -308,7 +308,9 @@ def test_accounts_without_fault() -> None:
         "limits": LIMITS,
         "exports": [{"subject": "a.*", "type": "service", "account_token_position": 2}],
         "imports": [
-            {"subject": "a.*.*", "type": "stream", "account": "A", "local_subject": "$2.*"}
+            {"subject": "a.*.*", "type": "stream", "account": "A", "local_subject": "$2.*"},
+            {"subject": "s", "type": "service", "account": "A"},
+            {"subject": "s", "type": "service", "account": "B"},
         ],
         "mappings": {
             "a": [{"subject": "b", "weight": 50}, {"subject": "c", "weight": 100, "cluster": "x"}]
