@@ -32,7 +32,10 @@ accounts {
     exports: [ {service: svc}, {service: open, allow_trace: true}, {stream: "st.>"} ]
   }
   D { users: [{user: e, password: e}], msg_trace: {dest: "tr.acc", sampling: "100%"} }
-  X { users: [{user: x, password: x}], trace_dest: "tr.x" }
+  X {
+    users: [{user: x, password: x}, {user: y, password: y, permissions: {publish: "foo"}}]
+    trace_dest: "tr.x"
+  }
 }
 """
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-"
@@ -193,6 +196,55 @@ def test_traces_of_an_account(server: Any) -> None:
             client.pub("foo", b"hi", headers=headers(traceparent=f"{PARENT}00"))
             assert client.message().subject == "foo"
             client.ping()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "traced"),
+    [
+        ("TraceParent", f"{PARENT}01", True),
+        ("traceparent", f"{PARENT}81", False),
+        ("traceparent", f"{PARENT}00\r\ntraceparent: {PARENT}03", True),
+    ],
+)
+def test_the_header_of_an_accounts_traces(
+    server: Any, name: str, value: str, *, traced: bool
+) -> None:
+    with NatsClient(server.address, "e") as client:
+        client.sub("foo")
+        client.sub("tr.acc")
+        client.pub("foo", b"hi", headers=headers(**{name: value}))
+        found = drain(client, 1 + traced)
+        assert set(found) == ({"foo", "tr.acc"} if traced else {"foo"})
+        client.ping()
+
+
+def test_the_right_to_publish_to_the_destination_of_an_account(server: Any) -> None:
+    with NatsClient(server.address, "y") as client:
+        client.sub(">")
+        client.pub("foo", b"hi", headers=headers(traceparent=f"{PARENT}01"))
+        client.expect(b"-ERR 'Permissions Violation for Publish to \"tr.x\"'\r\n")
+        client.ping()
+
+
+@pytest.mark.parametrize("dest", ["traces.*", "a b", "traces.1\r\nNats-Trace-Origin-Account: A"])
+def test_trace_only_without_a_valid_destination_delivers_nothing(server: Any, dest: str) -> None:
+    with NatsClient(server.address, "d") as client:
+        client.sub("foo")
+        client.sub("traces.*")
+        asked = headers(Nats_Trace_Dest=dest, Nats_Trace_Only="true")
+        client.pub("foo", b"hi", headers=asked)
+        client.pub("foo", b"after")
+        assert client.message().data == b"after"
+        client.ping()
+
+
+def test_headers_with_a_status_ask_for_no_trace(server: Any) -> None:
+    with NatsClient(server.address, "d") as client:
+        client.sub("foo")
+        client.sub("traces.*")
+        client.pub("foo", b"hi", headers=b"NATS/1.0 503\r\nNats-Trace-Dest: traces.1\r\n\r\n")
+        assert client.message().subject == "foo"
+        client.ping()
 
 
 def test_a_service_without_listeners_answers_at_once(server: Any) -> None:

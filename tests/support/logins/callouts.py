@@ -224,6 +224,7 @@ ANSWERS = (
     ),
     Answer("another account", of=_with(lambda s, r: s.user(r, head={"aud": "OTHER"}))),
     Answer("the global account", of=_with(lambda s, r: s.user(r, head={"aud": "$G"}))),
+    Answer("the system account", of=_with(lambda s, r: s.user(r, head={"aud": "$SYS"}))),
     Answer("the service's own account", of=_with(lambda s, r: s.user(r, head={"aud": "AUTH"}))),
     Answer(
         "not at this time",

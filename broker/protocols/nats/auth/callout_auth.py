@@ -43,9 +43,11 @@ class LocalCallout:
         self._own = frozenset(config.auth_users)
         self._apart = users_apart(host.settings.accounts, config.allowed_accounts)
         self._accounts = {account.name: account for account in host.settings.accounts}
-        self._accounts.setdefault(
-            settings.GLOBAL_ACCOUNT, settings.Account(settings.GLOBAL_ACCOUNT)
-        )
+        names = [settings.GLOBAL_ACCOUNT]  # of accounts that exist without configuration
+        if not host.settings.no_system_account:
+            names.append(host.settings.system_account or settings.SYSTEM_ACCOUNT)
+        for name in names:
+            self._accounts.setdefault(name, settings.Account(name))
         self.required = local.required
         self.must_connect = local.must_connect
         self.wants_nonce = local.wants_nonce

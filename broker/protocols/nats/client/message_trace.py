@@ -34,6 +34,9 @@ _DEST: Final = "Nats-Trace-Dest"
 _ONLY: Final = "Nats-Trace-Only"
 _PARENT: Final = "traceparent"
 _DISABLED: Final = "trace disabled"  # as a destination: an earlier server has traced it already
+_ORIGIN: Final = "Nats-Trace-Origin-Account"
+_FIRST: Final = b"NATS/1.0\r\n"  # headers with a status are not those of a publisher
+_FLAGS_MAX: Final = 127
 _YES: Final = frozenset({"1", "true", "on"})
 
 
@@ -60,8 +63,7 @@ class MessageTrace:
         self.dest = dest
         self.size = size
         self.fields = header_fields(headers)
-        only = self.fields.get(_ONLY, [""])[0].strip().lower()
-        self.only = only in _YES and bool(self.fields.get(_DEST))
+        self.only = only_traced(self.fields) and bool(self.fields.get(_DEST))
         self.events: list[Json] = []
         named = {"name": publisher.options.name} if publisher.options is not None else {}
         self._add(
@@ -124,34 +126,50 @@ def begin(
     size: int,
     may_publish: Callable[[bytes], bool],
 ) -> MessageTrace | str | None:
-    """The trace that a message asks for; None if it asks for none, and the destination if the
-    publisher has no right to publish there."""
+    """The trace that a message asks for; None if it asks for none. A text: the message is dropped;
+    it is the destination if the publisher has no right to publish there, and else empty."""
     fields = header_fields(headers)
+    if not headers.startswith(_FIRST) or _DISABLED in fields.get(_DEST, ()):
+        return None
     wanted = fields.get(_DEST)
     if wanted:
         dest = wanted[0].strip()
-        if dest == _DISABLED or not is_subject(dest) or has_wildcard(dest):
+        if fields.get(_ORIGIN):  # a server of another version has traced it
+            dest = ""
+        if not is_subject(dest) or has_wildcard(dest):
+            return "" if only_traced(fields) else None
+    else:
+        config = publisher.account.config
+        if config is None or not config.trace_dest or not any(map(sampled, _parents(fields))):
             return None
-        if not may_publish(dest.encode()):
-            return dest
-        return MessageTrace(publisher, headers, subject, size, dest)
-    config = publisher.account.config
-    if config is None or not config.trace_dest or not sampled(fields.get(_PARENT, [""])[0]):
-        return None
-    if random.randrange(100) >= config.trace_sampling:  # noqa: S311 - a share, no secret
-        return None
-    return MessageTrace(publisher, headers, subject, size, config.trace_dest)
+        if random.randrange(100) >= config.trace_sampling:  # noqa: S311 - a share, no secret
+            return None
+        dest = config.trace_dest
+    if not may_publish(dest.encode()):
+        return dest
+    return MessageTrace(publisher, headers, subject, size, dest)
+
+
+def _parents(fields: dict[str, list[str]]) -> list[str]:
+    return [value for name in fields if name.lower() == _PARENT for value in fields[name]]
+
+
+def only_traced(fields: dict[str, list[str]]) -> bool:
+    """Whether the message is not to be delivered."""
+    return fields.get(_ONLY, [""])[0].strip().lower() in _YES
 
 
 def sampled(parent: str) -> bool:
-    """Whether a `traceparent` asks for the message to be sampled: the lowest bit of its flags."""
+    """Whether a `traceparent` asks for the message to be sampled: the lowest bit of its flags, a
+    number of seven bits in the original."""
     parts = parent.strip().split("-")
     if len(parts) != 4 or len(parts[3]) != 2:
         return False
     try:
-        return bool(int(parts[3], 16) & 1)
+        flags = int(parts[3], 16)
     except ValueError:
         return False
+    return flags & 1 == 1 and flags <= _FLAGS_MAX
 
 
 def header_fields(headers: bytes) -> dict[str, list[str]]:

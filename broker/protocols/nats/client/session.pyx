@@ -45,9 +45,10 @@ LOG = logging.getLogger('broker.nats')
 cdef extern from * nogil:
     """
     #include <string.h>
+    #include <strings.h>
 
-    /* Whether a line after the first one begins with the name. Header lines are short, and memmem
-       prepares a table for each search. */
+    /* Whether a line after the first one begins with the name, in any case. Header lines are short,
+       and memmem prepares a table for each search. */
     static inline int tw_has_header(
         const char *block, size_t n, const char *name, size_t name_len)
     {
@@ -56,7 +57,7 @@ cdef extern from * nogil:
             block++;
             if ((size_t)(end - block) < name_len)
                 return 0;
-            if (*block == *name && memcmp(block, name, name_len) == 0)
+            if ((*block | 0x20) == (*name | 0x20) && strncasecmp(block, name, name_len) == 0)
                 return 1;
         }
         return 0;
@@ -423,7 +424,8 @@ cdef class NatsSession(LineSession):
         trace = self.frontend.handshake.begin_trace(
             self, rec.data[:rec.headers_len], asked, rec.total_len)
         if isinstance(trace, str):
-            self.send_error(errors.NATS_PUBLISH_DENIED, subject=trace.encode())
+            if trace:
+                self.send_error(errors.NATS_PUBLISH_DENIED, subject=trace.encode())
             return 0
         if trace is not None:
             rec.flags = REC_TRACED
