@@ -256,6 +256,7 @@ class JszOptions(_FromJson):
     accounts: bool = False
     streams: bool = False
     consumer: bool = False
+    direct_consumer: bool = False  # those of mirrors and sources: there are none
     config: bool = False
     leader_only: bool = False
     offset: int = 0
@@ -269,6 +270,7 @@ class JszOptions(_FromJson):
             accounts=query.boolean("accounts"),
             streams=query.boolean("streams"),
             consumer=query.boolean("consumers"),
+            direct_consumer=query.boolean("direct-consumers"),
             config=query.boolean("config"),
             offset=query.integer("offset"),
             limit=query.integer("limit"),
@@ -286,6 +288,7 @@ class HealthzOptions(_FromJson):
     js_enabled: bool = False
     js_enabled_only: bool = False
     js_server_only: bool = False
+    js_meta_only: bool = False  # of clusters
     account: str = ""
     stream: str = ""
     consumer: str = ""
@@ -297,6 +300,7 @@ class HealthzOptions(_FromJson):
             js_enabled=query.boolean("js-enabled"),
             js_enabled_only=query.boolean("js-enabled-only"),
             js_server_only=query.boolean("js-server-only"),
+            js_meta_only=query.boolean("js-meta-only"),
             details=query.boolean("details"),
             account=query.text("account"),
             stream=query.text("stream"),

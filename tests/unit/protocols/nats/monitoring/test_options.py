@@ -83,6 +83,17 @@ def test_mistakes_are_reported_as_by_the_original(
     assert str(refusal.value) == f"Error decoding {name}: strconv.{text}"
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"), [(JszOptions, "direct-consumers"), (HealthzOptions, "js-meta-only")]
+)
+def test_options_without_effect_are_checked(
+    kind: type[JszOptions] | type[HealthzOptions], name: str
+) -> None:
+    kind.from_query(Query({name: "1"}))
+    with pytest.raises(PageError, match=f"^Error decoding boolean for '{name}': "):
+        kind.from_query(Query({name: "x"}))
+
+
 def test_an_unknown_state() -> None:
     with pytest.raises(PageError, match=r"^Error decoding state for shut$"):
         Query({"state": "shut"}).state()
