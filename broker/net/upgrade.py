@@ -64,13 +64,15 @@ class Request(Head):
     path: str
 
     def cookie(self, name: str) -> str:
-        """The value of a cookie; empty if there is none."""
+        """The value of a cookie, the last one of several; empty if there is none."""
+        found = ""
         for value in self.headers.get("cookie", []):
             for pair in value.split(";"):
                 key, equals, text = pair.strip().partition("=")
                 if equals and key == name:
-                    return text[1:-1] if text[:1] == text[-1:] == '"' and len(text) > 1 else text
-        return ""
+                    quoted = text[:1] == text[-1:] == '"' and len(text) > 1
+                    found = text[1:-1] if quoted else text
+        return found
 
 
 @dataclass(frozen=True, slots=True)

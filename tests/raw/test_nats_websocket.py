@@ -149,6 +149,7 @@ def test_any_path_is_a_client(start: Start, first: str) -> None:
         ("same_origin: true", "a:81", "http://A:81", True),
         ("same_origin: true", "a:81", "http://a", False),
         ("same_origin: true", "a", "http://b", False),
+        ("same_origin: true", "a", "http://a:0", False),
         ("same_origin: true", "a:81", "https://a:81", False),
         ("same_origin: true", "a", "ftp://a", False),
         ("same_origin: true", "a", "null", False),

@@ -358,7 +358,7 @@ def place(origin: str) -> tuple[str, str, int]:
     """Scheme, host and port of an origin; the port may be left out."""
     try:
         parts = urlsplit(origin)
-        port = parts.port or _PORTS.get(parts.scheme, 80)
+        port = _PORTS.get(parts.scheme, 80) if parts.port is None else parts.port
     except ValueError:
         return "", "", 0
     return parts.scheme, (parts.hostname or "").lower(), port

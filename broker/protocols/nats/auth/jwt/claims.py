@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from broker.base.gotext import go_quote
 from broker.base.units import DURATION_MAX, INT32_MAX
-from broker.protocols.nats import limits, settings
+from broker.protocols.nats import errors, limits, settings
+from broker.protocols.nats.accounts.mapping import Mapper
+from broker.protocols.nats.accounts.placeholders import MappingError
+from broker.protocols.nats.accounts.subjects import is_subject
 from broker.protocols.nats.auth.jwt import tokens
 from broker.protocols.nats.auth.jwt.tokens import Invalid, Permission, Responses, Rights, Token
 from broker.protocols.nats.auth.jwt.validate import contained
@@ -173,16 +177,7 @@ def account(token: Token, find: Callable[[str], Token | None], now: float) -> se
         imports=tuple(
             made for one in body.imports if (made := _import(token, one, find, now)) is not None
         ),
-        mappings=tuple(
-            settings.Mapping(
-                source,
-                tuple(
-                    settings.Destination(one.subject, one.weight or 100, one.cluster)
-                    for one in destinations
-                ),
-            )
-            for source, destinations in body.mappings.items()
-        ),
+        mappings=_mappings(body),
         limits=settings.AccountLimits(
             max_connections=at_least(body.limits.conn),
             max_subscriptions=at_least(body.limits.subs),
@@ -194,6 +189,38 @@ def account(token: Token, find: Callable[[str], Token | None], now: float) -> se
         trace_dest=body.trace.dest if body.trace is not None else "",
         trace_sampling=(body.trace.sampling or 100) if body.trace is not None else 100,
     )
+
+
+def _mappings(body: tokens.AccountBody) -> tuple[settings.Mapping, ...]:
+    return tuple(
+        settings.Mapping(
+            source,
+            tuple(
+                settings.Destination(one.subject, one.weight or 100, one.cluster)
+                for one in destinations
+            ),
+        )
+        for source, destinations in body.mappings.items()
+    )
+
+
+def mapping_fault(token: Token) -> str | None:
+    """Why a mapping of an account would be left out; None if all are valid. Tokens with such
+    mappings are not stored, but those that are stored already are used."""
+    for one in _mappings(token.body):
+        shown = f"mapping {go_quote(one.source)}"
+        if not is_subject(one.source):
+            return f"{shown}: {errors.NATS_BAD_SUBJECT}"
+        for way in one.destinations:
+            try:
+                Mapper((settings.Mapping(one.source, (way,)),))
+            except MappingError as error:
+                return f"{shown} -> {go_quote(way.subject)}: {error}"
+        try:
+            Mapper((one,))
+        except MappingError as error:
+            return f"{shown}: {error}"
+    return None
 
 
 def at_least(limit: int) -> int:

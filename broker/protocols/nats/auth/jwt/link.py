@@ -177,8 +177,8 @@ class OperatorLink:
     async def _look_again(self, account: Account) -> None:
         most = account.connections_max
         if 0 <= most < len(account.sessions):
-            newest_first = sorted(account.sessions, key=lambda one: -one.start_ns)
-            for session in newest_first[most:]:
+            oldest_first = sorted(account.sessions, key=lambda one: one.start_ns)
+            for session in oldest_first[most:]:
                 session.end(errors.NATS_ACCOUNT_CONNECTIONS, errors.NATS_CLOSED_ACCOUNT_CONNECTIONS)
         await Recheck(self.context.handshake).run(list(account.sessions))
         await self.recheck_leafs(list(account.leafs))

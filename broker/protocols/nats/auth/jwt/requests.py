@@ -17,7 +17,7 @@ from broker.base.units import SECOND
 from broker.protocols.nats import limits, settings
 from broker.protocols.nats.accounts.asking import Bus, LocalSubscription, ReceivedMessage, inbox
 from broker.protocols.nats.auth import nkeys
-from broker.protocols.nats.auth.jwt import tokens, validate
+from broker.protocols.nats.auth.jwt import claims, tokens, validate
 from broker.protocols.nats.auth.jwt.accounts import AccountTokens
 from broker.protocols.nats.auth.jwt.resolvers import Directory
 from broker.protocols.nats.auth.jwt.tokens import Invalid, Token
@@ -97,7 +97,7 @@ class ClaimsRequests:
             self._allowed(token, name or account)
             if not self._full and self._accounts.accounts.get(account) is None:
                 return self._said(f"{words} skipped", account)
-            fault = next(validate.content_faults(token), None)
+            fault = next(validate.content_faults(token), None) or claims.mapping_fault(token)
             if fault is not None:
                 return self._failed(
                     f"{words if self._cache else 'jwt'} validation failed", Invalid(fault), account

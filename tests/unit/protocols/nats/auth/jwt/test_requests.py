@@ -59,7 +59,16 @@ async def test_updates_that_are_refused(tmp_path: Path) -> None:
     admin = await admin_of(world)
     good = world.company.account(tenant)
     faulty = world.company.account(tenant, signing_keys=["x"])
+    mappings = [
+        ({"a.>.b": [{"subject": "x"}]}, 'mapping "a.>.b": invalid subject'),
+        ({"a": [{"subject": "$1"}]}, 'mapping "a" -> "$1": invalid mapping destination: wildcard'),
+        ({"a": [{"subject": "b", "weight": 5}] * 2}, 'mapping "a": duplicate entry for "b"'),
+    ]
     for subject, text, words in (
+        *(
+            (update_of(tenant), world.company.account(tenant, mappings=one), words)
+            for one, words in mappings
+        ),
         (update_of(tenant), "", "jwt update resulted in error"),
         (update_of(tenant), "junk", "jwt update resulted in error"),
         (update_of(tenant), good[:-4], "jwt update resulted in error"),
