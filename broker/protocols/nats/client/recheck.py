@@ -14,6 +14,7 @@ from broker.protocols.nats.client.permissions import permit_for
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable
 
+    from broker.protocols.nats.accounts.account import Account
     from broker.protocols.nats.client.handshake import ClientHandshake
     from broker.protocols.nats.client.session import NatsSession
 
@@ -43,6 +44,8 @@ class Recheck:
             except Refused as refusal:
                 self._cut(session, refusal)
         self._too_many()
+        for account in list(self.handshake.accounts.values()):
+            self._too_many_of(account)
 
     def _look(self, session: NatsSession) -> Awaitable[Identity] | None:
         if session.link is None or session.tls_handshake is not None:
@@ -93,6 +96,16 @@ class Recheck:
             self.handshake.turn_away(session, self.handshake.login(session), refusal)
         else:
             session.end(None if refusal.silent else refusal.error, refusal.why)
+
+    @staticmethod
+    def _too_many_of(account: Account) -> None:
+        """Close the newest connections above a lowered limit of their account."""
+        most = account.connections_max
+        if not 0 <= most < len(account.sessions):
+            return
+        left = [session for session in account.sessions if session.closed_because is None]
+        for session in sorted(left, key=lambda one: one.start_ns)[most:]:
+            session.end(errors.NATS_ACCOUNT_CONNECTIONS, errors.NATS_CLOSED_ACCOUNT_CONNECTIONS)
 
     def _too_many(self) -> None:
         """Close connections above a lowered limit."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
-from broker.protocols.nats import errors, limits
+from broker.protocols.nats import limits
 from broker.protocols.nats.accounts.rights import may_receive
 from broker.protocols.nats.auth.authenticator import Refused
 from broker.protocols.nats.auth.jwt.requests import ClaimsRequests
@@ -175,10 +175,5 @@ class OperatorLink:
         self._spawn(self._look_again(account))
 
     async def _look_again(self, account: Account) -> None:
-        most = account.connections_max
-        if 0 <= most < len(account.sessions):
-            oldest_first = sorted(account.sessions, key=lambda one: one.start_ns)
-            for session in oldest_first[most:]:
-                session.end(errors.NATS_ACCOUNT_CONNECTIONS, errors.NATS_CLOSED_ACCOUNT_CONNECTIONS)
         await Recheck(self.context.handshake).run(list(account.sessions))
         await self.recheck_leafs(list(account.leafs))
