@@ -392,9 +392,8 @@ class Acceptor:
     async def _check_later(self, session: LeafSession, answer: Awaitable[Identity]) -> None:
         try:
             identity = await self.handshake.context.handshake.resolve(self.login(session), answer)
-            if session.link is None:  # the leaf has disconnected
-                return
-            self._admit(session, identity)
+            if session.link is not None:
+                self._admit(session, identity)
         except Refused as refusal:
             if session.link is not None:
                 self._refuse(session, refusal)
@@ -404,7 +403,8 @@ class Acceptor:
             if session.link is not None:
                 self._refuse(session, Refused("internal error"))
             return
-        session.go()
+        if session.link is not None:
+            session.go()
 
     def refuse(self, session: LeafSession, reason: str) -> None:
         """Reject a peer whose first operation is not a valid CONNECT."""

@@ -348,7 +348,7 @@ cdef class LeafSession(LineSession):
 
     cdef bint may_bring(self, const char *subject, size_t n) except -1:
         """Whether a message of the peer is accepted: answers to requests of other accounts and
-        acknowledgements always are, because the peer was not told their subjects as rights."""
+        acknowledgements always are, because no permission can name their subjects."""
         if n > 4 and memcmp(subject, b'_R_.', 4) == 0 or is_ack(subject, n):
             return True
         return self.spoke and is_exempt(subject[:n]) or self.may_come(subject[:n])

@@ -285,7 +285,7 @@ async def test_what_is_not_imported_is_not_taken() -> None:
         await peer.expect(b"LS+ >")
         for subject in (b"no.x", b"_R_.x", b"$JS.ACK.x", b"yes"):
             peer.send(b"LMSG %b 0\r\n\r\n" % subject)
-        assert await peer.lines_until_pong() == []  # and the hub is told nothing
+        assert await peer.lines_until_pong() == []  # and no error is sent
         await until(lambda: "yes" in got)
         assert got == ["_R_.x", "$JS.ACK.x", "yes"]
         await client.close()
