@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import time
 from collections import OrderedDict
@@ -15,12 +16,15 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
 
+from broker.base.durable import sync_path
 from broker.base.units import SECOND
 from broker.base.values import dataclass
 from broker.protocols.nats import limits
 from broker.protocols.nats.auth import nkeys
 from broker.protocols.nats.auth.jwt import tokens
 from broker.protocols.nats.auth.jwt.tokens import Invalid
+
+log = logging.getLogger("broker.nats")
 
 SUFFIX: Final = ".jwt"
 _FOLDER_MODE: Final = 0o750
@@ -66,8 +70,12 @@ class TokenFolder:
     def _scan(self) -> list[tuple[str, str]]:
         found = []
         for path in sorted(self.path.glob(f"*{SUFFIX}")):
-            if nkeys.is_any_public(path.stem):
+            if not nkeys.is_any_public(path.stem):
+                continue
+            try:
                 found.append((path.stem, _read(path) or ""))
+            except OSError as error:  # of this account only
+                _unreadable(path.stem, error)
         return found
 
     def _note(self, name: str, text: str) -> None:
@@ -115,7 +123,11 @@ class TokenFolder:
     async def each(self) -> AsyncIterator[tuple[str, str]]:
         """The name and text of each token that has not expired."""
         for name in self.names():
-            text = await asyncio.to_thread(_read, self._file(name))
+            try:
+                text = await asyncio.to_thread(_read, self._file(name))
+            except OSError as error:
+                _unreadable(name, error)
+                continue
             if text:
                 yield name, text
 
@@ -175,7 +187,11 @@ class TokenFolder:
         now = self._clock()
         for name in [name for name, file in self._files.items() if 0 < file.ends < now]:
             async with self._busy:
-                await asyncio.to_thread(self._file(name).unlink, missing_ok=True)
+                try:
+                    await asyncio.to_thread(self._file(name).unlink, missing_ok=True)
+                except OSError as error:  # it is tried again later
+                    log.error("account %s: its expired JWT cannot be removed: %s", name, error)
+                    continue
                 self._files.pop(name, None)
 
     async def reload(self) -> None:
@@ -190,6 +206,10 @@ class TokenFolder:
             if old is None or old.digest != self._files[name].digest:
                 for act in self.changed:
                     act(name, text)
+
+
+def _unreadable(name: str, error: OSError) -> None:
+    log.error("account %s: its JWT cannot be read: %s", name, error)
 
 
 def _read(path: Path) -> str | None:
@@ -208,6 +228,7 @@ def _write(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
+    sync_path(path.parent)  # a revocation that was answered must not come back
 
 
 def _remove(path: Path, keep: bool) -> bool:
@@ -218,4 +239,5 @@ def _remove(path: Path, keep: bool) -> bool:
             path.unlink()
     except FileNotFoundError:
         return False
+    sync_path(path.parent)
     return True

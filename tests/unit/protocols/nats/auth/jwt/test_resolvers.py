@@ -171,6 +171,51 @@ async def test_files_that_somebody_else_changed(tmp_path: Path) -> None:
     assert folder.names() == sorted([NAMES[0], NAMES[1], NAMES[3]])
 
 
+async def test_a_file_that_cannot_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The others are used, at the start and after a reload."""
+    folder = TokenFolder(tmp_path)
+    (tmp_path / f"{NAMES[0]}.jwt").mkdir()
+    folder.open()
+    assert folder.names() == []
+    await folder.save(NAMES[1], TEXTS[1])
+    await folder.save(NAMES[2], TEXTS[2])
+    (tmp_path / f"{NAMES[1]}.jwt").unlink()
+    (tmp_path / f"{NAMES[1]}.jwt").mkdir()
+    assert [name async for name, _ in folder.each()] == [NAMES[2]]
+    await folder.reload()
+    assert folder.names() == [NAMES[2]]
+    assert caplog.text.count("its JWT cannot be read") == 4
+
+
+async def test_an_expired_file_that_cannot_be_removed(tmp_path: Path) -> None:
+    clock = Clock()
+    folder = TokenFolder(tmp_path, ttl_ns=SECOND, clock=clock)
+    folder.open()
+    await folder.save(NAMES[0], TEXTS[0])
+    await folder.save(NAMES[1], TEXTS[1])
+    path = tmp_path / f"{NAMES[0]}.jwt"
+    path.unlink()
+    path.mkdir()
+    clock.now += 2
+    await folder.expire()
+    assert names_in(tmp_path) == [path.name]
+    path.rmdir()
+    await folder.expire()
+    assert folder.digest == TokenFolder(tmp_path).digest
+
+
+async def test_names_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a token or its removal is answered."""
+    synced: list[Path] = []
+    monkeypatch.setattr("broker.protocols.nats.auth.jwt.folder.sync_path", synced.append)
+    folder = TokenFolder(tmp_path)
+    folder.open()
+    await folder.save(NAMES[0], TEXTS[0])
+    assert synced == [tmp_path]
+    await folder.delete(NAMES[0], keep=True)
+    assert synced == [tmp_path] * 2
+
+
 async def test_only_newer_ones_replace(tmp_path: Path) -> None:
     folder = TokenFolder(tmp_path)
     folder.open()
