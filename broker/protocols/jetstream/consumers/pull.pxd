@@ -78,7 +78,6 @@ cdef class PullConsumer(Consumer):
     cdef void free_all(self) noexcept
     cdef void conclude(self, request_t *r, const char *line, size_t n, bint pending) noexcept
     cdef void send_refusals(self) noexcept
-    cdef void vanished(self, request_t *r) noexcept
     cdef void hold(self, request_t *r, Session client) noexcept
     cdef void set_pin(self, request_t *r) noexcept
     cdef void renew_pin(self) noexcept
@@ -93,4 +92,5 @@ cdef class PullConsumer(Consumer):
     cdef void arm_request(self, request_t *r) noexcept
     cdef void request_due(self, request_t *r, int64_t now_ns) noexcept
     cdef bint claims_pin(self, request_t *r) noexcept
+    cdef void give_pin_back(self) noexcept
     cdef void unpin_for(self, str reason) noexcept

@@ -299,17 +299,6 @@ cdef class PullConsumer(Consumer):
         self.outlet.disarm(&r.timer)
         free(r)
 
-    cdef void vanished(self, request_t *r) noexcept:
-        """Nobody subscribes to the inbox of a waiting request any more."""
-        cdef bint pinned = self.pin and r.pin_len
-        self.drop(r)
-        if pinned:
-            r = self.first
-            while r != NULL and not r.pin_len:
-                r = r.next
-            if r == NULL:
-                self.unpin_for('timeout')
-
     cdef void finish(self, request_t *r, const char *line, size_t n, bint pending) noexcept:
         """Send the last status of a request that is in no list, and free it."""
         cdef char status[STATUS_MAX]
@@ -404,7 +393,7 @@ cdef class PullConsumer(Consumer):
             if not r.held:
                 m = self.outlet.match(&r.inbox)
                 if m == NULL or m.size == 0:
-                    self.vanished(r)
+                    self.drop(r)
                 elif self.policy == PRIORITY_NONE or self.policy == PRIORITY_LEVELS or (
                         self.may_take(r)):
                     return r
@@ -426,19 +415,24 @@ cdef class PullConsumer(Consumer):
         cdef record_t rec
         cdef int64_t size
         cdef uint32_t taken
-        if self.policy == PRIORITY_PINNED and not self.pin:
+        cdef bint claimed = self.policy == PRIORITY_PINNED and not self.pin
+        if claimed:
             self.set_pin(r)
         if not self.fill(d, &rec, self.pin, <size_t>len(self.pin)):
             return False
         size = <int64_t>rec.subject_len + rec.reply_len + rec.total_len
         if r.limited and size > r.bytes_left:
+            if claimed:
+                self.give_pin_back()
             self.conclude(r, b'409 Message Size Exceeds MaxBytes', 33, True)
             return True
         self.delivering = True
         taken = self.outlet.give(&r.inbox, &rec)
         self.delivering = False
         if not taken:
-            self.vanished(r)
+            if claimed:
+                self.give_pin_back()
+            self.drop(r)
             return True
         self.cursor.sent()
         self.sent_bytes += <uint64_t>size
@@ -507,7 +501,7 @@ cdef class PullConsumer(Consumer):
             following = r.next
             m = self.outlet.match(&r.inbox)
             if m == NULL or m.size == 0:
-                self.vanished(r)
+                self.drop(r)
             r = following
 
     # --- time
@@ -531,7 +525,7 @@ cdef class PullConsumer(Consumer):
             self.conclude(r, b'408 Request Timeout', 19, True)
             return
         if m == NULL or m.size == 0:
-            self.vanished(r)
+            self.drop(r)
             return
         if r.no_wait and r.expires_ns == 0 and r.spoken_ns + NO_WAIT_ACK_NS <= now_ns:
             if not r.held and self.waits_for_acks():
@@ -593,6 +587,12 @@ cdef class PullConsumer(Consumer):
             self.config.priority_timeout, limits.JS_TIME_MAX)
         if not armed:
             self.set_timer()
+
+    cdef void give_pin_back(self) noexcept:
+        """The client that was just pinned did not get the message: nobody knows of its place."""
+        self.pin = b''
+        self.pin_due_ns = self.pinned_wall_ns = 0
+        self.events.pop()
 
     cdef void unpin_for(self, str reason) noexcept:
         """The pinned client loses its place."""
