@@ -533,6 +533,10 @@ cdef class PullConsumer(Consumer):
                 return
             r.spoken_ns = now_ns
         if r.heartbeat_ns and r.spoken_ns + r.heartbeat_ns <= now_ns:
+            if r.no_wait and r.delivered and not r.held and self.waits_for_acks():
+                # as in nats-server: clients send the acks when they have the last one
+                self.conclude(r, b'404 No Messages', 15, False)
+                return
             r.spoken_ns = now_ns
             size = <size_t>(put_heartbeat(
                 status, self.cursor.delivered_consumer_seq, self.cursor.delivered_seq, NULL, 0)

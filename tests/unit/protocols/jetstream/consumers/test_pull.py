@@ -181,6 +181,17 @@ def test_no_wait_with_a_time_waits_so_long_for_acks(bench: Bench) -> None:
     ]
 
 
+def test_no_wait_with_heartbeats_waits_for_acks_until_the_first_one(bench: Bench) -> None:
+    """Else a client that acks when it has all messages gets more of them after its request."""
+    bench.consumer(ack_policy="explicit", max_ack_pending=2)
+    bench.publish(*bodies(5))
+    bench.inbox("in")
+    bench.ask("in", batch=4, no_wait=True, expires=3, idle_heartbeat=1)
+    assert bench.got("in") == ["m0", "m1"]
+    bench.rig.advance(1)
+    assert bench.got("in") == ["404 No Messages"]
+
+
 def test_no_wait_ends_when_all_is_sent(bench: Bench) -> None:
     """Though no further message might be sent before an ack."""
     bench.consumer(ack_policy="explicit", max_ack_pending=2)
