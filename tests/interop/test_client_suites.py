@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from support import RawPeer
 from support.authority import Authority
+from support.clients.peer import nats_peer
 from support.clients.websocket import WebPeer, websocket_of
 from support.logins.tokens import ACCOUNT_LIMITS, Company, Tenant, bob, user
 from support.nats_file import FileServer
@@ -232,3 +233,23 @@ def test_accounts_with_tiers(start_nats: Start, tmp_path: Path, tier: str) -> No
         )
         large = api(peer, "STREAM.CREATE.L", name="L", subjects=["l"], max_bytes=10_000)
         assert large["error"]["err_code"] == 10047
+
+
+def test_who_imports_the_api_of_another_account_gets_no_answers_of_its_own(
+    start_nats: Start,
+) -> None:
+    """nats.go TestJetStreamImportDirectOnly: that nobody answers tells a client that it may not
+    ask for a consumer; it goes on with its subscription."""
+    users = "users: [ {{ user: {0}, password: {0} }} ]"
+    exports = 'exports: [ { service: "$JS.API.INFO" } ]'
+    imports = 'imports: [ { service: { account: JS, subject: "$JS.API.INFO" } } ]'
+    server = start_nats(
+        "jetstream: enabled\naccounts {\n"
+        f"JS {{ jetstream: enabled, {users.format('js')}, {exports} }}\n"
+        f"IN {{ {users.format('in')}, {imports} }}\n"
+        f"OUT {{ {users.format('out')} }}\n}}\n"
+    )
+    for name, answer in (("in", b"NATS/1.0 503"), ("out", b"JetStream not enabled for account")):
+        with nats_peer(server.address, {"user": name, "pass": name, "no_responders": True}) as peer:
+            peer.send(b"SUB in 1\r\nPUB $JS.API.STREAM.NAMES in 0\r\n\r\n")
+            peer.read_until(answer)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.protocols.jetstream.api.sink import ApiSink
 from broker.protocols.jetstream.context import JetStreamContext
+from broker.protocols.nats.accounts.subjects import lies_within, unnumbered
 from broker.protocols.nats.settings import JetStreamLimits
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from broker.protocols.nats.accounts.account import Account
     from broker.protocols.nats.monitoring.options import HealthzOptions, JszOptions
     from broker.protocols.nats.server import NatsServer
+    from broker.protocols.nats.settings import Import
 
 log = logging.getLogger("broker.jetstream")
 
@@ -101,6 +103,7 @@ class JetStream:
             lambda dropped: self._dispatcher(name).overflow(dropped),
             self.context.config.request_queue,
         )
+        sink.silent = self._is_served_by_another(account)
         for head in self._heads:
             sink.listen(head)
         return sink
@@ -145,6 +148,7 @@ class JetStream:
             known = self._accounts.get(account.name)
             if known is not None:
                 known.configure(self.limits_of(account), self._tiers_of(account))
+            sink.silent = self._is_served_by_another(account)
             return
         if self._coming.get(account.name) is not account:
             self._coming[account.name] = account
@@ -200,6 +204,12 @@ class JetStream:
         own = account.config.jetstream if account.config is not None else None
         return {name: _limits(tier) for name, tier in own.tiers} if own is not None else {}
 
+    def _is_served_by_another(self, account: Account) -> bool:
+        """Whether an account without JetStream imports the API of another one: requests that it
+        does not import have no responders, by which clients know that they may not ask."""
+        imports = account.config.imports if account.config is not None else ()
+        return any(map(_brings_api, imports)) and self.limits_of(account) is None
+
     def _is_for_all(self, account: Account) -> bool:
         """Without configured accounts, the global account has JetStream."""
         system = self.nats.system_account
@@ -234,6 +244,11 @@ class JetStream:
         """Whether JetStream is enabled for this account."""
         sink = self._sinks.get(account)
         return sink is not None and self.limits_of(sink.account) is not None
+
+
+def _brings_api(one: Import) -> bool:
+    """Whether an account with this import asks another one for its INFO of JetStream."""
+    return one.service and lies_within("$JS.API.INFO", unnumbered(one.to or one.subject)[0])
 
 
 def _limits(own: JetStreamLimits) -> AccountLimits:

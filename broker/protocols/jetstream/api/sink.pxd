@@ -10,6 +10,7 @@ cdef class ApiSink(Sink):
     cdef readonly Account account
     cdef readonly object waiting        # deque of Requests that are not handled yet
     cdef readonly Py_ssize_t dropped    # because too many waited; since the last report
+    cdef public bint silent             # another account answers for this one: receive nothing
     cdef public bint busy               # a request is still being handled: the others wait
     cdef object handle                  # handle(Request)
     cdef object overflow                # overflow(): called at the end of a turn that dropped some

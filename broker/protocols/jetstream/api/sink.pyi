@@ -21,6 +21,7 @@ class ApiSink(Sink):
     waiting: deque[Request]
     waiting_bytes: int
     dropped: int
+    silent: bool
     busy: bool
     def __init__(
         self,

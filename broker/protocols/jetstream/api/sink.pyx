@@ -71,6 +71,8 @@ cdef class ApiSink(Sink):
         cdef const char *verb = rec.subject + head
         cdef size_t n = rec.subject_len - <size_t>head
         cdef Py_ssize_t size = bytes_of(rec)
+        if self.silent:
+            return 0
         if begins(verb, n, b'CONSUMER.MSG.NEXT.', 18) or begins(verb, n, b'DIRECT.GET.', 11):
             return 0
         if n and verb[0] == c'$' and not begins(rec.subject, rec.subject_len, b'$JS.API.', 8):
