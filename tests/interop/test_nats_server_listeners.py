@@ -163,6 +163,24 @@ def test_fewer_connections_than_there_are(tmp_path: Path) -> None:
         assert server.said().count(" - maximum connections exceeded") == 2
 
 
+def test_fewer_connections_of_an_account_than_there_are(tmp_path: Path) -> None:
+    user, limits = "{{user: joe, password: one}}", "{{ max_conn: {} }}"
+    text = f"accounts {{{{ A {{{{ users: [ {user} ], limits: {limits} }}}} }}}}\n"
+    login = {"user": "joe", "pass": "one"}
+    with closing(FileServer(tmp_path, text.format(3))) as server, ExitStack() as peers:
+        for _ in range(3):
+            peers.enter_context(nats_peer(server.address, login))
+        server.reload(text.format(1))
+        host, port = server.monitor
+        reasons: list[str] = []
+        while len(reasons) < 2:
+            with urllib.request.urlopen(f"http://{host}:{port}/connz?state=closed") as page:
+                reasons = [one["reason"] for one in json.load(page)["connections"]]
+        assert reasons == ["Maximum Account Connections Exceeded"] * 2
+        with urllib.request.urlopen(f"http://{host}:{port}/connz") as page:
+            assert json.load(page)["num_connections"] == 1
+
+
 def test_why_a_connection_ended(tmp_path: Path) -> None:
     with closing(FileServer(tmp_path, "")) as server:
         with nats_peer(server.address) as peer:
