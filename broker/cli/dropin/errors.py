@@ -69,6 +69,7 @@ MONITOR_BOTH: Final = "can't specify both HTTP ({}) and HTTPs ({}) ports"
 MONITOR_TLS: Final = "TLS cert and key required for HTTPS"
 START: Final = "Can't start: {}"
 ADVERTISE: Final = "Error setting server INFO with ClientAdvertise value of {}, err={}"
+ADVERTISE_LEAF: Final = "Error setting leafnode INFO with LeafNode.Advertise value of {}, err={}"
 TLS_FILES: Final = "error parsing X509 certificate/key pair: {}"
 TLS_FIRST: Final = 'Clients that are not using "TLS Handshake First" option will fail to connect'
 PAYLOAD_LARGE: Final = (

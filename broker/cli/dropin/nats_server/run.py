@@ -109,6 +109,8 @@ class Run:
             self.server = self.make(self.settings)
         except ConfigError as error:  # in the environment
             return fatal(str(error))
+        except OSError as error:  # a folder that cannot be created
+            return fatal(errors.START.format(error))
         self.server.reread = self.reload
         self._trace()
         for line in self._first_lines():
@@ -424,9 +426,16 @@ def early_problem(settings: Settings) -> str:
         return errors.MONITOR.format(errors.MONITOR_LISTEN.format(_no_port(pages[1])))
     if not _is_port(settings.address[1]):
         return errors.LISTEN.format(join(*settings.address), _no_port(settings.address[1]))
+    return _wrong_advertise(settings)
+
+
+def _wrong_advertise(settings: Settings) -> str:
     if problem := reload.advertise_problem(settings.client_advertise):
         return errors.ADVERTISE.format(settings.client_advertise, problem)
-    return ""
+    leafs = settings.leafnodes
+    where = leafs.advertise if leafs is not None and leafs.listen is not None else ""
+    problem = reload.advertise_problem(where)
+    return errors.ADVERTISE_LEAF.format(where, problem) if problem else ""
 
 
 def _is_port(port: int) -> bool:

@@ -220,12 +220,14 @@ class OperatorMode:
 
 
 def _wrong_folder(directory: str) -> str:
-    """Why the folder cannot be used; it need not exist yet."""
+    """Why the folder cannot be used; it need not exist yet if it can be created."""
     if not directory or "\0" in directory:
         return "dir is missing"
     path = Path(directory)
     try:
-        if path.exists() and not (path.is_dir() and os.access(path, os.W_OK)):
+        while not path.exists() and path != path.parent:
+            path = path.parent
+        if not (path.is_dir() and os.access(path, os.W_OK)):
             return f"{directory} is not a folder that can be written to"
     except (OSError, ValueError):
         return f"{directory} cannot be looked at"

@@ -20,6 +20,7 @@ from broker.protocols.nats.leafnodes.remote import RemoteLink
 from broker.protocols.nats.leafnodes.session import LeafSession
 from broker.protocols.nats.listener import ANY_HOST, LEAF
 from broker.protocols.nats.tls import TlsPolicy
+from broker.protocols.nats.wire.options import advertised
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -159,10 +160,7 @@ class LeafNodes:
         """Build the INFO for servers that join this one."""
         context = self.context
         config = self.config
-        shown, shown_port = public_address(host), port
-        if config.advertise:
-            name, _, number = config.advertise.rpartition(":")
-            shown, shown_port = (name, int(number)) if name else (number, port)
+        shown, shown_port = advertised(config.advertise, (public_address(host), port))
         place = join(shown, shown_port)
         self.handshake.own_info = {
             **server_info(

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.clients.lookup import eventually
+from support.conf_corpus import KEYS
 from support.servers.dropin import DEADLINE_S, STAMP, once, our_command, with_both
 from support.servers.dropin import Running as Process
 from support.servers.originals import nats_server, nats_server_on_path
@@ -236,6 +237,31 @@ def test_no_start(command: list[str], args: list[str], line: str, tmp_path: Path
     done = once(command, "-a", "127.0.0.1", *args, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(line)
+
+
+@BOTH
+def test_no_start_with_a_wrong_address_for_leafs(command: list[str], tmp_path: Path) -> None:
+    block = 'leafnodes { listen: "127.0.0.1:-1", advertise: "a:b" }'
+    (tmp_path / "server.conf").write_text(f'listen: "127.0.0.1:-1"\n{block}\n')
+    done = once(command, "-c", "server.conf", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith(
+        "[FTL] Error setting leafnode INFO with LeafNode.Advertise value of a:b, "
+        'err=strconv.Atoi: parsing "b": invalid syntax'
+    )
+
+
+def test_no_start_without_a_folder_for_accounts(tmp_path: Path) -> None:
+    """One line says so."""
+    token = KEYS["OPERATOR_TOKEN"]
+    (tmp_path / "server.conf").write_text(
+        f'operator: {token}\nresolver {{ type: full, dir: "/proc/x" }}\n'
+        f"system_account: {KEYS['ACCOUNT']}\n"
+    )
+    done = once(our_command("nats-server"), "-c", "server.conf", "-p", "-1", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "/proc/x" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
 
 
 # --- files and signals
