@@ -128,6 +128,13 @@ class AccountTokens:
             account.gone = True
             self._announce_change(name)
 
+    def begin_without(self, name: str) -> None:
+        """Provide an account that has no token yet, without limits: its own key signs its users."""
+        most = tokens.Limits(subs=-1, data=-1, payload=-1, conn=-1, leaf=-1)
+        body = tokens.AccountBody(limits=most)
+        token = Token(tokens.Claims(sub=name), body, "account", "")
+        self.accounts[name] = Account(token, settings.Account(name), {name: None}, self.clock())
+
     def close(self) -> None:
         for task in (*self._loading.values(), *self._tasks):
             task.cancel()

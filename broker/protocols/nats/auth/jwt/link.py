@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
@@ -67,7 +68,8 @@ class OperatorLink:
     # --- life cycle
 
     async def start(self) -> None:
-        """Read tokens, and find the system account; ValueError if it is missing."""
+        """Read tokens, and find the system account; ValueError if it is missing. With a folder it
+        may come later, by a request in this account."""
         await self.tokens.resolver.start()
         name = self.system_account
         if not name:
@@ -75,8 +77,20 @@ class OperatorLink:
         try:
             await self.tokens.find(name)
         except Refused as error:
-            raise ValueError(f"error resolving system account: {error}") from error
+            if not await self._may_come_later(name):
+                raise ValueError(f"error resolving system account: {error}") from error
+            log.warning("system account %s has no JWT: its own key signs its users", name)
+            self.tokens.begin_without(name)
         self._serve()
+
+    async def _may_come_later(self, name: str) -> bool:
+        """Whether the account is only missing, and can be stored."""
+        config = self.context.settings.resolver
+        if config is None or config.kind not in {"full", "cache"}:
+            return False
+        with contextlib.suppress(OSError, ValueError, TimeoutError):
+            return not await self.tokens.resolver.fetch(name)
+        return False
 
     def _serve(self) -> None:
         """Subscribe to requests about accounts."""

@@ -430,6 +430,34 @@ async def test_without_its_system_account_it_does_not_start(tmp_path: Path) -> N
     await server.stop()
 
 
+@on_uvloop
+async def test_a_system_account_that_is_stored_later(tmp_path: Path) -> None:
+    """Until then users that its own key has signed may store it."""
+    world, tenant = World(tmp_path, "full"), Tenant()
+    world.preload.clear()
+    await world.start()
+    stranger = await Client.enter(
+        world.server, world.bob, user(world.bob, world.system.signing, world.system)
+    )
+    assert await stranger.line() == b"-ERR 'Authorization Violation'"
+    for account in (world.system, tenant):
+        assert (await world.update(account))["data"]["code"] == 200
+    signed = user(world.admin, world.system.signing, world.system)
+    assert await (await Client.enter(world.server, world.admin, signed)).line() == b"PONG"
+    await world.client(tenant)
+    await world.server.stop()
+
+
+@on_uvloop
+async def test_a_system_account_that_is_not_valid_is_not_missing(tmp_path: Path) -> None:
+    world = World(tmp_path, "full")
+    world.preload = {world.system.public: Company().account(world.system)}
+    server = NatsServer(world.settings(), Runtime())
+    with pytest.raises(ValueError, match="error resolving system account"):
+        await server.start()
+    await server.stop()
+
+
 def test_operators_that_are_not_trusted() -> None:
     company = Company()
     assert operator_token(company.token).claims.sub == company.pair.public
