@@ -117,26 +117,28 @@ class Exchange:
 
     def _offer(self, name: str) -> None:
         member = self.members[name]
-        mappings = self._usable(name, self._config(name).mappings)
-        member.account.mapper = Mapper(mappings, self.cluster) if mappings else None
+        mappings = self._config(name).mappings
+        try:
+            member.account.mapper = Mapper(mappings, self.cluster) if mappings else None
+            self._mappings[name] = {one.source: one for one in mappings}
+        except MappingError:
+            mappings = self._usable(name, mappings)
+            member.account.mapper = Mapper(mappings, self.cluster) if mappings else None
         member.offer([export for export in self._exports(name) if export.service])
 
     def _usable(self, name: str, mappings: Iterable[Mapping]) -> tuple[Mapping, ...]:
-        """The valid mappings. While one is invalid, those in force until now stay in force unless
-        a valid one replaces them, as in the original (accounts.go UpdateAccountClaims)."""
+        """The valid mappings; and because one is invalid, also those in force until now unless a
+        valid one replaces them, as in the original (accounts.go UpdateAccountClaims)."""
         found: dict[str, Mapping] = {}
-        complete = True
         for one in mappings:
             try:
                 Mapper((one,), self.cluster)
             except MappingError as error:
                 source = go_quote(raw(one.source))
                 log.error(errors.NATS_MAPPING_LEFT_OUT, source, name, error)
-                complete = False
-                continue
-            found[one.source] = one
-        if not complete:
-            found = self._mappings.get(name, {}) | found
+            else:
+                found[one.source] = one
+        found = self._mappings.get(name, {}) | found
         self._mappings[name] = found
         return tuple(found.values())
 

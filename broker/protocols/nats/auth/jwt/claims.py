@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from typing import TYPE_CHECKING, Final
@@ -207,7 +208,11 @@ def _mappings(body: tokens.AccountBody) -> tuple[settings.Mapping, ...]:
 def mapping_fault(token: Token) -> str | None:
     """Why a mapping of an account would be left out; None if all are valid. Tokens with such
     mappings are not stored, but those that are stored already are used."""
-    for one in _mappings(token.body):
+    mappings = _mappings(token.body)
+    with contextlib.suppress(MappingError):
+        Mapper(mappings)  # in one go, because there may be thousands
+        return None
+    for one in mappings:
         shown = f"mapping {go_quote(one.source)}"
         if not is_subject(one.source):
             return f"{shown}: {errors.NATS_BAD_SUBJECT}"
