@@ -641,7 +641,7 @@ cdef class StreamStore(LogOwner):
             self.arm(due_ns)
         if self.expiry.size:
             due_ns = self.expiry.items[0].due_ns
-            if due_ns <= self.log.shared.turn.wall_ns:      # it can still fail
+            if due_ns <= self.log.shared.turn.wall_ns:      # it can still fail, or does not read
                 due_ns = self.log.shared.turn.wall_ns + EXPIRE_AGAIN_NS
             self.arm(due_ns)
 
@@ -649,14 +649,17 @@ cdef class StreamStore(LogOwner):
         """Messages with a time of their own."""
         cdef stored_t s
         cdef due_t item
+        cdef bint found
         while left > 0 and self.expiry.size:
             item = self.expiry.items[0]
             if item.due_ns > self.log.shared.turn.wall_ns or item.seq >= self.readable:
                 break
+            found = self.subjects.subject_of(item.seq) and self.find(item.seq, &s)
+            if not found and self.subjects.subject_of(item.seq):
+                break       # its file cannot be read now
             self.expiry.pop()
             left -= 1
-            if self.subjects.subject_of(item.seq) and self.find(item.seq, &s) and (
-                    s.not_before_ns == item.due_ns):
+            if found and s.not_before_ns == item.due_ns:
                 self.expire_one(&s)
         return left
 

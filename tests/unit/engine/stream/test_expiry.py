@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.engine import SECOND, Rig
+from support.engine import OPEN, SECOND, Rig
 from support.native.stores import kill, publish, watch_expiry
 
 from broker.engine.stream.store import StreamLimits, StreamStore, open_store
+from broker.runtime import vfs
 
 NAME = "js A/S"
 
@@ -62,6 +63,23 @@ def test_messages_that_live_longer_do_not_keep_others(tmp_path: Path) -> None:
         rig.settle()
         rig.advance(11)
         assert seqs(store) == []
+
+
+def test_a_message_that_does_not_read_when_it_is_due_goes_later(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always") as rig:
+        store = open_in(rig)
+        publish(store, b"a", ttl_ns=10 * SECOND)
+        rig.settle()
+        for _ in range(5):
+            rig.advance(1)  # its file is closed
+        vfs.fail(OPEN, 5, times=1000)
+        for _ in range(7):
+            rig.advance(1)
+        assert store.messages == 1
+        vfs.heal()
+        for _ in range(2):
+            rig.advance(1)
+        assert store.messages == 0
 
 
 def test_very_many_messages_go_in_several_turns(tmp_path: Path) -> None:
