@@ -198,7 +198,7 @@ class JetStreamAccount:
         left = [] if folder is None else await asyncio.to_thread(files.left_of, folder)
         if left:
             await self.drop_log(files.token_of(name))
-            if self.context.engine.shared.root is not None:     # which may have failed before
+            if self.context.engine.shared.root is not None:  # which may have failed before
                 await asyncio.to_thread(sync_path, self.context.engine.shared.root)
         for path in left:
             await asyncio.to_thread(files.remove, path)
