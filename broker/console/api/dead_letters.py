@@ -157,14 +157,14 @@ class DeadLetterHandlers:
         waiting = _waiting(entry) if seqs is None else len(seqs)
         total = min(waiting, given["limit"] or COUNT_MAX)
         to_topic = given["to"] == "topic"
+        cursor = _channel(entry)
+        if cursor is None:
+            cursor = open_cursor(entry, _CHANNEL)
         job = Job(entry.name, total, given["rate"], to_topic, time.time_ns(), seqs)
         self.jobs[entry.name] = job
         self.jobs.move_to_end(entry.name)
         while len(self.jobs) > limits.JOBS_MAX and not next(iter(self.jobs.values())).running:
             self.jobs.popitem(last=False)
-        cursor = _channel(entry)
-        if cursor is None:
-            cursor = open_cursor(entry, _CHANNEL)
         if cursor.paused:
             job.running, job.failed = False, f"channel {cursor.name} is paused"
             return job.page()

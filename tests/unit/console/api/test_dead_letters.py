@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from support.console import DEADLINE_S, Console, console
+from support.engine import CREATE
 
 from broker.engine.cursor.cursor import cursors_of, open_cursor
 from broker.engine.log.publish import append, settled
+from broker.runtime import vfs
 
 DEAD = "/v1/dead-letters/o.dead"
 
@@ -128,3 +131,16 @@ async def test_with_a_limit_and_a_rate(tmp_path: Path) -> None:
         assert (job["running"], job["moved"], job["failed"]) == (False, 1, "stopped")
         assert len(cursors_of(broker.log("o.dead"))) == 1
         assert await bodies(broker, "o") == ["1", "2", "3"]
+
+
+async def test_a_channel_that_cannot_be_made_leaves_no_job_behind(tmp_path: Path) -> None:
+    async with console(tmp_path) as broker:
+        await dead(broker, ("c", "attempts"))
+        vfs.fail(CREATE, errno.ENOSPC)
+        try:
+            assert (await broker.ask("POST", f"{DEAD}/requeue", {})).status >= 500
+            assert not vfs.unfired(CREATE)
+        finally:
+            vfs.heal()
+        await broker.change("POST", f"{DEAD}/requeue", {})
+        assert (await ended(broker))["moved"] == 1
