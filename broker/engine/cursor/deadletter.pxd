@@ -1,6 +1,6 @@
 # cython: language_level=3
 """Records that were delivered often enough: they leave their cursor for another log."""
-from libc.stdint cimport uint16_t, uint64_t
+from libc.stdint cimport uint16_t, uint32_t, uint64_t
 
 from broker.engine.cursor.cursor cimport Cursor, DeadLetterQueue
 from broker.engine.cursor.inflight cimport entry_t
@@ -16,7 +16,10 @@ cdef class DeadLetters(DeadLetterQueue):
     cdef list pending                   # (log, seq, ticket) of appends not yet settled
     cdef readonly uint64_t count        # arrived in that log since this was made
     cdef readonly bint failing          # the last one could not be stored; has been reported
+    cdef uint64_t turn                  # number of the last turn in which it took some
+    cdef uint32_t taken                 # so many
 
     cdef int append(self, const stored_t *s, const entry_t *e) except -1
     cdef void later(self, entry_t *e, object problem) noexcept
+    cdef void put_by(self, entry_t *e) noexcept
     cdef void arrived(self, uint64_t seq, bint stored) noexcept

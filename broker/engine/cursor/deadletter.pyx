@@ -28,6 +28,7 @@ ADDRESSED = STORED_ADDRESSED | STORED_LIVE
 cdef enum:
     RETRY_NS_MIN = 1000000          # a retry of this very moment would never end
     RETRIES_MAX = 1024              # per period
+    TURN_MAX = 4096                 # of a cursor in one turn: some fifty milliseconds
 
 
 cdef class DeadLetters(DeadLetterQueue):
@@ -62,7 +63,15 @@ cdef class DeadLetters(DeadLetterQueue):
     cdef void take(self, entry_t *e) noexcept:
         cdef Cursor cursor = self.cursor
         cdef stored_t s
-        cdef int found = cursor.position.read_entry(e, &s)
+        cdef int found
+        if self.turn != cursor.shared.turn.number:
+            self.turn = cursor.shared.turn.number
+            self.taken = 0
+        if self.taken == TURN_MAX:
+            self.put_by(e)
+            return
+        self.taken += 1
+        found = cursor.position.read_entry(e, &s)
         if found == 0:
             # its bytes are quarantined, so they stay in the file
             cursor.shared.report('error', 'a record does not read and is passed over',
@@ -85,14 +94,15 @@ cdef class DeadLetters(DeadLetterQueue):
         cdef Log log = self.open_log(self.target)
         cdef record_t rec
         cdef uint64_t ticket
-        cdef bytes head = self.heads(self.cursor, (
-            e.seq, e.attempts, REASONS[e.reason], s.rec.timestamp_ns,
-            s.rec.subject[:s.rec.subject_len], s.rec.data[:s.rec.headers_len]))
-        cdef bytes data = head + s.rec.data[s.rec.headers_len:s.rec.total_len]
+        cdef bytes head, data
         if log is self.cursor.log:
             raise OSError(errno.ELOOP, 'a log cannot be its own dead letters')
         if log.behind():
             raise OSError(errno.EBUSY, 'the disk is behind')
+        head = self.heads(self.cursor, (
+            e.seq, e.attempts, REASONS[e.reason], s.rec.timestamp_ns,
+            s.rec.subject[:s.rec.subject_len], s.rec.data[:s.rec.headers_len]))
+        data = head + s.rec.data[s.rec.headers_len:s.rec.total_len]
         memset(&rec, 0, sizeof(rec))
         rec.data = data
         rec.headers_len = <uint32_t>len(head)
@@ -115,6 +125,11 @@ cdef class DeadLetters(DeadLetterQueue):
             self.failing = True
             cursor.shared.report('error', 'a dead letter cannot be stored', log=cursor.log.name,
                                  cursor=cursor.name, target=self.target, reason=str(problem))
+        self.put_by(e)
+
+    cdef void put_by(self, entry_t *e) noexcept:
+        """Let it come again in a moment."""
+        cdef Cursor cursor = self.cursor
         # many of them must not all come back in the same turn
         cursor.put_off(e, max(cursor.shared.retry_ns, <int64_t>RETRY_NS_MIN) * (
             1 + <int64_t>cursor.inflight.deferred // RETRIES_MAX))

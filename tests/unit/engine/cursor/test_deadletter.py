@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import SYNC, WRITE, Rig, bodies_of
+from support.engine import SYNC, WRITE, Rig, bodies_of, numbered
 
 from broker.engine.cursor.deadletter import ADDRESSED, DeadLetters
 from broker.engine.cursor.local import LocalConsumer
@@ -96,6 +96,26 @@ def test_the_last_failed_delivery(tmp_path: Path, by: str, reason: str) -> None:
         assert fields[6:] == (b"t", b"H")
         assert (mail.cursor.acks.floor, mail.cursor.inflight.size) == (2, 0)
         assert (mail.letters.count, mail.letters.leaving) == (1, 0)
+
+
+def test_many_that_failed_before_the_limit_leave_in_parts(tmp_path: Path) -> None:
+    """All at once they would keep the other connections waiting."""
+    count, at_once = 5000, 4096
+    with Rig(tmp_path) as rig:
+        log = rig.log()
+        cursor = log.open_cursor("c")
+        rig.publish(log, numbered(count))
+        for _ in range(LIMIT):
+            consumer = LocalConsumer(cursor, count, WAIT)
+            rig.settle()
+            consumer.leave()
+        letters = DeadLetters(cursor, LIMIT, "d", rig.engine.open_log, heads)
+        letters.begin()
+        rig.settle()
+        assert (letters.count, cursor.deferred_count) == (at_once, count - at_once)
+        assert not letters.failing
+        rig.advance(1)
+        assert (letters.count, cursor.deferred_count) == (count, 0)
 
 
 def test_fewer_failures_change_nothing(tmp_path: Path) -> None:
