@@ -1021,13 +1021,12 @@ cdef class StreamStore(LogOwner):
         for segment in reversed(self.log.segments):
             base = segment.map()
             at = segment.start()
-            while True:
+            while at < segment.size:    # what is left of a torn record may come after that
                 again = segment.hop(at)
                 if again != at:
                     first = 0
-                at = again
-                if at >= segment.size:
-                    break
+                    at = again
+                    continue
                 step = record_get(
                     base + at, segment.size - at, segment.salt, at >= segment.ready, &s)
                 if step == 0:

@@ -393,3 +393,23 @@ def test_a_batch_whose_last_message_is_deleted_stays(tmp_path: Path) -> None:
         rig.crash(tmp_path / "after")
     with Rig(tmp_path / "after", sync="always") as rig:
         assert Case(rig).stream.store.messages == 1
+
+
+def test_a_part_of_a_batch_is_dropped_before_a_torn_tail_that_stays(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    with Rig(logs, sync="always") as rig:
+        case = Case(rig)
+        for number in range(1, 4):
+            case.add("b", number)
+        case.commit("b", 4)
+        rig.crash(tmp_path / "after")
+    cut_at(tmp_path / "after", b"Nats-Batch-Sequence: 4")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("broker.engine.recovery.keep_torn", full)
+        with Rig(tmp_path / "after", sync="always") as rig:
+            assert any("stays at" in text for text in rig.engine.problems)
+            assert Case(rig).stream.store.messages == 0
