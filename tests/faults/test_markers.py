@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +76,32 @@ def test_a_full_stream_has_room_for_a_marker() -> None:
         case.ask("s.a", b"x", Nats_TTL="5s")
         rig.advance(6)
         assert has_marker(stream)
+
+
+def test_very_many_markers_that_the_disk_refused_come_in_parts(tmp_path: Path) -> None:
+    """All at once they would keep the connections waiting."""
+    count, at_once = 5000, 2000
+    with Rig(tmp_path / "logs", sync="always") as rig:
+        case = StreamCase(rig)
+        stream = stream_in(case)
+        for number in range(count):
+            case.send(f"s.{number}", b"x", Nats_TTL="5s")
+        rig.settle()
+        vfs.fail(WRITE, 28, times=1000)
+        for _ in range(8):
+            rig.advance(1)
+        vfs.heal()
+        steps = [stream.store.last_seq]
+        assert steps == [count]
+        run_once = rig.loop.run_once
+
+        def watched() -> None:
+            steps.append(stream.store.last_seq)
+            run_once()
+            steps.append(stream.store.last_seq)
+
+        rig.loop.run_once = watched  # type: ignore[method-assign]
+        for _ in range(3):
+            rig.advance(1)
+        assert steps[-1] == 2 * count
+        assert max(after - before for before, after in pairwise(steps)) <= at_once

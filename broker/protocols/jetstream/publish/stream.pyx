@@ -12,6 +12,7 @@ one sync. A message that is refused has still been delivered to live subscribers
 cimport cython
 import logging
 from collections import deque
+from itertools import islice
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stddef cimport size_t
@@ -82,6 +83,7 @@ cdef enum:
     LAST_ID_MIN = 64
     SOON_NS = 10_000_000        # until a message that was just appended is looked for again
     FIRED_PER_TURN = 256        # scheduled messages that are due
+    MARKERS_PER_TURN = 2000     # as many messages as a store expires in one go
     COUNTER_ROOM = 64           # bytes of the body of a counter, about
     INTEREST_CACHE = 1024       # subjects whose interest is remembered
     INTEREST_CACHE_REFS = 1 << 16
@@ -244,18 +246,15 @@ cdef class Stream(StreamOwner):
         cdef bytes subject, headers
         cdef uint64_t seq, marker
         cdef int64_t ttl_ns = self.config.subject_delete_marker_ttl
-        if not self.open:
-            return      # at the next start
-        emptied, self.emptied = self.emptied, {}
+        if not self.open or self.retry_ns:
+            return      # at the next start, or with the next try
         headers = b'NATS/1.0\r\n%s: MaxAge\r\nNats-TTL: %s\r\nNats-Rollup: sub\r\n\r\n' % (
             MARKER_REASON, duration_text(ttl_ns).encode())
         h.present = h.seen = 0
-        for subject, seq in emptied.items():
+        for subject, seq in list(islice(self.emptied.items(), MARKERS_PER_TURN)):
+            del self.emptied[subject]
             if not ttl_ns or self.store.last_seq_of(subject, <size_t>len(subject)) != seq:
                 self.store.kill(seq)        # there is a newer message
-                continue
-            if self.retry_ns:
-                self.emptied[subject] = seq
                 continue
             memset(&rec, 0, sizeof(rec))
             rec.subject = subject
@@ -270,7 +269,7 @@ cdef class Stream(StreamOwner):
                 if self.store.refused == STORE_FAILED:
                     self.emptied[subject] = seq
                     self.retry()
-                    continue
+                    return
                 self.store.kill(seq)        # which may make room
                 try:
                     self.append(&rec, &h, ttl_ns, ROLLUP_NONE)
@@ -283,6 +282,8 @@ cdef class Stream(StreamOwner):
             while self.marking and <uint64_t>self.marking[0][0] < self.store.readable:
                 self.marking.popleft()
             self.marking.append((marker, subject, seq))
+        if self.emptied:
+            self.account.turn.call_soon(self.add_markers)
 
     cdef void taken_back(self, uint64_t seq) noexcept:
         cdef bint again = False
