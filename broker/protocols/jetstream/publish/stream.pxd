@@ -83,7 +83,7 @@ cdef class Stream(StreamOwner):
     # Subject -> seq of its last message, which is too old and waits for a marker in its place.
     cdef dict emptied
     cdef object marking                 # (seq, subject, seq before) of markers that can still fail
-    # Subject -> (seq, seq) of a scheduled message to delete, and of the message that says so.
+    # Seq of a scheduled message to delete -> its subject, and seq of the message that says so.
     cdef dict cancelled
     # (seq, subject): a message that can still fail, and what it schedules or no longer does.
     cdef object scheduling

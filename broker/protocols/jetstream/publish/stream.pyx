@@ -295,9 +295,9 @@ cdef class Stream(StreamOwner):
             self.unsure.add(self.scheduling.pop()[1])
             again = True
         if self.cancelled:
-            for subject, (_, by) in list(self.cancelled.items()):
+            for scheduled, (subject, by) in list(self.cancelled.items()):
                 if <uint64_t>by >= seq:
-                    del self.cancelled[subject]
+                    del self.cancelled[scheduled]
                     self.unsure.add(subject)
                     again = True
         if again:
@@ -317,7 +317,7 @@ cdef class Stream(StreamOwner):
         if self.timetable is not None:
             for subject in unsure:
                 seq = self.store.last_seq_of(subject, <size_t>len(subject))
-                if subject in self.cancelled or seq and seq >= self.store.readable:
+                if seq in self.cancelled or seq and seq >= self.store.readable:
                     continue        # by what came later, and may fail as well
                 self.timetable.drop(subject)
                 if seq and not self.find_schedule(seq) and (
@@ -1298,14 +1298,15 @@ cdef class Stream(StreamOwner):
     cdef int check_scheduler(self, const record_t *rec, const headers_t *h) except -1:
         """Whether a message may cancel the one that is scheduled by another subject."""
         cdef bytes subject
+        cdef uint64_t seq
         if self.timetable is None or not (
                 has(h, HEADER_SCHEDULER) and has(h, HEADER_SCHEDULE_NEXT)
                 and is_text(h.value[<int>HEADER_SCHEDULE_NEXT], b'purge')):
             raise ApiError(errors.SCHEDULE_SCHEDULER)
         subject = bytes_of(h.value[<int>HEADER_SCHEDULER])
+        seq = self.store.last_seq_of(subject, <size_t>len(subject))
         if subject == rec.subject[:rec.subject_len] or not is_literal(subject) or (
-                subject not in self.timetable.entries and subject not in self.cancelled
-                and self.store.last_seq_of(subject, <size_t>len(subject))):
+                seq and subject not in self.timetable.entries and seq not in self.cancelled):
             raise ApiError(errors.SCHEDULE_SCHEDULER)
         return 0
 
@@ -1319,7 +1320,7 @@ cdef class Stream(StreamOwner):
         """A message was stored: it may be scheduled, and ends what its subject scheduled before."""
         cdef bytes subject = rec.subject[:rec.subject_len]
         schedule, self.schedule = self.schedule, None
-        if schedule is not None or subject in self.timetable.entries:
+        if schedule is not None or subject in self.timetable.entries or subject in self.unsure:
             self.note_scheduled(subject, seq)
         if schedule is None:
             self.timetable.drop(subject)
@@ -1341,20 +1342,20 @@ cdef class Stream(StreamOwner):
         cdef uint64_t seq = self.store.last_seq_of(subject, <size_t>len(subject))
         self.timetable.drop(subject)
         if seq:
-            self.cancelled.pop(subject, None)
-            self.cancelled[subject] = seq, by
+            self.cancelled.setdefault(seq, (subject, by))   # a later one may fail
             self.await_log(self.store.ticket)
 
     cdef void end_cancelled(self) noexcept:
         """Delete the scheduled messages that were cancelled by messages that are safe now."""
         cdef bytes subject
         cdef uint64_t seq
-        while self.cancelled:
-            subject = next(iter(self.cancelled))
-            if <uint64_t>self.cancelled[subject][1] >= self.store.readable:
+        while self.cancelled and not self.store.closed:
+            seq = next(iter(self.cancelled))
+            subject, by = self.cancelled[seq]
+            if <uint64_t>by >= self.store.readable:
                 self.await_log(self.store.ticket)
                 return
-            seq = self.cancelled.pop(subject)[0]
+            del self.cancelled[seq]
             if self.store.last_seq_of(subject, <size_t>len(subject)) == seq:
                 self.store.kill(seq)
 

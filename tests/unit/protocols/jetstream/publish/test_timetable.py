@@ -311,3 +311,50 @@ def test_a_timetable_forgets_what_is_replaced() -> None:
     assert found is not None
     assert found[1].seq == 9_999
     assert timetable.next_ns() == 0
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+def test_a_stream_that_ends_while_it_cancels_a_schedule_leaves_no_work(
+    tmp_path: Path, deleted: bool
+) -> None:
+    with Rig(tmp_path / "logs", sync="always") as rig:
+        case = Case(rig)
+        case.plan(FAR, "s.a")
+        vfs.hold(SYNC)
+        case.send("s.x", b"x", "reply.x", Nats_Scheduler="s.a", Nats_Schedule_Next="purge")
+        rig.until(lambda: vfs.held(SYNC) == 1)
+        case.stream.close()
+        case.stream.store.close()
+        if deleted:
+            rig.engine.delete_log("js.$G/S")
+        vfs.release(SYNC)
+        while not any(to == "reply.x" for to, _ in case.answers):
+            rig.loop.serve(1)
+            rig.loop.run_once()
+        turns, most = 0, 20
+        while rig.loop._soon and turns < most:
+            rig.loop.run_once()
+            turns += 1
+        rig.loop._soon.clear()  # else it would never end
+        assert turns < most
+
+
+def test_a_schedule_stays_cancelled_when_a_later_cancel_fails(tmp_path: Path) -> None:
+    cancel = {"Nats_Scheduler": "s.a", "Nats_Schedule_Next": "purge"}
+    with Rig(tmp_path / "logs", sync="always") as rig:
+        case = Case(rig)
+        case.plan(f"@at {time_text(START + 20 * SECOND)}", "s.a")
+        vfs.hold(SYNC)
+        case.send("s.x", b"x", "reply.x", **cancel)
+        rig.until(lambda: vfs.held(SYNC) == 1)
+        case.send("s.y", b"y", "reply.y", **cancel)
+        vfs.fail(WRITE, 28)
+        vfs.release(SYNC)
+        rig.settle()
+        vfs.heal()
+        answers = {to: b"error" in answer for to, answer in case.answers}
+        assert (answers["reply.x"], answers["reply.y"]) == (False, True)
+        case.go(3)
+        assert case.last("s.a") is None
+        case.go(20)
+        assert case.last("s.t") is None
