@@ -238,6 +238,27 @@ def test_trace_only_without_a_valid_destination_delivers_nothing(server: Any, de
         client.ping()
 
 
+@pytest.mark.parametrize(
+    ("lines", "reached"),
+    [
+        ("Nats-Trace-Dest:\r\nNats-Trace-Only: true", {"foo"}),
+        ("Nats-Trace-Dest:\r\ntraceparent: " + PARENT + "01", {"foo", "tr.acc"}),
+        ("Nats-Trace-Dest: \r\nNats-Trace-Dest: \ttr.1\t", {"foo", "tr.1"}),
+        ("Nats-Trace-Dest: tr.1\r\nNats-Trace-Only:\r\nNats-Trace-Only:\t1", {"tr.1"}),
+        ("Nats-Trace-Dest: tr.1\r\nNats-Trace-Dest: trace disabled", {"foo", "tr.1"}),
+        ("Nats-Trace-Dest: trace disabled\r\nNats-Trace-Dest: tr.1", {"foo"}),
+        ("Nats-Trace-Origin-Account: D\r\ntraceparent: " + PARENT + "01", {"foo"}),
+    ],
+)
+def test_the_values_that_count(server: Any, lines: str, reached: set[str]) -> None:
+    with NatsClient(server.address, "e") as client:
+        client.sub("foo")
+        client.sub("tr.*")
+        client.pub("foo", b"hi", headers=f"NATS/1.0\r\n{lines}\r\n\r\n".encode())
+        assert set(drain(client, len(reached))) == reached
+        client.ping()
+
+
 def test_headers_with_a_status_ask_for_no_trace(server: Any) -> None:
     with NatsClient(server.address, "d") as client:
         client.sub("foo")

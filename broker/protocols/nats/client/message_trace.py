@@ -129,20 +129,18 @@ def begin(
     """The trace that a message asks for; None if it asks for none. A text: the message is dropped;
     it is the destination if the publisher has no right to publish there, and else empty."""
     fields = header_fields(headers)
-    if not headers.startswith(_FIRST) or _DISABLED in fields.get(_DEST, ()):
+    dest = fields.get(_DEST, [""])[0]
+    if not headers.startswith(_FIRST) or dest == _DISABLED:
         return None
-    wanted = fields.get(_DEST)
-    if wanted:
-        dest = wanted[0].strip()
-        if fields.get(_ORIGIN):  # a server of another version has traced it
-            dest = ""
-        if not is_subject(dest) or has_wildcard(dest):
+    refused = _ORIGIN in fields  # a server of another version has traced it
+    if dest:
+        if refused or not is_subject(dest) or has_wildcard(dest):
             return "" if only_traced(fields) else None
     else:
         config = publisher.account.config
         if config is None or not config.trace_dest or not any(map(sampled, _parents(fields))):
             return None
-        if random.randrange(100) >= config.trace_sampling:  # noqa: S311 - a share, no secret
+        if refused or random.randrange(100) >= config.trace_sampling:  # noqa: S311 - no secret
             return None
         dest = config.trace_dest
     if not may_publish(dest.encode()):
@@ -156,13 +154,13 @@ def _parents(fields: dict[str, list[str]]) -> list[str]:
 
 def only_traced(fields: dict[str, list[str]]) -> bool:
     """Whether the message is not to be delivered."""
-    return fields.get(_ONLY, [""])[0].strip().lower() in _YES
+    return fields.get(_ONLY, [""])[0].lower() in _YES
 
 
 def sampled(parent: str) -> bool:
     """Whether a `traceparent` asks for the message to be sampled: the lowest bit of its flags, a
     number of seven bits in the original."""
-    parts = parent.strip().split("-")
+    parts = parent.split("-")
     if len(parts) != 4 or len(parts[3]) != 2:
         return False
     try:
@@ -173,12 +171,14 @@ def sampled(parent: str) -> bool:
 
 
 def header_fields(headers: bytes) -> dict[str, list[str]]:
-    """The header fields by their exact names, each with its values in order."""
+    """The header fields by their exact names, each with its values in order; without empty ones, as
+    in the original."""
     fields: dict[str, list[str]] = {}
     for line in headers.split(b"\r\n")[1:]:
         name, colon, value = line.partition(b":")
-        if colon and name:
-            fields.setdefault(_text(name), []).append(_text(value.strip(b" ")))
+        value = value.strip(b" \t")
+        if colon and name and value:
+            fields.setdefault(_text(name), []).append(_text(value))
     return dict(sorted(fields.items()))
 
 
