@@ -124,6 +124,21 @@ async def test_a_leaf_may_answer_other_accounts_and_acknowledge() -> None:
 
 
 @on_uvloop
+async def test_a_hub_that_dials_hears_nothing_of_what_is_not_taken() -> None:
+    """As one that was dialled: it sends what a subscription of the leaf to > asks for."""
+    async with ours(LISTENER + SERVICE) as node:
+        client = await node.dial(user="client", password="p")
+        found = await client.subscribe(">")
+        await client.flush()
+        peer = await Raw.join(node, user="leaf", is_hub=True, **{"pass": "p"})
+        peer.send(b"LMSG no 0\r\n\r\nLMSG ok.x 0\r\n\r\n")
+        assert await peer.lines_until_pong() == []
+        assert (await found.next_msg(timeout=20)).subject == "ok.x"
+        await client.close()
+        peer.close()
+
+
+@on_uvloop
 async def test_a_reload_to_fewer_leafs() -> None:
     text = "accounts { A { users: [ {user: a, password: p} ], limits: { max_leafnodes: %d } } }\n"
     async with ours(LISTENER + text % 3) as hub:

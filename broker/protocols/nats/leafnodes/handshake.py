@@ -280,8 +280,8 @@ class LeafHandshake:
 
     def violated(self, session: LeafSession, subject: bytes) -> None:
         """Handle a dropped message to a subject that the peer may not publish to."""
-        if session.remote is not None:
-            return  # the hub does not know what this side does not import
+        if session.spoke or session.remote is not None:
+            return  # the peer does not know what this side does not import
         session.send_error(errors.NATS_LEAF_VIOLATED, subject=subject)
 
     @staticmethod
