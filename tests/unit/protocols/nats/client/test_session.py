@@ -268,6 +268,16 @@ def test_a_lowered_limit_counts_what_the_rights_leave(nats: FakeNats) -> None:
     assert peers[1].take().endswith(b"-ERR 'maximum subscriptions exceeded'\r\n")
 
 
+def test_a_reload_that_changes_nothing_while_rights_end(nats: FakeNats) -> None:
+    peer = nats.dial()
+    peer.send(b"".join(b"SUB s.%d %d\r\n" % (i, i) for i in range(MANY)) + b"SUB kept a\r\n")
+    limited(nats, peer, "kept", subscriptions_max=1)
+    peer.session.limit(peer.session.identity)
+    peer.session.end_above_limit()
+    nats.loop.run()
+    assert (ended(peer.take()), peer.closed, peer.session.subscriptions) == (MANY, False, 1)
+
+
 def test_a_login_while_rights_end(nats: FakeNats) -> None:
     """Subscriptions of before are removed in parts too, and get nothing that has no right."""
     peer, other = nats.dial(), nats.dial()
