@@ -27,6 +27,7 @@ cdef class NatsFrontend:
     cdef size_t stall_bytes             # bytes of that output
     cdef uint32_t control_line_max, run_max, left_out_min
     cdef uint64_t work_max, teardown_max    # in units of work: see routing/trie.pxd
+    cdef uint64_t prune_turn, prune_left    # of all sessions: what is left of it in that turn
     cdef readonly int64_t payload_max
     cdef size_t run_bytes
     cdef uint64_t subscriptions_max, tokens_max     # 0 = no limit

@@ -708,17 +708,27 @@ cdef class NatsSession(LineSession):
 
     cdef int go_on_pruning(self, bint waits) except -1:
         """`waits`: input has been paused for it."""
-        cdef uint64_t end = trie.work + self.frontend.teardown_max
+        cdef NatsFrontend frontend = self.frontend
+        cdef uint64_t end
+        cdef bint over = False
+        if frontend.prune_turn != frontend.turn.number:     # a share of the turn for all sessions
+            frontend.prune_turn = frontend.turn.number
+            frontend.prune_left = frontend.teardown_max
+        end = trie.work + frontend.prune_left
         while self.pruning and self.pruned <= self.subs.mask and (
                 self.subs.slots != NULL and not self.closing):
-            if trie.work >= end and self.emptied is None:
-                if not waits:
-                    self.wait()
-                self.frontend.turn.add(PHASE_STORE, self)
-                return 0
+            over = trie.work >= end and self.emptied is None
+            if over:
+                break
             if not self.prune_one(self.subs.slots[self.pruned]):
                 self.pruned += 1        # otherwise another subscription may have moved there
-        self.end_pruning(waits)
+        frontend.prune_left = end - trie.work if trie.work < end else 0
+        if not over:
+            self.end_pruning(waits)
+            return 0
+        if not waits:
+            self.wait()
+        frontend.turn.add(PHASE_STORE, self)
         return 0
 
     cdef int end_pruning(self, bint waits) except -1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -276,6 +277,25 @@ def test_a_reload_that_changes_nothing_while_rights_end(nats: FakeNats) -> None:
     peer.session.end_above_limit()
     nats.loop.run()
     assert (ended(peer.take()), peer.closed, peer.session.subscriptions) == (MANY, False, 1)
+
+
+def test_the_rights_of_many_end_in_parts_together(nats: FakeNats) -> None:
+    """A turn of the loop is not the longer, the more sessions there are."""
+    peers = [nats.dial() for _ in range(20)]
+    for peer in peers:
+        peer.send(b"".join(b"SUB s.%d %d\r\n" % (i, i) for i in range(50)))
+    parts = [nats.router.size]
+    for peer in peers:
+        limited(nats, peer, "kept")
+    parts.append(nats.router.size)
+    while nats.router.size:
+        nats.loop.run_once()
+        parts.append(nats.router.size)
+    assert max(before - after for before, after in itertools.pairwise(parts)) < 200
+    nats.loop.run()
+    for peer in peers:
+        assert ended(peer.take()) == 50
+        assert peer.talk(b"PING\r\n") == b"PONG\r\n"
 
 
 def test_a_login_while_rights_end(nats: FakeNats) -> None:
