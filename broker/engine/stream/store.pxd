@@ -113,6 +113,8 @@ cdef class StreamStore(LogOwner):
     cdef StreamOwner owner                  # None = nobody wants to know
     cdef list readers                       # StreamReaders
     cdef uint64_t aged                      # messages below it do not go for max_age
+    cdef list unread                        # Segments that did not read when messages were too old
+    cdef int64_t unread_until_ns            # wall clock: they are not tried before
     # While a purge is under way, messages below hidden_below are not given to readers any more;
     # with a filter those that match it.
     cdef uint64_t hidden_below
@@ -204,6 +206,8 @@ cdef class StreamStore(LogOwner):
     cdef bint expire_one(self, stored_t *s) noexcept
     cdef int expire_due(self, int left) noexcept
     cdef int expire_aged(self, int left, int64_t *due_ns) noexcept
+    cdef int64_t when_to_read(self) noexcept
+    cdef bint expiring(self, uint64_t seq, stored_t *s) noexcept
     cdef void arm(self, int64_t due_wall_ns) noexcept
     cdef uint64_t floor(self) noexcept
     cdef uint64_t purge_some(self, Filter filter, uint64_t after, uint64_t *at) noexcept

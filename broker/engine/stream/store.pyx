@@ -59,6 +59,7 @@ cdef enum:
 
 
 cdef int64_t EXPIRE_AGAIN_NS = 1000000000   # until what could not be expired is looked at again
+cdef int64_t UNREAD_AGAIN_NS = 10000000000  # until a file that did not read is tried again for it
 
 PURGE_POLL = 0.005      # seconds between looks whether another purge is over
 
@@ -96,6 +97,7 @@ cdef class StreamStore(LogOwner):
         self.sizes = Sizes()
         self.expiry = Expiry()
         self.deletes = Deletes(log, self.subjects)
+        self.unread = []
         self.duplicates = Duplicates(
             limits.duplicate_window_ns, id_header, engine_limits.STREAM_IDS_MAX)
         self.readers = []
@@ -641,54 +643,82 @@ cdef class StreamStore(LogOwner):
             self.arm(due_ns)
         if self.expiry.size:
             due_ns = self.expiry.items[0].due_ns
-            if due_ns <= self.log.shared.turn.wall_ns:      # it can still fail, or does not read
+            if due_ns <= self.log.shared.turn.wall_ns:      # it can still fail
                 due_ns = self.log.shared.turn.wall_ns + EXPIRE_AGAIN_NS
             self.arm(due_ns)
 
     cdef int expire_due(self, int left) noexcept:
-        """Messages with a time of their own."""
+        """Messages with a time of their own. One that does not read waits, the others do not."""
         cdef stored_t s
         cdef due_t item
-        cdef bint found
         while left > 0 and self.expiry.size:
             item = self.expiry.items[0]
             if item.due_ns > self.log.shared.turn.wall_ns or item.seq >= self.readable:
                 break
-            found = self.subjects.subject_of(item.seq) and self.find(item.seq, &s)
-            if not found and self.subjects.subject_of(item.seq):
-                break       # its file cannot be read now
             self.expiry.pop()
             left -= 1
-            if found and s.not_before_ns == item.due_ns:
+            if self.subjects.subject_of(item.seq) == 0:
+                continue
+            if not self.expiring(item.seq, &s):
+                if self.subjects.subject_of(item.seq):
+                    self.expiry.add(item.seq, self.when_to_read())      # in the place just freed
+            elif 0 < s.not_before_ns <= self.log.shared.turn.wall_ns:
                 self.expire_one(&s)
         return left
+
+    cdef int64_t when_to_read(self) noexcept:
+        return max(self.unread_until_ns, self.log.shared.turn.wall_ns + EXPIRE_AGAIN_NS)
+
+    cdef bint expiring(self, uint64_t seq, stored_t *s) noexcept:
+        """As find; a file that did not read is tried again after a while: it may be lost."""
+        cdef Segment segment
+        if self.unread and self.log.shared.turn.wall_ns >= self.unread_until_ns:
+            self.unread.clear()
+        for segment in self.unread:
+            if segment.first_seq <= seq < segment.next_seq:
+                return False
+        if self.find(seq, s):
+            return True
+        segment = self.log.segment_of(seq)
+        if segment is not None and self.subjects.subject_of(seq):
+            if not self.unread:
+                self.unread_until_ns = self.log.shared.turn.wall_ns + UNREAD_AGAIN_NS
+            self.unread.append(segment)
+        return False
 
     cdef int expire_aged(self, int left, int64_t *due_ns) noexcept:
         """Those beyond max_age, the oldest first; `due_ns`: when there will be one, 0 = unknown."""
         cdef stored_t s
-        cdef uint64_t seq
-        cdef int64_t now_ns = self.log.shared.turn.wall_ns
+        cdef uint64_t seq, at = self.aged
+        cdef int64_t now_ns = self.log.shared.turn.wall_ns, next_ns = 0
+        cdef bint skipped = False       # a file that does not read: its messages wait alone
+        cdef Segment segment
         while left > 0:
-            seq = self.subjects.next_match(None, self.aged)
+            seq = self.subjects.next_match(None, at)
             if seq == 0:
                 break
             if seq >= self.readable:
-                due_ns[0] = now_ns + EXPIRE_AGAIN_NS
+                next_ns = now_ns + EXPIRE_AGAIN_NS
                 break
             left -= 1
-            if not self.find(seq, &s):
-                if self.subjects.subject_of(seq):       # its file cannot be read now
-                    due_ns[0] = now_ns + EXPIRE_AGAIN_NS
-                    break
+            if not self.expiring(seq, &s):
+                if self.subjects.subject_of(seq):
+                    skipped = True
+                    segment = self.log.segment_of(seq)
+                    at = seq + 1 if segment is None else segment.next_seq
                 continue
             if s.not_before_ns < 0:
-                self.aged = seq + 1
-                continue
-            if s.rec.timestamp_ns + self.limits.max_age_ns > now_ns:
-                due_ns[0] = s.rec.timestamp_ns + self.limits.max_age_ns
+                at = seq + 1
+            elif s.rec.timestamp_ns + self.limits.max_age_ns > now_ns:
+                next_ns = s.rec.timestamp_ns + self.limits.max_age_ns
                 break
-            if not self.expire_one(&s):
-                self.aged = seq + 1
+            elif not self.expire_one(&s):
+                at = seq + 1
+            if not skipped:
+                self.aged = at
+        if skipped and (next_ns == 0 or self.when_to_read() < next_ns):
+            next_ns = self.when_to_read()
+        due_ns[0] = next_ns
         return left
 
     cdef bint expire_one(self, stored_t *s) noexcept:

@@ -81,6 +81,7 @@ JS_BATCH_ID_MAX: Final = 64  # bytes
 JS_FAST_PER_STREAM: Final = 1_000  # fast batches
 JS_FAST_TOTAL: Final = 50_000
 JS_RETRY: Final = 1 * SECOND  # until markers and schedules that the disk refused are tried again
+JS_UNREADABLE_RETRY: Final = 10 * SECOND  # until a schedule whose file did not read is looked up
 JS_CRON_DAYS_MAX: Final = 5 * 366 + 8  # that are searched for the next time of a pattern
 JS_BATCH_BYTES_TOTAL: Final = 256 * MIB  # of messages that wait for the commit of their batch
 

@@ -88,6 +88,8 @@ cdef class Stream(StreamOwner):
     # (seq, subject): a message that can still fail, and what it schedules or no longer does.
     cdef object scheduling
     cdef set unsure                     # subjects whose scheduled messages are looked up again
+    cdef set unreadable                 # subjects whose scheduled messages did not read
+    cdef int64_t unreadable_ns          # when they have their turn; 0 = not
     cdef int64_t retry_ns               # when that, and `emptied`, have their turn; 0 = not
     cdef bytes ack_prefix               # a PubAck up to the sequence
     cdef bytes ack_tail                 # what the PubAck of the last message says after its seq
@@ -173,6 +175,7 @@ cdef class Stream(StreamOwner):
                             uint64_t seq) except -1
     cdef int fire_due(self) except -1
     cdef void retry(self) noexcept
+    cdef int note_unreadable(self, bytes subject) except -1
     cdef void end_cancelled(self) noexcept
     cdef int64_t resumed(self, const message_t *m, const headers_t *h, object schedule) except -1
     cdef void abandoned(self, bytes id, str reason) noexcept

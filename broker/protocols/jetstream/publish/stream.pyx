@@ -120,6 +120,7 @@ cdef class Stream(StreamOwner):
         self.marking = deque()
         self.scheduling = deque()
         self.unsure = set()
+        self.unreadable = set()
         self.domain = domain
         self.lookup = Lookup(store)
         prefix = b'{"stream":' + encode(self.name)
@@ -308,6 +309,13 @@ cdef class Stream(StreamOwner):
         self.retry_ns = self.account.turn.now_ns + <int64_t>limits.JS_RETRY
         self.rearm()
 
+    cdef int note_unreadable(self, bytes subject) except -1:
+        """Look in a while whether the scheduled message reads: the others do not wait for it."""
+        self.unreadable.add(subject)
+        if self.unreadable_ns == 0:
+            self.unreadable_ns = self.account.turn.now_ns + <int64_t>limits.JS_UNREADABLE_RETRY
+        return 0
+
     def try_again(self):
         """Look again at what the disk has refused."""
         cdef uint64_t seq
@@ -322,8 +330,7 @@ cdef class Stream(StreamOwner):
                 self.timetable.drop(subject)
                 if seq and not self.find_schedule(seq) and (
                         self.store.last_seq_of(subject, <size_t>len(subject)) == seq):
-                    self.unsure.add(subject)        # its file cannot be read now
-                    self.retry()
+                    self.note_unreadable(subject)
         if self.emptied:
             self.add_markers()
 
@@ -1213,6 +1220,11 @@ cdef class Stream(StreamOwner):
                     self.abandoned(id, 'timeout')
             if self.fast is not None:
                 self.fast.expire(now_ns)
+            if self.unreadable_ns and now_ns >= self.unreadable_ns:
+                self.unreadable_ns = 0
+                self.unsure |= self.unreadable
+                self.unreadable.clear()
+                self.try_again()
             if self.retry_ns and now_ns >= self.retry_ns:
                 self.try_again()
             if self.timetable is not None and not self.retry_ns:
@@ -1228,6 +1240,8 @@ cdef class Stream(StreamOwner):
         cdef int64_t next_ns
         if self.fast is not None and self.fast.next_ns:
             due_ns = min(due_ns, self.fast.next_ns) if due_ns else self.fast.next_ns
+        if self.unreadable_ns:
+            due_ns = min(due_ns, self.unreadable_ns) if due_ns else self.unreadable_ns
         try:
             if self.retry_ns:
                 due_ns = min(due_ns, self.retry_ns) if due_ns else self.retry_ns
@@ -1395,8 +1409,7 @@ cdef class Stream(StreamOwner):
                 self.timetable.set(
                     subject, seq, entry.schedule, self.account.turn.wall_ns + <int64_t>SOON_NS)
             elif self.store.last_seq_of(subject, <size_t>len(subject)) == seq:
-                self.unsure.add(subject)        # its file cannot be read now
-                self.retry()
+                self.note_unreadable(subject)
             return
         find_headers(m.rec.data, m.rec.headers_len, &own)
         target = bytes_of(own.value[<int>HEADER_SCHEDULE_TARGET])

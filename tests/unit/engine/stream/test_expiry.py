@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support.engine import OPEN, SECOND, Rig
 from support.native.stores import kill, publish, watch_expiry
 
@@ -77,7 +78,34 @@ def test_a_message_that_does_not_read_when_it_is_due_goes_later(tmp_path: Path) 
             rig.advance(1)
         assert store.messages == 1
         vfs.heal()
-        for _ in range(2):
+        for _ in range(12):
+            rig.advance(1)
+        assert store.messages == 0
+
+
+@pytest.mark.parametrize("aged", [False, True])
+def test_a_lost_file_does_not_keep_the_messages_of_others(tmp_path: Path, *, aged: bool) -> None:
+    """Its own wait: they may have a file again."""
+    limits = StreamLimits(max_age_ns=20 * SECOND) if aged else StreamLimits()
+    with Rig(tmp_path, sync="always", segment_bytes=4096) as rig:
+        store = open_store(rig.engine, NAME, limits, sync="always")
+        for i in range(400):
+            publish(store, b"a.%d" % i, ttl_ns=0 if aged else 20 * SECOND)
+            rig.settle()
+        files = sorted(tmp_path.rglob("*.seg"))
+        assert len(files) > 3
+        for _ in range(5):
+            rig.advance(1)  # the files are closed
+        for lost in files[:2]:
+            lost.rename(lost.with_suffix(".lost"))
+        for _ in range(30):
+            rig.advance(1)
+        assert 0 < store.messages < 200
+        assert sum(text == "segment cannot be read" for _, text, _ in rig.reports) < 10
+        assert seqs(store) == []  # they do not read
+        for lost in files[:2]:
+            lost.with_suffix(".lost").rename(lost)
+        for _ in range(12):
             rig.advance(1)
         assert store.messages == 0
 

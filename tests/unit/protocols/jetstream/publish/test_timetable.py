@@ -290,6 +290,31 @@ def test_what_is_due_while_the_disk_fails_comes_later(tmp_path: Path, call: int)
         assert case.stream.store.messages == 4  # the next one keeps its time
 
 
+def test_a_schedule_in_a_lost_file_keeps_no_other(tmp_path: Path) -> None:
+    due = time_text(START + 60 * SECOND)
+    with Rig(tmp_path / "logs", sync="always", segment_bytes=4096) as rig:
+        case = Case(rig)
+        case.plan(f"@at {due}", "s.a", Nats_Schedule_Target="s.t.a")
+        for _ in range(150):
+            case.ask("s.other", b"x")
+        case.plan(f"@at {due}", "s.b", Nats_Schedule_Target="s.t.b")
+        first, *more = sorted(tmp_path.rglob("*.seg"))
+        assert more
+        for _ in range(5):
+            case.go(1)  # the files are closed
+        lost = first.rename(first.with_suffix(".lost"))
+        case.go(60)
+        assert case.last("s.t.b")[3] == b"body"
+        assert case.last("s.t.a") is None
+        case.plan("@every 5s", "s.c", Nats_Schedule_Target="s.t.c")
+        case.go(6)
+        assert case.last("s.t.c")[3] == b"body"
+        lost.rename(first)
+        case.go(12)
+        assert case.last("s.t.a")[3] == b"body"
+        assert case.last("s.a") is None
+
+
 def test_schedules_may_be_allowed_later(case: Case) -> None:
     stream = case.make(name="T", subjects=["t.>"])
     config = stream.config
