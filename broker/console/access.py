@@ -158,8 +158,8 @@ class Access:
         return found
 
     def is_valid(self, caller: Caller) -> bool:
-        """Whether the caller still has its role: a stream may outlive a change of the files, or the
-        login."""
+        """Whether the caller still has its role. A stream asks again and again, because the files
+        may change and the user may log out while it is open."""
         if self.is_open:
             return caller.role == ADMIN
         if caller.user is None:

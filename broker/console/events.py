@@ -82,7 +82,7 @@ class Streams:
                 feed.task.cancel()
 
     def recheck(self) -> None:
-        """Logins may have ended: end the streams of those that have."""
+        """End the streams whose login has ended; to be called when some may have."""
         self._woken.set()
         self._woken = asyncio.Event()
 

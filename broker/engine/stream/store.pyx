@@ -667,10 +667,12 @@ cdef class StreamStore(LogOwner):
         return left
 
     cdef int64_t when_to_read(self) noexcept:
+        """When messages that did not read are tried again: ns of the wall clock."""
         return max(self.unread_until_ns, self.log.shared.turn.wall_ns + EXPIRE_AGAIN_NS)
 
     cdef bint expiring(self, uint64_t seq, stored_t *s) noexcept:
-        """As find; a file that did not read is tried again after a while: it may be lost."""
+        """As `find`, for a message that is too old. A file that could not be read is not tried for
+        a while, because it may be lost for good."""
         cdef Segment segment
         if self.unread and self.log.shared.turn.wall_ns >= self.unread_until_ns:
             self.unread.clear()

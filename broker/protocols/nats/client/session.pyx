@@ -707,7 +707,7 @@ cdef class NatsSession(LineSession):
         self.go_on_pruning(waits)
 
     cdef int go_on_pruning(self, bint waits) except -1:
-        """`waits`: input has been paused for it."""
+        """Look at the next subscriptions. `waits`: input is already paused for this."""
         cdef NatsFrontend frontend = self.frontend
         cdef uint64_t end
         cdef bint over = False
@@ -732,6 +732,7 @@ cdef class NatsSession(LineSession):
         return 0
 
     cdef int end_pruning(self, bint waits) except -1:
+        """All subscriptions were looked at. `waits`: input is to go on."""
         self.pruning = False
         self.filter = self.permit.filter if self.overlapping else None
         self.remove_retired()
@@ -741,7 +742,8 @@ cdef class NatsSession(LineSession):
         return 0
 
     cdef bint prune_one(self, sub_t *sub) except -1:
-        """Whether this subscription was removed; NULL: no subscription."""
+        """Remove a subscription that is no longer permitted; whether it was removed. NULL: no
+        subscription."""
         cdef bytes subject, queue, sid
         cdef int permitted
         if sub == NULL or sub.retired:
@@ -763,7 +765,7 @@ cdef class NatsSession(LineSession):
         return True
 
     cdef int permitted_now(self, sub_t *sub) except -1:
-        """PERMIT_* for a subscription that was permitted when it was made."""
+        """Whether the present rights permit an existing subscription: PERMIT_*."""
         cdef bytes subject = spell(sub.node), queue = queue_name(sub)
         return self.permit.may_subscribe(
             subject, <size_t>len(subject), queue, <size_t>len(queue))

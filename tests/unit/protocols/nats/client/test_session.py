@@ -257,6 +257,20 @@ def test_rights_change_again_while_they_end(nats: FakeNats) -> None:
     assert peer.talk(b"PING\r\n") == b"PONG\r\n"
 
 
+def test_a_login_while_rights_end_counts_for_all(nats: FakeNats) -> None:
+    """Also for subscriptions that were looked at with the rights of before."""
+    peer = nats.dial()
+    peer.send(b"".join(b"SUB s.%d %d\r\nSUB t.%d t%d\r\n" % (i, i, i, i) for i in range(MANY)))
+    limited(nats, peer, "s.*")
+    permissions = Permissions(subscribe=Rules(allow=(SubjectRule("t.*"),)))
+    peer.session.bind(nats.account, Identity(permissions=permissions), permit_for(permissions))
+    nats.loop.run()
+    peer.take()
+    got = peer.talk(b"".join(pubs(b"s.%d" % i, [b"x"]) for i in range(MANY)) + b"PING\r\n")
+    assert got == b"PONG\r\n"
+    assert 0 < peer.session.subscriptions < MANY  # some of "t" have ended with the first rights
+
+
 def test_a_lowered_limit_counts_what_the_rights_leave(nats: FakeNats) -> None:
     peers = nats.dial(), nats.dial()
     for peer in peers:
