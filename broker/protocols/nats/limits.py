@@ -63,7 +63,9 @@ NATS_LOCAL_MESSAGES_MAX: Final = 16_384  # of one turn, waiting for one internal
 NATS_WORK: Final = 300_000
 # Headers of one message that may be traced: they are parsed, and sent as JSON, in one turn.
 NATS_TRACE_HEADERS: Final = 64 * KIB
-NATS_TEARDOWN: Final = 4_096  # tokens of a closed connection's subscriptions removed per turn
+# Tokens of subscriptions that are removed per turn, for all connections that close, lose rights or
+# log in again.
+NATS_TEARDOWN: Final = 4_096
 # A closing connection with more subscriptions is left out of matches before they are removed. With
 # fewer it is not worth the computation of all cached matches again.
 NATS_LEFT_OUT: Final = 1_024

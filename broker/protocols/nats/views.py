@@ -78,6 +78,7 @@ class Connection(SessionView, Protocol):
     @property
     def pending_bytes(self) -> int: ...
     def list_subs(self, most: int = ...) -> list[Subscription]: ...
+    def keep_subs(self, most: int) -> list[Subscription]: ...
 
 
 class Link(Connection, Protocol):
@@ -125,7 +126,8 @@ class ClosedConnection:
     name_tag: str
     tags: tuple[str, ...]
     proxy_key: str  # of the trusted proxy that it came through
-    subs: list[Subscription] = field(repr=False)
+    subs: list[Subscription] = field(repr=False)  # grows while they are removed
+    subs_kept: int  # its length at the end of that
 
 
 class ClosedView(Protocol):

@@ -27,7 +27,7 @@ cdef class NatsFrontend:
     cdef size_t stall_bytes             # bytes of that output
     cdef uint32_t control_line_max, run_max, left_out_min
     cdef uint64_t work_max, teardown_max    # in units of work: see routing/trie.pxd
-    cdef uint64_t prune_turn, prune_left    # of all sessions: what is left of it in that turn
+    cdef uint64_t teardown_turn, teardown_left  # what is left of it in that turn, see teardown_end
     cdef readonly int64_t payload_max
     cdef size_t run_bytes
     cdef uint64_t subscriptions_max, tokens_max     # 0 = no limit
@@ -42,3 +42,6 @@ cdef class NatsFrontend:
     cdef public uint64_t slow_consumers, stale, stalls, dropped
     cdef uint8_t slow_policy            # SLOW_*
     cdef uint64_t gone_in_msgs, gone_in_bytes, gone_out_msgs, gone_out_bytes   # of closed sessions
+
+    cdef uint64_t teardown_end(self) noexcept
+    cdef void torn_down(self, uint64_t end) noexcept

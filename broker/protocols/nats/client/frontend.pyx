@@ -6,6 +6,7 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.stdlib cimport free, malloc
 
 from broker.protocols.nats import limits
+from broker.routing cimport trie
 from broker.routing.trie cimport WORK_NODE, key_of
 from broker.runtime.turn cimport Turn
 from broker.protocols.nats.accounts.transform cimport SUBJECT_MAX
@@ -58,6 +59,20 @@ cdef class NatsFrontend:
             if config.leafnodes.write_deadline_ns:
                 self.leaf_deadline_ns = config.leafnodes.write_deadline_ns
         self.slow_policy = <uint8_t>SLOW_CONSUMERS.index(config.slow_consumer)
+
+    # All sessions share what a turn may remove: thousands of connections may close at once.
+
+    cdef uint64_t teardown_end(self) noexcept:
+        """The value of `trie.work` at which the removal of subscriptions goes on in a later turn.
+        `torn_down` is to follow."""
+        if self.teardown_turn != self.turn.number:
+            self.teardown_turn = self.turn.number
+            self.teardown_left = self.teardown_max
+        return trie.work + self.teardown_left
+
+    cdef void torn_down(self, uint64_t end) noexcept:
+        """Leave the rest of the turn's share, up to this end, to other sessions."""
+        self.teardown_left = end - trie.work if trie.work < end else 0
 
     def traffic(self):
         """Messages and bytes since the start: (in_msgs, in_bytes, out_msgs, out_bytes)."""

@@ -52,6 +52,8 @@ cdef class LineSession(Session):
     cdef int64_t subs_max               # -1 = no limit
     cdef readonly uint32_t pings_out    # unanswered
     cdef uint32_t sweep                 # progress of removing a closed session's subs
+    cdef list kept                      # gets those that are removed, see keep_subs; or None
+    cdef uint32_t kept_left             # how many more it gets
     cdef bint gone
     cdef bint gives_way                 # its share of the turn is used up: input is paused
     cdef bint unknown                   # no login was received yet
@@ -129,6 +131,8 @@ cdef class LineSession(Session):
     cdef sub_t *add_sub(self, const op_t *op, const char *sid, size_t sid_len, uint32_t hash,
                         uint16_t weight=*) except NULL
     cdef bint drop_any(self) noexcept
+    cdef void keep(self, sub_t *sub) noexcept
+    cdef bint drop_all(self) noexcept
     cdef void set_timer(self) noexcept
     cdef bint has_progressed(self) noexcept
     cdef int64_t ping_interval(self) noexcept

@@ -43,11 +43,17 @@ cdef const char *PING = b'PING\r\n'
 cdef const char *PONG = b'PONG\r\n'
 cdef enum:
     PING_LEN = 6
+    WORK_KEPT = 128     # a removed subscription that is kept for monitoring
 
 
 cdef inline int64_t sooner(int64_t due, int64_t other) noexcept nogil:
     """The earlier of two times; 0 = never."""
     return other if other and (due == 0 or other < due) else due
+
+
+cdef tuple described(sub_t *sub):
+    """(subject, queue, sid, delivered, max) of a subscription."""
+    return (spell(sub.node), queue_name(sub), sub.sid[:sub.sid_len], sub.delivered, sub.max)
 
 
 cdef class LineSession(Session):
@@ -150,17 +156,15 @@ cdef class LineSession(Session):
 
     cdef void run(self) noexcept:
         """Do work that had to wait until no message was being delivered."""
-        cdef uint64_t end = trie.work + self.frontend.teardown_max
         if not self.gone:
             self.work()
-            return
-        while trie.work < end:
-            if not self.drop_any():
-                if self.deaf:
-                    self.deaf = False
-                    self.router.left_out()
-                return
-        self.frontend.turn.add(PHASE_STORE, self)   # in parts: a million would block the loop
+        elif not self.drop_all():
+            self.frontend.turn.add(PHASE_STORE, self)   # in parts: a million would block the loop
+        else:
+            self.kept = None
+            if self.deaf:
+                self.deaf = False
+                self.router.left_out()
 
     cdef void work(self) noexcept:
         pass
@@ -546,8 +550,26 @@ cdef class LineSession(Session):
         cdef sub_t *sub = subs_any(&self.subs, &self.sweep)
         if sub == NULL:
             return False
+        if self.kept_left and not sub.retired:
+            self.keep(sub)
         self.remove_sub(sub)
         return True
+
+    cdef void keep(self, sub_t *sub) noexcept:
+        self.kept_left -= 1
+        trie.work += WORK_KEPT
+        try:
+            self.kept.append(described(sub))
+        except MemoryError:
+            self.kept_left = 0
+
+    cdef bint drop_all(self) noexcept:
+        """Remove subscriptions while the turn's share lasts; whether none is left."""
+        cdef uint64_t end = self.frontend.teardown_end()
+        while trie.work < end and self.drop_any():
+            pass
+        self.frontend.torn_down(end)
+        return self.subs.size == 0
 
     def list_subs(self, uint64_t most=UINT64_MAX):
         """(subject, queue, sid, delivered, max) of each subscription, up to `most`."""
@@ -562,9 +584,15 @@ cdef class LineSession(Session):
                 break
             if sub != NULL and not sub.retired:
                 most -= 1
-                found.append((spell(sub.node), queue_name(sub), sub.sid[:sub.sid_len],
-                              sub.delivered, sub.max))
+                found.append(described(sub))
         return found
+
+    def keep_subs(self, uint32_t most):
+        """The list that gets subscriptions, up to `most`, as those of `list_subs`, while they are
+        removed: at once, or in the next turns if they are many."""
+        self.kept = []
+        self.kept_left = most
+        return self.kept
 
     @property
     def subscriptions(self):

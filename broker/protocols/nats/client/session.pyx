@@ -175,16 +175,14 @@ cdef class NatsSession(LineSession):
         self.go_on_emptying()
 
     cdef int go_on_emptying(self) except -1:
-        cdef uint64_t end = trie.work + self.frontend.teardown_max
         then = self.emptied
-        while trie.work < end:
-            if not self.drop_any():
-                self.emptied = None
-                if not self.closing:
-                    self.pass_step(then)
-                    self.go()
-                return 0
-        self.frontend.turn.add(PHASE_STORE, self)
+        if not self.drop_all():
+            self.frontend.turn.add(PHASE_STORE, self)
+            return 0
+        self.emptied = None
+        if not self.closing:
+            self.pass_step(then)
+            self.go()
         return 0
 
     cdef int first_pong(self) except -1:
@@ -709,12 +707,8 @@ cdef class NatsSession(LineSession):
     cdef int go_on_pruning(self, bint waits) except -1:
         """Look at the next subscriptions. `waits`: input is already paused for this."""
         cdef NatsFrontend frontend = self.frontend
-        cdef uint64_t end
+        cdef uint64_t end = frontend.teardown_end()
         cdef bint over = False
-        if frontend.prune_turn != frontend.turn.number:     # a share of the turn for all sessions
-            frontend.prune_turn = frontend.turn.number
-            frontend.prune_left = frontend.teardown_max
-        end = trie.work + frontend.prune_left
         while self.pruning and self.pruned <= self.subs.mask and (
                 self.subs.slots != NULL and not self.closing):
             over = trie.work >= end and self.emptied is None
@@ -722,7 +716,7 @@ cdef class NatsSession(LineSession):
                 break
             if not self.prune_one(self.subs.slots[self.pruned]):
                 self.pruned += 1        # otherwise another subscription may have moved there
-        frontend.prune_left = end - trie.work if trie.work < end else 0
+        frontend.torn_down(end)
         if not over:
             self.end_pruning(waits)
             return 0

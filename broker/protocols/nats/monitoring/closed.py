@@ -1,7 +1,8 @@
 """The last closed connections, for /connz?state=closed.
 
 Subscriptions are remembered only for the latest of them: a limit on their total number keeps ten
-thousand clients with ten thousand subscriptions each from filling the memory.
+thousand clients with ten thousand subscriptions each from filling the memory. The list of each is
+made while its session removes them, so that thousands of connections may close at once.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def closed_connection(
     options, identity, tls = connection.options, connection.identity, connection.tls_peer
     stop_ns = time.time_ns()
     account = connection.account
+    subs_kept = min(connection.subscriptions, subs_most, limits.MONITOR_SUBSCRIPTIONS_EACH)
     return ClosedConnection(
         client_id=connection.client_id,
         kind=connection.kind,
@@ -71,7 +73,8 @@ def closed_connection(
         name_tag=identity.name_tag if identity is not None else "",
         tags=identity.tags if identity is not None else (),
         proxy_key=identity.proxy_key if identity is not None else "",
-        subs=connection.list_subs(min(subs_most, limits.MONITOR_SUBSCRIPTIONS_EACH)),
+        subs=connection.keep_subs(subs_kept),
+        subs_kept=subs_kept,
     )
 
 
@@ -109,9 +112,9 @@ class ClosedConnections:
             return None
         record = closed_connection(connection, subs_most=self.subs_most)
         self._records.append(record)
-        if record.subs:
+        if record.subs_kept:
             self._with_subs.append(record)
-            self.subs_held += len(record.subs)
+            self.subs_held += record.subs_kept
         self._forget_oldest()
         return record
 
@@ -120,8 +123,9 @@ class ClosedConnections:
             gone = self._records.popleft()
             if self._with_subs and self._with_subs[0] is gone:
                 self._with_subs.popleft()
-                self.subs_held -= len(gone.subs)
+                self.subs_held -= gone.subs_kept
         while self.subs_held > self.subs_most:
             oldest = self._with_subs.popleft()
-            self.subs_held -= len(oldest.subs)
+            self.subs_held -= oldest.subs_kept
             oldest.subs = []
+            oldest.subs_kept = 0

@@ -196,6 +196,41 @@ def test_subscriptions_go_with_the_connection_in_slices(nats: FakeNats) -> None:
     nats.dial().send(pubs(b"s.5", [b"x"]))
 
 
+def test_connections_that_close_at_once_share_a_turn(nats: FakeNats) -> None:
+    """Thousands of them would block the loop if each had a share of its own."""
+    count = limits.NATS_TEARDOWN // 2  # of two tokens each: all that a turn removes
+    peers = [nats.dial() for _ in range(5)]
+    for peer in peers:
+        peer.send(b"".join(b"SUB s.%d workers %d\r\n" % (i, i) for i in range(count)))
+    other = nats.dial()
+    other.send(b"SUB s.* workers 1\r\n")
+    for peer in peers:
+        peer.transport.closed = True
+        peer.conn.connection_lost(None)
+    assert nats.router.size == 4 * count + 1
+    publisher = nats.dial()
+    publisher.send(pubs(b"s.5", [b"x"] * 100))
+    assert other.take().count(b"MSG s.5 ") == 100  # none is given to a member that has gone
+    nats.loop.run()
+    assert nats.router.size == 1
+
+
+def test_removed_subscriptions_are_kept_for_monitoring(nats: FakeNats) -> None:
+    count = limits.NATS_TEARDOWN // 2
+    peers = [nats.dial() for _ in range(3)]
+    for peer in peers:
+        peer.send(b"".join(b"SUB s.%d workers %d\r\n" % (i, i) for i in range(count)))
+    kept = [peer.session.keep_subs(100 + i) for i, peer in enumerate(peers)]
+    for peer in peers:
+        peer.transport.closed = True
+        peer.conn.connection_lost(None)
+    assert not kept[-1]  # in a later turn: this takes longer than the removal
+    nats.loop.run()
+    assert [len(subs) for subs in kept] == [100, 101, 102]
+    subject, queue, sid, delivered, most = kept[0][0]
+    assert (subject, queue, delivered, most) == (b"s." + sid, b"workers", 0, 0)
+
+
 def limited(nats: FakeNats, peer: FakePeer, *allowed: str, **limits: int) -> None:
     """What a reload does to a session whose rights have changed."""
     rules = tuple(SubjectRule(subject) for subject in allowed)
