@@ -78,11 +78,17 @@ cdef class Client:
     cdef readonly bint gone
 
 
+cdef class Subscribers:
+    cdef dict all           # Subscription to None, in the order of their creation
+    cdef dict by_cursor     # name of a cursor to such a dict; one of a queue group has several
+    cdef dict by_inbox      # inboxes of those with a client, those for messages and those for acks
+
+
 cdef class Channel(Session):
     cdef readonly str name
     cdef readonly Service service
     cdef readonly Log log
-    cdef readonly list subscriptions    # including offline durables
+    cdef readonly Subscribers subscriptions     # including offline durables
     cdef public object limits           # config.ChannelLimits
     cdef public double active           # loop time of the last use, for its inactivity limit
     cdef char *pending                  # owned: a row of pending_t, each with its bytes

@@ -390,7 +390,7 @@ cdef class Channel(Session):
         self.service = service
         self.log = log
         self.name = log.subject.decode()
-        self.subscriptions = []
+        self.subscriptions = Subscribers()
         service.channels[log.subject] = self
 
     def __dealloc__(self):
@@ -500,6 +500,71 @@ cdef class Channel(Session):
 
 
 @cython.final
+cdef class Subscribers:
+    """The subscriptions of a channel. There may be thousands, and a client may end all of them."""
+
+    def __init__(self):
+        self.all = {}
+        self.by_cursor = {}
+        self.by_inbox = {}
+
+    def add(self, Subscription subscription):
+        """Add one that is not attached yet."""
+        self.all[subscription] = None
+        note(self.by_cursor, subscription.cursor.name, subscription)
+
+    def remove(self, Subscription subscription):
+        """Remove one that is detached."""
+        del self.all[subscription]
+        unnote(self.by_cursor, subscription.cursor.name, subscription)
+
+    def clear(self):
+        """Remove all, which are detached."""
+        self.all.clear()
+        self.by_cursor.clear()
+
+    def listen(self, Subscription subscription, str inbox, str ack_inbox):
+        """Note the inboxes of one that has got a client."""
+        note(self.by_inbox, inbox, subscription)
+        note(self.by_inbox, ack_inbox, subscription)
+
+    def stop_listening(self, Subscription subscription, str inbox, str ack_inbox):
+        """Forget the inboxes of one that loses its client."""
+        unnote(self.by_inbox, inbox, subscription)
+        unnote(self.by_inbox, ack_inbox, subscription)
+
+    def first_of(self, str cursor):
+        """The oldest one with the cursor of this name, or None."""
+        return next(iter(self.by_cursor.get(cursor, ())), None)
+
+    def sharing(self, str cursor):
+        """The number of those with the cursor of this name."""
+        return len(self.by_cursor.get(cursor, ()))
+
+    def find(self, str inbox):
+        """The oldest one that has a client and this inbox or ack inbox, or None."""
+        return next(iter(self.by_inbox.get(inbox, ())), None)
+
+    def __len__(self):
+        return len(self.all)
+
+    def __iter__(self):
+        return iter(self.all)
+
+
+cdef void note(dict index, str key, Subscription subscription) except *:
+    index.setdefault(key, {})[subscription] = None
+
+
+cdef void unnote(dict index, str key, Subscription subscription) except *:
+    cdef dict found = index.get(key)
+    if found is not None:
+        found.pop(subscription, None)
+        if not found:
+            del index[key]
+
+
+@cython.final
 @cython.no_gc_clear
 cdef class Subscription(Sink):
     def __init__(self, Channel channel, Cursor cursor, record):
@@ -528,6 +593,7 @@ cdef class Subscription(Sink):
         self.inbox.match = NULL
         self.client = client
         client.subscriptions.add(self)
+        self.channel.subscriptions.listen(self, self.record.inbox, self.record.ack_inbox)
         self.ack_sub = self.service.router.add(
             self, ack_inbox, <size_t>len(ack_inbox), NULL, 0, b'', 0)
         self.consumer.policy.ack_wait_ns = self.record.ack_wait * <int64_t>SECOND
@@ -551,6 +617,7 @@ cdef class Subscription(Sink):
         self.service.router.remove(self.ack_sub)
         self.ack_sub = NULL
         self.client.subscriptions.discard(self)
+        self.channel.subscriptions.stop_listening(self, self.record.inbox, self.record.ack_inbox)
         self.client = None
         self.cursor.leave(&self.consumer, True)
 

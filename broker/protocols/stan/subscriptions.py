@@ -117,23 +117,22 @@ class Subscriptions:
         return self._make(channel, wanted, "", cursor_name("p", random_name()))
 
     def _join_group(self, channel: Channel, wanted: SubscribeRequest, key: str) -> Subscription:
-        for member in channel.subscriptions:
-            if member.record.queue_name == key and member.is_offline:
-                # the offline entry of a durable group
-                return self._resume(member, wanted)
-        return self._make(channel, wanted, key, cursor_name("q", key))
+        name = cursor_name("q", key)
+        member = channel.subscriptions.first_of(name)
+        if member is not None and member.is_offline:  # it is the only one of a durable group
+            return self._resume(member, wanted)
+        return self._make(channel, wanted, key, name)
 
     def _open_durable(self, channel: Channel, wanted: SubscribeRequest) -> Subscription:
         name = cursor_name("d", wanted.client.client_id, wanted.request.durableName)
-        for subscription in channel.subscriptions:
-            if subscription.cursor.name != name:
-                continue
-            if not subscription.is_offline:
-                if not self.settings.replace_durable:
-                    raise RefusedError(errors.STAN_DUPLICATE_DURABLE)
-                self.leave(subscription)
-            return self._resume(subscription, wanted)
-        return self._make(channel, wanted, "", name)
+        subscription = channel.subscriptions.first_of(name)
+        if subscription is None:
+            return self._make(channel, wanted, "", name)
+        if not subscription.is_offline:
+            if not self.settings.replace_durable:
+                raise RefusedError(errors.STAN_DUPLICATE_DURABLE)
+            self.leave(subscription)
+        return self._resume(subscription, wanted)
 
     def _resume(self, subscription: Subscription, wanted: SubscribeRequest) -> Subscription:
         resumed = replace(
@@ -156,9 +155,7 @@ class Subscriptions:
         if 0 < channel.limits.max_subs <= len(channel.subscriptions):
             raise RefusedError(errors.STAN_TOO_MANY_SUBSCRIPTIONS)
         cursor = cursors_of(channel.log).get(name)
-        joins = cursor is not None and any(
-            other.cursor is cursor for other in channel.subscriptions
-        )
+        joins = cursor is not None and channel.subscriptions.sharing(name) > 0
         if cursor is not None and not joins:
             channel.log.delete_cursor(name)  # it belongs to a subscription that is not in the file
             cursor = None
@@ -189,7 +186,7 @@ class Subscriptions:
                 channel.log.delete_cursor(name)
             raise
         subscription = Subscription(channel, cursor, record)
-        channel.subscriptions.append(subscription)
+        channel.subscriptions.add(subscription)
         return subscription
 
     def place(
@@ -229,7 +226,7 @@ class Subscriptions:
         start = max(channel.first_available, min(record.start, channel.log.visible))
         cursor = open_cursor(channel.log, record.cursor, start=start)
         subscription = Subscription(channel, cursor, record)
-        channel.subscriptions.append(subscription)
+        channel.subscriptions.add(subscription)
         return subscription
 
     def drop_unknown(self, channel: Channel) -> None:
@@ -248,22 +245,17 @@ class Subscriptions:
 
     def find(self, channel: Channel, inbox: str) -> Subscription:
         """The subscription with this ack inbox or inbox. RefusedError."""
-        for subscription in channel.subscriptions:
-            record = subscription.record
-            if not subscription.is_offline and inbox in (record.ack_inbox, record.inbox):
-                return subscription
-        raise RefusedError(errors.STAN_INVALID_SUBSCRIPTION)
+        subscription = channel.subscriptions.find(inbox)
+        if subscription is None:
+            raise RefusedError(errors.STAN_INVALID_SUBSCRIPTION)
+        return subscription
 
     def leave(self, subscription: Subscription, *, erase: bool = False) -> None:
         """Remove the client of a subscription; a durable one stays unless `erase`. OSError: it is
         done, but not yet in the file."""
         record, channel = subscription.record, subscription.channel
         subscription.detach()
-        # only groups share a cursor; a search for each of thousands would stop all others
-        alone = not record.queue_name or not any(
-            other.cursor is subscription.cursor and other is not subscription
-            for other in channel.subscriptions
-        )
+        alone = channel.subscriptions.sharing(record.cursor) == 1
         if record.is_durable and alone and not erase:
             kept = replace(record, offline=True)
             subscription.record = kept
@@ -319,5 +311,5 @@ class Subscriptions:
             channel.log.skip_to(gone.log.next_seq)
         cursor = open_cursor(channel.log, record.cursor, start=channel.first_available)
         subscription = Subscription(channel, cursor, record)
-        channel.subscriptions.append(subscription)
+        channel.subscriptions.add(subscription)
         return subscription

@@ -11,10 +11,12 @@ from support.engine import WAIT_MS, Rig
 from support.native.turns import Output
 from support.stan import wire
 
+from broker.engine.cursor.cursor import open_cursor
 from broker.protocols.access import Access
 from broker.protocols.nats.accounts.account import Account, CurrentPublisher, Message
 from broker.protocols.stan import limits
-from broker.protocols.stan.publish import Channel, Client, Request, Service
+from broker.protocols.stan.publish import Channel, Client, Request, Service, Subscription
+from broker.protocols.stan.store import SubRecord
 from broker.runtime.interfaces import Session
 
 
@@ -142,3 +144,36 @@ def test_many_requests_take_several_turns(case: Case) -> None:
     for place in (each, 2 * each + 1, 3 * each + 2):
         expected.insert(place, "another")
     assert heard == expected
+
+
+def test_subscriptions_are_found_by_their_cursor_and_their_inboxes(case: Case) -> None:
+    """Without a search through all of the channel, which may be thousands."""
+    channel = case.make("t")
+    cursor = open_cursor(channel.log, "stan:q:g")
+    client = Client("other", "hb", b"other")
+
+    def member(number: int, inbox: str) -> Subscription:
+        record = SubRecord(
+            number, "t", cursor.name, "other", inbox, f"ack.{number}", "", "g", 10, 30
+        )
+        made = Subscription(channel, cursor, record)
+        channel.subscriptions.add(made)
+        return made
+
+    held = channel.subscriptions
+    first, second, third = member(1, "in"), member(2, "in"), member(3, "other")
+    assert held.find("in") is held.find("ack.1") is None  # no client yet
+    for each in (first, second, third):
+        each.attach(client)
+    assert (held.first_of(cursor.name), held.sharing(cursor.name)) == (first, 3)
+    assert (held.find("in"), held.find("ack.2"), held.find("other")) == (first, second, third)
+    first.detach()
+    assert held.find("in") is second
+    assert held.find("ack.1") is None
+    held.remove(first)
+    assert (held.first_of(cursor.name), held.sharing(cursor.name)) == (second, 2)
+    for each in (second, third):
+        each.detach()
+    held.clear()
+    assert (len(held), list(held), held.sharing(cursor.name)) == (0, [], 0)
+    assert held.find("in") is held.first_of(cursor.name) is None
