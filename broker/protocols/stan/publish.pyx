@@ -503,7 +503,7 @@ cdef class Channel(Session):
 cdef class Subscribers:
     """The subscriptions of a channel. There may be thousands, and a client may end all of them."""
 
-    def __init__(self):
+    def __cinit__(self):
         self.all = {}
         self.by_cursor = {}
         self.by_inbox = {}
