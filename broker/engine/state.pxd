@@ -96,6 +96,7 @@ cdef class EngineState:
     cdef size_t backlog_share(self) noexcept        # what one cursor far behind may hand out now
     cdef uint64_t deferred_share(self) noexcept     # what one cursor may defer now
     cdef bint may_inline(self, size_t n) noexcept
+    cdef bint is_quick(self, size_t n) noexcept
     cdef void note_write(self, size_t n, int64_t took_ns) noexcept     # with its checksums
     # `zeros` of them follow, if they can be written.
     cdef int write_inline(self, int fd, const char *data, size_t n, size_t zeros,

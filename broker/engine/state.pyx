@@ -97,11 +97,12 @@ cdef class EngineState:
     cdef bint may_inline(self, size_t n) noexcept:
         """A write may be done here and now: the writer is idle, writes have been quick, and this
         one is short, or the long ones of this turn do not take too long."""
-        if self.writer.submitted != self.writer.reaped or (
-                self.turn.now_ns < self.short_stalls.after_ns):
+        if self.writer.submitted != self.writer.reaped:
             return False
-        if n <= self.inline_bytes:
+        if self.is_quick(n):
             return True
+        if self.turn.now_ns < self.short_stalls.after_ns:
+            return False
         if n > self.inline_long_bytes or self.turn.now_ns < self.long_stalls.after_ns:
             return False
         if self.long_turn != self.turn.number:
@@ -109,6 +110,10 @@ cdef class EngineState:
             self.long_ns = 0
         self.long_ns += <int64_t>(n >> 10) * self.write_kib_ns
         return self.long_ns <= self.inline_long_ns
+
+    cdef bint is_quick(self, size_t n) noexcept:
+        """A write is short, and those have been quick."""
+        return n <= self.inline_bytes and self.turn.now_ns >= self.short_stalls.after_ns
 
     cdef void note_write(self, size_t n, int64_t took_ns) noexcept:
         cdef int64_t more

@@ -39,6 +39,7 @@ cdef class Journal(JobOwner):
     cdef object new_path                # where a new file is made; no other journal uses it
     cdef int fd
     cdef int old_fd                     # being replaced, -1 = none
+    cdef size_t old_bytes               # where that one ends; 0 = it must not be written any more
     cdef char *data                     # the block of this turn, owned
     cdef size_t len, cap
     cdef readonly bint replacing        # a whole new file is under way
@@ -65,12 +66,14 @@ cdef class Journal(JobOwner):
     cdef readonly int last_error
     cdef readonly uint64_t handed       # writes begun
     cdef readonly uint64_t done         # writes ended
+    cdef uint64_t done_with             # more of them, as soon as the file is replaced
 
     cdef void ack(self, uint64_t seq) noexcept
     cdef void delivered(self, uint64_t seq, uint64_t consumer_seq) noexcept     # the first time
     cdef void op(self, JournalOp kind, uint64_t a, uint64_t b, uint64_t c, int arity) noexcept
     cdef bint pending(self) noexcept
     cdef void flush(self) noexcept      # hand the block to the writer
+    cdef void flush_both(self) noexcept
     cdef bint reopen(self) noexcept
     cdef bint wants_compaction(self) noexcept
     cdef int room(self, size_t n) except -1
@@ -92,5 +95,7 @@ cdef class Journal(JobOwner):
     cdef bint is_synced(self) noexcept      # all that was written is on the disk, and its name too
     cdef void renamed(self) noexcept
     cdef void ended(self, job_t *job) noexcept
-    cdef object rewrite(self)           # begin a new file; the caller then writes its snapshot
+    # Begin a new file; the caller then writes its snapshot. `damaged`: the old file must be left
+    # as it is.
+    cdef object rewrite(self, bint damaged=*)
     cdef void end_rewrite(self) noexcept

@@ -187,7 +187,10 @@ cdef class Journal(JobOwner):
     cdef void flush(self) noexcept:
         cdef job_t *job
         cdef int error
-        if self.replacing or self.last_error or self.closed or not self.pending():
+        if self.last_error or self.closed or not self.pending():
+            return
+        if self.replacing:
+            self.flush_both()
             return
         if self.fd < 0 and not self.reopen():
             return
@@ -207,6 +210,28 @@ cdef class Journal(JobOwner):
         job.offset = <int64_t>self.file_bytes
         self.file_bytes += job.len
         self.shared.writer.submit(job)
+
+    cdef void flush_both(self) noexcept:
+        """Write the block to the file that is being replaced, which counts after a kill as long as
+        it has the name, and behind the snapshot in the new one. If that could take long the block
+        stays in memory until the file is replaced."""
+        cdef int error
+        self.end_run()
+        if self.last_error or self.old_bytes == 0 or not self.shared.is_quick(self.len):
+            return
+        self.seal_block()
+        error = self.shared.write_inline(
+            self.old_fd, self.data, self.len, 0, <int64_t>self.old_bytes)
+        if not error:
+            error = self.shared.write_inline(
+                self.fd, self.data, self.len, 0, <int64_t>self.file_bytes)
+        self.old_bytes += self.len
+        self.file_bytes += self.len
+        self.len = 0
+        self.handed += 1
+        self.done_with += 1
+        if error:
+            self.last_error = error     # another new file follows
 
     def adopt(self, size_t file_bytes):
         """The file exists and is good up to file_bytes: go on from there."""
@@ -235,13 +260,17 @@ cdef class Journal(JobOwner):
         return (self.file_bytes > self.shared.journal_bytes_min
                 and self.file_bytes > 4 * self.snapshot_bytes)
 
-    cdef object rewrite(self):
+    cdef object rewrite(self, bint damaged=False):
         """Begin a new file beside the old one; OSError when it cannot be made."""
         cdef int fd = -1, error
+        if not damaged and (self.fd >= 0 or self.reopen()):
+            self.flush()        # a kill may come before the new file has the name
         error = vfs_open(os.fsencode(self.new_path), O_RDWR | O_CREAT | O_TRUNC, &fd)
         if error:
             self.last_error = error
             raise OSError(error, os.strerror(error), self.path)
+        # One in which a write failed, or has yet to end, may have a gap before what would follow.
+        self.old_bytes = 0 if self.last_error or self.under_way or self.fd < 0 else self.file_bytes
         self.last_error = 0
         self.old_fd = self.fd
         self.fd = fd
@@ -318,6 +347,8 @@ cdef class Journal(JobOwner):
         self.wrote(job.error)
         if job.kind == <int>JOB_REPLACE:
             self.replacing = False
+            self.done += self.done_with
+            self.done_with = 0
             if not job.error:
                 self.renamed()
             if self.old_fd >= 0:

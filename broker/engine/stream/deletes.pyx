@@ -186,7 +186,7 @@ cdef class Deletes:
         cdef Journal journal = self.journal
         cdef uint64_t seq = subjects.next_match(None, 0), at, left = SEQ_MAX
         try:
-            journal.rewrite()
+            journal.rewrite(self.damaged)
             self.damaged = False
         except (OSError, MemoryError) as problem:
             self.log.shared.report('error', 'the deletes of a stream cannot be written',

@@ -23,11 +23,13 @@ from support.engine import (
 )
 
 from broker.base.durable import make_folder
+from broker.engine.cursor.journal import read_journal
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.publish import append, outcome
 from broker.runtime import vfs
 
 MANY = 1 << 30
+ACK = 1  # in journals
 
 
 def test_what_follows_a_new_cursor_waits_for_its_name(tmp_path: Path) -> None:
@@ -144,6 +146,55 @@ def test_a_compacted_journal_has_its_name_synced(tmp_path: Path) -> None:
         vfs.fail(SYNC_PATH, errno.EIO)
         rig.advance(1)
         assert vfs.unfired(SYNC_PATH)
+
+
+def acked(path: Path) -> set[int]:
+    """The messages that a journal says are finished, one by one."""
+    ops, _, unread = read_journal(str(path))
+    assert unread == 0
+    return {
+        seq for kind, first, count, _ in ops if kind == ACK for seq in range(first, first + count)
+    }
+
+
+@pytest.mark.parametrize("code", [0, errno.ENOSPC])
+def test_what_is_finished_while_a_journal_is_replaced_is_in_both_files(
+    tmp_path: Path, code: int
+) -> None:
+    """A kill may come before the new file has the name, or after."""
+    with Rig(tmp_path, inline_bytes=1 << 17, journal_bytes_min=200) as rig:
+        log = rig.log()
+        cursor = log.open_cursor("c")
+        consumer = LocalConsumer(cursor, 1000)
+        rig.publish(log, numbered(300))
+        rig.settle()
+        waiting = [record[0] for record in consumer.records]
+        (path,) = (tmp_path / "t" / "cursors").glob("*.cur")
+        inode = path.stat().st_ino
+        finished = set()
+
+        def finish() -> None:
+            finished.add(waiting[-1])
+            assert consumer.finish(waiting.pop()) == 0
+            rig.loop.run()
+
+        vfs.hold(SYNC)
+        while not cursor.journal.replacing:
+            finish()
+        rig.until(lambda: vfs.held(SYNC) == 1)
+        finish()
+        finish()
+        assert acked(path) == finished
+        if code:
+            vfs.fail(WRITE, code)
+            finish()
+        vfs.release(SYNC)
+        rig.settle()
+        rig.advance(60)
+        assert path.stat().st_ino != inode
+        assert acked(path) == finished
+        finish()
+        assert acked(path) == finished
 
 
 def test_folders_are_made_with_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
