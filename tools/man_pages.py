@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 import click
 
 from broker import __version__
-from broker.cli.commands import Commands, Passed, main
+from broker.cli.commands import Commands, Passthrough, main
 from broker.cli.servers import SERVERS, run_server
 
 FOLDER = ROOT / "docs" / "man"
@@ -134,7 +134,7 @@ def pages() -> dict[str, str]:
     for name in main.list_commands(ctx):
         command = main.get_command(ctx, name)
         short = Commands.known[name][1]
-        if isinstance(command, Passed) and name in SERVERS:
+        if isinstance(command, Passthrough) and name in SERVERS:
             lines = original(name, short)
         else:
             assert command is not None

@@ -13,7 +13,7 @@ import sys
 from broker.cli import signals
 from broker.cli.servers import SERVERS, run_server
 
-TYPE_CHECKING = False  # `typing` takes longer to import than signals may wait to be noted
+TYPE_CHECKING = False  # importing `typing` would delay the blocking of signals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +30,8 @@ def entry() -> None:
     args = sys.argv[1:]
     if program in DROP_INS:
         args = [program, *args]
-    # An import creates very many objects, and all of them stay. A server that is ready enables the
-    # collection of garbage again.
+    # An import creates very many objects, which all stay. A server enables garbage collection again
+    # when it is ready.
     gc.disable()
     if args and args[0] in SERVERS and _COMPLETE not in os.environ:
         signals.hold()
@@ -45,11 +45,12 @@ def entry() -> None:
 
 
 def _run_server(name: str, args: Sequence[str]) -> int | None:
-    """As click ends a command: without a traceback after ctrl-C, or if nobody reads its output."""
+    """Run a server; end without a traceback after Ctrl-C, or if the reader of its output has
+    ended."""
     try:
         return run_server(name, args)
     except KeyboardInterrupt:
         print("\nAborted!", file=sys.stderr)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
     return 1

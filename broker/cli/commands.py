@@ -1,4 +1,4 @@
-"""The commands as click knows them: their help, and those that are not servers.
+"""The click commands: their help, and all commands that are not servers.
 
 The command line imports this module for everything but the start of a server: see `entry`.
 """
@@ -78,7 +78,7 @@ class Commands(click.Group):
         "top": ("broker.cli.tools.top:top", "Show topics with their rates and depths, like top."),
     }
 
-    # The order of --help; commands in no group follow.
+    # The order of --help; commands in no group come last.
     groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "Run the broker": ("serve", "check-config", "config", "health", "support-bundle"),
         "Replace an original": ("nats-server", "nats-streaming-server", "nsqd", "nsqlookupd"),
@@ -94,7 +94,7 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The called command. UsageError with a suggestion for a misspelt name."""
+        """The command with this name. UsageError with a suggestion: the name is misspelt."""
         name = args[0]
         if name not in self.known and not name.startswith("-"):
             raise click.UsageError(f"no command {name!r}{near(name, self.known)}", ctx)
@@ -108,7 +108,7 @@ class Commands(click.Group):
         if not path:
             return serve() if cmd_name == "serve" else drop_in(cmd_name)
         module, _, attribute = path.partition(":")
-        gc.disable()  # an import creates very many objects, and all of them stay
+        gc.disable()  # an import creates very many objects, which all stay
         try:
             command: click.Command = getattr(importlib.import_module(module), attribute)
         finally:
@@ -116,7 +116,7 @@ class Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """The list in --help, without importing what it lists."""
+        """List the commands in --help, without importing them."""
         rest = set(self.known) - {name for names in self.groups.values() for name in names}
         for title, names in {**self.groups, "Commands": sorted(rest)}.items():
             if names:
@@ -124,26 +124,26 @@ class Commands(click.Group):
                     formatter.write_dl([(name, self.known[name][1]) for name in names])
 
 
-class Passed(click.Command):
-    """A command that does not interpret its arguments, including `--`."""
+class Passthrough(click.Command):
+    """A command that passes its arguments on unchanged, including `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Pass all arguments through unchanged."""
+        """Accept all arguments."""
         ctx.params["args"] = tuple(args)
         return []
 
 
 def drop_in(name: str) -> click.Command:
-    """The replacement of an original, which reads its arguments itself."""
+    """A command that replaces an original and reads its arguments itself."""
 
     def run(args: Sequence[str]) -> None:
         sys.exit(run_server(name, args))
 
-    return Passed(name, add_help_option=False, callback=run)
+    return Passthrough(name, add_help_option=False, callback=run)
 
 
 def serve() -> click.Command:
-    """`twinwire serve` with the options of its table."""
+    """`twinwire serve` with the options of OPTIONS."""
     from broker.cli.serve import OPTIONS, start
 
     flags = {one.flag.strip("-").replace("-", "_"): one for one in OPTIONS}

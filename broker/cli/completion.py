@@ -1,4 +1,4 @@
-"""`twinwire completion`: the script with which a shell completes commands and options.
+"""`twinwire completion`: prints the script for completing commands and options in a shell.
 
 It is separate because each command is a module.
 """

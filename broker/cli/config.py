@@ -1,4 +1,4 @@
-"""`twinwire config`: prints the settings in force with the place of each, or the defaults."""
+"""`twinwire config`: prints the settings in force with their sources, or the defaults."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def config(file: Path | None, *, defaults: bool, effective: bool, changed: bool)
 
 
 def in_force(given: Given, *, changed: bool = False) -> str:
-    """The settings in force with their places, without secrets. `changed`: only those that are
-    not at their defaults."""
+    """The settings in force with their sources, without secrets. `changed`: only those that differ
+    from the default."""
     lines: list[str] = []
     for section, found in groupby(entries(given, changed=changed), key=attrgetter("section")):
         shown = [(f"{one.key} = {one.value}", one.origin) for one in found]

@@ -1,4 +1,4 @@
-"""`twinwire health`: asks the broker of the same configuration whether it is healthy."""
+"""`twinwire health`: checks the broker that runs with the same configuration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from broker.config.config import Config
 
 HEALTHY: Final = 200
-# An address that means every interface is asked on loopback.
+# Clients use loopback for an address that means every interface.
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 _BODY_MAX: Final = 64 * 1024
 
@@ -38,7 +38,7 @@ class Probe:
     """One request for the state of a broker."""
 
     def __init__(self, address: Address, path: str, login: str = "") -> None:
-        """`login`: USER:PASSWORD, with which the answer has reasons."""
+        """`login`: USER:PASSWORD; with it the answer contains reasons."""
         self.address = reachable(address)
         self.path = path
         self.headers = {"Host": str(self.address)}
@@ -57,7 +57,7 @@ class Probe:
 
 
 def probes_of(config: Config) -> list[Probe]:
-    """The monitoring page and nsqd's /ping, without listeners that are not enabled."""
+    """The monitoring page and nsqd's /ping, as far as their listeners are enabled."""
     probes = []
     monitor = config.monitor
     if monitor.listen is not None:
@@ -69,8 +69,8 @@ def probes_of(config: Config) -> list[Probe]:
 
 
 def ask_first(probes: Sequence[Probe], timeout_s: float) -> tuple[int, str]:
-    """The answer to the first one. The second is asked if nobody listens at the first address, as
-    where the command is `nsqd`: `serve` does not start without its listeners."""
+    """The answer to the first probe. The second one is used if nothing listens at the first
+    address, as with the command `nsqd`: `serve` does not start without its listeners."""
     try:
         return probes[0].ask(timeout_s)
     except ConnectionRefusedError:
@@ -81,7 +81,7 @@ def ask_first(probes: Sequence[Probe], timeout_s: float) -> tuple[int, str]:
 
 
 def probe_of_url(url: str) -> Probe:
-    """The probe of an address as in http://127.0.0.1:4151/ping. UsageError."""
+    """The probe for a URL such as http://127.0.0.1:4151/ping. UsageError."""
     parts = urlsplit(url)
     if parts.scheme != "http" or not parts.netloc:
         raise click.UsageError(f"invalid URL {url!r}: expected http://HOST:PORT/PATH")

@@ -1,5 +1,5 @@
 """`twinwire import-nsqd`, `import-stan`, `import-jetstream`: import the data of another server.
-`adopt-channels`: make streams of the channels of NATS Streaming here."""
+`adopt-channels`: convert channels of NATS Streaming to streams."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class _Import(Protocol):
 
     @property
     def bytes(self) -> int:
-        """What `advance` gets in all."""
+        """The total of what `advance` receives."""
 
 
 @contextmanager
 def _progress(work: _Import, quiet: bool) -> Iterator[None]:
-    """Show a progress bar while `work` is done."""
+    """Show a progress bar while `work` runs."""
     if quiet:
         yield
         return
@@ -71,7 +71,7 @@ def _progress(work: _Import, quiet: bool) -> Iterator[None]:
 def _report(
     outcome: ImportOutcome, folder: object, found: Iterable[object], server: str = "a server"
 ) -> None:
-    """Print the outcome; `found`: a line for each thing that was read now."""
+    """Print the outcome; `found`: a line for each imported item."""
     for line in outcome.remarks:
         click.echo(line, err=True)
     for part in [f"{folder} was imported before"] if outcome.already else found:
@@ -81,7 +81,7 @@ def _report(
 
 
 def _exit(outcome: ImportOutcome) -> NoReturn:
-    """Exit with the code that says whether all of it was imported."""
+    """Exit with the code that shows whether everything was imported."""
     sys.exit(limits.EXIT_PARTLY if outcome.remarks or outcome.changed else limits.EXIT_OK)
 
 

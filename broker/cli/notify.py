@@ -24,12 +24,12 @@ _NSEC_PER_USEC: Final = 1_000
 
 
 def report(*fields: str) -> bool:
-    """Send fields, such as READY=1, in one datagram; whether there is a manager and it was sent.
-    A manager that is gone is no reason to stop serving."""
+    """Send fields, such as READY=1, in one datagram. Returns whether a manager has received it. A
+    missing manager is not an error."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path.startswith(("/", "@")):
         return False
-    address = f"\0{path[1:]}" if path[0] == "@" else path  # "@": of the abstract namespace
+    address = f"\0{path[1:]}" if path[0] == "@" else path  # "@": abstract namespace
     with (
         contextlib.suppress(OSError),
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as one,
@@ -40,7 +40,8 @@ def report(*fields: str) -> bool:
 
 
 def ready(status: str) -> None:
-    """Report that all listeners are open; from now on, that the loop is alive. On the loop."""
+    """Report that all listeners are open, and from now on, that the loop is alive. Call it on the
+    loop."""
     if report("READY=1", f"STATUS={status}"):
         _watch()
 
@@ -61,7 +62,8 @@ def _alive(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
 
 @contextlib.contextmanager
 def reloading() -> Iterator[None]:
-    """Report that the process reloads its configuration, and after the block that it has."""
+    """Report that the process is reloading its configuration, and after the block that it has done
+    so."""
     report("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // _NSEC_PER_USEC}")
     try:
         yield
@@ -70,5 +72,5 @@ def reloading() -> Iterator[None]:
 
 
 def stopping(status: str = "stopping") -> None:
-    """Report that the process ends."""
+    """Report that the process is stopping."""
     report("STOPPING=1", f"STATUS={status}")

@@ -74,13 +74,13 @@ OPTIONS: Final = (
 
 
 def main(args: Sequence[str]) -> int | None:
-    """Run the command; the exit code. None: click explains what is wrong, or shows the help."""
-    given = plain(args)
+    """Run the command. Returns the exit code; None: click reports an error or shows the help."""
+    given = parse_flags(args)
     return None if given is None else start(given)
 
 
-def plain(args: Sequence[str]) -> dict[str, str] | None:
-    """The value of each given flag; None unless all are written in full, each with a value."""
+def parse_flags(args: Sequence[str]) -> dict[str, str] | None:
+    """The value of each given flag. None: they are not all written in full with a value."""
     names = {name: one.flag for one in OPTIONS for name in (one.flag, *one.short)}
     given: dict[str, str] = {}
     words = iter(args)
@@ -104,7 +104,7 @@ def start(
     Without a file every key has its default: data in ./data, loopback, ports 4222, 8222, 4150,
     4151, 4171 and 8171. An empty address disables a listener; port 0 picks a free port.
     """
-    # `when_ready` gets the bound addresses; the text above is also that of --help
+    # `when_ready` receives the bound addresses. The docstring is also the text of --help.
     flags = dict(given)
     file, ports = flags.pop("--config", None), flags.pop("--ports-file", None)
     try:
@@ -116,11 +116,12 @@ def start(
         print(error, file=sys.stderr, flush=True)
         return limits.EXIT_BAD_CONFIG
     logs.setup(config.log.level, config.log.format, utc=config.log.utc)
-    keep_from_others()
+    restrict_umask()
     raise_open_files_limit()
     ports_file = None if ports is None else Path(ports)
     if ports_file is not None:
-        ports_file.unlink(missing_ok=True)  # programs that wait for it must not find an old one
+        # Programs that wait for the file must not find an old one.
+        ports_file.unlink(missing_ok=True)
     try:
         activation.adopt(opened(config))
     except activation.ActivationError as error:
@@ -138,7 +139,7 @@ def start(
 
 
 def until_ended(coroutine: Coroutine[Any, Any, int]) -> int:
-    """Run a server on a loop of its own; the exit code."""
+    """Run a server on its own loop. Returns the exit code."""
     import asyncio
 
     import uvloop
@@ -147,7 +148,7 @@ def until_ended(coroutine: Coroutine[Any, Any, int]) -> int:
         try:
             return runner.run(coroutine)
         finally:
-            # closing the loop removes the handler, and SIGHUP would end the process
+            # Closing the loop removes the handler, and SIGHUP would end the process.
             signals.hold(*signals.RELOADS)
 
 
@@ -166,7 +167,7 @@ async def run(
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    stop = apart(on_signal)
+    stop = debounced(on_signal)
     for number in signals.STOPS:
         loop.add_signal_handler(number, stop, number, stopping)
     signals.let_through(*signals.STOPS, *signals.OTHERS)
@@ -178,7 +179,7 @@ async def run(
             announce(server)
     except (
         Exception
-    ) as error:  # any error: the operator gets one line, and with debug the traceback
+    ) as error:  # of any kind: the operator gets one line, and with debug the traceback
         problem = start_problem(error, config)
         log.error("cannot start: %s", problem, exc_info=log.isEnabledFor(logging.DEBUG))
         return limits.EXIT_START_FAILED
@@ -196,8 +197,8 @@ async def run(
 
 
 def start_problem(error: Exception, config: Config) -> str:
-    """Why a start failed, with the settings to change: all listeners that cannot be opened, not
-    only the first."""
+    """Why the start failed, with the settings to change. Lists all listeners that cannot be opened,
+    not only the first."""
     if isinstance(error, DataFolderError | DataLockedError):
         return f"{error}; another folder is chosen by {_named('server.data')}"
     if not isinstance(error, sockets.ListenError):
@@ -231,7 +232,7 @@ def _announce(server: Server, config: Config, ports_file: Path | None) -> dict[s
 
 
 def reload_at_hangup(server: Reloads) -> None:
-    """Reload at each SIGHUP from now on, and at one that came while the server started."""
+    """From now on, reload at each SIGHUP, including one that arrived during the start."""
     import asyncio
 
     reloads: set[asyncio.Task[None]] = set()
@@ -255,12 +256,12 @@ async def _reload(server: Reloads) -> None:
 
 
 class Reloads(Protocol):
-    """The interface of a server that can reload; whether it has."""
+    """A server that can reload; `reload` returns whether it did."""
 
     async def reload(self) -> bool: ...
 
 
-def apart(handle: Callable[..., object]) -> Callable[..., object]:
+def debounced(handle: Callable[..., object]) -> Callable[..., object]:
     """The handler of all signals that end a server, called once for signals less than
     SIGNAL_APART_S apart: uvloop reports a signal a second time if another arrives together with it,
     and ctrl-C may come with a supervisor's SIGTERM."""
@@ -299,12 +300,12 @@ def write_ports_file(path: Path, ports: dict[str, str]) -> None:
 
 @contextlib.contextmanager
 def lasting_memory() -> Iterator[None]:
-    """For imports and the start: exclude all objects that exist afterwards from garbage collection,
+    """For imports and the start: exclude all objects that exist at the end from garbage collection,
     and make collections rare. Threads share a heap.
 
     Modules and connections live long; scanning them repeatedly stops the loop for milliseconds and
-    finds nothing. Messages are not Python objects, so there is little garbage. With very many logs
-    even one scan during the start takes seconds.
+    finds nothing. Messages are not Python objects, so there is little garbage. With very many logs,
+    a single scan during the start takes seconds.
     """
     memory.limit_arenas(limits.ARENAS_MAX)
     memory.keep_free(limits.HEAP_FREE_BYTES, limits.HEAP_PIECE_BYTES_MAX)
@@ -318,8 +319,8 @@ def lasting_memory() -> Iterator[None]:
         gc.enable()
 
 
-def keep_from_others() -> None:
-    """Create files for the server's user and group only from now on; see net/umask.py."""
+def restrict_umask() -> None:
+    """From now on, create files only for the server's user and group; see net/umask.py."""
     umask.narrow()
 
 
@@ -338,14 +339,14 @@ def raise_open_files_limit() -> None:
         log.debug("open files limit raised", extra=logs.fields(old=soft, new=hard))
 
 
-class OpenFiles:
-    """Logs when the process runs out of open files, and when it can open files again."""
+class OpenFilesMonitor:
+    """Logs that the process has run out of open files, and that it can open files again."""
 
     def __init__(self, log: logging.Logger) -> None:
         self.log = log
         self.state = _FINE
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check the number of open files and log a change of state."""
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         used = lowest_free()
@@ -367,7 +368,7 @@ class OpenFiles:
 
 
 def lowest_free() -> int:
-    """The lowest free descriptor, about the number of open files; -1: none is free."""
+    """The lowest free descriptor, which is about the number of open files; -1: none is free."""
     try:
         number = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -382,8 +383,8 @@ async def until_stopped(stopping: asyncio.Event, log: logging.Logger) -> None:
     """Wait for the stop; check open files meanwhile."""
     import asyncio
 
-    files = OpenFiles(log)
+    files = OpenFilesMonitor(log)
     while not stopping.is_set():
-        files.look()
+        files.check()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stopping.wait(), net_limits.OPEN_FILES_LOOK / SECOND)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Final
 
-# Functions that receive the arguments and return the exit code; None: click reads them.
+# Functions that receive the arguments and return the exit code; None: click reads the arguments.
 SERVERS: Final = {
     "nats-server": "broker.cli.dropin.nats_server.command:main",
     "nats-streaming-server": "broker.cli.dropin.nats_streaming.command:main",
@@ -21,7 +21,7 @@ SERVERS: Final = {
 
 
 def run_server(name: str, args: Sequence[str]) -> int | None:
-    """Run a server until it ends; the exit code. None: these arguments are for click."""
+    """Run a server until it ends. Returns the exit code; None: these arguments are for click."""
     module, _, function = SERVERS[name].partition(":")
     code: int | None = getattr(importlib.import_module(module), function)(args)
     return code

@@ -39,9 +39,9 @@ def let_through(*numbers: int) -> None:
 
 
 class Stoppable:
-    """A context in which SIGINT and SIGTERM end the process at once: reading a file may take for
-    ever if it is a FIFO or a terminal. One that was pending before still waits for the server. Only
-    for the main thread."""
+    """In this context, SIGINT and SIGTERM end the process at once, because reading a file may take
+    for ever if it is a FIFO or a terminal. A signal that was pending before is kept for the server.
+    Only for the main thread."""
 
     def __init__(self) -> None:
         self._handlers: list[tuple[int, object]] = []

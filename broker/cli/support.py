@@ -1,4 +1,4 @@
-"""`twinwire support-bundle`: what a report of a problem needs, in one archive, without secrets.
+"""`twinwire support-bundle`: collects data for a problem report in one archive, without secrets.
 
 It works whether the broker runs or not: what cannot be had is listed in `missing.txt`. Message
 bodies are never read. Every file passes `Secrets`, which knows the secrets of the configuration.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 PAGE_BYTES_MAX: Final = 16 << 20
-LOG_BYTES_MAX: Final = 8 << 20  # the end of each log file
+LOG_BYTES_MAX: Final = 8 << 20  # of the end of each log file
 ENTRIES_MAX: Final = 200_000  # of the data folder
 SECRET_CHARS_MIN: Final = 4  # shorter ones would hide parts of ordinary words
 _TIMEOUT_S: Final = 5.0
@@ -47,11 +47,11 @@ _MONITOR: Final = (
     "streaming/serverz", "streaming/storez", "streaming/channelsz",
     "jsz?accounts=true&streams=true&consumers=true",
 )  # fmt: skip
-# Of a console that nobody needs to log in to; without bodies of messages.
+# Requests for a console without users; their answers have no message bodies.
 _CONSOLE: Final = ("v1/overview", "v1/readers", "v1/logs?level=debug&limit=1000")
 _NSQ: Final = ("ping", "info", "stats?format=json")
 _URL_LOGIN: Final = re.compile(r"://([^\s/?#@\"']*)@")
-# Values of keys in files that the configuration names: tokens, passwords, seeds.
+# Values of secret keys in files that the configuration names: tokens, passwords, seeds.
 _KEYED: Final = re.compile(
     r"(?i)\b(?:pass(?:word)?|token|secret|seed|nkey_seed|user_jwt|jwt|xkey)\b[\"']?\s*[:= ]\s*"
     r"[\"']?([^\s\"',;{}]+)"
@@ -60,10 +60,10 @@ _LIMITS: Final = ("limits", "status", "io")
 
 
 class Secrets:
-    """Removes the secrets of a configuration, and what looks like one, from texts."""
+    """Removes the secrets of a configuration, and texts that look like secrets."""
 
     def __init__(self, config: Config, file: Path | None) -> None:
-        """`file`: also what it has and something else overrides, or what is invalid in it."""
+        """`file`: also remove secrets in it that are overridden or invalid."""
         source = _content(str(file or ""))
         found = {value for _, value in _hidden(config)}
         names = {key for key, _ in _hidden(config)}
@@ -76,7 +76,7 @@ class Secrets:
             found |= _of_login(login)
         found.update(self._in_files(config))
         words = [one for one in found if len(one) >= SECRET_CHARS_MIN]
-        words.sort(key=len, reverse=True)  # one may be part of another
+        words.sort(key=len, reverse=True)  # one may contain another
         self._known = re.compile("|".join(map(re.escape, words))) if words else None
 
     @staticmethod
@@ -92,7 +92,7 @@ class Secrets:
                 yield from line.split()[2:3]  # NAME ROLE HASH, NAME ROLE TOKEN
 
     def hide(self, text: str) -> str:
-        """The text without them."""
+        """The text without secrets."""
         text = redacted(text)
         return text if self._known is None else self._known.sub(HIDDEN, text)
 
@@ -103,7 +103,7 @@ def _of_login(login: str) -> set[str]:
 
 
 def _hidden(config: Config) -> Iterator[tuple[str, str]]:
-    """Key and value of the settings that are never shown."""
+    """Key and value of the secret settings."""
     for _, section in config.sections():
         for each in fields(section):
             if not each.repr and "kind" in each.metadata:
@@ -114,14 +114,14 @@ def _hidden(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _content(file: str) -> str:
-    """The text of a file that the configuration names; empty if there is none."""
+    """The text of a file that the configuration names; empty if it cannot be read."""
     with contextlib.suppress(OSError):
         return Path(file).read_text("utf-8", "replace") if file else ""
     return ""
 
 
 class Bundle:
-    """The archive that is being written."""
+    """The archive, while it is written."""
 
     def __init__(self, archive: tarfile.TarFile, folder: str, secrets: Secrets) -> None:
         self._archive = archive
@@ -136,18 +136,18 @@ class Bundle:
         entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
         self._archive.addfile(entry, io.BytesIO(data))
 
-    def lack(self, name: str, reason: object) -> None:
-        """Note that something is not there."""
+    def note_missing(self, name: str, reason: object) -> None:
+        """Note that something is missing."""
         self._missing.append(f"{name}: {reason}")
 
     def finish(self) -> int:
-        """Add the list of what is not there; how much that is."""
+        """Add the list of what is missing. Returns its length."""
         self.add("missing.txt", "\n".join((*self._missing, "")))
         return len(self._missing)
 
 
 def versions() -> str:
-    """Versions of the program, of what it uses, and of the system."""
+    """Versions of the program, its libraries and the system."""
     lines = [
         f"twinwire {__version__}",
         f"python {sys.version}",
@@ -190,7 +190,7 @@ def listing(folder: Path) -> Iterator[str]:
 
 
 def pages(config: Config, ports: dict[str, str]) -> Iterator[tuple[str, Probe]]:
-    """Name in the archive and request of each page that the broker may have."""
+    """For each page that the broker may serve: its name in the archive, and the request."""
     monitor = config.monitor
     login = f"{monitor.user}:{monitor.password}" if monitor.user else ""
     asked = (
@@ -207,7 +207,7 @@ def pages(config: Config, ports: dict[str, str]) -> Iterator[tuple[str, Probe]]:
 
 
 def tail(path: Path) -> str:
-    """The end of a file, from the beginning of a line on. OSError."""
+    """The end of a file, from the beginning of a line. OSError."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - LOG_BYTES_MAX, 0))
@@ -224,31 +224,31 @@ def collect(bundle: Bundle, config: Config, ports: dict[str, str], logs: Iterabl
     try:
         pid = (data / LOCK_NAME).read_text().strip()
     except OSError as error:
-        bundle.lack("process", f"{error.strerror}: {data / LOCK_NAME} (server.data)")
+        bundle.note_missing("process", f"{error.strerror}: {data / LOCK_NAME} (server.data)")
     else:
         for name in _LIMITS if pid else ():
             try:
                 bundle.add(f"process/{name}.txt", Path(f"/proc/{int(pid)}/{name}").read_text())
             except (OSError, ValueError) as error:
-                bundle.lack(f"process/{name}.txt", error)
+                bundle.note_missing(f"process/{name}.txt", error)
         if not pid:
-            bundle.lack("process", "no broker uses the data folder")
+            bundle.note_missing("process", "no broker uses the data folder")
     for name, probe in pages(config, ports):
         try:
             status, text = probe.ask(_TIMEOUT_S, PAGE_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            bundle.lack(name, f"{probe.address}: {reason}")
+            bundle.note_missing(name, f"{probe.address}: {reason}")
             continue
         if status == http.client.UNAUTHORIZED:
-            bundle.lack(name, f"{probe.address} wants a login")
+            bundle.note_missing(name, f"{probe.address} wants a login")
             continue
         bundle.add(name, text if status == http.client.OK else f"HTTP {status}\n{text}")
     for number, path in enumerate(logs):
         try:
             bundle.add(f"logs/{number}-{path.name}", tail(path))
         except OSError as error:
-            bundle.lack(f"log {path}", error)
+            bundle.note_missing(f"log {path}", error)
 
 
 def read_ports(path: Path | None) -> dict[str, str]:

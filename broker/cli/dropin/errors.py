@@ -1,4 +1,4 @@
-"""Texts of the commands that replace originals, and of those log lines that tools look for.
+"""Texts of the commands that replace originals, and of log lines that tools search for.
 
 The wording is that of Go's flag package, go-options, nsqd and nats-server 2.10.22.
 """

@@ -1,4 +1,4 @@
-"""Command lines by the rules of Go's `flag` package, for which scripts for nsqd are written.
+"""Command lines by the rules of Go's `flag` package, which scripts for nsqd rely on.
 
 `-x` and `--x` are the same. A value follows after `=` or is the next argument; that of a boolean
 flag follows only after `=`. The first argument that is not a flag, or `--`, ends the flags. The

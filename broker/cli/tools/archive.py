@@ -308,11 +308,11 @@ def archive(
         layout = Layout(**given)
     except (re.error, LayoutError) as error:
         raise click.UsageError(str(error)) from error
-    shelf = _Shelf(source, channel, layout, sync_s, skip_empty_files)
-    run(lambda ending: shelf.fill(topics, pattern, topic_refresh, ending))
+    archives = _Archives(source, channel, layout, sync_s, skip_empty_files)
+    run(lambda ending: archives.fill(topics, pattern, topic_refresh, ending))
 
 
-class _Shelf:
+class _Archives:
     """The readers and files of all archived topics."""
 
     def __init__(
@@ -323,7 +323,7 @@ class _Shelf:
         self._layout = layout
         self._sync_s = sync_s
         self._skip_empty = skip_empty
-        self._books: dict[str, _Book] = {}
+        self._topics: dict[str, _TopicArchive] = {}
 
     async def fill(
         self,
@@ -332,26 +332,26 @@ class _Shelf:
         refresh_s: float,
         ending: Ending,
     ) -> None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._turn)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._rotate)
         async with asyncio.TaskGroup() as tasks:
             for topic in topics:
-                tasks.create_task(self._book(topic).write(ending))
+                tasks.create_task(self._open(topic).write(ending))
             if pattern is not None:
-                tasks.create_task(self._look(pattern, refresh_s, ending, tasks))
+                tasks.create_task(self._follow_lookupd(pattern, refresh_s, ending, tasks))
 
-    def _book(self, topic: str) -> _Book:
+    def _open(self, topic: str) -> _TopicArchive:
         reader = Reader(topic, self._channel, max_attempts=0, **self._source.reader_arguments())
-        book = _Book(Archive(self._layout, topic), reader, self._sync_s)
-        book.skip_empty = self._skip_empty
-        book.batch_max = self._source.max_in_flight
-        self._books[topic] = book
-        return book
+        archive = _TopicArchive(Archive(self._layout, topic), reader, self._sync_s)
+        archive.skip_empty = self._skip_empty
+        archive.batch_max = self._source.max_in_flight
+        self._topics[topic] = archive
+        return archive
 
-    def _turn(self) -> None:
-        for book in self._books.values():
-            book.turn.set()
+    def _rotate(self) -> None:
+        for archive in self._topics.values():
+            archive.rotate.set()
 
-    async def _look(
+    async def _follow_lookupd(
         self,
         pattern: re.Pattern[str],
         refresh_s: float,
@@ -363,21 +363,21 @@ class _Shelf:
             names, failures = await lookup.topics()
             for failure in failures:
                 print_error(failure)
-            for topic in sorted(names - self._books.keys()):
+            for topic in sorted(names - self._topics.keys()):
                 if pattern.search(topic):
-                    tasks.create_task(self._book(topic).write(ending))
+                    tasks.create_task(self._open(topic).write(ending))
             await ending.during(asyncio.sleep(refresh_s))
         await lookup.close()
 
 
-class _Book:
+class _TopicArchive:
     """One topic: its reader and its file."""
 
     skip_empty = False
     batch_max = 1
 
     def __init__(self, archive: Archive, reader: Reader, sync_s: float) -> None:
-        self.turn = asyncio.Event()  # complete the current file
+        self.rotate = asyncio.Event()  # complete the current file
         self._archive = archive
         self._reader = reader
         self._sync_s = sync_s
@@ -411,7 +411,7 @@ class _Book:
         """Write and sync all messages that have arrived."""
         loop = asyncio.get_running_loop()
         sync_at_s = loop.time() + self._sync_s
-        while len(self._unsafe) < self.batch_max and not self.turn.is_set():
+        while len(self._unsafe) < self.batch_max and not self.rotate.is_set():
             wait_s = min(QUIET_S if self._unsafe else self._sync_s, sync_at_s - loop.time())
             batch = await self._take(wait_s, ending)
             if not batch:
@@ -422,8 +422,8 @@ class _Book:
                 await self._end_file(len(batch))
             await asyncio.to_thread(self._write, batch)
         await self._safe()
-        if self.turn.is_set() or self._archive.due:
-            self.turn.clear()
+        if self.rotate.is_set() or self._archive.due:
+            self.rotate.clear()
             await self._end_file(0)
             if not self.skip_empty and not ending.asked:
                 await asyncio.to_thread(self._archive.open)
@@ -431,7 +431,7 @@ class _Book:
     async def _take(self, wait_s: float, ending: Ending) -> list[Message]:
         if self._arrived.empty():
             getting = asyncio.ensure_future(self._arrived.get())
-            others = [asyncio.ensure_future(e.wait()) for e in (ending, self.turn)]
+            others = [asyncio.ensure_future(e.wait()) for e in (ending, self.rotate)]
             await asyncio.wait(
                 {getting, *others}, timeout=max(0.0, wait_s), return_when="FIRST_COMPLETED"
             )

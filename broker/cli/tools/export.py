@@ -21,7 +21,7 @@ from broker.client.bulk.options import parse_server
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from broker.cli.tools.export_files import Shelf
+    from broker.cli.tools.export_files import LogFiles
     from broker.client.bulk.reading import Piece
 
 NEEDS: Final = "export needs PyArrow: pip install 'twinwire[arrow]'"
@@ -171,7 +171,7 @@ class Planned(NamedTuple):
     """The work for one log."""
 
     piece: Piece
-    shelf: Shelf
+    log_files: LogFiles
     files: list[tuple[int, int]]  # missing ones
     skipped: int
 
@@ -209,7 +209,7 @@ class Job:
         end: int | datetime | None,
     ) -> list[Planned]:
         """Plan the work, and record its options in the folder."""
-        from broker.cli.tools.export_files import FolderError, Shelf, claim
+        from broker.cli.tools.export_files import FolderError, LogFiles, claim
         from broker.client.bulk.arrow import schema_of
         from broker.client.bulk.reading import locate
 
@@ -225,24 +225,24 @@ class Job:
             if not found:
                 raise BulkError(f"no broker has the topic {topic}")
             for piece in found:
-                shelf = Shelf(self.out, topic, piece.partition, self.kind)
-                if shelf.stem in logs:
+                log_files = LogFiles(self.out, topic, piece.partition, self.kind)
+                if log_files.stem in logs:
                     raise FolderError(
                         f"two brokers have the topic {topic} as partition {piece.partition}: give "
                         "each its own number (bulk.partition)"
                     )
                 log = {"broker_id": piece.broker_id, "incarnation": piece.incarnation}
-                logs[shelf.stem] = log
-                planned.append(Planned(piece, shelf, [], 0))
+                logs[log_files.stem] = log
+                planned.append(Planned(piece, log_files, [], 0))
         self.out.mkdir(parents=True, exist_ok=True)
         claim(self.out, self.description, logs)
         return [self._with_files(p) for p in planned]
 
     def _with_files(self, planned: Planned) -> Planned:
-        piece, shelf = planned.piece, planned.shelf
-        files = list(shelf.missing(piece.start, piece.end, self.file_records))
-        there = [a for a, b in shelf.there() if a < piece.end and b > piece.start]
-        return planned._replace(files=files, skipped=len(there))
+        piece, log_files = planned.piece, planned.log_files
+        files = list(log_files.missing(piece.start, piece.end, self.file_records))
+        complete = [a for a, b in log_files.complete() if a < piece.end and b > piece.start]
+        return planned._replace(files=files, skipped=len(complete))
 
     def run(self, planned: list[Planned], quiet: bool) -> None:
         """Write all missing files."""
@@ -252,8 +252,8 @@ class Job:
             counted = [(p, self._write(p, bar.update)) for p in planned]
         for p, rows in counted:
             written = f"{len(p.files)} files with {rows} records"
-            there = f", {p.skipped} already complete" if p.skipped else ""
-            click.echo(f"{p.piece.topic} of {p.piece.broker}: {written}{there}", err=True)
+            skipped = f", {p.skipped} already complete" if p.skipped else ""
+            click.echo(f"{p.piece.topic} of {p.piece.broker}: {written}{skipped}", err=True)
 
     def _write(self, planned: Planned, seen: Callable[[int], None]) -> int:
         from broker.cli.tools.export_files import write_file
@@ -262,7 +262,7 @@ class Job:
         rows = 0
         for first, end in planned.files:
             piece = planned.piece._replace(start=first, end=end)
-            path = planned.shelf.path(first, end)
+            path = planned.log_files.path(first, end)
             batches = self._batches(piece, seen)
             rows += write_file(path, self.kind, schema_of(self.columns), batches)
         return rows

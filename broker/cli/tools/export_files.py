@@ -37,7 +37,7 @@ class FolderError(Exception):
 
 
 @dataclass(frozen=True)
-class Shelf:
+class LogFiles:
     """The files of one log in one folder."""
 
     folder: Path
@@ -55,7 +55,7 @@ class Shelf:
         """The file of the seqs [first, behind)."""
         return self.folder / f"{self.stem}-{first}-{behind - 1}.{self.kind}"
 
-    def there(self) -> list[tuple[int, int]]:
+    def complete(self) -> list[tuple[int, int]]:
         """The ranges of complete files, in order."""
         pattern = re.compile(rf"{re.escape(self.stem)}-(\d+)-(\d+)\.{self.kind}")
         names = (pattern.fullmatch(path.name) for path in self.folder.iterdir())
@@ -64,7 +64,7 @@ class Shelf:
     def missing(self, first: int, behind: int, size: int) -> Iterator[tuple[int, int]]:
         """The missing files of [first, behind); they end at multiples of `size`."""
         at = first
-        for begin, end in [*self.there(), (behind, behind)]:
+        for begin, end in [*self.complete(), (behind, behind)]:
             while at < min(begin, behind):
                 stop = min((at + size - 1) // size * size + 1, begin, behind)
                 yield at, stop

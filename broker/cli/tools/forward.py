@@ -226,7 +226,7 @@ def _machine(address: str) -> tuple[str, int]:
 
 
 @dataclass(frozen=True)
-class _Way:
+class _Destination:
     """The options of the destination."""
 
     destinations: tuple[str, ...]
@@ -363,7 +363,7 @@ def forward(
     """
     source = take_source(given)
     headers = _headers(header_lines, content_type, bool(given["posts"]))
-    way = _Way(headers=headers, **given)
+    way = _Destination(headers=headers, **given)
     way.check()
     way.check_loop(topics, source)
     run(lambda ending: _forward(source, topics, channel, way, sample, ending))
@@ -373,7 +373,7 @@ async def _forward(
     source: Source,
     topics: tuple[str, ...],
     channel: str,
-    way: _Way,
+    way: _Destination,
     sample: float,
     ending: Ending,
 ) -> None:

@@ -151,9 +151,9 @@ async def test_an_fsync_that_fails_finishes_nothing(
 
     monkeypatch.setattr(os, "fsync", fail)
     source = Source((str(server.nsq),), (), 10, Options())
-    shelf = command._Shelf(source, "archive", Layout(tmp_path), 1.0, skip_empty=True)
+    archives = command._Archives(source, "archive", Layout(tmp_path), 1.0, skip_empty=True)
     ending = Ending()
-    await shelf.fill((uniq,), None, 1.0, ending)
+    await archives.fill((uniq,), None, 1.0, ending)
     assert ending.code == 1
     assert set(_lines(tmp_path)) <= {b"1", b"2", b"3"}  # as many as came before the failure
     held = ("depth", "deferred_count", "in_flight_count")

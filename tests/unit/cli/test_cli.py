@@ -17,7 +17,7 @@ from click.testing import CliRunner
 
 from broker import __version__
 from broker.cli.commands import Commands, main
-from broker.cli.serve import apart
+from broker.cli.serve import debounced
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -248,7 +248,7 @@ def test_a_signal_that_is_reported_twice_is_one(monkeypatch: pytest.MonkeyPatch)
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     calls: list[int] = []
-    handle = apart(calls.append)
+    handle = debounced(calls.append)
     for step in (0.0, 0.0, 0.05, 0.2, 0.01):
         now += step
         handle(signal.SIGTERM)

@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from broker.cli import serve
-from broker.cli.serve import OpenFiles, lowest_free, until_stopped
+from broker.cli.serve import OpenFilesMonitor, lowest_free, until_stopped
 
 LOG = logging.getLogger("broker.test")
 
@@ -34,10 +34,10 @@ def test_each_change_is_reported_once(
 ) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(serve.resource, "getrlimit", lambda _: (100, 100))
-    files = OpenFiles(LOG)
+    files = OpenFilesMonitor(LOG)
     for used in (10, 89, 90, 95, -1, -1, 95, -1, 20, 20):
         monkeypatch.setattr(serve, "lowest_free", lambda used=used: used)
-        files.look()
+        files.check()
     full = "too many open files (100): new connections are closed at once"
     assert caplog.messages == [
         "90 of 100 files are open: few new connections are possible",

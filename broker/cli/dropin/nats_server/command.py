@@ -66,7 +66,7 @@ def main(args: Sequence[str]) -> int:
 
 
 def asked_for(given: Mapping[str, Any], words: Sequence[str]) -> str | None:
-    """The text that a flag or word requests instead of a server. FlagError for an unknown word."""
+    """The text that a flag or word asks for instead of a server. FlagError: an unknown word."""
     version = f"{PROGRAM}: v{nats_limits.NATS_VERSION}"
     word = words[0].lower() if words else ""
     if given.get("version"):
@@ -85,8 +85,8 @@ def asked_for(given: Mapping[str, Any], words: Sequence[str]) -> str | None:
 
 
 def first_settings(given: Mapping[str, Any]) -> tuple[Settings, list[str]]:
-    """The settings of the file and the flags, and warnings. FlagError; for a check (-t) also if
-    there are warnings that are more than notes."""
+    """The settings of the file and the flags, and warnings. FlagError; with -t also for warnings
+    that are more than notes."""
     if not given.get("config"):
         if given.get("check"):
             raise FlagError(errors.CHECK_WHAT)
@@ -119,7 +119,7 @@ def readable(path: str) -> None:
 
 
 def checked(settings: Settings) -> Settings:
-    """The TLS settings, after its certificate was checked. FlagError."""
+    """The TLS settings, with a checked certificate. FlagError."""
     tls = settings.tls
     if tls is not None:
         from broker.net.openssl import TlsError
@@ -133,7 +133,7 @@ def checked(settings: Settings) -> Settings:
 
 
 def listen_early(settings: Settings) -> None:
-    """Listen before the server is imported, unless it may still find an error in what is set."""
+    """Listen before the server is imported, unless its settings may still be invalid."""
     unchecked = (
         *(settings.tls, settings.https, settings.websocket, settings.leafnodes, settings.resolver),
         *(settings.authorization.callout, settings.client_advertise, settings.pid_file),
@@ -148,7 +148,7 @@ def serve(settings: Settings, given: Mapping[str, Any], warnings: Sequence[str] 
     """Run until a signal; the exit code. `warnings`: of the configuration file, to be logged."""
     from broker.cli.dropin.nats_server import process
     from broker.cli.dropin.nats_server.log import Log, LogError, stamp_now
-    from broker.cli.serve import keep_from_others, raise_open_files_limit, until_ended
+    from broker.cli.serve import raise_open_files_limit, restrict_umask, until_ended
 
     place = Log(PROGRAM)
     try:
@@ -157,7 +157,7 @@ def serve(settings: Settings, given: Mapping[str, Any], warnings: Sequence[str] 
         print(f"{stamp_now()} {error}", file=sys.stderr, flush=True)
         return server_limits.EXIT_START_FAILED
     process.take_name()
-    keep_from_others()
+    restrict_umask()
     raise_open_files_limit()
     listen_early(settings)
     from broker.cli.dropin.nats_server.run import Run
@@ -186,7 +186,7 @@ def serve(settings: Settings, given: Mapping[str, Any], warnings: Sequence[str] 
 
 
 def _more_pages(server: NatsServer) -> Mapping[str, Handler]:
-    """What nats-server leaves to an exporter of its own."""
+    """Pages that nats-server leaves to an exporter."""
     from broker.protocols.nats.monitoring.metrics import nats_metrics
     from broker.server.exposition import metrics_page
 
@@ -194,7 +194,7 @@ def _more_pages(server: NatsServer) -> Mapping[str, Handler]:
 
 
 def make_server(settings: Settings) -> Server:
-    """The server; it is created while the loop runs."""
+    """Create the server, on the running loop."""
     from broker.cli.dropin.environment import from_environment
     from broker.net.listener import Runtime
     from broker.protocols.nats.server import NatsServer

@@ -1,4 +1,4 @@
-"""One run of a NATS server with JetStream: its engine, its folder, its order of starts."""
+"""One run of a NATS server with JetStream: its engine, its folder, the order of its start."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.nats")
 
-# In store_dir; the files of nats-server are in `jetstream` beside it, and stay as they are.
+# In store_dir; nats-server's files are in `jetstream` beside it, and stay unchanged.
 FOLDER: Final = "twinwire"
 
 

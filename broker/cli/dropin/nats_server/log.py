@@ -104,7 +104,7 @@ class LogFile(logging.Handler):
         self.size = os.fstat(self.fd).st_size
 
     def begin(self) -> None:
-        """Say what the first line has to say: a file that is too long already is renamed."""
+        """Rename a file that is too long already, before the first line is written."""
         if self.size_max and self.size > self.size_max:
             log.info("Rotating logfile...")
 

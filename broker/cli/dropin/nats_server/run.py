@@ -24,7 +24,7 @@ from broker.cli.dropin import errors
 from broker.cli.dropin.goflags import FlagError
 from broker.cli.dropin.nats_server import process
 from broker.cli.dropin.nats_server.log import LogError
-from broker.cli.serve import apart, lasting_memory, until_stopped
+from broker.cli.serve import debounced, lasting_memory, until_stopped
 from broker.config.load import ConfigError
 from broker.net import activation, sockets
 from broker.net.sockets import ListenError, join
@@ -118,7 +118,7 @@ class Run:
         if problem := self._prelude():
             return fatal(problem)
         loop = asyncio.get_running_loop()
-        stop = apart(self.on_signal)
+        stop = debounced(self.on_signal)
         for number in _NAMES:
             # each SIGHUP reloads: the file may have changed since the last
             handle = stop if number in signals.STOPS else self.on_signal
@@ -128,7 +128,7 @@ class Run:
             with lasting_memory():
                 await self.start_server()
             sockets.close_early()
-        except Exception as error:  # any error: the operator gets one line
+        except Exception as error:  # of any kind: the operator gets one line
             log.debug("not started", exc_info=error)
             return fatal(start_problem(error, self.settings))
         for level, line in listener_lines(self.settings, self.server.ports):
@@ -175,11 +175,11 @@ class Run:
         return early_problem(self.settings)
 
     async def when_ready(self) -> str:
-        """Start what else there is; why it cannot, if it cannot."""
+        """Start everything else. Returns why it cannot start, or nothing."""
         return ""
 
     async def start_server(self) -> None:
-        """Start the server and everything that must be there before its clients."""
+        """Start the server and everything that clients need."""
         await self.server.start()
 
     async def stop_server(self) -> None:
@@ -187,7 +187,7 @@ class Run:
         await self.server.stop()
 
     def _trace(self) -> None:
-        """Switch on tracing of sessions, if it is configured."""
+        """Trace the traffic of sessions, if that is configured."""
         settings = self.settings
         system = settings.system_account or SYSTEM_ACCOUNT
         silent = "" if settings.trace_verbose else system
@@ -220,7 +220,7 @@ class Run:
 
     @property
     def _digest(self) -> str:
-        """The digest of the configuration file for a log line, if it is one that has a digest."""
+        """The digest of the configuration file for a log line; empty if there is none."""
         digest = self.settings.digest
         return f" ({digest})" if digest and self.shows_digest else ""
 

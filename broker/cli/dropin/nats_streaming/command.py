@@ -29,7 +29,7 @@ from broker.cli.dropin.nats_streaming.settings import (
     problem_of,
     settings_of,
 )
-from broker.cli.serve import keep_from_others, raise_open_files_limit, until_ended
+from broker.cli.serve import raise_open_files_limit, restrict_umask, until_ended
 from broker.protocols.nats import limits as nats_limits
 from broker.protocols.nats.conf.text import ConfErrors
 from broker.protocols.nats.settings import ORIGINAL, Settings
@@ -149,7 +149,7 @@ def serve(asked: Asked, own: Mapping[str, Any], nats: Mapping[str, Any]) -> int:
     level = logging.DEBUG if asked.debug else logging.INFO
     log.setLevel(logs.TRACE if asked.trace else level)
     process.take_name(PROGRAM)
-    keep_from_others()
+    restrict_umask()
     raise_open_files_limit()
 
     def again() -> Settings:

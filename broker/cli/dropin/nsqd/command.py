@@ -19,12 +19,12 @@ from broker.cli.dropin import errors, goflags
 from broker.cli.dropin.nsqd import config as translate
 from broker.cli.dropin.nsqd import flags as nsqd_flags
 from broker.cli.serve import (
-    apart,
-    keep_from_others,
+    debounced,
     lasting_memory,
     on_signal,
     raise_open_files_limit,
     reload_at_hangup,
+    restrict_umask,
     until_ended,
     until_stopped,
 )
@@ -104,8 +104,8 @@ def die(program: str, text: str) -> NoReturn:
 def read(
     program: str, flags: Mapping[str, goflags.Flag], args: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
-    """The value of each flag, the given ones, and what to log about unknown keys of the file. Exits
-    as the original does."""
+    """The value of each flag, the given flags, and log lines about unknown keys of the file. Exits
+    like the original."""
     try:
         found = goflags.parse(flags, args)
     except goflags.HelpWanted:
@@ -135,7 +135,7 @@ def read_file(path: str) -> dict[str, object]:
 
 def nsqd(args: Sequence[str]) -> int:
     """Run `twinwire nsqd`; return the exit code."""
-    keep_from_others()
+    restrict_umask()
     flags = nsqd_flags.nsqd()
     values, given, unknown = read("nsqd", flags, args)
     log_like(values["log-prefix"], values["log-level"])
@@ -156,7 +156,7 @@ def nsqd(args: Sequence[str]) -> int:
     if was_used(data):
         if not take_over(data, config):
             return server_limits.EXIT_OK
-    elif not config.reads_files:  # in which there may still be an error
+    elif not config.reads_files:  # which may still be invalid
         sockets.listen_early(address for _, address in opened(config))
 
     def server() -> Startable:
@@ -239,8 +239,8 @@ def was_used(data: Path) -> bool:
 
 
 def take_over(data: Path, config: Config) -> bool:
-    """Import the data that an original left in the folder, once; False: a signal has ended this,
-    and the next start goes on."""
+    """Import the data that an original left in the folder, once. False: a signal interrupted it,
+    and the next start continues."""
     import asyncio
 
     import uvloop
@@ -270,7 +270,7 @@ def take_over(data: Path, config: Config) -> bool:
 
 
 async def _until_signal(work: Coroutine[Any, Any, Result]) -> Result | None:
-    """What the work returns; None if SIGTERM or SIGINT came meanwhile, which cancels it."""
+    """The result of `work`. None: SIGTERM or SIGINT has cancelled it."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -291,8 +291,7 @@ async def _until_signal(work: Coroutine[Any, Any, Result]) -> Result | None:
         return None
     finally:
         signals.hold()  # until the server runs
-    # A signal may have come when the work had ended: one turn of the loop to note it, one to handle
-    # it.
+    # A signal may have come when `work` had ended: it takes two turns of the loop to handle it.
     for _ in range(2):
         await asyncio.sleep(0)
     return None if stopped else result
@@ -309,7 +308,7 @@ async def _run(program: str, make: Callable[[], Startable], addresses: tuple[str
 
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    stop = apart(on_signal)
+    stop = debounced(on_signal)
     for number in signals.STOPS:
         loop.add_signal_handler(number, stop, number, stopping)
     signals.let_through(*signals.STOPS, *signals.OTHERS)

@@ -29,7 +29,7 @@ ADDRESSES = frozenset({"tcp-address", "http-address", "https-address"})
 
 
 class StartError(Exception):
-    """Values with which the original would not start."""
+    """The original would not start with these values."""
 
 
 def read_file(path: str) -> dict[str, object]:
@@ -62,7 +62,7 @@ def attribute_of(target: str) -> tuple[str, str] | None:
 
 
 def without_target(flags: Mapping[str, Flag]) -> list[str]:
-    """Flags that set no key of the configuration and are not handled otherwise."""
+    """Flags that set no key of the configuration and have no other effect."""
     return sorted(
         name
         for name, flag in flags.items()
@@ -86,7 +86,7 @@ def listen(value: str) -> Address | None:
 
 
 def check(values: Mapping[str, Any]) -> None:
-    """Refuse what the original refuses when it starts, with its texts and in its order."""
+    """Refuse values that the original refuses at its start, with its texts and in its order."""
     if not 1 <= values["max-deflate-level"] <= nsq_limits.NSQ_DEFLATE_LEVEL_CEILING:
         raise StartError(errors.NSQD_DEFLATE_LEVEL)
     if not 0 <= values["node-id"] <= nsq_limits.NSQ_NODE_ID_MAX:
@@ -127,7 +127,7 @@ def to_config(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Config:
             raise StartError(f"--{name} is not supported")
     if "sync-timeout" in values:
         changed["storage"].update(_storage(values))
-        # nsqd's smallest is 0: a message for which no consumer waits is dropped
+        # nsqd's minimum is 0: a message without a waiting consumer is dropped.
         changed["nsq"]["ephemeral_channel_max"] = max(1, values["mem-queue-size"])
         changed["nsq"]["given"] = _given(flags, values)
     parts = {
@@ -139,7 +139,7 @@ def to_config(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Config:
 
 
 def _given(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that /config shows as they were given, with their keys."""
+    """The options that /config shows as given, with their keys."""
     given = {flags[name].file_key: values[name] for name in nsqd_flags.SHOWN_AS_GIVEN}
     percentiles = values["e2e-processing-latency-percentile"]
     return given | {"e2e_processing_latency_percentiles": sorted(percentiles, reverse=True)}
@@ -169,14 +169,14 @@ def _value(name: str, flag: Flag, value: Any) -> Any:
 
 def _duration(kind: Kind[int], value: int) -> int:
     """A duration in whole microseconds. ValueError."""
-    if value < 0:  # never valid; the error shows it
+    if value < 0:  # always invalid; the error shows the value
         return kind.read(f"-{duration_text(max(-value, US) // US * US)}")
     return kind.read(duration_text(value // US * US))
 
 
 def _receiver(value: str) -> Address | None:
-    """The address of a statsd daemon; any text is accepted, as by the original, which then fails to
-    resolve it."""
+    """The address of a statsd daemon. Any text is accepted; like the original, the broker then
+    fails to resolve it."""
     try:
         return parse_address(value) if value else None
     except ValueError:
@@ -202,7 +202,7 @@ def _storage(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def remarks(flags: Mapping[str, Flag], given: Mapping[str, Any]) -> Iterator[str]:
-    """One line for each given flag that has another effect here, or none."""
+    """A line for each given flag with another effect here, or none."""
     for name in flags:
         if name not in given:
             continue
@@ -229,8 +229,8 @@ def named_in_file(flags: Mapping[str, Flag], file: Mapping[str, object]) -> dict
 
 
 def unknown_keys(flags: Mapping[str, Flag], file: Mapping[str, object], path: str) -> Iterator[str]:
-    """A line for each key of a file that belongs to no flag: the original ignores it too, but it
-    may be a misspelt limit."""
+    """A line for each unknown key of a file. The original ignores these too, but it may be a
+    misspelt limit."""
     known = [flag.file_key for flag in flags.values() if flag.in_file]
     for key in file:
         if key not in known:

@@ -74,7 +74,7 @@ BY_NAME = frozenset(
     | {"sync-timeout", "mem-queue-size"}
 )
 
-# Lists that the original does not check: what cannot be used fails when it is used.
+# Lists that the original does not check: an invalid entry fails when it is used.
 UNCHECKED = frozenset({"lookupd-tcp-address", "auth-http-address"})
 # Options that /config shows as they were given.
 SHOWN_AS_GIVEN = frozenset(

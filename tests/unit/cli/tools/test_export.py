@@ -239,15 +239,15 @@ class TestFiles:
 
 def test_names_of_files(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
-    from broker.cli.tools.export_files import Shelf
+    from broker.cli.tools.export_files import LogFiles
 
-    shelf = Shelf(tmp_path, "a/b-0\u00e9", 3, "parquet")
-    assert shelf.path(1, 11).name == "a%2Fb-0%C3%A9-3-1-10.parquet"
-    assert Shelf(tmp_path, ".hidden", 0, "arrow").stem == "%2Ehidden-0"
-    other = Shelf(tmp_path, "a/b", 0, "parquet")
-    shelf.path(1, 11).touch()
+    files = LogFiles(tmp_path, "a/b-0\u00e9", 3, "parquet")
+    assert files.path(1, 11).name == "a%2Fb-0%C3%A9-3-1-10.parquet"
+    assert LogFiles(tmp_path, ".hidden", 0, "arrow").stem == "%2Ehidden-0"
+    other = LogFiles(tmp_path, "a/b", 0, "parquet")
+    files.path(1, 11).touch()
     other.path(5, 9).touch()
     (tmp_path / "a%2Fb-0-7-9.arrow").touch()
-    assert (shelf.there(), other.there()) == ([(1, 11)], [(5, 9)])
+    assert (files.complete(), other.complete()) == ([(1, 11)], [(5, 9)])
     assert list(other.missing(3, 25, 10)) == [(3, 5), (9, 11), (11, 21), (21, 25)]
     assert list(other.missing(6, 8, 10)) == []
