@@ -1,20 +1,19 @@
 # cython: language_level=3
-"""The catalog: what all logs were when the process ended in order, in one file.
+"""The catalog: one file that describes all logs as the last clean stop left them.
 
     TWINCATALOG <version> <crc32c, 8 hexadecimal digits> <bytes>\\n
     {"boot": ..., "number": ..., "logs": [[folder, seal, metadata, segments, cursors], ...]}
 
-With very many logs it saves looking into each of them at the next start. It is written last of all
-and removed first of all, before anything else is. An entry counts only if its seal is still right:
-a sum over what the file system says of the log's folder and of each file in it (inode, size,
-times). Times of change cannot be set back, so a file that was touched, replaced or copied is
-noticed; the log is then opened by looking at it, as is each one that has no entry. After a restart
-of the machine the catalog counts for nothing: not everything it speaks of need have reached the
-disk.
+It spares the next start from inspecting each of very many logs. It is written last of all at a
+stop, and removed first of all at a start. An entry is valid only if its seal still matches: a
+checksum over what the file system reports about the log's folder and each file in it (inode, size,
+times). Change times cannot be set back, so a file that was touched, replaced or copied is noticed;
+the log is then opened by inspecting it, as is each log without an entry. After a restart of the
+machine the catalog is ignored, because the files that it describes need not have reached the disk.
 
-Logs with something to report (damage, failures) or a long last file have no entry. What is taken
-from the catalog has not been verified: its records are when they are read, as those of old
-segments.
+Logs with something to report (damage, failures) or with a long last file have no entry. Opening a
+log from the catalog verifies nothing: its records are verified when they are read, like those of
+older segments.
 """
 import os
 
@@ -35,15 +34,15 @@ from broker.engine.log.record import crc32c
 
 FILE = '.catalog'       # no log's folder begins with a dot
 VERSION = 1
-LOGS_MIN = 100          # fewer are opened in no time
+LOGS_MIN = 100          # fewer logs are opened quickly anyway
 BOOT_ID = '/proc/sys/kernel/random/boot_id'
 
 # --- writing
 
 
 def entry_of(Log log):
-    """What the catalog is to say of a log that was closed just now; None when it is to be looked at
-    again. The seal is left out."""
+    """The catalog entry of a log that was just closed, without its seal. None: the next start must
+    inspect the log."""
     cdef Segment segment
     cdef Cursor cursor
     cdef list segments = [], cursors = []
@@ -68,20 +67,20 @@ def entry_of(Log log):
             cursors.append((cursor.name, *state_of(cursor)))
     meta = meta_of(log, log.retention.floor)
     if log.sync.unsynced:
-        meta['unsynced'] = True     # the policy of then did not ask for it
+        meta['unsynced'] = True     # the policy at that time did not require a sync
     return [os.path.basename(log.folder), 0, meta, segments, cursors]
 
 
 cdef tuple state_of(Cursor cursor):
-    """(bytes of the journal, floor, paused); 0 bytes: the journal has more to say."""
-    # a closed cursor has forgotten what it had given, so its places must say it
+    """(bytes of the journal, floor, paused). 0 bytes: not everything is in the journal."""
+    # A closed cursor has forgotten its deliveries, so its positions must account for them.
     if cursor.acks.count or cursor.next_seq != cursor.acks.floor or cursor.ahead:
         return 0, 0, False
     return cursor.journal.file_bytes, cursor.acks.floor, cursor.paused
 
 
 def is_written(Log log):
-    """Whether all that the log's cursors had to say has got into their journals."""
+    """Whether everything about the log's cursors is in their journals."""
     cdef Cursor cursor
     for cursor in log.cursors.values():
         if cursor.journal is not None and (
@@ -91,8 +90,8 @@ def is_written(Log log):
 
 
 def save(root, list entries, list problems):
-    """Write the catalog of these entries. OSError. Logs that had problems at the start are left
-    out, so that these are reported again."""
+    """Write the catalog with these entries. OSError. Logs that had problems at the start are left
+    out, so that the problems are reported again."""
     cdef int fd, folder_fd
     if len(entries) < LOGS_MIN:
         return
@@ -126,7 +125,7 @@ cdef bytes page_of(list entries, number):
 
 
 def boot_id():
-    """What only this run of the machine has; None when that is not known."""
+    """The id of this boot of the machine; None: unknown."""
     try:
         with open(BOOT_ID, encoding='ascii') as file:
             return file.read().strip() or None
@@ -138,8 +137,8 @@ def boot_id():
 
 
 def take(root):
-    """The entries of the catalog by folder, and the catalog is removed; OSError when it cannot be
-    removed: then it must not be believed."""
+    """The entries of the catalog by folder; the catalog is removed. OSError: it cannot be removed,
+    and must not be trusted."""
     cdef int fd
     path = os.path.join(root, FILE)
     try:
@@ -159,7 +158,7 @@ def take(root):
 
 
 def entries_in(bytes data, number):
-    """What a catalog says that is whole, of this version, and was not copied here; else nothing."""
+    """The entries of an intact catalog of this version that was not copied; otherwise none."""
     head, _, body = data.partition(b'\n')
     if head != b'TWINCATALOG %d %08x %d' % (VERSION, crc32c(body), len(body)):
         return []
@@ -169,13 +168,14 @@ def entries_in(bytes data, number):
 
 
 def is_still_so(int folder_fd, list entry):
-    """Whether the log was not touched since its entry was written."""
+    """Whether the log has not been touched since its entry was written."""
     seal = seal_of(folder_fd, entry)
     return seal != 0 and seal == entry[1]
 
 
 cdef uint64_t seal_of(int folder_fd, list entry) except? 0:
-    """A sum over all that the file system says of the log; 0 when something is missing."""
+    """The checksum of everything that the file system reports about the log; 0: something is
+    missing."""
     cdef uint64_t sum = 0
     cdef bytes folder = os.fsencode(entry[0])
     cdef bytes name
@@ -204,7 +204,7 @@ cdef bint mix_in(uint64_t *sum, int folder_fd, const char *path) noexcept nogil:
 
 
 cdef inline uint64_t mixed(uint64_t sum, uint64_t value) noexcept nogil:
-    """The finish of splitmix64: each bit of both goes into each bit of the result."""
+    """The finalizer of splitmix64: each bit of both inputs affects each bit of the result."""
     sum = (sum ^ value) + <uint64_t>0x9E3779B97F4A7C15
     sum = (sum ^ (sum >> 30)) * <uint64_t>0xBF58476D1CE4E5B9
     sum = (sum ^ (sum >> 27)) * <uint64_t>0x94D049BB133111EB

@@ -16,18 +16,18 @@ from broker.engine.names import check_pattern, check_topic, pattern_matches
 
 
 class EngineNeeds(NamedTuple):
-    """What a section of the configuration asks of the engine."""
+    """What a section of the configuration requires of the engine."""
 
-    ack_latency_ns: int = 0  # how far back latencies of acknowledgements are kept; 0 = not at all
-    private_subjects: tuple[bytes, ...] = ()  # prefixes of subjects that no topic gets messages of
+    ack_latency_ns: int = 0  # how long latencies of acknowledgements are kept; 0 = not kept
+    private_subjects: tuple[bytes, ...] = ()  # prefixes of subjects that topics do not store
 
 
 @runtime_checkable
 class EngineUser(Protocol):
-    """A section that asks something of the engine."""
+    """A section that requires something of the engine."""
 
     def engine_needs(self) -> EngineNeeds:
-        """What it asks."""
+        """Its requirements."""
 
 
 class SyncPolicy(NamedTuple):
@@ -41,7 +41,7 @@ class SyncPolicy(NamedTuple):
 
     @property
     def policy(self) -> str | float:
-        """As a log takes it: the word, or the period in seconds."""
+        """The policy in the engine's form: the word, or the period in seconds."""
         return self.period_ns / SECOND if self.mode == "period" else self.mode
 
 
@@ -64,16 +64,16 @@ def sync_policy() -> kinds.Kind[SyncPolicy]:
 
 @dataclass(frozen=True)
 class TopicConfig:
-    """[[storage.topic]]: what differs for the topics that a pattern matches."""
+    """[[storage.topic]]: settings for the topics that a pattern matches."""
 
     pattern: str = kinds.setting(kinds.text(check_pattern), "")
     sync: SyncPolicy | None = kinds.setting(sync_policy(), None)  # None: as [storage]
     max_age_ns: int = kinds.duration_setting(0, off=True)  # 0: no limit, here and below
     max_bytes: int = kinds.size_setting(0, 0, COUNT_MAX)
     max_msgs: int = kinds.count_setting(0, 0)
-    keep_ns: int = kinds.duration_setting(0, off=True)  # for what every channel is done with
+    keep_ns: int = kinds.duration_setting(0, off=True)  # of what every channel has finished
     keep_bytes: int = kinds.size_setting(0, 0, COUNT_MAX)
-    max_attempts: int = kinds.count_setting(0, 0, limits.ATTEMPTS_MAX)  # then to dead_letter_topic
+    max_attempts: int = kinds.count_setting(0, 0, limits.ATTEMPTS_MAX)  # then a dead letter
     dead_letter_topic: str = kinds.setting(kinds.text(check_topic), "")  # empty: <topic>.dead
 
 
@@ -100,13 +100,13 @@ class StorageConfig:
     topic: tuple[TopicConfig, ...] = kinds.tables_setting(TopicConfig)
 
     def for_topic(self, name: str) -> TopicConfig:
-        """What applies to this topic: the first entry that matches, completed with the defaults."""
+        """The settings of this topic: the first entry that matches, completed with the defaults."""
         for entry in self._entries:
             if pattern_matches(entry.pattern, name):
                 return entry
         return self._others
 
-    # It is asked for each log, twice, when the server starts.
+    # This is called twice for each log when the server starts.
 
     @functools.cached_property
     def _entries(self) -> tuple[TopicConfig, ...]:
@@ -121,7 +121,7 @@ class StorageConfig:
 
 @dataclass(frozen=True)
 class EventsConfig:
-    """[events]: a log of what became of each delivery; for analyses, off unless it has a name."""
+    """[events]: a log of delivery events; off unless it has a name."""
 
     topic: str = kinds.setting(kinds.text(check_topic), "")
     linger_ns: int = field(
@@ -137,5 +137,5 @@ class EventsConfig:
     )
 
     def kept(self, name: str) -> tuple[int, int, int, int, int] | None:
-        """What a log keeps, in the engine's words, if it is the one of these events."""
+        """The limits of a log in the engine's form, if it is the log of these events."""
         return (self.max_age_ns, self.max_bytes, 0, 0, 0) if name == self.topic else None

@@ -7,14 +7,14 @@ from broker.engine.state cimport EngineState
 cdef class Engine:
     cdef readonly EngineState shared
     cdef readonly dict logs         # name (str) -> Log
-    cdef readonly dict owned        # the same, of logs that no other protocol may see or change
+    cdef readonly dict owned  # the same, for logs that other protocols may neither see nor change
     cdef dict by_bytes              # name (bytes) -> Log
-    # name (str) -> path, of logs that could not be opened. The name is taken: nothing in the folder
-    # is changed, and a caller that wants the log gets a QuarantinedError.
+    # name (str) -> path, of logs that could not be opened. The name is reserved: nothing in the
+    # folder changes, and a caller that wants the log gets a QuarantinedError.
     cdef readonly dict quarantined
-    # name (str) -> what stands for it instead of a log of its own, or None. See `reserve`.
+    # name (str) -> the object that replaces the log of this name, or None. See `reserve`.
     cdef readonly dict reserved
-    cdef readonly list problems     # what recovery found wrong, in words
+    cdef readonly list problems     # what recovery found wrong, as texts
     cdef object sync_for            # sync_for(name) -> 'always', 'none' or seconds
     cdef object retention_for
     cdef object loop
@@ -25,4 +25,4 @@ cdef class Engine:
     cdef Log recover_unknown(self, str name, folder)
     cdef Log make_log(self, str name, folder, bint ephemeral, str protocol, str retention,
                       subjects)
-    cdef Log find(self, const char *name, size_t n)     # None when there is no such log
+    cdef Log find(self, const char *name, size_t n)     # None: there is no such log

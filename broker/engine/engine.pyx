@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The engine: opens a data folder, finds logs by name, keeps house, closes in order."""
+"""The engine: opens a data folder, finds logs by name, does the housekeeping, closes in order."""
 import asyncio
 import errno
 import gc
@@ -29,18 +29,18 @@ from broker.base.durable import make_folder
 TRASH = '.deleted'
 
 cdef enum:
-    FOUND_SYNCS = 200       # logs found at a start that are synced in a second, beside live ones
+    FOUND_SYNCS = 200       # logs found at the start that are synced per second, beside live ones
 
 
 cdef class Engine:
     def __init__(self, Turn turn, Router router, root, limits, sync_for, report,
                  retention_for=None):
-        """`root`: the folder of the logs, None = all in memory. `limits`: an EngineLimits.
+        """`root`: the folder of the logs; None = all in memory. `limits`: an EngineLimits.
 
-        `sync_for(name)` says when appends to a log are synced: 'always', 'none' or a period
-        in seconds; `retention_for(name)` what it keeps, see settings.pyx: (max_age, max_bytes,
-        max_msgs, keep, keep_bytes) with 0 for no limit, or None to keep what is not acked.
-        `report(level, text, **fields)` writes a log line.
+        `sync_for(name)` returns the sync policy of a log: 'always', 'none' or a period in seconds.
+        `retention_for(name)` returns its limits (max_age, max_bytes, max_msgs, keep, keep_bytes),
+        with 0 for no limit, or None to keep what is not acked; see settings.pyx. `report(level,
+        text, **fields)` writes a log line.
         """
         self.shared = EngineState(turn, router, root, report, limits)
         self.shared.make_cursor = make_cursor
@@ -54,7 +54,7 @@ cdef class Engine:
         self.problems = []
 
     def open(self, loop):
-        """Recover the logs, start the housekeeping. OSError: the folder cannot be read.
+        """Recover the logs and start the housekeeping. OSError: the folder cannot be read.
 
         A log that cannot be opened is quarantined; all others are opened.
         """
@@ -64,7 +64,7 @@ cdef class Engine:
         if self.shared.root is not None:
             folders = self.folders()
             collecting = gc.isenabled()
-            gc.disable()        # very many new objects, and all of them stay
+            gc.disable()        # very many new objects, which all stay
             try:
                 self.open_folders(folders)
             finally:
@@ -74,7 +74,7 @@ cdef class Engine:
         self.timer = loop.call_later(1.0, self.keep_house)
 
     def begin_syncs(self):
-        """Sync what was found, of as many logs as the housekeeping would in a second."""
+        """Sync logs that were found, as many as the housekeeping would in a second."""
         cdef Log log
         cdef int left = FOUND_SYNCS
         for log in self.all_logs():
@@ -83,8 +83,8 @@ cdef class Engine:
                 log.sync.start()
 
     def folders(self):
-        """The names in the folder of all logs, in order. It is made if need be; on a full disk
-        that, or the sync of its name, may have to wait until the first log is made."""
+        """The sorted names in the folder of all logs, which is created if necessary. On a full disk
+        this, or the sync of its name, may have to wait until the first log is created."""
         root = self.shared.root
         try:
             make_folder(root)
@@ -117,8 +117,8 @@ cdef class Engine:
             os.close(root_fd)
 
     cdef Log recover(self, str folder, int root_fd, list entry):
-        """The log in a folder, None when there is none in it, or none that can be opened: then it
-        is quarantined. `entry`: what the catalog says of it, or None."""
+        """The log in a folder. None: there is none, or it cannot be opened and is quarantined.
+        `entry`: its entry in the catalog, or None."""
         path = f'{self.shared.root}/{folder}'
         try:
             if entry is not None and catalog.is_still_so(root_fd, entry):
@@ -131,7 +131,7 @@ cdef class Engine:
         return None
 
     def quarantine(self, str name, str path, problem):
-        """A log cannot be opened: its name is taken, and its files stay as they are."""
+        """A log cannot be opened: its name is reserved, and its files stay unchanged."""
         reason = str(problem) or repr(problem)
         self.quarantined[name] = path
         self.shared.health.add(health.LOG, name, f'quarantined: {reason}')
@@ -139,9 +139,9 @@ cdef class Engine:
                            path=path, reason=reason)
 
     def retry(self, str name):
-        """Open a quarantined log again; None when its folder holds no log any more.
+        """Open a quarantined log again. None: its folder does not contain a log any more.
 
-        KeyError: no log of that name is quarantined. QuarantinedError: it still is.
+        KeyError: no log of this name is quarantined. QuarantinedError: it still cannot be opened.
         """
         cdef Log log = None
         path = self.quarantined.pop(name)
@@ -160,8 +160,8 @@ cdef class Engine:
         return log
 
     def put_aside(self, str name):
-        """Take the folder of a quarantined log out of the way; its new path. KeyError: none of
-        that name is quarantined. OSError: nothing has changed."""
+        """Rename the folder of a quarantined log. Returns the new path. KeyError: no log of this
+        name is quarantined. OSError: nothing has changed."""
         aside = put_aside(self.quarantined[name])
         del self.quarantined[name]
         self.shared.health.remove(health.LOG, name)
@@ -169,7 +169,7 @@ cdef class Engine:
         return aside
 
     def known_logs(self):
-        """What the last stop left of each log, by folder."""
+        """The catalog's entries, by folder."""
         try:
             return catalog.take(self.shared.root)
         except OSError as problem:
@@ -177,32 +177,32 @@ cdef class Engine:
             return {}
 
     def watch(self, watcher):
-        """Call watcher(log, cursor, made) when a log is made or deleted (cursor is None) or one
-        of its cursors; at once, so it must not wait. By name: what it names may be gone again."""
+        """Call watcher(log, cursor, made) when a log (cursor is None) or a cursor is created or
+        deleted. The call is immediate, so it must not wait. It passes names, because the objects
+        may be deleted again."""
         self.shared.watchers.append(watcher)
 
     def unwatch(self, watcher):
-        """No more."""
+        """Stop calling the watcher."""
         self.shared.watchers.remove(watcher)
 
     def reserve(self, str name, owner=None):
-        """No log of that name is made from now on; `owner` is what stands for it instead, None =
-        nothing does for now. Again with another owner: that one. NameTakenError: there is such a
-        log."""
+        """Create no log of this name from now on. `owner` replaces it; None = nothing does for now.
+        A second call replaces the owner. NameTakenError: there is such a log."""
         if name in self.logs or name in self.owned or name in self.quarantined:
             raise NameTakenError(name)
         self.reserved[name] = owner
 
     def release(self, str name):
-        """Logs may have that name again."""
+        """Let logs have this name again."""
         self.reserved.pop(name, None)
 
     def announce(self, str name, cursor, bint made):
-        """Report to the watchers what stands for a reserved name, as if it were a log."""
+        """Report to the watchers what replaces a reserved name, as if it were a log."""
         self.shared.changed(name, cursor, made)
 
     def adopt(self, Log log):
-        """Make a log known by its name."""
+        """Make a log available by its name."""
         log.call_when_unused(self.delete_log)
         log.touch()
         if log.policy.retention_mode == RETENTION_OWNED:
@@ -213,18 +213,18 @@ cdef class Engine:
         self.shared.changed(log.name, None, True)
 
     def all_logs(self):
-        """Those of all protocols, and those that only their owners know."""
+        """The logs of all protocols, and those that only their owners know."""
         return [*self.logs.values(), *self.owned.values()]
 
     cdef Log find(self, const char *name, size_t n):
         return self.by_bytes.get(PyBytes_FromStringAndSize(name, <Py_ssize_t>n))
 
     def log(self, str name):
-        """The log of that name, or None."""
+        """The log of this name, or None."""
         return self.logs.get(name)
 
     def readable(self, str name):
-        """The log of that name, or that of a stream whose messages are known; None."""
+        """The log of this name, or that of a stream whose messages are known; None: neither."""
         cdef Log log = self.owned.get(name)
         if log is None:
             return self.logs.get(name)
@@ -232,16 +232,17 @@ cdef class Engine:
 
     def open_log(self, str name, bint ephemeral=False, str protocol=None, str retention=None,
                  subjects=None):
-        """The log of that name, made if need be; an ephemeral one lives in memory. OSError.
+        """The log of this name, created if it does not exist; an ephemeral one is in memory.
+        OSError.
 
-        `protocol`: the protocol that is to own it; `retention`, `subjects`: see LogPolicy. None
-        leaves them as they are; a new log then belongs to no protocol, keeps what is not acked, and
-        is bound to its own name. ValueError: not subjects. NameTakenError: the name is reserved.
+        `protocol`: the protocol that owns it. `retention`, `subjects`: see LogPolicy. None leaves
+        each of them unchanged; a new log then has no protocol, keeps what is not acked, and is
+        bound to its own name. ValueError: invalid subjects. NameTakenError: the name is reserved.
         """
         cdef Log log = self.logs.get(name) or self.owned.get(name)
         if log is not None and (retention == OWNED) != (
                 log.policy.retention_mode == RETENTION_OWNED):
-            raise NameTakenError(name)      # its owner alone writes to it
+            raise NameTakenError(name)      # only its owner writes to it
         if log is not None:
             protocol = protocol or log.protocol
             retention = retention or log.policy.retention
@@ -258,7 +259,7 @@ cdef class Engine:
         if not ephemeral and self.shared.root is not None:
             folder = os.path.join(self.shared.root, escape(name))
             if not os.path.isdir(self.shared.root):
-                make_folder(self.shared.root)   # removed, or there was no room for it at the start
+                make_folder(self.shared.root)   # it was removed, or the disk was full at the start
             try:
                 os.mkdir(folder)
             except FileExistsError:
@@ -276,8 +277,8 @@ cdef class Engine:
         return self.make_log(name, folder, ephemeral, protocol, retention, subjects)
 
     cdef Log recover_unknown(self, str name, folder):
-        """A log that is in a folder although nothing was found there at the start; None when there
-        is none. QuarantinedError: it cannot be opened."""
+        """A log in a folder where nothing was found at the start. None: there is none.
+        QuarantinedError: it cannot be opened."""
         cdef Log log
         if not os.listdir(folder):
             return None
@@ -285,7 +286,7 @@ cdef class Engine:
         if name in self.quarantined:
             raise QuarantinedError(folder)
         if log is None:
-            os.makedirs(folder, exist_ok=True)      # what was in it has been put aside
+            os.makedirs(folder, exist_ok=True)      # its content has been put aside
             return None
         self.shared.report('warning', 'a log was found that was not there at the start', log=name,
                            path=folder)
@@ -308,22 +309,22 @@ cdef class Engine:
         return log
 
     def settings_of(self, Log log):
-        """What is in force for a log: its own settings, and else what is configured."""
+        """The settings in force for a log: its own ones, otherwise the configured ones."""
         return effective(log, self.sync_for, self.retention_for)
 
     def set_settings(self, Log log, dict settings):
-        """Replace a log's own settings, now and for good. OSError: nothing has changed."""
+        """Replace a log's own settings permanently. OSError: nothing has changed."""
         self.shared.turn.tick()
         change(log, settings, self.sync_for, self.retention_for)
 
     def delete_log(self, str name):
-        """Forget a log, its cursors and its files. OSError: nothing has changed."""
+        """Delete a log, its cursors and its files. OSError: nothing has changed."""
         cdef Log log = self.logs.get(name) or self.owned.get(name)
         if log is None:
             return
         trash = None
         if log.folder is not None:
-            # first of all: a folder that stays would be found by the next log of this name
+            # This comes first: the next log of this name would find a remaining folder.
             trash = os.path.join(self.shared.root, f'{TRASH}-{log.log_id.hex()}')
             os.rename(log.folder, trash)
         known = self.owned.pop(name, None) is None
@@ -342,7 +343,7 @@ cdef class Engine:
         self.shared.changed(name, None, False)
 
     def keep_house(self):
-        """Every second: periodic syncs, files to close, space to give back."""
+        """Every second: periodic syncs, files to close, space to free."""
         cdef Log log
         self.shared.turn.tick()
         self.shared.found_left = FOUND_SYNCS
@@ -353,7 +354,7 @@ cdef class Engine:
 
     @property
     def behind(self):
-        """True while something that was accepted is not yet in its file, or not yet synced."""
+        """Whether something that was accepted is not yet written or synced."""
         cdef Log log
         for log in self.all_logs():
             if log.waiting_bytes or log.sync.under_way or (
@@ -362,7 +363,7 @@ cdef class Engine:
         return not all(worker.idle for worker in self.shared.workers)
 
     async def settle(self):
-        """Wait until everything accepted has been answered for."""
+        """Wait until everything that was accepted has been answered."""
         while self.behind:
             await asyncio.sleep(self.shared.settle_poll)
 
@@ -391,7 +392,7 @@ cdef class Engine:
             self.write_catalog(entries)
 
     def write_catalog(self, entries):
-        """Write the catalog of the logs for the next start; not if a disk has failed."""
+        """Write the catalog for the next start, unless a disk has failed."""
         if self.shared.write_errors or self.shared.sync_errors:
             return
         try:
@@ -403,7 +404,7 @@ cdef class Engine:
                                reason=str(problem))
 
     def finish_workers(self):
-        """Hand the event descriptors back to the loop."""
+        """Remove the workers' event descriptors from the loop."""
         for worker in self.shared.workers:
             if self.loop is not None:
                 self.loop.remove_reader(worker.event_fd)
@@ -411,7 +412,7 @@ cdef class Engine:
 
 
 def make_cursor(Log log, str name, uint64_t start, bint ephemeral):
-    """A new cursor of a log, with a journal if it is to be remembered. OSError."""
+    """A new cursor of a log, with a journal if its state is stored. OSError."""
     cdef Journal journal = None
     if not ephemeral and log.folder is not None:
         folder = os.path.join(log.folder, CURSORS)

@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""Opening a log from its folder: the last segment is scanned, the others are taken as they are.
+"""Opens a log from its folder: scans the last segment, and takes the others as they are.
 
-A torn tail is cut (its bytes are kept beside the file); a damaged range in the middle is passed
-over and stays in the file. Older segments are verified when they are read.
+A torn tail is cut, and its bytes are kept beside the file. A damaged range in the middle is skipped
+and stays in the file. Older segments are verified when they are read.
 """
 import contextlib
 import os
@@ -53,15 +53,15 @@ from broker.engine.settings import configure, valid
 from broker.base.durable import sync_path
 
 cdef enum:
-    TAIL_BYTES = MARK_BYTES     # so many zeros at the end of a file make it worth a look
-    SPARE_LOOK_BYTES = 1 << 16      # a spare file that begins with so many zeros has no records
-    LOOK_BYTES = 1 << 20    # read at a time when a file is looked through
-    LATER_MAX = 1 << 26     # a header is not more seqs above the name of its file
-    READS_MORE = 2          # times that a journal is read again when the disk cannot read it
+    TAIL_BYTES = MARK_BYTES     # this many zeros at the end of a file make it worth examining
+    SPARE_LOOK_BYTES = 1 << 16      # a spare file that begins with this many zeros has no records
+    LOOK_BYTES = 1 << 20    # read at a time when a file is searched
+    LATER_MAX = 1 << 26     # largest distance of a header's seq from the seq in the file's name
+    READS_MORE = 2          # how often a journal that the disk cannot read is read again
 
 
 def open_log(EngineState shared, folder, sync_for, retention_for, list problems):
-    """The log in `folder`; None when there is none in it. What was wrong goes to `problems`."""
+    """The log in `folder`. None: there is none. What was wrong is added to `problems`."""
     cdef Log log
     take_spare(folder, problems)
     names = os.listdir(folder)
@@ -94,7 +94,7 @@ def open_log(EngineState shared, folder, sync_for, retention_for, list problems)
 
 
 def open_known(EngineState shared, list entry, sync_for, retention_for, list problems):
-    """The log that the catalog has this entry of; its files are not opened now."""
+    """The log of this entry in the catalog; its files are not opened now."""
     cdef Log log
     cdef Segment segment
     cdef uint64_t end = 0
@@ -127,7 +127,7 @@ def open_known(EngineState shared, list entry, sync_for, retention_for, list pro
 
 
 cdef Log new_log(EngineState shared, folder, meta, sync_for, retention_for):
-    """A log as its metadata say, without its records."""
+    """A log with these metadata, without its records."""
     cdef Log log
     cdef LogPolicy policy
     name, subjects = meta['name'], subjects_in(meta)
@@ -141,11 +141,11 @@ cdef Log new_log(EngineState shared, folder, meta, sync_for, retention_for):
 
 
 def read_meta(folder, names, list paths, list problems):
-    """The log's metadata; made again from what else is there if they are lost or do not read.
+    """The log's metadata, recovered from its other files if they are lost or unreadable.
 
-    None when there is no log in the folder. One that was made just before the power went can be
-    nothing but empty files, or parts of records: no publisher had an answer for anything in it, and
-    it is put aside. MetaError: there are records that cannot be read without the metadata.
+    None: there is no log in the folder. A log that was created just before a power cut may have
+    only empty files or parts of records: no publisher had an answer, and its folder is put aside.
+    MetaError: there are records that cannot be read without the metadata.
     """
     garbled = False
     try:
@@ -166,11 +166,12 @@ def read_meta(folder, names, list paths, list problems):
                 os.rename(path, free_name(path + UNREADABLE_SUFFIX))
             paths.clear()
     if meta is None and knows_cursors(folder, names):
-        # without records any id is as good as the one that was lost
+        # Without records, any id is as good as the lost one.
         meta = meta_for(folder, os.urandom(16))
     if meta is not None:
         if meta['face'] is None and CURSORS in names:
-            # its cursors may say whose own it is: not for sure, so an operator has to claim it
+            # The names of its cursors suggest its protocol, but not reliably, so an operator has to
+            # claim it.
             meta['face'] = protocol_of_cursors(f'{folder}/{CURSORS}')
             meta['unclaimed'] = meta['unclaimed'] or meta['face'] is not None
         if garbled:
@@ -185,7 +186,7 @@ def read_meta(folder, names, list paths, list problems):
 
 
 def protocol_of_cursors(cursors):
-    """The protocol that has named a cursor, as PROTOCOL:NAME; other names have no colon."""
+    """The protocol that has named a cursor PROTOCOL:NAME; other names have no colon."""
     for name in os.listdir(cursors):
         protocol, colon, _ = unescape(name).partition(':')
         if colon and name.endswith(CURSOR_SUFFIX):
@@ -194,11 +195,11 @@ def protocol_of_cursors(cursors):
 
 
 def never_synced(folder, paths):
-    """Whether the log was made and not synced once: its metadata and the headers of its segments
-    are empty or nothing but zeros. OSError.
+    """Whether the log was never synced: its metadata and the headers of its segments are empty or
+    all zeros. OSError.
 
-    A power cut leaves that of a log of which nothing was answered: with a log's first sync its
-    metadata and the header of its file reach the disk, whatever of them may be damaged later.
+    That is what a power cut leaves of a log without answered publishes: the first sync of a log
+    makes its metadata and the header of its file durable, even if they are damaged later.
     """
     with contextlib.suppress(FileNotFoundError), open(f'{folder}/{META}', 'rb') as file:
         if file.read(META_BYTES).strip(b'\0'):
@@ -211,7 +212,7 @@ def never_synced(folder, paths):
 
 
 def holds_records(paths):
-    """Whether there is anything but zeros after the header of any segment. OSError."""
+    """Whether anything but zeros follows the header of a segment. OSError."""
     for _, path in paths:
         with open(path, 'rb', buffering=0) as file:
             file.seek(FILE_HEADER_BYTES)
@@ -222,7 +223,7 @@ def holds_records(paths):
 
 
 def knows_cursors(folder, names):
-    """Whether the journal of any cursor has something to say. OSError, FormatError."""
+    """Whether the journal of a cursor has content. OSError, FormatError."""
     if CURSORS not in names:
         return False
     cursors = f'{folder}/{CURSORS}'
@@ -241,15 +242,15 @@ def segment_paths(folder, names):
                 found.append((int(stem), f'{folder}/{name}'))
         elif name.endswith((DROPPED_SUFFIX, SEGMENT_SUFFIX + NEW_SUFFIX)):
             with contextlib.suppress(OSError):
-                os.unlink(os.path.join(folder, name))   # else the next start tries again
+                os.unlink(os.path.join(folder, name))   # otherwise the next start tries again
     return sorted(found)
 
 
 def take_spare(folder, list problems):
-    """Give a spare file that has become a segment its name back; one that is empty or was a segment
-    is removed; one that the disk cannot read is put aside.
+    """Resolve a spare file: give it its name back if it has become a segment; remove it if it is
+    empty or was a segment; put it aside if the disk cannot read it.
 
-    A power cut may undo the rename and keep what was written to the file. OSError.
+    A power cut may undo the rename of a spare file and keep what was written to it. OSError.
     """
     path = os.path.join(folder, SPARE)
     if not os.path.lexists(path):
@@ -266,8 +267,8 @@ def take_spare(folder, list problems):
     if header is not None and header[0] == log_id and seqs and (
             header[1] < min(seqs) or has_mark(head) and (
                 header[1] in seqs or end_of(salt_of(header[0]), (header[1], path)) == header[1])):
-        # A segment that was dropped, whose file was to be used again; or one that was to begin,
-        # without a record. The one before may have got its seqs since.
+        # It was dropped for reuse, or was about to be used and has no record. The previous segment
+        # may have used its seqs since.
         os.unlink(path)
         return
     if header is not None and header[0] == (log_id or header[0]) and header[1] not in seqs:
@@ -283,7 +284,7 @@ def take_spare(folder, list problems):
 
 
 cdef object begin_of(path):
-    """What a file begins with, SPARE_LOOK_BYTES at most; None: the disk cannot read it. OSError."""
+    """The beginning of a file, at most SPARE_LOOK_BYTES. None: the disk cannot read it. OSError."""
     cdef char head[SPARE_LOOK_BYTES]
     cdef ssize_t got = -1
     cdef int fd = -1
@@ -300,7 +301,7 @@ cdef object begin_of(path):
 
 
 cdef object log_id_of(folder, paths):
-    """The id of the log in a folder as its metadata or another segment have it; None = unknown."""
+    """The id of the log in a folder, from its metadata or another segment; None = unknown."""
     try:
         meta = load_meta(folder)
     except MetaError:
@@ -315,7 +316,7 @@ cdef object log_id_of(folder, paths):
 
 
 cdef bytes head_of(path):
-    """The file header; empty if it cannot be read."""
+    """The file header; empty if it is unreadable."""
     cdef char head[FILE_HEADER_BYTES]
     cdef ssize_t got = 0
     with open(path, 'rb', buffering=0) as file:
@@ -324,9 +325,9 @@ cdef bytes head_of(path):
 
 
 def meta_from(paths, folder):
-    """Metadata for a folder that has lost its own: segment headers have the log's id, and whose own
-    it is. A log that had settings of its own, or whose headers do not say, is unclaimed. None when
-    no header reads."""
+    """Metadata for a folder that has lost its own, from the segment headers, which have the log's
+    id and its protocol. A log that had settings of its own, or whose headers do not say, is
+    unclaimed. None: no header is readable."""
     for _, path in reversed(paths):
         head = head_of(path)
         header = check_header(head, path)
@@ -340,7 +341,7 @@ def meta_from(paths, folder):
 
 
 def meta_for(folder, bytes log_id, protocol=None, bint unclaimed=False):
-    """Metadata of a log of which no more is known."""
+    """Metadata of a log of which nothing else is known."""
     return {'name': unescape(os.path.basename(folder)), 'log_id': log_id.hex(),
             'created_ns': 0, 'paused': False, 'frontier': None, 'face': protocol,
             'unclaimed': unclaimed, 'made': True}
@@ -350,7 +351,7 @@ cdef object open_segments(Log log, list paths, list problems):
     """Take over the segment files; scan the last one and open it for appending."""
     cdef Segment segment
     cdef Segment before = None
-    if log.policy.retention_mode != RETENTION_OWNED:    # there a gap between files says nothing
+    if log.policy.retention_mode != RETENTION_OWNED:    # its files may have gaps between them
         remove_files_begun_early(log, paths)
     for position, (first_seq, path) in enumerate(paths):
         segment = log.add_segment(path, first_seq)
@@ -370,18 +371,18 @@ cdef object open_segments(Log log, list paths, list problems):
 
 
 cdef bint is_of_later(bytes head, header, first_seq) except -1:
-    """Whether the segment file named after `first_seq` has the header of a later segment, for which
-    it was used again. A header that is far away is damage: cursors would have to pass over all seqs
+    """Whether the segment file named after `first_seq` has the header of a later segment, which
+    reused it. A header that is too far away is damage, because cursors would have to skip all seqs
     in between."""
     return header is not None and is_used(head) and (
         first_seq < header[1] <= first_seq + <uint64_t>LATER_MAX)
 
 
 def name_by_headers(folder, list problems):
-    """Rename the segment files of a log that have the headers of later segments, to those segments.
+    """Rename segment files that have the headers of later segments to the names of those.
 
-    They were used again, and a power cut has undone the renames. All cursors had finished the
-    records that were in them before. OSError.
+    They were reused, and a power cut has undone the renames. All cursors had finished their earlier
+    records. OSError.
     """
     found = []
     for first_seq, path in segment_paths(folder, os.listdir(folder)):
@@ -389,11 +390,11 @@ def name_by_headers(folder, list problems):
         header = check_header(head, path)
         if is_of_later(head, header, first_seq):
             found.append((header[1], path))
-    # the last one first, because another one may have its old name as its new one
+    # The last one first, because its old name may be the new name of another one.
     for first_seq, path in sorted(found, reverse=True):
         named = f'{folder}/{first_seq:020d}{SEGMENT_SUFFIX}'
         if os.path.lexists(named):
-            named = free_name(path + UNREADABLE_SUFFIX)     # no power cut does that
+            named = free_name(path + UNREADABLE_SUFFIX)     # not the work of a power cut
         problems.append(f'{path}: the header is that of segment {first_seq}; it is now {named}')
         sync_path(path)
         os.rename(path, named)
@@ -402,8 +403,8 @@ def name_by_headers(folder, list problems):
 
 
 def settle_names(folder):
-    """Give the segment files in the folder of a log the names that they get when it is opened.
-    Returns what was wrong. OSError."""
+    """Give the segment files of a log the names that they get when it is opened. Returns what was
+    wrong. OSError."""
     problems = []
     take_spare(folder, problems)
     name_by_headers(folder, problems)
@@ -411,12 +412,12 @@ def settle_names(folder):
 
 
 cdef object remove_files_begun_early(Log log, list paths):
-    """Remove last files without records if the one before ends below their seqs.
+    """Remove last files without records if the previous file ends below their seqs.
 
-    The process ended after it had begun such a file and before it had written the end of the one
-    before. After a kill no publisher had an answer for what is missing in between; after a power
-    cut, only those that asked for no sync had one. Those seqs are used again: with the file in
-    place the records would count as waiting, and then as lost. OSError.
+    The process ended after it had begun such a file and before it had written the end of the
+    previous one. After a kill, no publisher had an answer for the missing records; after a power
+    cut, only publishers that required no sync had. The seqs are used again: with the file in place,
+    the new records would count as waiting, and then as lost. OSError.
     """
     found = len(paths)
     while len(paths) > 1:
@@ -427,18 +428,18 @@ cdef object remove_files_begun_early(Log log, list paths):
             break
         os.unlink(path)
     if len(paths) < found:
-        sync_path(log.folder)   # its name must not come back when those seqs are in use
+        sync_path(log.folder)   # its name must not return when those seqs are in use
 
 
 cdef bint is_without_its_record(Log log, file) except -1:
     """Whether a segment file has no record, and either no header or one that says that no seq was
-    left out before it. False if a part of it does not read."""
+    left out before it. False if a part of it is unreadable."""
     first_seq, path = file
     try:
         head = head_of(path)
         header = check_header(head, path)
         if header is not None and header[1] < first_seq:
-            return end_of(log.salt, file) == first_seq   # its own has not come onto the disk
+            return end_of(log.salt, file) == first_seq   # the header did not reach the disk
         if header is not None and is_used(head):
             return follows(head) and not begins_with(path, first_seq) and (
                 end_of(log.salt, file) == first_seq)
@@ -450,7 +451,7 @@ cdef bint is_without_its_record(Log log, file) except -1:
 
 
 cdef bint begins_with(path, first_seq) except -1:
-    """Whether a segment file has the header of its own first record, good or not. OSError."""
+    """Whether a segment file has a header of its own first record, valid or not. OSError."""
     with open(path, 'rb', buffering=0) as file:
         head = file.read(FILE_HEADER_BYTES + RECORD_HEADER_BYTES)
     seq = head[FILE_HEADER_BYTES + 8:FILE_HEADER_BYTES + 16]
@@ -458,14 +459,14 @@ cdef bint begins_with(path, first_seq) except -1:
 
 
 def has_mark(bytes head):
-    """Whether the zeros that end the records of a used file follow its header: it has none.
-    `head`: what it begins with."""
+    """Whether the mark of a used file follows its header, which means that it has no records.
+    `head`: the beginning of the file."""
     return not head[FILE_HEADER_BYTES:FILE_HEADER_BYTES + MARK_BYTES].strip(b'\0')
 
 
 cdef uint64_t end_of(uint32_t salt, file) except 0:
-    """The seq after the last record of a segment file; a large one if there is more than zeros
-    behind it, or damage: what was acknowledged may be there. OSError."""
+    """The seq after the last record of a segment file. A large number if more than zeros follow it,
+    or if it is damaged, because acknowledged records may be there. OSError."""
     cdef Segment segment = Segment()
     cdef size_t size
     first_seq, path = file
@@ -487,8 +488,8 @@ cdef uint64_t end_of(uint32_t salt, file) except 0:
 
 
 cdef size_t torn_bytes(Segment segment, size_t cut) except <size_t>-1:
-    """How many of the `cut` bytes behind the records of a scanned segment, which is mapped, may be
-    of a torn record. Zeros are not, nor what is left of an older segment."""
+    """How many of the `cut` bytes after the records of a scanned and mapped segment may belong to a
+    torn record: not zeros, and not the rest of an older segment."""
     cdef const char *base = segment.map()
     cdef size_t end = segment.size + cut, start = min(segment.planned, end)
     cdef bytes tail
@@ -502,8 +503,9 @@ cdef size_t torn_bytes(Segment segment, size_t cut) except <size_t>-1:
 
 
 cdef object take_file(Segment segment, bint last, list problems):
-    """Read size and file header: refuse a foreign version, report damage. The last one stays
-    open for writing. Returns by how much the name is too low, see is_of_later; 0 = it is right."""
+    """Read the size and the file header: refuse an unknown version, report damage. The last file
+    stays open for writing. Returns the distance from the name to the seq in the header (see
+    is_of_later); 0 = equal."""
     cdef int fd = -1
     cdef stat_t found
     cdef ssize_t got = 0
@@ -521,7 +523,7 @@ cdef object take_file(Segment segment, bint last, list problems):
         got = read_at(fd, head, FILE_HEADER_BYTES, 0)
         if got < 0 and errno != EIO:
             raise OSError(errno, os.strerror(errno), path)
-        # a sector that does not read is damage like any other: a scan or a reader will see of what
+        # An unreadable sector is damage like any other: a scan or a reader will find its extent.
         got = max(<ssize_t>0, got)
         if not last:
             tail_len = max(<ssize_t>0, read_at(
@@ -534,13 +536,13 @@ cdef object take_file(Segment segment, bint last, list problems):
     segment.size = segment.planned = found.size
     segment.changed_ns = found.modified_ns
     header = check_header(head[:got], path)
-    has_older_header = header is not None and header[1] < segment.first_seq     # by a power cut
+    has_older_header = header is not None and header[1] < segment.first_seq  # left by a power cut
     if has_older_header or header is not None and is_used(head[:got]):
         segment.used_to = segment.size
     tail = end[:tail_len]
     if tail and not tail.strip(b'\0'):
         find_end(segment)
-    # the process may have ended, or the disk been full, between making a file and its header
+    # The process may have ended, or the disk been full, before the header was written.
     segment.bare = last if has_older_header else (
         last or segment.size <= FILE_HEADER_BYTES) and (
         segment.size < FILE_HEADER_BYTES or (got > 0 and not head[:got].strip(b'\0')))
@@ -552,20 +554,20 @@ cdef object take_file(Segment segment, bint last, list problems):
 
 
 cdef object find_end(Segment segment):
-    """A full segment that ends with zeros: the process ended before they were cut, unless they are
-    the last record's. It is taken to end where the records do."""
+    """Find the end of a full segment that ends with zeros. The process ended before they were cut,
+    unless they belong to the last record. The segment ends with its records."""
     cdef size_t size = segment.size
     segment.cap = size
     cut, _ = segment.scan()
     if torn_bytes(segment, cut):
-        segment.size = segment.planned = size       # it is no torn tail: its readers will see
+        segment.size = segment.planned = size  # it is not a torn tail; readers will find the damage
     segment.unmap()
     segment.ready = 0
-    segment.quarantined = None      # readers will find it, and report what it is
+    segment.quarantined = None      # readers will find and report it
 
 
 cdef object take_last(Log log, Segment segment, list problems):
-    """Scan the last segment, cut a torn tail, and make it the active one."""
+    """Scan the last segment, cut a torn tail, and make the segment active."""
     path = os.fsdecode(segment.path)
     if segment.size < FILE_HEADER_BYTES:
         segment.size = segment.planned = FILE_HEADER_BYTES
@@ -599,7 +601,7 @@ cdef object take_last(Log log, Segment segment, list problems):
 
 
 cdef bint is_unwritten(Segment segment) except -1:
-    """Whether each range of a scanned segment that does not read is as `has_older` says."""
+    """Whether `has_older` applies to each unreadable range of a scanned segment."""
     cdef size_t start, end
     for start, end in segment.quarantined:
         if not segment.has_older(start, end):
@@ -608,8 +610,8 @@ cdef bint is_unwritten(Segment segment) except -1:
 
 
 cdef object cut_torn(Log log, Segment segment, size_t cut, list problems):
-    """Cut the bytes after the last good record, and keep a copy unless they are zeros, or what is
-    left of an older segment. OSError: they are still in the file."""
+    """Cut the bytes after the last valid record. A copy is kept, unless they are zeros or the rest
+    of an older segment. OSError: they are still in the file."""
     cdef int error
     cdef size_t torn = torn_bytes(segment, cut)
     path = os.fsdecode(segment.path)
@@ -618,14 +620,14 @@ cdef object cut_torn(Log log, Segment segment, size_t cut, list problems):
     error = vfs_truncate(segment.fd, <int64_t>segment.size)
     if error and (torn or segment.used_to):
         raise OSError(error, os.strerror(error), path)
-    segment.zeroed = error != 0     # zeros do no harm: they are cut later
+    segment.zeroed = error != 0     # zeros do no harm and are cut later
     if torn:
         log.shared.torn_bytes += torn
         problems.append(f'{path}: a torn tail of {torn} bytes was cut at {segment.size}')
 
 
 cdef object leave_torn(Log log, Segment segment, size_t cut, problem, list problems):
-    """A torn tail that cannot be copied or cut (the disk is full) stays where it is: the file gets
+    """Keep a torn tail that can be neither copied nor cut, because the disk is full: the file gets
     no more records, and is not removed when all cursors have finished it. OSError."""
     cdef int error
     path = os.fsdecode(segment.path)
@@ -637,7 +639,7 @@ cdef object leave_torn(Log log, Segment segment, size_t cut, problem, list probl
         log.shared.quarantined_bytes += cut
         segment.take_no_more()
         return
-    # not one record is good: the new file would have the name of this one
+    # It has no valid record: the new file would have the same name.
     os.rename(path, free_name(f'{path}.torn-0'))
     vfs_close(segment.fd)
     segment.fd = -1
@@ -648,7 +650,7 @@ cdef object leave_torn(Log log, Segment segment, size_t cut, problem, list probl
 
 
 cdef object give_header(Log log, Segment segment, list problems):
-    """Write the header of a file without records; on a full disk the first append has to."""
+    """Write the header of a file without records; on a full disk, the first append does it."""
     cdef bytes head = log.header(segment.first_seq)
     cdef int error = vfs_write(segment.fd, head, FILE_HEADER_BYTES, 0)
     segment.bare = error != 0
@@ -657,7 +659,7 @@ cdef object give_header(Log log, Segment segment, list problems):
 
 
 cdef object find_delays(Log log, Segment segment):
-    """Let the log know which records of a segment are to wait."""
+    """Tell the log which records of a segment are delayed."""
     cdef const char *base = segment.map()
     cdef size_t at = segment.start(), step
     cdef stored_t s
@@ -674,7 +676,7 @@ cdef object find_delays(Log log, Segment segment):
 
 
 cdef object scan(Segment segment):
-    """As segment.scan; a small file is not mapped for it."""
+    """Same as segment.scan; a small file is read instead of mapped."""
     segment.base = read_small(segment.fd, segment.size)
     if segment.base == NULL:
         return segment.scan()
@@ -692,7 +694,7 @@ cdef object open_cursors(Log log, list problems):
         path = f'{folder}/{file_name}'
         if file_name.endswith(NEW_SUFFIX):
             with contextlib.suppress(OSError):
-                os.unlink(path)     # a snapshot that was not finished
+                os.unlink(path)     # an unfinished snapshot
         if file_name.endswith(CURSOR_SUFFIX):
             name = unescape(file_name[:-len(CURSOR_SUFFIX)])
             end = max(end, open_cursor(log, name, path, problems))
@@ -700,14 +702,14 @@ cdef object open_cursors(Log log, list problems):
 
 
 cdef object go_behind(Log log, uint64_t end, list problems):
-    """Cursors know of records below `end`: their seqs must not be used again, even if the file has
-    lost them."""
+    """Continue after `end`: cursors know records below it, so their seqs must not be used again,
+    even if the files have lost them."""
     if end > log.visible:
         problems.append(f'{log.folder}: records {log.visible} to {end - 1} are missing')
         try:
             log.skip_to(end)
         except OSError as problem:
-            # nothing can be appended now; consumers can go on, and make room
+            # Nothing can be appended now, but consumers can continue, and free space.
             if log.active is not None:
                 log.active.take_no_more()
             log.sync.refuse(problem)
@@ -715,7 +717,7 @@ cdef object go_behind(Log log, uint64_t end, list problems):
 
 cdef object take_cursor(Log log, str name, path, size_t journal_bytes, uint64_t floor,
                         bint paused):
-    """A cursor that is done with all below `floor` and has seen nothing else."""
+    """A cursor that has finished all records below `floor` and has read no others."""
     cdef Cursor cursor = Cursor(log, name, log.first_seq, Journal(log.shared, path))
     cursor.restore([(OP_FLOOR, floor, 0, 0), (OP_PAUSE, paused, 0, 0)])
     cursor.journal.adopt(journal_bytes)
@@ -723,8 +725,8 @@ cdef object take_cursor(Log log, str name, path, size_t journal_bytes, uint64_t 
 
 
 def read_surely(path):
-    """As read_journal, but the disk is asked again when it cannot read the file: a cursor without
-    its journal gives out once more what its consumers have finished. OSError, FormatError."""
+    """Same as read_journal, but an unreadable file is read again: without its journal, a cursor
+    delivers finished records once more. OSError, FormatError."""
     for _ in range(READS_MORE):
         try:
             return read_journal(path)
@@ -735,14 +737,14 @@ def read_surely(path):
 
 
 cdef uint64_t open_cursor(Log log, str name, path, list problems) except? 0:
-    """Restore a cursor from its journal; the seq after the highest one it knows of."""
+    """Restore a cursor from its journal. Returns the seq after the highest one that it knows."""
     cdef uint64_t end = log.visible
     cdef Cursor cursor
     try:
         ops, good, unread = read_surely(path)
     except OSError as problem:
         if problem.errno in (EMFILE, ENFILE, ENOMEM):
-            raise       # it is not the file's fault
+            raise       # not the file's fault
         problems.append(f'{problem}: the journal is put aside, its records are given again')
         ops, good, unread = [], 0, 1
     else:

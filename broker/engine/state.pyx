@@ -14,11 +14,11 @@ from broker.engine.health import Health
 from broker.engine.limits import FILES_WAIT, OPEN_FILES_SHARE
 
 cdef enum:
-    DEFERRED_MIN = 1024     # one cursor may defer, however many cursors there are
-    WRITES_USUAL = 8        # writes in which their usual time becomes shorter
-    COPY_KIB_NS = 300       # a long write, per KiB, before one has been timed
-    TIMED_BYTES = 1 << 15   # a shorter write says nothing about the time of a long one
-    SYNCS_USUAL = 16        # syncs in which their usual time follows a change
+    DEFERRED_MIN = 1024     # that one cursor may always defer
+    WRITES_USUAL = 8        # writes after which the expected duration of a write decreases
+    COPY_KIB_NS = 300       # a long write, per KiB, before the first measurement
+    TIMED_BYTES = 1 << 15   # a shorter write says nothing about the duration of a long one
+    SYNCS_USUAL = 16        # syncs over which the expected duration of a sync is averaged
 
 # Upper bounds of the sync latency histogram, in seconds.
 SYNC_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -95,8 +95,8 @@ cdef class EngineState:
         return <uint64_t>-1 if self.deferred < self.deferred_max else <uint64_t>DEFERRED_MIN
 
     cdef bint may_inline(self, size_t n) noexcept:
-        """A write may be done here and now: the writer is idle, writes have been quick, and this
-        one is short, or the long ones of this turn do not take too long."""
+        """Whether a write may be done on the loop: the writer is idle, writes have been fast, and
+        this one is short, or the long ones of this turn do not take too long."""
         if self.writer.submitted != self.writer.reaped:
             return False
         if self.is_quick(n):
@@ -119,37 +119,37 @@ cdef class EngineState:
         cdef int64_t more
         if n >= <size_t>TIMED_BYTES:
             more = took_ns // <int64_t>(n >> 10) - self.write_kib_ns
-            # a slow disk is believed at once, a quick one when it stays so
+            # A slow disk is believed at once, a fast one only if it stays fast.
             self.write_kib_ns += more // 2 if more > 0 else more // <int64_t>WRITES_USUAL
 
     cdef int write_inline(self, int fd, const char *data, size_t n, size_t zeros,
                           int64_t offset) noexcept:
-        """Write without leaving the loop; 0 or an errno, as the writer would say.
+        """Write without leaving the loop. Returns 0 or an errno, like the writer.
 
-        Handing a write to the thread and hearing of its end costs two wake-ups, several times
-        what a short write into the page cache takes. But when the kernel makes writers wait for
-        the disk, the loop must not be among them: one slow write, and the thread takes over, for
-        all writes or, if it was a long one, for those.
+        Passing a write to the thread and its result back takes two wake-ups, several times as long
+        as a short write into the page cache. But the loop must not wait for the disk: after one
+        slow write the thread takes over, for all writes or, if the slow one was long, for long
+        ones.
         """
         cdef int64_t before = monotonic_ns(), took
         cdef int error = vfs_write(fd, data, n, offset)
         self.uncut = False
         if error:
-            # what got in must not look like a record later
+            # The part that was written must not look like a record later.
             self.uncut = vfs_truncate(fd, offset) != 0
         elif zeros:
             vfs_fill(fd, zeros, offset + <int64_t>n)
         took = monotonic_ns() - before
         self.inline_writes += 1
         if took > self.inline_stall_ns:
-            # what a long write takes is no reason to send short ones to the thread
+            # The duration of a long write is no reason to pass short ones to the thread.
             self.note_stall(&self.short_stalls if n <= self.inline_bytes else &self.long_stalls,
                             n, before, took)
         return error
 
     cdef void note_stall(self, stalls_t *s, size_t n, int64_t begun_ns, int64_t took_ns) noexcept:
-        """A write of `n` bytes on the loop was slow: the thread takes over for a while, and for
-        twice as long each time."""
+        """A write of `n` bytes on the loop was slow: the thread takes over for a while, twice as
+        long each time."""
         self.inline_stalls += 1
         if begun_ns > s.after_ns + 16 * s.pause_ns or s.pause_ns == 0:
             s.pause_ns = self.inline_pause_ns
@@ -165,7 +165,7 @@ cdef class EngineState:
             self.turn.busy_poll.answered()
 
     cdef void changed(self, str log, cursor, bint made):
-        """A log, or a cursor of it, was made or deleted."""
+        """A log or a cursor was created or deleted."""
         for watcher in self.watchers:
             try:
                 watcher(log, cursor, made)
@@ -211,6 +211,6 @@ cdef class EngineState:
 
     @property
     def workers(self):
-        """All of them; the loop calls `reap` of each when its event_fd is readable."""
+        """All workers; the loop calls `reap` of each when its event_fd is readable."""
         return (self.writer, self.syncer, self.second_syncer, self.loader, self.remover,
                 self.mender)

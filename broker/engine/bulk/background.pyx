@@ -3,17 +3,16 @@
 
     loop:    read, send, release -> [queue] -> thread: work -> [done] -> loop: the future is done
 
-Two crews share the work. What maps, reads in and unmaps pages holds a lock that the loop may need
-(the kernel's, of the process's memory), so MAPPING threads only have less priority than the loop
-and short slices.
-COPYING threads do the rest, which needs no such lock: sums and sends. The kernel runs them only
-while no other thread of the control group wants the processor (SCHED_IDLE): a pipeline that reads a
-gigabyte a second hardly delays a message.
+Two crews of threads share the work. Mapping, reading in and unmapping pages takes a lock that the
+loop may need (the kernel's, of the process's memory), so MAPPING threads only have a lower priority
+than the loop, and short slices. COPYING threads do the rest, which needs no such lock: checksums
+and sends. The kernel runs them only while no other thread of the control group needs a processor
+(SCHED_IDLE), so a pipeline that reads a gigabyte per second hardly delays a message.
 
-A COPYING thread may be interrupted anywhere and for long, so the loop never waits for one: they
-need nothing of the interpreter, and the loop gives and takes jobs without a lock. Where other
-threads keep all processors busy, they hardly ever run. Each adds up how long it had work and did
-not run; if that is nearly all the time, MAPPING threads do their jobs too, for RELIEF_NS.
+A COPYING thread may be interrupted anywhere and for long, so the loop never waits for one: these
+threads do not use the interpreter, and the loop exchanges jobs with them without a lock. If other
+threads keep all processors busy, they hardly ever run. Each measures how long it had work without
+running; if that is nearly all the time, MAPPING threads do their jobs too, for RELIEF_NS.
 """
 import asyncio
 import contextlib

@@ -10,9 +10,8 @@
                                                  16 i64 not_before_ns
                                                  24 subject, headers, body
 
-A record that was appended with a commit carries the commit's id and its own number in the commit
-where others have a reply subject, so that the process that finishes the commit after a crash can
-find out which ones the log has.
+A record of a commit has the commit's id and its number in the commit in place of the reply subject,
+so that a process that finishes the commit after a crash can find out which records the log has.
 """
 import os
 

@@ -6,12 +6,12 @@
     loop's thread      range.check()               raises what that has failed with
                        range.learn(), .parts()     the data is sent from the mapping, never copied
 
-Every record is verified: one that does not read would lead the walk astray or be served broken.
-What does not read becomes a gap of the frame. Of a stream only the messages are served that it has:
-its owner names them when the range is made, and what lies between them is left out.
+Every record is verified: an unreadable one would lead the walk astray or be served. Unreadable
+bytes become a gap of the frame. Of a stream, only the existing messages are served: its owner lists
+them when the range is created, and everything between them is left out.
 
-Pages are read into memory here, so that a send never waits for a disk. The file may be dropped
-meanwhile: its mapping stays.
+Pages are read into memory here, so that a send never waits for the disk. The file may be dropped
+meanwhile; its mapping stays.
 """
 import os
 

@@ -10,7 +10,7 @@ cdef enum:
 
 cdef class AckSet:
     def __cinit__(self, uint64_t floor=1, uint64_t window_max=1 << 28):
-        """`window_max`: most records between the floor and the highest acked one."""
+        """`window_max`: the largest distance between the floor and the highest acked record."""
         self.words = <uint64_t *>calloc(WORDS_MIN, sizeof(uint64_t))
         if self.words == NULL:
             raise MemoryError
@@ -45,7 +45,7 @@ cdef class AckSet:
         return 1
 
     cdef void advance(self) noexcept:
-        """Move the floor over the acked records that now touch it, clearing their bits."""
+        """Move the floor past the acked records that follow it, and clear their bits."""
         cdef uint64_t *word
         cdef uint64_t ones, gap
         while self.count:
@@ -92,7 +92,7 @@ cdef class AckSet:
         return seq < self.floor or (seq >> 6) - (self.floor >> 6) < self.cap_max
 
     cdef void reset(self, uint64_t floor) noexcept:
-        """Everything below floor is acked, nothing above it."""
+        """Acknowledge everything below `floor` and nothing above it."""
         memset(self.words, 0, (self.mask + 1) * sizeof(uint64_t))
         self.floor = self.top = floor
         self.count = 0

@@ -1,5 +1,6 @@
 # cython: language_level=3
-"""A cursor: one reader's place in a log. See cursor.pyx for the states of a record."""
+"""A cursor: a position in a log with its acknowledgements. See cursor.pyx for the states of a
+record."""
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from broker.engine.cursor.inflight cimport Inflight, entry_t
@@ -22,67 +23,67 @@ cdef enum:
 cdef enum:
     NEAREST = 2
 
-# Which of the waiting consumers takes the next record.
+# Which of the ready consumers gets the next record.
 cdef enum:
-    CHOICE_RING = 0         # one after the other
-    CHOICE_NEAREST = 1      # those nearest to the server
-    CHOICE_LEAST = 2        # the one with the fewest in flight
+    CHOICE_RING = 0         # in turn
+    CHOICE_NEAREST = 1      # the nearest ones to the server
+    CHOICE_LEAST = 2        # the one with the fewest records in flight
 
-# When what is to be given again is given.
+# When a record is redelivered.
 cdef enum:
-    REDELIVER_LATER = 0     # after the fresh records that wait, to a consumer that has credit
-    REDELIVER_FIRST = 1     # before all that is fresh, at once and whatever the credit
+    REDELIVER_LATER = 0     # after waiting new records, to a consumer with credit
+    REDELIVER_FIRST = 1     # before new records, at once and whatever the credit
 
-# What became of a delivery. The first ones are the REASON_* of inflight.pxd.
+# The outcome of a delivery. The first ones are the REASON_* of inflight.pxd.
 cdef enum:
-    EVENT_TIMEOUT = 1       # the consumer said nothing in time
-    EVENT_REQUEUE = 2       # it gave the record back
-    EVENT_CLOSE = 3         # it went away
-    EVENT_FIN = 4           # the record is acked
-    EVENT_DEAD = 5          # it has arrived among the dead letters
+    EVENT_TIMEOUT = 1       # the consumer did not answer in time
+    EVENT_REQUEUE = 2       # the consumer returned it
+    EVENT_CLOSE = 3         # the consumer's connection ended
+    EVENT_FIN = 4           # acknowledged
+    EVENT_DEAD = 5          # stored as a dead letter
 
-# How a cursor delivers; a protocol sets it when it opens the cursor.
+# How a cursor delivers. A protocol sets it when it opens the cursor.
 cdef struct CursorPolicy:
-    uint16_t deliver_max    # deliveries until a record goes to the dead letters; 0 = any number
+    uint16_t deliver_max    # deliveries before a record becomes a dead letter; 0 = any number
     uint8_t choice          # CHOICE_*
     uint8_t redelivery      # REDELIVER_*
-    uint8_t limited         # the log's limits apply to it: records may go before it has acked them
+    uint8_t limited         # the log's limits apply: records may be dropped before they are acked
 
-# How one consumer of a cursor is served; a protocol sets it before the consumer joins. It is no
-# part of CursorPolicy: consumers of one cursor may differ in each of these. How many records it may
-# have in flight is its credit, which changes all the time.
+# How one consumer of a cursor is served. A protocol sets it before the consumer joins. It is not
+# part of CursorPolicy, because consumers of one cursor may differ in these fields. The number of
+# records that it may have in flight is its credit, which changes all the time.
 cdef struct ConsumerPolicy:
-    int64_t ack_wait_ns     # how long a record may stay in flight
-    int64_t ack_wait_max_ns     # how long touches may stretch that
-    uint8_t sample          # 0 = all; else (sample + 1) % pass, the others count as acked
-    uint8_t nearness        # up to NEAREST: waiting consumers nearer to the server come first
+    int64_t ack_wait_ns     # how long a record may be in flight
+    int64_t ack_wait_max_ns     # how long TOUCH may extend that
+    uint8_t sample  # 0 = all; else (sample + 1) % are delivered, and the others count as acked
+    uint8_t nearness        # up to NEAREST: ready consumers nearer to the server come first
 
-# One consumer of a cursor's records. It lives inside its sink, which must `leave` before it dies.
+# A consumer of a cursor's records. It is part of its sink, which must call `leave` before it is
+# freed.
 cdef struct consumer_t:
-    void *sink              # the Sink whose deliver(consumer, record) takes records; borrowed
-    consumer_t *next        # ring of those that can take one more; NULL = not in the ring
+    void *sink              # the Sink whose deliver(consumer, record) receives records; borrowed
+    consumer_t *next  # ring of the consumers that can receive a record; NULL = not in the ring
     consumer_t *prev
-    consumer_t *all_next    # chain of all consumers of the cursor
+    consumer_t *all_next    # list of all consumers of the cursor
     consumer_t *all_prev
     ConsumerPolicy policy
-    uint32_t credit         # most records in flight
+    uint32_t credit         # maximum of records in flight
     uint32_t in_flight
-    uint32_t first          # its entries in flight, oldest first; 0 = none
+    uint32_t first          # the oldest of its entries in flight; 0 = none
     uint32_t last
-    # Deadlines mostly come in the order of deliveries. An entry whose deadline is no earlier than
-    # that of the last one that was put in line is put in line too: of all of these only the first
-    # one's deadline is in the heap, as that of the timer, or an earlier time. Each of the others
-    # has a place in the heap.
+    # Deadlines mostly come in the order of deliveries. An entry whose deadline is not earlier than
+    # that of the last one in line is put in line: of these only the first one's deadline is in the
+    # heap, as `timer`, which may be set too early. Every other entry has its own place in the heap.
     uint32_t line           # the first entry in line; 0 = none
     heap_item_t timer       # owner: the consumer_t; tag: 0, which no entry has
-    int64_t line_due_ns     # deadline of the last one that was put in line
+    int64_t line_due_ns     # deadline of the last entry in line
     uint8_t blocked         # its output is full: no deliveries until `ready`
-    uint8_t unwell          # nothing is given to it again, with REDELIVER_FIRST
-    uint32_t sent_then      # how many it was given at the moment sent_ns
-    int64_t sent_ns         # when it was last given something
-    uint64_t delivered, acked, requeued     # counters, kept by the cursor
+    uint8_t unwell          # no redeliveries to it, with REDELIVER_FIRST
+    uint32_t sent_then      # number of records delivered at sent_ns
+    int64_t sent_ns         # time of the last delivery
+    uint64_t delivered, acked, requeued     # counters of the cursor
 
-# Put `c`, which is in no ring, into the last place of this one; returns the head of the ring.
+# Put `c`, which is in no ring, at the end of this ring. Returns the head of the ring.
 cdef inline consumer_t *ring_with(consumer_t *ring, consumer_t *c) noexcept nogil:
     if ring == NULL:
         c.next = c.prev = c
@@ -93,7 +94,7 @@ cdef inline consumer_t *ring_with(consumer_t *ring, consumer_t *c) noexcept nogi
     ring.prev = c
     return ring
 
-# Take `c` out of the ring, if it is in one; returns the head of the ring, NULL if it is empty.
+# Take `c` out of the ring, if it is in one. Returns the head of the ring; NULL: it is empty.
 cdef inline consumer_t *ring_without(consumer_t *ring, consumer_t *c) noexcept nogil:
     cdef consumer_t *after = c.next
     if after == NULL:
@@ -112,44 +113,45 @@ cdef class Cursor(LogReader):
     cdef readonly bint paused
     cdef readonly bint deleted
     cdef CursorPolicy policy
-    cdef Position position              # where next_seq stands
+    cdef Position position              # the position of next_seq
     cdef readonly Inflight inflight
-    cdef uint64_t journalled_next       # what the last OP_NEXT said
-    cdef int64_t journal_retry_ns       # not before: after a failed write
-    cdef uint64_t ahead                 # records at or above next_seq already dealt with
-    cdef consumer_t *ring               # whose turn it is; NULL = none can take a record
-    cdef consumer_t *all                # every consumer
+    cdef uint64_t journalled_next       # the seq of the last OP_NEXT
+    cdef int64_t journal_retry_ns       # no write before this time, after a failed one
+    cdef uint64_t ahead                 # finished records at or above next_seq
+    cdef consumer_t *ring               # the next consumer to deliver to; NULL = none is ready
+    cdef consumer_t *all                # list of all consumers
     cdef readonly uint32_t consumers
     cdef uint64_t random
     cdef uint64_t counted_from          # message_count = the log's frontier - this
     cdef readonly uint64_t requeue_count, timeout_count
     cdef uint64_t given_by_nearness[NEAREST + 1]
-    cdef readonly AckLatency latency    # None: it is not measured
+    cdef readonly AckLatency latency    # None: not measured
     cdef readonly DeadLetterQueue dead  # None = none
-    cdef size_t added                   # bytes added in this turn, for consumers that wait
-    cdef bint in_backlog                # it is queued for the backlog phase
-    cdef uint64_t deferred_counted      # of its records, in shared.deferred
-    # So many records may wait; the oldest ones beyond that are dropped. 0 = any number.
+    cdef size_t added                   # bytes added in this turn, for waiting consumers
+    cdef bint in_backlog                # queued for the backlog phase
+    cdef uint64_t deferred_counted      # its deferred records that are counted in shared.deferred
+    # The maximum of waiting records: the oldest ones beyond it are dropped. 0 = no limit.
     cdef readonly uint64_t waiting_max
-    cdef readonly uint64_t dropped_count    # ... since the process started
-    cdef uint64_t rewound_until         # below it that limit is not in force
+    cdef readonly uint64_t dropped_count    # such records, since the process started
+    cdef uint64_t rewound_until         # the limit does not apply below this seq
 
     cdef void join(self, consumer_t *c, Sink sink) noexcept
-    # give_back: its records return at once
+    # give_back: its records are redelivered at once
     cdef void leave(self, consumer_t *c, bint give_back) noexcept
     cdef void set_credit(self, consumer_t *c, uint32_t credit) noexcept
     cdef void ready(self, consumer_t *c) noexcept       # its output has drained
     cdef int finish(self, consumer_t *c, uint64_t seq) noexcept
     cdef int requeue(self, consumer_t *c, uint64_t seq, int64_t delay_ns) noexcept
     cdef int touch(self, consumer_t *c, uint64_t seq) noexcept
-    # A record is acked, whichever consumer has it, also while it waits to be given again.
+    # A record is acked, whichever consumer has it, even while it waits for redelivery.
     cdef bint settle(self, uint64_t seq) noexcept
 
     cdef void set_policy(self, int redelivery, int choice, bint limited) noexcept
     cdef void set_dead_letters(self, DeadLetterQueue queue, uint16_t deliver_max) noexcept
-    # Everything below seq counts as acked, nothing from it on; what is in flight is given up.
+    # Everything below seq counts as acked and nothing from it on; nothing is in flight any more.
     cdef void stand_at(self, uint64_t seq) noexcept
-    # Take over what a journal says; the seq after the highest one it knows of. OverflowError.
+    # Restore the state from a journal. Returns the seq after the highest one that it knows.
+    # OverflowError.
     cdef object restore(self, list ops)
 
     cdef uint64_t delayed(self) noexcept
@@ -182,7 +184,7 @@ cdef class Cursor(LogReader):
     cdef void done_with(self, uint64_t seq) noexcept
     cdef void again(self, entry_t *e, bint at_tail, int reason) noexcept
     cdef void bury(self, entry_t *e, int reason) noexcept
-    cdef bint is_for(self, const stored_t *s) noexcept      # a record for one cursor
+    cdef bint is_for(self, const stored_t *s) noexcept      # a record for this cursor only
     cdef void rearm(self) noexcept
     cdef void put_off(self, entry_t *e, int64_t wait_ns) noexcept
     cdef void set_paused(self, bint paused) noexcept
@@ -195,11 +197,11 @@ cdef class Cursor(LogReader):
     cdef object remember(self, uint64_t seq, uint16_t attempts, int64_t due_wall_ns)
 
 
-# Gets what becomes of each delivery, as shared.events.
+# Receives the outcome of each delivery, as shared.events.
 cdef class DeliveryEvents(Session):
     cdef void note(self, Cursor cursor, const entry_t *e, int event, int64_t latency_ns) noexcept
 
 
-# Takes records that were delivered often enough. The entry is in no list.
+# Receives records that have had their last delivery. The entry is in no list.
 cdef class DeadLetterQueue(Session):
     cdef void take(self, entry_t *e) noexcept

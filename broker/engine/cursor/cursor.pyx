@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""A cursor: one reader's place in a log, shared by any number of consumers.
+"""A cursor: a position in a log with its acknowledgements, shared by any number of consumers.
 
     waiting      seq >= next_seq, or in the `again` queue
     deferred     has an entry, not before its time
@@ -13,8 +13,8 @@
                         |  time has come                  ^
                         +---------------------------------+
 
-A record given again comes after the fresh ones that waited when it came back, but never after more
-than AGAIN_DISTANCE of them.
+A redelivery comes after the new records that were waiting when the record returned, but after no
+more than AGAIN_DISTANCE of them.
 """
 import os
 
@@ -54,7 +54,7 @@ from broker.engine.log.files import SEQ_MAX
 
 cdef enum:
     AGAIN_DISTANCE = 2500
-    AGAIN_BYTES = 256       # what one record given again counts for, whatever its size
+    AGAIN_BYTES = 256       # the cost of one redelivered record, whatever its size
     ATTEMPTS_MAX = 0xFFFF
 
 cdef const uint64_t *all_faults = fault_counter()
@@ -85,8 +85,9 @@ cdef class DeadLetterQueue(Session):
 cdef class Cursor(LogReader):
     def __init__(self, Log log, str name, uint64_t start, Journal journal=None,
                  bint ephemeral=False):
-        """Begins at seq `start`. `journal`: None when it is not to be remembered. `ephemeral`: it
-        ends with its last consumer; one without a journal may still outlive them."""
+        """A cursor that begins at seq `start`. `journal` None: its state is not stored.
+        `ephemeral`: it is deleted with its last consumer; one without a journal may outlive its
+        consumers."""
         self.log = log
         self.shared = log.shared
         self.name = name
@@ -103,7 +104,7 @@ cdef class Cursor(LogReader):
     # --- consumers
 
     cdef void join(self, consumer_t *c, Sink sink) noexcept:
-        """A new consumer with no credit; its policy is set by the caller."""
+        """Add a consumer without credit; the caller has set its policy."""
         c.sink = <void *>sink
         c.next = c.prev = c.all_prev = NULL
         c.credit = c.in_flight = c.first = c.last = c.blocked = c.unwell = 0
@@ -120,12 +121,13 @@ cdef class Cursor(LogReader):
         self.consumers += 1
 
     cdef void leave(self, consumer_t *c, bint give_back) noexcept:
-        """The consumer goes; what it has in flight returns at once, or when its time is up."""
+        """Remove a consumer. Its records in flight are redelivered at once (`give_back`), or when
+        they time out."""
         cdef entry_t *e
         c.credit = 0
         self.leave_ring(c)
         if not give_back and not heap_reserve(&self.inflight.due, c.in_flight):
-            give_back = True        # there is no memory to wait until their time is up
+            give_back = True        # no memory to let them time out
         while c.first:
             e = self.inflight.at(c.first)
             if give_back:
@@ -168,7 +170,7 @@ cdef class Cursor(LogReader):
             self.enter_ring(c)
 
     cdef void enter_ring(self, consumer_t *c) noexcept:
-        """Put it last in the ring, and have the cursor look for a record for it."""
+        """Put a consumer at the end of the ring, and look for a record for it."""
         if c.next == NULL and not c.blocked:
             self.ring = ring_with(self.ring, c)
         self.wake()
@@ -243,7 +245,7 @@ cdef class Cursor(LogReader):
             self.leave_line(c, e)
             e.timer.due_ns = due_ns
             heap_push(&self.inflight.due, &e.timer)
-        self.rearm()        # the new deadline may be the earlier one
+        self.rearm()        # the new deadline may be earlier
         return ACK_OK
 
     cdef bint settle(self, uint64_t seq) noexcept:
@@ -265,7 +267,7 @@ cdef class Cursor(LogReader):
         return True
 
     cdef void unlink(self, entry_t *e) noexcept:
-        """Take an entry in flight from its consumer and out of the deadlines."""
+        """Remove an entry in flight from its consumer and from the deadlines."""
         cdef consumer_t *c = <consumer_t *>e.timer.owner
         self.inflight.sent -= 1
         if e.timer.pos:
@@ -289,8 +291,8 @@ cdef class Cursor(LogReader):
             self.enter_ring(c)
 
     cdef void leave_line(self, consumer_t *c, entry_t *e) noexcept:
-        """Take an entry out of the line: it needs no deadline any more, or gets another one. The
-        timer stays as it is. It may go off too early, which costs less than moving it each time."""
+        """Remove an entry from the line: it needs no deadline any more, or gets another one. The
+        timer is unchanged. It may fire too early, which costs less than moving it each time."""
         cdef uint32_t i
         if c.line != e.timer.tag:
             return
@@ -309,7 +311,7 @@ cdef class Cursor(LogReader):
             self.shared.turn.add(PHASE_PUMP, self)
 
     cdef void again(self, entry_t *e, bint at_tail, int reason) noexcept:
-        """Queue an entry to be given again: after the fresh records, or before them."""
+        """Queue an entry for redelivery, after the new records or before them."""
         if reason and self.shared.events is not None:
             self.report_event(e, reason)
         if self.policy.deliver_max and e.attempts >= self.policy.deliver_max:
@@ -323,7 +325,7 @@ cdef class Cursor(LogReader):
         self.wake()
 
     cdef void defer(self, const stored_t *s) noexcept:
-        """The record that is read next must wait: make an entry for it, and pass over it."""
+        """The next record is delayed: create an entry for it, and continue after it."""
         cdef entry_t *e = self.inflight.make(s.rec.seq)
         self.put_off(e, s.not_before_ns - self.shared.turn.wall_ns)
         if self.journal is not None:
@@ -359,27 +361,28 @@ cdef class Cursor(LogReader):
             self.pump()
         if self.waiting_max and not later:
             self.drop_oldest()
-        # Answers leave before the backlog: what they rest on, such as a FIN before them, is written
-        # now.
+        # Answers are sent before the backlog, so what they depend on, such as an earlier FIN, is
+        # written now.
         self.flush_journal()
         if later and not self.queued:
             self.in_backlog = True
             self.shared.turn.add(PHASE_BACKLOG, self)
 
     cdef void go_on(self) noexcept:
-        """Hand out a part of a long backlog."""
+        """Deliver a part of a long backlog."""
         self.in_backlog = False
         if not self.paused:
             self.pump()
         if self.waiting_max:
             self.drop_oldest()
         if self.journal is not None and self.next_seq != self.journalled_next:
-            self.wake()     # the next turn writes where it stands, with the acks that come by then
+            self.wake()     # the next turn writes the position, with the acks until then
         else:
             self.flush_journal()
 
     cdef void pump(self) noexcept:
-        """Give records to the consumers in the ring, one each in turn, until one side runs out."""
+        """Deliver to the consumers in the ring in turn, one record each, until records or consumers
+        run out."""
         cdef Inflight inflight = self.inflight
         cdef size_t given = 0, given_max = self.pump_bytes_max()
         cdef stored_t s
@@ -390,7 +393,7 @@ cdef class Cursor(LogReader):
             given = self.give_unacked()
         while self.ring != NULL:
             if given > given_max:
-                self.wake()     # let the others have their turn
+                self.wake()     # let other cursors have their turn
                 break
             c = self.ring if self.policy.choice == CHOICE_RING else self.chosen()
             is_fresh = False
@@ -414,9 +417,9 @@ cdef class Cursor(LogReader):
         self.rearm()
 
     cdef size_t pump_bytes_max(self) noexcept:
-        """What may be handed out in this turn: little of a long backlog, which would otherwise keep
-        the live traffic waiting in turn after turn, and on top of that as much as publishers have
-        just added, which a cursor without a backlog hands out too: else it would never catch up."""
+        """The bytes to deliver in this turn. A long backlog gets a small share, because it would
+        otherwise delay live traffic in every turn, plus as much as publishers have just added: a
+        cursor without a backlog delivers that too, and otherwise this one would never catch up."""
         cdef size_t all_max = self.shared.pump_bytes_max
         cdef size_t added = self.added
         self.added = 0
@@ -425,8 +428,8 @@ cdef class Cursor(LogReader):
         return min(all_max, self.shared.backlog_share() + added)
 
     cdef bint is_far_behind(self) noexcept:
-        """Whether consumers wait, and the next record is further from the end than one turn may
-        hand out."""
+        """Whether consumers are ready, and the next record is further from the end than one turn
+        may deliver."""
         cdef Segment segment = self.position.segment, last
         cdef size_t behind
         if self.ring == NULL or segment is None:
@@ -440,7 +443,7 @@ cdef class Cursor(LogReader):
         return behind > self.shared.pump_bytes_max
 
     cdef bint fresh(self, stored_t *s) noexcept:
-        """Find the next record that was not looked at before and may be given now."""
+        """Find the next unread record that can be delivered now."""
         cdef int found
         cdef bint later = False
         while self.next_seq < self.log.frontier:
@@ -453,7 +456,7 @@ cdef class Cursor(LogReader):
                 continue
             if s.rec.seq > self.next_seq:
                 self.missing(min(s.rec.seq, self.log.frontier))
-                continue        # with what was passed over the segment may be gone
+                continue        # the segment may be dropped after its records were skipped
             if s.not_before_ns or self.ahead or s.flags & STORED_ADDRESSED:
                 if not self.is_due(s, &later):
                     if later:
@@ -463,8 +466,8 @@ cdef class Cursor(LogReader):
         return False
 
     cdef bint is_due(self, stored_t *s, bint *later) noexcept:
-        """Whether the next record is to be given now; if not, it is passed over. `later`: neither,
-        there is no room to hold it back."""
+        """Whether the next record can be delivered now; if not, it is skipped. `later`: neither,
+        because no memory is left to defer it."""
         if self.acks.has(s.rec.seq) or self.inflight.find(s.rec.seq) != NULL:
             self.ahead -= 1
             self.passed(s.size)
@@ -473,9 +476,9 @@ cdef class Cursor(LogReader):
             self.passed(s.size)
             self.done_with(s.rec.seq)
             return False
-        if s.not_before_ns > self.shared.turn.wall_ns:     # 0 never is
+        if s.not_before_ns > self.shared.turn.wall_ns:     # never true for 0
             if self.inflight.deferred >= self.shared.deferred_share():
-                # the others would have to do with less: on when its time has come
+                # Other cursors need the rest of the memory: continue when the record is due.
                 if self.timer.pos == 0 or self.timer.due_ns > (
                         self.shared.turn.now_ns + self.shared.retry_ns):
                     self.shared.turn.arm(self, self.shared.turn.now_ns + self.shared.retry_ns)
@@ -487,11 +490,11 @@ cdef class Cursor(LogReader):
         return True
 
     cdef void copied(self, Segment segment, size_t offset) noexcept:
-        """Pages could not be read since the record at `offset` was looked at; it has been copied.
+        """Pages could not be read after the record at `offset` was checked; it has been copied.
 
-        It was in memory a moment before, so this takes an eviction and an error of the disk within
-        microseconds. What has been copied cannot be taken back: rather no broker than one that
-        gives out zeros for a message.
+        It was in memory a moment before, so this takes an eviction and a disk error within
+        microseconds. The copied bytes cannot be taken back, and a broker that stops is better than
+        one that delivers zeros.
         """
         cdef stored_t s
         if segment is not None and segment.path is not None and segment.base != NULL and (
@@ -528,12 +531,13 @@ cdef class Cursor(LogReader):
         return True
 
     cdef bint give_again(self, consumer_t *c) noexcept:
-        """Give the oldest record of the `again` queue; True when it is with c now."""
+        """Deliver the oldest record of the `again` queue to c. Returns whether one was
+        delivered."""
         cdef entry_t *e = self.inflight.at(self.inflight.again_first)
         cdef stored_t s
         cdef int found
         cdef uint64_t faults
-        if e.seq < self.log.retention.floor:      # gone by a limit: as if it were acked
+        if e.seq < self.log.retention.floor:      # dropped by a limit: it counts as acked
             self.inflight.pop_again()
             self.inflight.free_entry(e)
             self.done_with(e.seq)
@@ -545,7 +549,7 @@ cdef class Cursor(LogReader):
             if found < 0:
                 self.put_off(e, self.shared.retry_ns)
                 return False
-            # its bytes are quarantined, so they stay in the file
+            # Its bytes are quarantined, so they stay in the file.
             self.shared.report('error', 'a record does not read and is passed over',
                                log=self.log.name, cursor=self.name, seq=e.seq)
             self.done_with(e.seq)
@@ -566,7 +570,7 @@ cdef class Cursor(LogReader):
         return True
 
     cdef void sent(self, consumer_t *c, entry_t *e, int64_t stored_ns) noexcept:
-        """The record of e, stored at `stored_ns` of the wall clock, is with c now."""
+        """The record of e, stored at `stored_ns` of the wall clock, was delivered to c."""
         if self.latency is not None or self.shared.events is not None:
             e.age_ns = <float>(self.shared.turn.wall_ns - stored_ns)
         e.state = ENTRY_SENT
@@ -574,7 +578,7 @@ cdef class Cursor(LogReader):
         e.timer.owner = c
         e.timer.due_ns = e.mark + c.policy.ack_wait_ns
         if self.policy.redelivery == REDELIVER_FIRST:
-            # what was given together comes back in that order
+            # Records that were delivered together return in that order.
             c.sent_then = c.sent_then + 1 if c.sent_ns == e.mark else 0
             c.sent_ns = e.mark
             e.timer.due_ns += c.sent_then
@@ -589,7 +593,7 @@ cdef class Cursor(LogReader):
         c.delivered += 1
         self.given_by_nearness[c.policy.nearness] += 1
         self.inflight.sent += 1
-        # at the end, because a push that finds no memory returns from here
+        # At the end, because a push without memory returns from here.
         if c.line and e.timer.due_ns < c.line_due_ns:
             heap_push(&self.inflight.due, &e.timer)
             return
@@ -607,7 +611,7 @@ cdef class Cursor(LogReader):
         self.next_seq += 1
 
     cdef void skip_to(self, uint64_t seq) noexcept:
-        """Records from next_seq up to seq do not exist any more: count them as acked."""
+        """Records from next_seq up to seq no longer exist: count them as acked."""
         while self.next_seq < seq:
             if self.acks.has(self.next_seq) or self.inflight.find(self.next_seq) != NULL:
                 self.ahead -= 1
@@ -616,12 +620,12 @@ cdef class Cursor(LogReader):
             self.next_seq += 1
 
     cdef void missing(self, uint64_t seq) noexcept:
-        """The next record to be read is `seq`: pass over those before it, and say so."""
+        """The next readable record is `seq`: skip those before it, and report them."""
         cdef Segment segment = self.log.segment_of(self.next_seq)
         if segment is not None and not segment.active and segment.size <= segment.start():
-            pass        # their publishers had the answer that they are not stored
+            pass        # their publishers have the answer that they are not stored
         elif self.position.segment is None or self.position.segment.quarantined is None:
-            # else it has been reported
+            # Otherwise it has been reported.
             self.shared.report('error', 'records are missing and are passed over',
                                log=self.log.name, first=self.next_seq, count=seq - self.next_seq)
         self.skip_to(seq)
@@ -629,20 +633,20 @@ cdef class Cursor(LogReader):
     # --- a limit of what waits
 
     def limit_waiting(self, uint64_t most):
-        """Drop the oldest records that wait beyond so many; 0 = none."""
+        """Drop the oldest waiting records beyond `most`; 0 = no limit."""
         self.waiting_max = most
         self.wake()
 
     cdef void drop_oldest(self) noexcept:
-        """Drop the oldest records that wait while there are more than waiting_max and no consumer
-        can take one, so that the log's segments can go. What was given before is older than all
-        that; what is in flight or deferred stays."""
+        """Drop the oldest waiting records while there are more than waiting_max and no consumer is
+        ready, so that the log's segments can be dropped. Redeliveries are older and stay, as do
+        records that are in flight or deferred."""
         cdef uint64_t end = self.log.frontier
         cdef int64_t beyond = <int64_t>(end - self.next_seq - self.ahead - self.waiting_max)
         cdef entry_t *e
         if self.ring != NULL and not self.paused:
-            return      # the next turns hand out as much as is published, and more
-        # after a rewind the limit is in force again once the cursor is where it was
+            return      # the next turns deliver as much as is published, and more
+        # After a rewind, the limit applies again once the cursor has reached its old position.
         if beyond <= 0 or end <= self.next_seq or self.next_seq < self.rewound_until:
             return
         while beyond and self.next_seq < end and self.acks.fits(self.next_seq):
@@ -660,7 +664,7 @@ cdef class Cursor(LogReader):
             self.done_with(e.seq)
 
     cdef void drop(self, uint64_t seq) noexcept:
-        """Drop the record that is next, unless its time has not come."""
+        """Drop the next record, unless it is delayed."""
         cdef Delays delays = self.log.delays
         cdef int64_t wall_ns = self.shared.turn.wall_ns
         cdef int64_t due_ns = 0 if delays is None else delays.due(seq, wall_ns)
@@ -674,11 +678,10 @@ cdef class Cursor(LogReader):
     # --- which consumer
 
     cdef void set_policy(self, int redelivery, int choice, bint limited) noexcept:
-        """Set the policy but for deliver_max, which comes with the dead letters.
+        """Set the policy except deliver_max, which is set with the dead letters.
 
-        With REDELIVER_FIRST what comes back is not subject to credit: it was counted when it was
-        given for the first time, and a consumer that joins a group or resumes gets all that was
-        left to it.
+        With REDELIVER_FIRST, redeliveries need no credit: they were counted at the first delivery,
+        and a consumer that joins a group or resumes receives everything that was left to it.
         """
         self.policy.redelivery = <uint8_t>redelivery
         self.policy.choice = <uint8_t>choice
@@ -688,7 +691,7 @@ cdef class Cursor(LogReader):
         return self.least() if self.policy.choice == CHOICE_LEAST else self.nearest()
 
     cdef consumer_t *nearest(self) noexcept:
-        """The first of the nearest."""
+        """The first of the nearest consumers."""
         cdef consumer_t *best = self.ring
         cdef consumer_t *c = best.next
         while c != self.ring and best.policy.nearness < NEAREST:
@@ -698,7 +701,7 @@ cdef class Cursor(LogReader):
         return best
 
     cdef consumer_t *least(self) noexcept:
-        """The first of those with the fewest records in flight; an unwell one only if all are."""
+        """The first consumer with the fewest records in flight; an unwell one only if all are."""
         cdef consumer_t *best = self.ring
         cdef consumer_t *c = best.next
         while c != self.ring:
@@ -709,8 +712,8 @@ cdef class Cursor(LogReader):
         return best
 
     cdef size_t give_unacked(self) noexcept:
-        """Give what waits in the `again` queue to consumers that can take it, whatever their
-        credit; roughly how many bytes that were."""
+        """Deliver the `again` queue to consumers that are ready, whatever their credit. Returns
+        roughly the number of bytes."""
         cdef consumer_t *c
         cdef size_t given = 0
         while self.inflight.again_first and given <= self.shared.pump_bytes_max:
@@ -725,7 +728,8 @@ cdef class Cursor(LogReader):
         return given
 
     cdef consumer_t *consumer_of_unacked(self) noexcept:
-        """The one with credit and the fewest in flight; if none has credit, one of the others."""
+        """The consumer with credit and the fewest records in flight; if none has credit, one of the
+        others."""
         cdef consumer_t *c = self.all
         cdef consumer_t *best = NULL
         cdef int rank, best_rank = 3
@@ -737,27 +741,27 @@ cdef class Cursor(LogReader):
                     best_rank = rank
             c = c.all_next
         if best_rank == 2 and self.policy.choice != CHOICE_LEAST:
-            return NULL         # alone and unwell: it gets them when it is back
+            return NULL         # the only consumer is unwell: it gets them when it is well again
         return best
 
     # --- what becomes of deliveries
 
     cdef int64_t since_stored(self, const entry_t *e) noexcept:
-        """For how long the record of an entry that is in flight has been in its log."""
+        """For how long the record of an entry in flight has been in its log."""
         return max(<int64_t>0, self.shared.turn.now_ns - e.mark + <int64_t>e.age_ns)
 
     cdef void report_event(self, entry_t *e, int event) noexcept:
-        """With shared.events set, before the entry changes its state."""
+        """Called before the entry changes its state, if shared.events is set."""
         cdef stored_t s
         cdef int64_t latency_ns = -1
         if e.state == ENTRY_SENT:
             latency_ns = self.since_stored(e)
-        elif self.position.read_entry(e, &s) > 0:   # its mark is used for something else by now
+        elif self.position.read_entry(e, &s) > 0:   # its mark has another meaning now
             latency_ns = max(<int64_t>0, self.shared.turn.wall_ns - s.rec.timestamp_ns)
         (<DeliveryEvents>self.shared.events).note(self, e, event, latency_ns)
 
     cdef void report_acked(self, entry_t *e) noexcept:
-        """A delivery was acked; with shared.events or `latency` set."""
+        """A delivery was acked; called if shared.events or `latency` is set."""
         cdef int64_t latency_ns = self.since_stored(e)
         if self.latency is not None:
             self.latency.note(latency_ns, self.shared.turn.now_ns)
@@ -767,8 +771,8 @@ cdef class Cursor(LogReader):
     # --- dead letters
 
     cdef void set_dead_letters(self, DeadLetterQueue queue, uint16_t deliver_max) noexcept:
-        """Records go there after so many deliveries; those that had them already go at once. None
-        and 0: deliver without a limit."""
+        """Move records to `queue` after `deliver_max` deliveries, and those that have had them at
+        once. None and 0: deliver without a limit."""
         cdef Inflight inflight = self.inflight
         cdef entry_t *e
         cdef uint32_t _i
@@ -784,8 +788,8 @@ cdef class Cursor(LogReader):
                 inflight.push_again(e)
 
     cdef void bury(self, entry_t *e, int reason) noexcept:
-        """Let an entry that is in no list leave the cursor, which has a limit of deliveries."""
-        if reason:      # else it is a second try, and the first one's reason stands
+        """Move an entry, which is in no list, to the dead letters."""
+        if reason:      # otherwise this is a retry, and the first reason stays
             e.reason = <unsigned char>reason
         self.dead.take(e)
 
@@ -821,7 +825,7 @@ cdef class Cursor(LogReader):
                 self.again(e, False, REASON_RETURNED)
         self.rearm()
         if self.ring != NULL:
-            self.wake()     # a segment that could not be read may be readable now
+            self.wake()     # an unreadable segment may be readable now
 
     cdef void time_out(self, entry_t *e) noexcept:
         self.timeout_count += 1
@@ -829,12 +833,12 @@ cdef class Cursor(LogReader):
         self.again(e, self.policy.redelivery == REDELIVER_LATER, REASON_TIMEOUT)
 
     cdef void count_deferred(self) noexcept:
-        """Let the other cursors know how many are held back here."""
+        """Update the number of deferred records of all cursors."""
         self.shared.deferred += <uint64_t>self.inflight.deferred - self.deferred_counted
         self.deferred_counted = self.inflight.deferred
 
     cdef void rearm(self) noexcept:
-        """Have `expired` called when the earliest deadline comes."""
+        """Set the timer to the earliest deadline."""
         cdef heap_item_t *item = heap_peek(&self.inflight.due)
         self.count_deferred()
         if item != NULL and (self.timer.pos == 0 or item.due_ns < self.timer.due_ns):
@@ -843,7 +847,7 @@ cdef class Cursor(LogReader):
     # --- memory
 
     cdef void flush_journal(self) noexcept:
-        """Write what the journal has got, or the whole state again when that is due."""
+        """Write pending operations to the journal, or the whole state if that is due."""
         cdef Journal journal = self.journal
         if journal is None:
             return
@@ -866,7 +870,7 @@ cdef class Cursor(LogReader):
             self.journal_retry_ns = self.shared.turn.now_ns + self.shared.retry_ns
 
     cdef object snapshot(self):
-        """Write the whole state as a new journal; OSError when no file can be made."""
+        """Write the whole state as a new journal. OSError: no file can be created."""
         cdef Journal journal = self.journal
         cdef Inflight inflight = self.inflight
         cdef uint32_t i, k
@@ -889,9 +893,10 @@ cdef class Cursor(LogReader):
         journal.end_rewrite()
 
     cdef object restore(self, list ops):
-        """Take over what a journal says; what was in flight when it ended is given again.
+        """Restore the state from a journal; what was in flight is redelivered.
 
-        Returns the seq after the highest one it knows of; OverflowError when that cannot be.
+        Returns the seq after the highest one that the journal knows. OverflowError: the journal is
+        impossible.
         """
         cdef dict entries = {}
         cdef uint64_t seq, at, first, count, stop
@@ -917,7 +922,7 @@ cdef class Cursor(LogReader):
             elif kind == <int>OP_PAUSE:
                 self.paused = bool(a)
         next_seq = max(next_seq, self.acks.floor)
-        # whole words of the bitmap
+        # Whole words of the bitmap.
         if max(next_seq, <uint64_t>max(entries, default=0)) > self.acks.floor + window + 128:
             raise OverflowError('no such seq')
         if self.log.first_seq > self.acks.floor:
@@ -925,7 +930,7 @@ cdef class Cursor(LogReader):
             next_seq = max(next_seq, self.acks.floor)
         at = self.acks.floor
         for first, count in [*self.acks.runs(), (next_seq, 0)]:
-            # looked at, but neither acked nor mentioned: it was in flight for the first time
+            # Read but neither acked nor mentioned: it was in flight for the first time.
             stop = min(first, next_seq)
             for seq in range(at, stop):
                 entries.setdefault(seq, (1, 0))
@@ -943,8 +948,8 @@ cdef class Cursor(LogReader):
     cdef object pass_dropped(self):
         """Count what the log has dropped as acked.
 
-        A segment is dropped as soon as its last record is acked, before its journal says so: when
-        the process ends in between, the journal speaks of records that are gone.
+        A segment is dropped when its last record is acked, which may be before the journal is
+        written: after a crash the journal then mentions records that no longer exist.
         """
         cdef uint64_t first = self.acks.floor, kept = self.log.first_seq, seq, count = 0
         if kept - first > self.shared.window_max:
@@ -960,7 +965,7 @@ cdef class Cursor(LogReader):
             cursor=self.name, first=first, behind=kept, count=count)
 
     cdef object remember(self, uint64_t seq, uint16_t attempts, int64_t due_wall_ns):
-        """An entry that was deferred (due_wall_ns > 0) or is to be given again."""
+        """Restore an entry that was deferred (due_wall_ns > 0) or waits for redelivery."""
         cdef entry_t *e = self.inflight.make(seq)
         e.attempts = attempts
         if seq >= self.next_seq:
@@ -976,11 +981,11 @@ cdef class Cursor(LogReader):
     # --- what operators do
 
     def pause(self):
-        """Deliver nothing until unpause; what is in flight stays so."""
+        """Deliver nothing until unpause; records in flight stay in flight."""
         self.set_paused(True)
 
     def unpause(self):
-        """Give again."""
+        """Deliver again."""
         self.set_paused(False)
 
     cdef void set_paused(self, bint paused) noexcept:
@@ -991,8 +996,8 @@ cdef class Cursor(LogReader):
             self.wake()
 
     async def synced(self):
-        """Wait until the journal is on the disk with everything it was given so far, or in its file
-        if the log is never synced; OSError when it cannot be brought there now."""
+        """Wait until all operations so far are in the journal and on the disk, or only in the file
+        if the log is never synced. OSError: this is not possible now."""
         cdef Journal journal = self.journal
         cdef uint64_t written, begun = 0
         cdef bint asked = False
@@ -1000,7 +1005,7 @@ cdef class Cursor(LogReader):
         if journal is None:
             return
         if journal.last_error:
-            self.journal_retry_ns = 0       # somebody waits for it
+            self.journal_retry_ns = 0       # a caller waits for it
         self.flush_journal()
         written = journal.mark
         while not journal.closed:
@@ -1009,7 +1014,7 @@ cdef class Cursor(LogReader):
                 if self.log.policy.sync_mode == SYNC_NONE and not error:
                     break
                 if asked:
-                    if not journal.named:   # else the log has synced the name meanwhile
+                    if not journal.named:   # otherwise the log has synced the name meanwhile
                         error = error or journal.name_error
                     elif not error and not journal.replacing:
                         break
@@ -1043,13 +1048,13 @@ cdef class Cursor(LogReader):
         self.wake()
 
     def rewind(self, uint64_t seq):
-        """Go on at `seq`, or as near to it as the log still reaches, back or forward; returns the
-        place, from the oldest record kept to the frontier.
+        """Continue at `seq`, back or forward, or as near to it as the log reaches. Returns the new
+        position, between the oldest record and the frontier.
 
-        From there on every record is given as if for the first time: acks, attempts and delays by
-        requeue are forgotten, a record's own not-before time stays in force. A consumer that had
-        records in flight gets the answer that they are not when it acknowledges them. The place is
-        on its way to the journal then: see `saved`.
+        From there on every record is delivered as if for the first time: acks, attempts and requeue
+        delays are forgotten, but a record's own delay applies. Consumers that acknowledge an
+        earlier delivery get the answer that it is not in flight. The new position is not in the
+        journal yet: see `saved`.
         """
         cdef uint64_t place = min(max(seq, self.log.retention.first_seq()), self.log.frontier)
         self.rewound_until = max(self.rewound_until, self.next_seq)
@@ -1058,7 +1063,8 @@ cdef class Cursor(LogReader):
         return place
 
     async def saved(self):
-        """Wait until all that the journal has got is in its file; the errno if that failed."""
+        """Wait until all operations so far are in the journal's file. Returns the errno if that
+        failed."""
         cdef Journal journal = self.journal
         if journal is None:
             return 0
@@ -1069,12 +1075,12 @@ cdef class Cursor(LogReader):
 
     cdef void skip_range(self, uint64_t first, uint64_t after) noexcept:
         self.pass_by(first, after)
-        # they do not count as messages that it was given
+        # They do not count as delivered messages.
         if after > max(first, self.counted_from):
             self.counted_from += after - max(first, self.counted_from)
 
     cdef void pass_by(self, uint64_t first, uint64_t after) noexcept:
-        """Count records first..after-1 as acked before they are looked at."""
+        """Count records first..after-1 as acked before they are read."""
         cdef uint64_t seq
         for seq in range(max(first, self.next_seq), after):
             if self.inflight.find(seq) == NULL and not self.acks.has(seq):
@@ -1082,7 +1088,7 @@ cdef class Cursor(LogReader):
                 self.ahead += 1
 
     def close(self, bint delete=False):
-        """Stop, and with `delete` forget everything; the caller ends its consumers."""
+        """Stop. `delete`: also delete the state. The caller ends the consumers."""
         cdef consumer_t *c = self.all
         self.deleted = True
         self.shared.turn.disarm(self)
@@ -1095,7 +1101,7 @@ cdef class Cursor(LogReader):
             self.flush_journal()
         self.shared.deferred -= self.deferred_counted
         self.deferred_counted = 0
-        self.inflight.clear()       # its entries point to consumers that go their own ways now
+        self.inflight.clear()       # its entries point to consumers, which may be freed now
         if self.journal is not None:
             self.journal.discard() if delete else self.journal.close()
 
@@ -1108,7 +1114,7 @@ cdef class Cursor(LogReader):
         self.wake()
 
     cdef void addressed(self, const stored_t *s) noexcept:
-        # a cursor whose window is full finds out when it reads
+        # A cursor with a full window finds out when it reads.
         if not self.is_for(s) and self.acks.fits(s.rec.seq):
             self.pass_by(s.rec.seq, s.rec.seq + 1)
 
@@ -1128,16 +1134,16 @@ cdef class Cursor(LogReader):
     # Only while nothing else uses the engine and the cursor has no consumers.
 
     def pass_over(self, uint64_t first, uint64_t after):
-        """Records first..after-1 are not for this cursor. OverflowError when that is too far."""
+        """Records first..after-1 are not for this cursor. OverflowError: too many."""
         if after > first and not self.acks.fits(after - 1):
             raise OverflowError('too many records that are not for this cursor')
         self.pass_by(first, after)
         self.wake()
 
     def stand(self, uint64_t next_seq, unacked):
-        """A new cursor was given all below next_seq and has acked that but for the `unacked`.
+        """A new cursor has received all records below next_seq and acked them except `unacked`.
 
-        OverflowError when those are too many or too far apart; then nothing has changed.
+        OverflowError: there are too many of these, or they are too far apart; nothing has changed.
         """
         cdef uint64_t seq, at
         cdef entry_t *e
@@ -1164,7 +1170,7 @@ cdef class Cursor(LogReader):
         self.wake()
 
     def set_attempts(self, uint64_t seq, uint16_t attempts):
-        """A record was given so often by the other broker; False: no room to note it."""
+        """Set the number of deliveries by the other broker. False: there is no room to store it."""
         cdef entry_t *e
         if self.inflight.size >= self.shared.entries_max or not self.acks.fits(seq):
             return False
@@ -1178,14 +1184,14 @@ cdef class Cursor(LogReader):
         return True
 
     cdef uint64_t delayed(self) noexcept:
-        """Records that were not looked at yet and whose time has not come."""
+        """Unread records that are delayed."""
         cdef Delays delays = self.log.delays
         cdef uint64_t count
         cdef size_t i
         if delays is None:
             return 0
         count = delays.count(self.next_seq, self.log.frontier, self.shared.turn.wall_ns)
-        if count and self.ahead:        # some of those may have been dealt with
+        if count and self.ahead:        # some of these may be finished
             for i in range(delays.place(self.next_seq), delays.place(self.log.frontier)):
                 if self.acks.has(delays.items[i].seq) or (
                         self.inflight.find(delays.items[i].seq) != NULL):
@@ -1194,34 +1200,34 @@ cdef class Cursor(LogReader):
 
     @property
     def depth(self):
-        """Records that wait to be given, those to be given again included."""
-        # a cursor of a paused log may begin after the frontier
+        """Waiting records, including those that wait for redelivery."""
+        # A cursor of a paused log may begin after the frontier.
         cdef int64_t fresh = <int64_t>(
             self.log.frontier - self.next_seq - self.ahead - self.delayed())
         return max(<int64_t>0, fresh) + self.inflight.again
 
     @property
     def in_flight_count(self):
-        """Records with a consumer."""
+        """Records that consumers have."""
         return self.inflight.sent
 
     @property
     def deferred_count(self):
-        """Records whose time has not come."""
+        """Records that are delayed."""
         return self.inflight.deferred + self.delayed()
 
     @property
     def nearness_counts(self):
-        """Deliveries to consumers of each nearness."""
+        """Number of deliveries to consumers of each nearness."""
         return tuple(self.given_by_nearness)
 
     @property
     def message_count(self):
-        """Records this cursor was given since the process started."""
+        """Records that reached this cursor since the process started."""
         return max(<int64_t>0, <int64_t>(self.log.frontier - self.counted_from))
 
 
-# A log knows its cursors as readers only; these say what they are.
+# A log knows its cursors only as readers; these functions return them as cursors.
 
 def cursors_of(Log log):
     """The cursors of a log by name."""
@@ -1229,5 +1235,5 @@ def cursors_of(Log log):
 
 
 def open_cursor(Log log, str name, bint ephemeral=False, uint64_t start=0):
-    """The cursor of that name, made if need be: see Log.open_cursor. OSError."""
+    """The cursor of this name, created if it does not exist: see Log.open_cursor. OSError."""
     return log.open_cursor(name, ephemeral, start)

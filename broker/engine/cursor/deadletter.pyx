@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Dead letters: a record delivered `deliver_max` times in vain goes to another log.
+"""Dead letters: a record moves to another log after `deliver_max` unsuccessful deliveries.
 
     in flight -- requeue, deadline, leave --> leaving -- it is in the other log --> acked
                                                |  ^
@@ -7,8 +7,8 @@
                                                v  |
                                              deferred
 
-The record is acked here only after the other log has answered for it, so an end of the process in
-between can make two of it, never none.
+The record is acked here only after the other log has stored it. If the process ends in between,
+there may be two dead letters, but never none.
 """
 import errno
 
@@ -22,21 +22,22 @@ from broker.engine.log.record cimport STORED_ADDRESSED, STORED_LIVE, stored_t
 from broker.runtime.types cimport record_t
 
 REASONS = ('returned', 'timeout', 'requeue', 'close')
-# Flags for append(): only for the cursor named in `reply`, and for no live subscriber.
+# Flags for append(): only for the cursor that `reply` names, and for no live subscriber.
 ADDRESSED = STORED_ADDRESSED | STORED_LIVE
 
 cdef enum:
-    RETRY_NS_MIN = 1000000          # a retry of this very moment would never end
+    RETRY_NS_MIN = 1000000          # an immediate retry would never end
     RETRIES_MAX = 1024              # per period
-    TURN_MAX = 4096                 # of a cursor in one turn: some fifty milliseconds
+    TURN_MAX = 4096                 # of a cursor in one turn: about fifty milliseconds
 
 
 cdef class DeadLetters(DeadLetterQueue):
     def __init__(self, Cursor cursor, uint16_t deliver_max, str target, open_log, heads):
-        """Records of `cursor` go to the log `target` when delivery number `deliver_max` failed.
+        """Records of `cursor` move to the log `target` when delivery number `deliver_max` has
+        failed.
 
-        `open_log(name)` finds or makes that log. `heads(cursor, (seq, attempts,
-        reason, timestamp_ns, subject, headers))` makes the headers of the dead letter.
+        `open_log(name)` returns that log, and creates it if necessary. `heads(cursor, (seq,
+        attempts, reason, timestamp_ns, subject, headers))` returns the headers of the dead letter.
         """
         self.cursor = cursor
         self.deliver_max = deliver_max
@@ -46,18 +47,19 @@ cdef class DeadLetters(DeadLetterQueue):
         self.pending = []
 
     def begin(self):
-        """Be the cursor's dead letters; what was delivered often enough already leaves at once."""
+        """Become the dead letters of the cursor: records that have had their last delivery move at
+        once."""
         self.cursor.shared.turn.tick()
         self.cursor.set_dead_letters(self, self.deliver_max)
 
     def end(self):
-        """Deliver without a limit again; what is on its way still arrives."""
+        """Deliver without a limit again; moves in progress still finish."""
         if self.cursor.dead is self:
             self.cursor.set_dead_letters(None, 0)
 
     @property
     def leaving(self):
-        """Records on their way."""
+        """Records that are being moved."""
         return len(self.pending)
 
     cdef void take(self, entry_t *e) noexcept:
@@ -73,7 +75,7 @@ cdef class DeadLetters(DeadLetterQueue):
         self.taken += 1
         found = cursor.position.read_entry(e, &s)
         if found == 0:
-            # its bytes are quarantined, so they stay in the file
+            # Its bytes are quarantined, so they stay in the file.
             cursor.shared.report('error', 'a record does not read and is passed over',
                                  log=cursor.log.name, cursor=cursor.name, seq=e.seq)
             cursor.done_with(e.seq)
@@ -90,7 +92,7 @@ cdef class DeadLetters(DeadLetterQueue):
         e.state = ENTRY_LEAVING
 
     cdef int append(self, const stored_t *s, const entry_t *e) except -1:
-        """Append the dead letter of an entry, and wait for the log's answer."""
+        """Append the dead letter of an entry, and wait until it is settled."""
         cdef Log log = self.open_log(self.target)
         cdef record_t rec
         cdef uint64_t ticket
@@ -119,7 +121,7 @@ cdef class DeadLetters(DeadLetterQueue):
         return 0
 
     cdef void later(self, entry_t *e, object problem) noexcept:
-        """Keep it in the cursor, undelivered, and try again later."""
+        """Keep the entry in the cursor, undelivered, and try again later."""
         cdef Cursor cursor = self.cursor
         if not self.failing:
             self.failing = True
@@ -128,9 +130,9 @@ cdef class DeadLetters(DeadLetterQueue):
         self.put_by(e)
 
     cdef void put_by(self, entry_t *e) noexcept:
-        """Let it come again in a moment."""
+        """Retry the entry soon."""
         cdef Cursor cursor = self.cursor
-        # many of them must not all come back in the same turn
+        # Many retries must not be due in the same turn.
         cursor.put_off(e, max(cursor.shared.retry_ns, <int64_t>RETRY_NS_MIN) * (
             1 + <int64_t>cursor.inflight.deferred // RETRIES_MAX))
 
@@ -151,7 +153,7 @@ cdef class DeadLetters(DeadLetterQueue):
             log.wait(self)
 
     cdef void arrived(self, uint64_t seq, bint stored) noexcept:
-        """The other log has it, or could not take it."""
+        """The other log has stored the record, or refused it."""
         cdef Cursor cursor = self.cursor
         cdef entry_t *e
         if stored:
@@ -172,5 +174,5 @@ cdef class DeadLetters(DeadLetterQueue):
 
 
 def dead_letters_of(Cursor cursor):
-    """Where a cursor's dead letters go; None = it delivers without a limit."""
+    """The dead-letter queue of a cursor; None = it delivers without a limit."""
     return cursor.dead

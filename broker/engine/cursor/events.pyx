@@ -1,5 +1,6 @@
 # cython: language_level=3
-"""What became of each delivery, gathered in rows and appended to a log of its own.
+"""Delivery events: the outcome of each delivery, collected in rows and appended to a log of its
+own.
 
     acked, given back, timed out, dead -> row -> [the buffer is full, or linger_ns later] -> record
 
@@ -9,8 +10,8 @@
     +--------+--------+--------+----------------+--------+--------+---------- - - +------- - -
      8 bytes  u32      u32      u64              u32 bytes         32 bytes each: row_t
 
-Nothing waits for this log. When it cannot take a record its events are lost, and the next record
-says how many. What happens to its own records is no event.
+Nothing waits for this log. If it cannot store a record, its events are lost, and the next record
+has their number. Deliveries of its own records are not recorded.
 """
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -26,7 +27,7 @@ from broker.runtime.types cimport record_t
 cdef enum:
     HEAD_BYTES = 32
     ROW_BYTES = 32
-    NAMES_SHARE = 4         # so much of the buffer is for names: a quarter
+    NAMES_SHARE = 4         # the part of the buffer that is for names: a quarter
     PLACES_MAX = 0xFFFF
 
 if sizeof(row_t) != ROW_BYTES:
@@ -36,10 +37,11 @@ if sizeof(row_t) != ROW_BYTES:
 cdef class EventLog(DeliveryEvents):
     def __init__(self, EngineState shared, open_log, str topic, size_t buffer_bytes,
                  int64_t linger_ns):
-        """Events go to the log `topic`, which open_log(topic) finds or makes (OSError).
+        """Events go to the log `topic`, which open_log(topic) returns, created if necessary
+        (OSError).
 
-        A record is appended when `buffer_bytes` are full, or linger_ns after its first event;
-        0 = at the end of the turn.
+        A record is appended when `buffer_bytes` are full, or linger_ns after its first event; 0 =
+        at the end of the turn.
         """
         self.names_max = <uint32_t>(buffer_bytes // NAMES_SHARE)
         self.rows_max = <uint32_t>((buffer_bytes - HEAD_BYTES - self.names_max) // ROW_BYTES)
@@ -59,9 +61,9 @@ cdef class EventLog(DeliveryEvents):
         free(self.names)
 
     def begin(self):
-        """Gather every delivery from now on; while their log cannot be opened events are lost.
+        """Record every delivery from now on; events are lost while their log cannot be opened.
 
-        To be called while nothing is in flight.
+        Call this while nothing is in flight.
         """
         try:
             self.use(self.open_log(self.topic))
@@ -70,7 +72,7 @@ cdef class EventLog(DeliveryEvents):
         self.shared.events = self
 
     def end(self):
-        """Gather no more; what is gathered is appended."""
+        """Stop recording; the events so far are appended."""
         if self.shared.events is self:
             self.shared.events = None
         self.shared.turn.disarm(self)
@@ -103,7 +105,7 @@ cdef class EventLog(DeliveryEvents):
             self.shared.turn.add(PHASE_STORE, self)
 
     cdef int place_of(self, Cursor cursor) noexcept:
-        """The place of a cursor in this record; -1 when there is none."""
+        """The index of a cursor in the current record; -1 = no room."""
         cdef bytes log_name, name
         cdef uint16_t lengths[2]
         cdef size_t size
@@ -130,7 +132,7 @@ cdef class EventLog(DeliveryEvents):
         return self.last_place
 
     cdef void run(self) noexcept:
-        if self.linger_ns and self.shared.events is not None:   # another one may pass them on
+        if self.linger_ns and self.shared.events is not None:   # another object may append them
             self.shared.turn.arm(self, self.shared.turn.now_ns + self.linger_ns)
         else:
             self.flush()
@@ -139,7 +141,7 @@ cdef class EventLog(DeliveryEvents):
         self.flush()
 
     cdef void flush(self) noexcept:
-        """Append what is gathered."""
+        """Append the rows collected so far."""
         cdef uint32_t count = self.count
         cdef uint32_t *numbers = <uint32_t *>self.data
         cdef uint64_t stated_lost = self.unreported
@@ -168,7 +170,7 @@ cdef class EventLog(DeliveryEvents):
         self.pending.append((self.log, ticket, count, stated_lost))
 
     cdef uint64_t append(self, size_t size) noexcept:
-        """Append the record that stands in the buffer; 0 when that is not possible."""
+        """Append the record in the buffer. Returns its ticket; 0 = not possible."""
         cdef record_t rec
         cdef Log log
         try:
@@ -194,7 +196,7 @@ cdef class EventLog(DeliveryEvents):
         self.failing = True
 
     def use(self, Log log):
-        """Write to this log; live subscribers neither get nor write its records."""
+        """Write to this log; live subscribers neither receive nor write its records."""
         log.connect(False, False)
         self.log = log
 

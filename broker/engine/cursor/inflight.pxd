@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Records of one cursor that are neither waiting in the log nor acked: an entry for each.
+"""The entries of a cursor: records that are in flight, deferred or waiting for redelivery.
 
 Entries live in slabs that never move; they are named by index, 0 meaning none.
 """
@@ -13,15 +13,15 @@ cdef enum:
     ENTRY_FREE = 0
     ENTRY_SENT = 1          # with a consumer (timer.owner) until timer.due_ns; in its list
     ENTRY_DEFERRED = 2      # not before timer.due_ns; in no list
-    ENTRY_AGAIN = 3         # to be given again, in the `again` queue; no timer
-    ENTRY_LEAVING = 4       # on its way to another log; in no list, no timer
+    ENTRY_AGAIN = 3         # waits for redelivery in the `again` queue; no timer
+    ENTRY_LEAVING = 4       # being moved to another log; in no list, no timer
 
-# Why a record is to be given again; entry_t.reason, and the text in REASONS of deadletter.
+# Why a record is redelivered; entry_t.reason, and the text in REASONS of deadletter.
 cdef enum:
-    REASON_RETURNED = 0     # it waited for that when the limit was set, or at the start
-    REASON_TIMEOUT = 1      # its consumer said nothing in time
-    REASON_REQUEUE = 2      # its consumer gave it back
-    REASON_CLOSE = 3        # its consumer went away
+    REASON_RETURNED = 0     # it waited for redelivery when the limit was set, or at the start
+    REASON_TIMEOUT = 1      # the consumer did not answer in time
+    REASON_REQUEUE = 2      # the consumer returned it
+    REASON_CLOSE = 3        # the consumer's connection ended
 
 cdef extern from *:
     """
@@ -46,18 +46,18 @@ cdef extern from *:
     ctypedef struct entry_t:
         heap_item_t timer       # owner: the consumer_t while SENT; tag: the entry's own index
         uint64_t seq
-        int64_t mark            # SENT: when it was sent (ns); AGAIN: fresh records to wait for
-        uint32_t segment        # id of its segment, 0 = not known
+        int64_t mark            # SENT: time of the delivery (ns); AGAIN: new records to wait for
+        uint32_t segment        # id of its segment, 0 = unknown
         uint32_t offset         # in the segment's file, in units of 8 bytes
         uint32_t prev           # neighbours in the consumer's list or in the queue
         uint32_t next
         uint16_t attempts       # deliveries so far
         uint8_t state           # ENTRY_*
-        uint8_t reason          # of its leaving: REASON_*
-        float age_ns            # SENT: how old the record was then; kept for `latency`
-        # A StreamCursor has these instead of segment and offset, attempts, age_ns and the owner of
-        # the timer, which is its consumer_seq; `mark` is when it was sent last (ns, wall clock).
-        # While it is SENT, `prev` is the number of the client that holds it, 0 = it has none.
+        uint8_t reason          # REASON_* of the end of the last delivery
+        float age_ns            # SENT: the age of the record at that time; for `latency`
+        # Used by a StreamCursor instead of segment and offset, attempts, age_ns and the owner of
+        # the timer, which is its consumer_seq. `mark` is the time of the last delivery (ns, wall
+        # clock). While SENT, `prev` is the number of the client that has it, 0 = none.
         uint32_t before         # neighbours in the order of seqs
         uint32_t after
         uint32_t deliveries     # so far
@@ -66,11 +66,11 @@ cdef extern from *:
 cdef class Inflight:
     cdef entry_t **slabs            # owned; SLAB_ENTRIES each
     cdef uint32_t slabs_size
-    cdef uint32_t free_first        # a chain through `next`
+    cdef uint32_t free_first        # a list through `next`
     cdef uint32_t *table            # index by seq, open addressing
     cdef uint32_t table_mask
     cdef readonly uint32_t size     # entries in use
-    cdef heap_t due                 # by time: DEFERRED ones, and SENT ones, see consumer_t.line
+    cdef heap_t due  # deadlines of DEFERRED entries, and of SENT ones, see consumer_t.line
     cdef uint32_t again_first, again_last
     cdef readonly uint32_t sent, deferred, again    # how many of each state
 

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""In-flight, deferred and waiting-again records: slabs of entries, found by seq."""
+"""Entries of records that are in flight, deferred or waiting for redelivery, found by seq."""
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 
@@ -41,7 +41,7 @@ cdef class Inflight:
         return NULL
 
     cdef entry_t *make(self, uint64_t seq) except NULL:
-        """A new entry in state FREE; the caller gives it a state."""
+        """A new entry in state FREE; the caller sets its state."""
         cdef uint32_t index, i
         cdef entry_t *e
         if self.free_first == 0:
@@ -69,7 +69,7 @@ cdef class Inflight:
         return e
 
     cdef void free_entry(self, entry_t *e) noexcept:
-        """Give an entry back; the caller has taken it out of any list."""
+        """Free an entry, which the caller has removed from any list."""
         cdef uint32_t i = slot_of(e.seq) & self.table_mask, j, home
         cdef uint32_t index = e.timer.tag
         heap_remove(&self.due, &e.timer)
@@ -102,7 +102,7 @@ cdef class Inflight:
         self.again += 1
 
     cdef entry_t *pop_again(self) noexcept:
-        """Take the oldest of the queue out of it, or NULL."""
+        """Remove and return the oldest entry of the queue; NULL: it is empty."""
         cdef entry_t *e
         if self.again_first == 0:
             return NULL
@@ -111,7 +111,7 @@ cdef class Inflight:
         return e
 
     cdef void take_again(self, entry_t *e) noexcept:
-        """Take one of the queue out of it."""
+        """Remove an entry from the queue."""
         if e.prev:
             self.at(e.prev).next = e.next
         else:
@@ -124,7 +124,7 @@ cdef class Inflight:
         self.again -= 1
 
     cdef void clear(self) noexcept:
-        """Forget everything; memory of a large set goes back."""
+        """Remove all entries; the memory of a large set is freed."""
         cdef uint32_t i
         for i in range(self.slabs_size):
             free(self.slabs[i])
@@ -137,7 +137,7 @@ cdef class Inflight:
             self.table[i] = 0
 
     cdef int grow(self) except -1:
-        """One more slab of free entries; index 0 is never given out."""
+        """Add a slab of free entries; index 0 is never used."""
         cdef entry_t **slabs = <entry_t **>realloc(
             self.slabs, (self.slabs_size + 1) * sizeof(void *))
         cdef entry_t *slab
@@ -176,7 +176,7 @@ cdef class Inflight:
         return 0
 
 
-# Spread by multiplication: runs of neighbouring seqs must not become runs of taken slots,
-# because a removal walks to the end of its run.
+# Spread by multiplication: runs of neighbouring seqs must not become runs of occupied slots,
+# because a removal scans to the end of its run.
 cdef inline uint32_t slot_of(uint64_t seq) noexcept nogil:
     return <uint32_t>((seq * <uint64_t>0x9E3779B97F4A7C15) >> 32)

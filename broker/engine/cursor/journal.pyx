@@ -1,8 +1,9 @@
 # cython: language_level=3
-"""Cursor journals: operations gathered per turn, written by the worker, compacted to a snapshot.
+"""Cursor journals: operations are collected per turn, written by a worker, and compacted to a
+snapshot.
 
-A journal that could not be written is not patched: it is replaced with a snapshot as soon as
-the disk allows, because everything that belongs into it is in memory anyway.
+A journal that could not be written is not repaired: it is replaced by a snapshot as soon as the
+disk allows it, because all of its content is in memory.
 """
 import os
 
@@ -68,7 +69,7 @@ cdef class Journal(JobOwner):
         """A journal at `path`; nothing is opened before the first rewrite."""
         self.shared = shared
         self.path = path
-        # a journal of the same name may come while jobs of this one are under way
+        # A journal of the same name may be created while jobs of this one are in progress.
         self.new_path = f'{path}.{id(self):x}.new'
 
     def __dealloc__(self):
@@ -100,13 +101,13 @@ cdef class Journal(JobOwner):
 
     cdef void op(self, JournalOp kind, uint64_t a, uint64_t b, uint64_t c, int arity) noexcept:
         if self.last_error or self.closed:
-            return      # a snapshot will say it
+            return      # a snapshot will contain it
         if self.run_count:
             self.end_run()
         try:
             self.room(OP_BYTES_MAX)
         except MemoryError:
-            self.last_error = ENOMEM    # a snapshot will say it
+            self.last_error = ENOMEM    # a snapshot will contain it
             return
         self.data[self.len] = <char>kind
         self.len += 1
@@ -149,31 +150,32 @@ cdef class Journal(JobOwner):
 
     @property
     def pending_bytes(self):
-        """Memory of what is still to be written."""
+        """Bytes of memory that are not written yet."""
         return self.cap
 
     @property
     def mark(self):
-        """What has been said so far is in the file once `done` is that high, unless last_error."""
+        """Everything so far is in the file once `done` reaches this number, unless last_error is
+        set."""
         return self.handed + (1 if self.pending() else 0)
 
     cdef bint pending(self) noexcept:
         return self.len > 0 or self.run_count > 0
 
     cdef void seal_block(self) noexcept:
-        """Finish the block: no run open, length and sum in place."""
+        """Finish the block: end the run, and write length and checksum."""
         self.end_run()
         tw_store_u32(self.data, <uint32_t>(self.len - BLOCK_HEADER_BYTES))
         tw_store_u32(self.data + 4, tw_crc32c(
             0, self.data + BLOCK_HEADER_BYTES, self.len - BLOCK_HEADER_BYTES))
 
     cdef job_t *seal(self, JobKind kind) except NULL:
-        """Finish the block and give it to a job, which owns its memory from then on."""
+        """Finish the block and pass it to a job, which owns its memory from then on."""
         self.seal_block()
         return self.hand_over(kind)
 
     cdef job_t *hand_over(self, JobKind kind) except NULL:
-        """Give what is in `data` to a job, which owns the memory from then on."""
+        """Pass `data` to a job, which owns the memory from then on."""
         cdef job_t *job = self.shared.writer.job(kind, self)
         job.fd = self.fd
         job.data = self.data
@@ -234,14 +236,14 @@ cdef class Journal(JobOwner):
             self.last_error = error     # another new file follows
 
     def adopt(self, size_t file_bytes):
-        """The file exists and is good up to file_bytes: go on from there."""
+        """Continue an existing file, which is valid up to file_bytes."""
         self.adopted = True
-        self.named = True       # the log sees to the names of what it has found
+        self.named = True       # the log syncs the names of files that it has found
         self.found = True
         self.file_bytes = file_bytes
 
     cdef bint reopen(self) noexcept:
-        """Open an adopted file, cutting what did not read."""
+        """Open an adopted file, and cut its unreadable end."""
         cdef int error
         if not self.adopted:
             return False
@@ -261,7 +263,7 @@ cdef class Journal(JobOwner):
                 and self.file_bytes > 4 * self.snapshot_bytes)
 
     cdef object rewrite(self, bint damaged=False):
-        """Begin a new file beside the old one; OSError when it cannot be made."""
+        """Begin a new file beside the old one. OSError: it cannot be created."""
         cdef int fd = -1, error
         if not damaged and (self.fd >= 0 or self.reopen()):
             self.flush()        # a kill may come before the new file has the name
@@ -279,7 +281,7 @@ cdef class Journal(JobOwner):
         self.room(OP_BYTES_MAX)
 
     cdef void end_rewrite(self) noexcept:
-        """The snapshot is complete: write it and put the new file in the place of the old."""
+        """The snapshot is complete: write it, and replace the old file."""
         cdef job_t *job
         cdef size_t head = <size_t>len(MAGIC)
         self.end_run()
@@ -288,7 +290,7 @@ cdef class Journal(JobOwner):
         except MemoryError:
             self.last_error = ENOMEM
         if self.last_error:
-            vfs_close(self.fd)      # the old file stays the journal
+            vfs_close(self.fd)      # the old file remains the journal
             self.fd = self.old_fd
             self.old_fd = -1
             return
@@ -303,13 +305,14 @@ cdef class Journal(JobOwner):
         job = self.hand_over(JOB_REPLACE)
         job.path = copy_path(os.fsencode(self.new_path))
         job.path2 = copy_path(os.fsencode(self.path))
-        job.tag = 1         # what replaces a file must be on the disk first
+        job.tag = 1         # a replacement must be durable before the rename
         self.adopted = False
         self.replacing = True
         self.shared.writer.submit(job)
 
     cdef void begin(self) noexcept:
-        """The first file: it is short, and a cursor that was answered for must be found again."""
+        """Create the first file. It is short, and a cursor whose creation was answered must be
+        found again."""
         cdef int error = vfs_write(self.fd, self.data, self.len, 0)
         if not error:
             error = vfs_rename(os.fsencode(self.new_path), os.fsencode(self.path))
@@ -361,7 +364,7 @@ cdef class Journal(JobOwner):
     cdef void wrote(self, int error) noexcept:
         self.done += 1
         if error:
-            # what is lost here is in memory: a whole new file follows, once that works
+            # Lost operations are still in memory: a whole new file follows, when that works again.
             self.last_error = error
             self.len = 0
             self.run_count = self.run_consumer_seq = 0
@@ -374,7 +377,7 @@ cdef class Journal(JobOwner):
             self.fd = -1
 
     cdef void close_later(self, int fd) noexcept:
-        """Close after every sync that was asked for: a number must not be reused under one."""
+        """Close after all pending syncs: a descriptor must not be reused before they end."""
         cdef job_t *job = self.shared.syncer.job(JOB_CLOSE, None)
         job.fd = fd
         self.shared.syncer.submit(job)
@@ -387,12 +390,12 @@ cdef class Journal(JobOwner):
             self.adopted = True
 
     cdef void sync(self) noexcept:
-        """Bring what was written onto the disk, some time soon."""
+        """Sync what was written, soon."""
         cdef job_t *job
         if self.closed or self.last_error:
             return
         if self.fd < 0 and ((self.named and not self.unsynced) or not self.reopen()):
-            return      # a log that is never synced closes it as it is, and may be synced later
+            return      # never synced now, but perhaps later: the file is closed as it is
         if self.unsynced:
             self.unsynced = False
             job = self.shared.syncer.job(JOB_SYNC, self)
@@ -400,7 +403,7 @@ cdef class Journal(JobOwner):
             self.syncs_begun += 1
             self.shared.syncer.submit(job)
         if not self.named and not self.replacing:
-            # else a power cut may bring an older file back, with acks that came since missing
+            # Otherwise a power cut may restore an older file, without the acks since then.
             job = self.shared.syncer.job(JOB_SYNC_PATH, self)
             job.path = copy_path(os.fsencode(os.path.dirname(self.path)))
             job.tag = MAY_BE_GONE
@@ -409,7 +412,7 @@ cdef class Journal(JobOwner):
             self.shared.syncer.submit(job)
 
     cdef void sync_found(self) noexcept:
-        """Not for every journal at each start: only for one that an answer speaks of."""
+        """Not for every journal at each start, only for one that an answer depends on."""
         if self.found:
             self.found = False
             self.unsynced = True
@@ -430,18 +433,18 @@ cdef class Journal(JobOwner):
             and not (self.under_way or self.last_error or self.replacing))
 
     cdef void renamed(self) noexcept:
-        """Another file has the journal's name."""
+        """Another file has the journal's name now."""
         self.named = False
         self.files += 1
 
     async def changed(self):
-        """Wait for the end of a write or a sync, or a moment."""
+        """Wait until a write or sync has ended, or for a moment."""
         if self.changes is None:
             self.changes = Wakeup()
         await self.changes.wait(self.shared.settle_poll)
 
     def close(self):
-        """Write what is pending and close the file once that is done."""
+        """Write pending operations, then close the file."""
         if not self.closed:
             self.flush()
             self.closed = True
@@ -449,7 +452,7 @@ cdef class Journal(JobOwner):
                 self.release()
 
     def discard(self):
-        """Forget the journal and its file."""
+        """Discard the journal and its file."""
         self.closed = True
         self.len = 0
         self.run_count = self.run_consumer_seq = 0
@@ -459,11 +462,11 @@ cdef class Journal(JobOwner):
             self.remove()
 
     def remove(self):
-        """Remove the file, also one that is still being put in place: `discard` is to follow.
-        OSError: the journal goes on."""
+        """Remove the file, also one that is about to be renamed; `discard` must follow. OSError:
+        the journal stays in use."""
         cdef int error
-        # Without it a rename that the writer has still to do fails. A later removal by the writer
-        # could meet the file of a new cursor of the same name.
+        # Without its source, a pending rename by the writer fails. If the writer removed the file
+        # later, it might remove that of a new cursor of the same name.
         vfs_unlink(os.fsencode(self.new_path))
         error = vfs_unlink(os.fsencode(self.path))
         if error and error != ENOENT:
@@ -476,9 +479,9 @@ cdef class JournalReader:
         return 0
 
     def read(self, path):
-        """Take all operations of a journal: its good bytes, and its unreadable ones.
+        """Take over all operations of a journal. Returns the valid and the unreadable bytes.
 
-        OSError. FormatError when it is of a version this build does not know.
+        OSError. FormatError: the version is unknown to this build.
         """
         cdef const char *p
         cdef size_t at, size, length
@@ -502,7 +505,7 @@ cdef class JournalReader:
                 break
             if tw_load_u32(p + at + 4) != tw_crc32c(0, p + at + BLOCK_HEADER_BYTES, length):
                 break
-            # none of a block that makes no sense
+            # None of an invalid block.
             if not self.read_block(p + at + BLOCK_HEADER_BYTES, length, False):
                 break
             self.read_block(p + at + BLOCK_HEADER_BYTES, length, True)
@@ -510,7 +513,7 @@ cdef class JournalReader:
         return at, size - at
 
     cdef bint read_block(self, const char *p, size_t n, bint taken) except -1:
-        """Whether the operations of a block make sense; `taken`: take them."""
+        """Whether the operations of a block are valid. `taken`: take them over."""
         cdef size_t at = 0
         cdef uint64_t v[3]
         cdef int kind, arity, i, shift
@@ -546,9 +549,9 @@ cdef class OpList(JournalReader):
 
 
 def read_journal(path):
-    """The operations [(kind, a, b, c), ...] of a journal, its good bytes and its unreadable ones.
+    """The operations [(kind, a, b, c), ...] of a journal, its valid bytes and its unreadable bytes.
 
-    FormatError when it is of a version this build does not know.
+    FormatError: the version is unknown to this build.
     """
     cdef OpList found = OpList()
     found.ops = []
@@ -557,7 +560,7 @@ def read_journal(path):
 
 
 def encode_journal(list ops):
-    """The content of a journal with these operations, as read_journal returns them."""
+    """The content of a journal with these operations, in the form that read_journal returns."""
     cdef bytearray payload = bytearray()
     cdef bytes block
     cdef char head[BLOCK_HEADER_BYTES]
@@ -575,7 +578,7 @@ def encode_journal(list ops):
 
 
 cdef int arity_of(int kind):
-    """How many numbers an operation has; 0 = it is unknown."""
+    """Number of operands of an operation; 0 = unknown."""
     if kind in (<int>OP_ENTRY, <int>OP_SENT):
         return 3
     if kind in (<int>OP_ACK, <int>OP_AGAIN, <int>OP_DELIVERED, <int>OP_SETTLED, <int>OP_EXHAUSTED):

@@ -7,12 +7,12 @@ cdef enum:
 
 
 cdef class AckLatency:
-    cdef uint32_t *counts[HALVES]   # owned; BUCKETS each, NULL until something is noted
+    cdef uint32_t *counts[HALVES]   # owned; BUCKETS each, NULL until the first value
     cdef uint64_t totals[HALVES]
     cdef int current                # the half that is being filled
     cdef int64_t half_ns
     cdef int64_t turned_ns          # monotonic: when the current half began
 
-    # `latency_ns` below 0 counts as 0; now_ns is monotonic
+    # A negative `latency_ns` counts as 0; now_ns is monotonic.
     cdef void note(self, int64_t latency_ns, int64_t now_ns) noexcept
     cdef void turn_to(self, int64_t now_ns) noexcept

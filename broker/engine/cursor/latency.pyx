@@ -4,9 +4,9 @@
     value        0 .. 31      32 .. 63       64 .. 127      128 .. 255   ...
     bucket       one each     one each       2 wide         4 wide       ...
 
-A histogram of 32 buckets for each power of two: a quantile is off by at most 1/64 of its value,
-however many records there were. Two of them are filled in turn, each for half of the window, and
-read together; so what is shown is at most one window old, and half of one at least.
+A histogram with 32 buckets for each power of two: a quantile is off by at most 1/64 of its value,
+however many records there were. Two histograms are filled in turn, each for half of the window, and
+read together, so the result covers at least half of the window and at most all of it.
 """
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -39,14 +39,14 @@ cdef class AckLatency:
         if counts == NULL:
             counts = <uint32_t *>calloc(BUCKETS, sizeof(uint32_t))
             if counts == NULL:
-                return      # it is only statistics
+                return      # this is only statistics
             self.counts[self.current] = counts
         if counts[i] < <uint32_t>COUNT_MAX:
             counts[i] += 1
             self.totals[self.current] += 1
 
     cdef void turn_to(self, int64_t now_ns) noexcept:
-        """Forget what is too old by now."""
+        """Discard values that are too old."""
         cdef int turns = 0
         while now_ns - self.turned_ns > self.half_ns and turns < HALVES:
             self.current ^= 1
@@ -77,7 +77,7 @@ cdef inline uint64_t middle_of(uint32_t bucket) noexcept nogil:
 
 
 def quantiles(sketches, parts, int64_t now_ns):
-    """(count, [value in ns for each of `parts`]) of several sketches as if they were one.
+    """(count, [value in ns for each of `parts`]) of several sketches together.
 
     `parts` are numbers above 0 and up to 1.
     """

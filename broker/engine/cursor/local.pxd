@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""A consumer for Python code: a reader inside the process, and the tests."""
+"""A consumer for Python code: readers inside the process, and tests."""
 from broker.engine.cursor.cursor cimport Cursor, consumer_t
 from broker.runtime.interfaces cimport Sink
 
@@ -7,7 +7,7 @@ from broker.runtime.interfaces cimport Sink
 cdef class LocalConsumer(Sink):
     cdef consumer_t consumer
     cdef readonly Cursor cursor
-    cdef public list records        # taken, not yet looked at: (seq, attempts, timestamp_ns, body)
-    cdef public list heads          # None, or (subject, reply, headers) of each record taken
-    cdef public object arrived      # called with each record that comes; None = not
+    cdef public list records  # received and not yet processed: (seq, attempts, timestamp_ns, body)
+    cdef public list heads          # None, or (subject, reply, headers) of each received record
+    cdef public object arrived      # called after each record; None = nothing is called
     cdef public bint full           # refuse deliveries until `drained`

@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""Records for code of this process: a consumer that takes them, and pages that look at them.
+"""Records for Python code: a consumer that receives them, and pages that show them.
 
-A Peek is made on the loop: it notes which records are meant and what is known of them. Their bytes
-are read by `read` on any thread; no consumer loses a record by that.
+A Peek is created on the loop and notes which records it shows and what is known about them. `read`
+reads their bytes on any thread; no consumer loses a record by that.
 """
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
@@ -24,14 +24,14 @@ DEFERRED = 'deferred'
 IN_FLIGHT = 'in_flight'
 
 cdef enum:
-    SCAN_MAX = 1 << 20      # seqs looked at in one go, so that the loop is not held up
+    SCAN_MAX = 1 << 20      # seqs examined at once, so that the loop is not delayed
 
 
 @cython.no_gc_clear
 cdef class LocalConsumer(Sink):
     def __dealloc__(self):
         cdef Cursor cursor = self.cursor
-        # What goes as one heap of garbage has been taken apart in any order by now.
+        # By now, objects that are freed together may have been cleared in any order.
         if self.consumer.sink != NULL and cursor.inflight is not None and (
                 cursor.position is not None
                 and cursor.log is not None and cursor.log.cursors is not None
@@ -41,7 +41,7 @@ cdef class LocalConsumer(Sink):
 
     def __init__(self, Cursor cursor, uint32_t credit, double ack_wait=60.0,
                  double ack_wait_max=900.0):
-        """Takes up to `credit` records of `cursor` at a time, for `ack_wait` seconds each."""
+        """Receives up to `credit` records of `cursor` at a time, for `ack_wait` seconds each."""
         self.cursor = cursor
         self.records = []
         self.consumer.policy.ack_wait_ns = <int64_t>(ack_wait * 1e9)
@@ -64,66 +64,66 @@ cdef class LocalConsumer(Sink):
         return 1
 
     def set_credit(self, uint32_t credit):
-        """At most so many records in flight from now on."""
+        """Set the maximum of records in flight."""
         self.cursor.set_credit(&self.consumer, credit)
 
     def drained(self):
-        """Take records again after `full`."""
+        """Accept records again after `full`."""
         self.full = False
         self.cursor.ready(&self.consumer)
 
     def finish(self, uint64_t seq):
-        """0, or why it is not possible: see ACK_* of the cursor."""
+        """Acknowledge a record. Returns 0, or why not: see ACK_* of the cursor."""
         return self.cursor.finish(&self.consumer, seq)
 
     def requeue(self, uint64_t seq, double delay=0):
-        """Give it back, not to be given again for `delay` seconds."""
+        """Return a record, for redelivery after `delay` seconds."""
         return self.cursor.requeue(&self.consumer, seq, <int64_t>(delay * 1e9))
 
     def touch(self, uint64_t seq):
-        """Begin its time in flight again."""
+        """Restart the time that a record may be in flight."""
         return self.cursor.touch(&self.consumer, seq)
 
     def settle(self, uint64_t seq):
-        """Finish a record, whichever consumer has it; False when the cursor does not know it."""
+        """Acknowledge a record, whichever consumer has it. False: the cursor does not know it."""
         return self.cursor.settle(seq)
 
     def redeliver_first(self, bint least=False, bint limited=True):
-        """Let the cursor give what comes back first, see REDELIVER_FIRST; `least`: the consumer
-        with the fewest records in flight gets the next one; `limited`: see CursorPolicy."""
+        """Let the cursor redeliver first, see REDELIVER_FIRST. `least`: the next record goes to the
+        consumer with the fewest in flight. `limited`: see CursorPolicy."""
         self.cursor.set_policy(
             REDELIVER_FIRST, CHOICE_LEAST if least else self.cursor.policy.choice, limited)
 
     def set_unwell(self, bint unwell):
-        """Whether it is not to be given anything again."""
+        """Set whether it may receive redeliveries."""
         self.consumer.unwell = unwell
         self.cursor.wake()
 
     def leave(self, bint give_back=True):
-        """Take no more; what it has in flight goes back at once, or when its time is up."""
+        """Leave the cursor. Records in flight are redelivered at once, or when they time out."""
         if self.consumer.sink != NULL:
             self.cursor.leave(&self.consumer, give_back)
 
     def set_ack_wait(self, double ack_wait, double ack_wait_max=900.0):
-        """Seconds that records given or touched from now on may stay in flight."""
+        """Set the seconds that records may be in flight, from the next delivery or touch on."""
         self.consumer.policy.ack_wait_ns = <int64_t>(ack_wait * 1e9)
         self.consumer.policy.ack_wait_max_ns = <int64_t>(ack_wait_max * 1e9)
 
     def set_sample(self, int percent):
-        """Take only so many of a hundred; the others count as acked."""
+        """Receive only this percentage; the others count as acked."""
         self.consumer.policy.sample = <uint8_t>percent
 
     @property
     def in_flight(self):
-        """Records it has and has not finished."""
+        """Records in flight to it."""
         return self.consumer.in_flight
 
 
 cdef class Peek:
     cdef readonly list found        # [seq, state, attempts, due wall ns, since wall ns, sink]
-    cdef readonly object next_seq   # where the next page begins; None = nothing follows
+    cdef readonly object next_seq   # where the next page begins; None = this is the last one
     cdef list views                 # [View, [(seq, hint), ...]]
-    cdef readonly str reader        # the cursor it is of; empty = of a whole log
+    cdef readonly str reader        # name of the cursor; empty = a page of a whole log
     cdef bytes subject
 
     def __init__(self, Log log, list found, next_seq, str reader=''):
@@ -147,8 +147,8 @@ cdef class Peek:
     def read(self, size_t bytes_max):
         """{seq: (timestamp ns, not-before ns, subject, reply, headers, body, addressed)}.
 
-        Ends when more than `bytes_max` have been read, and then sets next_seq; what does not
-        read is left out. OSError.
+        Ends when more than `bytes_max` have been read, and then sets next_seq; unreadable records
+        are left out. OSError.
         """
         cdef View view
         cdef stored_t s
@@ -208,7 +208,7 @@ def peek_cursor(Cursor cursor, states, uint64_t from_seq, uint32_t limit):
 
 
 def peek_log(Log log, uint64_t from_seq, uint32_t limit):
-    """The first `limit` records from from_seq on that are kept, read or not."""
+    """The first `limit` records from from_seq on that are kept, delivered or not."""
     cdef uint64_t first = min(max(from_seq, <uint64_t>log.first_seq), log.visible)
     cdef uint64_t after = min(log.visible, first + limit)
     found = [[seq, None, 0, 0, 0, None] for seq in range(first, after)]
@@ -216,12 +216,12 @@ def peek_log(Log log, uint64_t from_seq, uint32_t limit):
 
 
 def seq_of(row):
-    """What rows are sorted by."""
+    """The sort key of rows."""
     return row[0]
 
 
 cdef tuple fresh(Cursor cursor, bint deferred, uint64_t from_seq, uint32_t limit):
-    """Records that were not given to a consumer: (rows, where the search ended, their end)."""
+    """Records that no consumer has received: (rows, where the search ended, their end)."""
     cdef uint64_t end = cursor.log.frontier
     cdef uint64_t seq = max(min(from_seq, end), cursor.next_seq)
     cdef uint64_t stop = min(end, seq + SCAN_MAX)
@@ -241,9 +241,9 @@ cdef tuple fresh(Cursor cursor, bint deferred, uint64_t from_seq, uint32_t limit
 
 
 cdef list entries(Cursor cursor, states, uint64_t from_seq, uint32_t limit):
-    """Records that have been given, or wait for their time: limit + 1 of the lowest."""
+    """Records that were delivered or are deferred: the limit + 1 lowest ones."""
     cdef Inflight inflight = cursor.inflight
-    cdef bint wanted[256]       # by state; those of other states stay unset
+    cdef bint wanted[256]       # by state; others are not wanted
     cdef uint32_t i, k, at, high, size = 0
     cdef entry_t *e
     cdef entry_t **lowest = <entry_t **>malloc((<size_t>limit + 2) * sizeof(entry_t *))

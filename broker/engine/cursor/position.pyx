@@ -1,9 +1,9 @@
 # cython: language_level=3
-"""Where a cursor stands in the segments of its log, and getting there without a wait for a disk.
+"""The position of a cursor in the segments of its log; moving it never waits for a disk.
 
-Segments written a moment ago are read at once. Older ones may not be in memory, nor what has left
-the page cache because nobody read it: a worker touches and verifies a stretch of them before the
-loop reads it.
+Recently written segments are read at once. Older ones, and pages that have left the page cache
+because nobody read them, may not be in memory: a worker reads and verifies a part of them before
+the loop reads it.
 """
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
@@ -16,14 +16,14 @@ from broker.runtime.mapping cimport fault_counter, faults_of, tw_faults_now, tw_
 from broker.runtime.workers cimport JOB_CALL, JobOwner, job_t
 
 cdef enum:
-    GIVE_UP_BYTES_MAX = 1 << 20     # looked through for the next record; readers go on from there
+    GIVE_UP_BYTES_MAX = 1 << 20     # searched for the next record; readers continue from there
 
 cdef const uint64_t *all_faults = fault_counter()
 
 
 cdef class Position(JobOwner):
     def __init__(self, LogState log, LogReader reader):
-        """In `log`, not located yet."""
+        """A position in `log` that is not located yet."""
         self.log = log
         self.reader = reader
         self.before = <uint64_t>-1
@@ -45,7 +45,7 @@ cdef class Position(JobOwner):
             if (self.segment.ready == 0 or self.loaded < self.segment.given_back) and (
                     self.loading is None and self.loaded < self.segment.size
                     and self.loaded - self.offset < self.log.shared.load_bytes // 4):
-                self.load(self.loaded, seq)      # ahead of need
+                self.load(self.loaded, seq)      # in advance
             if self.segment.quarantined is not None:
                 hopped = self.segment.hop(self.offset)
                 if hopped != self.offset:
@@ -87,7 +87,7 @@ cdef class Position(JobOwner):
             self.cannot_read(problem)
 
     cdef bint faulted(self) noexcept:
-        """Pages could not be read since this was last asked; True when some are of the segment."""
+        """Whether pages of the segment have become unreadable since the last call."""
         cdef uint64_t seen = self.segment_faults
         self.faults = tw_faults_now(all_faults)
         if self.segment.path is None:
@@ -100,18 +100,18 @@ cdef class Position(JobOwner):
         return True
 
     cdef void hide_rest(self, uint64_t seq) noexcept:
-        """The record `seq` stands in a segment that must end before it: the rest is not given."""
+        """The record `seq` is in a segment that must end before it: do not deliver the rest."""
         cdef Segment segment = self.segment
         if seq == segment.next_seq and not segment.active:
-            # the next segment begins there: what follows here was refused, see Log.withdraw
+            # The next segment begins there: what follows here was refused, see Log.withdraw.
             segment.forget_from(self.offset)
             segment.size = segment.planned = self.offset
         else:
-            # whole, but not of this place: the file is not what its name says
+            # Valid, but in the wrong place: the file does not match its name.
             self.log.quarantine(segment, self.offset, segment.size)
 
     cdef int read_entry(self, entry_t *e, stored_t *s) noexcept:
-        """Read the record of an entry from its segment, looking up where it is if need be."""
+        """Read the record of an entry from its segment, which is searched for if necessary."""
         cdef LogState log = self.log
         cdef Segment segment = None
         cdef size_t offset = <size_t>e.offset << 3
@@ -142,8 +142,8 @@ cdef class Position(JobOwner):
         return s.rec.seq == e.seq
 
     cdef bint find(self, uint64_t seq) noexcept:
-        """Stand at the record `seq`, or the first one after it; False when there is none now. The
-        reader gets another place when its segment has lost the record."""
+        """Move to the record `seq`, or the first one after it. False: there is none now. The reader
+        is moved if its segment has lost the record."""
         cdef LogState log = self.log
         cdef Segment segment = log.segment_of(seq)
         cdef size_t offset
@@ -157,12 +157,12 @@ cdef class Position(JobOwner):
                 if segment is self.segment:
                     offset = segment.hop(self.offset)
                 if offset >= segment.size:
-                    # nothing left here although the segment should have it: it is damaged
+                    # Nothing is left, although the segment should have the record: it is damaged.
                     self.reader.missing(min(segment.next_seq, log.frontier))
                     return True
             else:
                 offset = segment.hint(seq, &before)
-                # what has left the page cache is loaded, and `read` goes on to the record
+                # Bytes that have left the page cache are loaded, and `read` continues.
                 if offset >= segment.given_back or segment.ready == 0:
                     offset = log.find_in(segment, seq)
                     before = <uint64_t>-1
@@ -174,7 +174,7 @@ cdef class Position(JobOwner):
         return True
 
     cdef void cannot_read(self, object problem) noexcept:
-        """A segment cannot be opened or mapped now: report that and try again later."""
+        """A segment cannot be opened or mapped now: report that, and try again later."""
         cdef LogState log = self.log
         cdef int64_t retry_ns = log.shared.turn.now_ns + log.shared.retry_ns
         log.shared.report('error', 'segment cannot be read', log=log.name, reason=str(problem))
@@ -188,7 +188,7 @@ cdef class Position(JobOwner):
         if segment is not before:
             if before is not None:
                 before.users -= 1
-                # the mapping of a recent one stays: if the file is used again, so is the mapping
+                # The mapping of a recent segment stays: if the file is reused, so is the mapping.
                 if before.users == 0 and not before.active and before.path is not None and (
                         not self.log.shared.keep_bytes
                         or not before.is_recent(self.log.shared.turn.now_ns)):
@@ -202,7 +202,7 @@ cdef class Position(JobOwner):
         self.before = <uint64_t>-1
 
     cdef void load(self, size_t start, uint64_t seq) noexcept:
-        """Have a stretch of a cold segment read and verified; the reader is woken after it."""
+        """Have a part of a cold segment read and verified; the reader is woken afterwards."""
         cdef job_t *job
         cdef Segment segment = self.segment
         if self.loading is not None:
@@ -228,11 +228,11 @@ cdef class Position(JobOwner):
         if job.done < job.tag and job.done < segment.size:
             end = job.again if job.again else job.len
             if segment.read_again(job.done, end):
-                self.wake_reader()      # memory may have been at fault: the disk is asked once more
+                self.wake_reader()      # memory may have been wrong: the disk is read once more
                 return
             self.log.quarantine(segment, job.done, end)
         if segment is self.segment:
-            # the reader may stand elsewhere by now: then this says nothing of where it is
+            # If the reader has moved meanwhile, this does not locate it.
             if <size_t>job.offset <= max(self.offset, self.loaded):
                 self.loaded = end
             self.offset = segment.hop(self.offset)
@@ -245,12 +245,12 @@ cdef class Position(JobOwner):
             self.reader.wake()
 
     cdef void close(self) noexcept:
-        """The reader goes; without it the two do not keep each other in memory."""
+        """Detach the reader, so that the two do not keep each other in memory."""
         self.move_to(None, 0)
         self.reader = None
 
     cdef void give_up(self, Segment segment, size_t start, uint64_t seq) noexcept:
-        """The record of that seq, which was read here before, does not read any more."""
+        """The record `seq`, which was read here before, is unreadable now."""
         cdef size_t end = min(segment.size, start + GIVE_UP_BYTES_MAX)
         self.log.quarantine(segment, start, resync(
             segment.base, end, start + 8, segment.salt, segment.origin(), seq) or end)

@@ -1,10 +1,10 @@
 # cython: language_level=3
 """Records of a log that are to wait, and until when: kept once, however many cursors there are.
 
-A cursor makes an entry for such a record when it reads it, not before; until then the record only
-counts as deferred and not as waiting, and this is what it is counted by. The time itself stands in
-the record, so nothing is lost when this is incomplete: beyond `most` records, and after a start
-those in older segments, are counted as waiting until a cursor reads them.
+A cursor creates an entry for such a record only when it reads it; until then, the counts of
+deferred and waiting records come from here. The time itself is in the record, so nothing is lost if
+this list is incomplete: records beyond `most`, and after a start those in older segments, count as
+waiting until a cursor reads them.
 """
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport free, realloc
@@ -15,7 +15,7 @@ cdef enum:
 
 cdef class Delays:
     def __init__(self, size_t most):
-        """Of at most so many records."""
+        """For at most `most` records."""
         self.most = most
 
     def __dealloc__(self):
@@ -25,13 +25,13 @@ cdef class Delays:
         return self.size
 
     cdef void add(self, uint64_t seq, int64_t due_ns, int64_t now_ns) noexcept:
-        """A record behind all others."""
+        """Add a record with a higher seq than all others."""
         cdef delay_t *grown
         cdef size_t cap
         self.asked_ns = 0
         self.added += 1
         if self.size == self.cap:
-            # no sooner than after that many, so that each costs the same however full this is
+            # Not before that many were added, so that the cost for each is the same at any size.
             if self.added > self.size // 2:
                 self.prune(now_ns)
                 self.added = 0
@@ -48,7 +48,7 @@ cdef class Delays:
         self.size += 1
 
     cdef void prune(self, int64_t now_ns) noexcept:
-        """Forget those whose time has come."""
+        """Remove the records that are due."""
         cdef size_t i, kept = 0
         for i in range(self.size):
             if self.items[i].due_ns > now_ns:
@@ -58,7 +58,7 @@ cdef class Delays:
         self.asked_ns = 0
 
     cdef size_t place(self, uint64_t seq) noexcept:
-        """Of the first record at or behind this one."""
+        """Index of the first record with at least this seq."""
         cdef size_t low = 0, high = self.size, middle
         while low < high:
             middle = (low + high) // 2
@@ -69,9 +69,9 @@ cdef class Delays:
         return low
 
     cdef uint64_t count(self, uint64_t first, uint64_t behind, int64_t now_ns) noexcept:
-        """How many of the records first..behind-1 are to wait yet."""
+        """The number of the records first..behind-1 that are not due yet."""
         if first == self.asked_first and behind == self.asked_behind and now_ns == self.asked_ns:
-            return self.answer      # of many cursors at the same place
+            return self.answer      # many cursors are at the same position
         if now_ns != self.asked_ns:
             self.prune(now_ns)
         self.answer = self.place(max(first, behind)) - self.place(first)
@@ -85,7 +85,7 @@ cdef class Delays:
         return self.items[i].due_ns
 
     def listed(self, uint64_t first, uint64_t behind, int64_t now_ns, size_t most):
-        """[(seq, due wall ns)] of those among first..behind-1 that are to wait yet."""
+        """[(seq, due wall ns)] of those among first..behind-1 that are not due yet."""
         cdef size_t i = self.place(first)
         cdef list found = []
         while i < self.size and self.items[i].seq < behind and <size_t>len(found) < most:

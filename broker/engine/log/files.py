@@ -25,20 +25,20 @@ from broker.engine.log.record import crc32c
 
 META_VERSION = 1
 META = "meta.json"
-META_BYTES = 1 << 12  # more than nearly any has
-META_BYTES_MAX = 1 << 20  # far more than any has
+META_BYTES = 1 << 12  # more than nearly all metadata need
+META_BYTES_MAX = 1 << 20  # far more than any metadata need
 CURSORS = "cursors"
 CURSOR_SUFFIX = ".cur"
 SEGMENT_SUFFIX = ".seg"
-UNREADABLE_SUFFIX = ".unreadable"  # put aside; kept
-ASIDE = ".unreadable-"  # begins the name of a log's folder that was put aside; kept
-ASIDE_NAME_CHARS = 200  # of the log's name in it: file names have 255 bytes
+UNREADABLE_SUFFIX = ".unreadable"  # of files that were put aside; kept
+ASIDE = ".unreadable-"  # the start of the name of a log's folder that was put aside; kept
+ASIDE_NAME_CHARS = 200  # of the log's name in it: file names have up to 255 bytes
 SEQ_MAX = 1 << 62
 # each byte of a subject may need an escape
 assert 2 * limits.LOG_SUBJECTS_MAX * limits.LOG_SUBJECT_BYTES_MAX < META_BYTES_MAX
-DROPPED_SUFFIX = ".dropped"  # ends the name of a segment that is about to be removed
+DROPPED_SUFFIX = ".dropped"  # of a segment that is about to be removed
 DROPPED = DROPPED_SUFFIX.encode()
-SPARE = "next.spare"  # the file of a segment to come
+SPARE = "next.spare"  # the file of the next segment
 
 
 _LOG_ID = re.compile("[0-9a-f]{32}")
@@ -49,51 +49,51 @@ _UNSUMMED = {
 
 
 class MetaError(Exception):
-    """The metadata of a log is of a version this build does not know, or beyond repair."""
+    """The metadata of a log have a version that this build does not know, or cannot be repaired."""
 
 
 class GarbledMetaError(MetaError):
-    """The metadata of a log does not read."""
+    """The metadata of a log are unreadable."""
 
 
 class QuarantinedError(OSError):
-    """The log exists and could not be opened: its name is taken, and it cannot be used."""
+    """The log exists but could not be opened: its name is reserved, and it cannot be used."""
 
     def __init__(self, path: str) -> None:
         super().__init__(errno.EIO, "the log could not be opened and is quarantined", path)
 
 
 class NameTakenError(OSError):
-    """The log of this name has an owner, or is to have one and exists already."""
+    """The log of this name has an owner, or cannot get one because it exists already."""
 
     def __init__(self, name: str) -> None:
         super().__init__(errno.EEXIST, "the name belongs to a log of another kind", name)
 
 
 def escape(name: str) -> str:
-    """A file name for any log or cursor name, short and reversible."""
+    """The file name for a log or cursor name; reversible."""
     quoted = quote(name, safe="")
     return "%2E" + quoted[1:] if quoted.startswith(".") else quoted
 
 
 def unescape(name: str) -> str:
-    """The name that `escape` was given."""
+    """The name that `escape` received."""
     return unquote(name)
 
 
 def is_log_folder(name: str) -> bool:
-    """Whether a file of that name can be a log's folder; others in the same place are not ours."""
+    """Whether a folder of this name can be a log's; anything else in the same place is ignored."""
     return escape(unescape(name)) == name
 
 
 def free_name(path: str) -> str:
-    """The path, or one like it at which there is nothing yet: what was put aside stays."""
+    """The path, or a similar unused one, so that nothing is overwritten."""
     return f"{path}.{os.urandom(4).hex()}" if os.path.lexists(path) else path
 
 
 def keep_torn(path: str, offset: int, size: int) -> bool:
-    """Copy the end of a file that is about to be cut, unless it is nothing but zeros; whether it
-    was more. OSError."""
+    """Copy the end of a file that is about to be cut, unless it is all zeros. Returns whether it
+    was more than zeros. OSError."""
     with open(path, "rb") as file:
         file.seek(offset)
         torn = file.read(size)
@@ -105,14 +105,14 @@ def keep_torn(path: str, offset: int, size: int) -> bool:
             file.write(torn)
     except OSError:
         with contextlib.suppress(OSError):
-            os.unlink(copy)  # half a copy is none
+            os.unlink(copy)  # a partial copy is useless
         raise
     return True
 
 
 def keeps_end(path: str, good: int, unread: int) -> bool:
-    """Copy the end of a journal that does not read; whether it can be cut then. On a full disk
-    the whole file gets a second name instead, and a new one takes its place later. OSError."""
+    """Copy the unreadable end of a journal. Returns whether the journal can be cut then. On a full
+    disk, the whole file gets a second name instead, and is replaced later. OSError."""
     try:
         keep_torn(path, good, unread)
     except OSError:
@@ -122,7 +122,7 @@ def keeps_end(path: str, good: int, unread: int) -> bool:
 
 
 def put_aside(folder: str) -> str:
-    """Take the folder of a log out of the way; its new path. OSError: it is where it was."""
+    """Rename the folder of a log. Returns the new path. OSError: nothing has changed."""
     root, name = os.path.split(folder)
     aside = os.path.join(root, f"{ASIDE}{name[:ASIDE_NAME_CHARS]}-{os.urandom(4).hex()}")
     os.rename(folder, aside)
@@ -130,7 +130,7 @@ def put_aside(folder: str) -> str:
 
 
 def meta_of(log: Any, floor: int) -> dict[str, Any]:
-    """What is stored of a log beside its records; `floor`: all below it are dropped."""
+    """The metadata of a log, as they are stored. `floor`: all records below it are dropped."""
     follows = bool(log.cursors) and not log.paused
     retention, subjects = log.policy.retention, log.policy.subjects
     return {
@@ -149,9 +149,9 @@ def meta_of(log: Any, floor: int) -> dict[str, Any]:
 
 
 def has_more_than_header(log: Any) -> bool:
-    """Whether metadata that are lost cannot be made again from the header of a segment, which has
-    the log's id, its protocol and whether it is sparse: then nothing of the log may be dropped
-    before it is claimed."""
+    """Whether lost metadata could not be recovered from the header of a segment, which has the
+    log's id, its protocol and whether it is sparse. Then nothing of the log may be dropped before
+    it is claimed."""
     policy = log.policy
     return (
         bool(log.settings)
@@ -161,26 +161,26 @@ def has_more_than_header(log: Any) -> bool:
 
 
 def protocol_in(meta: dict[str, Any]) -> str | None:
-    """The protocol that owns the log with these metadata; None = none does."""
+    """The protocol that owns the log with these metadata; None = none."""
     return meta.get("face")
 
 
 def retention_in(meta: dict[str, Any]) -> str:
-    """The retention of that log."""
+    """The retention of the log with these metadata."""
     found = meta.get("retention")
     return implied_retention(protocol_in(meta)) if found is None else str(found)
 
 
 def subjects_in(meta: dict[str, Any]) -> list[str] | None:
-    """The subjects that it is bound to; None = its own name."""
+    """The subjects that the log is bound to; None = its own name."""
     return meta.get("subjects")
 
 
 def save_meta(folder: str, meta: dict[str, Any], *, durable: bool = False) -> None:
-    """Put the metadata of a log in place in one step; `durable`: safe against a power cut too.
+    """Store the metadata of a log in one step. `durable`: safe against a power cut too.
 
-    What replaces other metadata is always on the disk first: else a power cut could leave a name
-    with nothing in it. The first metadata of a log are synced with its first records.
+    Replacing other metadata is always durable, because a power cut could otherwise leave an empty
+    file. The first metadata of a log are synced with its first records.
     """
     path = os.path.join(folder, META)
     page = {"version": META_VERSION, **meta}
@@ -196,14 +196,15 @@ def save_meta(folder: str, meta: dict[str, Any], *, durable: bool = False) -> No
 
 
 def crc_of(page: dict[str, Any]) -> str:
-    """The checksum of metadata: of all else in the file, as compact JSON in order of keys."""
+    """The checksum of metadata: of everything else in the file, as compact JSON with sorted
+    keys."""
     return f"{crc32c(orjson.dumps(page, option=orjson.OPT_SORT_KEYS)):08x}"
 
 
 def has_meta(folder: str, meta: dict[str, Any]) -> bool:
-    """Whether this is what the metadata of a log say already.
+    """Whether the stored metadata are equal to these.
 
-    A frontier that is stored counts for nothing while there are cursors.
+    A stored frontier is ignored while there are cursors.
     """
     try:
         found = load_meta(folder)
@@ -215,7 +216,7 @@ def has_meta(folder: str, meta: dict[str, Any]) -> bool:
 
 
 def load_meta(folder: str) -> dict[str, Any] | None:
-    """The metadata of a log, None when there is none."""
+    """The stored metadata of a log; None: there are none."""
     path = f"{folder}/{META}"
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -233,7 +234,7 @@ def load_meta(folder: str) -> dict[str, Any] | None:
     if not isinstance(meta, dict):
         raise GarbledMetaError(f"{path}: this is no metadata")
     stated = meta.pop("crc", None)
-    # before there was a checksum, files had certain keys only
+    # Files without a checksum, from before there was one, have certain keys only.
     whole = meta.keys() <= _UNSUMMED if stated is None else stated == crc_of(meta)
     version = meta.get("version")
     if whole and stated and isinstance(version, int) and version != META_VERSION:

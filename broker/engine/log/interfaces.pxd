@@ -15,50 +15,51 @@ from broker.runtime.workers cimport JobOwner
 cdef class LogReader(JobOwner):
     cdef readonly str name
     cdef readonly bint ephemeral
-    cdef readonly uint64_t next_seq     # the next record never looked at
+    cdef readonly uint64_t next_seq     # the next record that the reader has not read
     cdef readonly AckSet acks
-    cdef readonly Journal journal       # None: nothing of it is remembered
+    cdef readonly Journal journal       # None: nothing is remembered
 
-    cdef void wake(self) noexcept                       # look whether there is something to give
-    # As wake, unless no consumer could take them; of n bytes, 0 if they are no news.
+    cdef void wake(self) noexcept                       # check for something to deliver
+    # Same as wake, unless no consumer could accept a record. `n`: new bytes; 0 = nothing new.
     cdef void records_added(self, size_t n) noexcept
-    cdef void recovered(self) noexcept                  # the log is complete again: begin to count
+    cdef void recovered(self) noexcept                  # the log is restored: begin to count
     cdef void flush_journal(self) noexcept
-    cdef void skip_to(self, uint64_t seq) noexcept      # records below seq do not exist any more
-    cdef void missing(self, uint64_t seq) noexcept      # the next record that can be read is `seq`
-    # Records first..after-1, which were not delivered yet, are not to be delivered.
+    cdef void skip_to(self, uint64_t seq) noexcept      # records below seq no longer exist
+    cdef void missing(self, uint64_t seq) noexcept      # the next readable record is `seq`
+    # Records first..after-1 have not been delivered, and are not to be delivered.
     cdef void skip_range(self, uint64_t first, uint64_t after) noexcept
     cdef void addressed(self, const stored_t *s) noexcept   # a record for one reader was stored
-    cdef void leave_segment(self, Segment segment) noexcept     # it is about to go
-    cdef void rest(self) noexcept       # let go of mappings that nothing needs for now
+    cdef void leave_segment(self, Segment segment) noexcept     # the segment is about to be dropped
+    cdef void rest(self) noexcept       # release mappings that are not needed now
     cdef void let_go(self) noexcept     # the log cannot be opened: write nothing
-    # Whether the limits of its log apply to it: records go before it has acked them.
+    # Whether the limits of its log apply to it: records are dropped even if it has not acked them.
     cdef bint is_limited(self) noexcept
 
 
 cdef class LogOwner(Session):
-    """What decides on the messages of a log with the retention 'owned', and knows them all."""
+    """Decides which messages of a log with the retention 'owned' exist, and knows all of them."""
     cdef readonly uint64_t first_seq    # of the oldest message; after the last one if there is none
     cdef readonly uint64_t messages
     cdef readonly uint32_t erasing      # messages whose bytes in files are being overwritten
     cdef readonly uint64_t erasures     # ... that were, or are
-    # Fills `into` with the seqs in [first, end) of messages that may be read, in order, at most
-    # `most` of them; how many. There are no others in [first, upto).
+    # Write the seqs in [first, end) of readable messages to `into`, in order, at most `most`.
+    # Returns their number. There are no others in [first, upto).
     cdef size_t live(self, uint64_t first, uint64_t end, uint64_t *into, size_t most,
                      uint64_t *upto) noexcept
-    cdef void stored(self) noexcept             # more is written, or more of it is on the disk
-    # Records from seq on do not exist: they could not be written, or not be synced. Those that come
-    # next may have their seqs again, or leave them out.
+    cdef void stored(self) noexcept             # more records are written or durable
+    # Records from seq on do not exist: they could not be written or synced. The next ones may use
+    # the same seqs, or leave them out.
     cdef void taken_back(self, uint64_t seq) noexcept
     cdef void keep_house(self) noexcept         # once a second while the log is in use
-    cdef bint is_idle(self) noexcept            # nothing is left for keep_house to do
-    cdef void leave_segment(self, Segment segment) noexcept     # it is about to go
-    cdef void rest(self) noexcept       # let go of mappings that nothing needs for now
+    cdef bint is_idle(self) noexcept            # keep_house has nothing to do
+    cdef void leave_segment(self, Segment segment) noexcept     # the segment is about to be dropped
+    cdef void rest(self) noexcept       # release mappings that are not needed now
 
 
 cdef class LogState(JobOwner):
     cdef readonly EngineState shared
-    # SPACE/NAME is a name apart from all those without a space; the subject is NAME.
+    # A name SPACE/NAME is in a space of its own, apart from all names without a space. The subject
+    # is NAME.
     cdef readonly str name
     cdef bytes subject          # encoded
     cdef readonly object folder         # str; None = in memory
@@ -73,30 +74,29 @@ cdef class LogState(JobOwner):
     cdef uint64_t ticket                # of the last append; never goes back
     cdef readonly dict cursors          # name -> LogReader
     cdef readonly size_t waiting_bytes  # in batches not yet in the file
-    cdef readonly bint unclaimed        # its metadata were made again: nothing of it is dropped
+    cdef readonly bint unclaimed  # its metadata were lost: nothing is dropped before it is claimed
     cdef readonly LogPolicy policy
-    # The protocol that owns it, for the protocols to see; stored with the metadata. None = none.
+    # The protocol that owns it, stored with the metadata; None = none. Only protocols use it.
     cdef readonly str protocol
 
     cdef Segment segment_of(self, uint64_t seq)
     cdef Segment segment_by_id(self, uint32_t id)
-    # As segment.locate; damage found on the way is reported.
+    # Same as segment.locate; damage found on the way is reported.
     cdef size_t find_in(self, Segment segment, uint64_t seq) except? 0
-    # Pass over a range of bytes from now on, and report it.
+    # Skip a range of bytes from now on, and report it.
     cdef void quarantine(self, Segment segment, size_t start, size_t end) noexcept
     cdef void report_damage(self, Segment segment, size_t start, size_t end) noexcept
 
     # What parts ask the log to do.
-    cdef void touch(self) noexcept              # something changed: the housekeeping has to look
-    cdef void round_ended(self) noexcept        # a round of syncs, with or without success
-    cdef void records_synced(self) noexcept     # more of what is stored counts as on the disk
-    # A sync has failed: let there be none of the records that it refuses. False: not yet, a write
-    # is under way.
+    cdef void touch(self) noexcept              # it has changed: the housekeeping must check it
+    cdef void round_ended(self) noexcept        # a sync has ended, successfully or not
+    cdef void records_synced(self) noexcept     # more of the records are durable
+    # A sync has failed: remove the records that it refuses. False: a write is under way, not yet.
     cdef bint take_back(self) noexcept
-    cdef bint begin_segment_after(self) noexcept    # False: no file can be made now
-    cdef object begin_segment(self)             # so that the one in use can be dropped. OSError
+    cdef bint begin_segment_after(self) noexcept    # False: no file can be created now
+    cdef object begin_segment(self)             # so that the active one can be dropped. OSError
     cdef object save_metadata(self)             # OSError
-    cdef bint drop_first(self) noexcept         # the oldest segment, unless something uses it
+    cdef bint drop_first(self) noexcept         # the oldest segment, unless it is in use
     cdef void pass_over(self, uint64_t seq) noexcept    # no record below seq is delivered any more
-    cdef bint is_read(self) noexcept            # cursors or readers of files may want its pages
+    cdef bint is_read(self) noexcept            # cursors or readers of files may need its pages
     cdef bint is_writing(self) noexcept

@@ -6,7 +6,7 @@
     LogReader   what a log asks of those that read it: cursors
     LogOwner    what a log reports to the one that decides which of its messages stay
 
-A part (Sync, Retention) assigns its own fields only: what it wants changed in the log is a method.
+A part (Sync, Retention) assigns only its own fields; for changes of the log it calls a method.
 """
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -88,7 +88,7 @@ cdef class LogOwner(Session):
 
 cdef class LogState(JobOwner):
     cdef Segment segment_of(self, uint64_t seq):
-        """The segment with that seq, or the first one after it; None past the end."""
+        """The segment with this seq, or the first one after it. None: after the end."""
         cdef list segments = self.segments
         cdef Py_ssize_t low = 0, high = len(segments), middle
         while low < high:
@@ -119,7 +119,7 @@ cdef class LogState(JobOwner):
             self.report_damage(segment, start, end)
 
     cdef void report_damage(self, Segment segment, size_t start, size_t end) noexcept:
-        """A range of bytes turned out not to read."""
+        """A range of bytes is unreadable."""
         if self.policy.sync_mode != SYNC_ALWAYS and segment.maybe_unwritten and (
                 segment.has_older(start, end)):
             segment.unwritten += 1

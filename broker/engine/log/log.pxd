@@ -20,22 +20,22 @@ from broker.runtime.interfaces cimport Session, Sink
 from broker.runtime.types cimport record_t
 
 
-# One run of records on its way into a segment.
+# A run of records on its way into a segment.
 cdef class Batch:
     cdef Segment segment
     cdef char *data             # owned
     cdef size_t len, cap
-    cdef size_t summed          # bytes of records that have their sum
-    cdef size_t mark            # zeros that are written with it, where the file was another's
-    cdef size_t zeros           # that are written behind it
+    cdef size_t summed          # bytes of records whose checksums are computed
+    cdef size_t mark            # zeros written with it, in a used file
+    cdef size_t zeros           # zeros written after it
     cdef size_t offset          # in the segment's file
     cdef uint64_t first_seq     # records first_seq..next_seq-1
     cdef uint64_t next_seq
     cdef uint64_t last_ticket
     cdef uint64_t payload       # bytes of headers and bodies
-    cdef uint64_t cost          # what its records count for, if the log has a Limiter
-    cdef uint32_t unrouted      # records live subscribers have not had
-    cdef uint32_t delayed       # records that cursors must know before they read: timed, or for one
+    cdef uint64_t cost          # size of its records for a Limiter, if there is one
+    cdef uint32_t unrouted      # records that live subscribers have not received
+    cdef uint32_t delayed       # records that are delayed, or for one cursor only
     cdef uint32_t foreign       # records of a subject that is not the log's name
 
     cdef int room(self, size_t n) except -1
@@ -46,52 +46,52 @@ cdef class Log(LogState):
     cdef readonly Sync sync
     cdef readonly Retention retention
     cdef Preallocation preallocation    # None in memory
-    cdef readonly bint ephemeral        # in memory, gone with its last cursor
+    cdef readonly bint ephemeral        # in memory, deleted with its last cursor
     cdef readonly bint paused
-    cdef readonly bint held             # as paused, for a moment and not remembered
+    cdef readonly bint held             # paused temporarily, which is not stored
     cdef readonly int64_t created_ns
     cdef uint32_t segment_ids
-    cdef Batch batch                    # gathers records; None = nothing new
-    cdef list full_batches              # closed by a roll, oldest first
-    cdef Batch writing                  # the one under way
-    cdef Batch spare                    # its memory is used again
+    cdef Batch batch                    # collects appends; None = there are none
+    cdef list full_batches              # closed when their segment was full, oldest first
+    cdef Batch writing                  # the write in progress
+    cdef Batch spare                    # for reuse of its memory
     cdef list undone                    # paths of files that undo_segment could not remove
-    cdef uint64_t refused_seq           # refused records are in files from here on; 0 = none are
-    # With the sync policy 'always' cursors get nothing that is not on the disk.
+    cdef uint64_t refused_seq           # files contain refused records from here on; 0 = none
+    # With the sync policy 'always' cursors deliver only what is on the disk.
     cdef readonly bint durable_only
-    cdef readonly list stalled          # links paused because the disk is behind
+    cdef readonly list stalled          # connections paused because the disk is too slow
     cdef Router router                  # of the account that it is bound in; None = none
-    cdef bint from_live                 # what is published to its subjects is stored
+    cdef bint from_live                 # messages published to its subjects are stored
     cdef Binding binding                # None = not in the router
     cdef readonly uint64_t message_count        # since the process started
     cdef readonly uint64_t message_bytes
-    cdef readonly uint64_t dropped_live         # from live publishers that could not be stored
-    cdef uint64_t idle_mark             # next_seq at the last housekeeping; 0 = touched since
+    cdef readonly uint64_t dropped_live         # live messages that could not be stored
+    cdef uint64_t idle_mark             # next_seq at the last housekeeping; 0 = changed since
     cdef bint noticed                   # in shared.touched
     cdef bint left_out                  # seqs may be left out before the next segment
     cdef readonly dict settings         # see settings.pyx; stored with the metadata
-    cdef readonly object delays             # Delays of records that are to wait; None = none do
-    cdef readonly bint to_live          # what is stored goes to live subscribers
+    cdef readonly object delays  # Delays of records that are not due yet; None = no such record
+    cdef readonly bint to_live          # stored records are delivered to live subscribers
     cdef readonly LogOwner owner    # with the retention 'owned', once it is loaded; else None
-    cdef object on_unused        # called with the name of an in-memory log without cursors
+    cdef object on_unused  # called with the name of an in-memory log that has lost its last cursor
 
-    # Appends one record; an empty subject means the log's own name. Returns its ticket, or 0
-    # when it is refused (see refusal). `wait` until outcome(ticket) is not 0.
+    # Append one record; an empty subject means the log's own name. Returns the ticket; 0 = refused,
+    # see refusal. Call `wait` until outcome(ticket) is not 0.
     cdef uint64_t append(self, const record_t *rec, int64_t not_before_ns, uint8_t flags) noexcept
-    # As append, for a log whose owner chooses seqs and times: `seq` at or above next_seq.
-    # `expires_ns` is for the owner, as are the flags.
+    # Same as append, for a log whose owner chooses seqs and times. `seq`: at least next_seq.
+    # `expires_ns` and the flags are for the owner.
     cdef uint64_t append_at(self, const record_t *rec, uint64_t seq, int64_t timestamp_ns,
                             int64_t expires_ns, uint8_t flags) noexcept
-    # Room for records of `size` bytes together (see record_size) in one batch: all or nothing.
+    # Room in one batch for records of `size` bytes in total (see record_size): all or nothing.
     cdef bint reserve(self, size_t size) noexcept
     cdef void wait(self, Session session) noexcept
-    # 1 = in the file (and synced, if that is the policy), 0 = not yet, -1 = it failed
+    # 1 = in the file (and synced, if the policy requires it), 0 = not yet, -1 = failed
     cdef inline int outcome(self, uint64_t ticket) noexcept:
         if ticket > self.sync.settled_ticket:
             return 0
         return 1 if self.sync.failures is None else self.sync.outcome_among_failures(ticket)
-    # True when the disk is so far behind, or so few files can still be opened, that publishers must
-    # pause: call stall(link) then.
+    # True: the disk is too slow, or too few files can be opened, and publishers must pause. Call
+    # stall(link) then.
     cdef inline bint behind(self) noexcept:
         return self.waiting_bytes > self.shared.append_bytes_max or self.shared.files_awaited
 
@@ -115,21 +115,22 @@ cdef class Log(LogState):
     cdef void undo_segment(self) noexcept
     cdef int remove_undone(self) except -1
     cdef void withdraw(self) noexcept
-    # Records from this seq on are not there, also after a kill: nobody had an answer for them.
+    # Records from this seq on do not exist, also after a kill: no publisher has had an answer for
+    # them.
     cdef void hide_from(self, uint64_t seq) noexcept
     cdef int hide_refused(self) except -1
     cdef object put_away(self)
-    cdef bint drop(self, Segment segment) noexcept      # one that is not active; False: not now
+    cdef bint drop(self, Segment segment) noexcept      # not the active one; False: not now
     cdef bint keep_file(self, Segment segment) noexcept
-    # Some of the records of a segment are gone: the first `size` bytes of its file, or `data` if it
-    # is in memory, are those that are left. MemoryError: nothing has changed.
+    # Replace the content of a segment after some of its records were removed: the first `size`
+    # bytes of its file, or `data` in memory. MemoryError: nothing has changed.
     cdef int replace(self, Segment segment, size_t size, const char *data) except -1
-    cdef bint drop_segment(self, Segment segment) noexcept  # False: its file has its name still
+    cdef bint drop_segment(self, Segment segment) noexcept  # False: the file still has its name
     cdef void own(self, LogOwner owner) noexcept
     cdef object save_paused(self, bint paused)
     cdef void keep_house(self) noexcept     # an error must not end that of other logs
     cdef bint is_idle(self) noexcept
-    cdef void rest(self) noexcept       # keep no files or buffers while idle
+    cdef void rest(self) noexcept       # release files and buffers while idle
     cdef bint close_files(self) noexcept
 
     # Recovery.
@@ -143,17 +144,17 @@ cdef class Log(LogState):
 
 cdef class Binding(Sink):
     cdef Log log
-    cdef list subjects          # bytes; of the subscriptions, in that order; None = its own name
+    cdef list subjects          # bytes, in the order of the subscriptions; None = its own name
     cdef sub_t **subs           # as many; NULL = it is not in the router
     cdef sub_t *only            # subs[0] if there is one only; else the array is owned
-    cdef uint32_t own           # how many of them take the log's own name
+    cdef uint32_t own           # number of subs for the log's own name
 
-    cdef int join(self) except -1       # enter the log's router, or raise and be out of it
+    cdef int join(self) except -1       # all subscriptions, or an exception and none
     cdef void add(self, uint32_t place, bytes subject, bint checked) except *
     cdef bint takes(self, const sub_t *sub, const record_t *rec) noexcept
     cdef void cut(self) noexcept        # leave the router
-    cdef void forget(self) noexcept     # the subscriptions
+    cdef void forget(self) noexcept     # forget the subscriptions
 
 
-# Whether it is worth trying again what failed for too many open files.
+# Whether to retry a call that failed for too many open files.
 cdef bint files_closed(EngineState shared, object problem) noexcept

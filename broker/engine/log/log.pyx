@@ -5,8 +5,9 @@
                                                     -> (always) syncer thread -> settled
                                                     -> (else) settled
 
-Only one write per log is under way; what arrives meanwhile gathers in the next batch, which is
-the group commit. A failed write fails everything not yet in the file and gives its seqs back.
+Only one write per log is in progress; appends that arrive meanwhile are collected in the next batch
+(group commit). A failed write fails every append that is not in the file, and its seqs are used
+again.
 """
 import errno
 import os
@@ -78,13 +79,14 @@ cdef extern from * nogil:
 
 cdef enum:
     BATCH_BYTES_MIN = 4096
-    BATCH_BYTES_KEPT = 1 << 24      # a larger buffer is not kept for the next batch
-    SYNCS_AT_ONCE = 500     # begun in one turn for the sake of their files
-    FILES_PAUSE_NS = 5_000_000      # until files to close are searched again, if there were none
-    # Records up to so many bytes get their sum while they are in the processor's first cache. The
-    # sums of longer ones, and of all behind them in the batch, are taken when it is written.
+    BATCH_BYTES_KEPT = 1 << 24      # of a batch; a larger buffer is not kept for the next one
+    SYNCS_AT_ONCE = 500     # syncs that one turn begins so that files can be closed
+    FILES_PAUSE_NS = 5_000_000      # the next search for files to close, after one that found none
+    # Checksums of records up to this size are computed while the record is in the processor's first
+    # cache. Those of longer records, and of all records after them in the batch, are computed when
+    # the batch is written.
     SUMMED_AT_ONCE = 4096
-    WORD_MAX = 4096     # of a subject that live clients can be expected to take
+    WORD_MAX = 4096     # bytes of a subject that live subscribers can be expected to accept
 
 
 cdef class Batch:
@@ -104,10 +106,10 @@ cdef class Batch:
         return 0
 
     cdef void begin(self, Segment segment, uint64_t first_seq) noexcept:
-        """Empty it; its records follow what is planned for the segment."""
+        """Make it an empty batch, whose records follow those planned for the segment."""
         self.segment = segment
         self.len = 0
-        self.summed = 0 if segment.path is not None else <size_t>-1     # memory needs no sums
+        self.summed = 0 if segment.path is not None else <size_t>-1     # no checksums in memory
         self.offset = segment.planned
         self.first_seq = self.next_seq = first_seq
         self.payload = self.cost = 0
@@ -117,7 +119,7 @@ cdef class Batch:
 cdef class Log(LogState):
     def __init__(self, EngineState shared, str name, folder, bytes log_id,
                  LogPolicy policy not None, bint ephemeral=False, str protocol=None):
-        """A log without records; the caller adds its segments."""
+        """A log without records. The caller adds its segments."""
         self.shared = shared
         self.name = name
         self.subject = name.rpartition('/')[2].encode()
@@ -142,8 +144,8 @@ cdef class Log(LogState):
         self.connect(shared.to_live, shared.from_live)
 
     def set_sync(self, sync):
-        """Change when appends are synced: 'always', 'none' or a period in seconds. Not stored: it
-        follows from the configuration and the log's settings."""
+        """Change the sync policy: 'always', 'none' or a period in seconds. It is not stored,
+        because it follows from the configuration and from the log's settings."""
         self.sync.policy_changes()
         self.policy = self.policy.with_sync(sync)
 
@@ -162,7 +164,7 @@ cdef class Log(LogState):
         return put(self, rec, seq, timestamp_ns, expires_ns, flags)
 
     cdef bint leave_out(self, uint64_t seq) noexcept:
-        """Begin a segment with this seq, at which nothing was stored before."""
+        """Begin a segment with this seq, and leave out the seqs up to it."""
         if self.sync.is_refusing():
             return False
         try:
@@ -177,7 +179,8 @@ cdef class Log(LogState):
         return True
 
     cdef bint reserve(self, size_t size) noexcept:
-        """See that records of `size` bytes together go into one batch; False when they cannot."""
+        """Make sure that records of `size` bytes in total fit into one batch. False: they do
+        not."""
         if self.deleted:
             return False
         if self.sync.is_refusing():
@@ -196,7 +199,7 @@ cdef class Log(LogState):
         return False
 
     cdef Batch open_batch(self, size_t size):
-        """A batch whose segment has room for `size` more bytes; None when the log is full."""
+        """A batch whose segment has room for `size` more bytes. None: the log is full."""
         cdef Batch batch
         cdef Segment segment
         cdef bint opened = False
@@ -204,8 +207,8 @@ cdef class Log(LogState):
         if self.active is not None and self.active.doubtful and not self.begin_segment_after():
             raise OSError(errno.EIO, os.strerror(errno.EIO), self.name)
         segment = self.active
-        # One that drops its oldest records, or has an owner, is bounded by that; the others refuse
-        # what is new.
+        # A log with limits, or with an owner, drops its oldest records; any other log refuses new
+        # ones.
         if self.folder is None and self.retention.limiter is None and self.owner is None and (
                 self.memory_bytes() + size > self.shared.memory_bytes_max):
             self.sync.memory_full()
@@ -233,21 +236,22 @@ cdef class Log(LogState):
             batch = Batch()
         batch.begin(segment, self.next_seq)
         self.batch = batch
-        # not for a file that is open for long: others may have been closed since
+        # A file that has been open for long does not count: other files may have been closed since.
         if opened and segment.fd >= self.shared.files_mark:
             close_more_files(self.shared)
         return batch
 
     cdef Segment new_segment(self, uint64_t first_seq, size_t record_bytes):
-        """Begin a new active segment; the last one gets no more records. `record_bytes`: of the
-        record that it is begun for; 0: for none, and seqs may be left out before it."""
+        """Begin a new active segment; the previous one gets no more records. `record_bytes`: size
+        of the record that needs the segment. 0: no record does, and seqs may be left out before the
+        segment."""
         cdef Segment segment = Segment()
         cdef Segment before = self.active
         cdef size_t short
         cdef int error
         cdef bytes head
         self.remove_undone()
-        self.left_out |= record_bytes == 0      # still so if this fails, and is tried again
+        self.left_out |= record_bytes == 0      # stays set if this fails and is tried again
         segment.first_seq = segment.next_seq = first_seq
         segment.salt = self.salt
         segment.sparse = self.policy.retention_mode == RETENTION_OWNED
@@ -268,7 +272,7 @@ cdef class Log(LogState):
                     self.preallocation.drop_longer(2 * short)
             segment.size = segment.planned = segment.ready = FILE_HEADER_BYTES
             if before is not None:
-                before.cut_tail()       # what is left in a used file must not outlive its end
+                before.cut_tail()  # the rest of a used file must not remain after the segment's end
             self.preallocation.drop_old()
             head = self.header(first_seq, record_bytes > 0 and not self.left_out,
                                self.preallocation.is_used())
@@ -279,7 +283,7 @@ cdef class Log(LogState):
                 if before is not None:
                     before.known_to_folder = False      # see undo_segment
             elif segment.bare:
-                error = 0       # the file exists; the next append finds out whether it has room
+                error = 0       # the file exists; the next append finds out whether there is room
             if error:
                 raise OSError(error, os.strerror(error), os.fsdecode(segment.path))
         self.left_out = False
@@ -289,18 +293,18 @@ cdef class Log(LogState):
             before.active = False
             before.next_seq = first_seq
             if len(self.segments) > 3 and self.folder is not None:
-                # by now the disk may have to be asked for it: cursors load it in the background
+                # Its pages may have left the page cache: cursors load them in the background.
                 (<Segment>self.segments[len(self.segments) - 4]).ready = 0
             self.retention.segment_added()
         return segment
 
     def memory_bytes(self):
-        """Bytes of an in-memory log."""
+        """Bytes that an in-memory log takes."""
         return sum(s.planned for s in self.segments)
 
     @property
     def refusal(self):
-        """Why the last append was refused, in words."""
+        """The reason why the last append was refused."""
         if self.deleted:
             return 'exiting'
         if self.sync.last_error == errno.ENOBUFS:
@@ -309,14 +313,14 @@ cdef class Log(LogState):
 
     @property
     def last_error(self):
-        """errno of the last write or sync that failed; 0 = the log takes appends."""
+        """errno of the last failed write or sync; 0 = the log accepts appends."""
         return self.sync.last_error
 
     cdef void run(self) noexcept:
         self.submit()
 
     cdef void submit(self) noexcept:
-        """Hand the oldest batch to the writer, if none is under way."""
+        """Pass the oldest batch to the writer, unless a write is under way."""
         cdef Batch batch
         cdef job_t *job
         cdef int64_t started
@@ -365,15 +369,15 @@ cdef class Log(LogState):
         self.shared.writer.submit(job)
 
     cdef bint waits_for_file_before(self, Batch batch) noexcept:
-        """Whether what was written before has to be on the disk first: in a log that has an owner
-        the first records of a file wait for that. A gap between two files is then never the work
-        of a power cut, and an owner that copies (a mirror) can go on behind its last record."""
+        """Whether earlier batches must be on the disk first. In a log with an owner, the first
+        records of a file wait for that: then a power cut never leaves a gap between two files, and
+        an owner that copies another log (a mirror) can continue after its last record."""
         if self.folder is None or self.policy.retention_mode != RETENTION_OWNED or (
                 batch.segment.size > batch.segment.start()):
             return False
         if not self.sync.owes_sync():
             return False
-        self.sync.start()       # unless one is under way: its end calls round_ended
+        self.sync.start()       # unless one is under way; its end calls round_ended
         return self.sync.owes_sync()
 
     cdef void store_in_memory(self, Batch batch) noexcept:
@@ -404,8 +408,8 @@ cdef class Log(LogState):
         self.completed(batch, job.error)
 
     cdef void completed(self, Batch batch, int error) noexcept:
-        """The batch has been written, or that failed."""
-        if batch.segment.doubtful:      # a sync of its file failed meanwhile
+        """A batch was written, or its write failed."""
+        if batch.segment.doubtful:      # a sync of its file has failed since
             self.shared.uncut = False
             self.write_failed(self.sync.last_error or errno.EIO)
             self.withdraw()
@@ -418,7 +422,7 @@ cdef class Log(LogState):
             self.sync.error_over()
         if batch.zeros or batch.mark:
             batch.segment.zeroed = True
-            if not batch.segment.active:    # the next one was begun meanwhile, and cut this one
+            if not batch.segment.active:    # the next segment has begun, and this one was cut
                 batch.segment.cut_tail()
         self.written(batch)
         self.sync.written_to_disk()
@@ -426,11 +430,11 @@ cdef class Log(LogState):
         self.unstall()
 
     cdef void written(self, Batch batch) noexcept:
-        """The batch is where it belongs: let all readers see it."""
+        """A batch is in the file: make its records visible to all readers."""
         cdef Segment segment = batch.segment
         cdef uint64_t count = batch.next_seq - batch.first_seq
         segment.size = batch.offset + batch.len
-        if segment.ready or segment.path is None:   # else it is to be verified
+        if segment.ready or segment.path is None:   # otherwise it has to be verified first
             segment.ready = segment.size
         segment.next_seq = batch.next_seq
         segment.dirty = True
@@ -457,7 +461,7 @@ cdef class Log(LogState):
         self.sync.period_over(now_ns)
 
     cdef void advance(self) noexcept:
-        """Let the cursors have the records that are ready for them."""
+        """Give the cursors the records that they may deliver."""
         if not self.cursors or self.paused or self.held:
             return
         if self.durable_only and self.sync.waits_for_disk():
@@ -466,25 +470,25 @@ cdef class Log(LogState):
             self.frontier = self.visible
 
     def deliver_durable(self):
-        """From now on cursors get only what is on the disk, with the policy 'always': for readers
-        that keep the seqs of what they were given."""
+        """From now on, and with the sync policy 'always', cursors deliver only records that are on
+        the disk. For readers that remember the seqs that they received."""
         self.durable_only = True
         if self.sync.waits_for_disk() and self.cursors and not self.paused and not self.held:
             self.frontier = max(self.retention.first_seq(), min(self.frontier, self.sync.durable))
 
     cdef void touch(self) noexcept:
-        """Something changed: the housekeeping has to look."""
+        """Something has changed: the housekeeping must check this log."""
         self.idle_mark = 0
         if not self.noticed:
             self.noticed = True
             self.shared.touched.add(self)
 
     cdef void wait(self, Session session) noexcept:
-        """Call session.settled() once when more appends are answered for."""
+        """Call session.settled() once, when more appends have been answered."""
         self.sync.wait(session)
 
     def stall(self, link):
-        """Pause a connection until the disk has caught up, or files have been closed."""
+        """Pause a connection until the disk has caught up or files have been closed."""
         cdef list links = self.shared.stalled if self.shared.files_awaited else self.stalled
         if link not in links:
             link.pause()
@@ -533,8 +537,8 @@ cdef class Log(LogState):
     # --- live subscribers
 
     cdef void deliver_live(self, Batch batch) noexcept:
-        """New records: live subscribers get them, and cursors those facts that must not wait until
-        they read: which records have a time to wait for, or are for one cursor only."""
+        """Deliver new records to live subscribers, and tell the cursors what they must know before
+        they read: which records are delayed, and which are for one cursor only."""
         cdef const match_t *m = NULL
         cdef uint64_t changes = 0
         cdef size_t at = 0
@@ -562,18 +566,18 @@ cdef class Log(LogState):
                 changes = router.changes
                 if m.size == (0 if self.binding is None else self.binding.own) and (
                         not batch.delayed and not batch.foreign):
-                    return      # no subscriber but this log itself
+                    return      # the log itself is the only subscriber
             s.rec.flags |= REC_NOT_STORED
             router.route(m, &s.rec, <void *>self.binding)
 
     cdef void skip_others(self, const stored_t *s) noexcept:
-        """A record for one cursor was stored: the other cursors are done with it."""
+        """A record for one cursor was stored: mark it as finished in the other cursors."""
         cdef LogReader cursor
         for cursor in self.cursors.values():
             cursor.addressed(s)
 
     cdef void delay(self, uint64_t seq, int64_t due_wall_ns) noexcept:
-        """A record is not to be given before that time: remember it, once for all cursors."""
+        """Remember, once for all cursors, that a record must not be delivered before this time."""
         if self.delays is None:
             self.delays = Delays(self.shared.deferred_max)
         (<Delays>self.delays).add(seq, due_wall_ns, self.shared.turn.wall_ns)
@@ -581,7 +585,7 @@ cdef class Log(LogState):
     # --- segments
 
     cdef int write_header(self, Segment segment) except -1:
-        """Write the header that there was no room for when the file was made. OSError."""
+        """Write the header that did not fit on the disk when the file was created. OSError."""
         cdef bytes head = self.header(segment.first_seq, used=segment.used_to > 0)
         cdef int error = vfs_write(segment.fd, head, FILE_HEADER_BYTES, 0)
         if error:
@@ -593,7 +597,7 @@ cdef class Log(LogState):
         self.new_segment(self.next_seq, 0)
 
     cdef void write_failed(self, int error) noexcept:
-        """A write failed: what is not in the file will not get there."""
+        """A write failed. Records that are not in the file yet are refused."""
         cdef Segment segment
         cdef uint64_t first = self.visible
         for segment in self.segments:
@@ -603,7 +607,7 @@ cdef class Log(LogState):
         while len(self.segments) > 1 and self.active.first_seq > first:
             self.undo_segment()
         self.active.next_seq = min(self.active.next_seq, first)
-        if error == errno.EFBIG:        # a limit below segment_size: the next record begins a file
+        if error == errno.EFBIG:        # a limit of file sizes: the next record begins a file
             self.active.take_no_more()
         self.full_batches.clear()
         self.batch = None
@@ -621,9 +625,9 @@ cdef class Log(LogState):
         self.unstall()
 
     cdef void undo_segment(self) noexcept:
-        """Remove the last segment, which has no records; the one before is used on. It will have
-        seqs that the file of this one would hide at the next start, so nothing is appended, and
-        nothing counts as on the disk, before that file has lost its name."""
+        """Remove the last segment, which has no records, and continue with the one before it. That
+        one will use seqs that the removed file would hide at the next start. Until the file's name
+        is removed, nothing is appended and nothing counts as durable."""
         cdef Segment segment = self.segments.pop()
         self.active = self.segments[len(self.segments) - 1]
         self.active.active = True
@@ -632,7 +636,7 @@ cdef class Log(LogState):
             self.undone.append(segment.path)
 
     cdef int remove_undone(self) except -1:
-        """Remove the files whose names could not be taken away by undo_segment. OSError."""
+        """Remove the files that undo_segment could not remove. OSError."""
         cdef bytes path
         cdef int error
         while self.undone:
@@ -644,8 +648,8 @@ cdef class Log(LogState):
         return 0
 
     cdef bint begin_segment_after(self) noexcept:
-        """What the file of the active segment holds after its records must never be read: begin
-        the next segment there. False: no file can be made now; until then appends are refused."""
+        """Begin the next segment, because the rest of the active segment's file must never be read.
+        False: no file can be created now, and appends are refused until one can be."""
         cdef Segment last = self.active
         cdef uint64_t after = last.next_seq
         try:
@@ -653,30 +657,31 @@ cdef class Log(LogState):
                 self.hide_refused()
                 return True
             if after == last.first_seq:
-                self.put_away()     # it has no records, and the next one is to have its name
+                self.put_away()     # it has no records, and the next segment needs its name
             self.new_segment(after, 0)
             if self.next_seq > after:
-                self.new_segment(self.next_seq, 0)  # the one between says that there is nothing
+                self.new_segment(self.next_seq, 0)  # the segment in between is empty
         except OSError as problem:
             self.sync.refuse(problem)
             if self.active is not None:
-                self.active.doubtful = True     # it may be the one between: to go on from there
+                self.active.doubtful = True     # it may be the empty segment: continue from there
             return False
         return True
 
     cdef bint take_back(self) noexcept:
         if self.preallocation is not None:
-            self.preallocation.drop()       # it may be its sync that has failed
+            self.preallocation.drop()       # the failed sync may have been that of the spare file
         if self.owner is not None:
             self.owner.taken_back(self.sync.refused_from())
         if self.writing is None:
             self.withdraw()
             return True
-        self.writing.segment.doubtful = True    # what is on its way fails too: see completed
+        self.writing.segment.doubtful = True    # the batch under way fails too, see completed
         return False
 
     cdef void withdraw(self) noexcept:
-        """Let there be none of the records that a failed sync has refused, also after a kill."""
+        """Remove the records that a failed sync has refused, so that they do not return after a
+        kill."""
         cdef uint64_t keep = self.sync.refused_from()
         if self.ticket > self.sync.written_ticket:
             self.shared.uncut = False
@@ -697,11 +702,11 @@ cdef class Log(LogState):
         except OSError as problem:
             self.sync.refuse(problem)
             if self.active is not None:
-                self.active.doubtful = True     # begin_segment_after goes on with it
+                self.active.doubtful = True     # begin_segment_after continues
 
     cdef int hide_refused(self) except -1:
-        """Begin a segment with the first refused record: it hides what earlier files have from
-        that seq on. OSError: some of it is done, and the next call goes on."""
+        """Begin a segment with the first refused record. It hides the records that earlier files
+        have from this seq on. OSError: partly done; the next call continues."""
         cdef uint64_t keep = self.refused_seq
         cdef Segment segment
         cdef size_t end
@@ -716,7 +721,7 @@ cdef class Log(LogState):
             segment.active = True
             if segment.next_seq > keep:
                 end = segment.locate(keep)
-                segment.zeroed = False      # a reader may stand after its new end
+                segment.zeroed = False      # a reader may be positioned after its new end
                 segment.zeros_to = 0
                 segment.forget_from(end)
                 segment.size = min(segment.size, end)
@@ -724,14 +729,14 @@ cdef class Log(LogState):
                 segment.has_refused = True
             segment.doubtful = keep > self.sync.durable
         else:
-            self.refused_seq = 0        # no file has them
+            self.refused_seq = 0        # no file has refused records any more
         self.new_segment(keep, 0)
         self.new_segment(self.next_seq, 0)
         self.refused_seq = 0
         return 0
 
     cdef object put_away(self):
-        """Remove the last segment: its name is free. OSError."""
+        """Remove the last segment, so that its name is free. OSError."""
         cdef Segment segment = self.segments[len(self.segments) - 1]
         cdef LogReader cursor
         cdef job_t *job
@@ -743,7 +748,7 @@ cdef class Log(LogState):
         self.segments.pop()
         self.active = self.segments[len(self.segments) - 1] if self.segments else None
         if self.active is not None:
-            self.active.active = True       # else it would be copied and kept as a full one
+            self.active.active = True  # otherwise it would be copied and kept like a full segment
         for cursor in self.cursors.values():
             cursor.leave_segment(segment)
         if self.owner is not None:
@@ -757,7 +762,7 @@ cdef class Log(LogState):
         self.shared.remover.submit(job)
 
     cdef bint drop_first(self) noexcept:
-        """Drop the oldest segment unless it is still being written or loaded."""
+        """Drop the oldest segment, unless it is being written or loaded."""
         return self.drop(self.segments[0])
 
     cdef bint drop(self, Segment segment) noexcept:
@@ -769,14 +774,14 @@ cdef class Log(LogState):
         if self.owner is not None:
             self.owner.leave_segment(segment)
         if segment.users or segment.mending is not None:
-            return False        # a cold read of it is under way
+            return False        # a cold read is in progress
         self.segments.remove(segment)
         if not self.keep_file(segment):
             self.drop_segment(segment)
         return True
 
     cdef bint keep_file(self, Segment segment) noexcept:
-        """Keep the file of a segment that is dropped for the next one. False: it is to go."""
+        """Keep the file of a dropped segment for the next one. False: the file is to be removed."""
         if self.preallocation is None or self.deleted or self.sync.last_error or (
                 segment.quarantined or segment.doubtful or faults_of(&segment.file)
                 or self.policy.retention_mode == RETENTION_OWNED):
@@ -785,7 +790,7 @@ cdef class Log(LogState):
             return False
         segment.unmap_later(self.shared)
         segment.seal(self.shared)
-        self.touch()        # to look at it once a second, even if no publisher comes
+        self.touch()        # for a check once a second, even without publishers
         return True
 
     cdef int replace(self, Segment segment, size_t size, const char *data) except -1:
@@ -812,7 +817,7 @@ cdef class Log(LogState):
             self.owner.leave_segment(segment)
         segment.seal(self.shared)
         if segment.users == 0:
-            segment.unmap()     # else who reads it does that
+            segment.unmap()     # otherwise the last reader unmaps it
         return 0
 
     cdef void own(self, LogOwner owner) noexcept:
@@ -821,15 +826,15 @@ cdef class Log(LogState):
     cdef bint drop_segment(self, Segment segment) noexcept:
         cdef job_t *job
         cdef int error
-        # a page that could not be read may have been one that no reader had looked at yet
+        # The page that could not be read may be one that no reader had read yet.
         cdef bint damaged = faults_of(&segment.file) != 0 or (
             segment.quarantined and len(segment.quarantined) > segment.unwritten)
         segment.unmap_later(self.shared)
         if segment.path is None:
             return True
         segment.seal(self.shared)
-        # Under a name of its own: by the time the worker comes to it, a new log may have a file of
-        # the old name. What does not read is not deleted.
+        # The file is renamed first: when the worker removes it, a new log may already have a file
+        # of the old name. An unreadable file is kept.
         dropped = segment.path + (
             b'.quarantined' if damaged else b'.' + self.log_id.hex().encode() + DROPPED)
         error = vfs_rename(segment.path, dropped)
@@ -849,7 +854,7 @@ cdef class Log(LogState):
     # --- once a second
 
     cdef void keep_house(self) noexcept:
-        """Once a second: sync journals, give back files and mappings that are not needed."""
+        """Once a second: sync journals, and release files and mappings that are not needed."""
         cdef LogReader cursor
         cdef Segment segment
         cdef Sync sync = self.sync
@@ -859,7 +864,7 @@ cdef class Log(LogState):
                 continue
             if cursor.journal.last_error:
                 self.touch()
-                cursor.wake()       # it may be possible now to write it again
+                cursor.wake()       # its next write may succeed
             elif self.policy.sync_mode != SYNC_NONE:
                 cursor.journal.sync()
         if self.active is not None and self.active.doubtful and self.writing is None:
@@ -869,7 +874,7 @@ cdef class Log(LogState):
             sync.ask_disk()
         if sync.unsynced and not sync.under_way and self.policy.sync_mode != SYNC_NONE and (
                 self.timer.pos == 0 and self.shared.found_left > 0):
-            # found at the start, after a process that may have ended before it was synced
+            # Found at the start: the earlier process may have ended before it synced the file.
             self.shared.found_left -= 1
             sync.start()
         if self.preallocation is not None:
@@ -885,7 +890,7 @@ cdef class Log(LogState):
             if segment.users == 0 and not segment.active and segment.path is not None:
                 segment.unmap_later(self.shared)
             if segment.zeroed and not segment.active:
-                segment.cut_tail()      # which has failed before
+                segment.cut_tail()      # an earlier attempt failed
         if (self.idle_mark == self.next_seq and self.active is not None and self.cursors
                 and self.active.size > self.shared.reclaim_bytes and self.waiting_bytes == 0
                 and self.policy.retention_mode == RETENTION_ACKED):
@@ -893,18 +898,18 @@ cdef class Log(LogState):
         if self.idle_mark == self.next_seq and self.is_idle():
             self.noticed = False
             self.rest()
-            self.shared.touched.discard(self)   # until something happens to it again
+            self.shared.touched.discard(self)   # until the next change
         self.idle_mark = self.next_seq
 
     cdef bint is_idle(self) noexcept:
-        """Whether nothing is left to do, also for the journals of its cursors."""
+        """Whether no work is left for the log or for the journals of its cursors."""
         cdef LogReader cursor
         cdef Retention retention = self.retention
         if retention.limits is not None or self.waiting_bytes or self.sync.last_error or (
                 retention.keep_ns and len(self.segments) > 1):
             return False
         if self.sync.under_way:
-            return False        # the file is open until that ends
+            return False        # the file stays open until it has ended
         if self.owner is not None and not self.owner.is_idle():
             return False
         if self.policy.sync_mode == SYNC_NONE:
@@ -917,8 +922,8 @@ cdef class Log(LogState):
         return True
 
     cdef void rest(self) noexcept:
-        """Keep no buffer, no mapping and no open file of an idle log, so that there may be
-        very many of them; what is needed is opened again."""
+        """Release the buffers, mappings and open files of an idle log, so that there can be very
+        many logs. They are opened again when they are needed."""
         cdef LogReader cursor
         cdef Segment segment = self.active
         self.spare = None
@@ -934,7 +939,7 @@ cdef class Log(LogState):
             segment.unmap_later(self.shared)
 
     cdef bint close_files(self) noexcept:
-        """Close the active segment's file unless something uses it."""
+        """Close the active segment's file, unless it is in use."""
         cdef Segment segment = self.active
         if self.preallocation is not None:
             self.preallocation.drop_longer(0)
@@ -943,7 +948,7 @@ cdef class Log(LogState):
                 self.writing is not None or self.batch is not None or self.waiting_bytes):
             return False
         segment.cut_tail()
-        vfs_close(segment.fd)       # no job can be about it
+        vfs_close(segment.fd)       # no job uses it
         vfs_close(segment.second_fd)
         segment.fd = segment.second_fd = -1
         return True
@@ -957,8 +962,8 @@ cdef class Log(LogState):
                            self.policy.retention_mode == RETENTION_OWNED, follows, used)
 
     def restamp(self):
-        """The protocol or the settings have changed: the header of the active segment says so too,
-        from which metadata that are lost are made again. OSError."""
+        """The protocol or the settings have changed: write them to the header of the active segment
+        too. Lost metadata are recovered from that header. OSError."""
         cdef bytes head
         cdef int error
         if self.folder is None or self.active is None:
@@ -973,7 +978,7 @@ cdef class Log(LogState):
         self.sync.request()
 
     def try_restamp(self):
-        """As restamp; a failure is only reported."""
+        """Same as restamp, but a failure is only reported."""
         try:
             self.restamp()
         except OSError as problem:
@@ -981,8 +986,8 @@ cdef class Log(LogState):
                                log=self.name, reason=str(problem))
 
     def set_protocol(self, str protocol, str retention):
-        """Make it the log of a protocol, or of none (None), with this retention. OSError: nothing
-        has changed, unless only the header of the active segment could not be written."""
+        """Make this the log of a protocol (None: of no protocol), with this retention. OSError:
+        nothing has changed, unless only the header of the active segment could not be written."""
         cdef LogPolicy policy = self.policy
         before = self.protocol
         self.policy = policy.with_retention(retention)
@@ -996,8 +1001,8 @@ cdef class Log(LogState):
         self.restamp()
 
     def replace_settings(self, dict settings):
-        """Store other settings of its own; OSError: nothing has changed. They still are to be put
-        into force."""
+        """Store other settings for this log. They do not take effect yet. OSError: nothing has
+        changed."""
         before = self.settings
         self.settings = settings
         try:
@@ -1007,9 +1012,9 @@ cdef class Log(LogState):
             raise
 
     def set_subjects(self, subjects):
-        """Bind it to these subjects instead, now and for good: () = to none, None = to its own
-        name. Not while its router delivers a message. ValueError: not subjects. OSError: nothing
-        has changed."""
+        """Bind the log to other subjects, permanently. (): to none, None: to its own name. Not
+        while its router delivers a message. ValueError: invalid subjects. OSError: nothing has
+        changed."""
         cdef LogPolicy before = self.policy
         cdef Binding binding = None
         self.policy = before.with_subjects(subjects)
@@ -1028,10 +1033,10 @@ cdef class Log(LogState):
         self.try_restamp()
 
     def settings_changed(self):
-        """Put the effects of other settings in force."""
+        """Let changed settings take effect."""
         self.try_restamp()
         self.touch()
-        self.sync.settle()      # sessions that waited for a sync that is not asked for any more
+        self.sync.settle()      # sessions may be waiting for a sync that is no longer required
         if self.sync.unsynced:
             self.sync.arm()
         self.retention.trim()
@@ -1039,7 +1044,7 @@ cdef class Log(LogState):
             self.retention.enforce()
 
     def claim(self):
-        """An operator says that what the log is now is right: it may be trimmed and limited again.
+        """An operator confirms the present content of the log: it may be trimmed and limited again.
         OSError: nothing has changed."""
         if not self.unclaimed:
             return
@@ -1058,7 +1063,7 @@ cdef class Log(LogState):
         self.save()
 
     cdef void restore(self, dict meta):
-        """Be what the metadata say."""
+        """Take over the stored metadata."""
         self.settings = meta.get('settings', {})
         self.created_ns = meta['created_ns']
         self.protocol = protocol_in(meta)
@@ -1066,7 +1071,7 @@ cdef class Log(LogState):
         self.unclaimed = meta.get('unclaimed', False)
 
     cdef Segment add_segment(self, path, uint64_t first_seq):
-        """The next file that was found; the caller says what is in it."""
+        """Add the next file that was found. The caller fills in its content."""
         cdef Segment segment = Segment()
         segment.path = os.fsencode(path)
         segment.first_seq = segment.next_seq = first_seq
@@ -1079,7 +1084,7 @@ cdef class Log(LogState):
         return segment
 
     cdef void stand_at_end(self) noexcept:
-        """All files have been added: the next record comes after the last one's."""
+        """All files were added: continue after the last record."""
         cdef Segment segment = self.segments[len(self.segments) - 1]
         segment.active = True
         self.active = segment
@@ -1088,11 +1093,11 @@ cdef class Log(LogState):
             self.retention.segment_added()
 
     cdef void add_cursor(self, LogReader cursor):
-        """One that was found."""
+        """Add a cursor that was found."""
         self.cursors[cursor.name] = cursor
 
     cdef void recovered(self, dict meta):
-        """All of the log has been restored: go on where it was."""
+        """The log is restored: continue where the last process stopped."""
         cdef LogReader cursor
         if self.cursors and not self.paused:
             self.frontier = self.visible
@@ -1105,11 +1110,11 @@ cdef class Log(LogState):
         for cursor in self.cursors.values():
             cursor.recovered()
         self.retention.restore(meta.get('floor', 0))
-        # nothing is trimmed here: the housekeeping does, once it is known what readers of files
-        # retain
+        # Nothing is trimmed here. The housekeeping does that, once it is known what readers of
+        # files retain.
 
     cdef void let_go(self) noexcept:
-        """The log cannot be opened: leave its files as they are, and nothing of it in memory."""
+        """The log cannot be opened: leave its files unchanged, and free its memory."""
         cdef LogReader cursor
         cdef Segment segment
         self.deleted = True
@@ -1129,13 +1134,13 @@ cdef class Log(LogState):
         self.owner = None
 
     def skip_to(self, uint64_t seq):
-        """Let the next record be `seq`: those before it are lost."""
+        """Continue with `seq`: the records before it are lost."""
         self.next_seq = self.visible = seq
         self.new_segment(seq, 0)
 
     def go_back(self, uint64_t seq):
-        """Let the next record be `seq`, although files for later ones were made; nothing is done if
-        one of them has a record. For an owner to whom a seq is the same record each time."""
+        """Continue with `seq`, although files for later records exist. Does nothing if one of these
+        files has a record. For an owner whose records keep their seqs."""
         cdef uint64_t last = self.active.first_seq if self.active is not None else 0
         if seq >= self.next_seq or self.batch is not None or self.active is None:
             return
@@ -1154,9 +1159,10 @@ cdef class Log(LogState):
     # --- what operators do
 
     def open_cursor(self, str name, bint ephemeral=False, uint64_t start=0):
-        """The cursor of that name; a new one begins at `start`, else with the log's own backlog.
+        """The cursor of this name, created if it does not exist. A new one begins at `start`, or by
+        default with the log's own backlog.
 
-        The engine makes it: a log knows cursors as its readers only.
+        The engine creates it, because a log knows its cursors only as readers.
         """
         cdef LogReader cursor = self.cursors.get(name)
         if cursor is not None:
@@ -1173,27 +1179,27 @@ cdef class Log(LogState):
                 cursor.close(True)
                 raise OSError(error, os.strerror(error), cursor.journal.path)
             self.sync.journal_made(cursor.journal)
-        self.advance()      # not before: what one that cannot be stored was given would be lost
+        self.advance()  # not earlier: a cursor that cannot be stored would lose what it received
         if self.shared.new_cursor is not None:
             self.shared.new_cursor(cursor)
         self.shared.changed(self.name, name, True)
         return cursor
 
     def delete_cursor(self, str name):
-        """Forget a cursor; the last one of an in-memory log takes the log with it. OSError: its
-        journal cannot be removed, and nothing has changed."""
+        """Delete a cursor. Deleting the last cursor of an in-memory log deletes the log too.
+        OSError: its journal cannot be removed, and nothing has changed."""
         cdef LogReader cursor = self.cursors.get(name)
         if cursor is None:
             return
         if cursor.journal is not None:
-            cursor.journal.remove()     # one that stays would bring the cursor back at a start
+            cursor.journal.remove()     # otherwise the next start would restore the cursor
         del self.cursors[name]
         cursor.close(True)
         self.shared.changed(self.name, name, False)
         self.retention.trim()
         if not self.cursors:
-            # The backlog belongs to the log again from here on. In a log that goes by limits every
-            # cursor is made with its own start.
+            # The backlog belongs to the log again from here on. In a log with limits, each cursor
+            # has a start of its own.
             if cursor.journal is not None and self.policy.retention_mode == RETENTION_ACKED:
                 try:
                     self.save()
@@ -1203,15 +1209,16 @@ cdef class Log(LogState):
                 self.on_unused(self.name)
 
     def call_when_unused(self, call):
-        """Call this with its name once, in memory, its last cursor is gone; None: nothing."""
+        """Call this once, with the log's name, when the last cursor of an in-memory log is deleted.
+        None: call nothing."""
         self.on_unused = call
 
     def pause(self):
-        """Give cursors no further records until unpause. OSError: nothing has changed."""
+        """Deliver nothing more to cursors until unpause. OSError: nothing has changed."""
         self.save_paused(True)
 
     def unpause(self):
-        """Give cursors what has gathered. OSError: nothing has changed."""
+        """Deliver to cursors again, first what has accumulated. OSError: nothing has changed."""
         self.save_paused(False)
         self.advance()
         self.wake_cursors(0)
@@ -1226,12 +1233,12 @@ cdef class Log(LogState):
             raise
 
     def pause_delivery(self):
-        """As pause, but not remembered: what is appended is stored and acknowledged, and stays with
-        the log, so that each cursor made in that time begins in front of it."""
+        """Same as pause, but not stored. Appends are stored, acknowledged and kept in the log's
+        backlog, so that cursors created meanwhile begin with them."""
         self.held = True
 
     def resume_delivery(self):
-        """Give cursors what has gathered since pause_delivery."""
+        """Deliver to cursors what has accumulated since pause_delivery."""
         if not self.held:
             return
         self.held = False
@@ -1242,7 +1249,7 @@ cdef class Log(LogState):
         self.wake_cursors(0)
 
     def empty(self):
-        """Drop the log's own backlog: what no cursor has been given."""
+        """Drop the log's own backlog: the records that no cursor has received."""
         cdef LogReader cursor
         for cursor in self.cursors.values():
             cursor.skip_range(self.frontier, self.visible)
@@ -1251,8 +1258,8 @@ cdef class Log(LogState):
         self.retention.trim()
 
     def save(self, bint durable=False, bint again=True):
-        """Write the metadata; `durable` when an operator changed something, which is rare. Not
-        `again`: unless the file says so already."""
+        """Write the metadata. `durable`: sync them too, for a change by an operator. `again` False:
+        only if the file differs."""
         if self.folder is None or self.deleted:
             return
         meta = meta_of(self, self.retention.floor)
@@ -1261,7 +1268,7 @@ cdef class Log(LogState):
             self.sync.metadata_written()
 
     def close(self, bint delete=False):
-        """Stop. With `delete` the cursors go, and the engine removes the folder."""
+        """Stop. `delete`: delete the cursors too; the engine removes the folder."""
         cdef LogReader cursor
         if not delete:
             try:
@@ -1281,7 +1288,7 @@ cdef class Log(LogState):
         for cursor in list(self.cursors.values()):
             try:
                 cursor.close(delete)
-            except OSError as problem:      # the folder is gone, and what is in it goes with it
+            except OSError as problem:      # the folder is removed with its content
                 self.shared.report('warning', 'a journal cannot be removed', log=self.name,
                                    reason=str(problem))
         if delete:
@@ -1291,7 +1298,7 @@ cdef class Log(LogState):
                 self.abandon()
 
     cdef void abandon(self) noexcept:
-        """The log is deleted: fail what was on its way, close its files."""
+        """The log is deleted: fail pending appends, and close its files."""
         cdef Segment segment
         self.batch = self.spare = None
         self.full_batches.clear()
@@ -1304,10 +1311,10 @@ cdef class Log(LogState):
         self.active = None
 
     def connect(self, bint to_live, bint from_live, Router router=None):
-        """Whether live subscribers get what is stored, and what is published to its subjects is
-        stored. `router`: of the account that both are about; None = the one that all share."""
+        """Set whether live subscribers receive stored records, and whether messages published to
+        its subjects are stored. `router`: that of the account for both; None = the shared one."""
         if self.policy.retention_mode == RETENTION_OWNED:
-            to_live = from_live = False     # all that concerns its messages is its owner's
+            to_live = from_live = False     # the owner delivers its messages
         if self.subject.startswith(self.shared.private_subjects):
             to_live = False
         if router is None:
@@ -1323,12 +1330,12 @@ cdef class Log(LogState):
 
     @property
     def hears_live(self):
-        """Whether what live subscribers publish to its name is stored."""
+        """Whether messages that are published to its name are stored."""
         return self.binding is not None and self.binding.own > 0
 
     @property
     def backlog_seq(self):
-        """Where a cursor begins that is made without a place."""
+        """Where a new cursor begins by default."""
         cdef LogReader cursor
         if self.policy.retention_mode == RETENTION_ACKED:
             return self.frontier
@@ -1339,35 +1346,35 @@ cdef class Log(LogState):
 
     @property
     def depth(self):
-        """Records that belong to the log itself: no cursor has been given them."""
+        """Records in the log's own backlog: no cursor has received them."""
         return self.visible - self.frontier
 
     @property
     def backend_depth(self):
-        """As depth: whatever waits here is in the file."""
+        """Same as depth, because the backlog is always in the file."""
         return 0 if self.folder is None else self.visible - self.frontier
 
     @property
     def first_seq(self):
-        """Seq of the oldest record kept."""
+        """Seq of the oldest record that is kept."""
         return self.retention.first_seq()
 
     @property
     def disk_bytes(self):
-        """Bytes in segments."""
+        """Bytes of all segments."""
         return self.retention.bytes()
 
 
 cdef inline bint too_far(Segment active, uint64_t seq) noexcept:
-    """Whether a record with this seq would count as damage in the active file: the seqs of
-    a sparse one are near its first. See in_place."""
+    """Whether a record with this seq would count as damage in the active file, because the seqs of
+    a sparse file are close to its first one. See in_place."""
     return active is not None and active.sparse and (
         (seq - active.first_seq) >> SPARSE_SPAN_BITS != 0)
 
 
 cdef inline uint64_t put(Log log, const record_t *rec, uint64_t seq, int64_t timestamp_ns,
                          int64_t not_before_ns, uint8_t flags) noexcept:
-    """Append a record with this seq and time; its ticket, or 0 when it is refused."""
+    """Append a record with this seq and time. Returns its ticket; 0 = refused."""
     cdef size_t size
     cdef char *p
     cdef uint16_t subject_len = rec.subject_len
@@ -1419,7 +1426,7 @@ cdef inline uint64_t put(Log log, const record_t *rec, uint64_t seq, int64_t tim
 
 cdef uint64_t cost_of(Log log, const record_t *rec, uint16_t subject_len, uint64_t seq,
                       int64_t timestamp_ns, uint8_t flags) noexcept:
-    """What a record counts for, as it will be read."""
+    """The size that a stored record counts with."""
     cdef record_t stored = rec[0]
     stored.subject_len = subject_len
     stored.seq = seq
@@ -1430,24 +1437,24 @@ cdef uint64_t cost_of(Log log, const record_t *rec, uint16_t subject_len, uint64
 
 
 cdef bint files_closed(EngineState shared, object problem) noexcept:
-    """Whether it is worth trying again: it failed for too many open files, and logs at which
-    nothing goes on have given theirs back."""
+    """Whether it is worth trying again: the call failed for too many open files, and idle logs have
+    closed theirs."""
     cdef Log log
     cdef bint found = False
     if getattr(problem, 'errno', 0) not in (errno.EMFILE, errno.ENFILE):
         return False
     for log in shared.touched:
-        # mappings stay: a cursor may be reading from them at this moment
+        # Mappings stay: a cursor may be reading from them now.
         if log.active is not None and log.active.fd >= 0 and log.close_files():
             found = True
     return found
 
 
 cdef void close_more_files(EngineState shared) noexcept:
-    """Few files can still be opened: close those that need no sync, and begin to sync others.
+    """Few more files can be opened: close those that need no sync, and begin to sync others.
 
-    Nothing is done for the sake of a few: a server whose connections hold almost all files must not
-    sync each batch. Nor are many logs searched again and again when none can close its file.
+    A few files are not worth it: a server with nearly all files used by connections must not sync
+    each batch. And many logs are not searched again if no file could be closed.
     """
     cdef Log log
     cdef int under_way = 0
@@ -1467,8 +1474,8 @@ cdef void close_more_files(EngineState shared) noexcept:
 
 
 cdef void give_space_back(bytes path, size_t size) noexcept:
-    """Of a segment that is kept only for the torn tail after its records the disk gets back what
-    the records took. That needs no space, as a copy of the tail does."""
+    """Free the disk space of the records in a segment that is kept only for its torn tail. Unlike
+    copying the tail, this needs no space."""
     cdef int fd = -1
     if not vfs_open(path, O_RDWR, &fd):
         tw_punch(fd, <int64_t>size)
@@ -1476,8 +1483,8 @@ cdef void give_space_back(bytes path, size_t size) noexcept:
 
 
 cdef bint is_word(const char *p, size_t n) noexcept nogil:
-    """Whether live subscribers can have it: for them white space would end it, and what comes
-    after a line end would be taken for the next message. Records have names of any kind."""
+    """Whether live subscribers can receive this subject. White space would end it in the protocols,
+    and a line end would begin another message. Records may have any name."""
     cdef size_t i
     if n > <size_t>WORD_MAX:
         return False
@@ -1488,10 +1495,10 @@ cdef bint is_word(const char *p, size_t n) noexcept nogil:
 
 
 cdef class Binding(Sink):
-    """A log's place in the router: what live publishers send to its subjects is appended, once.
+    """The subscriptions of a log: what is published to its subjects is appended once.
 
-    Of several subjects that match a message the first one stores it. Those that never have to ask,
-    as a log's own name, are subscriptions without a sid; the others have their place as sid.
+    If several subjects match, the first one stores the message. Subscriptions that need no check,
+    such as the log's own name, have no sid; the sid of the others is their index.
     """
 
     def __dealloc__(self):
@@ -1511,7 +1518,7 @@ cdef class Binding(Sink):
         return 1
 
     cdef bint takes(self, const sub_t *sub, const record_t *rec) noexcept:
-        """Whether no subject before this one matches, and the message may be stored."""
+        """Whether the message may be stored and no earlier subject matches it."""
         cdef uint32_t place, i
         cdef bytes text
         memcpy(&place, sub.sid, sizeof(place))
@@ -1578,7 +1585,7 @@ cdef class Binding(Sink):
 
 
 cdef Binding bind(Log log):
-    """None when there is nothing to bind: no router, or only names that are no subjects."""
+    """None: there is nothing to bind, because the log has no router or no valid subject."""
     cdef Binding binding
     cdef bytes own = log.subject
     cdef tuple private = log.shared.private_subjects

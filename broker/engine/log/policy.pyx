@@ -11,8 +11,8 @@
     subjects    None        what is published to the log's own name is stored
                 a tuple     what is published to one of these subjects, which may have wildcards
 
-A policy does not change: a log gets another one. Sync comes from the configuration and from the
-log's own settings; retention and subjects are stored with the log's metadata.
+A policy is immutable: a log gets another one. The sync policy comes from the configuration and from
+the log's settings; retention and subjects are stored with the log's metadata.
 """
 from broker.engine import limits
 from broker.engine.log.subjects import check_subject
@@ -28,7 +28,7 @@ cdef dict plain = {}        # (sync, retention) -> LogPolicy
 
 cdef class LogPolicy:
     def __init__(self, sync='none', retention=ACKED, subjects=None):
-        """See above. ValueError: no such retention, or not subjects."""
+        """See above. ValueError: unknown retention, or invalid subjects."""
         self.set_sync(sync)
         self.set_retention(retention)
         self.set_subjects(subjects)
@@ -95,8 +95,8 @@ cdef class LogPolicy:
 
 
 def plain_policy(sync, retention):
-    """The policy of a log that is bound to its own name: one for all that are alike. `sync` is a
-    value of the configuration, which has few."""
+    """The policy of a log that is bound to its own name. Equal policies share one object. `sync` is
+    a value of the configuration, of which there are few."""
     policy = plain.get((sync, retention))
     if policy is None:
         policy = plain[sync, retention] = LogPolicy(sync, retention)
@@ -104,6 +104,6 @@ def plain_policy(sync, retention):
 
 
 def implied_retention(protocol):
-    """The retention of a log whose metadata do not name one: they did not in builds in which all
-    logs of a protocol, and no others, went by limits."""
+    """The retention of a log whose metadata do not name one: in earlier builds all logs of a
+    protocol, and no others, had limits."""
     return ACKED if protocol is None else LIMITS

@@ -30,7 +30,7 @@ cdef class Waiter(Session):
 
 
 async def publish(Log log, list bodies, int64_t not_before_ns=0):
-    """Append bodies as one run; returns when they are settled. OSError when they are not stored."""
+    """Append bodies as one run, and wait until they are settled. OSError: they are not stored."""
     cdef record_t rec
     cdef bytes body
     cdef uint64_t ticket = 0, first = 0
@@ -53,7 +53,7 @@ async def publish(Log log, list bodies, int64_t not_before_ns=0):
 
 
 async def settled(Log log, uint64_t ticket):
-    """Wait until the log has answered for a ticket: see outcome."""
+    """Wait until the log has an outcome for a ticket: see outcome."""
     cdef Waiter waiter
     if log.outcome(ticket) == 0:
         waiter = Waiter(asyncio.get_running_loop().create_future())
@@ -65,7 +65,7 @@ async def settled(Log log, uint64_t ticket):
 
 def append(Log log, bytes body, *, bytes headers=b'', bytes reply=b'', bytes subject=b'',
            int64_t not_before_ns=0, uint8_t flags=0):
-    """Append one record; its ticket, or 0 when it is refused."""
+    """Append one record. Returns its ticket; 0 = refused."""
     cdef record_t rec
     cdef bytes data = headers + body
     memset(&rec, 0, sizeof(rec))
@@ -80,14 +80,14 @@ def append(Log log, bytes body, *, bytes headers=b'', bytes reply=b'', bytes sub
 
 
 def outcome(Log log, uint64_t ticket):
-    """1 = stored as the policy wants it, 0 = not yet, -1 = failed."""
+    """1 = stored as the policy requires, 0 = not yet, -1 = failed."""
     return log.outcome(ticket)
 
 
 def append_at(Log log, bytes body, int64_t timestamp_ns, bytes reader=b'', bytes reply=b''):
-    """Append a record that was published at another time; its seq. OSError when it is refused.
+    """Append a record that was published at another time. Returns its seq. OSError: refused.
 
-    With a `reader` it is for the cursor of that name alone, now and after any rewind.
+    With a `reader`, the record is only for the cursor of this name, also after a rewind.
     """
     if len(reply) > 0xFFFF:
         raise OSError(errno.EINVAL, 'reply subject too long', log.name)

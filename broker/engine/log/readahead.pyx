@@ -4,9 +4,9 @@
     segment  |......................|    its next one  |......
                ^ reader   ^ end                        ^ end, when all of the first was asked for
 
-For readers on the loop that cannot wait for a disk, such as a limiter, which reads each record
-before it removes it. A worker has the kernel read what lies ahead; nothing is verified. Whoever
-reads slowly, as a limiter of age does without traffic, may find that it has left memory again.
+For readers on the loop that cannot wait for the disk, such as a limiter, which reads each record
+before it removes it. A worker requests the next bytes from the kernel; nothing is verified. A slow
+reader, such as a limiter of age without traffic, may find that they have left memory again.
 """
 from libc.stdint cimport int64_t
 from posix.fcntl cimport O_CLOEXEC, O_RDONLY, open
@@ -19,15 +19,15 @@ cdef extern from "<fcntl.h>" nogil:
     int posix_fadvise(int fd, int64_t offset, int64_t n, int advice)
 
 cdef enum:
-    STEPS = 2       # so many load_bytes ahead
-    # Asked for at a time: of more than a device reads ahead (read_ahead_kb, 128 by default) the
-    # kernel forgets the rest.
+    STEPS = 2       # distance of the reading ahead, in steps of load_bytes
+    # Bytes of one request: the kernel ignores what exceeds the read-ahead of the device
+    # (read_ahead_kb, 128 by default).
     ASKED_MAX = 1 << 17
 
 
 cdef class ReadAhead(JobOwner):
     def __init__(self, LogState log):
-        """Of a reader that has not read yet."""
+        """For a reader that has not read anything yet."""
         self.log = log
 
     cdef size_t reached(self, Segment segment, size_t offset) noexcept:
@@ -41,10 +41,10 @@ cdef class ReadAhead(JobOwner):
                 self.segment = segment
                 self.end = offset
             if segment is not self.segment:
-                pass        # the next one's begin was asked for
+                pass        # the beginning of the next one has been requested
             elif self.end < segment.cold_to():
                 wanted = min(wanted, segment.cold_to())
-                # not a few bytes at a time
+                # Not for a few bytes.
                 if wanted >= self.end + half or wanted == segment.cold_to():
                     self.load(segment, max(self.end, offset), wanted)
             elif following is not None:
@@ -73,7 +73,7 @@ cdef class ReadAhead(JobOwner):
 
 
 cdef void load_job(job_t *job) noexcept nogil:
-    """By name, so that the segment may be dropped or closed meanwhile."""
+    """The file is opened by name, because the segment may be dropped or closed meanwhile."""
     cdef int64_t at = job.offset, end = job.offset + <int64_t>job.len
     cdef int fd = open(job.path, O_RDONLY | O_CLOEXEC)
     if fd < 0:

@@ -38,7 +38,7 @@ tw_crc_init()
 
 
 class FormatError(Exception):
-    """A log file is of a version this build does not know."""
+    """A file of a log has a version that this build does not know."""
 
 
 cdef uint32_t salt_of(const char *log_id) noexcept nogil:
@@ -57,11 +57,11 @@ def crc32c(data, uint32_t crc=0):
 
 def file_header(bytes log_id, uint64_t first_seq, int64_t created_ns, protocol=None,
                 bint own=False, bint sparse=False, bint follows=False, bint used=False):
-    """The 64 bytes a segment file begins with.
+    """The 64 bytes at the beginning of a segment file.
 
-    `protocol`: the protocol whose own the log is; `own`: it has settings of its own; `sparse`:
-    seqs may be left out in it; `follows`: no seq is left out before its first record; `used`: the
-    file was another segment's, whose records may follow the zeros behind its own.
+    `protocol`: the protocol that owns the log. `own`: the log has settings of its own. `sparse`:
+    seqs may be left out in the file. `follows`: no seq is left out before its first record. `used`:
+    the file was another segment's, whose records may follow the zeros after its own.
     """
     cdef bytearray head = bytearray(FILE_HEADER_BYTES)
     cdef char *p = head
@@ -91,7 +91,7 @@ cdef const char *header_log_id(const char *p) noexcept nogil:
 
 
 def check_header(bytes head, path):
-    """The (log_id, first_seq) of a file header, None when damaged; FormatError: unknown version."""
+    """(log_id, first_seq) of a file header. None: damaged. FormatError: unknown version."""
     cdef const char *p = head
     if len(head) < FILE_HEADER_BYTES or not is_header(p):
         return None
@@ -103,23 +103,24 @@ def check_header(bytes head, path):
 
 
 def is_sparse(bytes head):
-    """Whether a good file header is of a file in which seqs may be left out."""
+    """Whether seqs may be left out in a file with this valid header."""
     return tw_load_u16(<const char *>head + 8) == FORMAT_SPARSE
 
 
 def follows(bytes head):
-    """Whether a good file header says that no seq is left out before the file's first record."""
+    """Whether this valid file header says that no seq is left out before the file's first
+    record."""
     return bool(head[48] & FACTS_FOLLOWS)
 
 
 def is_used(bytes head):
-    """Whether a good file header says that bytes of an older segment may be in the file."""
+    """Whether this valid file header says that the file may contain records of an older segment."""
     return bool(head[48] & FACTS_USED)
 
 
 def header_facts(bytes head):
-    """(protocol, whether the log has settings of its own) of a good file header; None: it is of a
-    build that did not write them."""
+    """(protocol, whether the log has settings of its own) from a valid file header. None: an
+    earlier build wrote it, without these."""
     cdef int known = head[48]
     if not known & FACTS_KNOWN:
         return None
@@ -145,7 +146,7 @@ cdef void record_put(char *p, const record_t *rec, uint16_t subject_len, uint64_
     if rec.reply_len:
         memcpy(at, rec.reply, rec.reply_len)
         at += rec.reply_len
-    if rec.total_len:       # else there may be no data
+    if rec.total_len:       # otherwise there may be no data
         memcpy(at, rec.data, rec.total_len)
 
 
@@ -199,7 +200,7 @@ cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt,
     cdef stored_t s
     cdef size_t at = (start + 7) & ~<size_t>7
     while at + RECORD_HEADER_BYTES <= size:
-        # the cheap tests first: a sum is only taken where a record could stand
+        # The cheap tests come first: a checksum is computed only where a record is possible.
         if (tw_load_u64(base + at + 8) > above
                 and in_place(tw_load_u64(base + at + 8), origin, at)
                 and record_get(base + at, size - at, salt, True, &s)):
@@ -212,8 +213,8 @@ cdef size_t older(const char *base, size_t size, size_t start, uint32_t salt,
                   uint64_t below) noexcept nogil:
     cdef stored_t s
     cdef size_t at = (start + 7) & ~<size_t>7, summed = 0
-    # A client can make a body of which each word looks like the beginning of a record, and a sum
-    # would be taken at each: the search ends when that gets too much.
+    # A client can make a body in which every word looks like the beginning of a record, with a
+    # checksum to compute for each. The search ends when that costs too much.
     while at + RECORD_HEADER_BYTES <= size and summed <= SUMMED_MAX * (size - start):
         if below - tw_load_u64(base + at + 8) - 1 < <uint64_t>1 << SPARSE_SPAN_BITS:
             if record_get(base + at, size - at, salt, True, &s):

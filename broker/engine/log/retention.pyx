@@ -4,13 +4,13 @@
     segments  |......|......|....
                  ^ floor: the first record that still exists
 
-A Limiter keeps limits of count, bytes and age for single records, the oldest first.
-Segments go as a whole once the floor has passed them; where it stands within one is kept with the
-metadata when the log is closed, so that wider limits bring nothing back. The newest record goes
-only for its age. With the policy 'always' a record counts from when it is on the disk: one that a
-failed sync takes back must not have pushed out others. Seqs that never had a record count nothing.
-The content of older segments is estimated when a log is opened, because they are not read then; the
-estimate of a segment goes with it.
+A Limiter applies limits of count, bytes and age to single records, the oldest first. A segment is
+dropped once the floor has passed it. The floor within a segment is stored with the metadata when
+the log is closed, so that wider limits do not bring records back. The newest record is dropped only
+for its age. With the policy 'always' a record counts once it is durable, so that a record that a
+failed sync removes has not displaced others. Seqs that never had a record count nothing. When a log
+is opened, its older segments are not read, and their content is estimated; a segment's estimate is
+discarded with the segment.
 """
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
@@ -26,70 +26,70 @@ from broker.runtime.types cimport record_t
 
 cdef int64_t OWED_POLL_NS = 1000000000
 
-# A log of so many bytes stays in the page cache, as far as the kernel has room, for its limiter:
-# about twice as long as the default limits let it become.
+# The pages of a log up to this size, about twice what the default limits allow, are left in the
+# page cache for its limiter.
 cdef uint64_t CACHED_BYTES_MAX = <uint64_t>1 << 31
 
 cdef enum:
-    PADDING = 4             # of a record, on average
-    LATER_BYTES = 1 << 16   # a shorter log is weighed when its bytes are asked for, or it grows,
-    LATER_LIMIT = 1 << 20   # unless its limit is so low that it could be beyond it
+    PADDING = 4             # bytes of a record, on average
+    LATER_BYTES = 1 << 16   # a shorter log is weighed when its size is asked for or when it grows,
+    LATER_LIMIT = 1 << 20   # unless its limit is so low that it could be exceeded
 
 
 cdef class Retention:
     def __init__(self, LogState log, Sync sync):
-        """Of a log without records."""
+        """For a log without records."""
         self.log = log
         self.sync = sync
         self.trim_at = self.held_from = <uint64_t>-1
 
     def configure(self, tuple limits, int64_t keep_ns=0, uint64_t keep_bytes=0):
-        """`limits`: (max age ns, max bytes, max records), 0 = any; what is acked stays for keep_ns
-        and up to keep_bytes, 0 and 0 = it goes at once."""
+        """`limits`: (max age ns, max bytes, max records), 0 = no limit. Finished records are kept
+        for keep_ns and up to keep_bytes; 0 and 0 = not kept."""
         self.limits = limits if any(limits) else None
         self.keep_ns, self.keep_bytes = keep_ns, keep_bytes
 
     def retain_from(self, seq):
-        """Keep every segment with records from `seq` on for readers of files, also when every
-        cursor is done with them; None = no more."""
+        """Keep every segment with records from `seq` on for readers of files, even if every cursor
+        has finished them. None = retain nothing any more."""
         cdef uint64_t place = <uint64_t>-1 if seq is None else seq
         cdef bint raised = place > self.held_from
         self.held_from = place
         if raised:
-            self.log.touch()     # the housekeeping drops what is not needed otherwise
+            self.log.touch()     # the housekeeping drops what is no longer retained
 
     @property
     def retained_from(self):
-        """Where that begins, or None."""
+        """The seq from which records are retained, or None."""
         return None if self.held_from == <uint64_t>-1 else self.held_from
 
     @property
     def readable_from(self):
-        """Seq of the oldest record that a reader of files may ask for: one that is retained still
-        counts although its log would not give it to a cursor any more."""
+        """Seq of the oldest record that a reader of files may request. A retained record counts,
+        although cursors cannot reach it any more."""
         cdef list segments = self.log.segments
         if not segments:
             return self.log.next_seq
         return max((<Segment>segments[0]).first_seq, min(self.floor, self.held_from))
 
     cdef uint64_t first_seq(self) noexcept:
-        """Of the oldest record kept."""
+        """Seq of the oldest record that is kept."""
         cdef list segments = self.log.segments
         if not segments:
             return self.log.next_seq
         return max(self.floor, (<Segment>segments[0]).first_seq)
 
     cdef bint is_read(self) noexcept:
-        """Whether the log's pages should stay in the page cache: a reader of files holds it, or a
-        limiter reads each record that it removes. With a limit of age alone that is long after they
-        were written, and a few at a time."""
+        """Whether the log's pages should stay in the page cache: a reader of files retains records,
+        or a limiter reads each record before it removes it. A limit of age alone does not count,
+        because it reads records long after they were written, and a few at a time."""
         cdef Limiter limiter = self.limiter
         return self.held_from != <uint64_t>-1 or (
             limiter is not None and (limiter.msgs_max or limiter.bytes_max)
             and self.bytes() <= CACHED_BYTES_MAX)
 
     def bytes(self):
-        """Of all segments."""
+        """Bytes of all segments."""
         return sum(s.size for s in self.log.segments)
 
     cdef void restore(self, uint64_t floor) noexcept:
@@ -104,7 +104,7 @@ cdef class Retention:
         self.trim_at = min(self.trim_at, (<Segment>self.log.segments[0]).next_seq)
 
     cdef void trim(self) noexcept:
-        """Drop the segments that every cursor is done with."""
+        """Drop the segments that every cursor has finished."""
         cdef LogState log = self.log
         cdef LogReader cursor
         cdef Segment segment
@@ -113,7 +113,7 @@ cdef class Retention:
             self.trim_at = <uint64_t>-1
             return
         if log.policy.retention_mode != RETENTION_ACKED:
-            keep = min(self.floor, self.held_from)      # read or not
+            keep = min(self.floor, self.held_from)      # finished or not
         else:
             for cursor in log.cursors.values():
                 keep = min(keep, cursor.acks.floor)
@@ -123,13 +123,14 @@ cdef class Retention:
                 break
         segment = log.segments[0] if log.segments else None
         self.trim_at = <uint64_t>-1
-        # what is kept for its age or size is the housekeeping's to drop
+        # The housekeeping drops what `keep` and `keep_bytes` retain.
         if segment is not None and not segment.active and (
                 segment.next_seq > keep or not self.kept(segment)):
             self.trim_at = segment.next_seq
 
     cdef bint kept(self, Segment segment) noexcept:
-        """Whether a segment that every cursor is done with stays for cursors that may go back."""
+        """Whether a segment that every cursor has finished is kept, so that cursors can be
+        rewound."""
         cdef LogState log = self.log
         if log.folder is None or not (self.keep_ns or self.keep_bytes) or log.deleted:
             return False
@@ -138,8 +139,8 @@ cdef class Retention:
         return not self.keep_bytes or <uint64_t>self.bytes() - segment.size < self.keep_bytes
 
     cdef size_t short_bytes(self) noexcept:
-        """Segments of a log whose cursors keep up are short, so that one file soon follows
-        another: see segment.pyx."""
+        """Segments are short while the cursors keep up, so that one file soon follows another: see
+        segment.pyx."""
         cdef LogState log = self.log
         if log.policy.retention_mode != RETENTION_ACKED or log.policy.sync_mode == SYNC_ALWAYS or (
                 self.limits is not None or self.keep_ns or self.keep_bytes
@@ -157,14 +158,14 @@ cdef class Retention:
         return bool(self.log.cursors)
 
     cdef void enforce(self) noexcept:
-        """Keep to the limits of age, bytes and count, whole segments at a time, acked or not."""
+        """Apply the limits of age, bytes and count to whole segments, finished or not."""
         cdef LogState log = self.log
         cdef int64_t age_ns
         cdef uint64_t bytes_max, count_max
         if log.unclaimed:
             return
         age_ns, bytes_max, count_max = self.limits
-        # First of all: on a full disk this is what makes room for a new file.
+        # This comes first: on a full disk it makes room for a new file.
         self.drop_beyond(age_ns, bytes_max, count_max)
         if age_ns and log.active is not None and log.active.next_seq > log.active.first_seq and (
                 log.waiting_bytes == 0
@@ -174,7 +175,7 @@ cdef class Retention:
         self.trim()
 
     cdef uint64_t records(self) noexcept:
-        """How many are in all segments."""
+        """Records in all segments."""
         cdef Segment segment
         cdef uint64_t count = 0
         for segment in self.log.segments:
@@ -182,17 +183,17 @@ cdef class Retention:
         return count
 
     cdef uint64_t held_by(self, Segment segment) noexcept:
-        """How many records a segment has; with the policy 'always' those that are on the disk:
-        others may still be refused."""
+        """Records in a segment. With the policy 'always', only durable ones: others may still be
+        refused."""
         cdef uint64_t end = self.log.visible
         if segment.size <= segment.start():
-            return 0        # its seqs were given to messages that were refused
+            return 0        # its seqs belong to messages that were refused
         if self.sync.waits_for_disk():
             end = self.sync.refused_from()
         return max(segment.first_seq, min(segment.next_seq, end)) - segment.first_seq
 
     cdef void drop_beyond(self, int64_t age_ns, uint64_t bytes_max, uint64_t count_max) noexcept:
-        """Drop the oldest segments while a limit (0 = none) is exceeded."""
+        """Drop the oldest segments while a limit is exceeded. 0 = no limit."""
         cdef LogState log = self.log
         cdef Segment segment
         cdef uint64_t total = self.bytes(), count = count_max and self.records()
@@ -211,14 +212,14 @@ cdef class Retention:
             log.pass_over((<Segment>log.segments[0]).first_seq)
 
     cdef void roll(self) noexcept:
-        """Let the next record begin a new segment, so that the one in use can be dropped."""
+        """Let the next record begin a new segment, so that the active one can be dropped."""
         try:
             self.log.begin_segment()
         except (OSError, MemoryError) as problem:
             self.sync.refuse(problem)
 
     cdef void reclaim(self) noexcept:
-        """An idle log whose records are all acked: let the space of its last segment go."""
+        """Free the space of the last segment of an idle log whose records are all finished."""
         cdef LogReader cursor
         if self.log.unclaimed:
             return
@@ -229,9 +230,9 @@ cdef class Retention:
         self.trim()
 
     cdef uint64_t owed_from(self) noexcept:
-        """Records from here on are kept whatever the limits of single records say: a cursor that
-        the limits are not for has not acked them. In memory the limits are all that bounds a
-        log."""
+        """Records from this seq on are kept whatever the limits of single records say, because a
+        cursor that is not subject to the limits has not finished them. In memory, nothing but the
+        limits bounds a log."""
         cdef LogReader cursor
         cdef uint64_t owed = <uint64_t>-1
         if self.log.policy.retention_mode == RETENTION_LIMITS and self.log.folder is not None:
@@ -242,14 +243,15 @@ cdef class Retention:
 
 
 cdef size_t plain_cost(const record_t *rec, size_t name_len) noexcept nogil:
-    """The bytes of headers and body."""
+    """Bytes of headers and body."""
     return rec.total_len
 
 
 cdef class Limiter(Task):
     def __init__(self, Retention retention, uint64_t msgs_max=0, uint64_t bytes_max=0,
                  int64_t age_max_ns=0):
-        """Of the log with this retention, from `begin` or `start` on; 0 = no limit."""
+        """A limiter for the log with this retention; it takes effect with `begin` or `start`. 0 =
+        no limit."""
         self.retention = retention
         self.log = retention.log
         self.sync = retention.sync
@@ -261,7 +263,7 @@ cdef class Limiter(Task):
         self.msgs_max, self.bytes_max, self.age_max_ns = msgs_max, bytes_max, age_max_ns
 
     cdef void begin(self, cost_t measure) noexcept:
-        """Be the log's limiter; `measure` says what a record counts for."""
+        """Become the log's limiter. `measure` returns the size of a record."""
         cdef LogState log = self.log
         cdef Retention retention = self.retention
         self.measure = measure
@@ -280,12 +282,12 @@ cdef class Limiter(Task):
         self.unmap()
 
     def start(self):
-        """Begin to limit the log; records count with their headers and bodies."""
+        """Begin to limit the log. The size of a record is that of its headers and body."""
         self.begin(plain_cost)
 
     @property
     def bytes(self):
-        """What the records that are kept count for."""
+        """Total size of the records that are kept."""
         if self.unweighed:
             self.weigh_all()
         return self.total
@@ -304,17 +306,18 @@ cdef class Limiter(Task):
         self.unmap()
 
     cdef void unmap(self) noexcept:
-        """An idle log keeps no mapping."""
+        """Release the mapping: an idle log keeps none."""
         cdef Segment segment = self.log.active
         if segment is not None and segment.path is not None and (
                 segment.fd < 0 and segment.users == 0):
             segment.unmap()
 
     cdef object estimate(self, Segment segment):
-        """About what the records of a segment of files count for; the file is not read.
+        """The estimated size of the records in a segment, from its file's size, without reading the
+        file.
 
-        Its size and the names of the files come from a disk that may have lost some of them, so
-        the numbers are Python's: they neither wrap nor overflow.
+        File sizes and names come from a disk that may have lost some files, so these numbers are
+        Python integers: they neither wrap nor overflow.
         """
         cdef stored_t s
         cdef object first = max(segment.first_seq, self.retention.floor)
@@ -328,12 +331,12 @@ cdef class Limiter(Task):
         s.rec.seq = segment.first_seq
         s.rec.timestamp_ns = segment.changed_ns
         each = self.measure(&s.rec, <size_t>len(self.log.subject))
-        # in a segment that was cut, the share of the records that are left
+        # In a segment that was cut, the share of the records that are left.
         share = data * count // seqs
         return count * each + max(0, share - count * (RECORD_HEADER_BYTES + PADDING))
 
     cdef object weigh(self, Segment segment):
-        """What the records of a segment count for: exactly if it is at hand, else roughly."""
+        """The size of the records in a segment: exact if they are in memory, else an estimate."""
         cdef const char *base
         cdef size_t at = segment.start(), step
         cdef uint64_t total = 0, end = self.end()
@@ -361,7 +364,7 @@ cdef class Limiter(Task):
         return total
 
     def set_limits(self, uint64_t msgs_max, uint64_t bytes_max, int64_t age_max_ns):
-        """Other limits from now on; 0 = no limit."""
+        """Change the limits; 0 = no limit."""
         self.msgs_max, self.bytes_max, self.age_max_ns = msgs_max, bytes_max, age_max_ns
         self.log.shared.turn.disarm(self)       # it was set for another age
         if self.unweighed and bytes_max:
@@ -369,7 +372,7 @@ cdef class Limiter(Task):
         self.enforce()
 
     def close(self):
-        """Limit nothing any more."""
+        """Stop limiting the log."""
         self.log.shared.turn.disarm(self)
         if self.retention.limiter is self:
             self.retention.limiter = None
@@ -377,9 +380,9 @@ cdef class Limiter(Task):
     cdef void added(self, uint64_t next_seq, uint64_t segment_id, uint64_t cost) noexcept:
         if self.unweighed:
             if next_seq <= self.end():
-                self.weigh_all()    # with these
+                self.weigh_all()    # including these
                 self.enforce()
-            else:       # others before them may be weighed first
+            else:       # earlier ones may be weighed first
                 self.late.append((next_seq, segment_id, cost))
             return
         if self.late or next_seq > self.end():
@@ -419,13 +422,13 @@ cdef class Limiter(Task):
         self.look_for_holes()
 
     cdef uint64_t end(self) noexcept:
-        """After the last record that counts."""
+        """The seq after the last record that counts."""
         if not self.sync.waits_for_disk():
             return self.log.visible
         return self.sync.refused_from()
 
     cdef uint64_t left(self, uint64_t end) noexcept:
-        """Records from the floor to `end`."""
+        """Number of records from the floor to `end`."""
         cdef uint64_t floor = self.retention.floor, left
         if end <= floor:
             return 0
@@ -436,19 +439,19 @@ cdef class Limiter(Task):
         return left
 
     cdef void look_for_holes(self) noexcept:
-        """A file without records stands for seqs that were given to messages that were refused."""
+        """Find files without records: their seqs were given to messages that were refused."""
         cdef Segment segment
         self.holes = [
             (segment.first_seq, segment.next_seq) for segment in self.log.segments
             if segment.size <= segment.start() and segment.next_seq > segment.first_seq]
 
     cdef void enforce(self) noexcept:
-        """Drop the oldest records until the rest is within the limits."""
+        """Drop the oldest records until the limits are met."""
         cdef LogState log = self.log
         cdef record_t rec
         cdef size_t size
         cdef uint64_t before = self.retention.floor, end = self.end(), left, owed = 0
-        cdef int64_t born_ns        # a record that is not younger is too old
+        cdef int64_t born_ns        # records stored at or before this time are too old
         if log.unclaimed:
             return
         while self.retention.floor < end:
@@ -459,14 +462,14 @@ cdef class Limiter(Task):
                     break
                 self.retention.floor = max(self.retention.floor, rec.seq)
                 if self.left(end) < left:
-                    continue    # what does not read counts as gone: is that enough?
+                    continue    # unreadable records count as dropped: check the limits again
             elif self.age_max_ns and self.timer.pos == 0:
                 if not self.oldest(&rec, &size):
                     break
                 born_ns = log.shared.turn.wall_ns - self.age_max_ns
                 if rec.timestamp_ns > born_ns:
                     if not self.verified(size):
-                        continue    # a damaged time could be far away: nothing would go until then
+                        continue    # a damaged time may be far in the future
                     log.shared.turn.arm(
                         self, log.shared.turn.now_ns + rec.timestamp_ns - born_ns)
                     break
@@ -475,7 +478,7 @@ cdef class Limiter(Task):
             if owed == 0:
                 owed = self.retention.owed_from()
             if self.retention.floor >= owed:
-                # looked at again: it is not reported when it has been acked
+                # It is read again, because a finished record is not reported.
                 log.shared.turn.disarm(self)
                 log.shared.turn.arm(self, log.shared.turn.now_ns + OWED_POLL_NS)
                 break
@@ -483,10 +486,10 @@ cdef class Limiter(Task):
         if self.retention.floor != before:
             self.floor_moved()
         elif self.retention.floor >= self.retention.trim_at:
-            self.retention.trim()   # a segment that was still being written may go now
+            self.retention.trim()   # a segment that was being written may be dropped now
 
     cdef bint oldest(self, record_t *rec, size_t *size) noexcept:
-        """The record at the floor, or the first one after it that reads; False: none."""
+        """The record at the floor, or the first readable one after it. False: there is none."""
         cdef LogState log = self.log
         cdef Segment segment
         cdef size_t step, again
@@ -499,7 +502,7 @@ cdef class Limiter(Task):
                     if segment is None:
                         return False
                     if segment is self.segment:
-                        # the rest of it does not read, or was lost: that counts as gone
+                        # The rest of the segment is unreadable or lost, and counts as dropped.
                         self.retention.floor = segment.next_seq
                         continue
                     self.stand_in(segment)
@@ -513,7 +516,7 @@ cdef class Limiter(Task):
                     self.ask_at = self.ahead.reached(segment, self.offset)
                 step = record_get(segment.base + self.offset, segment.size - self.offset,
                                   segment.salt, False, &s)
-                if s.rec.seq > self.retention.floor and step:   # not the next one: is it right?
+                if s.rec.seq > self.retention.floor and step:   # not the expected one: verify it
                     step = record_get(segment.base + self.offset, segment.size - self.offset,
                                       segment.salt, segment.path is not None, &s)
                 if step == 0 or s.rec.seq >= segment.next_seq:
@@ -537,7 +540,7 @@ cdef class Limiter(Task):
             return False
 
     cdef bint verified(self, size_t size) noexcept:
-        """Whether the record that `oldest` found is what was written; if not, it is passed over."""
+        """Whether the record that `oldest` found is valid; otherwise it is skipped."""
         cdef Segment segment = self.segment
         cdef stored_t s
         if segment.path is None or record_get(
@@ -553,13 +556,13 @@ cdef class Limiter(Task):
         self.retention.floor = rec.seq + 1
         self.offset += size
         if self.retention.floor >= self.segment.next_seq and not self.segment.active:
-            cost = self.here    # with the last record of a segment goes what was estimated wrongly
+            cost = self.here    # the last record of a segment corrects the errors of its estimate
         cost = min(cost, self.here)
         self.here -= cost
         self.total -= cost
 
     cdef object stand_in(self, Segment segment):
-        """Go to where the floor is in another segment, or for the first time."""
+        """Locate the floor for the first time, or in another segment."""
         self.total -= self.here
         self.here = self.known.pop(segment.id, 0)
         self.segment = segment
@@ -567,7 +570,7 @@ cdef class Limiter(Task):
         self.ask_at = 0
 
     cdef void floor_moved(self) noexcept:
-        """Cursors pass over what is gone, and its segments go."""
+        """The floor has moved: cursors skip the dropped records, and their segments are dropped."""
         cdef Retention retention = self.retention
         self.log.pass_over(retention.floor)
         if self.holes:

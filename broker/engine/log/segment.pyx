@@ -1,37 +1,37 @@
 # cython: language_level=3
 """Segments: scanning, the sparse index, and the mapping that readers read from; files made early.
 
-A sync of a file that grows waits for the file system's journal too, because new blocks and a new
-length have to be written down. Where zeros stand already only the records themselves are written,
-in half to two thirds of the time. So a log that syncs what it answers writes zeros behind its
-records: as many bytes as it has written since the file was opened, but no more than FILL_BYTES or
-four times what it writes now:
+Syncing a file that grows also waits for the file system's journal, which has to record new blocks
+and a new length. Where the file has zeros already, only the records are written, in half to two
+thirds of the time. So a log that answers publishers after a sync writes zeros after its records: as
+many bytes as it has written since the file was opened, but no more than FILL_BYTES or four times
+the present write:
 
     records | zeros |           the next ones are written over them
     records | records | zeros | zeros |
 
 and a busy log has the file of its next segment filled with zeros while it uses the last one. Long
-batches are written without either: writing the records takes longer than the file system's journal
-does, and the zeros would have to be written as well. What is left of the zeros is cut when the
-segment is full or the log rests; after a kill, when the log is opened.
+batches get neither: writing the records takes longer than the file system's journal, and the zeros
+would have to be written as well. Remaining zeros are cut when the segment is full, when the log is
+idle, or, after a kill, when the log is opened.
 
-To get new pages for the page cache, and to remove the file later, takes two to three times as long
-as copying the records. So the file of a dropped segment is used again for a later one, with its
+Allocating new pages in the page cache, and removing the file later, takes two to three times as
+long as copying the records. So the file of a dropped segment is reused for a later one, with its
 mapping, as long as its pages are in memory:
 
     records | MARK_BYTES zeros | records of the older segment
     records | records | MARK_BYTES zeros | ... older segment |      written over them
 
-The zeros are written together with the records before them. Seqs only grow, so a record of the
-older segment is never in place in the new one (see in_place), and recovery can tell the two apart.
-The header says that the file was used before, and is written before the file is renamed. In a log
-that syncs before each answer, the file is used only when its old name is gone from the disk. A file
-that readers of files may have open is not used again.
+The zeros are written together with the records before them. Seqs only increase, so a record of the
+older segment is never in place in the new one (see in_place), and recovery can tell them apart. The
+header, which says that the file was used before, is written before the file is renamed. In a log
+that syncs before each answer, a file is reused only when the removal of its old name is durable. A
+file that readers of files may have open is not reused.
 
-Segments are short while all cursors keep up, so that two files are enough, which fit into the
-processor's cache. If a cursor has not finished half of a short segment when it is full, its cap
-becomes that of a whole one. There are no short segments in logs whose retention drops whole files,
-nor in those that sync before each answer, because each name has to be synced.
+Segments are short while all cursors keep up, so that two files suffice, which fit into the
+processor's cache. If a cursor has not finished half of a short segment when it is full, its cap is
+raised to the usual one. Logs whose retention drops whole files have no short segments, nor have
+logs that sync before each answer, because each name has to be synced.
 """
 import os
 
@@ -63,19 +63,19 @@ from broker.runtime.workers cimport (
 from broker.engine.log.files import DROPPED, SPARE
 
 cdef enum:
-    INDEX_STEP_BYTES = 32768        # of a log that is read in order
-    SPARSE_STEP_BYTES = 4096        # of one whose records are also read one by one
-    AGAIN_BYTES_MIN = 1 << 16       # read again at a time,
+    INDEX_STEP_BYTES = 32768        # for a log that is read in order
+    SPARSE_STEP_BYTES = 4096        # for a log whose records are also read one by one
+    AGAIN_BYTES_MIN = 1 << 16       # bytes read again at a time,
     AGAIN_BYTES_MAX = 1 << 22
-    READ_TWICE_MAX = 64             # places of a segment that are read again at all
-    UNMAP_HERE_BYTES = 1 << 20      # as long as a job for a worker
-    FILL_BYTES = 1 << 16            # zeros behind short batches; a longer batch than this gets none
-    BUSY_BATCH_BYTES = 1 << 14      # in a busy log a longer one gets none: no gain was measured
-    BLOCK_BYTES = 4096      # of most file systems: less than that costs nothing
-    CHUNK_BYTES = 1 << 18   # written and synced at a time, so that others get at the disk between
+    READ_TWICE_MAX = 64             # offsets of a segment that are read again at most
+    UNMAP_HERE_BYTES = 1 << 20      # takes as long as a job for a worker
+    FILL_BYTES = 1 << 16            # zeros after short batches; a batch longer than this gets none
+    BUSY_BATCH_BYTES = 1 << 14      # in a busy log, longer batches get none: no measured gain
+    BLOCK_BYTES = 4096      # the block of most file systems: fewer bytes cost nothing
+    CHUNK_BYTES = 1 << 18   # written and synced at a time, so that other writes are not delayed
 
 cdef const char mark_zeros[MARK_BYTES]
-cdef char *zeros = NULL     # CHUNK_BYTES of them, made when the first spare file is
+cdef char *zeros = NULL     # CHUNK_BYTES of them, allocated for the first spare file
 cdef char small[SMALL_BYTES]
 
 
@@ -112,11 +112,11 @@ cdef class Segment:
         free(self.index)
 
     cdef int note(self, uint64_t seq, size_t offset) except -1:
-        """A record begins at offset: remember it if an index entry is due."""
+        """A record begins at `offset`: add an index entry if one is due."""
         cdef place_t *grown
         cdef size_t cap
         if offset < self.index_next or (seq - self.first_seq | offset // 8) >> 32:
-            return 0        # it is not due, or too far away for an entry
+            return 0        # not due, or too far away for an entry
         if self.index_size == self.index_cap:
             cap = max(<size_t>16, self.index_cap * 2)
             grown = <place_t *>realloc(self.index, cap * sizeof(place_t))
@@ -131,17 +131,17 @@ cdef class Segment:
         return 0
 
     cdef void forget_from(self, size_t offset) noexcept:
-        """The bytes from offset on did not get into the file."""
+        """The bytes from `offset` on were not written to the file."""
         while self.index_size and self.index_offset(self.index_size - 1) >= offset:
             self.index_size -= 1
         self.index_next = 0
         if self.index_size:
             self.index_next = self.index_offset(self.index_size - 1) + (
                 SPARSE_STEP_BYTES if self.sparse else INDEX_STEP_BYTES)
-        self.planned = (offset + 7) & ~<size_t>7      # the last record's padding may be missing
+        self.planned = (offset + 7) & ~<size_t>7  # the padding of the last record may be missing
 
     cdef const char *map(self) except NULL:
-        """Where byte 0 of the file is to be read; stays until unmap."""
+        """The address of byte 0 of the file, valid until unmap."""
         cdef int fd = self.fd, error
         if self.base != NULL:
             return self.base
@@ -179,7 +179,7 @@ cdef class Segment:
             unmap_by_worker(&self.file, shared)
 
     cdef int widen(self, size_t cap) except -1:
-        """Let an empty segment get more; who stands at its beginning stays there."""
+        """Let an empty segment grow; readers at its beginning stay there."""
         cdef bint mapped = self.base != NULL
         self.unmap()
         self.cap = cap
@@ -200,18 +200,19 @@ cdef class Segment:
         return self.index_offset(low - 1) if low else self.start()
 
     cdef size_t locate(self, uint64_t seq) except? 0:
-        """Offset of the first record whose seq is >= seq; `size` when there is none."""
+        """Offset of the first record whose seq is >= seq; `size`: there is none."""
         cdef size_t at, step
         cdef uint64_t last
         cdef const char *base = self.map()
         cdef stored_t s
         at = self.hint(seq, &last)
-        last = below(last)      # what stands at `at` is looked for itself if it does not read
+        last = below(last)      # an unreadable record at `at` is searched for as well
         while True:
             at = self.hop(at)
             if at >= self.size:
                 return self.size
-            # what a disk may have changed is verified: a wrong length leads astray
+            # The disk may have changed these bytes: they are verified, because a wrong length would
+            # lead astray.
             step = record_get(base + at, self.size - at, self.salt,
                               at >= self.ready or at < self.given_back, &s)
             if step == 0 or not in_place(s.rec.seq, self.origin(), at):
@@ -233,7 +234,7 @@ cdef class Segment:
         return self.given_back if self.active else self.size
 
     cdef size_t hop(self, size_t offset) noexcept:
-        """The offset itself, or the end of the quarantined range it lies in."""
+        """The offset itself, or the end of the quarantined range that contains it."""
         if self.quarantined is not None:
             for start, end in self.quarantined:
                 if start <= offset < end:
@@ -241,10 +242,11 @@ cdef class Segment:
         return offset
 
     cdef bint quarantine(self, size_t start, size_t end):
-        """Never read these bytes again; they stay in the file. True when that is news."""
+        """Never read these bytes again; they stay in the file. True: they were not quarantined
+        before."""
         if self.quarantined is None:
             self.quarantined = []
-        end = (end + 7) & ~<size_t>7        # where the next record can begin
+        end = (end + 7) & ~<size_t>7        # the earliest offset of the next record
         if (start, end) in self.quarantined:
             return False
         self.quarantined.append((start, end))
@@ -259,7 +261,7 @@ cdef class Segment:
             base = self.map()
         except (OSError, MemoryError):
             return False
-        # the zeros of a mark, and something else: the last page may have no whole record behind it
+        # Not the zeros of a mark alone: the last page may have no complete record after them.
         if start + MARK_BYTES + 8 <= end and not memcmp(base + start, mark_zeros, MARK_BYTES) and (
                 memcmp(base + start + MARK_BYTES, mark_zeros, 8)):
             return True
@@ -271,10 +273,10 @@ cdef class Segment:
             return False
         if self.read_twice is None:
             self.read_twice = set()
-        # each place once, whoever else fails at another one meanwhile
+        # Each offset is read again once, even if other offsets fail meanwhile.
         if start in self.read_twice or self.asked_again >= <uint32_t>READ_TWICE_MAX:
             return False
-        self.asked_again += 1       # readers loop while this is True: the count alone ends that
+        self.asked_again += 1       # readers loop while this returns True; the count ends that
         self.read_twice.add(start)
         end = min(max(end, start + AGAIN_BYTES_MIN), start + AGAIN_BYTES_MAX)
         if fd < 0 and vfs_open(self.path, O_RDONLY, &fd):
@@ -296,10 +298,9 @@ cdef class Segment:
     cdef object scan(self):
         """Verify every record and build the index.
 
-        Sets size and next_seq to what is good and returns (cut, quarantined) byte counts:
-        `cut` bytes behind the last good record are to be cut by the caller. A tail of which the
-        disk does not give everything is not cut but quarantined, and seqs that may be in it are
-        left out.
+        Sets size and next_seq to the valid part and returns (cut, quarantined) byte counts. `cut`:
+        bytes after the last valid record, which the caller removes. An unreadable tail is
+        quarantined instead, and the seqs that it may contain are left out.
         """
         cdef const char *base = self.map()
         cdef size_t at = self.start(), size = self.size, step, again, bad = 0
@@ -339,8 +340,8 @@ cdef class Segment:
             raise OSError(error, os.strerror(error), os.fsdecode(self.path))
         if self.ready:
             return 0
-        # It is as the catalog says. If all of it reads, a reader of what is appended need not wait
-        # for a verification; if not, it stays so, and readers will see.
+        # The segment is as the catalog describes it. If all of it is readable, readers of appended
+        # records need no verification; if not, the readers will find out.
         data = read_small(self.fd, self.size)
         if data != NULL:
             load_window(data, self.size, <int64_t>self.start(), self.size, self.salt,
@@ -353,7 +354,7 @@ cdef class Segment:
         cdef size_t end = offset + len, to
         if not self.zeros_to:
             self.opened_at = offset
-        # a long batch takes its time without that
+        # A long batch takes long enough without this.
         if end <= self.zeros_to or not self.active or len > <size_t>(
                 BUSY_BATCH_BYTES if busy else FILL_BYTES):
             return 0
@@ -392,7 +393,7 @@ cdef class Segment:
 
 cdef class Preallocation:
     def __init__(self, EngineState shared, folder, list segments):
-        """For the log in `folder`; the last of its `segments` is the one in use."""
+        """The spare file of the log in `folder`. The last of its `segments` is the active one."""
         self.shared = shared
         self.folder = folder
         self.segments = segments
@@ -422,17 +423,17 @@ cdef class Preallocation:
         self.drop_old()
         if self.busy and not self.wanted and self.file is not None and not (
                 self.file.ready or self.file.used):
-            self.drop()     # long batches now: the rest of its zeros would only be in their way
+            self.drop()     # batches are long now: the remaining zeros would be in the way
         elif allowed and self.wanted and self.file is None:
             self.begin()
 
     cdef void drop(self) noexcept:
-        cdef SpareFile file = self.file     # which would go with its last reference meanwhile
+        cdef SpareFile file = self.file     # keeps the file alive until the end of this function
         if file is None:
             return
         file.dropped = True
         if file.ready:
-            file.remove()       # else it goes when its job is done
+            file.remove()       # otherwise its job removes it
 
     cdef bint is_used(self) noexcept:
         return self.file is not None and self.file.used and self.file.ready
@@ -463,7 +464,7 @@ cdef class Preallocation:
         if not self.is_whole(segment, file.fd if segment.fd < 0 else segment.fd) or (
                 vfs_rename(segment.path, file.path)):
             return False
-        if segment.fd >= 0:     # a sync of it may be under way
+        if segment.fd >= 0:     # a sync of it may be in progress
             file.fd = segment.fd
             segment.fd = -1
         file.take_mapping(segment)
@@ -477,8 +478,9 @@ cdef class Preallocation:
         return True
 
     cdef bint is_whole(self, Segment segment, int fd) noexcept:
-        """Whether a file ends where its segment does, but for the zeros of a mark. More may be
-        records whose seqs a later segment has: a start would not know that they are older."""
+        """Whether a file ends where its segment ends, apart from the zeros of a mark. More bytes
+        may be records whose seqs a later segment uses; a start could not tell that they are
+        older."""
         cdef stat_t found
         return not vfs_stat(fd, &found) and <size_t>found.size <= segment.planned + MARK_BYTES
 
@@ -496,8 +498,9 @@ cdef class Preallocation:
         return error
 
     cdef bint give(self, SpareFile file, Segment segment, const char *head) noexcept:
-        """Make the spare file that of a segment; False: it could not be. The header is written
-        before the file is renamed: no file may have a segment's name and another one's records."""
+        """Make the spare file that of a segment. False: this failed. The header is written before
+        the file is renamed, so that no file has the name of one segment and the records of
+        another."""
         cdef char begin[FILE_HEADER_BYTES + MARK_BYTES]
         memcpy(begin, head, FILE_HEADER_BYTES)
         memset(begin + FILE_HEADER_BYTES, 0, MARK_BYTES)
@@ -508,7 +511,7 @@ cdef class Preallocation:
         segment.zeros_to = file.size
         if file.used:
             segment.used_to = file.size
-            if segment.cap_later:       # use all of a long file: to cut its end off takes long
+            if segment.cap_later:       # use all of a long file, because truncating it takes long
                 segment.cap = max(segment.cap, min(file.size, segment.cap_later))
             file.give_mapping(segment)
         file.fd = -1
@@ -528,8 +531,8 @@ cdef class SpareFile(JobOwner):
 
     cdef void take_mapping(self, Segment segment) noexcept:
         """Take over the mapping of a dropped segment, so that its pages need not be mapped again.
-        Not if it is of another file, which was replaced by a copy, or has pages that were read
-        twice, which are not those of the file."""
+        Not if its file was replaced by a copy, or if pages were read twice: these are not those of
+        the file."""
         cdef stat_t found
         if segment.base != NULL and segment.read_twice is None and not vfs_stat(
                 self.fd, &found) and found.number == segment.file.number:
@@ -574,10 +577,10 @@ cdef class SpareFile(JobOwner):
             active = segments[len(segments) - 1] if segments else None
             if active is not None and not active.preallocated and (
                     active.planned > active.start()):
-                active.take_no_more()   # the next record goes into the new file
+                active.take_no_more()   # the next record begins the new file
 
     cdef void remove(self) noexcept:
-        """Neither a write nor a sync of the folder is under way: remove the file."""
+        """Remove the file when neither a write nor a sync of the folder is in progress."""
         cdef EngineState shared = self.owner.shared
         cdef bytes dropped = self.path + b'.' + os.urandom(8).hex().encode() + DROPPED
         cdef job_t *job
@@ -586,7 +589,7 @@ cdef class SpareFile(JobOwner):
         if self.fd < 0:
             return
         unmap_by_worker(&self.mapping, shared)
-        job = shared.syncer.job(JOB_CLOSE, None)    # a sync of it may wait there
+        job = shared.syncer.job(JOB_CLOSE, None)    # a sync of it may be queued there
         job.fd = self.fd
         self.fd = -1
         shared.syncer.submit(job)

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Bringing a log onto the disk, and what it does when the disk fails it. See sync.pyx."""
+"""Makes a log durable, and handles disk errors. See sync.pyx."""
 from libc.stdint cimport int64_t, uint64_t
 
 from broker.engine.cursor.journal cimport Journal
@@ -11,40 +11,40 @@ from broker.runtime.workers cimport JobOwner, Worker, job_t
 
 cdef class Sync:
     cdef LogState log
-    cdef uint64_t written_ticket        # appends up to it are in the file, or have failed
-    cdef uint64_t synced_ticket         # appends up to it are on the disk, or have failed
-    cdef uint64_t settled_ticket        # appends up to it are answered for
+    cdef uint64_t written_ticket        # appends up to it are in the file or have failed
+    cdef uint64_t synced_ticket         # appends up to it are on the disk or have failed
+    cdef uint64_t settled_ticket        # appends up to it have been answered
     cdef list failures                  # (first, last, errno) of failed tickets; None = none yet
-    cdef list waiters                   # Sessions to call when settled_ticket moves
+    cdef list waiters                   # Sessions to call when settled_ticket increases
     cdef uint64_t durable               # records below it are on the disk
-    cdef uint64_t found                 # records below it were there at the start, perhaps unsynced
-    cdef uint64_t answered              # records below it have been answered for
+    cdef uint64_t found  # records below it were found at the start, perhaps not synced
+    cdef uint64_t answered              # records below it have been answered
     cdef readonly int under_way         # rounds, at most two
-    cdef uint64_t early_ticket          # the append with which a round begins in a turn; 0 = none
+    cdef uint64_t early_ticket          # the append at which a round begins within a turn; 0 = none
     cdef object rounds_ended            # a Wakeup; None = nobody waits
-    cdef Round first_round, second_round    # made when they are needed first
-    cdef uint64_t rounds                # begun until now
-    cdef readonly uint64_t failed       # rounds, and copies of doubtful segments
-    cdef list journals                  # of new cursors, whose names are not on the disk yet
-    cdef bint cursors_known             # the name of their folder is
+    cdef Round first_round, second_round    # created at the first use
+    cdef uint64_t rounds                # begun so far
+    cdef readonly uint64_t failed       # failed rounds, and failed copies of doubtful segments
+    cdef list journals                  # of new cursors; their names are not on the disk yet
+    cdef bint cursors_known             # the name of their folder is on the disk
     cdef readonly bint unsynced         # bytes were written since the last sync began
-    cdef bint known_to_root             # the metadata, their name and the log's are on the disk
-    cdef uint64_t metadata              # how often they were written, and 1
-    cdef int64_t refused_until_ns       # monotonic; appends are refused until then, 0 = taken
-    cdef readonly int last_error        # errno of the last failed write or sync, 0 = fine
-    cdef Probe probe                    # under way; None = no
+    cdef bint known_to_root  # the metadata, their name and the log's name are on the disk
+    cdef uint64_t metadata              # 1 + the number of times they were written
+    cdef int64_t refused_until_ns       # monotonic: appends are refused until then; 0 = accepted
+    cdef readonly int last_error        # errno of the last failed write or sync; 0 = none
+    cdef Probe probe                    # in progress; None = none
 
     cdef void wait(self, Session session) noexcept
     cdef void settle(self) noexcept
     cdef int outcome_among_failures(self, uint64_t ticket) noexcept
-    cdef bint is_doubtful(self) noexcept        # a file of the log must not be believed
-    cdef bint is_refusing(self) noexcept        # appends fail for now
+    cdef bint is_doubtful(self) noexcept        # a file of the log cannot be trusted
+    cdef bint is_refusing(self) noexcept        # appends are refused now
     cdef bint waits_for_disk(self) noexcept     # answers wait for a sync
     cdef bint owes_sync(self) noexcept
 
     # What the log reports.
-    cdef void policy_changes(self) noexcept     # called before the log gets another one
-    cdef void recovered(self) noexcept          # all that is visible was found in files
+    cdef void policy_changes(self) noexcept     # called before the log's policy changes
+    cdef void recovered(self) noexcept          # all visible records were found in files
     cdef void went_back(self, uint64_t seq) noexcept
     cdef void found_unsynced(self) noexcept
     cdef void wrote(self, uint64_t ticket) noexcept     # appends up to it are in the file
@@ -60,8 +60,8 @@ cdef class Sync:
     cdef void give_up(self, int error) noexcept         # the log is deleted
 
     # Rounds.
-    cdef void request(self) noexcept            # something that is no record is to be synced
-    cdef void start(self) noexcept              # bring what is written onto the disk
+    cdef void request(self) noexcept            # something other than records needs a sync
+    cdef void start(self) noexcept              # sync what is written
     cdef void period_over(self, int64_t now_ns) noexcept
     cdef void arm(self) noexcept
     cdef Round new_round(self, bint second)
@@ -88,37 +88,37 @@ cdef class Sync:
 
 
 cdef class Round(JobOwner):
-    """One sync of one log, under way while `jobs` is not 0."""
+    """One sync of one log, in progress while `jobs` is not 0."""
     cdef Sync owner
     cdef bint second            # on the second worker, through the second descriptor
     cdef int jobs
     cdef int error
     cdef uint64_t ticket        # appends up to it are covered
     cdef uint64_t visible       # records below it are
-    cdef uint64_t count         # how many of them no earlier one covers
-    cdef Segment segment        # the only one that is synced; None = there is more to it
-    cdef uint64_t number        # of the log's rounds, from 1
-    cdef bint awaited           # few publishers waited for it when it began
-    cdef bint void              # another round of the log failed meanwhile: this one proves nothing
-    cdef list segments          # those that are synced
-    cdef list named             # those whose names the round brings onto the disk; None = none
-    cdef list journals          # whose names the round brings onto the disk; None = none
-    cdef uint64_t metadata      # Sync.metadata when the round began, if it brings that; else 0
-    cdef bint above             # it brings the name of the root onto the disk
+    cdef uint64_t count         # how many of them no earlier round covers
+    cdef Segment segment        # the only segment that is synced; None = several are, or names too
+    cdef uint64_t number        # the log's rounds are numbered from 1
+    cdef bint awaited           # when it began, few publishers waited for it
+    cdef bint void              # another round of the log has failed since: this one proves nothing
+    cdef list segments          # segments that are synced
+    cdef list named             # segments whose names the round makes durable; None = none
+    cdef list journals          # journals whose names the round makes durable; None = none
+    cdef uint64_t metadata      # Sync.metadata at its start, if it syncs the metadata; else 0
+    cdef bint above             # it makes the name of the root durable
 
     cdef void clear(self) noexcept
 
 
 cdef class Copy(JobOwner):
-    """A doubtful segment on its way into a new file."""
+    """The job that copies a doubtful segment into a new file."""
     cdef Sync owner
     cdef Segment segment
     cdef int error
 
 
 cdef class Probe(JobOwner):
-    """A scratch file that is written and synced, to see whether the disk takes writes again."""
+    """Writes and syncs a scratch file, to find out whether the disk accepts writes again."""
     cdef Sync owner
-    cdef int fd             # of the scratch file, until finished
+    cdef int fd             # the scratch file, until finished
     cdef bytes path
-    cdef bytes data         # what is written to it
+    cdef bytes data         # the bytes to write

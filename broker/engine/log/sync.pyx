@@ -4,36 +4,37 @@
     |---- 1..40 ----|      |---- 131..300 ----|
             |---- 41..130 ----|
 
-Two may be under way, so that the disk has the next one when it is done with one. The later one
-begins when enough waits for it, and only while both are about the data of the active segment
-alone: then it covers all that the earlier one does, and whichever ends first answers for its
-tickets. A round that also brings names onto the disk (a new segment's, a new cursor's, the log's
-own) is alone: a sync of the same file would end earlier and answer for records that no name leads
-to yet.
+Two syncs may be in progress, so that the disk has the next one when it has finished one. The later
+one begins when enough appends wait for it, and only while both concern the data of the active
+segment alone: then it covers everything that the earlier one does, and the first to end answers for
+its tickets. A round that also makes names durable (of a new segment, a new cursor, or the log) is
+alone, because another sync of the same file could end earlier and answer for records whose file has
+no durable name yet.
 
-A round begins at the end of a turn, when what was appended has been written. With many publishers,
-or a publisher that has many messages under way, all of them would come into one round, and the disk
-would rest while the loop reads. So with half of what waited at the end of the last round
-(`early_ticket`) the log is written at once, and the next round begins, while the loop reads on.
+A round begins at the end of a turn, when the appends have been written. With many publishers, or
+one with many messages in flight, all of their messages would be in one round, and the disk would be
+idle while the loop reads. So when half as many appends have arrived as waited at the end of the
+last round (`early_ticket`), the log is written at once and the next round begins, while the loop
+reads on.
 
-Each has a descriptor of its own, because the kernel reports an error once per open file: with one
-between them the wrong one could get it. The second descriptor is opened before the round that
-it runs beside begins, because one that is opened after an error was reported never gets it.
+Each has its own descriptor, because the kernel reports an error once per open file: with a shared
+one, the wrong round could receive it. The second descriptor is opened before the first round
+begins, because a descriptor that is opened after an error never reports it.
 
-When the disk fails, publishes fail, and nothing is left half done:
+When the disk fails, publishes fail, and nothing remains half done:
 
     a write fails   what is not in the file by then fails, its seqs are used again
     a sync fails    what waited for it fails and is taken out of the log, with its seqs;
                     what had been answered before is copied into a new file, and that is synced
 
-A file is doubtful when a sync of it has failed, or when a write of it has failed and what got in
-could not be cut off. The kernel reports an error once and may drop what it could not write, so a
-second sync that succeeds says nothing: a doubtful file gets no more records, and nothing counts as
-on the disk because of it.
+A file is doubtful when a sync of it has failed, or when a write has failed and the part that was
+written could not be cut off. The kernel reports an error once and may drop the pages that it could
+not write, so the success of a later sync proves nothing: a doubtful file gets no more records, and
+nothing in it counts as durable.
 
 A log whose last write failed writes and syncs a scratch file in its folder once a second, on the
-writer thread, without waiting for a publisher. When that succeeds the log counts as well. A real
-write may of course fail again.
+writer thread, without waiting for a publisher. When that succeeds, the log accepts appends again. A
+later write may still fail.
 """
 import errno
 import os
@@ -66,25 +67,25 @@ from broker.engine.log.files import CURSORS, DROPPED, META
 from broker.runtime.wakeup import Wakeup
 
 cdef enum:
-    SECOND_MIN = 32         # appends that must wait for a second sync, and at least
-    SECOND_SHARE = 2        # this fraction of what the first one covers
-    EARLY_MIN = 32          # appends for which a round begins before the turn ends, and at least
-    EARLY_SHARE = 2         # this fraction of all that waited at the end of the last one
-    FEW = 4                 # appends for whose sync the loop stays awake
-    KEPT_BYTES = 1 << 20    # of a segment without readers stay in the page cache, at its end
-    GIVEN_MIN = 1 << 20     # more than that before the next ones go
-    WINDOW_BYTES = 1 << 26  # looked through before that; what went already costs next to nothing
+    SECOND_MIN = 32         # appends waiting for a second sync: at least this number, and
+    SECOND_SHARE = 2        # this fraction of those that the first one covers
+    EARLY_MIN = 32  # appends for a round before the end of the turn: at least this number, and
+    EARLY_SHARE = 2         # this fraction of those that waited at the end of the last round
+    FEW = 4  # with no more waiting appends than this, the loop stays awake for the sync
+    KEPT_BYTES = 1 << 20    # at the end of a segment without readers, stay in the page cache
+    GIVEN_MIN = 1 << 20     # written between two releases of pages
+    WINDOW_BYTES = 1 << 26  # of each release; pages that were released before cost next to nothing
     FAILURES_KEPT = 64      # ranges of failed tickets
     COPIES_MAX = 64         # jobs of the mender that wait at a time; each copy has an open file
     PROBE_BYTES = 1 << 16
 
-# A process that wrote a file so long before the last one has synced it.
+# A process that has run for this long after it wrote a file has synced it.
 cdef int64_t RECENT_NS = 600 * 1000000000
 
 
 cdef class Sync:
     def __init__(self, LogState log):
-        """Of a log without records."""
+        """For a log without records."""
         self.log = log
         self.waiters = []
         self.durable = self.answered = self.metadata = 1
@@ -95,7 +96,7 @@ cdef class Sync:
         self.waiters.append(session)
 
     cdef void settle(self) noexcept:
-        """Move settled_ticket and call the sessions that wait for it."""
+        """Increase settled_ticket, and call the sessions that wait for it."""
         cdef uint64_t to = self.synced_ticket if self.log.policy.sync_mode == SYNC_ALWAYS else (
             self.written_ticket)
         cdef list waiters
@@ -134,17 +135,17 @@ cdef class Sync:
         return self.log.policy.sync_mode == SYNC_ALWAYS and self.log.folder is not None
 
     cdef bint owes_sync(self) noexcept:
-        """Whether something was written, by this process or the one before, that is to be synced
-        and is not yet."""
+        """Whether something that this process or the previous one wrote still has to be synced."""
         return self.log.policy.sync_mode != SYNC_NONE and (
             self.synced_ticket < self.written_ticket or self.durable < self.found)
 
     @property
     def durable_next(self):
-        """After the last record that stays even if the power goes. A reader that keeps a position
-        outside of this process must not stand after it, because seqs that were lost are used again.
+        """The seq after the last record that survives a power cut. A reader that stores its
+        position outside of this process must not store a later one, because lost seqs are used
+        again.
 
-        For a log that is never synced it is what is written: nothing of it is sure to stay.
+        In a log that is never synced, this is what is written: nothing of it is certain to survive.
         """
         if self.log.folder is None or self.log.policy.sync_mode == SYNC_NONE:
             return self.log.visible
@@ -153,8 +154,8 @@ cdef class Sync:
     # --- what the log reports
 
     cdef void policy_changes(self) noexcept:
-        """With the present policy all that is written has been answered, unless that waits for
-        the disk."""
+        """Before the policy changes: everything written has been answered, unless it waits for the
+        disk."""
         if self.log.policy.sync_mode != SYNC_ALWAYS:
             self.answered = self.log.visible
         self.early_ticket = 0
@@ -163,14 +164,14 @@ cdef class Sync:
         self.durable = self.answered = self.log.visible
 
     cdef void went_back(self, uint64_t seq) noexcept:
-        """The next record is `seq`: it and those after it are still to be synced."""
+        """The next record is `seq`: it and the records after it have to be synced."""
         self.durable = min(self.durable, seq)
         self.answered = min(self.answered, seq)
         self.found = min(self.found, seq)
 
     cdef void found_unsynced(self) noexcept:
-        """The process before may have ended without a sync: what was written last counts as on the
-        disk when it has been synced now."""
+        """The previous process may have ended without a sync: the last records it wrote count as
+        durable only after they have been synced now."""
         cdef list segments = self.log.segments
         cdef Segment segment
         cdef Py_ssize_t i
@@ -208,7 +209,7 @@ cdef class Sync:
         self.metadata += 1
 
     cdef void journal_made(self, Journal journal) noexcept:
-        """What is published from here on is not answered before a power cut cannot take it."""
+        """A journal was created: answers to later publishers wait until its name is durable."""
         if self.journals is None:
             self.journals = []
         self.journals.append(journal)
@@ -221,7 +222,7 @@ cdef class Sync:
         self.last_error = 0
 
     cdef void refuse(self, object problem) noexcept:
-        """Appends fail from now until a retry is due; reported once."""
+        """Refuse appends until a retry is due; reported once."""
         cdef LogState log = self.log
         if not self.last_error:
             log.shared.report('error', 'log refuses appends', log=log.name, reason=str(problem))
@@ -231,7 +232,7 @@ cdef class Sync:
         log.touch()
 
     cdef void write_failed(self, int error) noexcept:
-        """No append that is not in its file by now will get into it."""
+        """A write failed: appends that are not in the file fail."""
         self.note_failure(self.written_ticket + 1, self.log.ticket, error)
         self.written_ticket = self.log.ticket
         self.refuse(OSError(error, os.strerror(error)))
@@ -242,7 +243,7 @@ cdef class Sync:
         self.settle()
 
     cdef void give_up(self, int error) noexcept:
-        """Fail what is not answered for."""
+        """Fail all appends that have not been answered."""
         if self.settled_ticket < self.log.ticket:
             self.note_failure(self.settled_ticket + 1, self.log.ticket, error)
             self.written_ticket = self.synced_ticket = self.log.ticket
@@ -258,7 +259,7 @@ cdef class Sync:
             self.arm()
 
     cdef void arm(self) noexcept:
-        """Have what is written synced when the period is over."""
+        """Set the timer for the periodic sync."""
         if self.log.policy.sync_mode == SYNC_PERIOD and self.log.timer.pos == 0:
             self.log.shared.turn.arm(
                 self.log, self.log.shared.turn.now_ns + self.log.policy.sync_period_ns)
@@ -293,7 +294,8 @@ cdef class Sync:
         return new
 
     cdef bint is_worth_it(self, Round busy) noexcept:
-        """Enough waits for a sync beside the one under way, and it would cover all of that one."""
+        """Whether enough appends wait for a second sync, and it would cover all of the one in
+        progress."""
         cdef Segment segment, active = self.log.active
         cdef uint64_t waiting = self.written_ticket - busy.ticket
         if active is None or busy.segment is not active or not active.known_to_folder or (
@@ -306,7 +308,8 @@ cdef class Sync:
         return active.second_fd >= 0 and active.second_since < busy.number
 
     cdef void begin(self, Round round, uint64_t covered) noexcept:
-        """Sync every segment that was written to; appends up to `covered` are the other round's."""
+        """Sync every segment that has been written to. The other round covers appends up to
+        `covered`."""
         cdef Segment active = self.log.active
         self.unsynced = False
         self.early_ticket = 0
@@ -320,7 +323,7 @@ cdef class Sync:
         round.segment = active
         if self.log.policy.sync_mode == SYNC_ALWAYS and round.count >= SECOND_MIN and (
                 active.second_fd < 0 and active.fd >= 0):
-            # for a round beside this one
+            # For a second round beside this one.
             active.second_since = self.rounds - 1
             vfs_open(active.path, O_RDWR, &active.second_fd)
         self.add_segments(round)
@@ -348,7 +351,7 @@ cdef class Sync:
                 if segment is not self.log.active:
                     round.segment = None
                 if segment.fd < 0:
-                    # all readers may be done with it, and it dropped, before its turn comes
+                    # It could be finished by all readers, and dropped, before the sync begins.
                     self.sync_path(round, segment.path, MAY_BE_GONE)
                 else:
                     job = worker.job(JOB_SYNC, round)
@@ -366,7 +369,7 @@ cdef class Sync:
     cdef void add_names(self, Round round) noexcept:
         cdef LogState log = self.log
         if not self.known_to_root:
-            # after these a power cut cannot take the log away from under its records
+            # After these, a power cut cannot remove the files that contain the records.
             round.metadata = self.metadata
             self.sync_path(round, os.fsencode(os.path.join(log.folder, META)), 0)
         if self.journals is not None:
@@ -384,7 +387,7 @@ cdef class Sync:
                 self.sync_path(round, os.fsencode(os.path.dirname(log.shared.root)), 0)
 
     cdef void sync_path(self, Round round, bytes path, uint64_t tag) noexcept:
-        """Bring a file or a folder as such onto the disk, as part of this round."""
+        """Sync a file or folder, given by its path, as part of this round."""
         cdef job_t *job = self.log.shared.syncer.job(JOB_SYNC_PATH, round)
         job.path = copy_path(path)
         job.tag = tag
@@ -393,11 +396,11 @@ cdef class Sync:
         self.log.shared.syncer.submit(job)
 
     cdef void give_back(self, Segment segment, int fd, Worker worker) noexcept:
-        """What is on the disk and has no reader may leave the page cache, all but the end: else a
-        log that is only written to drives everything else out of it, page after page that must be
-        found. A stream's messages are read one by one, whether or not it has consumers. This is a
-        job of its own, behind the sync, which is reported before the pages leave. The job has a
-        descriptor of its own: the file may be closed meanwhile."""
+        """Release pages of durable records without readers from the page cache, except the last
+        ones. Otherwise a log that is only written would displace everything else. The messages of a
+        stream are read one by one, whether or not it has consumers. This is a separate job after
+        the sync, which is reported before the pages are released. It has its own descriptor,
+        because the file may be closed meanwhile."""
         cdef job_t *job
         cdef size_t end
         if segment.base != NULL or segment.size < KEPT_BYTES or (
@@ -420,7 +423,7 @@ cdef class Sync:
         worker.submit(job)
 
     cdef void ended(self, Round round) noexcept:
-        """All jobs of a round are done."""
+        """All jobs of a round have finished."""
         cdef uint64_t unanswered = self.log.ticket - self.settled_ticket
         self.under_way -= 1
         if round.awaited:
@@ -437,7 +440,7 @@ cdef class Sync:
         elif not round.void:
             self.succeeded(round)
         elif not self.under_way and not self.unsynced:
-            # nothing is left that could be synced: all that waits has failed, and that is noted
+            # Nothing is left to sync: all waiting appends have failed.
             self.synced_ticket = self.written_ticket
             self.settle()
         if self.unsynced and self.log.policy.sync_mode == SYNC_ALWAYS:
@@ -448,7 +451,7 @@ cdef class Sync:
                 <uint64_t>EARLY_MIN, unanswered // <uint64_t>EARLY_SHARE)
 
     cdef void succeeded(self, Round round) noexcept:
-        """All of a round is on the disk."""
+        """All of a round is durable."""
         cdef Segment segment
         cdef Journal journal
         for segment in round.named or ():
@@ -460,7 +463,7 @@ cdef class Sync:
             self.known_to_root = round.metadata == self.metadata
         if round.above:
             self.log.shared.root_known = True
-        # with nothing written since, what came after the sync has failed: answer for it too
+        # If nothing was written since, the appends after the sync have failed: answer them too.
         if not self.unsynced and not self.under_way:
             round.ticket = self.written_ticket
         self.synced_ticket = max(self.synced_ticket, round.ticket)
@@ -471,7 +474,7 @@ cdef class Sync:
         self.settle()
 
     cdef void failed_round(self, Round round) noexcept:
-        """Something of a round is not on the disk: nothing of it is believed to be."""
+        """Part of a round is not durable, so none of it counts as durable."""
         cdef Round other = self.first_round if round.second else self.second_round
         cdef Journal journal
         if other is not None and other.jobs:
@@ -483,7 +486,7 @@ cdef class Sync:
         self.fail(round.error)
 
     cdef void seal_written(self) noexcept:
-        """Close the files of full segments, once everything in them is on the disk."""
+        """Close the files of full segments whose content is durable."""
         cdef Segment segment
         for segment in self.log.segments:
             if segment.active:
@@ -493,13 +496,13 @@ cdef class Sync:
                 segment.seal(self.log.shared)
 
     def now(self):
-        """Begin to bring what was written onto the disk, if that is not under way: for a caller
-        that has brought files onto the disk itself, and wants durable_next to include them."""
+        """Start a sync of what was written, unless one is in progress. For a caller that has synced
+        files itself and wants durable_next to include them."""
         self.start()
 
     async def synced(self):
-        """Wait until all that is in the log now is on the disk, with the names that lead to it,
-        whatever the policy; OSError when it cannot be synced now."""
+        """Wait until everything in the log, and the names of its files, are durable, whatever the
+        policy. OSError: it cannot be synced now."""
         cdef LogState log = self.log
         cdef uint64_t end = log.visible, failed = self.failed
         while log.folder is not None and not log.deleted and (
@@ -511,7 +514,7 @@ cdef class Sync:
                     not log.begin_segment_after()):
                 raise OSError(self.last_error, os.strerror(self.last_error), log.folder)
             if self.is_doubtful():
-                self.mend()       # it counts as a failed sync when that fails
+                self.mend()       # a failure of this counts as a failed sync
             elif not self.under_way:
                 self.unsynced = True
                 self.start()
@@ -520,17 +523,17 @@ cdef class Sync:
             await self.rounds_ended.wait(log.shared.settle_poll)
 
     async def created(self):
-        """Wait until a power cut cannot remove the log any more, where each message of it is synced
-        before it is acknowledged; OSError when that cannot be reached now."""
+        """Wait until a power cut cannot remove the log, if its messages are synced before they are
+        acknowledged. OSError: not possible now."""
         if self.log.policy.sync_mode == SYNC_ALWAYS:
             await self.synced()
 
     # --- after an error
 
     cdef void note_failure(self, uint64_t first, uint64_t last, int error) noexcept:
-        """Tickets first..last failed. Of many failures the oldest become one, with what lies
-        between them: a session that still waits for one of those may get the answer that it failed,
-        and never that it did not."""
+        """Tickets first..last failed. If there are many failures, the oldest ones are merged,
+        including what lies between them: a session that still waits for those may get the answer
+        that its append failed, but never that a failed one succeeded."""
         if self.failures is None:
             self.failures = []
         if self.failures:
@@ -544,16 +547,16 @@ cdef class Sync:
             self.failures[0] = (first, self.failures[0][1], error)
 
     cdef uint64_t refused_from(self) noexcept:
-        """Records from here on are not stored when a sync fails: no publisher has an answer for
-        them."""
+        """Records from here on are removed if a sync fails: no publisher has been answered."""
         if self.log.policy.sync_mode != SYNC_ALWAYS:
             return self.log.visible
         return min(self.log.visible, max(self.durable, self.answered))
 
     cdef void fail(self, int error) noexcept:
-        """A sync failed: what waited for it fails, and none of it stays in the log.
+        """A sync failed: the appends that waited for it fail and are removed from the log.
 
-        What was answered for before (with another policy than 'always') is copied into a new file.
+        Appends that were answered earlier (under another policy than 'always') are copied into a
+        new file.
         """
         cdef LogState log = self.log
         cdef Segment segment
@@ -572,7 +575,7 @@ cdef class Sync:
             if segment.next_seq > self.durable or segment.fd >= 0:
                 segment.ready = 0
                 segment.known_to_folder = False
-                # records of these are on the disk in part only, or not at all
+                # These records are on the disk only in part, or not at all.
                 if segment.next_seq > self.durable and segment.first_seq < keep and (
                         segment.size > segment.start()):
                     segment.doubtful = keep > self.durable
@@ -588,8 +591,8 @@ cdef class Sync:
         self.settle()
 
     cdef void mend(self) noexcept:
-        """Have doubtful segments copied into new files, and synced: what a sync of the old ones
-        says is not believed any more."""
+        """Copy doubtful segments into new files and sync these: syncs of the old files prove
+        nothing any more."""
         cdef LogState log = self.log
         cdef Segment segment
         cdef Worker mender = log.shared.mender
@@ -601,7 +604,7 @@ cdef class Sync:
                     segment.size <= segment.start()):
                 continue
             if mender.submitted - mender.reaped >= <uint64_t>COPIES_MAX:
-                return      # the housekeeping goes on
+                return      # the housekeeping continues
             if vfs_open(segment.path, O_RDONLY, &fd):
                 continue
             copy = Copy()
@@ -612,21 +615,21 @@ cdef class Sync:
             job.path = copy_path(segment.path)
             job.path2 = copy_path(segment.path + b'.new')
             job.len = segment.size
-            job.fd = fd     # the log may be made again meanwhile: then the name is another file's
+            job.fd = fd  # the log may be created again meanwhile: the name is another file's then
             mender.submit(job)
             job = mender.job(JOB_SYNC_PATH, copy)
             job.path = copy_path(os.fsencode(log.folder))
             mender.submit(job)
 
     cdef void mended(self, Segment segment, int error) noexcept:
-        """The copy of a doubtful segment has its place, or cannot be made now."""
+        """The copy of a doubtful segment has replaced it, or failed."""
         if self.log.deleted:
             return
         segment.mending = None
         self.log.touch()
         if error:
             self.failed += 1
-            return      # the housekeeping begins another one
+            return      # the housekeeping starts another one
         segment.seal(self.log.shared)
         segment.dirty = segment.doubtful = False
         segment.known_to_folder = True
@@ -635,14 +638,15 @@ cdef class Sync:
         self.request()
 
     cdef void ask_disk(self) noexcept:
-        """Once a second for a log whose last write or sync failed: does the disk take writes?"""
+        """Once a second for a log whose last write or sync failed: test whether the disk accepts
+        writes."""
         cdef LogState log = self.log
         cdef Probe asking
         cdef job_t *job
         if self.probe is not None or log.deleted or log.waiting_bytes or self.under_way:
             return
         if self.is_doubtful():
-            return      # all is not well before it is in another file
+            return      # not before the doubtful segment has been copied
         if log.folder is None:
             if sum(s.planned for s in log.segments) + log.shared.memory_segment_bytes <= (
                     log.shared.memory_bytes_max):
@@ -659,7 +663,7 @@ cdef class Sync:
         job.fd = asking.fd
         job.data = <char *>asking.data
         job.len = PROBE_BYTES
-        job.tag = 1     # and sync it
+        job.tag = 1     # sync it too
         job.path = copy_path(asking.path)
         job.path2 = copy_path(asking.path)
         log.shared.writer.submit(job)
@@ -686,7 +690,7 @@ cdef class Round(JobOwner):
         self.above = False
 
     cdef void finished(self, job_t *job) noexcept:
-        """A job of the round is done; after the last one, sessions that waited are answered."""
+        """A job of the round has finished; the last one answers waiting sessions."""
         self.jobs -= 1
         if job.error:
             self.error = job.error

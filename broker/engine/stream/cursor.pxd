@@ -1,5 +1,6 @@
 # cython: language_level=3
-"""A consumer's place in a stream, and all those of one stream. See cursor.pyx for the states."""
+"""The cursor of a consumer in a stream, and all cursors of one stream. See cursor.pyx for the
+states."""
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from broker.engine.cursor.inflight cimport Inflight, entry_t
@@ -21,53 +22,53 @@ cdef enum AckPolicy:
     ACK_ALL = 1             # an ack settles all messages up to that one
     ACK_EXPLICIT = 2
 
-# What became of an ack.
+# The result of an ack.
 cdef enum:
-    ACK_UNKNOWN = 0         # no such message was delivered: it is not confirmed
-    ACK_REPEATED = 1        # nothing to do, as for a message that is settled; it is confirmed
+    ACK_UNKNOWN = 0         # no such message was delivered: the ack is not confirmed
+    ACK_REPEATED = 1        # nothing to do, as for a settled message; the ack is confirmed
     ACK_DONE = 2
 
-# Whether a message is in flight to one client.
+# Whether a message is in flight to a client.
 cdef enum:
     HELD_BY_NOBODY = 0      # it is not in flight
     HELD_BY_OTHER = 1
     HELD_BY_IT = 2
 
-# When messages of a stream go, apart from its limits.
+# When messages of a stream are deleted, apart from its limits.
 cdef enum Retention:
     RETAIN_LIMITS = 0
-    RETAIN_INTEREST = 1     # when every cursor that they are for has settled them
-    RETAIN_WORKQUEUE = 2    # when the cursor that they are for has settled them
+    RETAIN_INTEREST = 1     # when every cursor with a matching filter has settled them
+    RETAIN_WORKQUEUE = 2    # when the cursor with a matching filter has settled them
 
 # One delivery. Pointers are valid for the call only.
 cdef struct delivery_t:
     record_t rec            # rec.seq: of the stream; rec.attempts: `deliveries`, at most 65535
     uint32_t deliveries     # this one included
     uint64_t consumer_seq
-    uint64_t pending        # messages the cursor has still to deliver for the first time after it
+    uint64_t pending        # messages after it that the cursor has not delivered yet
 
 # One message that is in flight.
 cdef struct pending_t:
     uint64_t consumer_seq   # of its first delivery
     uint32_t deliveries
     int64_t sent_ns         # wall clock, of the last delivery
-    int64_t due_ns          # monotonic: when it is to be delivered again; 0 = it waits for that
+    int64_t due_ns          # monotonic: when it is redelivered; 0 = it waits for redelivery
 
 
-# The protocol's side of a cursor. It may call the cursor from `woken`, `durable` and `resumed`, not
-# from the others: they come in the middle of what someone else does.
+# The protocol's side of a cursor. It may call the cursor from `woken`, `durable` and `resumed`, but
+# not from the other methods, which are called in the middle of other work.
 cdef class CursorOwner(Session):
-    # There may be something to deliver: once, some time after `peek` found nothing.
+    # There may be a message to deliver; called once, some time after `peek` found none.
     cdef void woken(self) noexcept
     # The last allowed delivery was not acked in time; once per message.
     cdef void exhausted(self, uint64_t seq, uint32_t deliveries) noexcept
-    # A message in flight was deleted from the stream, not by a purge.
+    # A message in flight was deleted from the stream, but not by a purge.
     cdef void dropped(self, uint64_t seq, uint64_t consumer_seq, uint32_t deliveries) noexcept
-    # What was reported to the cursor up to this ticket survives the process, and a power cut if the
-    # stream is synced always.
+    # All reports to the cursor up to this ticket survive a kill, and a power cut if the stream is
+    # always synced.
     cdef void durable(self, uint64_t ticket) noexcept
-    cdef void resumed(self) noexcept    # the time it was paused until has come
-    # A message that this client held is not in flight to it any more: see `sent_to`.
+    cdef void resumed(self) noexcept    # the time until which it was paused has come
+    # A message of this client is not in flight any more: see `sent_to`.
     cdef void released(self, uint32_t holder) noexcept
 
 
@@ -75,11 +76,11 @@ cdef class CursorOwner(Session):
 cdef class FilterGroup:
     cdef Filter filter              # None = all messages
     cdef set members                # of StreamCursor
-    cdef set waiting                # of StreamCursor: those that wait for a fresh message
-    cdef uint64_t waits_from        # the lowest seq that one of those may get
+    cdef set waiting                # of StreamCursor: those that wait for a new message
+    cdef uint64_t waits_from        # the lowest seq that one of those may receive
 
 
-# All cursors of one stream: it wakes them, and lets messages go that nobody needs any more.
+# All cursors of one stream. It wakes them, and deletes messages that no cursor needs any more.
 cdef class StreamCursors(StreamReaders):
     cdef readonly StreamStore store
     cdef readonly EngineState shared
@@ -90,20 +91,20 @@ cdef class StreamCursors(StreamReaders):
     cdef set holders                    # cursors with messages in flight or exhausted
     cdef uint64_t lowest_held           # none of those holds one below it
     cdef set listed                     # cursors that deliver a list of seqs
-    cdef uint64_t kills                 # messages that have gone
-    cdef uint64_t killed_seqs[KILLS_KEPT]       # the last ones, a ring
-    cdef bint purging                   # a purge is under way
+    cdef uint64_t kills                 # number of deleted messages
+    cdef uint64_t killed_seqs[KILLS_KEPT]       # the last ones; a ring
+    cdef bint purging                   # a purge is in progress
     cdef readonly bint held             # see `hold`
-    cdef uint64_t sweep_at, sweep_to    # messages that are still to be looked at: see `sweep`
-    cdef bint sparing                   # ... but for those that no cursor is for
+    cdef uint64_t sweep_at, sweep_to    # messages that are still to be checked: see `sweep`
+    cdef bint sparing                   # except those that match no cursor's filter
 
-    # Whether a message with that subject is kept at all: some cursor is for it, or the stream does
-    # not ask.
+    # Whether a message with this subject is kept at all: it matches a cursor's filter, or the
+    # stream has no such rule.
     cdef bint interested(self, const char *subject, size_t n) noexcept
 
     cdef FilterGroup join(self, StreamCursor cursor, Filter filter)
     cdef void part(self, StreamCursor cursor) noexcept
-    # Call the cursor once there is a message for it with this seq or a later one.
+    # Call the cursor once when there is a message for it with this seq or a later one.
     cdef void await_match(self, StreamCursor cursor, uint64_t seq) noexcept
     cdef void holds(self, StreamCursor cursor, uint64_t seq) noexcept
     cdef void settled(self, StreamCursor cursor, uint64_t seq) noexcept
@@ -118,7 +119,7 @@ cdef class StreamCursor(LogReader):
     cdef readonly StreamStore store
     cdef readonly EngineState shared
     cdef readonly Log log
-    cdef CursorOwner owner              # None: nobody takes messages
+    cdef CursorOwner owner              # None: no client receives messages
     cdef FilterGroup group
     cdef Filter filter                  # of the group
     cdef readonly tuple filters         # its subjects; empty = all
@@ -131,20 +132,20 @@ cdef class StreamCursor(LogReader):
     cdef readonly bint closed
     cdef readonly int64_t paused_until_ns   # wall clock, 0 = it is not paused
 
-    # next_seq: no message below it is fresh, but for those of the list.
+    # next_seq: no message below it is new, except those of the list.
     cdef Position position
-    cdef uint64_t position_seq          # where it stands
+    cdef uint64_t position_seq          # its present position
     cdef uint64_t *list_seqs            # messages to deliver before those from next_seq on, owned
-    cdef size_t list_at, list_size      # list_at: the next one
-    cdef uint64_t list_left             # those from list_at on that are still there
+    cdef size_t list_at, list_size      # list_at: index of the next one
+    cdef uint64_t list_left             # those from list_at on that still exist
     cdef uint64_t passed_count          # live matching messages below next_seq, as of kills_seen
     cdef uint64_t kills_seen            # of all.kills
-    cdef bint stale                     # passed_count is to be counted again
-    cdef uint64_t since                 # the filter in force was so when it stood here
+    cdef bint stale                     # passed_count has to be recomputed
+    cdef uint64_t since                 # next_seq when the present filter was set
 
     cdef Inflight inflight
     cdef uint32_t oldest, newest        # entries in flight in the order of their seqs; 0 = none
-    cdef SeqRuns spent                  # exhausted ones
+    cdef SeqRuns spent                  # exhausted messages
     # Since the start: messages that were delivered for the first time, and deliveries that were not
     # acked in time.
     cdef readonly uint64_t firsts, timeouts
@@ -154,31 +155,31 @@ cdef class StreamCursor(LogReader):
     cdef readonly int64_t last_delivered_ns, last_acked_ns      # wall clock, 0 = not since start
 
     cdef bint holding                   # it is in all.holders
-    cdef bint waiting                   # `peek` found nothing: `woken` is owed
+    cdef bint waiting                   # `peek` found nothing: `woken` has to be called
     cdef bint full                      # ... because of max_ack_pending
-    cdef bint called                    # there may be something by now
+    cdef bint called                    # there may be a message now
     cdef uint64_t peeked_seq            # what `peek` returned
-    cdef uint32_t peeked                # its entry if it is a redelivery; 0 = it is fresh
-    cdef size_t peeked_size             # of a fresh one, in its file
+    cdef uint32_t peeked                # its entry if it is a redelivery; 0 = it is new
+    cdef size_t peeked_size             # of a new one, in its file
 
-    cdef uint64_t said_seq, said_consumer_seq       # what the last OP_DELIVERED said
+    cdef uint64_t said_seq, said_consumer_seq       # of the last OP_DELIVERED
     cdef uint64_t said_floor, said_floor_consumer_seq
-    cdef int64_t said_ms                # what the last OP_CLOCK said
+    cdef int64_t said_ms                # of the last OP_CLOCK
     cdef int64_t retry_ns               # monotonic: after a failed write, not before; 0 = at once
     cdef int64_t sync_due_ns            # monotonic: the journal is to be synced, or closed; 0 = no
     cdef uint64_t owed                  # the highest ticket given out
     cdef uint64_t durable_to            # tickets up to it are durable
-    cdef uint64_t sync_covers           # what the sync under way is about; 0 = none is
-    cdef object durability              # a Wakeup: perhaps more is durable; None = nobody waits
+    cdef uint64_t sync_covers           # tickets that the sync in progress covers; 0 = none
+    cdef object durability              # a Wakeup: more may be durable; None = no caller waits
 
     cdef void attach(self, CursorOwner owner) noexcept
-    # The next message to deliver; 1 = there is one, 0 = not now (`woken` will be called). The same
+    # The next message to deliver: 1 = found, 0 = none now (`woken` will be called). The same one
     # until `sent`.
     cdef int peek(self, delivery_t *d) noexcept
     cdef void sent(self) noexcept       # what `peek` returned was delivered
-    # `woken` is called after the next message for it, even if there are others that it could get.
+    # `woken` is called after the next message for it, even if it could get other ones.
     cdef void await_more(self) noexcept
-    cdef bint is_full(self) noexcept    # it gets no fresh message until another one is acked
+    cdef bint is_full(self) noexcept    # it gets no new message until another one is acked
     # ACK_*
     cdef int ack(self, uint64_t seq) noexcept
     cdef int ack_all(self, uint64_t seq, uint64_t consumer_seq) noexcept    # 0 = not known
@@ -186,15 +187,16 @@ cdef class StreamCursor(LogReader):
     cdef int progress(self, uint64_t seq) noexcept
     cdef int term(self, uint64_t seq) noexcept
     # For owners that serve several clients, each with a number, the holder, from 1 on. `sent_to` is
-    # `sent`, and notes who has the message; `wait_ns`: how long it waits for the ack.
+    # the same as `sent`, and notes which client has the message; `wait_ns`: how long it waits for
+    # the ack.
     cdef void sent_to(self, uint32_t holder, int64_t wait_ns) noexcept
     cdef int is_held(self, uint64_t seq, uint32_t holder) noexcept     # HELD_*
-    # It waits `wait_ns` from now on, but no longer than `most_ns` since its delivery.
+    # The message waits `wait_ns` from now on, but no longer than `most_ns` since its delivery.
     cdef void touch(self, uint64_t seq, int64_t wait_ns, int64_t most_ns) noexcept
-    # The client has gone. What it held is delivered again, at once or when its time is up.
+    # The client has disconnected. Its messages are redelivered, at once or when they time out.
     cdef void holder_gone(self, uint32_t holder, bint at_once) noexcept
-    # A ticket for all that was reported to the cursor so far: owner.durable() will be called with
-    # it, or with a later one. 0 = it is durable now, or the cursor remembers nothing.
+    # A ticket for everything that was reported to the cursor so far: owner.durable() will be called
+    # with it, or with a later one. 0 = it is durable already, or the cursor stores nothing.
     cdef uint64_t take_ticket(self) noexcept
     cdef bint find_pending(self, uint64_t seq, pending_t *p) noexcept   # False: not in flight
     cdef uint64_t count_pending(self) noexcept          # num_pending

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""A cursor of a stream: which messages a consumer has had, and which of them it has settled.
+"""A cursor of a stream: which messages a consumer has received, and which of them are settled.
 
     fresh        its list has the seq, or seq >= next_seq and its filter matches
     in flight    has an entry: until its deadline, or in the `again` queue after it
@@ -12,13 +12,13 @@
              deadline, nak          v     |  |  ... the last time   | late ack
                                  (again) -+  +----> exhausted ------+
 
-What is to be given again comes before what is fresh, and max_ack_pending does not hold it back.
-Consumer seqs count deliveries; an entry keeps the one of its first delivery, for the ack floor.
+Redeliveries come before new messages, and max_ack_pending does not limit them. Consumer seqs count
+deliveries; an entry keeps the one of its first delivery, for the ack floor.
 
-Nothing here counts or looks at messages one by one but those that are delivered or go: how many are
-fresh is what the index has counted less those that were passed, and the messages that went since
-are made up for when somebody asks. A publish costs what it costs the index, and a look at each
-filter of which a cursor waits for a message.
+Work per message is limited to messages that are delivered or deleted. The number of new messages is
+what the index has counted minus those that were passed, corrected for deleted messages when it is
+asked for. A publish costs its place in the index, and a check of each filter for which a cursor
+waits.
 """
 import os
 
@@ -62,10 +62,10 @@ from broker.runtime.wakeup import Wakeup
 
 cdef enum:
     ATTEMPTS_MAX = 0xFFFF
-    NEAR = 128              # seqs that are skipped by reading over them
-    SWEEP_MAX = 4096        # messages looked at in one turn
-    HIDDEN_MAX = 4096       # messages passed in one turn that a purge will come to
-    SYNC_PAUSE_NS = 1_000_000_000   # until a journal is synced that nobody waits for
+    NEAR = 128              # seqs that are skipped by reading the records between
+    SWEEP_MAX = 4096        # messages checked in one turn
+    HIDDEN_MAX = 4096       # messages skipped in one turn because a purge will delete them
+    SYNC_PAUSE_NS = 1_000_000_000   # before a journal that no caller waits for is synced
 
 POLICIES = {'none': ACK_NONE, 'all': ACK_ALL, 'explicit': ACK_EXPLICIT}
 RETENTIONS = {
@@ -102,8 +102,7 @@ cdef class FilterGroup:
 
 cdef class StreamCursors(StreamReaders):
     def __init__(self, StreamStore store not None, str retention='limits'):
-        """The cursors of the stream that `store` keeps; `retention`: limits, interest or workqueue.
-        """
+        """The cursors of the stream in `store`; `retention`: limits, interest or workqueue."""
         self.store = store
         self.shared = store.log.shared
         self.retention = RETENTIONS[retention]
@@ -115,7 +114,7 @@ cdef class StreamCursors(StreamReaders):
         self.lowest_held = <uint64_t>-1
         store.add_reader(self)
 
-    # --- cursors come and go
+    # --- joining and leaving
 
     cdef FilterGroup join(self, StreamCursor cursor, Filter filter):
         cdef FilterGroup group = self.groups.get(filter)
@@ -142,7 +141,7 @@ cdef class StreamCursors(StreamReaders):
             group.waits_from = seq
         group.waiting.add(cursor)
 
-    # --- what the store says
+    # --- reports of the store
 
     cdef void stored(self) noexcept:
         cdef FilterGroup group
@@ -221,7 +220,7 @@ cdef class StreamCursors(StreamReaders):
         for cursor in self.cursors.values():
             cursor.rest()
 
-    # --- messages that nobody needs
+    # --- messages that no cursor needs
 
     cdef bint interested(self, const char *subject, size_t n) noexcept:
         cdef FilterGroup group
@@ -233,7 +232,7 @@ cdef class StreamCursors(StreamReaders):
         return False
 
     cdef void holds(self, StreamCursor cursor, uint64_t seq) noexcept:
-        """The cursor has such a message now, in flight or exhausted."""
+        """The cursor has this message, in flight or exhausted."""
         if seq < self.lowest_held:
             self.lowest_held = seq
         if not cursor.holding:
@@ -241,7 +240,7 @@ cdef class StreamCursors(StreamReaders):
             self.holders.add(cursor)
 
     cdef void settled(self, StreamCursor cursor, uint64_t seq) noexcept:
-        """A cursor is done with a message: it goes if all others are."""
+        """A cursor has settled a message: it is deleted if all other cursors have."""
         cdef uint32_t subject
         if self.retention == RETAIN_LIMITS or self.held:
             return
@@ -250,7 +249,7 @@ cdef class StreamCursors(StreamReaders):
             self.store.kill(seq)
 
     cdef bint is_needed(self, uint64_t seq, uint32_t subject) noexcept:
-        """Whether a cursor that a message is for has not settled it."""
+        """Whether a cursor whose filter the message matches has not settled it."""
         cdef FilterGroup group
         cdef StreamCursor cursor
         for group in self.groups.values():
@@ -261,7 +260,7 @@ cdef class StreamCursors(StreamReaders):
         return False
 
     cdef bint is_for_one(self, uint32_t subject) noexcept:
-        """Whether a cursor is for messages on this subject."""
+        """Whether messages on this subject match a cursor's filter."""
         cdef FilterGroup group
         for group in self.groups.values():
             if group.filter is None or group.filter.matches(subject):
@@ -269,7 +268,7 @@ cdef class StreamCursors(StreamReaders):
         return False
 
     cdef bint was_taken(self, uint64_t seq, uint32_t subject) noexcept:
-        """Whether a cursor that a message was for has settled it."""
+        """Whether a cursor whose filter the message matched has settled it."""
         cdef FilterGroup group
         cdef StreamCursor cursor
         for group in self.groups.values():
@@ -280,8 +279,8 @@ cdef class StreamCursors(StreamReaders):
         return False
 
     def set_retention(self, str retention):
-        """Change when messages go. With interest, those that all consumers have settled that read
-        them go now, and all if there are no consumers."""
+        """Change when messages are deleted. With interest, messages that every consumer with a
+        matching filter has settled are deleted now, and all messages if there are no consumers."""
         if self.retention == RETENTIONS[retention]:
             return
         self.retention = RETENTIONS[retention]
@@ -291,14 +290,14 @@ cdef class StreamCursors(StreamReaders):
                 self.run()      # the first of them before the answer
 
     def hold(self):
-        """A consumer of the stream cannot be opened now: what it has settled is not known, so that
-        messages go for limits only."""
+        """A consumer of the stream cannot be opened now, and it is unknown what it has settled:
+        messages are deleted by limits only."""
         self.held = True
         self.sweep_to = 0
 
     def sweep(self):
-        """After a start, when all cursors are open: let those messages go that were settled before
-        it. What a cursor has settled is in its journal before the message goes."""
+        """After a start, when all cursors are open: delete the messages that were settled before
+        it. A cursor's journal has an ack before the message is deleted."""
         cdef StreamCursor cursor
         cdef uint64_t after = 0
         for cursor in self.cursors.values():
@@ -306,8 +305,8 @@ cdef class StreamCursors(StreamReaders):
         self.begin_sweep(after, True)
 
     cdef void begin_sweep(self, uint64_t after, bint sparing) noexcept:
-        """Look at all messages below `after`, some in each turn. `sparing`: with interest, leave
-        those that no cursor is for: they came while the stream kept everything."""
+        """Check all messages below `after`, some in each turn. `sparing`: with interest, keep those
+        that match no cursor's filter: they were stored while the stream kept everything."""
         if self.retention == RETAIN_LIMITS or self.held:
             return
         self.sparing = sparing and (self.sparing or self.sweep_to == 0)
@@ -343,7 +342,7 @@ cdef class StreamCursors(StreamReaders):
 
     @property
     def sweeping(self):
-        """Whether messages are still looked at."""
+        """Whether messages are still being checked."""
         return self.sweep_to > 0
 
 
@@ -375,12 +374,12 @@ cdef class StreamCursor(LogReader):
     def __init__(self, StreamCursors among not None, str name, start, *, journal=None,
                  ack_policy='explicit', ack_wait_ns=30 * 10**9, backoff_ns=(), max_deliver=0,
                  max_ack_pending=0, filters=()):
-        """A cursor among all those of a stream; OSError when its journal cannot be made or read.
+        """A cursor among those of a stream. OSError: its journal cannot be created or read.
 
-        `start`: the first seq, or a sorted list of seqs that are delivered before what comes after
-        the last message; or a function that returns either, called if there is no journal yet.
-        `journal`: its path, None = nothing is remembered. 0 = no limit; `filters`: subjects, none
-        for all.
+        `start`: the first seq, or a sorted list of seqs that are delivered before the messages that
+        follow the present last one; or a function that returns either, called if there is no
+        journal yet. `journal`: its path, None = nothing is stored. 0 = no limit; `filters`:
+        subjects, none for all.
         """
         if name in among.cursors:
             raise ValueError(f'there is a cursor {name}')
@@ -415,7 +414,7 @@ cdef class StreamCursor(LogReader):
         free(self.list_seqs)
 
     cdef object begin(self, object start):
-        """A new cursor."""
+        """Initialize a new cursor."""
         if callable(start):
             start = start()
         if isinstance(start, int):
@@ -431,8 +430,8 @@ cdef class StreamCursor(LogReader):
             self.snapshot()
 
     cdef object set_list(self, object seqs):
-        """Messages to be delivered before those from next_seq on; without those that are gone or
-        that the filter does not match."""
+        """Set the messages to be delivered before those from next_seq on, without those that do not
+        exist or that the filter does not match."""
         cdef size_t n = 0
         cdef uint64_t seq
         free(self.list_seqs)
@@ -452,9 +451,9 @@ cdef class StreamCursor(LogReader):
     # --- settings
 
     def update(self, *, ack_wait_ns, backoff_ns=(), max_deliver=0, max_ack_pending=0, filters=()):
-        """Change the settings, also for what is in flight. An exhausted message stays so. With
-        other filters num_pending is counted again, and with interest retention what is in flight
-        and no longer matches is settled. OSError: nothing has changed."""
+        """Change the settings, also for messages in flight. An exhausted message stays exhausted.
+        With other filters num_pending is counted again, and with interest retention, messages in
+        flight that no longer match are settled. OSError: nothing has changed."""
         cdef entry_t *e
         cdef uint32_t _i
         self.set_waits(ack_wait_ns, backoff_ns)
@@ -462,7 +461,7 @@ cdef class StreamCursor(LogReader):
         self.max_deliver = max_deliver
         e = self.inflight.at(self.oldest) if self.oldest else NULL
         while e != NULL:
-            # a client that holds one has said itself how long it takes
+            # A client that has a message has set its wait itself.
             if e.state == ENTRY_SENT and e.reason != REASON_REQUEUE and not e.prev:
                 heap_update(&self.inflight.due, &e.timer, (
                     e.mark + self.wait_of(e) - self.shared.turn.wall_ns + self.shared.turn.now_ns))
@@ -494,7 +493,7 @@ cdef class StreamCursor(LogReader):
         self.ack_wait_ns = ack_wait_ns
 
     def set_filters(self, tuple filters):
-        """Deliver other messages from where it stands."""
+        """Change the filters; the position stays."""
         cdef entry_t *e
         cdef uint64_t seq
         cdef uint32_t after
@@ -526,12 +525,12 @@ cdef class StreamCursor(LogReader):
         self.queue()
 
     cdef bint fits(self, uint64_t seq) noexcept:
-        """Whether the message is there and the filter matches it."""
+        """Whether the message exists and the filter matches it."""
         cdef uint32_t subject = self.store.subjects.subject_of(seq)
         return subject != 0 and (self.filter is None or self.filter.matches(subject))
 
     def pause_until(self, int64_t wall_ns):
-        """Deliver nothing until that time of the wall clock; a time that has passed: go on."""
+        """Deliver nothing until this time of the wall clock; a past time: continue."""
         cdef int64_t until_ns = wall_ns if wall_ns > self.shared.turn.wall_ns else 0
         if until_ns == self.paused_until_ns:
             return
@@ -542,8 +541,8 @@ cdef class StreamCursor(LogReader):
         self.call()
 
     def reset(self, uint64_t seq):
-        """Go on at `seq` as if nothing had been delivered; 0 = after the ack floor. Returns the
-        place."""
+        """Continue at `seq` as if nothing had been delivered; 0 = after the ack floor. Returns the
+        position."""
         seq = seq or self.floor_seq + 1
         self.forget_all()
         self.next_seq = self.since = seq
@@ -559,7 +558,7 @@ cdef class StreamCursor(LogReader):
         return seq
 
     cdef void forget_all(self) noexcept:
-        """Nothing is in flight, exhausted or listed."""
+        """Remove everything in flight, exhausted or listed."""
         self.inflight.clear()
         self.spent.clear()
         self.oldest = self.newest = 0
@@ -567,18 +566,18 @@ cdef class StreamCursor(LogReader):
         self.list_at = self.list_size = self.list_left = 0
         self.all.listed.discard(self)
 
-    # --- what is fresh
+    # --- new messages
 
     cdef uint64_t total(self) noexcept:
         return self.store.subjects.messages if self.filter is None else self.filter.total
 
     cdef void recount(self) noexcept:
-        """Count anew what is fresh."""
+        """Count the new messages again."""
         cdef size_t i
         self.kills_seen = self.all.kills if self.filter is None else self.filter.kills
         self.passed_count = self.total() - self.store.subjects.count_matching(
             self.filter, self.next_seq)
-        # a place after the last message: those that come to stand before it are not fresh
+        # The position is after the last message: messages that are stored before it are not new.
         self.stale = self.next_seq > self.store.last_seq + 1
         self.list_left = 0
         for i in range(self.list_at, self.list_size):
@@ -586,7 +585,7 @@ cdef class StreamCursor(LogReader):
                 self.list_left += 1
 
     cdef void catch_up(self) noexcept:
-        """Take account of messages that went; before next_seq moves."""
+        """Account for deleted messages, before next_seq changes."""
         cdef uint64_t kills = self.all.kills, seq
         cdef const uint64_t *seqs = self.all.killed_seqs
         if self.filter is not None:
@@ -618,13 +617,13 @@ cdef class StreamCursor(LogReader):
         return self.total() - self.passed_count + self.list_left
 
     cdef uint64_t next_fresh(self) noexcept:
-        """The seq of the next message that is fresh and can be read; 0 = none."""
+        """The seq of the next new message that can be read; 0 = none."""
         cdef uint64_t seq
         while self.list_at < self.list_size:
             seq = self.list_seqs[self.list_at]
             if self.store.subjects.subject_of(seq):
                 return seq if seq < self.store.readable else 0
-            self.list_at += 1       # it has gone
+            self.list_at += 1       # it was deleted
         if self.list_size:
             self.list_at = self.list_size = self.list_left = 0
             self.all.listed.discard(self)
@@ -672,12 +671,12 @@ cdef class StreamCursor(LogReader):
             self.pass_fresh(seq)
 
     cdef bint is_hidden(self, uint64_t seq) noexcept:
-        """Whether a purge that is under way will come to the message."""
+        """Whether a purge in progress will delete the message."""
         return self.store.hidden is None or self.store.hidden.matches(
             self.store.subjects.subject_of(seq))
 
     cdef void pass_fresh(self, uint64_t seq) noexcept:
-        """The fresh message is not fresh any more."""
+        """Count the new message as passed."""
         if self.list_at < self.list_size:
             self.list_at += 1
             self.list_left -= 1
@@ -686,7 +685,7 @@ cdef class StreamCursor(LogReader):
             self.passed_count += 1
 
     cdef void missing(self, uint64_t seq) noexcept:
-        """The position has lost the record that it was asked for."""
+        """The record at the position is lost."""
         self.shared.report('error', 'messages are missing and are passed over', log=self.log.name,
                            first=self.next_seq)
         self.next_seq = max(seq, self.next_seq + 1)
@@ -740,8 +739,7 @@ cdef class StreamCursor(LogReader):
         self.all.await_match(self, max(self.next_seq, self.store.kept_seq + 1))
 
     cdef void put_off(self, uint64_t seq) noexcept:
-        """A message that is to be given again cannot be read: try again later, unless it is gone.
-        """
+        """A message to be redelivered cannot be read: try again later, unless it is deleted."""
         cdef entry_t *e = self.inflight.find(seq)
         if e == NULL:
             return      # reading it has shown that it is lost
@@ -817,7 +815,7 @@ cdef class StreamCursor(LogReader):
         self.newest = e.timer.tag
         self.all.holds(self, e.seq)
 
-    # --- what the consumer says
+    # --- acks of the consumer
 
     cdef int known(self, uint64_t seq) noexcept:
         return ACK_REPEATED if seq <= self.delivered_seq else ACK_UNKNOWN
@@ -903,7 +901,7 @@ cdef class StreamCursor(LogReader):
     cdef int term(self, uint64_t seq) noexcept:
         return self.ack(seq)
 
-    # --- the clients that hold messages
+    # --- the clients of messages in flight
 
     cdef void sent_to(self, uint32_t holder, int64_t wait_ns) noexcept:
         cdef entry_t *e
@@ -944,8 +942,8 @@ cdef class StreamCursor(LogReader):
                 e.prev = 0
 
     def return_all(self):
-        """Nobody holds what is in flight any more: it is delivered again at once, unless it was
-        given back for a time."""
+        """No client has the messages in flight any more: they are redelivered at once, unless they
+        were returned with a delay."""
         cdef uint32_t at = self.oldest
         cdef entry_t *e
         while at:
@@ -955,7 +953,7 @@ cdef class StreamCursor(LogReader):
                 self.nak(e.seq, 0)
 
     cdef void unhold(self, entry_t *e) noexcept:
-        """The message of an entry that is sent is with its client no longer."""
+        """The client does not have the message of a sent entry any more."""
         cdef uint32_t holder = e.prev
         if holder:
             e.prev = 0
@@ -983,7 +981,7 @@ cdef class StreamCursor(LogReader):
         self.inflight.free_entry(e)
 
     cdef void settle(self, entry_t *e) noexcept:
-        """The message of an entry is done with; the floor is left to the caller."""
+        """The message of an entry is settled; the caller moves the floor."""
         cdef uint64_t seq = e.seq
         self.forget(e)
         if self.journal is not None:
@@ -991,7 +989,8 @@ cdef class StreamCursor(LogReader):
         self.all.settled(self, seq)
 
     cdef void move_floor(self) noexcept:
-        """All below the oldest message in flight is settled; without one, all that is delivered."""
+        """Everything below the oldest message in flight is settled; if none is, everything that was
+        delivered."""
         cdef entry_t *e
         if self.oldest == 0:
             self.floor_seq = self.delivered_seq
@@ -1002,11 +1001,11 @@ cdef class StreamCursor(LogReader):
         self.floor_consumer_seq = max(self.floor_consumer_seq, <uint64_t>e.timer.owner - 1)
 
     cdef void freed(self) noexcept:
-        """Fewer messages are in flight: another may be, if it waits because of max_ack_pending."""
+        """Fewer messages are in flight: deliver another if max_ack_pending prevented that."""
         if self.full:
             self.call()
 
-    # --- messages that go, and time
+    # --- deleted messages, and time
 
     cdef bint has_settled(self, uint64_t seq) noexcept:
         return seq < self.next_seq and self.inflight.find(seq) == NULL and not (
@@ -1022,7 +1021,7 @@ cdef class StreamCursor(LogReader):
         return lowest
 
     cdef void lose(self, uint64_t seq, bint quiet) noexcept:
-        """The message has gone, whether or not the cursor has to do with it."""
+        """The message was deleted, whether or not the cursor has it."""
         cdef entry_t *e = self.inflight.find(seq)
         cdef uint64_t consumer_seq
         cdef uint32_t deliveries
@@ -1043,16 +1042,16 @@ cdef class StreamCursor(LogReader):
             self.owner.dropped(seq, consumer_seq, deliveries)
 
     cdef void lose_from(self, uint64_t seq) noexcept:
-        """The messages from seq on have gone."""
+        """The messages from seq on were deleted."""
         while self.newest and self.inflight.at(self.newest).seq >= seq:
             self.lose(self.inflight.at(self.newest).seq, True)
 
     cdef void jump(self, uint64_t seq) noexcept:
-        """There is no message for it below seq any more."""
+        """There are no messages below seq any more."""
         cdef entry_t *e
         cdef uint64_t i
         if seq <= 1:
-            return      # there never was one
+            return      # they never existed
         while self.list_at < self.list_size and self.list_seqs[self.list_at] < seq:
             self.list_at += 1
         if self.next_seq < seq:
@@ -1079,7 +1078,7 @@ cdef class StreamCursor(LogReader):
         self.queue()
 
     cdef void expire(self, entry_t *e) noexcept:
-        """The entry, in flight, waits to be given again, unless that was the last time."""
+        """The entry, in flight, waits for redelivery, unless this was the last allowed delivery."""
         self.unhold(e)
         heap_remove(&self.inflight.due, &e.timer)
         self.inflight.sent -= 1
@@ -1090,7 +1089,7 @@ cdef class StreamCursor(LogReader):
             self.inflight.push_again(e)
 
     cdef void exhaust(self, entry_t *e) noexcept:
-        """Deliver the message of an entry that is in no list any more never again."""
+        """Do not deliver the message of an entry, which is in no list, again."""
         cdef uint64_t seq = e.seq
         cdef uint32_t deliveries = e.deliveries
         e.state = ENTRY_FREE
@@ -1125,7 +1124,7 @@ cdef class StreamCursor(LogReader):
                 cap = max(<size_t>64, 2 * cap)
                 grown = <entry_t **>realloc(due, cap * sizeof(void *))
                 if grown == NULL:
-                    break       # the rest a moment later
+                    break       # the rest in a moment
                 due = grown
             heap_remove(&self.inflight.due, item)
             due[count] = <entry_t *>item
@@ -1140,7 +1139,7 @@ cdef class StreamCursor(LogReader):
         self.call()
 
     cdef void rearm(self) noexcept:
-        """Have `expired` called when the earliest moment comes."""
+        """Set the timer to the earliest deadline."""
         cdef heap_item_t *item = heap_peek(&self.inflight.due)
         cdef int64_t due_ns = INT64_MAX
         if item != NULL:
@@ -1163,7 +1162,7 @@ cdef class StreamCursor(LogReader):
             self.shared.turn.add(PHASE_PUMP, self)
 
     cdef void call(self) noexcept:
-        """There may be something to deliver."""
+        """There may be a message to deliver."""
         self.called = True
         self.queue()
 
@@ -1186,14 +1185,14 @@ cdef class StreamCursor(LogReader):
     # --- memory
 
     cdef void note_clock(self, int64_t wall_ns) noexcept:
-        """What the journal gets next happened then."""
+        """Note in the journal that its next operations happened at this time."""
         cdef int64_t ms = wall_ns // 1_000_000
         if ms != self.said_ms:
             self.said_ms = ms
             self.journal.op(OP_CLOCK, <uint64_t>ms, 0, 0, 1)
 
     cdef void write_place(self) noexcept:
-        """Give the journal the delivered pair and the ack floor, once a turn."""
+        """Write the last delivery and the ack floor to the journal, once a turn."""
         if self.delivered_seq != self.said_seq or (
                 self.delivered_consumer_seq != self.said_consumer_seq):
             self.said_seq = self.delivered_seq
@@ -1206,7 +1205,7 @@ cdef class StreamCursor(LogReader):
             self.journal.op(OP_SETTLED, self.said_floor, self.said_floor_consumer_seq, 0, 2)
 
     cdef void flush_journal(self) noexcept:
-        """Write what the journal has got, or the whole state again when that is due."""
+        """Write pending operations to the journal, or the whole state if that is due."""
         cdef Journal journal = self.journal
         cdef int64_t now_ns = self.shared.turn.now_ns
         self.write_place()
@@ -1233,7 +1232,7 @@ cdef class StreamCursor(LogReader):
         self.rearm()
 
     cdef void care_for_file(self) noexcept:
-        """A moment after the journal was written: sync it; once it is synced, close its file."""
+        """A moment after the journal was written, sync it; once it is synced, close its file."""
         cdef Journal journal = self.journal
         self.sync_due_ns = 0
         if self.log.policy.sync_mode == SYNC_NONE:
@@ -1261,14 +1260,13 @@ cdef class StreamCursor(LogReader):
         return ticket
 
     cdef void answer_tickets(self) noexcept:
-        """Let the owner know which tickets are durable, and have the journal synced for the others.
-        """
+        """Report which tickets are durable, and sync the journal for the others."""
         cdef Journal journal = self.journal
         cdef uint64_t reached = 0
         if self.owed <= self.durable_to:
             return
         if journal.last_error or journal.replacing:
-            self.sync_covers = 0        # a whole new file will say it all
+            self.sync_covers = 0        # a new file will contain everything
             return
         if self.log.policy.sync_mode != SYNC_ALWAYS:
             reached = journal.done
@@ -1282,7 +1280,7 @@ cdef class StreamCursor(LogReader):
                 self.sync_covers = journal.done
                 journal.sync_found()
                 if journal.syncs_begun == journal.syncs_ended and journal.named:
-                    reached = self.sync_covers      # it was so already
+                    reached = self.sync_covers      # it was durable already
                 elif journal.name_error:
                     self.retry_ns = self.shared.turn.now_ns + self.shared.retry_ns
         if reached > self.durable_to:
@@ -1291,12 +1289,12 @@ cdef class StreamCursor(LogReader):
                 self.owner.durable(reached)
 
     async def synced(self):
-        """Wait until all that was reported to it so far is on the disk, or in the journal's file if
-        the stream is not always synced. OSError: it cannot be brought there now."""
+        """Wait until everything reported so far is on the disk, or in the journal's file if the
+        stream is not always synced. OSError: not possible now."""
         cdef uint64_t ticket = self.take_ticket()
         cdef Journal journal = self.journal
         if journal is not None and journal.last_error:
-            self.retry_ns = 0       # somebody waits for it
+            self.retry_ns = 0       # a caller waits for it
             self.flush_journal()
         while journal is not None and ticket > self.durable_to and not self.closed:
             if journal.last_error:
@@ -1306,7 +1304,8 @@ cdef class StreamCursor(LogReader):
             await self.durability.wait(self.shared.settle_poll)
 
     cdef object open_journal(self, str path, object start):
-        """Be what the journal says; begin it if there is none that can be read."""
+        """Restore the state from the journal; begin a new one if there is none or it is
+        unreadable."""
         self.journal = Journal(self.shared, path)
         self.journal.watcher = self
         try:
@@ -1315,7 +1314,7 @@ cdef class StreamCursor(LogReader):
             self.begin(start)
             return
         if not ops:
-            unread += good      # not even the state it began with
+            unread += good      # even its first state is unreadable
             good = 0
         if good:
             try:
@@ -1337,7 +1336,7 @@ cdef class StreamCursor(LogReader):
         self.begin(start)
 
     cdef object restore(self, list ops):
-        """Take over what a journal says. OverflowError when that cannot be."""
+        """Restore the state from a journal. OverflowError: the journal is impossible."""
         cdef dict entries = {}      # seq -> [consumer seq, deliveries, when (ms), due or None]
         cdef list listed = []
         cdef uint64_t start = 1
@@ -1386,7 +1385,7 @@ cdef class StreamCursor(LogReader):
         self.said_seq, self.said_consumer_seq = self.delivered_seq, self.delivered_consumer_seq
         self.said_floor, self.said_floor_consumer_seq = self.floor_seq, self.floor_consumer_seq
         if self.delivered_consumer_seq and self.delivered_seq > self.store.last_seq:
-            # the log has lost its end: those seqs will be used again
+            # The log has lost its end: those seqs will be used again.
             self.delivered_seq = self.store.last_seq
             self.floor_seq = min(self.floor_seq, self.delivered_seq)
             start = min(start, self.delivered_seq + 1)
@@ -1396,7 +1395,8 @@ cdef class StreamCursor(LogReader):
         self.remember(entries)
 
     cdef object remember(self, dict entries):
-        """Make entries of what was in flight; what has gone meanwhile is settled."""
+        """Create entries for the messages in flight; those that were deleted meanwhile are
+        settled."""
         cdef entry_t *e
         cdef uint64_t seq
         cdef bint lost = False
@@ -1433,7 +1433,7 @@ cdef class StreamCursor(LogReader):
             self.move_floor()
 
     cdef object snapshot(self):
-        """Write the whole state as a new journal; OSError when no file can be made."""
+        """Write the whole state as a new journal. OSError: no file can be created."""
         cdef Journal journal = self.journal
         cdef entry_t *e
         cdef uint32_t at = self.oldest
@@ -1471,8 +1471,8 @@ cdef class StreamCursor(LogReader):
             raise OSError(journal.last_error, os.strerror(journal.last_error), journal.path)
 
     def pending(self):
-        """[(seq, consumer seq, wall clock of the last delivery in ns, deliveries)] of what is in
-        flight, in the order of seqs."""
+        """[(seq, consumer seq, wall clock of the last delivery in ns, deliveries)] of the messages
+        in flight, by seq."""
         cdef entry_t *e
         cdef uint32_t at = self.oldest
         cdef list found = []
@@ -1483,8 +1483,9 @@ cdef class StreamCursor(LogReader):
         return found
 
     def close(self, bint delete=False, bint sparing=False):
-        """Stop. With `delete` forget everything, and let go what was kept for it; `sparing`: not
-        what no cursor is for. OSError: its journal cannot be removed."""
+        """Stop. `delete`: delete the state, and the messages that were kept for this cursor.
+        `sparing`: except those that match no cursor's filter. OSError: its journal cannot be
+        removed."""
         cdef Journal journal = self.journal
         if self.closed:
             return
@@ -1505,7 +1506,7 @@ cdef class StreamCursor(LogReader):
             journal.watcher = None
             journal.discard() if delete else journal.close()
 
-    # --- what the log says
+    # --- reports of the log
 
     cdef void let_go(self) noexcept:
         self.journal = None
@@ -1522,7 +1523,7 @@ cdef class StreamCursor(LogReader):
     cdef bint is_limited(self) noexcept:
         return True
 
-    # --- what it knows
+    # --- information
 
     cdef bint find_pending(self, uint64_t seq, pending_t *p) noexcept:
         cdef entry_t *e = self.inflight.find(seq)
@@ -1539,7 +1540,7 @@ cdef class StreamCursor(LogReader):
 
     @property
     def num_pending(self):
-        """Messages it has still to deliver for the first time."""
+        """Messages that have not been delivered yet."""
         return self.count_pending()
 
     @property
@@ -1549,7 +1550,7 @@ cdef class StreamCursor(LogReader):
 
     @property
     def deferred_count(self):
-        """Messages in flight that were given back and wait for a time; each is looked at."""
+        """Messages in flight that were returned with a delay; each is visited."""
         cdef uint32_t at = self.oldest, count = 0
         while at:
             count += self.inflight.at(at).state == ENTRY_SENT and (
@@ -1559,12 +1560,12 @@ cdef class StreamCursor(LogReader):
 
     @property
     def again_count(self):
-        """Messages in flight that are to be delivered again now."""
+        """Messages that wait for redelivery."""
         return self.inflight.again
 
     @property
     def num_redelivered(self):
-        """Messages in flight that were delivered more than once, and the exhausted ones."""
+        """Messages in flight that were delivered more than once, and exhausted ones."""
         return self.redelivered + self.spent.count
 
     @property
@@ -1590,7 +1591,7 @@ cdef class StreamCursor(LogReader):
 
     @property
     def next_due_ns(self):
-        """When, by the monotonic clock, the next delivery is to be acked; 0 = none is."""
+        """The next deadline of an ack on the monotonic clock; 0 = none."""
         cdef heap_item_t *item = heap_peek(&self.inflight.due)
         return item.due_ns if item != NULL else 0
 
@@ -1600,7 +1601,7 @@ cdef tuple COUNTED = (<int>OP_SENT, <int>OP_ACK, <int>OP_EXHAUSTED)
 
 
 cdef object take_out(dict entries, first, after):
-    """Remove those from first to after - 1."""
+    """Remove first..after-1."""
     if after - first <= len(entries):
         for seq in range(first, after):
             entries.pop(seq, None)

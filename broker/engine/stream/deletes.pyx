@@ -5,11 +5,11 @@
     NEXT  seq              the next message has at least this seq
     ACK   seq, count       these are dead
 
-A deletion that someone has an answer for is synced before the answer. What goes for a limit, or
-because its consumers are done with it, is written at the end of the turn and synced within seconds:
-the limits and the cursors' journals would say it again. Nothing is taken to be dead only because a
-later message of its subject exists. A seq is written only when its message cannot fail any more,
-because else another message could get it.
+A deletion that is answered is synced before the answer. Messages that are deleted by limits, or
+because their consumers have settled them, are written at the end of the turn and synced within
+seconds, because the limits and the journals of the cursors would delete them again. A message does
+not count as deleted only because a later one of its subject exists. A seq is written only when its
+message cannot fail any more; otherwise another message could get it.
 
 The journal is one of cursor/journal; its snapshot has a run for each stretch of seqs without a
 message.

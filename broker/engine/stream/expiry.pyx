@@ -1,8 +1,8 @@
 # cython: language_level=3
 """Messages of a stream that go at a time of their own: a heap of times and seqs.
 
-It may name messages that went before, or were never stored: who takes one out looks what is there.
-The times themselves stand in the records, from which the heap is made when a stream is opened.
+It may contain messages that were deleted or never stored: a caller that takes one out must check.
+The times themselves are in the records, from which the heap is built when a stream is opened.
 """
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint64_t

@@ -3,9 +3,9 @@
 
     chunks   [block 0: 128 sizes] [block 1] [block 7] ...
 
-A message that goes must be taken off the totals without a look at its file. Chunks are small, so
-that streams in which most seqs are left out do not pay for those; one without live messages is
-freed. The sizes of a chunk have as many bytes as its largest needs.
+A deleted message has to be subtracted from the totals without reading its file. Chunks are small,
+so that streams in which most seqs are left out do not pay for those; a chunk without live messages
+is freed. The sizes of a chunk have as many bytes as its largest one needs.
 """
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc

@@ -19,7 +19,7 @@ from broker.runtime.interfaces cimport Session
 from broker.runtime.types cimport record_t
 
 cdef enum:
-    # Counted with each message, as the original does.
+    # The overhead of a message, as in the original.
     FILE_OVERHEAD = 30
     HEADERS_OVERHEAD = 4
     MEMORY_OVERHEAD = 16
@@ -31,29 +31,29 @@ cdef enum Refusal:
     STORE_FULL_MSGS = 1         # max_msgs, with discard_new
     STORE_FULL_BYTES = 2        # max_bytes, with discard_new
     STORE_FULL_SUBJECT = 3      # max_msgs_per_subject, with discard_new_per_subject
-    STORE_FAILED = 4            # the disk or memory: log.refusal says it in words
-    STORE_TOO_LARGE = 5         # longer than any message may be
+    STORE_FAILED = 4            # the disk or memory: log.refusal has the reason
+    STORE_TOO_LARGE = 5         # longer than the maximum
 
-# What a message does to earlier ones, in one step with being stored.
+# Which earlier messages a message replaces when it is stored.
 cdef enum Rollup:
     ROLLUP_NONE = 0
-    ROLLUP_SUBJECT = 1          # those of its subject go
-    ROLLUP_ALL = 2              # all go
-    ROLLUP_PATTERN = 3          # its subject has wildcards: those that match it go
+    ROLLUP_SUBJECT = 1          # those of its subject
+    ROLLUP_ALL = 2              # all
+    ROLLUP_PATTERN = 3          # its subject has wildcards: those that match it
 
 # One stored message.
 cdef struct message_t:
     record_t rec                # the subject is never empty; pointers are valid for the call
-    int64_t expires_ns          # wall clock; 0 = when the limits say so, -1 = never for its age
+    int64_t expires_ns          # wall clock; 0 = by the limits, -1 = never because of its age
     uint32_t size               # bytes it counts for
 
 
 # The protocol's side of a stream.
 cdef class StreamOwner(Session):
-    # The last message of a subject goes for its age. True: the owner stores another one in its
-    # place, at the end of the turn or later, or kills it; it is not looked at for its age again.
+    # The last message of a subject expires. True: the owner stores another message in its place, at
+    # the end of the turn or later, or deletes it; its age is not checked again.
     cdef bint subject_expires(self, const message_t *m) noexcept
-    # Messages from this seq on have failed; seqs are used again.
+    # Messages from this seq on have failed; their seqs are used again.
     cdef void taken_back(self, uint64_t seq) noexcept
 
 
@@ -63,24 +63,24 @@ cdef class StreamLimits:
     cdef readonly uint64_t max_bytes
     cdef readonly uint64_t max_msgs_per_subject
     cdef readonly int64_t max_age_ns
-    cdef readonly bint discard_new              # refuse what would be beyond max_msgs, max_bytes
+    cdef readonly bint discard_new              # refuse messages beyond max_msgs and max_bytes
     cdef readonly bint discard_new_per_subject  # ... and max_msgs_per_subject
-    cdef readonly int64_t duplicate_window_ns   # ids are remembered so long; 0 = not at all
+    cdef readonly int64_t duplicate_window_ns   # how long ids are remembered; 0 = not at all
 
 
-# A message that was appended and can still fail.
+# A message that was appended and may still fail.
 cdef struct appended_t:
     uint64_t seq
     int64_t timestamp_ns
     uint32_t id                 # of its subject
-    uint32_t size               # 0 = a seq that was skipped
+    uint32_t size               # 0 = a skipped seq
 
 
-# A message that goes because of a later one, once that one cannot fail any more.
+# A message that is replaced by a later one, once that one cannot fail any more.
 cdef struct victim_t:
     uint64_t cause              # seq of the later one
     uint64_t seq
-    uint32_t id                 # of its subject; 0 = it went already
+    uint32_t id                 # of its subject; 0 = deleted already
     uint32_t size
 
 
@@ -88,50 +88,50 @@ cdef struct victim_t:
 cdef struct doomed_t:
     uint32_t id                 # of the subject; 0 = free
     uint32_t count
-    uint64_t last               # seq of the last one: all of the subject up to it are victims
+    uint64_t last               # all messages of the subject up to this seq are victims
 
 
 cdef class StreamStore(LogOwner):
     cdef readonly Log log
     cdef readonly SubjectIndex subjects
     cdef readonly StreamLimits limits
-    # What clients see; it includes what was appended in this turn.
+    # What clients see, including the appends of this turn.
     cdef readonly uint64_t last_seq         # the last seq that was used
     cdef readonly uint64_t bytes
     cdef readonly int64_t last_ns           # wall clock of the last message; 0 = there was none
-    cdef readonly uint64_t lost_messages, lost_bytes    # that do not read any more
-    cdef uint64_t readable                  # messages below it may be read
+    cdef readonly uint64_t lost_messages, lost_bytes    # unreadable messages
+    cdef uint64_t readable                  # messages below it can be read
     cdef uint64_t ticket                    # of the last append: see Log.outcome
     cdef Refusal refused                    # of the last append
-    # What is appended now is not to be there without what is appended next. All of it is to have
-    # been reserved in the log.
+    # The present append is void without the next one. Room for all of them must have been reserved
+    # in the log.
     cdef bint more_follows
     cdef Sizes sizes
     cdef readonly Duplicates duplicates
     cdef Deletes deletes
     cdef Expiry expiry
-    cdef StreamOwner owner                  # None = nobody wants to know
+    cdef StreamOwner owner                  # None = there is none
     cdef list readers                       # StreamReaders
-    cdef uint64_t aged                      # messages below it do not go for max_age
-    cdef list unread                        # Segments that did not read when messages were too old
-    cdef int64_t unread_until_ns            # wall clock: they are not tried before
-    # While a purge is under way, messages below hidden_below are not given to readers any more;
-    # with a filter those that match it.
+    cdef uint64_t aged                      # max_age does not apply to messages below it
+    cdef list unread                        # segments that were unreadable when messages expired
+    cdef int64_t unread_until_ns            # wall clock: the next attempt
+    # During a purge, messages below hidden_below are hidden from readers; with a filter, only those
+    # that match it.
     cdef uint64_t hidden_below
     cdef Filter hidden
-    # Id of a subject with wildcards -> seq of its last ROLLUP_PATTERN. Messages below that match
-    # have been replaced, but are still in the index. Empty once they have left it.
+    # Id of a subject with wildcards -> seq of its last ROLLUP_PATTERN. Matching messages below it
+    # are replaced but still in the index; empty once they are removed.
     cdef dict rolled_up
-    cdef uint64_t floor_mark                # the log's floor once deletes.synced is floor_at
+    cdef uint64_t floor_mark                # the log's floor once deletes.synced reaches floor_at
     cdef uint64_t floor_at
-    cdef list dead_segments                 # ... that may go then; None = none
-    cdef bint changed                       # messages went since that was noted
-    cdef Compaction compaction              # chosen, or under way; None = none
-    cdef bint compacting                    # it is under way
-    cdef uint64_t compact_from              # the next segment that is looked at for that
+    cdef list dead_segments                 # segments that may be dropped then; None = none
+    cdef bint changed                       # messages were deleted since that was noted
+    cdef Compaction compaction              # chosen or in progress; None = none
+    cdef bint compacting                    # it is in progress
+    cdef uint64_t compact_from              # the next segment to be considered
     cdef readonly bint closed
 
-    cdef appended_t *appended               # ring of those that can still fail, oldest first
+    cdef appended_t *appended               # ring of appends that may still fail, oldest first
     cdef size_t appended_first, appended_size, appended_cap
     cdef uint64_t kept_seq                  # last_seq and last_ns without them
     cdef int64_t kept_ns
@@ -139,32 +139,32 @@ cdef class StreamStore(LogOwner):
     cdef size_t victims_first, victims_size, victims_cap
     cdef doomed_t *doomed                   # hash table by subject
     cdef size_t doomed_size, doomed_cap
-    cdef Segment found_in                   # where the last message was found: near the next one
+    cdef Segment found_in  # segment of the last message that was found; the next is probably near
     cdef uint64_t found_seq
     cdef size_t found_at
 
-    # Stores one message at the end and applies the limits. Its seq, or 0 and `refused`. It is safe
-    # once log.outcome(ticket) is 1. `ttl_ns`: it goes after that time; 0 = none, -1 = its age is no
-    # reason to go. The reply subject is left out.
+    # Store one message at the end and apply the limits. Returns its seq; 0 = refused, see
+    # `refused`. It is safe once log.outcome(ticket) is 1. `ttl_ns`: time until it expires; 0 =
+    # none, -1 = never because of its age. The reply subject is not stored.
     cdef uint64_t append(self, const record_t *rec, int64_t ttl_ns, Rollup rollup) noexcept
     # The same for a message of another stream, with its seq, at or above next_seq, and its time.
-    # `expires_ns`: as in message_t.
+    # `expires_ns`: see message_t.
     cdef uint64_t append_at(self, const record_t *rec, uint64_t seq, int64_t timestamp_ns,
                             int64_t expires_ns, Rollup rollup) noexcept
-    # Uses a seq up and stores nothing; the seq, or 0 and `refused`.
     # Whether ROLLUP_PATTERN is possible for a subject with wildcards: not if it could take long.
     cdef bint may_roll_up(self, const char *subject, size_t n) except -1
+    # Use up a seq without a message. Returns the seq; 0 = refused, see `refused`.
     cdef uint64_t skip(self) noexcept
-    # The last message of a subject, appended ones included; 0 = there is none.
+    # The last message of a subject, including appends; 0 = none.
     cdef uint64_t last_seq_of(self, const char *subject, size_t n) noexcept
-    # A message that is stored and was not deleted; False = there is none.
+    # A message that is stored and not deleted. False = there is none.
     cdef bint read(self, uint64_t seq, message_t *m) noexcept
-    # Deletes one message because its consumers are done with it, or for a limit; True = it was
-    # there. Not synced: after a power cut it may be back.
+    # Delete one message because it is settled, or for a limit. True = it existed. Not synced: it
+    # may be back after a power cut.
     cdef bint kill(self, uint64_t seq) noexcept
-    # The message with that id in the duplicate window; 0 = none.
+    # The message with this id in the duplicate window; 0 = none.
     cdef uint64_t duplicate_of(self, const char *id, size_t n) noexcept
-    # The message with that id was stored, or skipped, under this seq, just now.
+    # The message with this id was just stored, or skipped, under this seq.
     cdef void remember_id(self, const char *id, size_t n, uint64_t seq) noexcept
     cdef void attach(self, StreamOwner owner) noexcept
     cdef void add_reader(self, StreamReaders reader) noexcept
@@ -195,7 +195,7 @@ cdef class StreamStore(LogOwner):
     cdef uint64_t count_of(self, uint32_t id) noexcept
     cdef uint64_t oldest_of(self, uint32_t id) noexcept
     cdef void move_first(self, uint64_t seq) noexcept
-    cdef uint64_t gaps(self) noexcept   # seqs without a message between the oldest and the last
+    cdef uint64_t gaps(self) noexcept   # seqs without a message between the oldest and the last one
     cdef bint find(self, uint64_t seq, stored_t *s) noexcept
     cdef void forgive(self, uint64_t seq) noexcept
     cdef void bury(self, uint64_t seq) noexcept
@@ -227,5 +227,5 @@ cdef class StreamStore(LogOwner):
     cdef void drop_loaded(self, uint64_t seq) noexcept
 
 
-# When a message with this TTL goes; 0 and -1 (by its age alone, never) stay as they are.
+# When a message with this TTL expires; 0 and -1 (by its age alone, never) stay unchanged.
 cdef int64_t expiry(int64_t now_ns, int64_t ttl_ns) noexcept nogil

@@ -4,14 +4,15 @@
     append -> log, subjects, sizes -> [the log settles] -> readable; what it replaces goes
                                    -> [it fails]        -> as if it had not been
 
-All that a publisher may ask about is up to date as soon as append returns, and can be undone. What
-goes because of a message (a limit, a rollup) is off the totals at once, but stays readable, and
-in the subjects, until that message cannot fail any more: it is a *victim* until then.
+Everything that a publisher may ask for is up to date as soon as append returns, and can be undone.
+A message that is replaced by another one (by a limit or a rollup) is subtracted from the totals at
+once, but stays readable and in the subjects until the other one cannot fail any more: until then it
+is a *victim*.
 
     victims of a subject are always its oldest messages, those up to doomed_t.last
 
-The log knows seqs and files, the subjects know which message has which subject and which still
-exists, the sizes what each counts for. Seqs may be left out anywhere.
+The log knows seqs and files; the subjects know which message has which subject and which ones
+exist; the sizes know what each one counts. Seqs may be left out anywhere.
 """
 import asyncio
 import errno
