@@ -11,26 +11,26 @@ from broker.net.filters cimport Filter, Tls
 cdef class Conn(SendOwner):
     cdef Session session
     cdef readonly OutBuf out
-    cdef object transport       # None before and after its life
+    cdef object transport       # None before and after the connection
     cdef object write           # transport.write
-    cdef Chunk going            # what the loop's Sender was given, or None
+    cdef Chunk going            # output in the loop's Sender, or None
     cdef int fd                 # the socket; -1: only the transport may write to it
     cdef readonly object listener   # the listener that accepted it: see net.listener.Listener
     cdef readonly object peer   # (host, port) or a path
     cdef readonly object failure  # the OSError that ended it, or None
     cdef InBuf shared           # the loop's receive buffer, shared by all connections
-    cdef InBuf big              # own buffer for an operation that does not fit into the shared one
+    cdef InBuf big              # own buffer for an operation that is larger than the shared one
     cdef bytes tail             # incomplete operation between reads, or None
     cdef bint paused            # the session has paused the input
     cdef bint ending            # closed for input; ends when everything is written
     cdef readonly Tls tls       # None: bytes are plain
     cdef Filter packer          # compression inside TLS, or None
-    cdef bint filtered          # there is TLS or compression
+    cdef bint filtered          # TLS or compression is in use
     cdef bint shaking           # in the TLS handshake: the session neither reads nor writes
-    cdef bint queued_shake      # its next step waits for a slice of a turn; nothing is read
-    cdef object prefix          # takes the first bytes: see expect_prefix; None = nothing does
-    cdef bint peeking           # call `begun` with the first bytes before any are fed
-    # Nothing is read until a later turn, which first decodes what has been received.
+    cdef bint queued_shake      # its next step waits for time in a turn; nothing is read
+    cdef object prefix          # receives the first bytes: see expect_prefix; None = nothing does
+    cdef bint peeking           # call `begun` with the first bytes before they are fed
+    # Nothing is read until a later turn, which first decodes the received bytes.
     cdef bint later
     cdef uint64_t read_turn     # the number of the turn that `read_bytes` counts
     cdef size_t read_bytes

@@ -39,7 +39,7 @@ cdef size_t READ_BYTES_MAX = limits.READ_BYTES_MAX
 cdef size_t SEND_BEHIND_MAX = limits.SEND_BEHIND_MAX
 cdef size_t SEND_WAIT_MAX = limits.SEND_WAIT_MAX
 
-# Owner of the output of an ended connection, which is never written. If the connection stayed its
+# Owner of the output of an ended connection, which is never written. If the connection remained the
 # owner, both would be in a cycle, and garbage collections are rare.
 cdef Task NOBODY = Task()
 NOBODY.queued = True
@@ -59,9 +59,9 @@ cdef class Conn(SendOwner):
     def connection_made(self, transport):
         self.transport = transport
         self.write = transport.write
-        # Any byte left in the transport pauses the output, none resumes it: pending output is in
-        # `out`, where it is counted and sent together with later bytes. With TLS of the loop itself
-        # a limit counts as reached when it is equal: 0 would pause for ever.
+        # Any byte in the transport pauses the output, and none resumes it: pending output is in
+        # `out`, where it is counted and sent together with later bytes. With TLS of the loop
+        # itself, a limit counts as reached when it is equal: 0 would pause for ever.
         plain = transport.get_extra_info('ssl_object') is None
         transport.set_write_buffer_limits(0 if plain else 1, 0)
         if plain:
@@ -74,7 +74,7 @@ cdef class Conn(SendOwner):
 
     def connection_lost(self, exc):
         self.end_send()
-        self.fd = -1        # the transport closes the socket after this
+        self.fd = -1        # the transport closes the socket afterwards
         self.transport = None
         self.write = None
         self.ending = True
@@ -92,10 +92,10 @@ cdef class Conn(SendOwner):
         self.out.owner = NOBODY
 
     def eof_received(self):
-        # Pending answers keep the connection open; once it is closing nothing does.
+        # Pending answers keep the connection open, but not when it is closing.
         if not self.session.closing and self.session.ended():
             return True
-        self.out.write_now()    # it ends before a thread could
+        self.out.write_now()    # the connection ends before a thread could do it
         return False
 
     def pause_writing(self):
@@ -136,7 +136,7 @@ cdef class Conn(SendOwner):
             self.out.turn.start_early()
 
     cdef void received(self, const char *data, size_t n, size_t kept) except *:
-        """Take n new bytes, which come after `kept` ones that the session has left."""
+        """Process n new bytes, which follow `kept` ones that the session has left."""
         if self.filtered:
             self.take_encoded(data, n)
         elif self.peeking:
@@ -145,8 +145,8 @@ cdef class Conn(SendOwner):
             self.take_input(data, kept + n)
 
     cdef void count_input(self, size_t n) except *:
-        """Stop reading once this connection had its share of a turn: the transport goes on for as
-        long as the peer has more."""
+        """Stop reading when this connection has had its share of a turn: otherwise the transport
+        would read as long as the peer sends."""
         if self.read_turn != self.out.turn.number:
             self.read_turn = self.out.turn.number
             self.read_bytes = 0
@@ -173,7 +173,7 @@ cdef class Conn(SendOwner):
             self.keep(data + used, total - <size_t>used)
 
     cdef void keep(self, const char *data, size_t rest) except *:
-        """Keep an incomplete operation that is in the buffer just read."""
+        """Keep an incomplete operation of the buffer that was just read."""
         cdef size_t need = <size_t>self.session.need
         cdef InBuf big = self.big
         if need <= self.shared.cap // 2 and rest <= self.shared.cap // 2:
@@ -181,7 +181,7 @@ cdef class Conn(SendOwner):
             self.big = None
             return
         if need <= rest:
-            need = 2 * rest         # unknown, or complete but paused
+            need = 2 * rest         # unknown, or complete and paused
         if big is None:
             big = InBuf(need)
             memcpy(big.data, data, rest)
@@ -208,7 +208,7 @@ cdef class Conn(SendOwner):
             try:
                 self.write_encoded()
                 if self.packer is not None and not out.blocked:
-                    self.say_inside(self.packer.pending())      # the writing was paused meanwhile
+                    self.say_inside(self.packer.pending())      # writing was paused meanwhile
             except Exception as problem:
                 LOG.error('connection dropped after an internal error', exc_info=problem)
                 self.abort()
@@ -235,11 +235,11 @@ cdef class Conn(SendOwner):
         elif behind and not out.blocked:
             self.notify_waiters()
 
-    # --- output that the loop's Sender has
+    # --- output in the loop's Sender
 
     cdef bint was_sent(self):
-        """Whether further output may be written: what the thread was given is sent, or was taken
-        back because the thread is late. Then this sends what the thread did not."""
+        """Whether further output may be written: the thread has sent its output, or was too late
+        and it was withdrawn. In that case this sends the rest."""
         cdef Sender sender = self.out.turn.sender
         if self.out.at_once or self.out.full_bytes > SEND_WAIT_MAX:
             sender.finish(self)
@@ -250,7 +250,7 @@ cdef class Conn(SendOwner):
         return True
 
     cdef void put_rest(self):
-        """Send what the thread did not."""
+        """Send what the thread has not sent."""
         cdef Chunk chunk = self.going
         if chunk is None:
             return
@@ -268,13 +268,14 @@ cdef class Conn(SendOwner):
             self.notify_waiters()
 
     cdef void notify_waiters(self):
-        """Sessions may rest until the output is written, which was not because it was blocked. They
-        go on in a later step of the loop: this one may be in the midst of a delivery."""
+        """Sessions may pause until the output is written, which was blocked until now. They
+        continue in a later step of the loop, because this one may be in the middle of a
+        delivery."""
         if self.session.waiters is not None:
             self.listener.runtime.loop.call_soon(self.written)
 
     def written(self):
-        """The output may be written: let sessions go on that wait for it."""
+        """The output can be written: continue the sessions that wait for it."""
         if self.transport is not None and not (
                 self.ending or self.out.blocked or self.going is not None):
             self.session.writable()
@@ -288,8 +289,8 @@ cdef class Conn(SendOwner):
             self.going = None
 
     cdef void put(self, object buffer, const char *data, size_t n):
-        """Send the n bytes at `data`, which are all of `buffer`: without the transport what the
-        socket takes at once; the transport has the rest, and reports errors.
+        """Send the n bytes at `data`, which are all of `buffer`: directly to the socket as far as
+        it accepts them; the transport sends the rest and reports errors.
 
         Only while nothing waits in the transport: a single byte in it blocks the output.
         """
@@ -302,16 +303,16 @@ cdef class Conn(SendOwner):
                 return
         self.write(memoryview(buffer)[sent:] if sent > 0 else buffer)
 
-    # --- a head of the connection, before the protocol begins
+    # --- a prefix of the connection, before the protocol begins
 
     def expect_prefix(self, prefix):
-        """Give the first bytes to `prefix`: its heard(conn, bytes) is called until it calls
+        """Pass the first bytes to `prefix`: its heard(conn, bytes) is called until it calls
         end_prefix. Its left() is called if the connection ends before."""
         self.prefix = prefix
 
     def end_prefix(self, bytes rest, peer=None):
-        """The session gets what comes from here on, first `rest`. `peer`: its (host, port), if that
-        is not the other end of the connection."""
+        """The session receives the input from here on, beginning with `rest`. `peer`: its (host,
+        port), if that is not the other end of the connection."""
         self.prefix = None
         if peer is not None:
             self.peer = peer
@@ -374,8 +375,8 @@ cdef class Conn(SendOwner):
     def secure(self, context, int64_t timeout_ns, hostname=None):
         """Start TLS; earlier output in `out` is sent unencrypted.
 
-        As the server, or as the client of `hostname`. At the end the session's `secured` is
-        called; until then it gets no input and its output waits.
+        As the server, or as the client of `hostname`. At the end the session's `secured` is called;
+        until then it receives no input, and its output waits.
         """
         self.out.write_now()
         if self.ending:
@@ -396,7 +397,7 @@ cdef class Conn(SendOwner):
         """Use a filter from here on, in both directions."""
         self.out.write_now()
         if out_waiting(self.out):
-            self.abort()    # only a greeting is pending, which no peer reads
+            self.abort()    # only a greeting is pending, and no peer reads it
             return
         self.packer = packer
         self.filtered = True
@@ -406,11 +407,11 @@ cdef class Conn(SendOwner):
     def hand_over(self, Session session, Filter packer, bytes early=b''):
         """Hand the connection over to another session, with a filter for later output.
 
-        `early`: input that the former session was fed and that is meant for the new one.
+        `early`: input that the former session has received and that is meant for the new one.
         """
         self.out.write_now()
         if self.ending or out_waiting(self.out):
-            self.abort()    # so little fits into any new socket: the peer has gone
+            self.abort()    # so little output fits into any new socket: the peer has disconnected
             return
         self.session = session
         self.packer = packer
@@ -424,7 +425,7 @@ cdef class Conn(SendOwner):
 
     @property
     def unsent(self):
-        """Bytes that the peer has not received: in the transport and in the kernel."""
+        """Bytes that the peer has not received, in the transport and in the kernel."""
         if self.transport is None:
             return 0
         waiting = self.transport.get_write_buffer_size()
@@ -471,7 +472,7 @@ cdef class Conn(SendOwner):
     # --- how input begins
 
     cdef void peeked(self, const char *data, size_t n) except *:
-        """Pass the first input to the session, which decides what it is."""
+        """Pass the first input to the session, which decides how to continue."""
         self.peeking = False
         self.out.turn.disarm(self)
         if not self.session.closing:
@@ -523,13 +524,13 @@ cdef class Conn(SendOwner):
         except FilterError as problem:
             cause = str(problem)
         if cause is None or self.tls.spoken_to:
-            self.send(self.tls.pending())       # bytes that are not TLS get no alert
+            self.send(self.tls.pending())       # input that is not TLS gets no alert
         self.shaken(cause)
         if cause is None and not self.ending:
             self.decode()       # input may have arrived together with the end of the handshake
 
     def shaken(self, cause):
-        """The handshake has ended; `cause`: why it failed."""
+        """The handshake has ended; `cause`: why it failed, or None."""
         self.out.turn.disarm(self)
         self.shaking = False
         if cause is not None:
@@ -549,7 +550,7 @@ cdef class Conn(SendOwner):
                 self.session.begun(-1)
 
     cdef void decode(self) except *:
-        """Feed what was received, a bounded part of it per turn."""
+        """Feed the received bytes, a limited part of them per turn."""
         try:
             self.decode_some()
         except FilterError as problem:

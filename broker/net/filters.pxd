@@ -9,11 +9,11 @@ cdef class Filter:
 
     # Accepts n received bytes. FilterError: they are invalid.
     cdef int receive(self, const char *data, size_t n) except -1
-    # Decodes up to n > 0 bytes into room; 0 = nothing until more is received.
+    # Decodes up to n > 0 bytes into `room`; 0 = nothing until more is received.
     cdef Py_ssize_t read(self, char *room, size_t n) except -1
-    # Encodes a buffer for the wire; part of it may stay in the filter until flush.
+    # Encodes a buffer; part of the result may stay in the filter until flush.
     cdef bytes send(self, object data)
-    # The rest in the filter, so that the peer can decode everything sent.
+    # The rest in the filter, so that the peer can decode everything that was sent.
     cdef bytes flush(self)
     # Output of the filter itself.
     cdef bytes pending(self)
@@ -24,21 +24,21 @@ cdef class Filter:
 cdef class Deflate(Filter):
     cdef object packer
     cdef object unpacker
-    cdef bytes rest             # received and not yet decoded
+    cdef bytes rest             # received and not decoded
     cdef bint more              # the last read filled its buffer: there may be more
 
 
 cdef class Chunks(Filter):
-    cdef str title              # in errors
-    cdef tuple identifiers      # that a stream may begin with; the first one is sent
+    cdef str title              # for errors
+    cdef tuple identifiers      # identifiers that a stream may begin with; the first one is sent
     # Limits of a chunk: when it is received, compressed or plain, and when it is sent.
     cdef size_t packed_max, plain_max, piece_max
-    cdef public bint packs      # whether output is compressed; else it is only put into chunks
+    cdef public bint packs      # output is compressed; otherwise it is only put into chunks
     cdef size_t pack_min        # fewer bytes are not compressed
     cdef object codec           # the module of python-snappy
-    cdef bint begun             # the peer's identifier has come
+    cdef bint begun             # the peer's identifier was received
     cdef bint introduced        # ours has been sent
-    # What is received and not decoded: `len` bytes from `taken` on.
+    # Received bytes that are not decoded: `len` bytes from `taken` on.
     cdef char *rest
     cdef size_t len, taken, cap
     cdef size_t skip            # remaining bytes of a chunk to skip
@@ -65,14 +65,14 @@ cdef class Tls(Filter):
     cdef object incoming        # ssl.MemoryBIO
     cdef object outgoing
     cdef readonly object link   # ssl.SSLObject
-    cdef bint spoken_to         # the input begins like a TLS record, as far as it is known
+    cdef bint spoken_to         # the input so far begins like a TLS record
     cdef bint received
     cdef object read_link, write_link
-    cdef bint more              # the last read filled its buffer: a record may be left
-    # The record that is being received: its head, what of it has come, what is missing.
+    cdef bint more              # the last read filled its buffer: there may be more of a record
+    # The record that is being received: its header, the received part, the missing part.
     cdef unsigned char head[5]
     cdef size_t head_len, incomplete, missing
-    cdef bint strange           # the input is not a sequence of records; not followed any more
+    cdef bint strange  # the input is not a sequence of records, and is not followed any more
 
     cdef void note_records(self, const unsigned char *data, size_t n) noexcept
     cdef bint handshake(self) except -1

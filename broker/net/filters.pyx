@@ -36,7 +36,7 @@ cdef enum:
     CHUNK_IDENTIFIER = 0xFF
     IDENTIFIER_BYTES = 6
     ROOM_MIN = 4 << 10
-    ROOM_KEPT = 128 << 10       # of the input buffer, while it is empty
+    ROOM_KEPT = 128 << 10       # of the input buffer, kept while it is empty
     HANDSHAKE = 0x16            # the first byte of TLS
     RECORD_HEAD_BYTES = 5       # of TLS: kind, version, length
     RECORD_KIND_MIN = 20
@@ -110,9 +110,9 @@ cdef class Deflate(Filter):
 
 
 cdef class Chunks(Filter):
-    """A stream of chunks in each direction, as those of Snappy and S2. It begins with an
-    identifier; each chunk has a masked CRC-32C of its plain bytes. A subclass sets the limits, and
-    unpacks."""
+    """A stream of chunks in each direction, as in Snappy and S2. It begins with an identifier; each
+    chunk has a masked CRC-32C of its plain bytes. A subclass defines the limits, and
+    decompresses."""
 
     def __init__(self):
         self.plain = b''
@@ -213,7 +213,7 @@ cdef class Chunks(Filter):
         return plain
 
     cdef void take(self, size_t n) noexcept:
-        """Drop the first n bytes of the input."""
+        """Remove the first n bytes of the input."""
         self.taken += n
         self.len -= n
 
@@ -235,11 +235,11 @@ cdef class Chunks(Filter):
         cdef size_t n = <size_t>len(part)
         if self.packs and n >= self.pack_min:
             if self.codec is None:
-                import snappy   # with a library of its own, which most brokers never need
+                import snappy   # loads a library that most brokers never need
 
                 self.codec = snappy
             packed = bytes(self.codec.compress(part))
-            # saving less than an eighth is not worth decompressing
+            # Saving less than an eighth is not worth decompressing.
             if <size_t>len(packed) < n - n // 8:
                 body = packed
         parts.append(((CHUNK_PLAIN if body is part else CHUNK_PACKED)
@@ -298,7 +298,7 @@ cdef class Tls(Filter):
         self.outgoing = ssl.MemoryBIO()
         self.link = context.wrap_bio(
             self.incoming, self.outgoing, server_side=server_side, server_hostname=server_hostname)
-        # what SSLObject calls, without the call of a Python function around each
+        # The functions that SSLObject calls, without a Python call around each.
         direct = getattr(self.link, '_sslobj', self.link)
         self.read_link = direct.read
         self.write_link = direct.write
@@ -312,8 +312,8 @@ cdef class Tls(Filter):
         return 0
 
     cdef void note_records(self, const unsigned char *data, size_t n) noexcept:
-        """Follow the records, so that none is read before it is complete: the exception that says
-        so takes as long as decoding half of one."""
+        """Follow the record headers, so that no incomplete record is decoded: the resulting
+        exception takes as long as decoding half of one."""
         cdef size_t step, length
         while n and not self.strange:
             if self.head_len < <size_t>RECORD_HEAD_BYTES:
@@ -336,7 +336,7 @@ cdef class Tls(Filter):
             data += step
             n -= step
         if self.strange:
-            self.incomplete = 0     # OpenSSL finds out what it is
+            self.incomplete = 0     # OpenSSL will report the error
 
     cdef bint handshake(self) except -1:
         """Continue the handshake; True when it is complete. FilterError: it failed."""
@@ -369,7 +369,7 @@ cdef class Tls(Filter):
                 break
             done += got
         if done == n:
-            self.more = True        # of the same record there may be
+            self.more = True        # the record may have more bytes
         return <Py_ssize_t>done
 
     cdef bytes send(self, object data):

@@ -6,4 +6,4 @@ from broker.runtime.interfaces cimport Session
 cdef class HandoverSession(Session):
     cdef readonly object link       # net.conn.Conn, from opened to closed
     cdef readonly object owner      # the owner, which decides about the connection
-    cdef public bytearray head      # input so far; used by the owner
+    cdef public bytearray head      # input so far; the owner uses it

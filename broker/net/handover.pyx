@@ -47,7 +47,7 @@ cdef class HandoverSession(Session):
         self.link = None    # otherwise both would be in a cycle, and garbage collections are rare
 
     def wait(self, int64_t ns):
-        """Call the owner's `late` after this time, unless it sets another one; 0 = never."""
+        """Call the owner's `late` after this time; a later call replaces it; 0 = never."""
         cdef OutBuf out
         if self.link is None:
             return

@@ -17,7 +17,7 @@ cdef enum:
     CHUNK_COMPRESSED = 0x00
     CHUNK_PLAIN = 0x01
     CHUNK_SKIPPABLE = 0x80      # and above
-    PACK_BYTES_MIN = 128        # less is not compressed
+    PACK_BYTES_MIN = 128        # fewer bytes are not compressed
     BLOCK_BYTES_MAX = 4 << 20   # of a chunk, when it is decompressed
     CHUNK_BYTES_MAX = 8 << 20   # of a chunk
 
@@ -26,7 +26,7 @@ cdef bytes IDENTIFIER = b'\xff\x06\x00\x00S2sTwO'
 
 
 class CompressionError(ValueError):
-    """The text is not S2, or damaged."""
+    """The bytes are not valid S2."""
 
 
 cdef size_t uvarint(const uint8_t *p, size_t n, uint32_t *value) noexcept nogil:
@@ -93,7 +93,7 @@ cdef size_t copy(const uint8_t *p, size_t n, size_t *length, size_t *distance) n
 
 
 cdef bint decode(const uint8_t *p, size_t n, uint8_t *out, size_t size) noexcept nogil:
-    """Decompress a block without its length to exactly `size` bytes; False = it is damaged."""
+    """Decompress a block without its length to exactly `size` bytes. False: it is invalid."""
     cdef size_t at = 0, done = 0, length = 0, distance = 0, last = 0, used, i
     while at < n:
         if p[at] & 3 == 0:
@@ -116,14 +116,14 @@ cdef bint decode(const uint8_t *p, size_t n, uint8_t *out, size_t size) noexcept
         if distance >= length:
             memcpy(out + done, out + done - distance, length)
         else:
-            for i in range(length):     # it overlaps: what it writes is repeated
+            for i in range(length):     # source and destination overlap: written bytes are repeated
                 out[done + i] = out[done + i - distance]
         done += length
     return done == size
 
 
 def decompress(data):
-    """The content of a stream of chunks, any object with a buffer of bytes. CompressionError."""
+    """The content of a stream of chunks, given as any bytes-like object. CompressionError."""
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
@@ -164,7 +164,7 @@ cdef bytes chunk(uint8_t kind, const uint8_t *p, size_t n, uint32_t stated):
 
 
 cdef bytes block(const uint8_t *p, size_t n, size_t most):
-    """The content of a block, at most so many bytes."""
+    """The content of a block, of at most `most` bytes."""
     cdef uint32_t size = 0
     cdef size_t used = uvarint(p, n, &size)
     cdef bytes out
@@ -177,7 +177,8 @@ cdef bytes block(const uint8_t *p, size_t n, size_t most):
 
 
 def chunk_of(bytes data not None, bytes block not None):
-    """A chunk with this content; `block`: the same compressed, which is used if it is shorter."""
+    """A chunk with this content. `block`: the compressed content, which is used if it is
+    shorter."""
     cdef bint shorter = len(block) < len(data)
     cdef bytes body = block if shorter else data
     kind = CHUNK_COMPRESSED if shorter else CHUNK_PLAIN
@@ -191,7 +192,8 @@ cdef class S2(Chunks):
     """A stream in each direction."""
 
     def __init__(self, bint packs=False, size_t block_max=BLOCK_BYTES_MAX):
-        """A few bytes may be a large block: `block_max` is for peers that are not known yet."""
+        """A few bytes may expand to a large block: `block_max` is for peers that are not
+        authenticated yet."""
         Chunks.__init__(self)
         self.title = 's2'
         self.identifiers = (IDENTIFIER, SNAPPY_IDENTIFIER)
@@ -202,7 +204,7 @@ cdef class S2(Chunks):
 
     @property
     def block_max(self):
-        """The most bytes of a block that is accepted, decompressed."""
+        """The largest block that is accepted, in decompressed bytes."""
         return self.plain_max
 
     @block_max.setter

@@ -6,15 +6,15 @@ from broker.net.filters cimport Filter
 
 
 cdef class WebSocket(Filter):
-    cdef bytes rest             # input, processed up to `taken`
+    cdef bytes rest             # input; bytes up to `taken` are processed
     cdef size_t taken
     cdef uint64_t left          # payload bytes of the current frame still to receive
     cdef uint8_t mask[4]
     cdef uint64_t mask_at       # payload bytes of the current frame unmasked so far
-    cdef bint masked            # frames of the peer are masked
-    cdef bint masks             # frames of this side are masked
+    cdef bint masked            # the peer's frames are masked
+    cdef bint masks             # this side's frames are masked
     cdef bint in_frame          # its header has been read
-    cdef bint in_message        # a message of several frames is incomplete
+    cdef bint in_message        # part of a message of several frames has been received
     cdef bint last              # the current frame ends its message
     cdef bint compressed        # the current message is compressed
     cdef bint compression       # compression was negotiated
@@ -23,12 +23,12 @@ cdef class WebSocket(Filter):
     cdef object unpacker        # of the current message, or None
     cdef bytes packed           # input that the decompressor has not processed
     cdef bint more              # the decompressor may have more output
-    cdef bint tailed            # the tail that senders omit was added to the message
-    cdef list waiting           # to send as one compressed message
+    cdef bint tailed            # the tail that senders omit has been added to the message
+    cdef list waiting           # output to send as one compressed message
     cdef bytes pong             # pending answer to the last PING, or None
     cdef bytes farewell         # pending CLOSE frame, or None
     cdef bint said_farewell
-    cdef public object status   # () -> (code, reason) of the CLOSE frame to send
+    cdef public object status   # returns (code, reason) of the CLOSE frame to send
 
     cdef Py_ssize_t header(self) except -1
     cdef int begin(self, int opcode, bint fin, bint rsv1, uint64_t length) except -1

@@ -13,33 +13,33 @@ from broker.routing.trie cimport gather_t, match_t, node_t, sub_t
 from broker.runtime.types cimport record_t, tw_cache_hash, tw_equal, tw_key_t, tw_prefetch
 
 cdef enum:
-    CACHE_WAYS = 4      # slots that a subject may have: its own and those that follow
+    CACHE_WAYS = 4      # slots that a subject may be in: its own and the following ones
     SLOT_SUBJECT = 42   # bytes of a subject inside its slot
-    ROUTE_DEPTH = 16    # nested messages of the same Router that one message may cause
+    ROUTE_DEPTH = 16    # nested messages of one Router that a message may cause
     CHANGES = 16        # changes of wildcards that are remembered
     CHANGE_SIZE = 63    # bytes of a subject that is remembered
 
 
 # One subject in the cache: a cache line.
 cdef struct slot_t:
-    match_t *match          # shared with other subjects; NULL = an empty slot
-    uint64_t version        # version of the wildcards for which it is right; 0 = for none
+    match_t *match          # shared with other subjects; NULL = the slot is empty
+    uint64_t version        # the version of the wildcards that it is valid for; 0 = none
     uint32_t hash           # of the subject
     uint16_t subject_len
-    char subject[SLOT_SUBJECT]      # or, if it is longer, a pointer to it, owned
+    char subject[SLOT_SUBJECT]      # or a pointer to a longer subject, owned
 
 
-# What is known of a place in the cache without a look at its slot: `search` finds that a subject is
-# not there without a cache line of a slot. Each is the upper half of a hash, with its lowest bit
-# set; 0 = none.
+# What is known about a slot of the cache without reading it: `search` finds that a subject is not
+# cached without loading the cache line of a slot. Each value is the upper half of a hash with its
+# lowest bit set; 0 = none.
 cdef struct mark_t:
-    uint16_t kept           # of the subject in the slot of that place
-    uint16_t missed         # of the last subject of this hash that found no place
+    uint16_t kept           # of the subject in the slot
+    uint16_t missed         # of the last subject with this hash that was not cached
 
 
 # An added or removed wildcard subscription.
 cdef struct change_t:
-    uint8_t len             # of the subject; 0 = unknown, may be any
+    uint8_t len             # of the subject; 0 = unknown, it may be any
     char subject[CHANGE_SIZE]
 
 
@@ -50,26 +50,26 @@ cdef class Router:
     cdef uint32_t table_used
     cdef tw_key_t key
     cdef uint64_t random
-    cdef slot_t *cache          # in cache_memory; slots are filled one by one, emptied all at once
+    cdef slot_t *cache  # in cache_memory; slots are filled one by one and emptied all at once
     cdef void *cache_memory     # owned
     cdef uint32_t cache_mask    # number of slots - 1
-    cdef uint32_t cache_turn    # which of a subject's slots is replaced next
-    cdef mark_t *marks          # one of each slot; owned
-    cdef match_t *once          # of the last subject that got no place, or NULL
-    cdef slot_t *found          # of the last result of `match`; NULL = it is not in the cache
-    cdef match_t **shared       # matches by their nodes, for subjects that only wildcards match
+    cdef uint32_t cache_turn    # selects the slot of a subject that is replaced next
+    cdef mark_t *marks          # one for each slot; owned
+    cdef match_t *once          # of the last subject that was not cached, or NULL
+    cdef slot_t *found          # of the last result of `match`; NULL = not cached
+    cdef match_t **shared       # matches by their nodes, for subjects that match wildcards only
     cdef uint32_t shared_mask
     cdef size_t cached_refs     # sub pointers in all matches
     cdef size_t cached_refs_max
     cdef uint64_t version       # incremented when a wildcard is added or removed
-    cdef change_t recent[CHANGES]       # by version, the change that led to it
+    cdef change_t recent[CHANGES]       # by version: the change that led to it
     cdef readonly uint64_t changes      # incremented when any match_t may be invalid
     cdef readonly uint64_t size         # number of subscriptions
     cdef readonly uint64_t inserts, removes, matches, cache_hits
     cdef uint32_t busy          # nested calls of route
-    cdef uint32_t deaf          # sinks that `leave_out` was called for and `left_out` was not
+    cdef uint32_t deaf          # sinks after `leave_out` and before `left_out`
     cdef match_t *spare[ROUTE_DEPTH]    # matches of the inner calls, or NULL
-    cdef list late              # sinks that are called when all sinks have the message
+    cdef list late              # sinks that are called when all sinks have received the message
     cdef uint32_t late_size
     cdef list watchers          # called for every added or removed subscription
     cdef uint32_t watched       # len(watchers)
@@ -78,18 +78,18 @@ cdef class Router:
                     size_t queue_len, const char *sid, size_t sid_len) except NULL
     cdef void remove(self, sub_t *sub) noexcept
     cdef const match_t *match(self, const char *subject, size_t n) except NULL
-    # The same, with the hash that `expect` has returned for this subject.
+    # Same as match, with the hash that `expect` has returned for this subject.
     cdef const match_t *match_hashed(self, const char *subject, size_t n, uint32_t h) except NULL
     cdef const match_t *search(self, const char *subject, size_t n, uint32_t h) except NULL
-    # The sink takes no more messages and is `deaf`: matches are without its subscriptions from now
-    # on. To be called for a sink with many of them, until they are removed in parts; then left_out.
+    # The sink accepts no more messages and is `deaf`: matches leave out its subscriptions from now
+    # on. For a sink with many subscriptions, until they are removed in parts; then call left_out.
     cdef void leave_out(self) noexcept
     cdef void left_out(self) noexcept
     cdef uint32_t route(self, const match_t *m, const record_t *rec, void *skip) noexcept
     cdef uint32_t route_listed(self, const match_t *m, const record_t *rec, void *skip,
                                const char *names, size_t names_len) noexcept
 
-    # Inside `deliver`: call sink.routed(rec) after the message was delivered to all sinks.
+    # Inside `deliver`: call sink.routed(rec) when all sinks have received the message.
     cdef void wait(self, Sink sink) noexcept
     cdef void finish(self, const record_t *rec, uint32_t before) noexcept
 
@@ -124,7 +124,7 @@ cdef inline char *long_subject(const slot_t *slot) noexcept nogil:
 
 
 cdef inline bint is_of(const slot_t *slot, const char *subject, size_t n) noexcept nogil:
-    """Whether a slot, which is not empty, is for this subject."""
+    """Whether a slot, which is not empty, belongs to this subject."""
     if slot.subject_len != n:
         return False
     if n > SLOT_SUBJECT:
@@ -133,12 +133,13 @@ cdef inline bint is_of(const slot_t *slot, const char *subject, size_t n) noexce
 
 
 cdef inline uint16_t half_of(uint32_t h) noexcept nogil:
-    """What a mark keeps of a hash."""
+    """The part of a hash that a mark contains."""
     return <uint16_t>(h >> 16) | 1
 
 
 cdef inline uint32_t expect(Router router, const char *subject, size_t n) noexcept:
-    """The hash of a subject; its slot is prefetched, because many of them exceed the caches."""
+    """The hash of a subject; its slot is prefetched, because the cache is larger than the
+    processor's caches."""
     cdef uint32_t h = tw_cache_hash(&router.key, subject, n)
     tw_prefetch(router.cache + (h & router.cache_mask))
     return h

@@ -31,7 +31,7 @@ from broker.runtime.types cimport record_t, tw_cache_hash
 cdef enum:
     TABLE_MIN = 64
     SUB_HEAD = 50       # bytes of a sub_t before its sid, without padding
-    SHARED_DIVISOR = 64     # subjects of the cache for each place of a shared match
+    SHARED_DIVISOR = 64     # subjects of the cache for each slot of a shared match
 
 cdef uint64_t NODE_HASH = 0x9E3779B97F4A7C15
 
@@ -136,7 +136,7 @@ cdef class Router:
             self.forget(subject, n)
 
     cdef void remember(self, const char *subject, size_t n) noexcept:
-        """Record the subject of the change to this version; too long ones count as any subject."""
+        """Record the subject of the change to this version; a longer one counts as any subject."""
         cdef change_t *change = &self.recent[self.version % <uint64_t>CHANGES]
         change.len = 0
         if n <= sizeof(change.subject):
@@ -144,7 +144,8 @@ cdef class Router:
             change.len = <uint8_t>n
 
     cdef bint still_true(self, slot_t *slot) noexcept:
-        """Whether no wildcard change since then affects the match; then it gets this version."""
+        """Whether no wildcard change since then affects the match, which then gets the current
+        version."""
         cdef uint64_t version
         cdef change_t *change
         if slot.version == 0 or self.version - slot.version > <uint64_t>CHANGES:
@@ -158,13 +159,13 @@ cdef class Router:
         return True
 
     cdef void remove(self, sub_t *sub) noexcept:
-        """Unsubscribe and free. Not inside `deliver`: there, set `retired` and remove it later."""
+        """Unsubscribe and free. Not inside `deliver`: set `retired` there, and remove it later."""
         cdef node_t *node = sub.node
         cdef node_t *parent
         cdef char path[0x10000]
         cdef size_t start = sizeof(path)
         cdef bint wildcard = False
-        # build the subject from the leaf up, to drop its cached match
+        # Build the subject from the leaf up, to drop its cached match.
         while node.parent != NULL:
             trie.work += WORK_NODE
             if is_wildcard_node(node):
@@ -230,7 +231,7 @@ cdef class Router:
         return self.search(subject, n, tw_cache_hash(&self.key, subject, n))
 
     cdef const match_t *match_hashed(self, const char *subject, size_t n, uint32_t h) except NULL:
-        # its first slot has been prefetched, its mark has not
+        # Its first slot was prefetched, its mark was not.
         cdef slot_t *slot = self.cache + (h & self.cache_mask)
         if slot.hash == h and slot.version == self.version and slot.match != NULL and (
                 is_of(slot, subject, n)):
@@ -241,7 +242,7 @@ cdef class Router:
         return self.search(subject, n, h)
 
     cdef const match_t *search(self, const char *subject, size_t n, uint32_t h) except NULL:
-        """The match of a subject from the cache, or computed."""
+        """The match of a subject, from the cache or computed."""
         cdef slot_t *slot
         cdef mark_t *mark
         cdef uint32_t i, place = 0
@@ -269,7 +270,7 @@ cdef class Router:
             return self.match_inside(subject, n)
         if self.cached_refs > self.cached_refs_max:
             self.clear_cache()
-            place = h & self.cache_mask     # its first: an empty one ends a search
+            place = h & self.cache_mask     # its first slot: an empty one ends the search
         elif full:
             mark = self.marks + (h & self.cache_mask)
             if mark.missed != own:
@@ -286,11 +287,11 @@ cdef class Router:
         return slot.match
 
     cdef const match_t *match_once(self, const char *subject, size_t n) except NULL:
-        """A match that no slot keeps."""
+        """A match that is not cached."""
         cdef match_t *before = self.once
         cdef match_t *m = self.compute(subject, n)
         if m == before:
-            self.release(m)     # it is held already
+            self.release(m)     # it is referenced already
             return m
         self.once = m
         self.changes += 1
@@ -299,7 +300,7 @@ cdef class Router:
         return m
 
     cdef const match_t *match_inside(self, const char *subject, size_t n) except NULL:
-        """A match within a delivery, when an outer call may be using the cache."""
+        """A match during a delivery, when an outer call may be using the cache."""
         cdef match_t **spare
         cdef match_t *before
         if self.busy > <uint32_t>ROUTE_DEPTH:
@@ -328,7 +329,7 @@ cdef class Router:
         if slot.match != NULL:
             self.empty(slot)
         if copy != NULL:
-            memcpy(slot.subject, &copy, sizeof(copy))   # not aligned as a pointer
+            memcpy(slot.subject, &copy, sizeof(copy))   # not aligned like a pointer
         else:
             memcpy(slot.subject, subject, n)
         slot.subject_len = <uint16_t>n
@@ -352,8 +353,8 @@ cdef class Router:
         return m
 
     cdef match_t *share(self, gather_t *g) except NULL:
-        """A match of the collected nodes, the one that exists if only wildcards led to them: then
-        the next subject probably has it in common. Their version changes with each of them."""
+        """A match of the collected nodes. If only wildcards led to them, it is shared: the next
+        subject probably has the same match. Each of the wildcards changes the version."""
         cdef uint64_t h = 0
         cdef size_t i
         cdef bint common = True
@@ -389,7 +390,7 @@ cdef class Router:
         self.deaf += 1
         self.changes += 1
         self.version += 1
-        self.recent[self.version % <uint64_t>CHANGES].len = 0       # of any subject
+        self.recent[self.version % <uint64_t>CHANGES].len = 0       # any subject
 
     cdef void left_out(self) noexcept:
         self.deaf -= 1
@@ -408,10 +409,10 @@ cdef class Router:
             free(long_subject(slot))
 
     cdef uint32_t route(self, const match_t *m, const record_t *rec, void *skip) noexcept:
-        """Deliver to every plain subscription and to one member of each group; return the number of
-        receivers.
+        """Deliver to every plain subscription and to one member of each group. Returns the number
+        of receivers.
 
-        Subscriptions of the sink `skip` get nothing (no echo, no loop).
+        Subscriptions of the sink `skip` receive nothing (no echo, no loop).
         """
         cdef uint32_t i, start, taken, before = self.late_size
         trie.work += <uint64_t>(m.plain + m.groups) * (
@@ -429,7 +430,7 @@ cdef class Router:
 
     cdef uint32_t route_listed(self, const match_t *m, const record_t *rec, void *skip,
                                const char *names, size_t names_len) noexcept:
-        """As `route`, but only to the groups in a list of names separated by white space."""
+        """Same as `route`, but only to the groups in a list of names separated by white space."""
         cdef uint32_t i, start, taken, before = self.late_size
         trie.work += <uint64_t>(m.plain + m.groups) * (
             WORK_DELIVERY + (rec.total_len >> WORK_BYTES_SHIFT))
@@ -457,8 +458,8 @@ cdef class Router:
 
     cdef uint32_t give_one(self, const match_t *m, uint32_t start, uint32_t size,
                            const record_t *rec, void *skip) noexcept:
-        """Deliver to one member of a group, to those of other servers only if no local one accepts
-        it; 1 = delivered."""
+        """Deliver to one member of a group; to members on other servers only if no local one
+        accepts. 1 = delivered."""
         cdef uint32_t j, _k
         cdef sub_t *sub
         # xorshift: the first member is uniformly random
@@ -472,7 +473,7 @@ cdef class Router:
                     (<Sink>sub.sink).deliver(sub, rec)):
                 return 1
             j = j + 1 if j + 1 < size else 0
-        trie.work += size * <uint64_t>WORK_DELIVERY      # no local one: in vain
+        trie.work += size * <uint64_t>WORK_DELIVERY      # no local member accepted
         return self.give_far(m, start, size, rec, skip) if m.far else 0
 
     cdef uint32_t give_far(self, const match_t *m, uint32_t start, uint32_t size,
@@ -500,12 +501,12 @@ cdef class Router:
         return 0
 
     cdef void wait(self, Sink sink) noexcept:
-        """Have the sink's `routed` called after the current message was delivered to all sinks."""
+        """Call the sink's `routed` when the current message was delivered to all sinks."""
         self.late.append(sink)
         self.late_size += 1
 
     cdef void finish(self, const record_t *rec, uint32_t before) noexcept:
-        """Call the sinks that wait for the end of this message, not those of an outer one."""
+        """Call the sinks that wait for the end of this message, not of an outer one."""
         cdef Sink sink
         while self.late_size > before:
             self.late_size -= 1
@@ -514,7 +515,7 @@ cdef class Router:
 
     cdef node_t *child(self, node_t *parent, const char *token, size_t n,
                        bint make) except? NULL:
-        """The child of parent for one token of a subscription; it is created if requested."""
+        """The child of `parent` for one token of a subscription, created if requested."""
         cdef uint32_t i
         cdef node_t *node
         if n == 1 and token[0] == c'*':
@@ -593,7 +594,7 @@ cdef class Router:
         for i in range(<uint32_t>CACHE_WAYS):
             slot = self.cache + ((h + i) & self.cache_mask)
             if slot.match != NULL and slot.hash == h and is_of(slot, subject, n):
-                slot.version = 0        # never current: computed again at its next use
+                slot.version = 0        # never current: it is computed at its next use
                 return
 
     cdef void clear_cache(self) noexcept:
@@ -638,7 +639,7 @@ cdef class Router:
 
 
 cdef void leave_out_deaf(match_t *m) noexcept:
-    """Take the subscriptions of deaf sinks out of a match, and groups without any others."""
+    """Remove the subscriptions of deaf sinks from a match, and groups without other members."""
     cdef uint32_t i, j, first, at = 0, start = m.plain, groups = 0
     trie.work += m.size * <uint64_t>WORK_LEFT_OUT
     for i in range(m.plain):
@@ -677,7 +678,7 @@ cdef bint is_listed(sub_t *member, const char *names, size_t n) noexcept nogil:
 
 
 cdef list_branches(node_t *node, list found):
-    """What hangs below a node by `*` and `>`; literal children are in the table."""
+    """Add the children of a node for `*` and `>` to the list; literal children are in the table."""
     if node.star != NULL:
         list_node(node.star, found)
         list_branches(node.star, found)
@@ -737,7 +738,7 @@ def window(Router router, uint64_t skip, uint64_t most, bint local=False):
 
 def matching(Router router, bytes subject, bint local=False, uint64_t skip=0,
              uint64_t most=UINT64_MAX):
-    """The subscriptions that match a subject, including all members of queue groups; `most` of them
+    """The subscriptions that match a subject, including all members of queue groups: `most` of them
     after the first `skip`."""
     cdef const match_t *m = router.match(subject, <size_t>len(subject))
     cdef window_t w
@@ -786,7 +787,7 @@ def count_local(Router router):
 
 
 def fanout(Router router):
-    """Of the cached matches: their number, their subscriptions in total, the most of one."""
+    """The number of cached matches, their subscriptions in total, and the largest number in one."""
     cdef uint64_t count = 0, total = 0, most = 0
     cdef uint32_t i
     for i in range(router.cache_mask + 1):
@@ -798,7 +799,7 @@ def fanout(Router router):
 
 
 cdef int see_branches(node_t *node, window_t *w, list found) except -1:
-    """What hangs below a node by `*` and `>`; literal children are in the table."""
+    """Add the children of a node for `*` and `>` to the list; literal children are in the table."""
     if node.star != NULL:
         see_node(node.star, w, found)
         see_branches(node.star, w, found)

@@ -4,16 +4,16 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 
 from broker.runtime.types cimport tw_key_t
 
-# Work of all routers since the process began, in units of about 10 ns: sessions have a share of it
-# in each turn. It is what a message costs beside its own bytes.
+# Work of all routers since the process started, in units of about 10 ns. Sessions have a share of
+# it in each turn. It counts what a message costs in addition to its own bytes.
 cdef uint64_t work
 cdef enum:
-    WORK_NODE = 16          # a node of the trie that is looked at, made or removed
+    WORK_NODE = 16          # a node of the trie that is visited, created or removed
     WORK_DELIVERY = 4       # a message for one subscription
-    WORK_BYTES_SHIFT = 7    # bytes of that message for one unit
-    WORK_SUBSCRIPTION = 64  # a new subscription, beside its nodes
-    WORK_MATCH_SHIFT = 2    # subscriptions of a match for one unit, when it is made or searched
-    WORK_LIST_SHIFT = 3     # bytes of a list of groups for one unit, when it is searched
+    WORK_BYTES_SHIFT = 7    # bytes of that message per unit
+    WORK_SUBSCRIPTION = 64  # a new subscription, in addition to its nodes
+    WORK_MATCH_SHIFT = 2    # subscriptions of a match per unit, when it is created or searched
+    WORK_LIST_SHIFT = 3     # bytes of a list of groups per unit, when it is searched
     WORK_LEFT_OUT = 3       # a subscription of a match, if those of closing sessions are left out
 
 cdef struct sub_t:
@@ -25,12 +25,12 @@ cdef struct sub_t:
     uint32_t group          # number of its queue group at the node + 1 (queue_of); 0 = plain
     uint32_t hash           # of sid, for its owner's table
     uint16_t sid_len
-    uint16_t far            # weight, if it represents members of another server, else 0
-    uint8_t retired         # gets no more messages; its sink removes it when no route is running
-    uint8_t knows_stored    # its sink wants the subject that a message was stored under
-    char sid[1]             # its owner's name for it: sid_len bytes inline
+    uint16_t far            # weight, if it represents members on another server, else 0
+    uint8_t retired  # receives no more messages; its sink removes it when no route is running
+    uint8_t knows_stored    # its sink needs the subject that a message was stored under
+    char sid[1]             # its owner's id for it: sid_len bytes inline
 
-# One queue name at one node.
+# One queue group at one node.
 cdef struct queue_t:
     char *name              # owned
     uint32_t name_len
@@ -38,15 +38,15 @@ cdef struct queue_t:
     uint32_t cap
     uint32_t hash           # of the name
     sub_t **members         # owned array of borrowed subs
-    uint32_t number         # its number for members, unchanged when rows move
+    uint32_t number         # its number for members; unchanged when rows move
     uint32_t far            # members on other servers
 
 cdef struct node_t:
     node_t *parent
     node_t *star            # the child for `*`
     node_t *tail            # the child for `>`
-    sub_t **subs            # plain ones
-    queue_t *queues         # queues_size of them, unordered; owned, preceded by a head
+    sub_t **subs            # plain subscriptions
+    queue_t *queues         # queues_size of them, unordered; owned, preceded by a head_t
     uint32_t subs_size
     uint32_t subs_cap
     uint32_t queues_size
@@ -55,18 +55,18 @@ cdef struct node_t:
     uint16_t token_len
     char token[1]           # inline
 
-# The subscriptions of one or more subjects, in one allocation with its arrays. Valid while
+# The subscriptions of one or more subjects, allocated together with its arrays. Valid while
 # Router.changes is unchanged.
 cdef struct match_t:
     sub_t **subs            # the plain ones, then the members group by group
-    uint32_t *ends          # for each group the index after its last member
-    node_t **nodes          # where the subscriptions are; not to be followed
+    uint32_t *ends          # for each group, the index after its last member
+    node_t **nodes          # nodes of the subscriptions; not to be dereferenced
     uint64_t version        # version of the wildcards when it was computed
     uint32_t plain
     uint32_t groups
     uint32_t size           # of subs
     uint32_t nodes_size
-    uint32_t refs           # owners: slots of the cache and others
+    uint32_t refs           # references: slots of the cache and others
     bint far                # a group has members on other servers
 
 cdef enum:
@@ -80,7 +80,7 @@ cdef int subject_shape(const char *subject, size_t n) noexcept nogil
 cdef enum:
     GATHER_FIRST = 16
 
-# The result of one walk through the trie; gather_init and gather_free are its begin and end.
+# The result of one walk through the trie; begins with gather_init and ends with gather_free.
 cdef struct gather_t:
     node_t **nodes          # `first`, or owned if there are more
     size_t size
@@ -98,7 +98,7 @@ cdef node_t *find_child(node_t **table, uint32_t mask, const tw_key_t *key, node
                         const char *token, size_t n) noexcept nogil
 cdef void walk(node_t **table, uint32_t mask, const tw_key_t *key, gather_t *g, node_t *node,
                const char *rest, size_t n) noexcept nogil
-# Whether a subscription to the pattern may match the subject; a negative answer is certain.
+# Whether a subscription to the pattern may match the subject; False is certain.
 cdef bint may_match(const char *pattern, size_t pattern_len, const char *subject,
                     size_t n) noexcept nogil
 cdef match_t *collect(gather_t *g) noexcept nogil       # the caller frees it; NULL = no memory
@@ -108,12 +108,12 @@ cdef int join_plain(node_t *node, sub_t *sub) noexcept nogil
 cdef int join_queue(node_t *node, sub_t *sub, const tw_key_t *key, const char *name,
                     size_t n) noexcept nogil
 cdef void leave_queue(node_t *node, sub_t *sub) noexcept nogil
-cdef queue_t *queue_of(sub_t *sub) noexcept nogil       # its group has to be one
+cdef queue_t *queue_of(sub_t *sub) noexcept nogil       # only for a member of a group
 cdef void set_far(sub_t *sub, uint16_t weight) noexcept nogil
 cdef void free_node(node_t *node) noexcept nogil
 cdef void free_branches(node_t *node) noexcept nogil
 
-cdef tw_key_t key_of(bytes key) except *    # ValueError when it is not 16 bytes long
+cdef tw_key_t key_of(bytes key) except *    # ValueError: it is not 16 bytes long
 
 # The subject of a node; the queue group of a subscription, or nothing.
 cdef bytes spell(node_t *node)

@@ -15,7 +15,7 @@ from libc.string cimport memchr, memcmp, memcpy, memset
 from broker.runtime.types cimport tw_assert, tw_cache_hash, tw_hash, tw_key_t, tw_siphash
 
 cdef enum:
-    QUEUES_PLAIN = 8        # up to this many groups of a node are searched one by one
+    QUEUES_PLAIN = 8        # up to this number, the groups of a node are searched one by one
 
 
 cdef uint64_t work = 0
@@ -24,13 +24,13 @@ cdef uint64_t work = 0
 cdef uint64_t probed = 0
 
 
-# Index of the groups of a node if there are more: rows by name, and rows by number.
+# Index of the groups of a node with more of them: rows by name, and rows by number.
 cdef struct index_t:
     uint32_t *slots         # row + 1; 0 = empty
     uint32_t mask
     uint32_t *rows          # the row of each number
-    uint32_t *numbers       # free numbers; as many as are unused of `known`
-    uint32_t known          # numbers given out so far
+    uint32_t *numbers       # free numbers: as many as `known` has unused ones
+    uint32_t known          # numbers in use so far
     uint32_t free
 
 
@@ -143,7 +143,7 @@ cdef void walk(node_t **table, uint32_t mask, const tw_key_t *key, gather_t *g, 
         dot = <const char *>memchr(rest, c'.', n)
         token_len = <size_t>(dot - rest) if dot != NULL else n
         literal = NULL
-        # most nodes below a wildcard have no other children: their table need not be asked
+        # Most nodes below a wildcard have no other children: then the table is not searched.
         if node.children > <uint32_t>((node.star != NULL) + (node.tail != NULL)) and not (
                 token_len == 1 and (rest[0] == c'*' or rest[0] == c'>')):
             literal = find_child(table, mask, key, node, rest, token_len)
@@ -300,7 +300,7 @@ cdef queue_t *queue_of(sub_t *sub) noexcept nogil:
 
 cdef uint32_t *slot_of(node_t *node, index_t *index, uint32_t hash, const char *name,
                        size_t n) noexcept nogil:
-    """The slot of the group of that name in the table, or the free one for it."""
+    """The slot of the group of this name in the table, or the free one for it."""
     cdef uint32_t i = hash & index.mask
     cdef queue_t *q
     global probed
@@ -315,7 +315,7 @@ cdef uint32_t *slot_of(node_t *node, index_t *index, uint32_t hash, const char *
 
 cdef Py_ssize_t find_queue(node_t *node, uint32_t hash, const char *name,
                            size_t n) noexcept nogil:
-    """The row of a group; -1 = no group of that name."""
+    """The row of a group; -1 = there is none of this name."""
     global probed
     cdef uint32_t i
     cdef queue_t *q
@@ -495,7 +495,7 @@ cdef void drop_queue(node_t *node, uint32_t row) noexcept nogil:
         index.rows[last.number] = row
         q[0] = last[0]
         return
-    # A group only moves towards the front, past at most QUEUES_PLAIN others in its life.
+    # A group only moves towards the front, and past at most QUEUES_PLAIN others.
     q[0] = last[0]
     q.number = row
     for k in range(q.size):
@@ -503,7 +503,7 @@ cdef void drop_queue(node_t *node, uint32_t row) noexcept nogil:
 
 
 cdef void close_gap(node_t *node, index_t *index, uint32_t i) noexcept nogil:
-    """Empty a slot, and move entries that could not be found after it."""
+    """Empty a slot, and move entries that could not be found any more."""
     cdef uint32_t j = i, home
     tw_assert(index.slots[i] != 0)
     while True:
@@ -518,7 +518,7 @@ cdef void close_gap(node_t *node, index_t *index, uint32_t i) noexcept nogil:
 
 
 cdef void set_far(sub_t *sub, uint16_t weight) noexcept nogil:
-    """Let a subscription represent this many members on another server; 0 = a local one."""
+    """Make a subscription represent this number of members on another server; 0 = a local one."""
     if sub.group:
         queue_of(sub).far += <uint32_t>(weight != 0) - <uint32_t>(sub.far != 0)
     sub.far = weight
@@ -539,7 +539,7 @@ cdef void free_node(node_t *node) noexcept nogil:
 
 
 cdef void free_branches(node_t *node) noexcept nogil:
-    """Free what hangs below a node by `*` and `>`; literal children are in the table."""
+    """Free the children of a node for `*` and `>`; literal children are in the table."""
     if node.star != NULL:
         free_branches(node.star)
         free_node(node.star)
@@ -568,12 +568,12 @@ cdef bytes queue_name(sub_t *sub):
 
 
 def work_done():
-    """Work of all routers since the process began: see trie.pxd."""
+    """Work of all routers since the process started: see trie.pxd."""
     return work
 
 
 def groups_probed():
-    """Number of queue groups compared by name since the process began."""
+    """Number of queue groups compared by name since the process started."""
     return probed
 
 

@@ -21,10 +21,10 @@ from broker.runtime.turn cimport Turn
 
 
 cdef class Chunk:
-    cdef char *data             # owned, cap bytes
+    cdef char *data             # owned, `cap` bytes
     cdef size_t len             # bytes written
     cdef size_t cap
-    cdef int exports            # views alive; > 0 means frozen
+    cdef int exports            # views in use; > 0 means frozen
 
 
 cdef class ChunkPool:
@@ -37,19 +37,20 @@ cdef class ChunkPool:
 
 
 cdef class OutBuf:
-    cdef char *data             # == current.data, or NULL
-    cdef size_t len             # bytes in current; authoritative while writing
+    cdef char *data             # current.data, or NULL
+    cdef size_t len             # bytes in `current`; authoritative while writing
     cdef size_t cap
     cdef Chunk current          # None while idle: an idle connection owns no chunk
     cdef list full              # older chunks, or None
     cdef size_t full_bytes
-    cdef size_t last_bytes      # how much the last flush took; sizes the next chunk
-    # bytes that may wait here, without those that a Sender has; more sets overflow
+    cdef size_t last_bytes  # bytes of the last flush; the size of the next chunk follows from it
+    # The maximum of bytes that may wait here, without those that a Sender has; more sets
+    # `overflow`.
     cdef readonly size_t limit
-    cdef readonly bint overflow     # something was refused since the last reset
-    cdef bint at_once           # the owner's run() writes all that the socket takes
+    cdef readonly bint overflow     # output has been refused since the last reset
+    cdef bint at_once           # the owner's run() writes everything that the socket accepts
     cdef bint blocked           # the transport is full: flush waits for writable
-    cdef int64_t blocked_ns     # since when (monotonic); 0 = it is not
+    cdef int64_t blocked_ns     # since when (monotonic); 0 = not blocked
     cdef ChunkPool pool
     cdef Turn turn
     cdef Task owner             # its run() flushes
@@ -62,8 +63,8 @@ cdef class OutBuf:
     cdef void drop(self) noexcept
 
 
-# n writable bytes, or NULL when the limit would be passed. Valid until the next out_* call;
-# out_commit says how many were used.
+# n writable bytes, or NULL if they would exceed the limit. Valid until the next out_* call;
+# out_commit reports how many were used.
 cdef inline char *out_reserve(OutBuf o, size_t n) noexcept:
     if o.len + n <= o.cap:
         return o.data + o.len
@@ -77,7 +78,7 @@ cdef inline void out_commit(OutBuf o, size_t n) noexcept:
 
 
 cdef inline int out_put(OutBuf o, const char *data, size_t n) noexcept:
-    """Append n bytes; 0 when the limit refuses them."""
+    """Append n bytes. Returns 0 if the limit refuses them."""
     cdef char *p = out_reserve(o, n)
     if p == NULL:
         return 0
@@ -87,14 +88,14 @@ cdef inline int out_put(OutBuf o, const char *data, size_t n) noexcept:
 
 
 cdef inline size_t out_waiting(OutBuf o) noexcept:
-    """Bytes not yet handed to the transport or to a Sender."""
+    """Bytes that neither the transport nor a Sender has yet."""
     return o.full_bytes + o.len
 
 
 cdef class InBuf:
-    cdef char *data             # owned, cap bytes
+    cdef char *data             # owned, `cap` bytes
     cdef size_t cap
-    cdef size_t fill            # bytes already received; the transport is lent what follows
+    cdef size_t fill            # bytes received; the transport is lent the room after them
     cdef int exports            # > 0 while lent: data must not move
 
     cdef size_t resize(self, size_t cap) except 0

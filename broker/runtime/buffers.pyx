@@ -28,7 +28,7 @@ cdef class Chunk:
 
 cdef class ChunkPool:
     def __init__(self, size_t small_bytes, size_t large_bytes, size_t pooled_max):
-        """Keeps at most `pooled_max` bytes of free chunks for reuse."""
+        """Keeps free chunks of up to `pooled_max` bytes in total for reuse."""
         self.small_bytes = small_bytes
         self.large_bytes = large_bytes
         self.pooled_max = pooled_max
@@ -66,19 +66,19 @@ cdef class ChunkPool:
 
 cdef class OutBuf:
     def __init__(self, Task owner, Turn turn, ChunkPool pool, size_t limit):
-        """`owner.run` is queued for the flush phase of `turn` whenever bytes arrive."""
+        """`owner.run` is queued for the flush phase of `turn` when there is output."""
         self.owner = owner
         self.turn = turn
         self.pool = pool
         self.limit = limit
 
     cdef char *grow(self, size_t n) noexcept:
-        """Room for n bytes: a first chunk, a longer one, or a further one."""
+        """Room for n bytes: in a first chunk, a longer one, or an additional one."""
         cdef Chunk chunk
         if self.full_bytes + self.len + n > self.limit:
             if self.full_bytes + self.len and not self.blocked:
-                self.write_now()        # what waits goes first
-            # one piece alone is taken whatever its size; limit 0: the connection is gone
+                self.write_now()        # earlier output is sent first
+            # A single piece is accepted whatever its size. Limit 0: the connection is closed.
             if self.limit == 0 or (
                     self.full_bytes + self.len and self.full_bytes + self.len + n > self.limit):
                 self.overflow = True
@@ -86,7 +86,7 @@ cdef class OutBuf:
         if self.current is None:
             chunk = self.pool.take(max(n, self.last_bytes))
         elif self.len + n <= self.pool.large_bytes and self.cap < self.pool.large_bytes:
-            # a small chunk that turns out too small becomes a large one
+            # A small chunk that is too small becomes a large one.
             chunk = self.pool.take(self.pool.large_bytes)
             memcpy(chunk.data, self.data, self.len)
             self.pool.give(self.current)
@@ -96,7 +96,7 @@ cdef class OutBuf:
             return self.data + self.len
         else:
             if not self.blocked:
-                self.owner.run()    # while it is warm: the transport writes at once
+                self.owner.run()    # while it is in the cache: the transport writes at once
             if self.current is not None:
                 self.current.len = self.len
                 if self.full is None:
@@ -111,13 +111,13 @@ cdef class OutBuf:
         return self.data
 
     cdef void write_now(self) noexcept:
-        """Write all that the socket takes."""
+        """Write everything that the socket accepts."""
         self.at_once = True
         self.owner.run()
         self.at_once = False
 
     cdef bint has_room(self, size_t most) noexcept:
-        """Whether at most so many bytes wait in older chunks because the socket is full."""
+        """Whether no more than `most` bytes wait in older chunks because the socket is full."""
         if self.full_bytes > most and not self.blocked:
             self.write_now()
         return self.full_bytes <= most
@@ -126,7 +126,8 @@ cdef class OutBuf:
         self.turn.add(PHASE_FLUSH, self.owner)
 
     cdef Chunk take(self):
-        """The oldest waiting chunk, now frozen, or None. Give it back to the pool once written."""
+        """The oldest waiting chunk, which is frozen from now on, or None. Return it to the pool
+        when it is written."""
         cdef Chunk chunk
         if self.full is not None:
             chunk = self.full.pop(0)
@@ -144,7 +145,7 @@ cdef class OutBuf:
         return chunk
 
     cdef void drop(self) noexcept:
-        """Forget what waits (the connection is gone)."""
+        """Discard waiting output: the connection is closed."""
         self.current = None
         self.full = None
         self.data = NULL
@@ -163,7 +164,7 @@ cdef class InBuf:
         free(self.data)
 
     def __len__(self):
-        """Of the room that is lent out; a transport with TLS of its own asks."""
+        """The size of the room that is lent out; a transport with its own TLS asks for it."""
         return self.cap - self.fill
 
     def __getbuffer__(self, Py_buffer *view, int flags):
@@ -175,7 +176,7 @@ cdef class InBuf:
         self.exports -= 1
 
     cdef size_t resize(self, size_t cap) except 0:
-        """Make it cap bytes long, keeping its content; not while it is lent out."""
+        """Resize it to `cap` bytes and keep its content; not while it is lent out."""
         cdef char *moved
         if self.exports:
             raise BufferError('receive buffer is lent out')

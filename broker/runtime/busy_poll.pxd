@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Looking for the next event for a moment before the loop sleeps."""
+"""Busy polling: the loop polls for the next event for a moment before it sleeps."""
 from libc.stdint cimport int64_t
 
 cdef extern from '<poll.h>' nogil:
@@ -12,7 +12,7 @@ cdef extern from '<poll.h>' nogil:
 
 
 cdef inline bint is_readable(int fd) noexcept nogil:
-    """Whether a descriptor has something to read now; of an epoll: whether it has events."""
+    """Whether a descriptor is readable now; for an epoll descriptor: whether it has events."""
     cdef pollfd one
     one.fd = fd
     one.events = POLLIN
@@ -21,17 +21,17 @@ cdef inline bint is_readable(int fd) noexcept nogil:
 
 cdef class BusyPoll:
     cdef int fd                 # the loop's epoll descriptor
-    cdef readonly int64_t wait_ns       # longest look; also the gap that counts as short
-    cdef readonly int64_t waited_ns     # looked for events so long, in total
-    cdef int64_t expected_ns    # until then the disk is expected to answer; 0 = it is not asked
+    cdef readonly int64_t wait_ns  # the longest poll; also the longest gap that counts as short
+    cdef readonly int64_t waited_ns     # total time of all polls
+    cdef int64_t expected_ns    # until then the disk is expected to answer; 0 = no sync is awaited
     cdef int64_t rested_ns      # end of the last turn
-    cdef int64_t pause_ns       # after the next look that is in vain, half of it
-    cdef int64_t yield_ns       # after the last look that was interrupted
-    cdef int64_t interrupted_ns     # ... which was then
-    cdef int64_t resumes_ns     # nothing is looked for until then
-    cdef int score              # rises with short gaps between turns, falls with long ones
+    cdef int64_t pause_ns       # after the next poll without an event; half of it
+    cdef int64_t yield_ns       # after the last poll that was interrupted
+    cdef int64_t interrupted_ns     # time of that poll
+    cdef int64_t resumes_ns     # no polling before this time
+    cdef int score              # increases with short gaps between turns, decreases with long ones
 
-    cpdef void expect(self, int64_t usual_ns) noexcept      # a sync that usually takes so long
+    cpdef void expect(self, int64_t usual_ns) noexcept  # a sync has begun; it usually takes this
     cpdef void answered(self) noexcept                      # it has ended
     cdef void begun(self, int64_t now_ns) noexcept
     cdef void wait(self) noexcept

@@ -11,7 +11,7 @@ ctypedef struct heap_t:
 
 cdef void heap_init(heap_t *h) noexcept nogil
 cdef void heap_free(heap_t *h) noexcept nogil
-# Room for n more items; False: there is no memory.
+# Make room for n more items. False: no memory.
 cdef bint heap_reserve(heap_t *h, uint32_t n) noexcept nogil
 cdef int heap_push(heap_t *h, heap_item_t *item) except -1 nogil       # item must not be in a heap
 cdef void heap_remove(heap_t *h, heap_item_t *item) noexcept nogil     # no-op when not in it

@@ -1,5 +1,6 @@
 # cython: language_level=3
-"""A 4-ary heap: deadlines mostly come in order: a push is one comparison, a pop is shallow."""
+"""A 4-ary heap. Deadlines mostly come in order, so a push takes one comparison, and a pop few
+levels."""
 from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport free, realloc
 

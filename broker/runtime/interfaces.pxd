@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The virtual methods of the core: what a turn, a clock, a router and a connection may call."""
+"""The base classes of turns, timers, routers and connections, with virtual methods."""
 from libc.stdint cimport int64_t, uint32_t
 
 from broker.runtime.types cimport heap_item_t, record_t
@@ -9,17 +9,17 @@ cdef class Task:
     cdef heap_item_t timer      # armed through Turn.arm / Turn.disarm
     cdef bint queued            # already in the list of this turn
 
-    cdef void run(self) noexcept                        # once at the end of a turn, if queued
+    cdef void run(self) noexcept                        # at the end of a turn, if it is queued
     cdef void expired(self, int64_t now_ns) noexcept    # its timer came due (now disarmed)
 
 
 cdef class Sink(Task):
-    # It takes no more messages: see Router.leave_out.
+    # It accepts no more messages: see Router.leave_out.
     cdef bint deaf
-    # Takes one message for `ctx` (a sub_t of the router, a consumer_t of a cursor).
-    # Returns 1 when it was taken, 0 when this sink cannot (closing, own echo, full).
+    # Deliver one message to `ctx` (a sub_t of the router, a consumer_t of a cursor). Returns 1 =
+    # accepted, 0 = not (closing, its own message, full).
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept
-    # The message was given to all sinks, after Router.wait.
+    # The message was delivered to all sinks; called after Router.wait.
     cdef void routed(self, const record_t *rec) noexcept
 
 
@@ -29,32 +29,33 @@ cdef enum Right:
 
 
 cdef class Session(Sink):
-    # Who the peer has proved to be, in its protocol's words; '' = it was not asked.
+    # The identity that the peer has proved, in the terms of its protocol; '' = not asked for.
     cdef readonly str owner
-    # Bytes of input this session needs before the operation at the tail is complete;
-    # 0 = unknown. The connection makes room for that many.
+    # Bytes of input that the unfinished operation at the end needs in total; 0 = unknown. The
+    # connection makes room for them.
     cdef Py_ssize_t need
     cdef bint closing           # no further input is fed
-    cdef list waiters           # sessions that rest until this one has sent its bytes, or None
+    cdef list waiters           # sessions that pause until this one has sent its output, or None
 
-    # Consumes whole operations from n bytes at data (valid for the call only) and
-    # returns how many bytes it used; what remains is fed again with what follows.
+    # Process the complete operations in the n bytes at `data`, which are valid for this call only.
+    # Returns the number of bytes used; the rest is fed again with the next input.
     cdef Py_ssize_t feed(self, const char *data, Py_ssize_t n) except -1
     cdef void end_input(self) noexcept                  # no further input is fed
     cdef void opened(self, object link) except *        # link: see net.conn.Conn
-    cdef void blocked(self) noexcept                    # its output takes no more for now
-    # A blocked output has drained, or output that sessions wait for is written.
+    cdef void blocked(self) noexcept                    # its output accepts no more for now
+    # A blocked output has drained, or output that other sessions wait for is written.
     cdef void writable(self) noexcept
-    # What it asked for by `peek`: the first byte of input, not yet fed; -1 = none came in time.
+    # The result of `peek`: the first byte of input, which has not been fed yet; -1 = none came in
+    # time.
     cdef void begun(self, int first) noexcept
-    # TLS that the session began: it is established, or (cause) it failed, and bytes are plain as
+    # TLS that the session began is established, or has failed with a cause, and bytes are plain as
     # before.
     cdef void secured(self, str cause) noexcept
-    cdef void settled(self) noexcept                    # a log it waits for got further, or failed
-    # The peer sends no more. True: the session still has something to say and closes later.
+    cdef void settled(self) noexcept  # a log that it waits for has made progress, or has failed
+    # The peer sends no more. True: the session still has output and closes later.
     cdef bint ended(self) noexcept
-    cdef void closed(self) noexcept                     # the connection is gone
-    # Whether the peer's credentials give it this right to a subject of `space`, the Router of a
+    cdef void closed(self) noexcept                     # the connection is closed
+    # Whether the peer's credentials permit this access to a subject of `space`, the Router of a
     # subject space; False in a space that is not its own.
     cdef bint lives_in(self, void *space) noexcept
     cdef bint may(self, void *space, int right, const char *subject, size_t n) except -1

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Base classes of the seams; each does nothing, so a subclass says only what it needs."""
+"""Base classes whose methods do nothing; subclasses override those that they need."""
 from libc.stdint cimport int64_t
 
 from broker.runtime.types cimport record_t

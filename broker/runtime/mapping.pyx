@@ -1,21 +1,21 @@
 # cython: language_level=3
-"""Files mapped for reading, where a page that cannot be read is no signal.
+"""Files mapped for reading, without signals for unreadable pages.
 
-When the disk answers EIO to a page fault, or a program has cut the file, the kernel sends SIGBUS to
-the thread that touched the page. Asking beforehand whether a page can be read does not help: it may
-be evicted and read again a moment later. So there is a handler for the signal. It puts a page of
-zeros into the place of the one that does not read, counts it, and the reader goes on. Zeros are no
-record, so what was in that page fails its test like any other damage, and is passed over.
+When the disk answers EIO to a page fault, or a program has truncated the file, the kernel sends
+SIGBUS to the thread that touched the page. Checking beforehand whether a page is readable does not
+help: it may be evicted and read again a moment later. So the signal has a handler, which replaces
+the unreadable page with a page of zeros and counts it, and the reader continues. Zeros are not a
+valid record, so the content of that page fails its checksum like any other damage, and is skipped.
 
     fault -> a page of zeros, m.faults + 1, the process's counter + 1
     reader: touch the record, compare the counter; what has changed is verified again
 
-A signal that is not about one of these mappings goes to the handler that was installed before,
-which by default ends the process. The handler looks the address up in a chain under a spin lock;
-the owner of the lock touches no mapping, so it is always given back.
+A signal that does not concern one of these mappings goes to the handler that was installed before,
+which by default ends the process. The handler looks the address up in a list under a spin lock; the
+owner of the lock touches no mapping, so the lock is always released.
 
-Tests `spoil` a range of a file: its pages in mappings then raise the signal, and `read_at` says
-EIO. They `blank` a range: its pages in mappings are wrong, and the file is not.
+Tests `spoil` a range of a file: its pages in mappings then raise the signal, and `read_at` fails
+with EIO. They `blank` a range: its pages in mappings are wrong, and the file is intact.
 """
 import os
 
@@ -340,23 +340,23 @@ cdef const uint64_t *fault_counter() noexcept nogil:
 
 
 def faults():
-    """Pages that could not be read since the process started."""
+    """Number of unreadable pages since the process started."""
     return tw_fault_count
 
 
-# --- injected faults, as those of vfs: what they act on is in this module
+# --- injected faults, like those of vfs; they act on this module
 
 
 def spoil(path, size_t start, size_t end):
-    """Have bytes [start, end) of a file not read any more, nor what shares a page with them."""
+    """Make bytes [start, end) of a file, and the rest of their pages, unreadable."""
     facts = os.stat(path)
     if tw_spoil(facts.st_dev, facts.st_ino, start, end) < 0:
         raise ValueError('too many ranges')
 
 
 def blank(path, size_t start, size_t end):
-    """Let whole pages [start, end) of a file be zeros where it is mapped now, as an error of the
-    memory would: no signal is sent, and the file is right. How many mappings have them."""
+    """Fill whole pages [start, end) of a file with zeros where it is mapped now, as a memory error
+    would: no signal is sent, and the file is intact. Returns the number of these mappings."""
     facts = os.stat(path)
     return tw_blank(facts.st_dev, facts.st_ino, start, end)
 

@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""Memory that the allocator has free and could give back to the system.
+"""Free memory of the allocator, and its return to the system.
 
-glibc returns what lies at the end of its heap only. Pieces in between, which a burst leaves,
-count for this process until they are used again or `trim` is called.
+glibc returns only free memory at the end of its heap. Free pieces in between, which a burst leaves,
+belong to this process until they are used again or `trim` is called.
 """
 
 cdef extern from *:
@@ -38,35 +38,37 @@ cdef extern from *:
 
 
 def limit_arenas(int count):
-    """Let all threads share so many heaps; to be called before the first thread begins.
+    """Limit the number of heaps that threads share; call it before the first thread starts.
 
-    By default each of the first threads gets one of its own, and `trim` does not give back what is
-    free at the end of such a heap.
+    By default each of the first threads gets its own heap, and `trim` does not return free memory
+    at the end of such a heap.
     """
     tw_limit_arenas(count)
 
 
 def keep_free(int kept_bytes, int mapped_bytes_min):
-    """Keep so much free memory at the end of a heap until `trim`, and take less than
+    """Keep this much free memory at the end of a heap until `trim`, and allocate less than
     `mapped_bytes_min` from the heap.
 
     By default the allocator returns the buffer of a large message to the system as soon as it is
-    free: the next message of that size pays a fault for each page again, half of its whole cost.
+    free. The next message of that size then costs a page fault for each page, half of its total
+    cost.
     """
     tw_keep_free(kept_bytes, mapped_bytes_min)
 
 
 def merge_at_once():
-    """Merge each free piece with its free neighbours when it becomes free.
+    """Merge each freed piece with its free neighbours at once.
 
-    By default the allocator collects small pieces and merges them all together, at the next large
-    one: after the end of a client with 200,000 subscriptions that takes a quarter of a second.
+    By default the allocator collects small pieces and merges all of them at the next large one:
+    after the end of a client with 200,000 subscriptions that takes a quarter of a second.
     """
     tw_merge_at_once()
 
 
 def used_bytes():
-    """Bytes that are allocated now; 0 where the C library does not say. For a thread, as `trim`."""
+    """Bytes that are allocated now; 0: the C library does not report it. Call it on a thread, like
+    `trim`."""
     cdef size_t used
     with nogil:
         used = tw_used_bytes()
@@ -74,10 +76,10 @@ def used_bytes():
 
 
 def trim():
-    """Give free memory back; returns whether there was any.
+    """Return free memory to the system. Returns whether there was any.
 
-    For a thread: others that need the allocator wait while it looks at each free piece, which takes
-    about a millisecond for 10 MiB. The interpreter's lock is free meanwhile.
+    Call it on a thread: other threads that need the allocator wait while it scans each free piece,
+    about a millisecond for 10 MiB. The GIL is released meanwhile.
     """
     cdef bint given
     with nogil:

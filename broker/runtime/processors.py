@@ -1,4 +1,4 @@
-"""How many processors this process may use."""
+"""The number of processors that this process may use."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def usable_processors(membership: Path = Path("/proc/self/cgroup"), root: Path = _CGROUPS) -> float:
-    """The smaller of the processors that it may run on and of what its control groups allow in
-    processor time per time: 0.5 = half of one. `membership`, `root`: where Linux has these groups.
-    """
+    """The smaller of the number of processors that it may run on and the quota of its control
+    groups, in processors: 0.5 = half of one. `membership`, `root`: where Linux has these groups."""
     found = [float(len(os.sched_getaffinity(0)))]
     try:
         places = [line.split(":", 2) for line in membership.read_text().splitlines()]
@@ -20,7 +19,7 @@ def usable_processors(membership: Path = Path("/proc/self/cgroup"), root: Path =
     for _, controllers, path in places:
         if not controllers:  # version 2: one tree
             folder = root / path.lstrip("/")
-            # In a container the path may be that outside of it; the root is its own group then.
+            # In a container the path may be that outside of it; then the root is its own group.
             for group in {folder, *folder.parents, root}:
                 if group.is_relative_to(root):
                     found += _quota(group / "cpu.max")
@@ -31,7 +30,7 @@ def usable_processors(membership: Path = Path("/proc/self/cgroup"), root: Path =
 
 
 def _quota(*files: Path) -> list[float]:
-    """Processor time per time; empty: no limit."""
+    """The quotas in processors; empty: no limit."""
     try:
         quota, period = " ".join(file.read_text() for file in files).split()
         return [int(quota) / int(period)] if int(quota) > 0 else []

@@ -1,19 +1,19 @@
 # cython: language_level=3
-"""Long sends of connections, done by a thread while the loop goes on.
+"""Long sends of connections on a second thread.
 
-To copy output into a socket and take it through TCP is a fifth to three quarters of what a busy
-loop does, and needs nothing of the loop. So a connection offers long output to a thread, and
-writes the next when that has been sent:
+Copying output into a socket and through TCP takes a fifth to three quarters of a busy loop's time,
+and does not need the loop. So a connection passes long output to a thread, and writes the next
+output when that has been sent:
 
     loop:    offer -> [queue] -> thread: send -> eventfd -> loop: sent
                          |
                          +-> loop: withdraw, if the thread has not begun with it
 
-The thread gets only what pays for waking it: at least LONG_BYTES, while the loop has other input to
-read and few sends are under way. What it has not begun with is taken back when the loop has nothing
-else to do, or when the connection needs room: only a send that it has begun, which never blocks,
-can make output wait. It asks to be scheduled as a batch: when it wakes it does not interrupt the
-loop on its core, but takes an idle one.
+The thread gets only sends that are worth the wake-up: at least LONG_BYTES, while the loop has other
+input to read and few sends are in progress. A send that it has not begun is withdrawn when the loop
+has nothing else to do, or when the connection needs room, so output waits only for sends that have
+begun, and these never block. The thread has the scheduling policy for batches: when it wakes it
+does not interrupt the loop on its core, but takes an idle one.
 """
 import contextlib
 import os
@@ -44,7 +44,7 @@ cdef extern from '<sys/socket.h>' nogil:
     Py_ssize_t send(int fd, const void *data, size_t n, int flags)
 
 cdef enum:
-    LONG_BYTES = 64 << 10       # a send of so many takes several times as long as a wake-up
+    LONG_BYTES = 64 << 10       # a send of this size takes several times as long as a wake-up
     UNDER_WAY_MAX = 8           # of all connections; the thread finds its next one without sleeping
 
 cdef struct sync_t:
@@ -99,8 +99,8 @@ cdef class Sender:
     # --- for connections, on the loop
 
     cdef bint offer(self, SendOwner owner, int fd, const char *data, size_t n) noexcept:
-        """Give the thread n bytes to send, which stay where they are until `sent` is called or the
-        send is withdrawn or finished. False: the caller has to send them."""
+        """Pass n bytes to the thread. They must stay in place until `sent` is called or the send is
+        withdrawn or finished. False: the caller has to send them."""
         cdef sync_t *s = <sync_t *>self.sync
         cdef send_t *job = &owner.job
         cdef bint wake
@@ -110,7 +110,7 @@ cdef class Sender:
         if self.thread is None:
             try:
                 self.begin()
-            except (OSError, RuntimeError):     # no descriptor or no thread is to be had
+            except (OSError, RuntimeError):     # no descriptor or thread is available
                 self.stop()
                 return False
         self.owners.append(owner)
@@ -135,13 +135,13 @@ cdef class Sender:
         return True
 
     cdef void make_room(self) noexcept:
-        """Report sends that have ended, if so many are under way that no other is accepted. Their
-        owners may write further output meanwhile."""
+        """Report sends that have ended, if so many are in progress that no other is accepted. Their
+        owners may write more output meanwhile."""
         if len(self.owners) >= <Py_ssize_t>UNDER_WAY_MAX:
             self.collect(False)
 
     cdef bint has_ended(self, SendOwner owner) noexcept:
-        """Whether a send that was under way has ended; `job.sent` is its result."""
+        """Whether a send in progress has ended; `job.sent` is its result."""
         cdef sync_t *s = <sync_t *>self.sync
         cdef bint done
         pthread_mutex_lock(&s.lock)
@@ -153,7 +153,7 @@ cdef class Sender:
         return done
 
     cdef bint withdraw(self, SendOwner owner) noexcept:
-        """Take back a send that the thread has not begun with: nothing of it is sent."""
+        """Withdraw a send that the thread has not begun: nothing of it is sent."""
         cdef sync_t *s = <sync_t *>self.sync
         cdef send_t *job = &owner.job
         cdef bint queued
@@ -177,7 +177,7 @@ cdef class Sender:
         return queued
 
     cdef void finish(self, SendOwner owner) noexcept:
-        """Withdraw a send, or wait until it has ended: no longer than the socket takes bytes."""
+        """Withdraw a send, or wait for its end, which never blocks on the peer."""
         cdef sync_t *s = <sync_t *>self.sync
         if self.withdraw(owner):
             return
@@ -192,7 +192,7 @@ cdef class Sender:
     # --- for the loop
 
     cdef void rest(self) noexcept:
-        """A turn has ended: if nothing is to be read, no send waits for the thread."""
+        """The end of a turn: if there is no input to read, no send waits for the thread."""
         if not is_readable(self.poll_fd):
             self.resting = True
             self.collect(True)
@@ -205,18 +205,18 @@ cdef class Sender:
             return
         self.collecting = True
         for owner in self.owners.copy():
-            # a report may close other connections
+            # A report may close other connections.
             if owner.job.state != SEND_NONE and (
                     self.has_ended(owner) or (everything and self.withdraw(owner))):
                 owner.sent()
         self.collecting = False
 
     def reap(self):
-        """The thread has reported that sends have ended."""
+        """The thread has reported the end of sends."""
         cdef sync_t *s = <sync_t *>self.sync
         cdef uint64_t count
         read(self.event_fd, &count, sizeof(count))
-        # after the read, which may take a report that comes meanwhile: it is seen below
+        # After the read, which may consume a report that arrives meanwhile: it is found below.
         pthread_mutex_lock(&s.lock)
         s.reported = False
         pthread_mutex_unlock(&s.lock)
@@ -225,7 +225,7 @@ cdef class Sender:
             self.rest()
 
     def stop(self):
-        """Withdraw or finish what is under way, and end the thread; the loop does every later
+        """Withdraw or finish the sends in progress, and end the thread; the loop does every later
         send."""
         cdef sync_t *s = <sync_t *>self.sync
         cdef SendOwner owner

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The end of a loop turn, and the timers: everything that is done once for many events."""
+"""The end of a loop turn, and the timers: work that is done once for many events."""
 from libc.stdint cimport int64_t, uint64_t
 
 from broker.runtime.busy_poll cimport BusyPoll
@@ -8,43 +8,44 @@ from broker.runtime.interfaces cimport Task
 from broker.runtime.sender cimport Sender
 
 cdef enum Phase:
-    PHASE_STORE = 0     # logs write what was appended, or hand it to the writer
-    PHASE_PUMP = 1      # cursors hand out what can be read, and write what they must remember
-    PHASE_FLUSH = 2     # connections write what was put into their output
-    PHASE_BACKLOG = 3   # cursors far behind hand out a part of their backlog; a flush follows
+    PHASE_STORE = 0     # logs write their batches, or pass them to the writer
+    PHASE_PUMP = 1      # cursors deliver, and write their journals
+    PHASE_FLUSH = 2     # connections send their output
+    PHASE_BACKLOG = 3   # cursors far behind deliver a part of their backlog; a flush follows
     PHASES = 4
 
 cdef enum:
-    # Answers of one task in one flush. With more to give it queues itself again, behind the
-    # connections: what it has given leaves, and the client goes on, before the loop makes the rest.
+    # The maximum of answers of one task in one flush. A task with more queues itself again, after
+    # the connections: its first answers are sent, and the client continues, before the loop creates
+    # the rest.
     ANSWERS_MAX = 128
 
 
 cdef class Turn:
     cdef heap_t timers
-    cdef list tasks             # by phase a list of the Tasks that are queued
-    cdef list spare             # an empty list, swapped in while one runs
+    cdef list tasks             # the queued Tasks by phase
+    cdef list spare             # an empty list, used while another one is processed
     cdef object call_soon       # loop.call_soon
-    cdef object call_at_ns      # (due_ns, callback) -> handle with cancel()
-    cdef object handle          # the armed wake-up, or None
-    cdef int64_t armed_ns       # when it rings; meaningless without handle
-    cdef bint scheduled         # end() is already asked for
+    cdef object call_at_ns      # call_at_ns(due_ns, callback) returns a handle with cancel()
+    cdef object handle          # of the timer, or None
+    cdef int64_t armed_ns       # when it is due; meaningless without a handle
+    cdef bint scheduled         # end() is already scheduled
     cdef object end_bound
     cdef object ring_bound
     cdef readonly int64_t now_ns        # monotonic, as of the last tick
     cdef readonly int64_t wall_ns       # wall clock, as of the last tick
-    cdef int64_t frozen                 # a test holds the clock
-    cdef bint ringing                   # tasks are woken whose time has come
-    # A log that fell behind its disk while a message was routed: the publisher calls its
-    # stall(link) and resets this to None.
+    cdef int64_t frozen                 # a test has stopped the clock
+    cdef bint ringing                   # timers that are due are being processed
+    # A log whose disk fell behind while a message was routed: the publisher calls its stall(link)
+    # and resets this to None.
     cdef object pressed
-    # A task that is queued for the end of the turn and should not wait for it: the connection that
-    # was read calls `start_early` before it reads on. None: there is none.
+    # A queued task that should not wait for the end of the turn: the connection that was read calls
+    # `start_early` before it continues. None: there is none.
     cdef Task early
-    cdef uint64_t number        # of ends so far
-    # Connections whose answers rest on nothing but what logs have written.
+    cdef uint64_t number        # number of turns so far
+    # Connections whose answers depend only on logs that have been written.
     cdef list answered
-    # Monotonic: when a connection last had output that was no part of a long backlog.
+    # Monotonic: when a connection last had output that was not part of a long backlog.
     cdef int64_t flushed_ns
     cdef public Sender sender           # None: the loop does all sends
     cdef public BusyPoll busy_poll      # None: the loop sleeps at once
@@ -52,7 +53,7 @@ cdef class Turn:
     cdef void tick(self) noexcept
     cdef void run_phase(self, int phase) noexcept
     cdef void add(self, Phase phase, Task task) noexcept
-    # The connection, which is queued for PHASE_FLUSH, has answers that need not wait for cursors.
+    # A connection, queued for PHASE_FLUSH, has answers that need not wait for cursors.
     cdef void answer(self, Task connection) noexcept
     cdef void send_answers(self) noexcept
     cpdef void start_early(self) noexcept

@@ -1,13 +1,12 @@
 # cython: language_level=3
 """The end of a loop turn.
 
-While the loop hands out reads, sessions only note what they touched: logs with new records,
-cursors with new credit or new records, outputs with new bytes. `end` then does the work once
-for all of them, in the order that answers rely on: store, pump, flush. Cursors far behind go on
-with their backlog after it, so that no answer waits for them, and their output is flushed then.
-Flushes follow each other while streams have more answers to give (ANSWERS_MAX). Answers of NSQ may
-leave between store and pump. A log whose disk rests may ask to be run between two reads already
-(`early`).
+While the loop processes reads, sessions only note what they have changed: logs with new records,
+cursors with new credit or new records, connections with new output. `end` then does the work once
+for all of them, in the order that answers rely on: store, pump, flush. After that, cursors far
+behind continue with their backlog, so that no answer waits for them, and their output is flushed.
+Flushes are repeated while streams have more answers (ANSWERS_MAX). Answers of NSQ may be sent
+between store and pump. A log whose disk is idle may ask to be run between two reads (`early`).
 """
 from libc.stdint cimport int64_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
@@ -17,8 +16,8 @@ from broker.runtime.interfaces cimport Task
 from broker.runtime.types cimport heap_item_t
 
 cdef enum:
-    FEW_CURSORS = 8     # answers leave before these hand out; with more, larger batches pay more
-    FLUSHES_MAX = 64    # one after the other; what is still to be flushed then is in another turn
+    FEW_CURSORS = 8     # answers are sent before these deliver; beyond, larger batches pay more
+    FLUSHES_MAX = 64    # in a row; tasks that are still queued then are flushed in another turn
 
 
 cdef class Turn:
@@ -27,7 +26,8 @@ cdef class Turn:
         self.tasks = [[] for _ in range(<int>PHASES)]
 
     def __init__(self, call_soon, call_at_ns):
-        """`call_soon(f)`: after the reads of a turn; `call_at_ns(due_ns, f)`: a monotonic timer."""
+        """`call_soon(f)`: calls f after the reads of a turn. `call_at_ns(due_ns, f)`: a monotonic
+        timer."""
         self.call_soon = call_soon
         self.call_at_ns = call_at_ns
         self.spare = []
@@ -58,22 +58,22 @@ cdef class Turn:
             self.call_soon(self.end_bound)
 
     cpdef void start_early(self) noexcept:
-        """Run the task that should not wait for the end of the turn; then it runs again."""
+        """Run the task that should not wait for the end of the turn, where it runs again."""
         cdef Task task = self.early
         self.early = None
         if task is not None and task.queued:
             task.run()
 
     def end(self):
-        """Do the work of the turn, and what this causes in later phases; the rest is done in
-        another turn, at once."""
+        """Do the work of the turn, and the work of later phases that follows from it. The rest is
+        done in another turn, at once."""
         cdef int phase
         self.number += 1
         self.early = None
         self.tick()
         if self.busy_poll is not None:
             self.busy_poll.begun(self.now_ns)
-        self.scheduled = True       # what is added now is done below, or another turn asked for
+        self.scheduled = True       # work that is added now is done below, or in another turn
         self.run_phase(PHASE_STORE)
         if self.answered:
             self.send_answers()
@@ -101,13 +101,13 @@ cdef class Turn:
         self.answered.append(connection)
 
     cdef void send_answers(self) noexcept:
-        """Publishers go on while cursors hand out what they have published."""
+        """Send answers now: publishers continue while cursors deliver their messages."""
         cdef list answered = self.answered
         cdef list cursors = self.tasks[<int>PHASE_PUMP]
         cdef Task task
         self.answered = []
         if not 0 < len(cursors) <= <Py_ssize_t>FEW_CURSORS:
-            return      # with the rest of what connections send
+            return      # with the other output of the connections
         for task in answered:
             task.run()
 
@@ -137,14 +137,14 @@ cdef class Turn:
         heap_remove(&self.timers, &task.timer)
 
     def set_alarm(self, int64_t due_ns):
-        """Ask the loop to ring at due_ns; an earlier alarm replaces a later one."""
+        """Set the timer to due_ns, unless it is earlier already."""
         if self.handle is not None:
             self.handle.cancel()
         self.armed_ns = due_ns
         self.handle = self.call_at_ns(due_ns, self.ring_bound)
 
     def ring(self):
-        """Wake every task whose time has come."""
+        """Call every task whose timer is due."""
         cdef heap_item_t *item
         self.handle = None
         self.tick()

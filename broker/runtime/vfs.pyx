@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The file calls of the engine, each with a place where a test can make it fail or wait."""
+"""The file calls of the engine; tests can make each of them fail or wait."""
 from libc.errno cimport EINTR, EIO, ENOENT, errno
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdio cimport rename
@@ -165,9 +165,9 @@ cdef extern from *:
 
 
 def fail(int kind, int error, long after=0, long times=1, long partial=0):
-    """Make call `kind` fail with errno `error` once `after` more calls have passed, `times` times.
+    """Make call `kind` fail with errno `error` after `after` more calls, `times` times.
 
-    A failing write first writes `partial` bytes, as a full disk does.
+    A failing write first writes `partial` bytes, like a full disk.
     """
     if not 0 <= kind < <int>CALLS:
         raise ValueError('no such file call')
@@ -179,36 +179,36 @@ def fail(int kind, int error, long after=0, long times=1, long partial=0):
 
 
 def hold(int kind):
-    """Have every thread that comes to call `kind` wait there until `release` or `heal`."""
+    """Make every thread that calls `kind` wait until `release` or `heal`."""
     if not 0 <= kind < <int>CALLS:
         raise ValueError('no such file call')
     tw_barrier_set(kind, 1)
 
 
 def release(int kind):
-    """Let the calls go on."""
+    """Let the waiting calls continue."""
     tw_barrier_set(kind, 0)
 
 
 def held(int kind):
-    """How many threads wait there."""
+    """Number of waiting threads."""
     return tw_barrier_count(kind)
 
 
 def slow(int kind, long long delay_ns):
-    """Have each write (call kind 1) or sync (2, 6) take this much longer, until 0 is given."""
+    """Make each write (call kind 1) or sync (2, 6) take this much longer; 0 ends that."""
     if not 0 <= kind < <int>CALLS:
         raise ValueError('no such file call')
     tw_barrier_slow(kind, max(0, delay_ns))
 
 
 def unfired(int kind):
-    """How many times call `kind` is still to fail."""
+    """How many times call `kind` will still fail."""
     return max(0, tw_faults[kind].times)
 
 
 def heal():
-    """Take all faults back, and let all calls go on."""
+    """Remove all faults, and let all calls continue."""
     cdef int kind
     for kind in range(<int>CALLS):
         tw_faults[kind].times = 0
@@ -297,8 +297,8 @@ cdef int vfs_sync_path(const char *path) noexcept nogil:
 
 
 def sync_file_system(bytes path):
-    """Bring all that was written to the file system of a path onto its disk; 0 or an errno. For a
-    thread: it takes as long as the disk needs for all of it."""
+    """Write everything that is buffered for the file system of a path to its disk. Returns 0 or an
+    errno. Call it on a thread: it takes as long as the disk needs for all of it."""
     cdef const char *name = path
     cdef int fault, fd, error
     with nogil:
@@ -344,8 +344,8 @@ cdef int vfs_copy(int source, const char *path, size_t n, const char *fresh,
     cdef ssize_t got = 0
     unreadable[0] = 0
     error = vfs_open(fresh, O_RDWR | O_CREAT | O_TRUNC, &to)
-    # Asked after the open: while the name is still that file's, `fresh` lies beside it, and with a
-    # folder that is taken away later the rename fails. An open file keeps its number.
+    # Checked after the open: while the file still has this name, `fresh` is in the same folder, and
+    # if the folder is removed later, the rename fails. An open file keeps its number.
     if not error and not tw_is_named(source, path):
         error = ENOENT
     while not error and at < n:

@@ -6,21 +6,21 @@ import asyncio
 
 
 class Wakeup:
-    """A change, for coroutines that look again after it. They say how long they wait at most,
-    because not everything they wait for is such a change (a disk may have room again)."""
+    """A change, for coroutines that check a condition after it. Their waits have a limit, because
+    not every condition depends on such a change (a disk may have room again)."""
 
     def __init__(self) -> None:
         self._waiting: list[asyncio.Future[None]] = []
 
     def wake(self) -> None:
-        """Something has changed: everybody who waits looks again."""
+        """Report a change: all waiting coroutines check again."""
         waiting, self._waiting = self._waiting, []
         for future in waiting:
             if not future.done():
                 future.set_result(None)
 
     async def wait(self, seconds: float) -> None:
-        """Until the next change, or so long."""
+        """Wait until the next change, or for this time."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         self._waiting.append(future)

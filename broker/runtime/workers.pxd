@@ -10,13 +10,13 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from broker.runtime.interfaces cimport Task
 
 cdef enum JobKind:
-    JOB_CALL        # nothing but `call`
-    # `call`, if there is one; write data[0..len-1] at offset of fd, and `zeros` zeros behind it; on
-    # error cut fd at offset. That the zeros cannot be written is no error.
+    JOB_CALL        # only `call`
+    # Run `call`, if there is one; write data[0..len-1] at offset of fd, and `zeros` zeros after it.
+    # On an error cut fd at offset; a failure to write the zeros is no error.
     JOB_WRITE
     JOB_SYNC        # fdatasync fd
-    # Let len bytes of fd from offset on leave the page cache; close fd. For submission right after
-    # a sync of the same file: nothing leaves if the job before this one has failed.
+    # Release len bytes of fd from offset on from the page cache, and close fd. Submit it right
+    # after a sync of the same file: nothing is released if the previous job has failed.
     JOB_UNCACHE
     JOB_SYNC_PATH   # fsync the file or folder `path`
     JOB_REPLACE     # write data to fd (and sync, if tag), then rename path to path2
@@ -24,12 +24,12 @@ cdef enum JobKind:
     JOB_UNLINK      # unlink path
     JOB_CLOSE       # close fd
     # Copy len bytes of fd, the file `path`, to a new file path2, sync it and rename it to path;
-    # close fd. What does not read becomes zeros; then the file stays as path.unreadable.
+    # close fd. Unreadable bytes become zeros; the old file is then kept as path.unreadable.
     JOB_COPY
     JOB_STOP
 
 cdef enum:
-    MAY_BE_GONE = 1     # tag of JOB_SYNC_PATH: a file that is gone needs no sync
+    MAY_BE_GONE = 1     # tag of JOB_SYNC_PATH: a removed file needs no sync
 
 # Work of the owner, run on the worker's thread.
 ctypedef void (*job_call_t)(job_t *job) noexcept nogil
@@ -37,20 +37,20 @@ ctypedef void (*job_call_t)(job_t *job) noexcept nogil
 cdef struct job_t:
     job_t *next
     job_call_t call         # NULL = none
-    void *owner             # the JobOwner, with a reference held while the job is under way
+    void *owner             # the JobOwner, with a reference until the job ends
     char *data              # borrowed from the owner until finished
     size_t len
-    size_t mark             # bytes behind the data that are written with it: zeros
+    size_t mark             # zeros that are written as part of the data, after it
     size_t zeros
     int64_t offset
     char *path              # owned by the job
     char *path2             # owned by the job
     uint64_t seq            # for the owner
     uint64_t tag            # for the owner
-    int64_t took_ns         # run time
-    # WRITE: 1 = it failed and could not be cut; before, for `call`. COPY: bytes that do not read
+    int64_t took_ns         # duration
+    # WRITE: 1 = it failed and could not be cut; before that, for `call`. COPY: unreadable bytes.
     size_t done
-    size_t again            # for `call`, as the next two are
+    size_t again            # for `call`, like the next two
     uint64_t first_seq
     uint32_t salt
     int kind
@@ -59,7 +59,7 @@ cdef struct job_t:
 
 
 cdef class JobOwner(Task):
-    cdef void finished(self, job_t *job) noexcept       # on the loop; the job is freed after it
+    cdef void finished(self, job_t *job) noexcept       # on the loop; the job is freed afterwards
 
 
 cdef class Worker:

@@ -65,7 +65,7 @@ cdef class Worker:
         self.event_fd = -1
 
     def __init__(self, name):
-        """Starts the thread; `reap` must be called when `event_fd` is readable."""
+        """Starts the thread; call `reap` when `event_fd` is readable."""
         self.event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.thread = threading.Thread(target=self.work, name=name, daemon=True)
         self.thread.start()
@@ -78,8 +78,8 @@ cdef class Worker:
             free(s)
 
     cdef job_t *job(self, JobKind kind, JobOwner owner) except NULL:
-        """A new job, to be filled in and submitted. `owner`: its `finished` is called after it; or
-        None."""
+        """A new job, to be filled in and submitted. `owner`: its `finished` is called after the
+        job; or None."""
         cdef job_t *job = <job_t *>calloc(1, sizeof(job_t))
         if job == NULL:
             raise MemoryError
@@ -115,7 +115,7 @@ cdef class Worker:
             run_jobs(s, fd)
 
     def reap(self):
-        """On the loop: hand finished jobs to their owners."""
+        """On the loop: report finished jobs to their owners."""
         cdef sync_t *s = <sync_t *>self.sync
         cdef job_t *job
         cdef job_t *following
@@ -138,11 +138,11 @@ cdef class Worker:
 
     @property
     def idle(self):
-        """True when everything submitted has been reaped."""
+        """Whether all submitted jobs have been reaped."""
         return self.submitted == self.reaped
 
     def stop(self):
-        """Finish what was submitted and end the thread; call reap once more afterwards."""
+        """Finish the submitted jobs and end the thread; call reap once more afterwards."""
         if self.thread is None:
             return
         self.submit(self.job(JOB_STOP, None))
@@ -150,7 +150,7 @@ cdef class Worker:
         self.thread = None
 
     def close(self):
-        """Give the event descriptor back; after stop and the last reap."""
+        """Close the event descriptor; after stop and the last reap."""
         if self.event_fd >= 0:
             os.close(self.event_fd)
             self.event_fd = -1
@@ -211,7 +211,7 @@ cdef void run_job(job_t *job, bint after_failure) noexcept nogil:
             job.call(job)
         job.error = vfs_write(job.fd, job.data, job.len + job.mark, job.offset)
         if job.error:
-            # what got in must not look like a record later
+            # The part that was written must not look like a record later.
             job.done = vfs_truncate(job.fd, job.offset) != 0
         elif job.zeros:
             vfs_fill(job.fd, job.zeros, job.offset + <int64_t>job.len)
