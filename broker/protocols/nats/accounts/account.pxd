@@ -12,21 +12,22 @@ from broker.protocols.nats.accounts.mapping cimport Mapper
 
 
 cdef class CurrentPublisher:
-    # The session that publishes at this moment, for all accounts of a server. A session sets it
-    # before it routes and clears it at the end of its read; NULL for messages of the server itself.
+    # The session that is publishing now, for all accounts of a server. A session sets it before it
+    # routes and clears it at the end of its read; NULL: the server itself publishes.
     cdef void *session              # borrowed, or NULL
     # message_trace.MessageTrace of the message with REC_TRACED that is being routed, or None.
     cdef public object trace
-    # The inbox of a message that JetStream delivers, while its record has the subject that it was
-    # stored under, for clients; other servers get the inbox. NULL: no such message.
+    # The inbox of a message that JetStream delivers. Its record has the subject that the message
+    # was stored under, for clients; other servers receive the inbox. NULL: there is no such
+    # message.
     cdef const char *inbox          # borrowed; inbox_len bytes
     cdef size_t inbox_len
 
 
 cdef class Importer(Sink):
-    # The imports of an account: see imports.Imports. It must be called with each subscription that
-    # a client or a leaf node of the account makes, and before one is removed from the router, also
-    # if the subscription has ended or its session has closed.
+    # The imports of an account: see imports.Imports. Call it for each new subscription of a client
+    # or leaf node of the account, and before one is removed from the router, even if the
+    # subscription has ended or its session has closed.
     cdef int subscribed(self, Sink sink, sub_t *sub) except -1
     cdef void unsubscribed(self, Sink sink, sub_t *sub) noexcept
 
@@ -47,8 +48,8 @@ cdef class Account:
     cdef readonly uint64_t total_connections
     cdef public uint64_t slow_consumers
     cdef uint64_t gone_in_msgs, gone_in_bytes, gone_out_msgs, gone_out_bytes
-    cdef uint64_t gone_leaf[4]          # the same, of leaf nodes only
-    cdef set local_subscriptions                  # open ones: a router only borrows its sinks
+    cdef uint64_t gone_leaf[4]          # the same, for leaf nodes only
+    cdef set local_subscriptions  # open ones; kept here because a router only borrows its sinks
 
 
 cdef class LocalSubscription(Sink):

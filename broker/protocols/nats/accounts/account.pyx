@@ -31,7 +31,7 @@ cdef class Importer(Sink):
         pass
 
     def reach(self, bytes request not None, bytes messages not None):
-        """Where a request of this account arrives: see imports.Imports."""
+        """The destination of a request of this account: see imports.Imports."""
         return None
 
 
@@ -62,7 +62,7 @@ cdef class Account:
         return in_msgs, in_bytes, out_msgs, out_bytes
 
     def leaf_traffic(self):
-        """As traffic, of leaf nodes only."""
+        """Same as traffic, for leaf nodes only."""
         cdef uint64_t in_msgs = self.gone_leaf[0], in_bytes = self.gone_leaf[1]
         cdef uint64_t out_msgs = self.gone_leaf[2], out_bytes = self.gone_leaf[3]
         for session in self.leafs:
@@ -78,7 +78,7 @@ cdef class Account:
         self.total_connections += 1
 
     def leave(self, session):
-        """Remove a closed session, of a client or a leaf node; its counts stay."""
+        """Remove a closed session of a client or leaf node; its counts are kept."""
         self.sessions.discard(session)
         if session in self.leafs:
             self.leafs.discard(session)
@@ -96,7 +96,8 @@ cdef class Account:
         return self.router.match(subject, <size_t>len(subject)).size
 
     def has_exact(self, bytes subject):
-        """Whether a subscription is to just this subject, not to a pattern that matches it."""
+        """Whether there is a subscription to this very subject, not to a pattern that matches
+        it."""
         cdef const match_t *m = self.router.match(subject, <size_t>len(subject))
         cdef uint32_t i
         for i in range(m.size):
@@ -117,7 +118,7 @@ cdef class Account:
 
     def publish(self, bytes subject, bytes data=b'', bytes reply=b'', bytes headers=b'',
                 Sink session=None):
-        """Route one message now; returns how many took it. `session`: the publisher."""
+        """Route one message now. Returns the number of receivers. `session`: the publisher."""
         cdef record_t rec
         cdef bytes whole = headers + data if headers else data
         cdef void *before = self.current_publisher.session

@@ -11,8 +11,8 @@ cdef enum:
     CHAIN_MAX = 12      # limits.NATS_IMPORT_CHAIN
 
 
-# A message on its way into another account. `memory` is owned; the other pointers refer to it or to
-# the source of the message.
+# A message that is being passed to another account. `memory` is owned; the other pointers refer to
+# it or to the source of the message.
 ctypedef struct parcel_t:
     record_t rec
     char *memory
@@ -26,7 +26,7 @@ cdef class Crossing(Task):
     cdef char *scratch                  # owned: two times SUBJECT_MAX; valid until the next call
     cdef void *chain[CHAIN_MAX]         # the ServiceExports that the current message crossed
     cdef bint shares[CHAIN_MAX]         # ... whether their imports share the client info
-    cdef const char *packed[CHAIN_MAX]  # ... the message with the requester's info, or NULL
+    cdef const char *packed[CHAIN_MAX]  # ... the message with the requester's info added, or NULL
     cdef list said                      # ... the value of its Nats-Request-Info
     cdef uint32_t depth                 # number of them; 0 = the message was not imported
     cdef tw_key_t key
@@ -37,7 +37,7 @@ cdef class Crossing(Task):
     cdef int64_t memo_rtt               # ... the session's round trip time
     cdef bytes memo
 
-    # False: a request has crossed this export already. An answer may, inside of its request.
+    # False: a request has already crossed this export. An answer to that request may cross it.
     cdef bint enter(self, void *export, bint share, bint is_answer=*) noexcept
     cdef void leave(self) noexcept
     cdef void *muted(self) noexcept     # the session that must not receive its own message, or NULL
@@ -48,13 +48,13 @@ cdef class Crossing(Task):
     # `is_request`: any other Nats-Request-Info than `info` is removed.
     cdef int pack(self, parcel_t *parcel, const record_t *rec, const char *subject, size_t n,
                   bytes reply, bytes info, bint is_request) except -1
-    # While a message of a stream is delivered: the subject that clients see, not that of the inbox
+    # While a message of a stream is delivered: the subject for clients, instead of the inbox that
     # it is delivered to. shown_len = 0: there is none.
     cdef const char *shown
     cdef size_t shown_len
 
     cdef void show(self, const char *subject, size_t n) noexcept
-    cdef bint shows(self, object sink) noexcept     # whether the sink gets that subject
+    cdef bint shows(self, object sink) noexcept     # whether the sink receives that subject
     cdef uint32_t send(self, parcel_t *parcel, Account account) except? 0xFFFFFFFF
     cdef size_t map(self, Account account, const char *subject, size_t n, char *out) except? 0
     cdef int publish_later(self, Account account, bytes subject, bytes data) except -1

@@ -166,7 +166,7 @@ cdef class Crossing(Task):
         return 0
 
     cdef uint32_t send(self, parcel_t *parcel, Account account) except? 0xFFFFFFFF:
-        """Route a message in the other account; returns how many took it."""
+        """Route a message in the other account. Returns the number of receivers."""
         cdef Router router = account.router
         cdef record_t *rec = &parcel.rec
         cdef const match_t *m
@@ -215,7 +215,7 @@ cdef class Crossing(Task):
 
 
 cdef bint only_clients(const match_t *m) noexcept:
-    """Whether no receiver looks at the subject of a message."""
+    """Whether no receiver uses the subject of a message."""
     cdef uint32_t i
     for i in range(m.size):
         if not isinstance(<object>m.subs[i].sink, NatsSession):

@@ -48,7 +48,7 @@ cdef class StreamImport:
     cdef readonly bytes here, there
     cdef Transform forth, back          # None: the literal, or the published subject if `same`
     cdef bint same                      # use the published subject
-    cdef bint allow_trace               # traces go on in the importer's account
+    cdef bint allow_trace               # traces continue in the importer's account
 
     cdef bytes wanted(self, bytes subject)
 
@@ -57,7 +57,7 @@ cdef class Shadow(Sink):
     cdef StreamImport what
     cdef Imports owner                  # of the subscriber's account
     cdef readonly LineSession sink      # the subscriber
-    cdef sub_t *real                    # its subscription, which is removed after this
+    cdef sub_t *real                    # its subscription, which outlives this object
     cdef sub_t *sub                     # of the shadow, in the exporter's router
 
     cdef int deliver_traced(self, const record_t *rec, const char *subject, size_t n) noexcept

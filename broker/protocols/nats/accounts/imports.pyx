@@ -58,7 +58,8 @@ cdef enum:
 
 cdef size_t inbox_of_batch(const record_t *rec) noexcept:
     """The length of the inbox in the reply subject of a message of a JetStream fast batch; 0 = it
-    is none. All these messages have reply subjects of their own, and few of them are answered."""
+    is not part of one. All these messages have different reply subjects, and few of them are
+    answered."""
     cdef size_t at = rec.reply_len
     cdef int left = BATCH_TOKENS
     if at <= BATCH_LEN or memcmp(rec.reply + at - BATCH_LEN, BATCH, BATCH_LEN) != 0:
@@ -154,7 +155,8 @@ cdef class ServiceImport(Sink):
         return 1
 
     cdef int request(self, const record_t *rec) except -1:
-        """Pass the request on; 0: nobody serves it, and the requester gets that answer at once."""
+        """Pass the request on; 0: there is no responder, and the requester gets that answer at
+        once."""
         cdef Crossing x = self.importer.crossing
         cdef Account account = self.exporter.account
         cdef response_t *r = NULL
@@ -204,8 +206,8 @@ cdef class ServiceImport(Sink):
         return 0
 
     cdef bint traced(self, record_t *there, const record_t *rec) except -1:
-        """Report a traced request, and end its trace here if the exporter does not allow more;
-        False: the request itself is not passed on."""
+        """Report a traced request, and end its trace here unless the exporter allows more. False:
+        the request itself is not passed on."""
         cdef object trace = self.exporter.crossing.current_publisher.trace
         if trace is None:
             return True
@@ -280,7 +282,7 @@ cdef class Shadow(Sink):
         cdef const char *subject = rec.subject
         cdef Py_ssize_t n = rec.subject_len
         cdef int taken
-        # messages of a service import are not passed on to stream imports
+        # A service import does not pass messages on to stream imports.
         if x.depth or self.real.retired or x.muted() == <void *>self.sink:
             return 0
         if what.forth is not None:
@@ -302,7 +304,7 @@ cdef class Shadow(Sink):
         return taken
 
     cdef int deliver_traced(self, const record_t *rec, const char *subject, size_t n) noexcept:
-        """As deliver, for a message whose trace ends here unless the import allows more."""
+        """Same as deliver, for a message whose trace ends here unless the import allows more."""
         cdef record_t there = rec[0]
         cdef int taken
         cdef object trace = self.owner.crossing.current_publisher.trace
@@ -373,7 +375,7 @@ cdef class Imports(Importer):
 
     def take_streams(self, list streams):
         """Import exactly these streams: (exporter, here, there, transform, back, allow_trace).
-        Existing subscriptions get the same messages as if they were made now."""
+        Existing subscriptions receive the same messages as new ones."""
         cdef StreamImport what
         if [(what.exporter, what.here, what.there, what.allow_trace) for what in self.streams] == [
                 (*stream[:3], stream[5]) for stream in streams]:
@@ -387,9 +389,9 @@ cdef class Imports(Importer):
                     <Sink>(<sub_t *><uintptr_t>address).sink, <sub_t *><uintptr_t>address)
 
     def reach(self, bytes request not None, bytes messages not None):
-        """Where a request of this account arrives: (the exporter's Account, the subject there).
-        None: no other account gets it, or its messages to the subject `messages` do not come here.
-        """
+        """The destination of a request of this account: (the exporter's Account, the subject
+        there). None: no other account receives it, or its messages to the subject `messages` do not
+        arrive here."""
         cdef ServiceImport service
         cdef StreamImport what
         cdef const char *subject
@@ -497,8 +499,8 @@ cdef class Imports(Importer):
 
     cdef response_t *expect(self, ServiceExport export, Imports asker, const record_t *rec,
                             bint share, object sample, size_t inbox_len=0) except NULL:
-        """Remember that `asker` waits for an answer of this account on rec.reply. `inbox_len`:
-        for answers to fast batches below that part of it."""
+        """Remember that `asker` waits for an answer of this account on rec.reply. `inbox_len`: for
+        answers to fast batches, the length of the common part of their reply subjects."""
         cdef Crossing x = self.crossing
         cdef response_t *r
         if self.inbox == NULL:
@@ -666,7 +668,7 @@ cdef class Imports(Importer):
             self.crossing.turn.add(PHASE_STORE, self)
 
     cdef int check_reply(self, bytes reply) except -1:
-        """End the responses to this subject if it has no subscriber any more."""
+        """End the responses to this subject if it has no subscribers any more."""
         if self.account.router.match(reply, <size_t>len(reply)).size:
             return 0
         cdef link_t *link = links_first(

@@ -52,7 +52,7 @@ def wanted(sampling: int, block: bytes) -> Headers | None:
     `sampling` is in percent; -1 means that only headers decide."""
     if sampling == 0:
         return None
-    import random  # not at the start, which it takes a millisecond
+    import random  # a module of its own, which would cost each start a millisecond
 
     # As in the original, which samples one percent more than configured.
     if sampling > 0 and (sampling >= 100 or random.randrange(100) <= sampling):  # noqa: S311
@@ -109,8 +109,8 @@ def answered(sample: Sample, responder: object, server: Mapping[str, str]) -> by
 
 
 def failed(sample: Sample, status: int, server: Mapping[str, str]) -> bytes:
-    """The event for a request without answer: status 400 no answer requested, 408 the requester
-    has gone, 503 no responder, 504 timeout."""
+    """The event for a request without an answer. Status: 400 no answer requested, 408 the requester
+    has disconnected, 503 no responder, 504 timeout."""
     asked = client_info(sample.asker, server if sample.share else None)
     start = go_time(sample.start_ns - asked.get("rtt", 0))
     times = {"start": start, "service": 0, "system": 0, "total": 0}

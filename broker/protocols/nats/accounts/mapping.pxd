@@ -8,7 +8,7 @@ cdef enum:
     MAP_SAME = 0        # no mapping applies
     MAP_TO = 1          # `out` has the new subject
     MAP_LOST = 2        # the message is accepted and dropped
-    # Added to one of these if chance decided: the next message may have another destination.
+    # Added to one of these if the result was random: the next message may have another destination.
     # A result without it is constant (a reload creates a new Mapper) and may be cached.
     MAP_CHANCE = 4
 
@@ -26,7 +26,7 @@ ctypedef struct rule_t:
 
 cdef class Mapper:
     cdef readonly tuple sources     # bytes; the mapped subjects, with wildcards
-    cdef list kept                  # keeps the objects alive that rules and choices refer to
+    cdef list kept                  # keeps the objects that rules and choices refer to
     cdef rule_t *rules              # owned: rules with a literal source, then the others
     cdef choice_t *choices          # owned
     cdef uint32_t *table            # owned: literal rules by hash, index + 1; open addressing

@@ -45,7 +45,7 @@ def ways(mapping, str cluster=''):
         found.append((Transform(mapping.source, destination.subject), destination.weight))
     chosen = [way for way in by_cluster.get(cluster) or by_cluster[''] if way[1]]
     rest = 100 - sum(weight for _, weight in chosen)
-    if rest and mapping.source not in seen:     # the source as a destination requests a loss
+    if rest and mapping.source not in seen:     # a mapping to the source itself means a loss
         chosen.append((Transform(mapping.source, numbered(mapping.source)), rest))
     chosen.sort(key=lambda way: way[1])
     below = 0
@@ -64,7 +64,7 @@ cdef class Mapper:
         self.key = key_of(os.urandom(sizeof(self.key)))
         self.random = int.from_bytes(os.urandom(8), 'little') | 1
         self.kept = []
-        for mapping in mappings:    # a later mapping replaces one of the same source
+        for mapping in mappings:    # a later mapping replaces an earlier one of the same source
             rules[mapping.source] = ways(mapping, cluster)
             choices += <uint32_t>len(rules[mapping.source])
         order = sorted(rules, key=has_wildcard)

@@ -1,10 +1,11 @@
-"""Which of many subjects overlap: one look at a list of patterns, not one for each pair.
+"""Finds overlaps among many subjects: one lookup in a set of patterns, instead of a comparison of
+each pair.
 
 Clients choose the lists of subjects that are compared, up to some thousands in one request
-(JS_SUBJECTS_MAX). A set of patterns is a set of bits, one for each pattern; the words of a subject
-narrow it one by one. That costs one operation on such a set for each token of the subject: for n
-patterns n * n / 64 operations on words of memory, whatever they look like. A walk through a trie
-would visit all of it for a subject that begins with `*`. Few patterns are compared one by one,
+(JS_SUBJECTS_MAX). A set of patterns is a set of bits, one for each pattern, which the words of a
+subject narrow one by one. That costs one operation on such a set for each token of the subject: for
+n patterns, n * n / 64 operations on machine words, whatever the patterns are. A walk through a trie
+would visit all of it for a subject that begins with `*`. A few patterns are compared one by one,
 which is faster.
 """
 
@@ -17,15 +18,15 @@ from broker.protocols.nats.accounts.subjects import collide, has_wildcard, lies_
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_DIRECT: Final = 8  # up to so many patterns are compared one by one
-_FEW: Final = 4  # positions that are kept as a list, which is smaller than a set of bits
+_DIRECT: Final = 8  # up to this number, patterns are compared one by one
+_FEW: Final = 4  # up to this number, positions are a list, which is smaller than a set of bits
 
-# Indices of patterns, in their order; a number if it is a set of bits already.
+# Indices of patterns, in order; a number if it is a set of bits already.
 _Places = list[int] | int
 
 
 class _Level:
-    """The words that the patterns have at one position."""
+    """The words of the patterns at one position."""
 
     __slots__ = ("ends", "loose", "stars", "tails", "words")
 
@@ -34,14 +35,14 @@ class _Level:
         self.stars: _Places = []  # words that begin with *, as in the original
         self.loose: _Places = []  # or with >
         self.tails: _Places = []  # words >
-        self.ends: _Places = []  # patterns that have no word here any more
+        self.ends: _Places = []  # patterns that end before this position
 
 
 _NO_LEVEL: Final = _Level()
 
 
 class PatternSet:
-    """Subjects with wildcards that others are compared with. They are valid subjects."""
+    """Subjects with wildcards for comparisons with others. They are valid subjects."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self.patterns: Sequence[str] = list(patterns)
@@ -61,7 +62,7 @@ class PatternSet:
         self._wild = _bits(wild)
 
     def _add(self, index: int, words: list[str]) -> bool:
-        """Note the words of a pattern; returns whether it has wildcards."""
+        """Add the words of a pattern. Returns whether it has wildcards."""
         while len(self._levels) <= len(words):
             self._levels.append(_Level())
         wild = False
@@ -88,7 +89,7 @@ class PatternSet:
         )
 
     def has_subsets(self) -> bool:
-        """Whether one of the patterns is contained in another, or twice among them."""
+        """Whether one of the patterns is contained in another, or equal to another."""
         if len(set(self.patterns)) != len(self.patterns):
             return True
         return any(

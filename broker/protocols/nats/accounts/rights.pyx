@@ -1,9 +1,9 @@
 # cython: language_level=3
 """Where the server may send what a client asks for.
 
-A client chooses the subject of an answer, and the server may publish anywhere: so the client itself
-must have a right to that subject. Inboxes are exempt, because clients expect answers there. A
-module of its own, because all that answers clients asks it.
+A client chooses the subject of an answer, and the server may publish anywhere, so the client itself
+must be permitted to use that subject. Inboxes are exempt, because clients expect answers there.
+This is a separate module because every part that answers clients uses it.
 """
 from libc.stddef cimport size_t
 from libc.string cimport memcmp
@@ -24,7 +24,8 @@ cdef bint has_right(void *space, void *client, const char *subject, size_t n) no
 
 
 def may_receive(account, Session client, bytes subject not None):
-    """Whether a client (None: the server itself) may have the server publish to this subject."""
+    """Whether the server may publish to this subject on behalf of a client; None: the server
+    itself."""
     cdef object space = account.router
     return bool(has_right(<void *>space, NULL if client is None else <void *>client, subject,
                           <size_t>len(subject)))

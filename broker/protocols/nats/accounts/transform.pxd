@@ -29,7 +29,7 @@ cdef class Transform:
     cdef cut_t *cuts                # owned scratch, source_tokens long
     cdef bint tail                  # both end in `>`
     cdef readonly bint literal      # the source has no wildcard: one result for all
-    cdef readonly bint random       # the result is another one each time
+    cdef readonly bint random       # each call has another result
 
     # Transform a subject, which must match `source`, into out[SUBJECT_MAX]: returns its length,
     # or -1 if it has too few tokens or the result is too long. Patterns are allowed as subjects.

@@ -232,7 +232,7 @@ cdef inline uint32_t fnv(uint32_t h, const char *text, size_t n) noexcept nogil:
 
 
 cdef uint32_t roll() noexcept nogil:
-    """A number that nobody needs to be unable to guess."""
+    """A number that need not be secret."""
     global dice
     dice ^= dice << 13
     dice ^= dice >> 7
@@ -241,7 +241,7 @@ cdef uint32_t roll() noexcept nogil:
 
 
 cdef void write_number(ink_t *ink, piece_t *piece, uint32_t h) noexcept nogil:
-    """Write a number modulo that of the piece; 0 if there is nothing to choose from."""
+    """Write a number modulo that of the piece; 0 if the piece has none."""
     cdef char digits[10]
     cdef char *p = digits + sizeof(digits)
     h = h % <uint32_t>piece.number if piece.number else 0
@@ -355,7 +355,7 @@ cdef bint has_wildcards(const char *subject, size_t n) noexcept nogil:
 cdef bint overlapping(const char *one, size_t n, const char *other,
                       size_t other_len) noexcept nogil:
     """Compare two subjects with wildcards token by token. As in the original, the first letter
-    alone makes a token a wildcard; a subject goes on after its end if it has a token `>`."""
+    alone makes a token a wildcard, and a subject with a token `>` continues after its end."""
     cdef const char *end = one + n
     cdef const char *other_end = other + other_len
     cdef const char *dot

@@ -7,7 +7,7 @@ from broker.runtime.types cimport tw_key_t
 
 # The policy for a subscriber whose queue is full.
 cdef enum:
-    SLOW_CLOSE = 0      # close its connection, as the original does
+    SLOW_CLOSE = 0      # close its connection, like the original
     SLOW_DROP = 1       # drop messages for it
     SLOW_PAUSE = 2      # pause its publishers before the queue is full
 
@@ -27,7 +27,7 @@ cdef class NatsFrontend:
     cdef size_t stall_bytes             # bytes of that output
     cdef uint32_t control_line_max, run_max, left_out_min
     cdef uint64_t work_max, teardown_max    # in units of work: see routing/trie.pxd
-    cdef uint64_t teardown_turn, teardown_left  # what is left of it in that turn, see teardown_end
+    cdef uint64_t teardown_turn, teardown_left  # work left of it in that turn: see teardown_end
     cdef readonly int64_t payload_max
     cdef size_t run_bytes
     cdef uint64_t subscriptions_max, tokens_max     # 0 = no limit

@@ -1,5 +1,6 @@
 # cython: language_level=3
-"""Limits are copied here as C numbers, which sessions read without a Python attribute lookup."""
+"""Shared state of NATS connections. Limits are copied here as C numbers, which need no Python
+attribute lookup."""
 import os
 
 from libc.stdint cimport uint8_t, uint64_t

@@ -1,4 +1,5 @@
-"""The handshake of clients, from INFO to login: called by sessions at their begin and end."""
+"""The handshake of clients, from INFO to the login; sessions call it at the beginning and the end
+of a connection."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ log = logging.getLogger("broker.nats")
 
 
 class Anybody:
-    """The authenticator of a server without logins."""
+    """The authenticator of a server without users."""
 
     required = False
     must_connect = False
@@ -106,7 +107,7 @@ class ClientHandshake:
         self.begin(session, None)
 
     def greet_behind(self, session: NatsSession, first: bool) -> None:
-        """Send INFO, unencrypted or (`first`) after a TLS handshake that came first."""
+        """Send INFO, unencrypted or (`first`) after a TLS handshake that preceded it."""
         more = {} if not first or "tls_required" in self.info else {"tls_required": True}
         session.send(self.info_line(session, **more))
 
@@ -120,7 +121,7 @@ class ClientHandshake:
             session.expect_login(0)
 
     def info_line(self, session: NatsSession, **more: object) -> bytes:
-        """The INFO line for this client. It has a blank before CRLF, which clients expect."""
+        """The INFO line for this client. It has a space before CRLF, which clients expect."""
         if self.authenticator.wants_nonce or self.proxies.keys:
             session.make_nonce()
         head = self.frontend.info_head
@@ -144,7 +145,7 @@ class ClientHandshake:
         self.frontend.info_head = b"INFO " + orjson.dumps(fields)[:-1]
 
     def connected(self, session: NatsSession) -> None:
-        """Send INFO again, after the first PONG: which account the client is in."""
+        """After the first PONG, send INFO again, with the client's account."""
         options = session.options
         if session.account is None or options is None or options.protocol < 1:
             return
@@ -234,12 +235,12 @@ class ClientHandshake:
         return _through(self.authenticator.check(login), login.proxy_key)
 
     def identify_again(self, identity: Identity, login: Login) -> Identity | Awaitable[Identity]:
-        """The same for one that was admitted before a change of the configuration."""
+        """The same for an identity that was admitted before a change of the configuration."""
         login.proxy_key = self.proxies.key_still(identity.proxy_key, login)
         return _through(self.authenticator.check_again(identity, login), login.proxy_key)
 
     async def resolve(self, login: Login, answer: Awaitable[Identity]) -> Identity:
-        """The identity that an authenticator answers later; Refused. It is checked again if a
+        """The identity from an authenticator that answers later; Refused. It is checked again if a
         reload has replaced the authenticator meanwhile."""
         asked = self.authenticator
         identity = await answer
@@ -317,7 +318,7 @@ class ClientHandshake:
 def _through(
     found: Identity | Awaitable[Identity], proxy_key: str
 ) -> Identity | Awaitable[Identity]:
-    """The identity with the key of the proxy that the connection came through, if any."""
+    """The identity, with the key of the proxy that the connection came through, if any."""
     if not proxy_key:
         return found
     if isinstance(found, Identity):

@@ -22,17 +22,17 @@ cdef class LineSession(Session):
     cdef subs_t subs                    # subscriptions of the peer
     cdef scan_t state
     cdef const char *input_end          # of the input being fed
-    cdef const char *stopped            # where it goes on in the next turn; NULL = it was all fed
+    cdef const char *stopped  # the input after it is fed in the next turn; NULL = all was fed
     cdef uint64_t work_turn             # the number of the turn that `work_left` is for
-    cdef uint64_t work_left             # work of this session that is left of the turn's share
-    cdef uint64_t work_end              # trie.work when that is used up, during a feed
-    cdef uint32_t undone                # messages at the end of a run that wait for the next turn
-    cdef uint32_t traced_before         # messages of the next run that the tracer has got already
+    cdef uint64_t work_left             # the session's remaining work in that turn
+    cdef uint64_t work_end  # the value of trie.work at which that is used up, during a feed
+    cdef uint32_t undone  # messages at the end of a run that are left for the next turn
+    cdef uint32_t traced_before         # messages of the next run that have been traced already
     cdef const match_t *memo            # last result of the router; valid while
     cdef uint64_t memo_changes          # ... Router.changes has this value
-    cdef const slot_t *memo_slot        # where the router has it; NULL = it is not for later
+    cdef const slot_t *memo_slot        # its slot in the router's cache; NULL = not cached
     cdef uint32_t hash                  # Router's hash of the subject that is being published
-    cdef uint8_t memo_apart             # each connection only once in it: 1 yes, 2 no, 0 unknown
+    cdef uint8_t memo_apart  # whether each connection is in it only once: 1 yes, 2 no, 0 unknown
     cdef uint8_t memo_denied            # the peer may not publish to the memo's subject
     cdef uint64_t stamp                 # see NatsFrontend.stamp
     cdef readonly uint64_t client_id
@@ -43,7 +43,7 @@ cdef class LineSession(Session):
     cdef readonly int64_t rtt_ns        # 0 = not known
     cdef int64_t ping_due_ns            # due time of the next PING; 0 = never
     cdef int64_t own_ping_ns            # interval between PINGs; 0 = the frontend's
-    cdef size_t unsent                  # ... when its output was last blocked, or progress seen
+    cdef size_t unsent  # bytes of output when it was last blocked, or at the last progress
     cdef int64_t pinged_ns              # time of the peer's last PING
     cdef int64_t rtt_start_ns           # time of the last PING sent; 0 = never
     cdef int64_t stall_due_ns           # input is paused until then; 0 = not paused
@@ -55,9 +55,9 @@ cdef class LineSession(Session):
     cdef list kept                      # gets those that are removed, see keep_subs; or None
     cdef uint32_t kept_left             # how many more it gets
     cdef bint gone
-    cdef bint gives_way                 # its share of the turn is used up: input is paused
+    cdef bint gives_way                 # its share of the turn is used up, and input is paused
     cdef bint unknown                   # no login was received yet
-    cdef readonly uint32_t waiting      # what input is paused for: checks of logins, and others
+    cdef readonly uint32_t waiting      # reasons to pause input: checks of logins, and others
     cdef readonly bint ponged           # a PONG was sent after CONNECT: INFO is allowed
     cdef readonly bint rated            # whether charge() is called after each read
     cdef Session slow                   # the session that input is paused for, or None
@@ -70,13 +70,13 @@ cdef class LineSession(Session):
     cdef readonly str kind              # STANDARD, LEAFNODE ...
     cdef readonly object host           # of the peer; '' = unknown
     cdef readonly int port
-    cdef readonly bint behind_proxy     # a proxy has still to say who the peer is
+    cdef readonly bint behind_proxy     # the proxy has not reported the peer yet
     cdef readonly object tls_peer       # authenticator.TlsPeer, or None
     cdef readonly object tls_handshake  # TlsHandshake from accept until TLS has begun, or None
     cdef readonly bytes nonce           # of INFO, or None
     cdef readonly str closed_because    # NATS_CLOSED_*, or None while open
 
-    # Methods that a subclass must implement. `walk` calls those for single operations.
+    # Methods that a subclass must implement. `walk` calls them for single operations.
     cdef size_t scan_input(self, const char *data, size_t n, op_t *ops, uint32_t *count) noexcept
     cdef int publish(self, op_t *op) except -1
     cdef int publish_to(self, op_t *op, bint mapped) except -1  # the subject is the final one
@@ -86,10 +86,10 @@ cdef class LineSession(Session):
     cdef int info(self, op_t *op) except -1
     cdef int peer_error(self, op_t *op) except -1
     cdef int trace(self, op_t *op) except -1            # only with a tracer
-    # Take the messages of a run; `limit` is the end of the input that contains them.
+    # Accept the messages of a run; `limit` is the end of the input that contains them.
     cdef void deliver_run(self, sub_t *sub, const record_t *rec, const op_t *op,
                           const char *limit) noexcept
-    # Take a message with this subject, which may differ from rec's and is valid only during the
+    # Accept a message with this subject, which may differ from rec's and is valid only during the
     # call. `router`: the one that delivers it.
     cdef int deliver_as(self, sub_t *sub, const record_t *rec, const char *subject, size_t n,
                         Router router) noexcept
@@ -102,7 +102,7 @@ cdef class LineSession(Session):
     cdef int not_connect(self) except -1        # the first byte is not that of CONNECT
     cdef int first_pong(self) except -1         # the first PONG after CONNECT was sent
     cdef int before_connect(self, op_t *op) except -1   # an operation before the login
-    cdef void measured(self) noexcept           # rtt_ns is new
+    cdef void measured(self) noexcept           # rtt_ns has changed
     cdef void lose(self, op_t *op) noexcept     # a mapping drops the message
     cdef void charge(self) noexcept                # charge for messages since the last read
     cdef void say(self, const char *line, size_t n) noexcept

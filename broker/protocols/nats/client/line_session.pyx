@@ -79,11 +79,11 @@ cdef class LineSession(Session):
             self.host, self.port = link.peer[:2]
 
     def await_proxy(self):
-        """The peer may come through a proxy, which says who it is before anything else."""
+        """The peer may come through a proxy, which reports the peer's address first."""
         self.behind_proxy = True
 
     def come_from(self, tuple peer):
-        """The peer is (host, port): a proxy has said so, or there is none."""
+        """Set the peer to (host, port): the proxy has reported it, or there is no proxy."""
         self.host, self.port = peer[:2]
         self.behind_proxy = False
 
@@ -133,7 +133,7 @@ cdef class LineSession(Session):
         return space == <void *>self.router
 
     def wait(self):
-        """Pause input, while the peer's login is being checked for example, until `go`."""
+        """Pause input until `go`, for example while the peer's login is being checked."""
         self.waiting += 1
         self.link.pause()
 
@@ -338,15 +338,15 @@ cdef class LineSession(Session):
     # --- a share of the turn for each session
 
     cdef inline bint worked_enough(self, uint32_t left) noexcept:
-        """Whether the other messages of a run, so many of them, have to wait for the next turn."""
+        """Whether the remaining `left` messages of a run have to wait for the next turn."""
         if trie.work < self.work_end or left == 0:
             return False
         self.undone = left
         return True
 
     cdef void stop_at(self, op_t *op) noexcept:
-        """Feed what follows this PUB, SUB or UNSUB, or these messages of a run, in the next turn:
-        it is scanned again then."""
+        """In the next turn, feed the input from this PUB, SUB or UNSUB, or from these messages of a
+        run, on. It is scanned again then."""
         cdef const char *p
         if op.kind == OP_PUB:
             self.in_msgs -= self.undone
@@ -362,7 +362,7 @@ cdef class LineSession(Session):
         self.state.need = self.state.pending = self.state.skipping = 0
 
     cdef int trace_new(self, op_t *op) except -1:
-        """Pass an operation to the tracer, without those messages of a run that it has already."""
+        """Pass an operation to the tracer, without the messages of a run that have been traced."""
         cdef op_t part = op[0]
         cdef uint32_t known = self.traced_before
         self.traced_before = 0
@@ -375,14 +375,14 @@ cdef class LineSession(Session):
         return 0
 
     cdef void give_way(self) noexcept:
-        """Pause input until the other sessions had their share of the turn."""
+        """Pause input until the other sessions have had their share of the turn."""
         self.link.pause()
         if not self.gives_way:
             self.gives_way = True
             self.frontend.turn.call_soon(self.take_turn)
 
     def take_turn(self):
-        """Go on with the input that has waited."""
+        """Continue with the input that was paused."""
         self.gives_way = False
         if self.link is not None and not self.closing:
             self.frontend.turn.tick()
@@ -464,7 +464,7 @@ cdef class LineSession(Session):
         cdef uint64_t each = 1 + (op.total_len >> WORK_BYTES_SHIFT), work
         cdef op_t part
         cdef sub_t *sub
-        # one message of a run after the other costs little
+        # Further messages of a run cost little.
         work = m.plain * (WORK_DELIVERY + op.count * each)
         if trie.work + work > self.work_end and m.plain:
             part = op[0]
@@ -546,7 +546,7 @@ cdef class LineSession(Session):
         self.router.remove(sub)
 
     cdef bint drop_any(self) noexcept:
-        """Remove one subscription; False if none is left."""
+        """Remove one subscription. False: none is left."""
         cdef sub_t *sub = subs_any(&self.subs, &self.sweep)
         if sub == NULL:
             return False
@@ -626,7 +626,8 @@ cdef class LineSession(Session):
         return self.own_ping_ns or self.frontend.ping_interval_ns
 
     cdef bint has_progressed(self) noexcept:
-        """Whether the peer has taken bytes since its output was blocked, or since the last call."""
+        """Whether the peer has accepted bytes since its output was blocked, or since the last
+        call."""
         cdef size_t before = self.unsent
         self.unsent = self.link.unsent
         return self.unsent < before
@@ -689,13 +690,14 @@ cdef class LineSession(Session):
         self.wake_waiters()
 
     cdef void stall(self) noexcept:
-        """Pause input briefly, because its messages went to a session with much pending output."""
+        """Pause input briefly, because a session that receives its messages has much pending
+        output."""
         cdef Session slow = <Session>self.frontend.stalled
         self.frontend.stalled = NULL
         if slow is self or slow.closing or self.closing or self.stall_due_ns:
             return
         if (<LineSession>slow).out.full_bytes <= self.frontend.stall_bytes:
-            return          # it was written meanwhile, and nothing reports that again
+            return          # it was written meanwhile, which is not reported again
         if slow.waiters is None:
             slow.waiters = []
         slow.waiters.append(self)

@@ -1,4 +1,4 @@
-"""Message traces: what became of one message, sent to the subject that its publisher named.
+"""Message traces: the path of one message, sent to a subject that its publisher has chosen.
 
     HPUB orders.new ...                 {"server": {...},
     Nats-Trace-Dest: traces.1      ->    "request": {"header": {...}, "msgsize": 40},
@@ -52,7 +52,7 @@ class Publisher(Protocol):
 
 
 class MessageTrace:
-    """One traced message. Sinks that take it report to it while it is being routed."""
+    """One traced message. Sinks that accept it report to it while it is being routed."""
 
     def __init__(
         self, publisher: Publisher, headers: bytes, subject: bytes, size: int, dest: str
@@ -82,7 +82,7 @@ class MessageTrace:
     def egress(
         self, session: Any, subject: bytes, queue: bytes, account: str, error: str = ""
     ) -> None:
-        """A connection takes the message for this subscription; `account`: of the connection."""
+        """A connection receives the message for this subscription; `account`: of the connection."""
         leaf = session.kind.startswith("LEAF")
         name = session.options.name if session.options is not None else ""
         self._add(
@@ -92,24 +92,24 @@ class MessageTrace:
         )  # fmt: skip
 
     def service_import(self, account: str, came_as: bytes, subject: bytes) -> None:
-        """The message goes to a service of another account."""
+        """The message is passed to a service of another account."""
         self._add("si", acc=account, **{"from": _text(came_as)}, to=_text(subject))
 
     def stream_export(self, account: str, subject: bytes) -> None:
-        """The message goes to another account, which imports the stream."""
+        """The message is passed to another account, which imports the stream."""
         self._add("se", acc=account, to=_text(subject))
 
     def jetstream(
         self, stream: str, subject: bytes, *, no_interest: bool = False, error: str = ""
     ) -> None:
-        """A stream takes the message, or refuses it."""
+        """A stream stores the message, or refuses it."""
         event: Json = {"type": "js", "ts": rfc3339(time.time_ns()), "stream": stream}
         event |= {"subject": _text(subject)} if subject else {}
         event |= {"nointerest": True} if no_interest else {}
         self.events.append(event | ({"error": error} if error else {}))
 
     def finish(self, server: Json) -> None:
-        """Send the trace; `server`: the block that says which server this is."""
+        """Send the trace. `server`: the block that identifies this server."""
         request = {"header": self.fields, "msgsize": self.size}
         body = encode({"server": server, "request": request, "events": self.events})
         encoding = accepted_encoding(self.headers)
@@ -126,8 +126,8 @@ def begin(
     size: int,
     may_publish: Callable[[bytes], bool],
 ) -> MessageTrace | str | None:
-    """The trace that a message asks for; None if it asks for none. A text: the message is dropped;
-    it is the destination if the publisher has no right to publish there, and else empty."""
+    """The trace that a message requests; None: it requests none. A text: the message is dropped,
+    and the text is the destination if the publisher may not publish there, otherwise empty."""
     fields = header_fields(headers)
     dest = fields.get(_DEST, [""])[0]
     if not headers.startswith(_FIRST) or dest == _DISABLED:
@@ -158,8 +158,8 @@ def only_traced(fields: dict[str, list[str]]) -> bool:
 
 
 def sampled(parent: str) -> bool:
-    """Whether a `traceparent` asks for the message to be sampled: the lowest bit of its flags, a
-    number of seven bits in the original."""
+    """Whether a `traceparent` is marked as sampled: the lowest bit of its flags, a number of seven
+    bits in the original."""
     parts = parent.split("-")
     if len(parts) != 4 or len(parts[3]) != 2:
         return False

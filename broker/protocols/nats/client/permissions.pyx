@@ -32,7 +32,8 @@ cdef class Patterns(Sink):
 
     cdef int groups(self, const char *subject, size_t n, const char *queue,
                     size_t queue_len) except -1:
-        """0: no pattern with a queue matches, 1: one matches this queue too, 2: none does."""
+        """0: no pattern with a queue matches, 1: one matches this queue too, 2: some match, but not
+        this queue."""
         cdef const match_t *m = self.router.match(subject, n)
         cdef uint32_t i, start = m.plain
         cdef bytes wanted
@@ -81,7 +82,7 @@ cdef class Permit:
             self.responses_max = permissions.responses.max_msgs
             self.responses_expire_ns = permissions.responses.expires_ns
             if allow is None:
-                allow = ()      # a responder may publish nothing else unless it is configured
+                allow = ()      # a responder may publish nothing else unless configured
         self.publish_allow = None if allow is None else Patterns(allow)
         self.publish_deny = Patterns(publish.deny) if publish.deny else None
         # an empty list allows no publishing, but all subscriptions

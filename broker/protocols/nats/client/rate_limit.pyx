@@ -1,8 +1,8 @@
 # cython: language_level=3
 """Token buckets that may be overdrawn: messages of one read are accepted, then the session waits.
 
-So a publisher is never refused, only read later; its messages wait in its own socket meanwhile.
-Sessions that share a bucket each wait until the debt of all of them is paid.
+So a publisher is never refused, only read later; its messages wait in its own socket. Sessions that
+share a bucket each wait until the debt of all of them is paid.
 """
 from libc.stdint cimport int64_t, uint64_t
 

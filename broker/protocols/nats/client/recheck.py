@@ -28,7 +28,8 @@ class Recheck:
         self.handshake = handshake
 
     async def run(self, sessions: Iterable[NatsSession] | None = None) -> None:
-        """Returns when each session has its current rights or is closed. None: all sessions."""
+        """Check all sessions; returns when each one has its current permissions or is closed. None:
+        all sessions of the server."""
         later: list[tuple[NatsSession, Awaitable[Identity]]] = []
         for at, session in enumerate(
             list(self.handshake.frontend.sessions if sessions is None else sessions)

@@ -17,10 +17,10 @@ cdef class NatsSession(LineSession):
     cdef tuple buckets                  # Buckets that limit its publish rate
     cdef uint64_t paid_msgs, paid_bytes     # parts of in_msgs and in_bytes already charged
     cdef readonly uint64_t dropped      # messages dropped because its queue was full
-    cdef bint pruning                   # subscriptions are compared with changed rights
-    cdef bint overlapping               # a subscription found meanwhile needs the filter
-    cdef uint32_t pruned                # the place in the table of subscriptions that is next
-    cdef object emptied                 # what is called without subscriptions, or None
+    cdef bint pruning  # subscriptions are being checked against changed permissions
+    cdef bint overlapping               # a checked subscription needs the filter
+    cdef uint32_t pruned                # index of the next subscription to check
+    cdef object emptied                 # called when no subscription is left, or None
 
     cdef const match_t *find(self, const char *subject, size_t n) except NULL
     cdef bint is_plain(self, op_t *op) noexcept

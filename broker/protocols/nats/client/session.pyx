@@ -75,7 +75,7 @@ cdef enum:
     PARENT_LEN = 12
     WORK_TRACED = 16    # for each byte of headers that a trace shows: they are parsed in Python
     WORK_PRUNE = 128    # a subscription that is looked up in the rights
-    WORK_ENDED = 1_024  # one that ends: an error for the client, and events
+    WORK_ENDED = 1_024  # a subscription that is removed: an error for the client, and events
 
 cdef Patterns NOTHING = Patterns(())
 
@@ -139,8 +139,8 @@ cdef class NatsSession(LineSession):
         frontend.handshake.left(self)
 
     def bind(self, Account account, identity, Permit permit):
-        """Bind the session to an account with these rights. To another than that of before only
-        without subscriptions."""
+        """Bind the session to an account with these permissions. It may move to another account
+        only without subscriptions."""
         if self.account is not None and self.account is not account:
             self.account.leave(self)
         if self.account is not account:
@@ -160,8 +160,8 @@ cdef class NatsSession(LineSession):
             self.prune()        # again from the beginning, with these rights
 
     def unsubscribe_all(self, then):
-        """Remove all subscriptions and call `then`, in a later turn if they are many: input waits.
-        Must not be called while a message is being delivered."""
+        """Remove all subscriptions and call `then`, in a later turn if there are many; input is
+        paused until then. Must not be called while a message is being delivered."""
         if self.pruning:
             self.emptied = then     # so that the rights are applied to all of them at once
             self.go_on_pruning(True)
@@ -322,7 +322,8 @@ cdef class NatsSession(LineSession):
     # --- publishing
 
     cdef const match_t *find(self, const char *subject, size_t n) except NULL:
-        """The match for a subject; all that depends on the subject alone is computed once."""
+        """The match for a subject; everything that depends on the subject alone is computed
+        once."""
         if recalls(self, subject, n):
             return self.memo
         remember(self, subject, n)
@@ -387,7 +388,7 @@ cdef class NatsSession(LineSession):
         return 0
 
     cdef inline bint asks_for_trace(self, op_t *op) noexcept:
-        """Whether any of these messages has a header that may ask for a trace."""
+        """Whether any of these messages has a header that may request a trace."""
         cdef const char *block = op.data
         cdef uint32_t left = op.count
         while left:
@@ -400,7 +401,8 @@ cdef class NatsSession(LineSession):
         return False
 
     cdef int publish_traced(self, op_t *op, record_t *rec, bint mapped, void *skip) except -1:
-        """As publish_each; sinks report what they do with those messages that ask for a trace."""
+        """Same as publish_each; sinks report what they do with the messages that request a
+        trace."""
         cdef bytes asked = self.asked.subject[:self.asked.subject_len] if mapped else (
             op.subject[:op.subject_len])
         cdef uint32_t k
@@ -447,7 +449,7 @@ cdef class NatsSession(LineSession):
         return self.permit is None or self.permit.may_publish(subject, <size_t>len(subject))
 
     cdef int trace_delivery(self, sub_t *sub) except -1:
-        """Report a traced message that this client is to get; 1: and do not deliver it."""
+        """Report a traced message that this client would receive; 1: do not deliver it."""
         cdef object trace = self.account.current_publisher.trace
         if trace is None:
             return 0
@@ -455,7 +457,7 @@ cdef class NatsSession(LineSession):
         return trace.only
 
     cdef bint traced_only(self, sub_t *sub) noexcept:
-        """As trace_delivery; what fails is logged, and the message is delivered."""
+        """Same as trace_delivery; a failure is logged, and the message is delivered."""
         try:
             return self.trace_delivery(sub)
         except Exception:
@@ -693,19 +695,20 @@ cdef class NatsSession(LineSession):
 
     def prune(self):
         """Remove subscriptions that are no longer permitted, and report them to the client; close
-        if there are more than a lowered limit allows. In parts if they are many: input waits, and
-        what is no longer permitted is not delivered. Must not be called during a delivery."""
+        if there are more than a lowered limit allows. If there are many, this is done in parts:
+        input is paused, and forbidden messages are not delivered. Must not be called during a
+        delivery."""
         cdef bint waits = self.pruning
         self.pruning = self.permit is not None
         self.overlapping = False
         if self.pruning:
             self.filter = NOTHING if self.permit.filter is None else self.permit.filter
-            self.remove_retired()       # later they would move others to places already passed
+            self.remove_retired()       # later they would move others to slots already checked
             self.pruned = 0
         self.go_on_pruning(waits)
 
     cdef int go_on_pruning(self, bint waits) except -1:
-        """Look at the next subscriptions. `waits`: input is already paused for this."""
+        """Check the next subscriptions. `waits`: input is already paused for this."""
         cdef NatsFrontend frontend = self.frontend
         cdef uint64_t end = frontend.teardown_end()
         cdef bint over = False
@@ -726,7 +729,7 @@ cdef class NatsSession(LineSession):
         return 0
 
     cdef int end_pruning(self, bint waits) except -1:
-        """All subscriptions were looked at. `waits`: input is to go on."""
+        """All subscriptions were checked. `waits`: resume input."""
         self.pruning = False
         self.filter = self.permit.filter if self.overlapping else None
         self.remove_retired()
@@ -736,8 +739,8 @@ cdef class NatsSession(LineSession):
         return 0
 
     cdef bint prune_one(self, sub_t *sub) except -1:
-        """Remove a subscription that is no longer permitted; whether it was removed. NULL: no
-        subscription."""
+        """Remove a subscription that is no longer permitted. Returns whether it was removed. NULL:
+        nothing to do."""
         cdef bytes subject, queue, sid
         cdef int permitted
         if sub == NULL or sub.retired:
@@ -759,13 +762,13 @@ cdef class NatsSession(LineSession):
         return True
 
     cdef int permitted_now(self, sub_t *sub) except -1:
-        """Whether the present rights permit an existing subscription: PERMIT_*."""
+        """Whether the current permissions allow an existing subscription: PERMIT_*."""
         cdef bytes subject = spell(sub.node), queue = queue_name(sub)
         return self.permit.may_subscribe(
             subject, <size_t>len(subject), queue, <size_t>len(queue))
 
     cdef bint hidden(self, sub_t *sub, const record_t *rec) except -1:
-        """Whether the rights forbid the delivery of a message to a subscription."""
+        """Whether the permissions forbid the delivery of a message to a subscription."""
         if self.pruning and self.permitted_now(sub) == PERMIT_NO:
             return True
         return self.filter.has(rec.subject, rec.subject_len)
@@ -774,7 +777,7 @@ cdef class NatsSession(LineSession):
         """Close if there are more subscriptions than a limit that was lowered allows."""
         cdef uint64_t held = self.subs.size - self.subs.retired_size
         if self.pruning:
-            return      # those count that the rights leave
+            return      # those that the permissions leave count
         if self.subs_max >= 0 and held > <uint64_t>self.subs_max:
             self.end(errors.NATS_SUBSCRIPTIONS, errors.NATS_CLOSED_SUBSCRIPTIONS)
 

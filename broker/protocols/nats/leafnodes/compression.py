@@ -1,4 +1,4 @@
-"""Compression of leaf links: each side has a mode, and compresses what it sends by it.
+"""Compression of leaf links: each side has a mode, by which it compresses its output.
 
     hub -> INFO with its mode
     leaf -> INFO with its mode                 from here on both directions are S2 streams

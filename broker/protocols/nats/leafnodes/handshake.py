@@ -8,8 +8,8 @@
     INFO connect_info, rights, LS+   -->
                                      <--        LS+
 
-The acceptor is the hub, unless the solicitor sends `is_hub`. S2 compression is not offered, so
-peers do not request it. Source: nats-server leafnode.go.
+The acceptor is the hub, unless the solicitor sends `is_hub`. Compression is negotiated between INFO
+and CONNECT: see compression.py. Source: nats-server leafnode.go.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class LeafHandshake:
 
     def negotiate(self, session: LeafSession, peer: str) -> bool:
         """Agree on compression with a peer that has this mode. True: it begins now, and the peer
-        answers with INFO or has got ours. CompressionUnknown."""
+        answers with INFO or has received ours. CompressionUnknown."""
         own = self.compression_of(session)
         if not compression.is_wanted(own.mode):
             unable = not peer or own.mode == compression.NOT_SUPPORTED
@@ -173,14 +173,14 @@ class LeafHandshake:
         session.compress(own, level, level != compression.UNCOMPRESSED, by_rtt)
 
     def measured(self, session: LeafSession) -> None:
-        """The round-trip time of a link whose level follows it is new."""
+        """The round-trip time of a link has changed, and its level may follow it."""
         own = session.compression_config
         if own is not None:
             level = self._level(session, own, compression.AUTO)
             self._compress(session, own, level, by_rtt=True)
 
     def compress_again(self, session: LeafSession) -> None:
-        """Apply a changed configuration: with another level, or by a new connection."""
+        """Apply a changed configuration: with another level, or with a new connection."""
         own, former = self.compression_of(session), session.compression_config
         if former is None or own == former or session.ending:
             return
@@ -194,7 +194,7 @@ class LeafHandshake:
             self._compress(session, own, level, by_rtt=own.mode == compression.AUTO)
 
     def jetstream_info(self) -> dict[str, Any]:
-        """What INFO and CONNECT say of JetStream; empty if this server has none."""
+        """The fields of INFO and CONNECT about JetStream; empty if this server has none."""
         view = self.context.jetstream
         shown = {} if view is None else view.info()
         return {name: shown[name] for name in ("jetstream", "domain") if name in shown}
@@ -334,7 +334,7 @@ class Acceptor:
         session.send(self.handshake.info_line(session, nonce=nonce, **shown))
 
     def info(self, session: LeafSession, raw: bytes) -> None:
-        """Handle INFO: the peer's compression before CONNECT; later nothing that counts here."""
+        """Handle INFO. Before CONNECT it has the peer's compression; a later one is ignored."""
         try:
             info = PeerInfo.read(raw)
             if session.options is None and not session.compression:
@@ -489,7 +489,7 @@ class Acceptor:
         self.handshake.begun(session)
 
     def _replace(self, session: LeafSession, account: Account) -> None:
-        """End an older connection of the same server, which must be broken."""
+        """End an older connection of the same server, which must be dead."""
         if not session.peer_name or not session.peer_account:
             return
         for other in list(account.leafs):

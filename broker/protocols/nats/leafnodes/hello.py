@@ -57,11 +57,11 @@ class PeerConnect:
     domain: str  # of its JetStream
     hub: bool  # it requests to be the hub
     headers: bool
-    isolate: bool  # what other leafs subscribe to must not be announced to it
+    isolate: bool  # subscriptions of other leafs must not be announced to it
     deny_pub: tuple[str, ...]  # subjects that must not be sent to it
     gateway: str
     remote_account: str
-    compression: str  # what it found to be agreed
+    compression: str  # the compression that it considers agreed
 
     @classmethod
     def read(cls, raw: bytes) -> PeerConnect:

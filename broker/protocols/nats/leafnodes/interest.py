@@ -1,12 +1,11 @@
 """Interest: the subscriptions of an account that its links announce to their peers.
 
-A key is a subject, or a subject and a queue group. It is announced when its first subscription
-is added and when its last one is removed; that of a group whenever the number of its members
-changes. A hub announces to a leaf the subscriptions of everyone else; a leaf announces to its hub
-only those of its own side: of clients, and of its own leafs. A peer is not sent its own
-subscriptions, nor those of a leaf of the same cluster; one that is isolated those of no leaf and
-no hub. Source: nats-server leafnode.go
-initLeafNodeSmapAndSendSubs, updateSmap.
+A key is a subject, or a subject and a queue group. It is announced when its first subscription is
+added, and withdrawn when its last one is removed; a group is announced whenever the number of its
+members changes. A hub announces to a leaf the subscriptions of all others; a leaf announces to its
+hub only those of its own clients and of its own leafs. A peer does not receive its own
+subscriptions, nor those of a leaf of the same cluster; an isolated peer receives those of no leaf
+and no hub. Source: nats-server leafnode.go initLeafNodeSmapAndSendSubs, updateSmap.
 
 Keys are kept in buckets by their hash. A new peer receives one bucket after the other, over several
 turns; changes in a bucket that it has not received yet are not sent to it.
@@ -79,12 +78,13 @@ def bucket_of(key: bytes) -> int:
 
 class Interest:
     """The subscriptions of one account, and the links that they are announced to. It counts even
-    before the first link: to count a million subscriptions then would block clients for seconds."""
+    before the first link, because counting a million subscriptions then would block clients for
+    seconds."""
 
     def __init__(self, account: Account) -> None:
         self.account = account
         letters = (secrets.choice(_LETTERS) for _ in range(_LOOP_LETTERS))
-        # Only this server announces it: a peer that does has received it through a loop of links.
+        # Only this server announces this subject: if a peer announces it, there is a loop of links.
         self.loop_subject = LOOP_PREFIX + "".join(letters).encode()
         self.links: set[LeafSession] = set()
         self._clusters: dict[str, list[LeafSession]] = {}

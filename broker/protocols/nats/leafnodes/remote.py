@@ -70,7 +70,7 @@ def address_of(url: SplitResult) -> tuple[str, int]:
 
 
 def proxy_of(config: HttpProxy, timeout_ns: int) -> Proxy:
-    """What a tunnel needs; TunnelError if certificates cannot be used."""
+    """The settings of a tunnel; TunnelError if certificates cannot be used."""
     from broker.protocols.nats.leafnodes.tunnel import Proxy, TunnelError
 
     url, context = urlsplit(config.url), None
@@ -415,7 +415,7 @@ class Call:
         handover.wait(config.first_info_timeout_ns)
 
     def heard(self, handover: HandoverSession, data: bytes) -> None:
-        """Take a part of the answer, perhaps with bytes after it."""
+        """Process a part of the answer, perhaps with bytes after it."""
         handover.head += data
         head, end, early = bytes(handover.head).partition(HEAD_END)
         if not end:
@@ -443,7 +443,7 @@ class Call:
         handover.link.hand_over(session, frames, early)
 
     def _check(self, answer: Answer) -> bool:
-        """Whether compression was agreed; ValueError if the answer is not that of a WebSocket."""
+        """Whether compression was agreed; ValueError: it is not a WebSocket answer."""
         if (
             answer.status != 101
             or not answer.says("upgrade", "websocket")

@@ -12,8 +12,8 @@ from broker.protocols.nats.wire.wire cimport op_t
 cdef enum:
     WAITING_DEPTH = 16      # nested messages that wait to be written
 
-# A message that is being routed to this link: it is written once, after all the queue groups that
-# it is for are known.
+# A message that is being routed to this link. It is written once, when all queue groups that it is
+# for are known.
 ctypedef struct waiting_t:
     const record_t *rec
     char *names             # owned: the subject if not rec's, then groups; a blank after each
@@ -30,10 +30,10 @@ cdef class LeafSession(LineSession):
     cdef readonly object handshake      # handshake.LeafHandshake: handshakes
     cdef readonly object remote         # remote.RemoteLink that dialled; None: accepted
     cdef readonly bint spoke            # whether the peer is the hub
-    cdef readonly bint isolated         # it does not hear of other leafs' subscriptions
+    cdef readonly bint isolated         # other leafs' subscriptions are not announced to it
     cdef waiting_t waiting_for[WAITING_DEPTH]
     cdef uint32_t depth                 # number of entries in use
-    cdef char *both                     # owned: a reply and the subject behind it
+    cdef char *both                     # owned: a reply followed by the subject
     cdef size_t both_cap
     cdef size_t pending_max             # limit of pending message bytes
     cdef readonly object interest       # interest.Interest of the account, or None
@@ -45,10 +45,10 @@ cdef class LeafSession(LineSession):
     # As the peer reports; '' = absent.
     cdef readonly object peer_name, peer_cluster, peer_account, peer_domain
     cdef readonly uint64_t peer_payload_max     # of the hub: bytes of headers and body; 0 = any
-    cdef readonly uint64_t too_long     # messages that were not sent for that
+    cdef readonly uint64_t too_long     # messages that exceeded that and were not sent
     cdef readonly bint greeted          # the peer's first INFO was processed
     cdef bint negotiable                # the peer may send INFO before CONNECT
-    cdef readonly object compression_config     # settings.Compression by which was agreed, or None
+    cdef readonly object compression_config     # settings.Compression at the agreement, or None
     cdef readonly object compression    # what was agreed: a level, "off" ...; '' = not yet
     cdef readonly bint by_rtt           # the level follows the round-trip time
     cdef S2 stream                      # None: nothing is compressed
