@@ -1,6 +1,6 @@
-"""Mirrors and sources: streams that copy other streams of their account.
+"""Mirrors and sources: streams that copy streams of this account, other accounts or other servers.
 
 Start with `copier.pyx`, which copies one origin into one stream. `registry.py` connects the streams
-of an account, `positions.py` keeps how far each source was copied. Imported by the modules of
-protocols/jetstream only.
+of an account, `positions.py` stores how far each source was copied, and `remote.py` reads origins
+through a consumer. Imported by the modules of protocols/jetstream only.
 """

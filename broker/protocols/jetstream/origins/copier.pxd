@@ -21,26 +21,26 @@ cdef class TargetReader(StreamReaders):
 
 cdef class Copier(Session):
     cdef readonly object source         # structs.StreamSource
-    cdef readonly str key               # the source among those of the stream: see source_key
+    cdef readonly str key  # identifies the source among those of the stream: see source_key
     cdef readonly bint mirrors          # keeps sequences and times
     cdef readonly Stream target
-    cdef readonly Stream origin         # None: there is none now
-    cdef readonly uint64_t at           # messages of the origin up to it were looked at
-    cdef readonly uint64_t kept         # ... and what was copied of them is stored
-    cdef readonly object error          # ApiError that stops it, None = nothing does
+    cdef readonly Stream origin         # None: there is none at present
+    cdef readonly uint64_t at           # messages of the origin up to this sequence were examined
+    cdef readonly uint64_t kept         # ... and the copies of those up to this one are stored
+    cdef readonly object error          # the ApiError that stops it, or None
     cdef readonly bint connected        # it has read from an origin
-    cdef public str account             # of this server that has the origin; None = the target's
-    # Of an origin that a consumer reads, whose messages come by `take`:
+    cdef public str account             # this server's account with the origin; None = the target's
+    # For an origin that a consumer reads, whose messages arrive by `take`:
     cdef public bint remote
-    cdef uint64_t left                  # messages of the origin after the last one that came
-    cdef uint64_t later                 # the target's last_seq when `ticket` was taken
-    # Reply subjects to answer when all is stored, each with the number of deliveries before and the
-    # sequence of the last one.
+    cdef uint64_t left                  # messages of the origin after the last one received
+    cdef uint64_t later                 # the target's last_seq at the time of `ticket`
+    # Reply subjects to answer when everything is stored, each with the number of deliveries before
+    # it and the sequence of the last one.
     cdef list answers
-    cdef bint lost                      # what was taken is not stored: `begin_again` comes next
-    cdef public object rested           # () -> None: nothing waits for the target's log any more
-    cdef public object failed           # () -> None: what was taken could not be stored
-    cdef public object progressed       # () -> None: `kept` is higher than before; or None
+    cdef bint lost                      # received messages are not stored: `begin_again` comes next
+    cdef public object rested           # called when nothing waits for the target's log any more
+    cdef public object failed  # called when received messages could not be stored
+    cdef public object progressed       # called when `kept` has increased; or None
 
     cdef OriginReader reader
     cdef TargetReader room_reader
@@ -50,10 +50,10 @@ cdef class Copier(Session):
     cdef char *subject_room             # owned; for a transformed subject
     cdef char *room                     # owned; for a message with other headers
     cdef size_t room_size
-    cdef uint64_t batch                 # the target's last_seq before what waits for its log
-    cdef uint64_t mark                  # `at` when `ticket` was taken
-    cdef uint64_t ticket                # of what waits for the target's log; 0 = nothing does
-    cdef bint answered                  # the log has called
+    cdef uint64_t batch  # the target's last_seq before the messages that wait for its log
+    cdef uint64_t mark                  # `at` at the time of `ticket`
+    cdef uint64_t ticket                # of messages that wait for the target's log; 0 = none do
+    cdef bint answered                  # the log has reported the outcome
     cdef int64_t seen_ns                # of the last contact, monotonic
     cdef bint closed
 

@@ -8,8 +8,8 @@
     [another server delivers] -> Receiver -> take -> the same; `run` waits for the log
 
 A batch is copied per turn, and the next one only after the target's log has settled it: `kept` then
-says that all messages of the origin up to it are copied for good. A mirror finds its position in
-its last sequence, a source in the header Nats-Stream-Source of the messages it has copied:
+shows that the copies of all messages of the origin up to it are stored. A mirror's position is its
+last sequence, a source's is in the header Nats-Stream-Source of the messages it has copied:
 
     Nats-Stream-Source: <stream> <sequence> <filters> <destinations> <subject in the origin>
 """
@@ -41,20 +41,20 @@ LOG = logging.getLogger('broker.jetstream')
 cdef enum:
     BATCH_MESSAGES = 1000
     BATCH_BYTES = 1 << 20
-    BATCH_LOOKS = 4000          # messages that are looked at, those that are left out included
-    ANSWERS_MAX = 16            # requests for flow control that wait for the disk
+    BATCH_LOOKS = 4000          # messages examined, including those that are left out
+    ANSWERS_MAX = 16            # requests for flow control that may wait for the disk
     HEADERS_ROOM = 64           # bytes of a block without headers, and of the names in it
 
 LETTERS = '0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz'
 
-# Until what stopped it is tried again.
+# Time until a retry after an error.
 cdef int64_t RETRY_NS = 500_000_000
-cdef int64_t BUSY_NS = 10_000_000       # ... that being too many bytes that wait for the disk
+cdef int64_t BUSY_NS = 10_000_000       # ... if too many bytes wait for the disk
 
 
 @cython.final
 cdef class OriginReader(StreamReaders):
-    """Wakes the copier when the origin has more."""
+    """Wakes the copier when the origin has more messages."""
 
     def __init__(self, Copier copier not None):
         self.copier = copier
@@ -65,8 +65,8 @@ cdef class OriginReader(StreamReaders):
 
 @cython.final
 cdef class TargetReader(StreamReaders):
-    """Wakes the copier when a target that was full may have room, and tells it of records that are
-    not stored after all."""
+    """Wakes the copier when a full target may have room, and reports records that are not stored
+    after all."""
 
     def __init__(self, Copier copier not None):
         self.copier = copier
@@ -87,8 +87,8 @@ cdef class TargetReader(StreamReaders):
 @cython.no_gc_clear
 cdef class Copier(Session):
     def __init__(self, Stream target not None, source not None, uint64_t position, bint mirrors):
-        """Copy from a structs.StreamSource what comes after this sequence; 0 = nothing was copied.
-        MappingError: it has an invalid transform."""
+        """A copier for a structs.StreamSource, which continues after this sequence; 0 = nothing was
+        copied. MappingError: the source has an invalid transform."""
         self.target = target
         self.source = source
         self.mirrors = mirrors
@@ -114,10 +114,10 @@ cdef class Copier(Session):
         free(self.subject_room)
         free(self.room)
 
-    # --- life
+    # --- connecting
 
     def connect(self, Stream origin not None):
-        """Copy from this stream from now on."""
+        """Copy from this stream."""
         cdef uint64_t first
         subjects = [each.src or '>' for each in self.source.subject_transforms] or (
             [self.source.filter_subject] if self.source.filter_subject else [])
@@ -130,7 +130,7 @@ cdef class Copier(Session):
         self.wake()
 
     def disconnect(self):
-        """The origin is gone; another one of its name may come."""
+        """The origin is deleted; another one of the same name may be created."""
         if self.origin is not None:
             self.origin.store.remove_reader(self.reader)
             self.origin = None
@@ -138,35 +138,35 @@ cdef class Copier(Session):
             self.seen_ns = self.target.account.turn.now_ns
 
     def close(self):
-        """Copy no more."""
+        """Stop copying."""
         self.closed = True
         self.disconnect()
         self.target.store.remove_reader(self.room_reader)
         self.target.account.turn.disarm(self)
         self.progressed = self.rested = self.failed = None
 
-    # --- what it reports
+    # --- information
 
     @property
     def accounted(self):
-        """All that the target has from this source up to this sequence of the target is in
-        `kept`."""
+        """Everything that the target has from this source up to this sequence of the target is
+        included in `kept`."""
         return self.batch if self.pending else self.target.store.last_seq
 
     @property
     def pending(self):
-        """Whether something waits for the target's log."""
+        """Whether messages wait for the target's log."""
         return self.ticket != 0 or (self.remote and self.at != self.kept)
 
     @property
     def missing(self):
-        """Whether the origin was looked for in vain."""
+        """Whether the origin was not found."""
         return self.origin is None and not self.remote and (
             self.target.account.turn.now_ns > self.seen_ns)
 
     @property
     def lag(self):
-        """Messages of the origin that are not copied yet."""
+        """Messages of the origin that are not copied."""
         if self.remote:
             return self.left
         if self.origin is None or not self.connected:
@@ -222,7 +222,7 @@ cdef class Copier(Session):
             self.retry(RETRY_NS)
 
     cdef int settle(self) except -1:
-        """Find out whether what was copied is stored: 0 = that is not known yet, or it failed."""
+        """Check whether the copied messages are stored: 0 = unknown, or it failed."""
         cdef int outcome = self.target.store.log.outcome(self.ticket)
         if outcome == 0:
             self.answered = False
@@ -242,15 +242,15 @@ cdef class Copier(Session):
         return 1
 
     cdef void taken_back(self) noexcept:
-        """A write or sync of the target has failed. Of what another server delivered something may
-        be gone: take nothing more before that is known, because a later message would be stored
-        behind a gap, and its ticket says nothing about those before it."""
+        """A write or sync of the target has failed, and messages of another server may be lost.
+        Accept no more before that is known: a later message would be stored after a gap, and its
+        ticket says nothing about earlier ones."""
         if self.remote and self.pending:
             self.lost = True
             self.wake()
 
     cdef int undo(self) except -1:
-        """Go back to what is stored of the last batch."""
+        """Return to the last stored message of the last batch."""
         if self.mirrors:
             self.kept = max(self.kept, self.target.store.last_seq)
         else:
@@ -289,14 +289,14 @@ cdef class Copier(Session):
                         seq, store.subjects.subject_of(seq)):
                     problem = ApiError(errors.SOURCE_SETUP, err='the origin cannot be read')
                     break
-                self.at = seq       # it is gone
+                self.at = seq       # it was deleted
                 continue
             try:
                 left -= self.copy(&m)
             except ApiError as refused:
                 problem = refused
                 break
-            except Exception as failed:     # what was copied before still waits for the log
+            except Exception as failed:     # earlier copies still wait for the log
                 LOG.exception('stream %r copies from %r', self.target.name, self.source.name)
                 problem = ApiError(errors.STORE_FAILED, err=str(failed))
                 break
@@ -323,7 +323,7 @@ cdef class Copier(Session):
         return 0
 
     cdef int reuse_gap(self) except -1:
-        """A failed sync leaves seqs unused, which a mirror needs: they are the origin's."""
+        """A failed sync leaves seqs unused, but a mirror needs them: they are the origin's."""
         cdef StreamStore store = self.target.store
         if store.log.next_seq > store.last_seq + 1:
             store.reuse_gap()
@@ -332,14 +332,14 @@ cdef class Copier(Session):
     # --- an origin on another server
 
     cdef bint take(self, const message_t *m, uint64_t left) except -1:
-        """Copy a message that comes after all others; False: the target does not take it, and
-        `error` says why."""
+        """Copy a message that follows all others. False: the target refuses it, and `error` has the
+        reason."""
         cdef uint64_t before = self.target.store.last_seq
         if self.closed or self.lost:
             return False
         self.seen()
         if self.at >= m.rec.seq:
-            return True         # it comes again
+            return True         # it will be delivered again
         if self.mirrors and not self.pending:
             self.reuse_gap()
         try:
@@ -360,7 +360,8 @@ cdef class Copier(Session):
         return True
 
     cdef int await_log(self) except -1:
-        """Have the log settle what was taken, and then the next; answer when all is stored."""
+        """Let the log settle the received messages, then the next ones; answer when all are
+        stored."""
         cdef StreamStore target = self.target.store
         while self.at != self.kept:
             if self.later:
@@ -381,9 +382,9 @@ cdef class Copier(Session):
         self.seen_ns = self.target.account.turn.now_ns
 
     cdef int answer_when_stored(self, bytes reply, uint64_t delivered) except -1:
-        """Publish to this subject when all messages that were taken before, so many of this
-        consumer, are stored. One that is left out because too many wait is asked for again, with
-        the next heartbeat."""
+        """Publish to this subject when all earlier messages of this consumer, `delivered` of them,
+        are stored. If too many answers wait, this one is left out and requested again with the next
+        heartbeat."""
         if self.lost:
             return 0
         if len(self.answers) < ANSWERS_MAX and not (
@@ -401,8 +402,8 @@ cdef class Copier(Session):
         return 0
 
     def begin_again(self):
-        """The position behind which another consumer is to deliver, while nothing is pending. What
-        the one before asked for is not answered any more."""
+        """The position after which another consumer is to deliver, while nothing is pending.
+        Requests of the previous consumer are not answered any more."""
         self.answers = []
         self.lost = False
         if self.mirrors:
@@ -415,27 +416,27 @@ cdef class Copier(Session):
 
     @property
     def is_lost(self):
-        """Whether what was taken is not stored."""
+        """Whether received messages are not stored."""
         return self.lost
 
     @property
     def silent_ns(self):
-        """Time since the other server was heard."""
+        """Time since the last message of the other server."""
         return self.target.account.turn.now_ns - self.seen_ns
 
     def listening(self):
-        """The other server is going to deliver."""
+        """The other server is about to deliver."""
         self.seen()
         self.error = None
 
     # --- one message
 
     cdef int copy(self, const message_t *m) except -1:
-        """Append a message; 0 = it is not to be stored. ApiError: the target is full."""
+        """Append a message. 0 = it is not to be stored. ApiError: the target is full."""
         cdef record_t rec = m.rec
         rec.reply_len = 0
         if self.mirrors and rec.seq <= self.target.store.last_seq:
-            return 0        # a purge of the mirror went further
+            return 0        # the mirror was purged beyond it
         self.transform(&rec)
         if self.mirrors:
             if rec.headers_len:
@@ -445,7 +446,7 @@ cdef class Copier(Session):
         return self.target.copy(&rec)
 
     cdef int transform(self, record_t *rec) except -1:
-        """Give it the subject that it has in the target."""
+        """Set the subject that the message has in the target."""
         cdef bytes source
         cdef Transform mapping
         cdef Py_ssize_t n
@@ -461,8 +462,8 @@ cdef class Copier(Session):
 
     cdef int rewrite(self, record_t *rec, uint64_t seq, const char *subject,
                      size_t subject_len) except -1:
-        """Leave out the headers that were meant for the origin, and say where it comes from unless
-        seq is 0. The message is then in `room`."""
+        """Remove the headers that were meant for the origin, and add the message's origin unless
+        seq is 0. The result is in `room`."""
         cdef const char *p = rec.data
         cdef const char *end = rec.data + rec.headers_len
         cdef const char *line
@@ -481,7 +482,7 @@ cdef class Copier(Session):
         out = self.room
         memcpy(out, b'NATS/1.0\r\n', 10)
         out += 10
-        p = next_line(p, end)       # after the first one
+        p = next_line(p, end)       # after the first line
         while p < end:
             line = p
             p = next_line(p, end)
@@ -515,7 +516,8 @@ cdef class Copier(Session):
         return 0
 
 
-# The headers of an answer to flow control. Consumers whose policy it is take it for an ack.
+# The headers of an answer to flow control. Consumers with the policy `flow_control` count it as an
+# ack.
 STORED = b'NATS/1.0\r\nNats-Last-Consumer: %d\r\nNats-Last-Stream: %d\r\n\r\n'
 
 
@@ -537,18 +539,18 @@ cdef bint is_left_out(const char *line, size_t n, bint sourced) noexcept nogil:
 
 
 def hash_of(text):
-    """Eight characters that stand for a text, as nats-server computes them."""
+    """Eight characters that identify a text, as nats-server computes them."""
     return ''.join(LETTERS[byte % 62] for byte in hashlib.sha256(text.encode()).digest()[:8])
 
 
 def source_key(source):
-    """What tells a structs.StreamSource from other sources of a stream."""
+    """The key that distinguishes a structs.StreamSource from other sources of a stream."""
     return ' '.join(key_parts(source))
 
 
 def key_parts(source):
-    """The stream, filters and destinations of a structs.StreamSource, without blanks: a header
-    separates them with blanks."""
+    """The stream, filters and destinations of a structs.StreamSource without spaces, which separate
+    them in a header."""
     transforms = source.subject_transforms
     filters = '\f'.join(each.src or '>' for each in transforms) or source.filter_subject or '>'
     destinations = '\f'.join(unspaced(each.dest) or '>' for each in transforms) or '>'
@@ -559,12 +561,12 @@ def key_parts(source):
 
 
 def unspaced(text):
-    """A text without blanks: a destination may have some inside of {{ }}."""
+    """A text without spaces; a destination may have some inside {{ }}."""
     return ''.join(f'%{ord(each):02X}' if each.isspace() else each for each in text)
 
 
 def found_positions(Stream stream not None, uint64_t after):
-    """Up to which sequence each source was copied, by key, as the messages after this one say."""
+    """The position of each source, by key, according to the messages after this one."""
     cdef StreamStore store = stream.store
     cdef message_t m
     cdef span_t value

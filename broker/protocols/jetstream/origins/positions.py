@@ -1,8 +1,9 @@
-"""How far each source of a stream was copied, in a file: messages that were removed since, or never
-stored, are not copied again.
+"""The positions up to which the sources of a stream were copied, in a file: messages that were
+removed since then, or never stored, are not copied again.
 
-It is written some time after the messages, which have the same in their headers: after a crash
-those behind the file are read. It stands alone, since the copier of a source is compiled.
+The file is written some time after the messages, which have the same positions in their headers:
+after a crash, the messages after the file's position are read. This is a separate module because
+the copier of a source is compiled.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ class Positions(msgspec.Struct):
 
     # of the stream, RFC 3339: a stream of the same name may have been here before
     created: str = ""
-    running: bool = False  # it had sources: later messages may say more
-    upto: int = 0  # what the stream has up to this sequence is accounted for
+    running: bool = False  # it had sources: later messages may contain more
+    upto: int = 0  # includes what the stream has up to this sequence
     sources: dict[str, int] = {}  # key of a source -> sequence in its origin
 
 
 def load(folder: Path, created: str, last_seq: int) -> Positions:
-    """The positions of a stream; those of another one, or beyond its end, do not count."""
+    """The positions of a stream. Those of another stream, or beyond its end, are ignored."""
     with contextlib.suppress(OSError, ValueError):
         data = unsealed((folder / SOURCES_FILE).read_bytes())
         found = msgspec.json.decode(data, type=Positions)

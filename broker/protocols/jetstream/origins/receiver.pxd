@@ -9,7 +9,7 @@ from broker.routing.trie cimport sub_t
 from broker.runtime.interfaces cimport Sink
 from broker.runtime.types cimport record_t
 
-# Where a delivered message stands, as its reply subject says.
+# The position of a delivered message, from its reply subject.
 cdef struct place_t:
     uint64_t seq                # in the origin
     uint64_t delivery           # in the consumer, from 1 on
@@ -21,10 +21,10 @@ cdef class Receiver(Sink):
     cdef readonly Account account
     cdef readonly bytes subject         # that the consumer delivers to
     cdef readonly uint64_t delivered    # the last delivery
-    cdef readonly bint ended            # something is missing, or the target took no more
-    cdef bint beginning                 # what comes before the first delivery is not for it
+    cdef readonly bint ended            # a message is missing, or the target accepted no more
+    cdef bint beginning                 # messages before the first delivery are ignored
     cdef Copier copier
-    cdef object end                     # end(): called once, at the end of the turn
+    cdef object end                     # called once without arguments, at the end of the turn
     cdef sub_t *sub
 
     cdef int take(self, const record_t *rec) except -1

@@ -1,12 +1,12 @@
 # cython: language_level=3
-"""Receives what the consumer of an origin delivers, and gives it to the copier.
+"""Receives the deliveries of a consumer of the origin, and passes them to the copier.
 
     $JS.ACK.<stream>.<consumer>.<count>.<seq>.<delivery>.<time>.<pending>     its reply subjects
     $JS.ACK.<domain>.<account>.<stream>. ...                                  of newer servers
 
-Deliveries are numbered without a gap: with one that is missing the receiver ends, and the copier
-begins again behind what is stored. Requests for flow control are answered when all messages before
-them are stored, so that the other server never sends more than one window ahead of the disk.
+Deliveries are numbered without gaps: if one is missing, the receiver ends, and the copier starts
+again after the stored messages. Requests for flow control are answered when all earlier messages
+are stored, so the other server never sends more than one window ahead of the disk.
 """
 cimport cython
 import logging
@@ -29,8 +29,9 @@ cdef enum:
 @cython.final
 cdef class Receiver(Sink):
     def __init__(self, Copier copier not None, bytes subject not None, end, bint beginning=False):
-        """Messages to `subject` in the account of the copier's target. `end()` is called when no
-        more can be taken. `beginning`: the consumer delivers already, and will begin again."""
+        """Receives messages to `subject` in the account of the copier's target. `end()` is called
+        when it cannot accept more. `beginning`: the consumer is delivering already and will start
+        again."""
         self.beginning = beginning
         self.copier = copier
         self.account = copier.target.account
@@ -44,7 +45,7 @@ cdef class Receiver(Sink):
         self.sub.knows_stored = True
 
     def reset(self):
-        """The consumer has begun again with its first delivery."""
+        """The consumer has started again with its first delivery."""
         self.beginning = False
 
     def close(self):
@@ -76,7 +77,7 @@ cdef class Receiver(Sink):
                 self.stop()
                 return 0
             if place.delivery != 1 or place.seq == 0:
-                return 0        # it comes again
+                return 0        # it will be delivered again
             self.delivered = 0
         self.delivered += 1
         m.rec = rec[0]
@@ -91,14 +92,15 @@ cdef class Receiver(Sink):
         return 0
 
     cdef int take_status(self, const record_t *rec) except -1:
-        """A message without a place: a heartbeat, a request for flow control, or an end."""
+        """Handle a message without a position: a heartbeat, a request for flow control, or an
+        end."""
         cdef span_t value
         cdef const char *reply = rec.reply
         cdef size_t n = rec.reply_len
         if rec.headers_len < 12 or memcmp(rec.data, b'NATS/1.0 ', 9):
-            return 0        # not the consumer's
+            return 0        # not from the consumer
         if memcmp(rec.data + 9, b'100', 3):
-            self.stop()     # it was deleted, or its server stops
+            self.stop()     # the consumer was deleted, or its server stops
             return 0
         self.copier.seen()
         if n == 0:
@@ -159,7 +161,7 @@ cdef bint find_place(const char *reply, size_t n, place_t *place) noexcept nogil
 
 
 cdef uint64_t number_of(const char *text, size_t n) noexcept nogil:
-    """The number that the digits mean; 0 = they are none."""
+    """The number that the digits represent; 0 = they are not digits."""
     cdef uint64_t found = 0
     cdef size_t i
     if n == 0 or n > 19:

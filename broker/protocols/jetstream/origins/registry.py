@@ -1,8 +1,8 @@
 """The mirrors and sources of an account: each copies from its origin while that exists.
 
-An origin is in the same account, in another account of this server whose API is imported (both are
-copied by a reader of its store, unless its messages go when they are acked), or on another server:
-the last two are read by a consumer (a RemoteOrigin).
+An origin is in the same account, in another account of this server whose API is imported, or on
+another server. A reader of its store copies it in the first two cases, unless its messages are
+removed when they are acked; otherwise a consumer does (a RemoteOrigin).
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.jetstream")
 
-SAVE_S: Final = 1.0  # from the progress of a source until it is in the file
-LOOK_S: Final = 10.0  # between looks whether other messages are to be accounted for
-LOOK_MESSAGES: Final = 10_000  # ... which is so if there are that many
-POSITIONS_MAX: Final = 10_000  # of sources that a stream has had
+SAVE_S: Final = 1.0  # from the progress of a source to the write of the file
+LOOK_S: Final = 10.0  # between checks whether other messages have to be accounted for
+LOOK_MESSAGES: Final = 10_000  # ... which is the case after this number
+POSITIONS_MAX: Final = 10_000  # of sources that a stream has or had
 
 
 class OriginAccount(Protocol):
@@ -48,13 +48,13 @@ class OriginAccount(Protocol):
     def streams(self) -> Mapping[str, Stream]: ...
     @property
     def all_origins(self) -> Mapping[str, Origins]:
-        """Those of all accounts of the server that have streams, by name."""
+        """The origins of all accounts of the server that have streams, by name."""
 
     def account_reached(self, source: StreamSource, *, mirrors: bool) -> str | None:
         """The other account of this server that has the origin; None: no import leads to it."""
 
     def new_id(self) -> str:
-        """A token that nobody else has."""
+        """A unique token."""
 
 
 class Sourcing:
@@ -129,7 +129,7 @@ class Sourcing:
         return self.account.account_reached(copier.source, mirrors=copier.mirrors)
 
     def look_again(self) -> None:
-        """Imports may have changed: an origin may be reached in another way, or not any more."""
+        """Imports may have changed: an origin may be reached in another way, or not at all."""
         for copier in self.copiers:
             account = self._account_of(copier)
             if account != copier.account:
@@ -152,13 +152,13 @@ class Sourcing:
             self._remote[id(copier)] = RemoteOrigin(copier, self.account.new_id)
 
     def _part(self, copier: Copier, *, for_good: bool = False) -> None:
-        """Receive no more from a consumer."""
+        """Stop receiving from a consumer."""
         remote = self._remote.pop(id(copier), None)
         if remote is not None:
             remote.close(for_good=for_good)
 
     def _settle_former(self) -> None:
-        """Forget sources that were removed, once all that they copied is stored."""
+        """Forget removed sources when all of their copies are stored."""
         for copier in list(self._former):
             self._known[copier.key] = max(copier.kept, self._known.get(copier.key, 0))
             if not copier.pending:
@@ -199,7 +199,8 @@ class Sourcing:
         self._saving = asyncio.get_running_loop().create_task(self._save(self._positions()))
 
     def _look_later(self) -> None:
-        """Account for messages of publishers now and then: each start looks through the rest."""
+        """Account for messages of publishers from time to time, because each start scans the
+        rest."""
         self._look = asyncio.get_running_loop().call_later(LOOK_S, self._look_later)
         if self._loaded and self.stream.store.last_seq - self._saved > LOOK_MESSAGES:
             self._progressed()
@@ -219,7 +220,7 @@ class Sourcing:
         await asyncio.to_thread(self._store, found)
 
     def _store(self, found: positions.Positions, *, last: bool = False) -> None:
-        """Write the file; `last`: although all is closed."""
+        """Write the file. `last`: even if everything is closed."""
         assert self.folder is not None
         with self._lock:
             if self._closed and not last:
@@ -230,11 +231,11 @@ class Sourcing:
                 log.error("the positions of sources of stream %r: %s", self.stream.name, problem)
 
     def close(self, *, deleted: bool) -> None:
-        """Copy no more. Positions are saved unless the stream is `deleted`."""
+        """Stop copying. Positions are saved unless the stream is `deleted`."""
         for timer in (self._timer, self._look):
             if timer is not None:
                 timer.cancel()
-        with self._lock:  # a file that is being written comes first
+        with self._lock:  # a write in progress ends first
             self._closed = True
         if self._loaded and not deleted and self.folder is not None:
             self._store(self._positions(), last=True)
@@ -308,7 +309,7 @@ class Origins:
                     copier.connect(stream)
 
     def mirror(self, stream: Stream) -> StreamSourceInfo | None:
-        """The progress of a mirror; None = the stream is none."""
+        """The progress of a mirror; None = the stream is not a mirror."""
         found = self._sourcing.get(stream.name)
         infos = [_info(each) for each in found.copiers if each.mirrors] if found else []
         return infos[0] if infos else None
@@ -320,14 +321,14 @@ class Origins:
 
 
 def _needs_consumer(copier: Copier) -> bool:
-    """Whether the origin is read by a consumer, wherever it is."""
+    """Whether a consumer has to read the origin, wherever it is."""
     source = copier.source
     return source.consumer is not None or (source.is_remote and copier.account is None)
 
 
 def _goes_by_acks(stream: Stream) -> bool:
-    """Whether the stream removes what its consumers have acked, or does not store what none reads:
-    what copies it has to be one of them."""
+    """Whether the stream removes acked messages, or stores only messages that a consumer reads: a
+    copier has to be one of its consumers."""
     return bool(stream.config.retention != "limits")
 
 

@@ -1,17 +1,17 @@
-"""The consumer by which a mirror or source reads a stream of another server, by its API, and one of
-this server whose messages go when they are acked.
+"""The consumer by which a mirror or source reads a stream of another server, through the API of
+that server; also used for a stream of this server whose messages are removed when they are acked.
 
     create a consumer behind what is stored -> Receiver -> Copier -> [all well] wait
                    ^                                                     |
                    +---- [a delivery is missing, silence, failure] <-----+
 
 It is a push consumer without acks, with heartbeats and flow control, which its server removes when
-nobody listens. If the origin keeps messages by interest or is a work queue, its server makes a
-durable one instead, which the answers to flow control ack; that one stays until the mirror or
-source goes. A mirror or source can also name a durable one that an operator has made: that is not
-made but reset, to after what is acked. Servers before 2.14 do not know any of that: they are asked
-for a consumer without a name.
-Source: nats-server stream.go (setupMirrorConsumer, trySetupSourceConsumer).
+it has no subscriber. If the origin keeps messages by interest or is a work queue, its server
+creates a durable one instead, which the answers to flow control ack; that one stays until the
+mirror or source is removed. A mirror or source can also name a durable consumer that an operator
+has created: that one is reset, to after its acked messages. Servers before 2.14 support none of
+this: they are asked for a consumer without a name. Source: nats-server stream.go
+(setupMirrorConsumer, trySetupSourceConsumer).
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ log = logging.getLogger("broker.jetstream")
 ANSWER_S: Final = 5.0  # for the answer to the request for a consumer
 FIRST_WAIT_S: Final = 0.1  # before the second attempt; it doubles with each one
 LONGEST_WAIT_S: Final = 5.0
-LOOK_S: Final = 1.0  # between looks whether the other server is silent
+LOOK_S: Final = 1.0  # between checks whether the other server is silent
 HEARTBEAT: Final = 1 * SECOND
-SILENCE: Final = 5 * SECOND  # after which the consumer is taken for gone
-INACTIVE: Final = 10 * SECOND  # after which its server removes it if nobody listens
+SILENCE: Final = 5 * SECOND  # after that the consumer is considered lost
+INACTIVE: Final = 10 * SECOND  # after that its server removes it, if it has no subscriber
 ACK_WAIT: Final = 22 * 3_600 * SECOND  # there are no acks; as nats-server has it
 _API: Final = "$JS.API"
 _OLD: Final = {errors.REQUIRED_API_LEVEL.err_code, errors.INVALID_JSON.err_code}
@@ -56,7 +56,7 @@ _LEVEL: Final = b"NATS/1.0\r\nNats-Required-Api-Level: 4\r\n\r\n"  # has consume
 
 
 class RemoteOrigin:
-    """Has another server deliver to a copier, until it is closed."""
+    """Makes another server deliver to a copier, until it is closed."""
 
     def __init__(self, copier: Copier, new_id: Callable[[], str]) -> None:
         """`new_id()`: a token for the deliver subject that nobody else has."""
@@ -70,7 +70,7 @@ class RemoteOrigin:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     def close(self, *, for_good: bool = False) -> None:
-        """Receive no more; the consumer goes by itself, or if it is durable, `for_good`."""
+        """Stop receiving. The server removes the consumer; a durable one only with `for_good`."""
         self._task.cancel()
         self._hang_up()
         if for_good and self._durable and self.copier.source.consumer is None:
@@ -115,7 +115,8 @@ class RemoteOrigin:
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
     async def _listen(self) -> bool:
-        """Have a consumer made that begins behind what is stored; whether there is one."""
+        """Create a consumer that begins after the stored messages. Returns whether this
+        succeeded."""
         copier = self.copier
         while copier.pending:
             self._changed.clear()
@@ -145,12 +146,13 @@ class RemoteOrigin:
             copier.refused(ApiError(row))
             return False
         self._receiver.reset()
-        if not self._receiver.ended:  # else it says why
+        if not self._receiver.ended:  # otherwise `error` has the reason
             copier.listening()
         return True
 
     def _question(self, to: str, position: int) -> Question:
-        """The request for a consumer that delivers there what comes after a position."""
+        """The request for a consumer that delivers to this subject the messages after a
+        position."""
         source, known = self.copier.source, self.copier.source.consumer
         if known is not None:
             subject = f"{self._api}.CONSUMER.RESET.{source.name}.{known.name}"
@@ -188,7 +190,8 @@ class RemoteOrigin:
         return config
 
     async def _until_it_ends(self) -> None:
-        """Until a delivery is missing, what was taken is not stored, or nothing comes for long."""
+        """Wait until a delivery is missing, received messages are not stored, or nothing arrives
+        for long."""
         receiver = self._receiver
         assert receiver is not None
         while not receiver.ended and not self.copier.is_lost:
@@ -203,7 +206,7 @@ class RemoteOrigin:
 
 
 def _config_of(answer: bytes) -> dict[str, Any]:
-    """The configuration of the consumer that delivers; empty if the answer has none."""
+    """The configuration in an answer; empty if it has none."""
     try:
         return dict(orjson.loads(answer)["config"])
     except (ValueError, TypeError, KeyError):
@@ -211,7 +214,7 @@ def _config_of(answer: bytes) -> dict[str, Any]:
 
 
 def _error_of(answer: bytes) -> ApiError | None:
-    """The error that another server answers; None: it has made the consumer."""
+    """The error in an answer; None: the consumer was created."""
     try:
         error = orjson.loads(answer).get("error")
         if error is None:

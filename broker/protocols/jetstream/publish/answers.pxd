@@ -11,10 +11,10 @@ cdef class Answers:
     cdef char *room             # owned; for one outgoing message
     cdef size_t room_cap
 
-    # Whether the client that publishes at this moment may have an answer sent to the subject.
+    # Whether an answer to the client that is publishing now may be sent to this subject.
     cdef bint may_answer(self, const char *reply, size_t n) noexcept
-    # Sends one message to live subscribers, no log or stream takes it; returns how many took it.
-    # `data`: headers_len bytes of headers, then the body.
+    # Send one message to live subscribers; no log or stream stores it. Returns the number of
+    # receivers. `data`: headers_len bytes of headers, then the body.
     cdef uint32_t say(self, const char *subject, size_t subject_len, const char *reply,
                       size_t reply_len, const char *data, size_t n, size_t headers_len) noexcept
     # Memory for one outgoing message, valid until the next call. MemoryError.

@@ -2,7 +2,7 @@
 """Messages of the server to clients of an account.
 
 A client chooses the subject of an answer, and the server may publish anywhere. So the client itself
-must have the right to publish or to subscribe there, and no log and no stream stores an answer.
+must be permitted to publish or subscribe to it, and no log and no stream stores an answer.
 """
 cimport cython
 from libc.stddef cimport size_t
@@ -23,7 +23,7 @@ cdef enum:
 @cython.final
 cdef class Answers:
     def __init__(self, Account account not None):
-        """Answer clients of this account."""
+        """For clients of this account."""
         self.account = account
 
     def __dealloc__(self):
@@ -65,7 +65,7 @@ cdef class Answers:
         return taken
 
     def send(self, bytes subject not None, bytes body not None, bytes headers=b'', bytes reply=b''):
-        """Send one message; returns how many subscriptions took it."""
+        """Send one message. Returns the number of subscriptions that received it."""
         cdef bytes whole = headers + body if headers else body
         return self.say(subject, <size_t>len(subject), reply, <size_t>len(reply), whole,
                         <size_t>len(whole), <size_t>len(headers))

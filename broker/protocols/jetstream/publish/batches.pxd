@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Messages of atomic batches, which wait for their commit in memory."""
+"""Messages of atomic batches, which wait in memory for their commit."""
 from libc.stdint cimport int64_t, uint64_t
 
 
@@ -7,17 +7,17 @@ cdef class Batch:
     cdef readonly bytes id
     cdef readonly list messages     # (subject, headers and body, bytes of headers)
     cdef readonly uint64_t bytes
-    cdef readonly int64_t due_ns    # monotonic: it ends unless a message comes before
+    cdef readonly int64_t due_ns    # monotonic: it ends at this time unless a message arrives
 
 
 cdef class Batches:
-    cdef readonly dict open         # id -> Batch, the one that ends first comes first
+    cdef readonly dict open         # id -> Batch, in the order of their ends
     cdef uint64_t bytes             # of all of them
 
-    # The batch that a message with this number continues. ApiError: it does not; a batch of that id
-    # is then gone.
+    # The batch that a message with this number continues. ApiError: there is none, and a batch of
+    # that id is discarded.
     cdef Batch continued(self, bytes id, uint64_t number, int64_t now_ns)
     cdef int add(self, Batch batch, bytes subject, bytes data, uint64_t headers_len) except -1
     cdef void drop(self, bytes id) noexcept
-    cdef list expire(self, int64_t now_ns)      # ids of those whose time is over; they are gone
+    cdef list expire(self, int64_t now_ns)      # ids of those that have timed out and are removed
     cdef int64_t next_ns(self) noexcept         # when the next one ends; 0 = there is none

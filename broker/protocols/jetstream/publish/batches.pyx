@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""Atomic batches of a stream that are open: their messages wait here for the commit.
+"""Open atomic batches of a stream: their messages wait here for the commit.
 
-A batch ends with its commit, with a gap in its numbers, or when no message comes for a while. What
-all batches of the process hold is limited in number and in bytes.
+A batch ends with its commit, with a gap in its numbers, or when no message arrives for a while. The
+batches of a process are limited in number and in total bytes.
 """
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
@@ -26,7 +26,7 @@ class BatchError(ApiError):
 @cython.final
 cdef class Batch:
     def __init__(self, bytes key not None):
-        """A batch of this id, without messages."""
+        """A batch with this id, without messages."""
         self.id = key
         self.messages = []
 
@@ -34,7 +34,7 @@ cdef class Batch:
 @cython.final
 cdef class Batches:
     def __init__(self):
-        """None is open."""
+        """No batch is open."""
         self.open = {}
 
     def __dealloc__(self):
@@ -61,13 +61,13 @@ cdef class Batches:
             batch = Batch(id)
             total_open += 1
         else:
-            del self.open[id]       # it goes to the end
+            del self.open[id]       # move it to the end
         self.open[id] = batch
         batch.due_ns = now_ns + <int64_t>limits.JS_BATCH_TIMEOUT
         return batch
 
     cdef int add(self, Batch batch, bytes subject, bytes data, uint64_t headers_len) except -1:
-        """Keep one more message. BatchError: all batches together have too many bytes."""
+        """Keep one more message. BatchError: the batches have too many bytes in total."""
         global total_bytes
         cdef uint64_t size = <uint64_t>len(subject) + <uint64_t>len(data)
         if total_bytes + size > <uint64_t>limits.JS_BATCH_BYTES_TOTAL:

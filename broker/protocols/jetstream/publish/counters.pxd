@@ -11,8 +11,8 @@ cdef class Counters:
     # subject -> (seq, value, sources) of messages that may not be readable yet
     cdef dict recent
 
-    # The value of the newest message of the subject, and how far it has come from each source:
-    # stream -> subject there -> value. (0, {}) without one. ApiError: it has no value.
+    # The value of the newest message of the subject, and its part from each source: stream ->
+    # subject there -> value. (0, {}) without a message. ApiError: the message has no value.
     cdef tuple state(self, const char *subject, size_t n)
     cdef void remember(self, const char *subject, size_t n, uint64_t seq, object value,
                        dict sources) noexcept

@@ -23,7 +23,7 @@ from broker.engine.stream.store cimport StreamStore, message_t
 from broker.runtime.types cimport span_t
 
 cdef enum:
-    RECENT_MAX = 4096       # above it, values that can be read are forgotten
+    RECENT_MAX = 4096       # above it, values that are readable are forgotten
 
 
 class CounterValue(msgspec.Struct):
@@ -36,7 +36,7 @@ decode = msgspec.json.Decoder(CounterValue).decode
 decode_sources = msgspec.json.Decoder(Optional[dict[str, dict[str, str]]]).decode
 
 cdef bytes SOURCES = b'Nats-Counter-Sources'
-# As Go's JSON.
+# In the form of Go's JSON.
 cdef tuple ESCAPES = ((b'<', b'\\u003c'), (b'>', b'\\u003e'), (b'&', b'\\u0026'))
 
 
@@ -72,12 +72,12 @@ cdef class Counters:
 
 
 def value_of(bytes body):
-    """The value that the body of a message states. MsgspecError, ValueError."""
+    """The value in the body of a message. MsgspecError, ValueError."""
     return int(decode(body).val)
 
 
 cdef dict sources_of(const char *headers, size_t n):
-    """What a message states about its sources. MsgspecError."""
+    """The sources in the headers of a message. MsgspecError."""
     cdef span_t text = find_header(headers, n, SOURCES, <size_t>len(SOURCES))
     if text.len == 0:
         return {}
@@ -85,9 +85,10 @@ cdef dict sources_of(const char *headers, size_t n):
 
 
 def follow(dict sources, bytes place, bytes body, str subject):
-    """A message of a source: what it adds, and the sources with its value. ApiError.
+    """For a message of a source: the number that it adds, and the sources with its value. ApiError.
 
-    `place` is its header Nats-Stream-Source; `subject` its own, if that does not name another one.
+    `place` is its header Nats-Stream-Source; `subject` its own one, which counts if the header has
+    none.
     """
     stream, *rest = place.decode('utf-8', 'replace').split(' ')
     if len(rest) >= 4:
@@ -102,7 +103,8 @@ def follow(dict sources, bytes place, bytes body, str subject):
 
 
 def with_header(bytes headers, bytes name, bytes value):
-    """A block of headers with this one, in the place of one of that name or at the end."""
+    """A block of headers with this header, which replaces one of the same name or is added at the
+    end."""
     lines = headers.removesuffix(b'\r\n\r\n').split(b'\r\n')
     for at, line in enumerate(lines):
         if line.startswith(name + b':'):
@@ -114,7 +116,7 @@ def with_header(bytes headers, bytes name, bytes value):
 
 
 def with_sources(bytes headers, dict sources):
-    """A block of headers with what is known of the sources, if anything is."""
+    """A block of headers with the sources, if there are any."""
     if not sources:
         return headers
     text = msgspec.json.encode(sources, order='sorted')

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Fast batches: a publisher sends without waiting, and hears now and then how far all is stored."""
+"""Fast batches: a publisher sends without waiting, and learns from time to time what is stored."""
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
@@ -10,17 +10,17 @@ cdef enum FastOp:
     FAST_COMMIT_ONLY        # without one
     FAST_PING
 
-# What a reply subject says.
+# The content of a reply subject.
 cdef struct fast_t:
     const char *id
     size_t id_len
     uint64_t number         # of the message in its batch, from 1
-    uint16_t every          # the publisher wants an answer after so many messages
+    uint16_t every          # the publisher wants an answer after this number of messages
     int op                  # FAST_*
-    bint gaps_allowed       # messages may be lost on the way
+    bint gaps_allowed       # messages may be missing
 
 cdef bint is_fast(const char *reply, size_t n) noexcept nogil
-# False: it has no such form.
+# False: the subject does not have this form.
 cdef bint parse_fast(const char *reply, size_t n, fast_t *f) noexcept nogil
 
 
@@ -30,15 +30,15 @@ cdef class FastBatch:
     cdef bint gaps_allowed
     cdef bint committing            # its last answer waits for the log
     cdef uint64_t last              # number of its last message
-    cdef uint64_t stored            # all up to this number is stored, or was left out
-    cdef uint64_t reported          # the last number that was answered
+    cdef uint64_t stored            # everything up to this number is stored or was left out
+    cdef uint64_t reported          # the number in the last answer
     cdef bint waits                 # an answer waits for the log
     cdef uint64_t seq               # in the stream, of its last message
     cdef uint64_t ticket            # of its last message
     cdef uint16_t every, every_max  # messages between answers
-    cdef int64_t due_ns             # when it ends unless more comes
+    cdef int64_t due_ns             # when it ends, unless a message arrives
 
-    # Whether an answer is to be noted for what has come.
+    # Whether an answer to the last message has to be noted.
     cdef inline bint is_due(self) noexcept:
         return not self.waits and not self.committing and self.last >= self.reported + self.every
 
@@ -53,5 +53,5 @@ cdef class FastBatches:
     cdef void drop(self, FastBatch batch) noexcept
     cdef void drop_all(self) noexcept
     cdef void expire(self, int64_t now_ns) noexcept
-    # All up to `number` is stored; True: `reported` has moved, and is to be answered.
+    # Everything up to `number` is stored. True: `reported` has changed, and an answer is due.
     cdef bint reached(self, FastBatch batch, uint64_t number) noexcept

@@ -3,13 +3,13 @@
 
     reply subject:  <inbox>.<id>.<every>.<ok | fail>.<number>.<operation>.$FI
 
-The publisher numbers its messages and sends them without waiting for each. An answer says up to
-which number all is stored; the commit gets a PubAck with the number of messages. Messages are
-stored one by one, so a batch that ends without its commit leaves those that came.
+The publisher numbers its messages and sends them without waiting for each. An answer reports up to
+which number everything is stored; the commit gets a PubAck with the number of messages. Messages
+are stored one by one, so the messages of a batch without a commit stay in the stream.
 
-How many messages lie between answers depends on how many batches are open: together they are to
-have about EVERY_MAX messages under way. A new publisher beside others begins with one.
-Source: nats-server 2.14, ADR-50.
+The number of messages between answers depends on the number of open batches: together they should
+have about EVERY_MAX messages in flight. A new publisher beside others begins with one. Source:
+nats-server 2.14, ADR-50.
 """
 cimport cython
 from libc.stdint cimport int64_t, uint16_t, uint64_t

@@ -19,7 +19,7 @@ from broker.routing.trie cimport SUBJECT_WILDCARD, subject_shape
 @cython.final
 cdef class Lookup:
     def __init__(self, StreamStore store not None):
-        """Look in this store."""
+        """Searches this store."""
         self.store = store
 
     cdef Filter filter_of(self, object subject):
@@ -47,14 +47,14 @@ cdef class Lookup:
     cdef uint64_t at_time(self, int64_t wall_ns) noexcept:
         cdef message_t m
         cdef uint64_t low = self.store.first_seq, high = self.store.readable, middle, found
-        # times rise with the seqs
+        # Times increase with the seqs.
         while low < high:
             middle = low + (high - low) // 2
             found = self.next(None, middle)
             if found == 0 or found >= high:
                 high = middle
             elif not self.store.read(found, &m):
-                low = found + 1         # it does not read any more
+                low = found + 1         # unreadable
             elif m.rec.timestamp_ns < wall_ns:
                 low = found + 1
             else:
@@ -77,8 +77,8 @@ cdef class Lookup:
         return self.next(self.filter_of(request.next_by_subj), seq)
 
     def get(self, request):
-        """The structs.StoredMsg that a structs.MsgGetRequest for one message asks for; None: there
-        is none. ValueError: its time."""
+        """The structs.StoredMsg for a structs.MsgGetRequest; None: there is no such message.
+        ValueError: its time is invalid."""
         cdef message_t m
         cdef uint64_t seq = self.resolve(request)
         if seq == 0 or not self.store.read(seq, &m):
@@ -96,9 +96,9 @@ cdef class Lookup:
              int limit=0, uint64_t bytes_max=0):
         """Messages from a seq on: ([(seq, time in ns, subject, headers, body)], next seq).
 
-        `subject`: a filter, empty = all. `newest_first`: go backwards. `latest`: the newest message
-        of each subject alone. `limit`: messages looked at; `bytes_max`: no more is read after so
-        many bytes. The next seq is where the next page begins; 0 = there is no more.
+        `subject`: a filter, empty = all. `newest_first`: backwards. `latest`: only the newest
+        message of each subject. `limit`: messages examined; `bytes_max`: nothing more is read after
+        this number of bytes. The next seq is where the next page begins; 0 = this is the last page.
         """
         cdef Filter filter = self.filter_of(subject)
         cdef SubjectIndex index = self.store.subjects

@@ -28,7 +28,7 @@ cdef inline char *put_text(char *out, const char *text, size_t n) noexcept nogil
 cdef class Republish:
     def __init__(self, str stream not None, str source not None, str destination not None,
                  bint headers_only):
-        """Publish what matches `source` to what `destination` makes of it; MappingError."""
+        """Publish messages that match `source` again, to `destination`; MappingError."""
         self.stream = stream.encode()
         self.source = source.encode() or b'>'
         self.transform = Transform(source or '>', destination)

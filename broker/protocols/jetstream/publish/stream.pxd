@@ -1,5 +1,6 @@
 # cython: language_level=3
-"""A stream: it takes what is published to its subjects, and answers when that is stored."""
+"""A stream: it stores the messages that are published to its subjects, and answers the
+publishers."""
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
@@ -18,7 +19,7 @@ from broker.protocols.nats.accounts.transform cimport Transform
 from broker.routing.router cimport Router
 from broker.runtime.types cimport record_t, span_t
 
-# What waits for the log to settle a ticket.
+# Work that waits for the log to settle a ticket.
 cdef enum Pending:
     PENDING_ACK             # a PubAck with the sequence
     PENDING_DUPLICATE       # the same, of a message that was stored before
@@ -26,8 +27,8 @@ cdef enum Pending:
     PENDING_FAST            # how far a fast batch is stored
     PENDING_FAST_COMMIT     # its PubAck
 
-# One entry of the row of those. The subject (of the reply or the message) and then the text (the
-# rest of the PubAck after the sequence, or headers and body) follow it.
+# One entry of the queue of such work. It is followed by the subject (of the reply or the message)
+# and the text (the rest of the PubAck after the sequence, or headers and body).
 cdef struct pending_t:
     uint64_t ticket
     uint64_t seq
@@ -48,8 +49,8 @@ cdef class BatchChecks:
     cdef set ids                # Nats-Msg-Ids
     cdef dict subjects          # subject -> number of messages
     cdef dict values            # of counters: subject -> value
-    cdef uint64_t more          # messages that the stream will have
-    cdef uint64_t bytes         # that they count for
+    cdef uint64_t more          # messages to be added to the stream
+    cdef uint64_t bytes         # their bytes
     cdef size_t log_bytes       # of all records
 
 
@@ -80,17 +81,17 @@ cdef class Stream(StreamOwner):
     cdef list abandonments              # (id, reason) of batches that ended without their commit
     cdef object timetable               # of scheduled messages; None: they are not allowed
     cdef object schedule                # of the message that is being checked, None = at once
-    # Subject -> seq of its last message, which is too old and waits for a marker in its place.
+    # Subject -> seq of its last message, which has expired and is to be replaced by a marker.
     cdef dict emptied
     cdef object marking                 # (seq, subject, seq before) of markers that can still fail
     # Seq of a scheduled message to delete -> its subject, and seq of the message that says so.
     cdef dict cancelled
-    # (seq, subject): a message that can still fail, and what it schedules or no longer does.
+    # (seq, subject): a message that can still fail, and the subject that it schedules or cancels.
     cdef object scheduling
     cdef set unsure                     # subjects whose scheduled messages are looked up again
-    cdef set unreadable                 # subjects whose scheduled messages did not read
-    cdef int64_t unreadable_ns          # when they have their turn; 0 = not
-    cdef int64_t retry_ns               # when that, and `emptied`, have their turn; 0 = not
+    cdef set unreadable                 # subjects whose scheduled messages were unreadable
+    cdef int64_t unreadable_ns          # when these are tried again; 0 = never
+    cdef int64_t retry_ns               # when that, and `emptied`, are tried again; 0 = never
     cdef bytes ack_prefix               # a PubAck up to the sequence
     cdef bytes ack_tail                 # what the PubAck of the last message says after its seq
     cdef bytes rewritten                # the last message whose headers or body were changed
@@ -130,15 +131,15 @@ cdef class Stream(StreamOwner):
                  const record_t *publish) except -1
     cdef uint64_t append(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
                          Rollup rollup) except 0
-    # Messages on one subject, without headers and replies: checked as those of a NATS client, then
-    # stored, all or none. Returns the ticket of the last one. ApiError: they are refused.
+    # Messages on one subject, without headers and replies: checked like those of a NATS client,
+    # then stored, all or none. Returns the ticket of the last one. ApiError: they are refused.
     cdef uint64_t take_plain(self, bytes subject, const span_t *bodies, uint32_t count,
                              uint64_t *first) except 0
     cdef int check_plain(self, bytes subject, const span_t *bodies, uint32_t count) except -1
     cdef tuple count(self, record_t *rec, const headers_t *h)
-    # Store a message of another stream that has passed the checks there: `mirror` with its seq,
-    # above last_seq, and its time, `copy` as the next one. 0 = it is not to be stored. ApiError:
-    # the stream is full. Its headers are final.
+    # Store a message of another stream that was checked there: `mirror` with its seq, above
+    # last_seq, and its time, `copy` as the next message. 0 = it is not to be stored. ApiError: the
+    # stream is full. Its headers are final.
     cdef int mirror(self, record_t *rec) except -1
     cdef int copy(self, record_t *rec) except -1
     cdef Rollup copied_rollup(self, const record_t *rec, const headers_t *h) except *

@@ -136,7 +136,7 @@ cdef class Stream(StreamOwner):
         free(self.pending)
 
     def configure(self, config):
-        """Put a configuration in force. MappingError: nothing has changed. Not inside `deliver`."""
+        """Apply a configuration. MappingError: nothing has changed. Not inside `deliver`."""
         cdef Transform transform = None
         cdef Republish republish = None
         mapping = config.subject_transform
@@ -185,7 +185,7 @@ cdef class Stream(StreamOwner):
         self.serve_direct(self.open and config.allow_direct)
 
     def start(self):
-        """Take what is published to the subjects from now on."""
+        """Store what is published to the subjects from now on."""
         if self.timetable is not None:
             self.load_schedules()
         self.open = True
@@ -193,7 +193,7 @@ cdef class Stream(StreamOwner):
         self.serve_direct(self.config.allow_direct)
 
     def close(self):
-        """Take no more messages. Those that wait for the log are still answered."""
+        """Accept no more messages. Publishers that wait for the log are still answered."""
         self.open = False
         self.subscribe([])
         self.serve_direct(False)
@@ -201,7 +201,7 @@ cdef class Stream(StreamOwner):
         self.account.turn.disarm(self)
 
     def subscribe(self, list subjects):
-        """Subscribe to these subjects instead of those before."""
+        """Subscribe to these subjects, instead of the previous ones."""
         cdef Router router = self.account.router
         cdef bytes text
         wanted = {raw(subject) for subject in subjects}
@@ -212,7 +212,7 @@ cdef class Stream(StreamOwner):
             router.remove(<sub_t *><uintptr_t>self.subs.pop(text))
 
     def serve_direct(self, bint served):
-        """Answer direct get from now on, or no longer."""
+        """Set whether direct get is answered."""
         if served and self.direct is None:
             self.direct = Direct(self.answers, self.lookup, self.name, self.domain)
         elif not served and self.direct is not None:
@@ -226,7 +226,7 @@ cdef class Stream(StreamOwner):
         if not self.open or not self.config.subject_delete_marker_ttl:
             return False
         if m.rec.headers_len:
-            # What stands for a deleted message leaves nothing.
+            # A marker leaves no marker.
             if find_header(m.rec.data, m.rec.headers_len, MARKER_REASON,
                            <size_t>len(MARKER_REASON)).len:
                 return False
@@ -240,8 +240,8 @@ cdef class Stream(StreamOwner):
         return True
 
     def add_markers(self):
-        """Store a marker in the place of each subject's last message that is too old. What the disk
-        refuses has its turn again."""
+        """Replace each subject's last message that has expired by a marker. What the disk refuses
+        is tried again."""
         cdef record_t rec
         cdef headers_t h
         cdef bytes subject, headers
@@ -278,7 +278,7 @@ cdef class Stream(StreamOwner):
                     LOG.warning('stream %r: no marker on %s: %s', self.name, subject, problem)
                 continue
             if self.store.last_seq_of(subject, <size_t>len(subject)) == seq:
-                self.store.kill(seq)        # nobody has an interest in the marker
+                self.store.kill(seq)        # no consumer is interested in the marker
                 continue
             while self.marking and <uint64_t>self.marking[0][0] < self.store.readable:
                 self.marking.popleft()
@@ -305,19 +305,19 @@ cdef class Stream(StreamOwner):
             self.retry()
 
     cdef void retry(self) noexcept:
-        """Look again in a while at what the disk has refused."""
+        """Schedule a retry of what the disk has refused."""
         self.retry_ns = self.account.turn.now_ns + <int64_t>limits.JS_RETRY
         self.rearm()
 
     cdef int note_unreadable(self, bytes subject) except -1:
-        """Look in a while whether the scheduled message reads: the others do not wait for it."""
+        """Try to read the scheduled message again in a while; the others do not wait for it."""
         self.unreadable.add(subject)
         if self.unreadable_ns == 0:
             self.unreadable_ns = self.account.turn.now_ns + <int64_t>limits.JS_UNREADABLE_RETRY
         return 0
 
     def try_again(self):
-        """Look again at what the disk has refused."""
+        """Retry what the disk has refused."""
         cdef uint64_t seq
         cdef bytes subject
         self.retry_ns = 0
@@ -337,19 +337,19 @@ cdef class Stream(StreamOwner):
     # --- consumers
 
     def add_consumer(self, str name not None, consumer, filters=()):
-        """Enter a consumer; `filters`: the subjects it reads, () = all."""
+        """Add a consumer; `filters`: the subjects it reads, () = all."""
         self.consumers[name] = consumer
         self.set_filters(name, filters)
 
     def set_filters(self, str name not None, filters):
-        """A consumer reads other subjects from now on."""
+        """Change the subjects that a consumer reads."""
         self.unfilter(name)
         self.filters[name] = tuple(filters)
         if self.interest is not None:
             self.filter(name)
 
     def remove_consumer(self, str name not None):
-        """Forget a consumer."""
+        """Remove a consumer."""
         self.unfilter(name)
         self.filters.pop(name, None)
         self.consumers.pop(name, None)
@@ -360,7 +360,7 @@ cdef class Stream(StreamOwner):
         return sum(not consumer.config.direct for consumer in self.consumers.values())
 
     def set_by_interest(self, bint by_interest):
-        """Whether only what a consumer reads is stored."""
+        """Set whether only messages that a consumer reads are stored."""
         if by_interest == self.by_interest:
             return
         self.by_interest = by_interest
@@ -449,7 +449,7 @@ cdef class Stream(StreamOwner):
         return self.put(&rec, &h, ttl_ns, publish)
 
     cdef void map_subject(self, record_t *rec) noexcept:
-        """Give a message the subject under which it is stored. Valid until the next call."""
+        """Set the subject under which a message is stored. Valid until the next call."""
         cdef Py_ssize_t n
         if self.transform is not None and within(
                 rec.subject, rec.subject_len, self.source, <size_t>len(self.source)):
@@ -616,7 +616,7 @@ cdef class Stream(StreamOwner):
 
     cdef uint64_t append(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
                          Rollup rollup) except 0:
-        """Store a message; its seq. `ack_tail` is then what its PubAck says after that. ApiError:
+        """Store a message. Returns its seq; `ack_tail` is then the rest of its PubAck. ApiError:
         the store refuses it."""
         cdef uint64_t seq, before = 0
         cdef object value = None
@@ -1122,7 +1122,7 @@ cdef class Stream(StreamOwner):
         return self.commit_fast(batch, publish)
 
     cdef int ping(self, FastBatch batch, const fast_t *f, const record_t *publish) except -1:
-        """The publisher has missed an answer, or has sent what did not come."""
+        """The publisher has missed an answer, or has sent a message that did not arrive."""
         cdef bytes text
         if f.number > batch.last:
             text = b'{"type":"gap","last_seq":%d,"seq":%d}' % (batch.last + 1, f.number + 1)
@@ -1157,7 +1157,7 @@ cdef class Stream(StreamOwner):
         self.await_log(p.ticket)
 
     cdef int commit_fast(self, FastBatch batch, const record_t *publish) except -1:
-        """Take nothing more of a batch; its PubAck follows when all is stored."""
+        """Accept nothing more for a batch; its PubAck follows when everything is stored."""
         if not batch.committing:
             batch.committing = True
             self.note_fast(batch, PENDING_FAST_COMMIT, publish)
@@ -1169,7 +1169,7 @@ cdef class Stream(StreamOwner):
         self.answers.say(reply, n, NULL, 0, text, <size_t>len(text), 0)
 
     cdef int answer_fast(self, const pending_t *p, bint stored) except -1:
-        """All that had come of a batch when this was noted is stored, or has failed."""
+        """Everything of a batch that had arrived when this was noted is stored or has failed."""
         cdef const char *reply = <const char *>p + sizeof(pending_t)
         cdef FastBatch batch = None
         cdef record_t publish
@@ -1234,7 +1234,7 @@ cdef class Stream(StreamOwner):
         self.rearm()
 
     cdef void rearm(self) noexcept:
-        """Be called when the next batch ends or the next scheduled message is due."""
+        """Set the timer to the end of the next batch or the next scheduled message."""
         cdef int64_t due_ns = self.batches.next_ns() if self.batches is not None else 0
         cdef int64_t now_ns = self.account.turn.now_ns
         cdef int64_t next_ns
@@ -1374,7 +1374,7 @@ cdef class Stream(StreamOwner):
                 self.store.kill(seq)
 
     cdef int fire_due(self) except -1:
-        """Store what scheduled messages that are due lead to."""
+        """Publish the scheduled messages that are due."""
         cdef int left = FIRED_PER_TURN
         while left and not self.retry_ns:
             left -= 1
@@ -1394,7 +1394,7 @@ cdef class Stream(StreamOwner):
         return 0
 
     def fire(self, bytes subject, entry):
-        """Store what one scheduled message leads to. ApiError: it is refused."""
+        """Publish one scheduled message. ApiError: it is refused."""
         cdef message_t m, source
         cdef record_t rec
         cdef headers_t own, h
@@ -1447,7 +1447,7 @@ cdef class Stream(StreamOwner):
         self.rearm()
 
     def find_schedule(self, uint64_t seq):
-        """Enter a stored message if it is a scheduled one; False: it does not read."""
+        """Enter a stored message if it is a scheduled one. False: it is unreadable."""
         cdef message_t m
         cdef headers_t h
         if not self.store.read(seq, &m):
@@ -1593,7 +1593,7 @@ cdef class Stream(StreamOwner):
         return p
 
     cdef void await_log(self, uint64_t ticket) noexcept:
-        """Have `run` called when the log has settled the ticket."""
+        """Call `run` when the log has settled the ticket."""
         if self.waiting:
             return
         if self.store.log.outcome(ticket):
@@ -1643,7 +1643,7 @@ cdef class Stream(StreamOwner):
             self.cap = 0
 
     cdef int answer(self, const pending_t *p, bint stored) except -1:
-        """Do what waited for a ticket. The entry may be overwritten by what this leads to."""
+        """Do the work that waited for a ticket, which may overwrite the entry."""
         cdef const char *subject = <const char *>p + sizeof(pending_t)
         cdef size_t prefix_len = <size_t>len(self.ack_prefix)
         cdef char *out

@@ -30,14 +30,14 @@ class Entry(NamedTuple):
 
 
 class Timetable:
-    """One schedule per subject: a later message on the subject ends it or replaces it."""
+    """At most one schedule per subject: a later message on the subject replaces or ends it."""
 
     def __init__(self) -> None:
         self.entries: dict[bytes, Entry] = {}
         self._heap: list[tuple[int, bytes]] = []
 
     def set(self, subject: bytes, seq: int, schedule: Schedule, due_ns: int) -> None:
-        """The message `seq` is due then."""
+        """The message `seq` is due at this time."""
         self.entries[subject] = Entry(seq, due_ns, schedule)
         heapq.heappush(self._heap, (due_ns, subject))
         if len(self._heap) > 2 * len(self.entries) + _STALE:
@@ -45,11 +45,11 @@ class Timetable:
             heapq.heapify(self._heap)
 
     def drop(self, subject: bytes) -> None:
-        """Nothing is scheduled by this subject any more."""
+        """Remove the schedule of this subject."""
         self.entries.pop(subject, None)
 
     def next_ns(self) -> int:
-        """When the next one is due; 0 = there is none."""
+        """When the next message is due; 0 = there is none."""
         while self._heap:
             due_ns, subject = self._heap[0]
             entry = self.entries.get(subject)
@@ -59,7 +59,7 @@ class Timetable:
         return 0
 
     def pop(self, now_ns: int) -> tuple[bytes, Entry] | None:
-        """One that is due now, which is then no longer here; None: there is none."""
+        """Remove and return a message that is due now; None: there is none."""
         due_ns = self.next_ns()
         if due_ns == 0 or due_ns > now_ns:
             return None
@@ -68,6 +68,6 @@ class Timetable:
 
 
 def without_schedule(block: bytes) -> list[bytes]:
-    """The lines of a block of headers that a message has which was scheduled by it."""
+    """The header lines of the message that a scheduled message leads to."""
     lines = block.split(b"\r\n")[1:] if block else []
     return [line for line in lines if line and not line.startswith(_OWN)]

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The topic of NSQ that a stream stands for: its publishes."""
+"""The NSQ topic that a stream replaces: its publishes."""
 from libc.stdint cimport uint32_t, uint64_t
 
 from broker.protocols.jetstream.publish.stream cimport Stream

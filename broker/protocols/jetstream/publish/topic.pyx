@@ -1,11 +1,12 @@
 # cython: language_level=3
-"""The topic of NSQ that a stream stands for: its publishes.
+"""The NSQ topic that a stream replaces: its publishes.
 
     NSQ PUB -> publish -> Stream.take_plain -> the stream's log
                               |                     '-> the session waits for the ticket: OK
                               '-> live subscribers of the subject, but for the stream itself
 
-What the stream refuses is not delivered to live subscribers either, as with topics that are logs.
+Messages that the stream refuses are not delivered to live subscribers either, as with topics that
+are logs.
 """
 cimport cython
 import logging
@@ -30,7 +31,7 @@ cdef class NsqTopic(StreamTopic):
         self.source = stream
 
     def close(self):
-        """The stream does not stand for the topic any more."""
+        """The stream no longer replaces the topic."""
         self.closed = True
         self.source = None
 
@@ -57,7 +58,7 @@ cdef class NsqTopic(StreamTopic):
         return ticket
 
     cdef void deliver_live(self, const span_t *bodies, uint32_t count, uint64_t seq) noexcept:
-        """Live subscribers get the messages, the first of which has this sequence."""
+        """Deliver the messages, the first of which has this sequence, to live subscribers."""
         cdef Stream stream = self.source
         cdef const match_t *m
         cdef void *before
@@ -85,7 +86,7 @@ cdef class NsqTopic(StreamTopic):
 
     @property
     def depth(self):
-        """Messages that no channel has yet: those of the stream while there is none."""
+        """Messages that no channel has received: those of the stream while there is no channel."""
         if self.source is None or self.channels.all():
             return 0
         return self.source.store.count_of(
