@@ -6,30 +6,30 @@ cdef enum:
     PARTS_MAX = 4
 
 
-# Something to do on a thread. While it is under way, it keeps itself and what it uses alive.
+# A job for a thread. While it is in progress, it keeps itself and the objects that it uses alive.
 cdef class Job:
-    cdef void *following            # the next one in its queue
-    cdef bint maps                  # what is to be done next maps, reads in or unmaps pages
+    cdef void *following            # the next job in its queue
+    cdef bint maps                  # its next part maps, reads in or unmaps pages
     cdef int64_t submitted_ns       # monotonic
-    cdef object future              # of its result; None: nobody waits for it
+    cdef object future              # of its result; None: no caller waits for it
 
-    # On a thread. True: it is to be called again, maybe by another one.
+    # On a thread. True: call it again, perhaps on another thread.
     cdef bint work(self) noexcept nogil
-    cdef object result(self)                # on the loop, after it. What it raises, `future` gets
+    cdef object result(self)                # on the loop, afterwards. `future` gets what it raises
 
 
-# Buffers to be sent on a connection, and how much of them has been.
+# Buffers to send on a connection, and the number of bytes sent.
 cdef class Outgoing:
     cdef Py_buffer buffers[PARTS_MAX]
     cdef int count
-    cdef size_t size                # of all of them
+    cdef size_t size                # total bytes
     cdef readonly size_t sent       # bytes
 
     cdef int send(self, int fd, size_t slice_bytes) noexcept nogil
 
 
 cdef class Background:
-    cdef void *shared               # what the threads see
+    cdef void *shared               # the state that the threads share
     cdef object loop
     cdef list threads
     cdef readonly int size, nice, slice_bytes

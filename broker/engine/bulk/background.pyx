@@ -105,15 +105,15 @@ cdef extern from *:
 cdef enum:
     MAPPING = 0
     COPYING = 1
-    SLICES_MAX = 8              # sent by a job before others have their turn
+    SLICES_MAX = 8              # sent by a job before other jobs have their turn
 
 NOT_BLOCKING = os.EFD_NONBLOCK | os.EFD_CLOEXEC
 
-cdef int64_t STARVED_NS = 200_000_000       # a COPYING thread that waited so long for a processor,
-cdef int STARVED_SHARE = 10                 # and ran for less than this part of the time, starves
-cdef int64_t JUDGED_NS = 1_000_000_000      # both are added up for so long
+cdef int64_t STARVED_NS = 200_000_000  # a COPYING thread that waited this long for a processor,
+cdef int STARVED_SHARE = 10  # and ran for less than this part of the time, is starved
+cdef int64_t JUDGED_NS = 1_000_000_000      # both are measured over this time
 cdef int64_t RELIEF_NS = 10_000_000_000
-cdef uint64_t SLICE_NS = 100_000            # the least that the kernel accepts
+cdef uint64_t SLICE_NS = 100_000            # the shortest that the kernel accepts
 
 cdef struct crew_t:
     void *submitted             # newest first
@@ -159,7 +159,7 @@ cdef class ReleaseJob(Job):
 
 cdef class Outgoing:
     def __init__(self, parts):
-        """`parts`: bytes-like objects, sent one after the other. ValueError: there are more than
+        """`parts`: bytes-like objects, sent one after the other. ValueError: more than
         PARTS_MAX."""
         if len(parts) > PARTS_MAX - self.count:
             raise ValueError(f'{len(parts)} parts; at most {PARTS_MAX}')
@@ -177,7 +177,7 @@ cdef class Outgoing:
         return <Py_ssize_t>self.size
 
     cdef int send(self, int fd, size_t slice_bytes) noexcept nogil:
-        """Send at most `slice_bytes`; 0 or an errno, as EAGAIN."""
+        """Send at most `slice_bytes`. Returns 0 or an errno, such as EAGAIN."""
         cdef iovec vec[PARTS_MAX]
         cdef msghdr message
         cdef ssize_t n
@@ -210,7 +210,7 @@ cdef class Outgoing:
 
 cdef class SendJob(Job):
     cdef Outgoing outgoing
-    cdef object sock            # stays open meanwhile
+    cdef object sock            # stays open until the end of the job
     cdef int fd
     cdef size_t slice_bytes     # of one system call
     cdef int error              # errno
@@ -245,9 +245,9 @@ cdef class Background:
         self.threads = []
 
     def __init__(self, int size, int nice, int slice_bytes):
-        """`size`: threads of each crew, which start with the first job; `nice`: their niceness, of
-        COPYING ones if the system does not allow SCHED_IDLE; `slice_bytes`: sent by one system
-        call."""
+        """`size`: threads of each crew, which start with the first job. `nice`: their niceness; for
+        COPYING ones only if the system does not allow SCHED_IDLE. `slice_bytes`: bytes of one
+        system call."""
         if size < 1:
             raise ValueError('no threads')
         self.size = size
@@ -264,7 +264,7 @@ cdef class Background:
     # --- on the loop
 
     def read(self, Range found):
-        """Do `found.read`. A future: it raises what that does."""
+        """Run `found.read`. Returns a future, which raises what that raises."""
         cdef ReadJob job = ReadJob()
         found.need_open()
         job.found = found
@@ -272,8 +272,8 @@ cdef class Background:
         return self.awaited(job)
 
     def send(self, sock, Outgoing outgoing):
-        """Send as much as the socket takes now. A future: True when all is sent. OSError. The
-        socket stays open until then."""
+        """Send as much as the socket accepts now. Returns a future: True when everything is sent.
+        OSError. The socket stays open until then."""
         cdef SendJob job = SendJob()
         job.outgoing = outgoing
         job.sock = sock
@@ -282,7 +282,7 @@ cdef class Background:
         return self.awaited(job)
 
     def release(self, Range found):
-        """Have the mapping unmapped, unless a view is still in use."""
+        """Unmap the range, unless a view is still in use."""
         cdef ReleaseJob job
         if not self.threads:
             found.release()
@@ -304,7 +304,7 @@ cdef class Background:
         submit(<shared_t *>self.shared, <void *>job)
 
     cdef int begin(self) except -1:
-        """OSError, RuntimeError: no descriptor or thread is to be had, or `stop` was called."""
+        """OSError, RuntimeError: no descriptor or thread is available, or `stop` was called."""
         cdef shared_t *s = <shared_t *>self.shared
         if self.stopped:
             raise RuntimeError('the threads have ended')
@@ -327,7 +327,7 @@ cdef class Background:
 
     @property
     def is_relieved(self):
-        """Whether MAPPING threads do all jobs, because the others hardly ever ran."""
+        """Whether MAPPING threads do all jobs, because the COPYING ones hardly ever run."""
         return crew_for(<shared_t *>self.shared, False) == MAPPING
 
     def reap(self):
@@ -341,17 +341,17 @@ cdef class Background:
             item = report(item)
 
     def stop(self):
-        """Let the threads end after what each does at the moment. No more jobs are accepted."""
+        """Let each thread end after its present job. No more jobs are accepted."""
         self.stopped = True
         self.let_end()
 
     def join(self):
-        """Wait, on any thread, until they have ended: COPYING ones may take their time."""
+        """Wait, on any thread, until the threads have ended; COPYING ones may take long."""
         for thread in self.threads:
             thread.join()
 
     def close(self):
-        """Stop, wait, and give everything back. Futures of what is not done are cancelled."""
+        """Stop, wait, and free everything. Futures of unfinished jobs are cancelled."""
         self.stop()
         self.end()
 
@@ -398,7 +398,7 @@ cdef class Background:
 
 
 cdef void *report(void *item):
-    """Say what came of a job; the next one."""
+    """Report the result of a job. Returns the next one."""
     cdef Job job = <Job>item
     cdef void *following = job.following
     Py_DECREF(job)
@@ -415,17 +415,17 @@ cdef void *report(void *item):
 
 
 cdef void cancel(void *item):
-    """Drop a job that has not ended."""
+    """Drop an unfinished job."""
     cdef Job job = <Job>item
     Py_DECREF(job)
     if job.future is None:
-        job.work()              # it gives something back
+        job.work()              # it releases something
     else:
         job.future.cancel()
 
 
 cdef void push(void **queue, void *item) noexcept nogil:
-    """Add to a queue of the newest first, on any thread."""
+    """Add to a queue with the newest first, on any thread."""
     cdef void *newest = NULL
     while True:
         (<Job>item).following = newest
@@ -434,7 +434,7 @@ cdef void push(void **queue, void *item) noexcept nogil:
 
 
 cdef void *oldest_of(void *item) noexcept nogil:
-    """The oldest job of a queue that was taken; they follow each other in their order."""
+    """The oldest job of a queue that was taken; the others follow in order."""
     cdef void *oldest = NULL
     cdef void *following
     while item != NULL:
@@ -456,7 +456,7 @@ cdef int crew_for(shared_t *s, bint maps) noexcept nogil:
 
 
 cdef void submit(shared_t *s, void *item) noexcept nogil:
-    """Have the next part of a job done, on any thread."""
+    """Queue the next part of a job, on any thread."""
     cdef crew_t *crew = &s.crews[crew_for(s, (<Job>item).maps)]
     (<Job>item).submitted_ns = monotonic_ns()
     push(&crew.submitted, item)
@@ -464,7 +464,7 @@ cdef void submit(shared_t *s, void *item) noexcept nogil:
 
 
 cdef void *next_job(crew_t *crew) noexcept nogil:
-    """The oldest job, now the thread's own; NULL = there is none."""
+    """The oldest job, which now belongs to the thread; NULL = there is none."""
     cdef void *item
     pthread_mutex_lock(&crew.lock)
     if crew.queued == NULL:
@@ -495,7 +495,7 @@ cdef void do_jobs(shared_t *s, int number) noexcept nogil:
     while not tw_get(&s.stop):
         poll(&waiting, 1, -1)
         if read(crew.wake, &token, sizeof(token)) < 0:
-            continue            # another thread was quicker
+            continue            # another thread has taken it
         item = next_job(crew)
         if item == NULL:
             continue

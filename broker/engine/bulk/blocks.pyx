@@ -82,7 +82,7 @@ cdef extern from "sys/mman.h" nogil:
     int madvise(void *addr, size_t length, int advice)
 
 cdef enum:
-    MADV_POPULATE_READ = 22     # Linux 5.14; older ones say EINVAL, and pages come by touch
+    MADV_POPULATE_READ = 22  # Linux 5.14; older ones return EINVAL, and pages are read when touched
     HEAD_BYTES = 24         # of a block, and of each record in it
     END_BYTES = 4           # headers end with an empty line
 
@@ -103,7 +103,7 @@ cdef uint32_t block_sum(const char *p, size_t n) noexcept nogil:
 
 cdef int check_record(const char *p, size_t left, const char *name, size_t name_len,
                       const char *head, size_t head_len, size_t *size) noexcept nogil:
-    """Is there a whole record at p? `size`: the bytes it takes."""
+    """Whether there is a whole record at p. `size`: the bytes that it takes."""
     cdef uint64_t length, whole
     cdef size_t subject_len, headers_len
     if left < HEAD_BYTES:
@@ -133,7 +133,8 @@ cdef int check_record(const char *p, size_t left, const char *name, size_t name_
 
 cdef int check(const char *p, size_t n, const char *name, size_t name_len, const char *head,
                size_t head_len, uint32_t *count) noexcept nogil:
-    """Is p[0..n-1] one whole block? GOOD or what is wrong; `count`: records that are good."""
+    """Whether p[0..n-1] is one whole block: GOOD, or what is wrong. `count`: number of valid
+    records."""
     cdef size_t at = HEAD_BYTES, size = 0
     cdef int wrong
     cdef uint32_t expected
@@ -157,7 +158,7 @@ cdef int check(const char *p, size_t n, const char *name, size_t name_len, const
 
 
 def check_block(data, bytes name, bytes head):
-    """(GOOD or what is wrong, records) of one block for the log `name`; on any thread.
+    """(GOOD or what is wrong, number of records) of one block for the log `name`; on any thread.
 
     A record's subject is that name or empty; its headers begin with `head` and end with an empty
     line.
@@ -180,7 +181,7 @@ def check_block(data, bytes name, bytes head):
 
 
 def block_bytes(bytes head):
-    """Bytes of the block that begins with these BLOCK_HEAD_BYTES; 0 = no block does."""
+    """Bytes of the block that begins with these BLOCK_HEAD_BYTES; 0 = they do not begin a block."""
     cdef const char *p = head
     if len(head) < HEAD_BYTES or memcmp(p, b'TWBLOCK1', 8):
         return 0
@@ -191,7 +192,8 @@ def block_bytes(bytes head):
 
 
 def write_at(bytes path, int64_t offset, data):
-    """Put data into a file, which is made if need be; on an error it ends at `offset` as before."""
+    """Write data to a file, which is created if necessary. After an error it ends at `offset` as
+    before."""
     cdef const char *name = path
     cdef Py_buffer view
     cdef int fd = -1, error
@@ -237,7 +239,7 @@ def replace_file(bytes path, bytes data, bytes folder):
 
 
 def sync_path(bytes path):
-    """Bring a file or a folder as such onto the disk."""
+    """Sync a file or a folder."""
     cdef const char *name = path
     cdef int error
     with nogil:
@@ -258,17 +260,17 @@ def remove_file(bytes path):
 
 
 cdef class Appender:
-    """Appends the records of a staged or posted block to a log, a turn of the loop at a time."""
+    """Appends the records of a staged or posted block to a log, a part in each turn."""
     cdef Log log
-    cdef object block               # whose memory is read; None = none
+    cdef object block               # object that owns the memory; None = none
     cdef const char *base
     cdef size_t at, end
     cdef bint numbered
     cdef char reply[STAGED_REPLY_BYTES]
-    cdef Window window              # None = whatever comes is appended
-    cdef readonly uint64_t duplicates   # left out because the window knows them
-    cdef list have                  # ranges (first, behind) still to come
-    cdef uint32_t here, behind      # the one that is next
+    cdef Window window              # None = everything is appended
+    cdef readonly uint64_t duplicates   # records left out because the window has their ids
+    cdef list have                  # remaining ranges (first, behind)
+    cdef uint32_t here, behind      # the next range
     cdef readonly uint32_t number   # of the next record
     cdef readonly uint64_t records  # appended
     cdef uint64_t first_ticket
@@ -279,7 +281,7 @@ cdef class Appender:
         """Appends the records of blocks to `log`, a few at a time.
 
         With a commit's id they are numbered, and those in the ranges `have` (first, behind; in
-        order) are in the log already. With a window those whose id it knows are left out.
+        order) are in the log already. With a window, records whose id it contains are left out.
         """
         if commit_id and len(commit_id) != COMMIT_ID_BYTES:
             raise ValueError('no id of a commit')
@@ -292,7 +294,7 @@ cdef class Appender:
         self.next_range()
 
     def load(self, block):
-        """Go on with this block, which was checked and must not change meanwhile."""
+        """Continue with this block, which was checked and must not change."""
         cdef Py_buffer view
         PyObject_GetBuffer(block, &view, PyBUF_SIMPLE)
         self.block = block
@@ -310,9 +312,9 @@ cdef class Appender:
             self.behind = behind
 
     def step(self, size_t bytes_max):
-        """Append until the block ends or about that many bytes are appended.
+        """Append until the block ends or about `bytes_max` are appended.
 
-        1 = more records follow, 0 = that was all, -1 = the log refuses.
+        1 = more records follow, 0 = the block has ended, -1 = the log refuses.
         """
         cdef record_t rec
         cdef size_t size = 0, stop = self.at + bytes_max
@@ -369,13 +371,13 @@ cdef class Appender:
         return True
 
     def stored(self):
-        """Everything has been answered for, and well."""
+        """Whether all appends have been settled successfully."""
         if self.window is not None and self.records:
             self.window.passed(self.first_seq, self.last_seq, self.records)
 
     @property
     def failed(self):
-        """errno of the first append that failed; 0 = none has until now."""
+        """errno of the first append that failed; 0 = none so far."""
         if self.log.sync.failures is not None and self.records:
             for first, last, error in self.log.sync.failures:
                 if first <= self.last_ticket and self.first_ticket <= last:
@@ -414,7 +416,7 @@ cdef void note(found_t *f, uint32_t number, uint64_t seq) noexcept nogil:
 
 cdef void search(const char *base, size_t size, uint32_t salt, uint64_t first_seq,
                  uint64_t next_seq, const char *id, found_t *f) noexcept nogil:
-    """Every record that the recovery of the log would find here, as Segment.scan does."""
+    """Find every record that the recovery of the log would find, as Segment.scan does."""
     cdef size_t at = FILE_HEADER_BYTES, step
     cdef uint64_t expected = first_seq
     cdef stored_t s
@@ -436,11 +438,11 @@ cdef void search(const char *base, size_t size, uint32_t salt, uint64_t first_se
 
 def find_staged(bytes path, bytes log_id, uint64_t first_seq, uint64_t next_seq, bytes commit_id,
                 size_t size_max=<size_t>-1):
-    """Which records of a commit a segment file holds: ([(first, behind) ...], lowest and highest
-    seq). `next_seq`: where the next segment begins. OSError.
+    """The records of a commit in a segment file: ([(first, behind) ...], lowest and highest seq).
+    `next_seq`: where the next segment begins. OSError.
 
-    size_max: all that may be looked at. Zeros after the records of a log that is open are cut off
-    at any moment, and memory that is no file any more does not read.
+    `size_max`: the largest offset to examine. Zeros after the records of an open log may be cut at
+    any moment, and memory beyond the end of the file is unreadable.
     """
     cdef int fd = -1
     cdef int error = vfs_open(path, O_RDONLY, &fd)
@@ -460,7 +462,7 @@ def find_staged(bytes path, bytes log_id, uint64_t first_seq, uint64_t next_seq,
     memset(&f, 0, sizeof(f))
     f.low = <uint64_t>-1
     with nogil:
-        # a disk that does not read is an error here, and not a signal
+        # An unreadable disk is an error here, not a signal.
         if size and madvise(m.base, size, MADV_POPULATE_READ) and errno != EINVAL:
             error = EIO if errno == EFAULT else errno
         else:

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The ids of messages that a log got lately, so that one that comes again is not stored again.
+"""The ids of recent messages of a log, so that a repeated message is not stored again.
 
 Whatever it knows is in the log: it can be forgotten at any moment and read again.
 """
@@ -16,7 +16,7 @@ from broker.engine.bulk.ranges cimport View, view_of
 
 cdef class Window(RecentIds):
     def __init__(self, bytes name, int64_t window_ns, uint32_t ids_max):
-        """Remember the ids in headers `name` for so long, so many at most."""
+        """Remembers up to `ids_max` ids in the header `name` for this time."""
         self.name = name
         self.name_at = <const char *>self.name
         self.name_len = <size_t>len(name)
@@ -24,7 +24,7 @@ cdef class Window(RecentIds):
         self.ids_max = ids_max
 
     def reset(self, Log log):
-        """Forget everything; it is about this log from now on. None: about none."""
+        """Forget everything, and use this log from now on. None: no log."""
         self.log_id = None if log is None else log.log_id
         self.next_seq = 0
         self.forget_all()
@@ -47,9 +47,9 @@ cdef class Window(RecentIds):
             self.next_seq = last_seq + 1
 
     def look(self, Log log, size_t bytes_max):
-        """What `read` must look at to know all that this log has: None when it does already.
+        """The records that `read` must read to know all ids of the log; None: it knows them.
 
-        Of very much only the last `bytes_max`, more or less.
+        If there are very many, only about the last `bytes_max`.
         """
         cdef Segment segment
         cdef View view
@@ -76,7 +76,7 @@ cdef class Window(RecentIds):
         return views, self.next_seq, log.visible, log.shared.turn.wall_ns - self.window_ns
 
     def read(self, plan):
-        """Learn the ids of these records; on any thread, while no other one uses the window."""
+        """Read the ids of these records; on any thread, while no other thread uses the window."""
         cdef View view
         cdef stored_t s
         cdef recent_id_t id
@@ -95,7 +95,7 @@ cdef class Window(RecentIds):
 
 
 cdef size_t latest_within(Segment segment, size_t left) noexcept:
-    """Where the records of the last `left` bytes begin, as far as the index tells."""
+    """The offset of the records in the last `left` bytes, as far as the index shows it."""
     cdef size_t low = 0, high = segment.index_size, middle
     while low < high:
         middle = (low + high) // 2

@@ -56,13 +56,13 @@ cdef extern from "sys/mman.h" nogil:
     int madvise(void *addr, size_t length, int advice)
 
 cdef enum:
-    MADV_POPULATE_READ = 22         # Linux 5.14; older ones say EINVAL, and pages come by touch
-    POPULATE_BYTES = 256 << 10        # brought in at a time
+    MADV_POPULATE_READ = 22  # Linux 5.14; older ones return EINVAL, and pages are read when touched
+    POPULATE_BYTES = 256 << 10        # read at a time
     PAGE_BYTES = 4096
-    # Brought in or verified by one call of `work`. Passing over damage and copying what is left of
-    # a stream may take longer.
+    # Bytes read or verified in one call of `work`. Skipping damage and copying the records of a
+    # stream may take longer.
     PART_BYTES = 4 << 20
-    PLACE_BYTES = 32768             # between two places that an index learns
+    PLACE_BYTES = 32768             # distance of new entries for the index
     LIVE_MAX = 1 << 15              # messages of a stream in one range
     FIRST_CAP = 64
 
@@ -74,9 +74,9 @@ tw_crc_init()
 
 cdef class Range:
     def __init__(self, Log log, uint64_t start, uint64_t end, size_t bytes_max):
-        """Records of [start, end), of one segment, of `bytes_max` together unless the first alone
-        is larger. start must lie between retention.readable_from and
-        sync.durable_next. MemoryError."""
+        """Records of [start, end), of one segment, of `bytes_max` in total unless the first one is
+        larger. start must lie between retention.readable_from and sync.durable_next.
+        MemoryError."""
         cdef Segment segment
         self.log = log.name
         self.log_id = log.log_id
@@ -127,9 +127,8 @@ cdef class Range:
                 unmap_file(&self.file)
 
     cdef bint detach(self):
-        """Give up the mapping, unless a view of it is in use: the range cannot be read any more.
-        True: `unmap_file` is to be called, on any thread. It takes 0.1 ms per MiB of what was
-        read."""
+        """Give up the mapping, unless a view of it is in use: the range is unreadable afterwards.
+        True: call `unmap_file`, on any thread; it takes 0.1 ms per MiB of pages."""
         if self.base == NULL or self.path is None or self.views:
             return False
         self.base = NULL
@@ -137,7 +136,7 @@ cdef class Range:
         return True
 
     def release(self):
-        """Give the mapping back now, unless a view is still in use."""
+        """Unmap the file now, unless a view is still in use."""
         if self.detach():
             with nogil:
                 unmap_file(&self.file)
@@ -152,7 +151,7 @@ cdef class Range:
         self.views -= 1
 
     def __getbuffer__(self, Py_buffer *view, int flags):
-        """The records, as they stand in the file."""
+        """The records, as they are in the file."""
         cdef size_t n = min(self.found.data_end, self.size) - self.found.data_at
         cdef char *begin = self.gathered
         self.need_open()
@@ -162,8 +161,8 @@ cdef class Range:
         self.views += 1
 
     cdef Segment choose(self, Log log):
-        """Have the owner name the messages; the segment of the first one, None = there is none: all
-        up to `bound` are deleted."""
+        """Let the owner list the messages. Returns the segment of the first one; None = there is
+        none: all below `bound` are deleted."""
         cdef LogOwner owner = log.owner
         self.live = <uint64_t *>malloc(LIVE_MAX * sizeof(uint64_t))
         if self.live == NULL:
@@ -173,7 +172,7 @@ cdef class Range:
         return log.segment_of(self.live[0]) if self.live_size else None
 
     cdef object copy(self, Segment segment):
-        """Take records out of memory that may be given back at any moment."""
+        """Copy records from memory that may be freed at any moment."""
         cdef const char *base = segment.map()
         cdef stored_t s
         cdef size_t at = self.at, step, end
@@ -206,7 +205,7 @@ cdef class Range:
 
     @property
     def count(self):
-        """Records in it."""
+        """Number of records."""
         return self.found.count
 
     @property
@@ -217,13 +216,12 @@ cdef class Range:
 
     @property
     def padding(self):
-        """Zeros that the file lacks after the last record."""
+        """Number of zeros that the file lacks after the last record."""
         return self.found.data_end - min(self.found.data_end, self.size)
 
     def read(self):
-        """Find and verify the records; a second call does nothing, or raises the same again.
-        OSError: FileNotFoundError when the segment has been dropped, else the disk does not
-        read."""
+        """Find and verify the records; a second call does nothing, or raises the same error.
+        OSError: FileNotFoundError if the segment was dropped, otherwise a disk error."""
         cdef bint more = True
         self.need_open()
         with nogil:
@@ -232,8 +230,8 @@ cdef class Range:
         self.check()
 
     cdef bint work(self) noexcept nogil:
-        """Do the next part of what `read` does, except to raise. True: there is more to do. If
-        `to_map`, the part maps the file or brings its pages in."""
+        """Do the next part of `read`, without raising. True: there is more. If `to_map` is set,
+        that part maps the file or reads its pages."""
         cdef found_t *found = &self.found
         if self.ended:
             return False
@@ -249,7 +247,7 @@ cdef class Range:
                 return True
             self.walk.begun = False
             if found.hurts_size and self.file_path != NULL and not self.again:
-                self.again = self.to_map = True     # memory may be at fault
+                self.again = self.to_map = True     # memory may be wrong
                 self.attached = False
                 return True
             if not found.error and self.live != NULL:
@@ -262,9 +260,9 @@ cdef class Range:
         return False
 
     cdef bint bring(self) noexcept nogil:
-        """Map the file and bring in the next of the pages that the walk will probably need, so that
-        it need not: as many bytes as its records have on average in this file, and as many again.
-        `to_map` says whether some are left. False: it cannot be mapped."""
+        """Map the file and read the pages that the walk will probably need: as many bytes as its
+        records have on average in this file, and as many again. `to_map`: more are left. False: the
+        file cannot be mapped."""
         cdef size_t mean, n, end, pause, step
         if not self.attached:
             self.open_error = self.attach()
@@ -285,12 +283,12 @@ cdef class Range:
                 break
             step = min(<size_t>POPULATE_BYTES, end - self.brought)
             if madvise(<void *>(self.base + self.brought), step, MADV_POPULATE_READ) != 0:
-                break           # the walk says what it is
+                break           # the walk will report the error
             self.brought += step
         return self.open_error == 0
 
     cdef int check(self) except -1:
-        """Raise what `work` has failed with, as `read` does."""
+        """Raise the error of `work`, like `read`."""
         cdef int error = self.found.error
         if self.open_error:
             raise OSError(
@@ -302,11 +300,11 @@ cdef class Range:
         return 0
 
     cdef int attach(self) noexcept nogil:
-        """Map the file; `again`: have the disk be asked for all of it, whatever memory has. 0 or an
-        errno; ENOENT: it has been dropped."""
+        """Map the file. `again`: read all of it from the disk, whatever is in memory. Returns 0 or
+        an errno; ENOENT: it was dropped."""
         cdef int fd = -1, error
         if not self.size:
-            return 0            # of an empty file, as a power cut leaves it, nothing can be mapped
+            return 0            # an empty file, which a power cut may leave, cannot be mapped
         error = vfs_open(self.file_path, O_RDONLY, &fd)
         if error:
             return error
@@ -322,7 +320,7 @@ cdef class Range:
         return error
 
     cdef void begin_walk(self) noexcept nogil:
-        """Let the records be found from the beginning."""
+        """Start the walk at the beginning."""
         cdef found_t *found = &self.found
         found.count = found.gaps_size = found.places_size = found.hurts_size = 0
         found.data_at = found.data_end = 0
@@ -394,17 +392,17 @@ cdef class Range:
         tw_store_u32(p + FRAME_HEADER_BYTES - 4, sum)
 
     def view(self):
-        """The records, where they are; valid as long as it is kept."""
+        """The records in place; valid as long as the view exists."""
         return memoryview(self)
 
     def parts(self):
-        """The frame, after `read`, as buffers to be sent one after the other; no byte is copied."""
+        """The frame, after `read`, as buffers to send one after the other; nothing is copied."""
         cdef Front front = Front()
         front.found = self
         return [memoryview(front), self.view(), bytes(self.padding)]
 
     def joined(self):
-        """The frame as one; for what needs that, on any thread."""
+        """The frame as one object, for callers that need that; on any thread."""
         cdef size_t n = min(self.found.data_end, self.size) - self.found.data_at
         cdef size_t front = self.front_size, total = front + n + self.padding
         cdef bytes whole = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>total)
@@ -412,21 +410,21 @@ cdef class Range:
         self.need_open()
         with nogil:
             memcpy(p, self.front, front)
-            if n:       # else nothing may be mapped
+            if n:       # otherwise nothing may be mapped
                 memcpy(p + front, self.gathered if self.gathered != NULL else (
                     self.base + self.found.data_at), n)
             memset(p + front + n, 0, total - front - n)
         return whole
 
     def is_disturbed(self, Log log):
-        """Whether what does not read may be a message that was being overwritten: then the range
-        is to be read again."""
+        """Whether an unreadable record may be a message that was being overwritten: then the range
+        has to be read again."""
         return self.found.hurts_size > 0 and log.owner is not None and (
             (<LogOwner>log.owner).erasures != self.erasures)
 
     def learn(self, Log log):
-        """Let the segment know where records are, so that the next range begins there, and what
-        does not read. On the loop's thread, after read; bytes of damage that is news."""
+        """Add record offsets to the segment's index, so that the next range begins there, and
+        report damage. On the loop's thread, after `read`. Returns the bytes of new damage."""
         cdef size_t i, news = 0
         if self.segment is None or self.path is None:
             return 0
@@ -453,12 +451,12 @@ cdef class Front:
 
 cdef enum:
     LOOK_FAILED = -1
-    LOOK_DAMAGE = 0     # nothing reads here; the walk has passed over it
+    LOOK_DAMAGE = 0     # unreadable bytes, which the walk has skipped
     LOOK_RECORD = 1
 
 
 cdef inline int look(Range r, walk_t *w, stored_t *s, size_t *step) noexcept nogil:
-    """Look at the next bytes of the walk; returns LOOK_*. For LOOK_RECORD `s` and `step` are the
+    """Examine the next bytes of the walk; returns LOOK_*. For LOOK_RECORD `s` and `step` are the
     record and its size."""
     cdef const char *base = r.base
     cdef bint is_file = r.file_path != NULL
@@ -527,7 +525,7 @@ cdef bint walk(Range r) noexcept nogil:
 
 
 cdef bint walk_live(Range r) noexcept nogil:
-    """Collect the records of the messages that are asked for, as `walk`."""
+    """Collect the requested messages of a stream, like `walk`."""
     cdef found_t *found = &r.found
     cdef walk_t w = r.walk
     cdef stored_t s
@@ -566,7 +564,7 @@ cdef bint walk_live(Range r) noexcept nogil:
 
 
 cdef bint put_lost(Range r, size_t *i, uint64_t end, bint hurt) noexcept nogil:
-    """Note the messages from number i on that lie below `end`: they were not found."""
+    """Record the requested messages below `end`, from index i on, as missing."""
     cdef size_t first = i[0]
     while i[0] < r.live_size and r.live[i[0]] < end:
         i[0] += 1
@@ -574,14 +572,14 @@ cdef bint put_lost(Range r, size_t *i, uint64_t end, bint hurt) noexcept nogil:
 
 
 cdef inline size_t padded(const char *record) noexcept nogil:
-    """The bytes that a record takes in a file."""
+    """The bytes of a record in a file, with its padding."""
     return (<size_t>tw_load_u32(record) + 7) & ~<size_t>7
 
 
 cdef bint populate(const char *base, size_t size, size_t at, size_t *populated,
                    found_t *found) noexcept nogil:
-    """Bring in the pages of the record at this place and some after it, so that the disk is asked
-    for many at once."""
+    """Read the pages of the record at this offset and some after it, with one request to the
+    disk."""
     cdef size_t need = at + RECORD_HEADER_BYTES, begin, end
     while True:
         need = min(need, size)
@@ -590,7 +588,7 @@ cdef bint populate(const char *base, size_t size, size_t at, size_t *populated,
             end = min(size, max(need, populated[0] + POPULATE_BYTES))
             if madvise(<void *>(base + begin), end - begin, MADV_POPULATE_READ) != 0 and (
                     errno != EINVAL and errno != EFAULT):
-                found.error = errno     # EFAULT: it does not read, and counts as zeros when touched
+                found.error = errno     # EFAULT: unreadable; such pages are zeros when touched
                 return False
             populated[0] = end
             continue
@@ -600,7 +598,7 @@ cdef bint populate(const char *base, size_t size, size_t at, size_t *populated,
 
 
 cdef void *grown(void *array, size_t size, size_t *cap, size_t item, found_t *found) noexcept nogil:
-    """An array with room for three more; NULL when there is no memory."""
+    """An array with room for three more items; NULL: no memory."""
     cdef size_t wanted
     cdef void *new
     if size + 3 <= cap[0]:
@@ -663,8 +661,8 @@ cdef bint put_hurt(found_t *found, size_t start, size_t end) noexcept nogil:
 
 
 def moment_in_memory(Log log, int64_t time_ns):
-    """Of a log in memory: seq of the first record stored at or after a moment; after the last one
-    when all are older. Looks at the records of one segment, where they are."""
+    """For a log in memory: seq of the first record stored at or after a time; the seq after the
+    last one if all are older. Reads the records of one segment in place."""
     cdef Segment segment, found = None
     cdef stored_t s
     cdef size_t at = 0, step
@@ -691,9 +689,9 @@ def moment_in_memory(Log log, int64_t time_ns):
 
 # --- views
 
-# A view is taken on the loop's thread and read on any one. Records of files are verified; what does
-# not read, or is not of this place, is passed over. The file may be dropped meanwhile: then it is
-# gone.
+# A view is created on the loop's thread and read on any thread. Records of files are verified;
+# unreadable ones and those in the wrong place are skipped. The file may be dropped meanwhile: then
+# it is missing.
 
 
 cdef View view_of(Segment segment):
@@ -715,14 +713,14 @@ cdef View view_of(Segment segment):
 
 
 cdef bint is_another(int fd, size_t size, uint32_t salt) noexcept nogil:
-    """Whether a file is not the one that was meant: it is shorter, or says that it belongs to
-    another log, which was made in the place of the one that is gone."""
+    """Whether a file is not the expected one: it is shorter, or belongs to another log, which
+    replaced the one that was deleted."""
     cdef char head[FILE_HEADER_BYTES]
     cdef stat_t facts
     if vfs_stat(fd, &facts) == 0 and facts.size < size:
         return True
     if read_at(fd, head, FILE_HEADER_BYTES, 0) != <ssize_t>FILE_HEADER_BYTES:
-        return False        # it does not read: a walk over it will see what does
+        return False        # unreadable: a walk over it finds the valid records
     return is_header(head) and salt_of(header_log_id(head)) != salt
 
 
@@ -736,7 +734,7 @@ cdef class View:
             unmap_file(&self.file)
 
     cdef object open(self):
-        """Map the file; FileNotFoundError when it has been dropped."""
+        """Map the file; FileNotFoundError: it was dropped."""
         cdef int fd = -1, error
         if self.base != NULL or self.size == 0 or self.path is None:
             return
@@ -781,7 +779,7 @@ cdef size_t find_record(const char *base, size_t size, size_t start, uint32_t sa
 
 
 cdef class TimeSearch:
-    """Finds the first record stored at or after a moment. Begun on the loop, ended anywhere."""
+    """Finds the first record stored at or after a time. Starts on the loop, ends on any thread."""
 
     cdef list views     # of all segments, oldest first
     cdef uint64_t end   # after the last record
@@ -792,11 +790,11 @@ cdef class TimeSearch:
         self.views = [view_of(segment) for segment in log.segments if segment.size]
 
     def find(self, int64_t time_ns):
-        """The seq; the one after the last record when all are older. OSError."""
+        """The seq; the one after the last record if all are older. OSError."""
         cdef View view
         cdef stored_t s
         cdef Py_ssize_t low = 0, high = len(self.views), middle
-        while low < high:       # the first segment that begins at or after the moment
+        while low < high:       # the first segment that begins at or after the time
             middle = (low + high) // 2
             if begins_before(self.views[middle], time_ns):
                 low = middle + 1
@@ -811,12 +809,12 @@ cdef class TimeSearch:
 
 
 cdef class Approach:
-    """Has the disk bring in what stands before a place, so that the loop does not wait for it.
+    """Reads the bytes before a position from the disk, so that the loop does not wait for it.
 
-    Begun on the loop, ended anywhere.
+    Starts on the loop, ends on any thread.
     """
 
-    cdef View view      # None = there is nothing to bring in
+    cdef View view      # None = there is nothing to read
     cdef uint64_t seq
 
     def __init__(self, Log log, uint64_t seq):
@@ -827,7 +825,7 @@ cdef class Approach:
             self.view.next = segment.hint(seq, NULL)
 
     def read(self):
-        """Read up to the place; True when its record was found. OSError."""
+        """Read up to the position. True: its record was found. OSError."""
         cdef stored_t s
         return self.view is not None and usable(self.view) and (
             self.view.find(self.seq, 0, &s) and s.rec.seq == self.seq)
@@ -842,7 +840,7 @@ cdef bint begins_before(View view, int64_t time_ns) except -1:
 
 
 cdef bint usable(View view) except -1:
-    """Open it; a file that has been dropped meanwhile held nothing that can be reached."""
+    """Open the view; a file that was dropped meanwhile has no reachable records."""
     try:
         view.open()
     except FileNotFoundError:
