@@ -68,7 +68,7 @@ def _clean(text: str, most: int) -> str:
 
 
 def _field(key: str, value: object) -> object:
-    """The value of a field without secrets; hidden if the field's name means a secret."""
+    """The value of a field without secrets; hidden if the field's name denotes a secret."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, list | tuple):

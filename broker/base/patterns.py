@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 class _Pattern:
-    """Has the methods of re.Pattern, each found in the compiled one and then kept."""
+    """A pattern with the methods of re.Pattern, each looked up at its first use."""
 
     def __init__(self, given: Any, flags: int) -> None:
         self._given = given
         self._flags = flags
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(re.compile(self._given, self._flags), name)  # `re` keeps what it compiled
+        found = getattr(re.compile(self._given, self._flags), name)  # `re` caches compiled patterns
         setattr(self, name, found)
         return found
 
 
 def lazy_pattern(given: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """As re.compile; an invalid expression is found at its first use."""
+    """Same as re.compile, but an invalid expression raises at its first use."""
     return cast("re.Pattern[AnyStr]", _Pattern(given, flags))

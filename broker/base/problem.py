@@ -1,4 +1,4 @@
-"""What could not be read of somebody's files."""
+"""A part of imported files that could not be read."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Final
 from broker.base.patterns import lazy_pattern
 
 HIDDEN: Final = "***"
-# These run on text of clients, in the event loop: each reads a text once, whatever it contains.
+# These run on texts of clients, in the event loop: each takes time linear in the text.
 _IN_URL: Final = lazy_pattern(r"(://)[^\s/?#@\"'<>]+@")
 _NAME: Final = lazy_pattern(r"(?<![\w-])([\w-]++)=")  # whole words only, and none of them twice
 _SECRET: Final = lazy_pattern(

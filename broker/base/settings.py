@@ -112,7 +112,7 @@ def text(check: Callable[[str], None] | None = None) -> Kind[str]:
 
 
 def not_empty(value: str) -> None:
-    """Check that a text has any letters. ValueError."""
+    """Check that a text is not blank. ValueError."""
     if not value.strip():
         raise ValueError("must not be empty")
 
@@ -332,7 +332,7 @@ def setting(kind: Kind[Any], default: T, *, shown: bool = True, flag: str = "") 
 
 
 def file_setting() -> str:
-    """A key that names a file, which has to exist when the server starts; empty: none."""
+    """A key with the name of a file, which must exist when the server starts; empty: none."""
     return field(default="", metadata={"kind": text(), "flag": "", "file": True})
 
 
@@ -415,15 +415,15 @@ def too_large(
 
 
 def nearest(name: str, known: Iterable[str], close: float = 0.6) -> str:
-    """The known name that a misspelt one probably means, or nothing. `close`: how much of it has to
-    be the same."""
+    """The known name that a misspelt one probably means; empty: none. `close`: the required
+    similarity."""
     import difflib
 
     return next(iter(difflib.get_close_matches(name, known, 1, close)), "")
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """A hint for a misspelt name, or nothing."""
+    """A hint for a misspelt name; empty: none."""
     close = nearest(name, known)
     return f" (did you mean {close}?)" if close else ""
 

@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from typing import NamedTuple
 
 __all__ = ["NamedTuple", "dataclass"]
-# Calls of an `__init__` that is not compiled: each takes 5 us longer, and to compile it takes 200.
+# Calls before `__init__` is compiled: an uncompiled call takes 5 us longer, and compiling takes 200
+# us.
 _PLAIN_CALLS = 20
 
 if not TYPE_CHECKING:
 
     def dataclass(*, frozen: bool = False, slots: bool = False) -> Callable[[type], type]:
-        """As dataclasses.dataclass, with these parameters alone."""
+        """Same as dataclasses.dataclass, with these parameters only."""
 
         def make(kind: type) -> type:
             own = vars(kind)
@@ -73,7 +74,7 @@ if not TYPE_CHECKING:
             return made
 
     class NamedTuple(metaclass=_NamedTupleMeta):
-        """As typing.NamedTuple, as a base class."""
+        """Same as typing.NamedTuple, as a base class."""
 
 
 def _with_fields(kind: Any, *, slots: bool) -> Any:
@@ -109,7 +110,7 @@ def _init(kind: Any, *, frozen: bool) -> Callable[..., None]:
 
 
 def _fill(kind: Any, self: Any, args: tuple[Any, ...], named: dict[str, Any]) -> bool:
-    """Set the fields of this class, as its `__init__` would; False: the arguments are wrong."""
+    """Set the fields of this class, as its `__init__` would. False: the arguments are wrong."""
     fields = dataclasses.fields(kind)
     names = [field.name for field in fields]
     given = dict(zip(names, args, strict=False))

@@ -19,8 +19,8 @@ RECEIVE_BUFFER: Final = 64 * KIB  # one per loop; the largest read
 READ_BYTES_MAX: Final = 512 * KIB  # of one connection per turn; the others wait for it
 CHUNK_SMALL: Final = 4 * KIB  # an answer or a few messages
 CHUNK_LARGE: Final = 128 * KIB  # output of one read for one peer; written while in the cache
-# Output behind a send of the second thread: with more the loop sends itself, and with more than
-# SEND_WAIT_MAX it waits for the end of that send.
+# Output that waits behind a send of the second thread. Beyond the first limit the loop sends
+# itself; beyond SEND_WAIT_MAX it waits for the end of that send.
 SEND_BEHIND_MAX: Final = 2 * CHUNK_LARGE
 SEND_WAIT_MAX: Final = 1 * MIB
 CHUNKS_POOLED_MAX: Final = 16 * MIB  # free chunks kept for reuse, per size
@@ -35,7 +35,8 @@ HTTP_BODY_RATE: Final = 4 * KIB  # bytes per second, on average
 HTTP_WRITE_TIMEOUT: Final = 60 * SECOND  # for a peer that reads nothing of its answer
 HTTP_INVALID_APART: Final = 1 * MINUTE  # between log lines about requests that are no HTTP
 HTTP_CAUSES_MAX: Final = 16  # of one exception
-# Of one connection's input per turn: a body in chunks of one byte costs more to parse than to send.
+# Time per turn for the input of one connection: a body in chunks of one byte costs more to parse
+# than to send.
 HTTP_TURN: Final = 2 * MS
 HTTP_PIECE: Final = 16 * KIB  # of the input, parsed before the time is looked at
 HTTP_LOAD_AGAIN: Final = 1 * SECOND  # after an application could not be loaded
@@ -49,7 +50,7 @@ HTTP_ROOM_LOOKS: Final = 16  # idle connections checked for one that can be clos
 OPEN_FILES_KEPT_DIVISOR: Final = 16
 OPEN_FILES_KEPT_MIN: Final = 32
 OPEN_FILES_KEPT_MAX: Final = 1024
-UMASK: Final = 0o027  # of what a server makes
+UMASK: Final = 0o027  # of files that a server creates
 CLOSE_GRACE: Final = 5 * SECOND  # time for peers to read their last bytes when a listener closes
 DECODE_BYTES_MAX: Final = READ_BYTES_MAX  # of one connection per turn, after TLS and compression
 DECODE_PIECE: Final = 1 * KIB  # cost of each piece, in addition to its bytes

@@ -63,8 +63,7 @@ class Runtime:
         self._crowded = False
 
     def _use_processors(self, busy_poll_ns: int) -> None:
-        # uvloop has the epoll descriptor for its own tests only; without it, nothing is lost but
-        # time.
+        # uvloop offers the epoll descriptor for its own tests only. Without it, only speed is lost.
         descriptor = getattr(self.loop, "_get_backend_id", None)
         if descriptor is None:
             return
@@ -75,7 +74,7 @@ class Runtime:
             self.turn.sender = Sender(self.loop, descriptor())
 
     def stop(self) -> None:
-        """End what runs beside the loop; connections that are still open work on."""
+        """Stop the threads beside the loop; open connections continue."""
         if self.turn.sender is not None:
             self.turn.sender.stop()
 
@@ -157,7 +156,7 @@ class Listener(ABC):
                     self._accept, sock=one, backlog=limits.ACCEPT_BACKLOG
                 )
                 self._servers.append(server)
-        except OSError:  # another process was just about to listen there
+        except OSError:  # another process was just starting to listen there
             await self.close()
             for one in sockets:
                 one.close()

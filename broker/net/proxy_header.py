@@ -1,4 +1,4 @@
-"""The PROXY protocol: a load balancer says first whose connection it passes on.
+"""The PROXY protocol: a load balancer first sends the address of the client that it connects.
 
     PROXY TCP4 192.0.2.1 198.51.100.7 51514 4222\\r\\n          version 1: a line
     0D 0A 0D 0A 00 0D 0A 51 55 49 54 0A, version and command, family and protocol,
@@ -37,19 +37,19 @@ _PORT_MAX: Final = 65535
 
 
 class HeaderError(ValueError):
-    """A connection that begins like a header, but is none; the text is for the log."""
+    """A connection that begins like a header but is invalid; the text is for the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the first bytes of a connection are."""
+    """The first bytes of a connection."""
 
     length: int  # of the header; 0: there is none
     peer: tuple[str, int] | None = None  # None: the other end of the connection
 
 
 def read(data: bytes) -> Found | None:
-    """The header at the begin of `data`; None: more bytes are needed. HeaderError."""
+    """The header at the beginning of `data`; None: more bytes are needed. HeaderError."""
     begin = data[:_DETECTED]
     if begin == _LINE:
         return _read_line(data)
@@ -126,7 +126,7 @@ def _read_binary(data: bytes) -> Found | None:
 
 
 def _text_of(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    """The address; one of IPv4 that is written as one of IPv6 is of IPv4."""
+    """The address; an IPv4 address that is written as an IPv6 one is returned as IPv4."""
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)
 

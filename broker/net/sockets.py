@@ -26,8 +26,8 @@ EVERYWHERE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared, and mean
 _ANY = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}  # noqa: S104
 _ABSENT = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
 
-# Sockets that listen already and whose listeners do not exist yet, by address. Of the process, as
-# its other open files.
+# Listening sockets whose listeners do not exist yet, by address. Global, like the process's other
+# open files.
 _early: Final[dict[tuple[str, int], list[list[socket.socket]]]] = {}
 
 
@@ -65,7 +65,7 @@ def join(host: str, port: int) -> str:
 
 
 def port_of(address: tuple[str, int] | None) -> int:
-    """The port by which others may connect: 0 if there is none, as for a unix socket."""
+    """The port for others to connect to: 0 if there is none, as with a unix socket."""
     return 0 if address is None else max(0, address[1])
 
 
@@ -78,8 +78,8 @@ def text_of(address: tuple[str, int] | None) -> str:
 
 
 def listen_early(addresses: Iterable[tuple[str, int]]) -> None:
-    """Listen at these addresses, for `bound` to return the sockets. Where this fails, nothing is
-    left open, and the listener reports why when it tries again."""
+    """Listen at these addresses; `bound` then returns the sockets. If this fails, nothing is left
+    open, and the listener reports the error when it tries again."""
     for host, port in addresses:
         if port == limits.UNIX_SOCKET_PORT or (port and (host, port) in _early):
             continue
@@ -99,7 +99,7 @@ def use_early(address: tuple[str, int], made: list[socket.socket]) -> None:
 
 
 def close_early() -> None:
-    """Close the sockets that no listener has asked for."""
+    """Close the sockets that no listener has used."""
     while _early:
         for made in _early.popitem()[1]:
             for one in made:

@@ -22,7 +22,7 @@ _before: list[int] = []  # the original umask
 
 
 def narrow() -> None:
-    """Create files with mode 0640 and folders with 0750 from now on, or narrower if the umask was:
+    """From now on create files with mode 0640 and folders with 0750, or narrower if the umask was:
     they contain messages, and names of topics and clients."""
     before = os.umask(limits.UMASK)
     os.umask(before | limits.UMASK)
@@ -31,7 +31,7 @@ def narrow() -> None:
 
 @contextlib.contextmanager
 def narrowed() -> Iterator[None]:
-    """As `narrow`, for the block: for a command that writes into the folder of a server."""
+    """Same as `narrow`, during the block: for a command that writes into a server's folder."""
     before = os.umask(limits.UMASK)
     os.umask(before | limits.UMASK)
     try:

@@ -51,9 +51,9 @@ class LogFiles:
         name = re.sub(r"^\.", "%2E", quote(self.topic, safe=""))
         return f"{name}-{self.partition}"
 
-    def path(self, first: int, behind: int) -> Path:
-        """The file of the seqs [first, behind)."""
-        return self.folder / f"{self.stem}-{first}-{behind - 1}.{self.kind}"
+    def path(self, first: int, end: int) -> Path:
+        """The file of the seqs [first, end)."""
+        return self.folder / f"{self.stem}-{first}-{end - 1}.{self.kind}"
 
     def complete(self) -> list[tuple[int, int]]:
         """The ranges of complete files, in order."""
@@ -61,15 +61,15 @@ class LogFiles:
         names = (pattern.fullmatch(path.name) for path in self.folder.iterdir())
         return sorted((int(name[1]), int(name[2]) + 1) for name in names if name)
 
-    def missing(self, first: int, behind: int, size: int) -> Iterator[tuple[int, int]]:
-        """The missing files of [first, behind); they end at multiples of `size`."""
+    def missing(self, first: int, end: int, size: int) -> Iterator[tuple[int, int]]:
+        """The missing files of [first, end); they end at multiples of `size`."""
         at = first
-        for begin, end in [*self.complete(), (behind, behind)]:
-            while at < min(begin, behind):
-                stop = min((at + size - 1) // size * size + 1, begin, behind)
+        for present, present_end in [*self.complete(), (end, end)]:
+            while at < min(present, end):
+                stop = min((at + size - 1) // size * size + 1, present, end)
                 yield at, stop
                 at = stop
-            at = max(at, end)
+            at = max(at, present_end)
 
 
 def claim(folder: Path, options: dict[str, Any], logs: dict[str, dict[str, str]]) -> None:

@@ -1,4 +1,5 @@
-"""What stands behind an HTTP listener once it has a client: aiohttp with an application.
+"""The application behind an HTTP listener, created when the first client connects: aiohttp with its
+checks.
 
 A module of its own because it imports aiohttp, which takes longer than all else of a start; see
 pages.py for when that happens.
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from broker.net.http.config import HttpConfig
 
 
-# Versions help attackers only. Answers to requests that are no HTTP call no signal of the
-# application: these say at least no more than the program.
+# Versions help only attackers. Answers to invalid HTTP do not call the application's signal: these
+# name the program alone.
 web_response.SERVER_SOFTWARE = "twinwire"  # type: ignore[attr-defined]
 
 
@@ -34,23 +35,23 @@ async def _without_server(_request: web.Request, response: web.StreamResponse) -
     response.headers.pop("Server", None)
 
 
-# What aiohttp raises for bytes that are no HTTP; their texts quote these bytes.
+# The exceptions of aiohttp for invalid HTTP; their texts quote the client's bytes.
 _INVALID = (http_exceptions.HttpProcessingError, web.RequestPayloadError)
 log = logging.getLogger("broker.http")
 
 
 class ListenerLog(logging.LoggerAdapter[logging.Logger]):
-    """What aiohttp logs, but for invalid requests: anyone can send many of them, and the errors
-    quote their headers, which may be secrets. They are counted instead."""
+    """The log of aiohttp, without invalid requests: anyone can send many of them, and the errors
+    quote their headers, which may contain secrets. They are counted instead."""
 
     def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         super().__init__(logging.getLogger("aiohttp.server"))
         self.now_ns = now_ns
-        self._count = 0  # since the last line
-        self._last_ns = 0  # of that line; 0 = there was none
+        self._count = 0  # since the last log line
+        self._last_ns = 0  # time of that line; 0 = there was none
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        """Called by the adapter's methods for each level."""
+        """Log or count a record; the adapter calls this for each level."""
         if not _is_about_bytes(kwargs.get("exc_info")):
             super().log(level, msg, *args, **kwargs)
             return
@@ -67,7 +68,7 @@ def _is_about_bytes(problem: object) -> bool:
     while isinstance(problem, BaseException) and seen < limits.HTTP_CAUSES_MAX:
         if isinstance(problem, _INVALID):
             return True
-        problem = problem.__cause__  # not the context: a fault of a handler may have one
+        problem = problem.__cause__  # not the context: an error of a handler may have one
         seen += 1
     return False
 
@@ -89,7 +90,7 @@ class Application:
         self.guard = HttpGuard(settings, names, loopback=loopback, public=public)
         pages.middlewares.insert(0, self._guarded)
         pages.on_response_prepare.append(_without_server)
-        # Bodies stay as they were sent; a request that hangs must not hold up the end for long.
+        # Bodies are not decompressed. A request that hangs must not delay the end for long.
         self.runner = web.AppRunner(
             pages,
             access_log=None,
@@ -102,11 +103,11 @@ class Application:
         )
 
     async def setup(self) -> None:
-        """Get ready to serve."""
+        """Prepare to serve."""
         await self.runner.setup()
 
     def protocol(self) -> asyncio.Protocol:
-        """What parses and answers one connection; only after `setup`."""
+        """A protocol that parses and answers the requests of one connection; only after `setup`."""
         assert self.runner.server is not None
         return self.runner.server()
 
@@ -122,7 +123,7 @@ class Application:
     ) -> web.StreamResponse:
         connection = request.transport and request.transport.get_protocol()
         refusal = self.guard.refusal(request.method, request.headers)
-        if not isinstance(connection, HttpConnection):  # it has gone already
+        if not isinstance(connection, HttpConnection):  # the connection has been closed
             return refusal or await _answer(request, handler)
         connection.begin(request.content)
         try:

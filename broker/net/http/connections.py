@@ -57,8 +57,8 @@ class HttpConnections:
         self.now_ns = now_ns
         self.most = connections_max(settings)
         self.open: dict[HttpConnection, None] = {}
-        # Idle connections, the longest idle one first. Unlike in a plain dict, the first member is
-        # found without skipping removed ones.
+        # Idle connections, the longest idle one first. Unlike in a plain dict, finding the first
+        # one does not skip removed ones.
         self._quiet: OrderedDict[HttpConnection, None] = OrderedDict()
         self.given_up = 0  # closed by this side: too slow, or above the limit
         self._timer: asyncio.TimerHandle | None = None
@@ -100,7 +100,7 @@ class HttpConnections:
     def give_up(self, connection: HttpConnection) -> None:
         """Close a connection at once."""
         self.given_up += 1
-        self._remove(connection)  # no longer counted, although it ends a turn later
+        self._remove(connection)  # not counted any more, although it ends a turn later
         connection.abort()
 
     def _remove(self, connection: HttpConnection) -> None:
@@ -118,7 +118,7 @@ class HttpConnections:
             self._look_later()
 
     def look(self) -> None:
-        """Close the connections whose time is over."""
+        """Close the connections that have timed out."""
         now_ns = self.now_ns()
         for connection in [one for one in self.open if one.is_late(now_ns)]:
             self.give_up(connection)
@@ -160,7 +160,7 @@ class HttpConnection(asyncio.Protocol):
         self._body: StreamReader | None = None  # of the current request
         self._received = 0  # of that body
         self._unsent = 0  # of the answer, at the last check
-        self._stuck_ns = 0  # since when the peer reads nothing of it; 0: the transport is not full
+        self._stuck_ns = 0  # since when the peer has read nothing; 0: the transport is not full
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
@@ -316,13 +316,13 @@ class HttpConnection(asyncio.Protocol):
     # --- time
 
     def is_late(self, now_ns: int) -> bool:
-        """Whether its time is over."""
+        """Whether it has timed out."""
         if self._stuck_ns and self._transport is not None:
             unsent = self._transport.get_write_buffer_size()
             if unsent != self._unsent:
                 self._unsent, self._stuck_ns = unsent, now_ns
             return now_ns - self._stuck_ns >= limits.HTTP_WRITE_TIMEOUT
-        if self._shaking:  # which has its own timer
+        if self._shaking:  # handshakes have their own timer
             return False
         quiet_ns = now_ns - self.since_ns
         if self.state == HEADER:
@@ -334,7 +334,7 @@ class HttpConnection(asyncio.Protocol):
     def _is_body_late(self, now_ns: int) -> bool:
         if self._body is None or self._body.is_eof() or self._transport is None:
             return False
-        if not self._transport.is_reading():  # it waits for this side: its time does not count
+        if not self._transport.is_reading():  # it waits for this side, which does not count
             self.since_ns, self._received = now_ns, 0
             return False
         over_ns = now_ns - self.since_ns - limits.HTTP_BODY_GRACE

@@ -59,18 +59,18 @@ class Pages:
         names: Iterable[str] = (),
         public: bool = False,
     ) -> None:
-        """`make` is called when the first client has connected. With a `context` it is HTTPS.
-        `names`, `public`: see HttpGuard."""
+        """`make` is called when the first client has connected. With a `context` the listener is
+        HTTPS. `names`, `public`: see HttpGuard."""
         self.settings = settings or HttpConfig()
         self.connections = HttpConnections(self.settings)
         self.context = context
-        self.address = ("", 0)  # the port is the real one once it is open
-        # Set before `open` or by `make`: answers some requests itself, and passes a connection to
-        # the application for the others.
+        self.address = ("", 0)  # the actual port once it is open
+        # Set before `open` or by `make`: answers some requests itself, and passes all other
+        # connections to the application.
         self.front: Front | None = None
-        # Added to before `open`: what `make` needs; imported on a thread, not on the loop.
+        # Set before `open`: what `make` needs; imported on a thread, not on the loop.
         self.modules: tuple[str, ...] = ("broker.net.http.application",)
-        # Set before `open`: awaited before `make`; if it fails, the client waits for another try.
+        # Set before `open`: awaited before `make`; if it fails, the client waits for a retry.
         self.prepare: Callable[[], Awaitable[None]] | None = None
         self.application: Application | None = None  # once it is loaded
         self._make = make
@@ -79,7 +79,7 @@ class Pages:
         self._sockets: list[socket.socket] = []  # nobody accepts connections from these yet
         self._servers: list[asyncio.Server] = []
         self._loading: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None  # until the next try to load it
+        self._timer: asyncio.TimerHandle | None = None  # until the next attempt to load it
 
     async def open(self, listen: tuple[str, int]) -> None:
         """Listen. ListenError: the address is in use, or not one of this host."""
@@ -115,7 +115,7 @@ class Pages:
             if self.prepare is not None:
                 await self.prepare()
             await self._serve()
-        except Exception:  # such as too many open files: the client waits a while longer
+        except Exception:  # such as too many open files: the client waits for a retry
             log.exception("the application at %s:%d cannot be loaded now", *self.address)
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(limits.HTTP_LOAD_AGAIN / SECOND, self._watch)
@@ -144,7 +144,7 @@ class Pages:
         )
         while self._sockets:
             server = await create(sock=self._sockets[-1])
-            self._sockets.pop()  # it is the server's now
+            self._sockets.pop()  # it belongs to the server now
             self._servers.append(server)
 
     def _accept(self) -> HttpConnection:
@@ -171,7 +171,7 @@ class Pages:
     async def close(self) -> None:
         """Stop listening, end the connections."""
         if self._loading is not None:
-            await self._loading  # a client may have its answer yet
+            await self._loading  # a client may still get its answer
         if self._timer is not None:
             self._timer.cancel()
         self._close_sockets()
@@ -179,7 +179,7 @@ class Pages:
             self._servers.pop().close()
         if self.application is not None:
             await self.application.cleanup()
-        for connection in list(self.connections.open):  # those with a front, for the most part
+        for connection in list(self.connections.open):  # most of these have a front
             connection.close()
         if self.address[1] == limits.UNIX_SOCKET_PORT:
             remove_socket(self.address[0])
@@ -189,7 +189,7 @@ def _bound_unix(path: str) -> socket.socket:
     if is_answered(path):
         raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE), path)
     with contextlib.suppress(FileNotFoundError):
-        if stat.S_ISSOCK(Path(path).stat().st_mode):  # an earlier process has left it
+        if stat.S_ISSOCK(Path(path).stat().st_mode):  # a former process has left it
             Path(path).unlink()
     one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

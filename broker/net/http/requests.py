@@ -1,4 +1,4 @@
-"""What a request says of its client."""
+"""The client of a request."""
 
 from __future__ import annotations
 
