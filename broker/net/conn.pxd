@@ -14,7 +14,7 @@ cdef class Conn(SendOwner):
     cdef object transport       # None before and after the connection
     cdef object write           # transport.write
     cdef Chunk going            # output in the loop's Sender, or None
-    cdef int fd                 # the socket; -1: only the transport may write to it
+    cdef readonly int fd        # the socket; -1: only the transport may write to it
     cdef readonly object listener   # the listener that accepted it: see net.listener.Listener
     cdef readonly object peer   # (host, port) or a path
     cdef readonly object failure  # the OSError that ended it, or None

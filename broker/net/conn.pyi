@@ -15,6 +15,7 @@ class Conn(BufferedProtocol):
     listener: Any
     tls: Tls | None
     peer: tuple[str, int] | str
+    fd: int
     def __init__(
         self,
         listener: object,

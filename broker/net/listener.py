@@ -32,19 +32,30 @@ _NS_PER_MS = 1_000_000
 log = logging.getLogger("broker.net")
 
 
-def files_are_short() -> bool:
-    """Whether only the descriptors reserved for the logs are left. A new file gets the lowest free
-    number, which is about the number of open files."""
+def files_are_short(number: int = -1) -> bool:
+    """Whether only the descriptors reserved for the logs were left when the descriptor `number` was
+    opened: it got the lowest free number, which is about the number of open files. -1: now.
+
+    A new connection is judged by its own: the loop accepts many before it reports the first, and
+    those that are closed then leave low numbers free.
+    """
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if most == resource.RLIM_INFINITY:
         return False
     kept = max(limits.OPEN_FILES_KEPT_MIN, most // limits.OPEN_FILES_KEPT_DIVISOR)
-    try:
-        number = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        return error.errno in {errno.EMFILE, errno.ENFILE}
-    os.close(number)
+    if number < 0:
+        try:
+            number = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            return error.errno in {errno.EMFILE, errno.ENFILE}
+        os.close(number)
     return number >= most - min(kept, limits.OPEN_FILES_KEPT_MAX)
+
+
+def descriptor(transport: asyncio.BaseTransport) -> int:
+    """The descriptor of a connection; -1: unknown."""
+    socket = transport.get_extra_info("socket")
+    return -1 if socket is None else int(socket.fileno())
 
 
 class Runtime:
@@ -84,9 +95,10 @@ class Runtime:
         busy_poll = self.turn.busy_poll
         return 0.0 if busy_poll is None else busy_poll.waited_ns / SECOND
 
-    def crowded(self) -> bool:
-        """Whether a new connection must be closed, so that the logs can open their files."""
-        crowded = files_are_short()
+    def crowded(self, number: int) -> bool:
+        """Whether a new connection, with the descriptor `number`, must be closed, so that the logs
+        can open their files."""
+        crowded = files_are_short(number)
         if crowded and not self._crowded:
             self._crowded = True
             log.error("too many open files: new connections are closed at once")
@@ -182,7 +194,7 @@ class Listener(ABC):
         self.total_connections += 1
         self.conns.add(conn)
         self._emptied.clear()
-        if self.runtime.crowded():
+        if self.runtime.crowded(conn.fd):
             self.runtime.loop.call_soon(conn.abort)
 
     def left(self, conn: Conn) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from contextlib import suppress
+import socket
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
-from support.clients.nsq import Wire, body
+from support.clients.nsq import TIMEOUT_S, Wire, body
 from support.engine import OPEN, SYNC, Rig, bodies_of
 from support.programs import nsqd
 
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.limits import FILES_WAIT, OPEN_FILES_SHARE
 from broker.engine.log.publish import append, outcome
+from broker.net.limits import OPEN_FILES_KEPT_MIN
 from broker.runtime import vfs
 
 OPEN_FILES = 128  # of a process that has few
@@ -154,6 +156,25 @@ def test_publishers_to_more_topics_than_files_may_be_open_wait_for_syncs(tmp_pat
         for n in range(topics):
             assert client.frame() == (0, b"OK"), n
         assert len(list(tmp_path.rglob("*.seg"))) == topics
+
+
+def test_connections_that_come_at_once_leave_files_to_the_logs(tmp_path: Path) -> None:
+    """The loop accepts many before it reports the first of them."""
+    program = nsqd(tmp_path, original=False)
+    program.command = ["prlimit", f"--nofile={OPEN_FILES}:{OPEN_FILES}", *program.command]
+    with program, Wire(program.tcp) as client, ExitStack() as stack:
+        crowd = [stack.enter_context(socket.socket()) for _ in range(8 * OPEN_FILES)]
+        for one in crowd:
+            one.setblocking(False)
+            one.connect_ex(tuple(program.tcp))
+        for one in crowd:
+            one.settimeout(TIMEOUT_S)
+            with suppress(ConnectionError):
+                one.sendall(b"  V2" + body(b"IDENTIFY", b"{}"))
+                one.recv(64)  # the answer, or the end
+        for n in range(OPEN_FILES_KEPT_MIN // 4):
+            client.send(body(b"PUB topic%d" % n, b"x"))
+            assert client.frame() == (0, b"OK"), n
 
 
 class Publisher:

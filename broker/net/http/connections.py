@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from broker.base.units import SECOND
 from broker.net import limits
-from broker.net.listener import files_are_short
+from broker.net.listener import descriptor, files_are_short
 
 if TYPE_CHECKING:
     import ssl
@@ -63,9 +63,9 @@ class HttpConnections:
         self.given_up = 0  # closed by this side: too slow, or above the limit
         self._timer: asyncio.TimerHandle | None = None
 
-    def joined(self, connection: HttpConnection) -> bool:
-        """Add a connection; False: the limit is reached."""
-        full = len(self.open) >= self.most or files_are_short()
+    def joined(self, connection: HttpConnection, number: int = -1) -> bool:
+        """Add a connection with the descriptor `number`; False: the limit is reached."""
+        full = len(self.open) >= self.most or files_are_short(number)
         if full and not self._make_room():
             self.given_up += 1
             return False
@@ -164,7 +164,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
-        if not self.connections.joined(self):
+        if not self.connections.joined(self, descriptor(transport)):
             self._inner = None
             self._transport.abort()
             return

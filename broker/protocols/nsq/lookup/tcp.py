@@ -19,7 +19,7 @@ import orjson
 from broker.base.units import SECOND
 from broker.base.values import dataclass
 from broker.engine.names import is_name
-from broker.net.listener import files_are_short
+from broker.net.listener import descriptor, files_are_short
 from broker.protocols.nsq import errors as nsq_errors
 from broker.protocols.nsq import limits
 from broker.protocols.nsq.identify import INT, Refused, read_fields
@@ -92,7 +92,7 @@ class LookupPeer(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
         host, port = self._transport.get_extra_info("peername")[:2]
         self.name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        if files_are_short():  # logs of this process need the last descriptors
+        if files_are_short(descriptor(transport)):  # logs of this process need the last descriptors
             self._closing = True
             self._transport.abort()
             return
