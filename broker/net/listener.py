@@ -28,8 +28,16 @@ if TYPE_CHECKING:
 
     from broker.runtime.interfaces import Session
 
+FILES = Path("/proc/self/fd")
 _NS_PER_MS = 1_000_000
 log = logging.getLogger("broker.net")
+
+
+def open_files() -> int:
+    """The number of open files of this process. OSError: the system does not say."""
+    # Since Linux 6.2 the size of the folder; listing ten thousand files takes 10 ms and more.
+    size = FILES.stat().st_size
+    return size or sum(1 for _ in FILES.iterdir()) - 1  # without that of the listing
 
 
 def files_are_short(number: int = -1) -> bool:

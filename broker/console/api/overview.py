@@ -22,6 +22,7 @@ from broker.console.listing import is_broken
 from broker.console.recent import level_name
 from broker.engine.cursor.cursor import cursors_of
 from broker.engine.cursor.deadletter import dead_letters_of
+from broker.net.listener import open_files
 from broker.protocols.nsq.http.v1 import moment
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class OverviewHandlers:
         try:
             pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
             memory = pages * resource.getpagesize()
-            files = sum(1 for _ in Path("/proc/self/fd").iterdir())
+            files = open_files()
         except OSError:
             memory, files = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, 0
         return {"memory_bytes": memory, "cpu_percent": percent, "open_files": files}

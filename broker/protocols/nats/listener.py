@@ -14,6 +14,7 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import urlsplit
 
+from broker.base.service import ListenerStats
 from broker.base.values import dataclass
 from broker.net import errors as net_errors
 from broker.net import limits as net_limits
@@ -118,21 +119,19 @@ class NatsListener(Listener):
         """The open sessions of all listeners with this frontend, in no particular order."""
         return self.frontend.sessions
 
-    @property
-    def in_msgs(self) -> int:
-        return self.frontend.traffic()[0]
-
-    @property
-    def in_bytes(self) -> int:
-        return self.frontend.traffic()[1]
-
-    @property
-    def out_msgs(self) -> int:
-        return self.frontend.traffic()[2]
-
-    @property
-    def out_bytes(self) -> int:
-        return self.frontend.traffic()[3]
+    def stats(self, name: str) -> ListenerStats:
+        """All counters, added up once for a scrape."""
+        in_msgs, in_bytes, out_msgs, out_bytes = self.frontend.traffic()
+        return ListenerStats(
+            name,
+            connections=self.connections,
+            total_connections=self.total_connections,
+            in_msgs=in_msgs,
+            out_msgs=out_msgs,
+            in_bytes=in_bytes,
+            out_bytes=out_bytes,
+            slow_consumers=self.slow_consumers,
+        )
 
     @property
     def slow_consumers(self) -> int:

@@ -106,7 +106,7 @@ class NatsService(Service):
 
     def stats(self) -> Sequence[ListenerStats]:
         """Statistics of clients, without WebSocket clients and leaf nodes."""
-        return [] if self._listener is None else [ListenerStats.of(self.name, self._listener)]
+        return [] if self._listener is None else [self._listener.stats(self.name)]
 
     def metrics(self) -> Iterable[Block]:
         """The series of subscriptions, and those of nats-server's exporter."""

@@ -86,6 +86,7 @@ STATSD_PACKET_MAX: Final = 65_507  # the largest possible datagram
 STATSD_DIAL: Final = 1 * SECOND  # to resolve the receiver's address
 STATSD_QUIET: Final = 1 * SECOND  # the end of each interval, without datagrams
 NSQ_TOPOLOGY: Final = "topology-aware-consumption"  # the name of an experiment
+NSQ_STATS_TURN: Final = 2 * MS  # of building /stats; then other tasks have their turn
 DEBUG_HEAP_OBJECTS: Final = 1_000_000  # counted by /debug/pprof/heap, which blocks the loop
 DEBUG_HEAP_TYPES: Final = 100  # of Python objects, listed by /debug/pprof/heap
 DEBUG_PROFILE: Final = 30 * SECOND  # default duration of /debug/pprof/profile

@@ -160,7 +160,7 @@ class Statsd:
             await self.sleep(spread)
             return
         try:
-            lines = self.round.lines(self._topics(), self._memory())
+            lines = self.round.lines(await self._topics(), self._memory())
             found = list(packets(lines, self.config.statsd_udp_packet_size))
             for packet in found:
                 transport.sendto(packet)
@@ -170,9 +170,9 @@ class Statsd:
         finally:
             transport.close()
 
-    def _topics(self) -> list[stats.Page]:
+    async def _topics(self) -> list[stats.Page]:
         percentiles = self.config.e2e_processing_latency_percentiles
-        return stats.topic_pages(self.topics, None, "", "", percentiles) or []
+        return await stats.StatsPage(self.topics, None).topics(percentiles) or []
 
     def _memory(self) -> dict[str, int] | None:
         return stats.memory() if self.config.statsd_mem_stats else None

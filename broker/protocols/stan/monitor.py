@@ -8,11 +8,11 @@ import resource
 import sys
 import time
 from collections import defaultdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
+from broker.net.listener import open_files
 from broker.protocols.nats.monitoring import errors
 from broker.protocols.nats.monitoring.http import json_answer
 from broker.protocols.nats.monitoring.options import encode, filled, rfc3339, uptime
@@ -259,9 +259,7 @@ def _limits(bounds: Any) -> Json:
 
 def _open_files() -> Json:
     try:
-        count = (
-            sum(1 for _ in Path("/proc/self/fd").iterdir()) - 1
-        )  # without the descriptor that reads this folder
+        count = open_files()
     except OSError:
         return {}  # the system has no such folder
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

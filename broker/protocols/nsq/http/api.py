@@ -322,19 +322,20 @@ class NsqApi:
         topic, channel = query.get("topic") or "", query.get("channel") or ""
         include_clients = query.flag("include_clients", True)
         memory = stats.memory() if query.flag("include_mem", True) else None
-        sessions = self.listener.sessions
-        topics = stats.topic_pages(
+        as_json = query.get("format") == "json"
+        pages = stats.StatsPage(
             self.topics,
-            sessions if include_clients else None,
+            self.listener.sessions if include_clients else None,
             topic,
             channel,
-            self.config.e2e_processing_latency_percentiles,
+            packed=as_json,
         )
-        producers = stats.producer_pages(sessions, topic) if include_clients else None
+        topics = await pages.topics(self.config.e2e_processing_latency_percentiles)
+        producers = await pages.producers()
         problem = self.health()
         health = "OK" if problem is None else f"NOK - {problem}"
-        if query.get("format") != "json":
-            return stats.text_page(topics, producers, memory, health, self.start_ns)
+        if not as_json:
+            return await pages.text(topics, producers, memory, health, self.start_ns)
         page: dict[str, object] = {
             "version": limits.NSQ_VERSION,
             "health": health,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import resource
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import orjson
 
 from broker.base.units import MS, SECOND, US
 from broker.engine.cursor.latency import quantiles
@@ -197,55 +201,7 @@ def _stream_page(topic: StreamTopic, channels: list[Page]) -> Page:
 
 
 def _by_age(sessions: Iterable[NsqSession]) -> list[NsqSession]:
-    return sorted(sessions, key=lambda session: session.start_ns)
-
-
-def topic_pages(
-    engine: Engine | Topics,
-    sessions: Iterable[NsqSession] | None,
-    topic: str,
-    channel: str,
-    percentiles: Sequence[float] = (),
-) -> list[Page] | None:
-    """Topics in order of name, or the one of the given name; None if it does not exist.
-
-    Without `sessions` the clients are left out.
-    """
-    logs = engine.logs
-    streams = streams_of(engine) if isinstance(engine, Engine) else engine.streams
-    if topic and topic not in logs and topic not in streams:
-        return None
-    clients: dict[object, list[Page]] = {}
-    for session in _by_age(sessions or ()):
-        place = session.cursor or session.channel
-        if place is not None:
-            clients.setdefault(place, []).append(client_page(session, topic))
-
-    def of(place: object) -> list[Page] | None:
-        return None if sessions is None else clients.get(place, [])
-
-    pages = []
-    for name in [topic] if topic else sorted({*logs, *streams}):
-        if name in streams:
-            wanted = [c for c in streams[name].channels.all() if channel in {"", c.name}]
-            if wanted or not channel:
-                shown = [_stream_channel_page(c, of(c)) for c in wanted]
-                pages.append(_stream_page(streams[name], shown))
-            continue
-        log = logs[name]
-        only = channel_of(log, channel)
-        if channel and only is None:
-            continue
-        cursors = channels_of(log) if only is None else [only]
-        shown = [_channel_page(c, of(c), percentiles) for c in cursors]
-        pages.append(_topic_page(log, shown, percentiles))
-    return pages
-
-
-def producer_pages(sessions: Iterable[NsqSession], topic: str) -> list[Page] | None:
-    """Connections that have published."""
-    found = [s for s in _by_age(sessions) if s.count_published()]
-    return [client_page(session, topic) for session in found] or None
+    return sorted(sessions, key=attrgetter("start_ns"))
 
 
 def go_duration(ns: int) -> str:
@@ -295,26 +251,123 @@ def _topic_lines(page: Page, now_ns: int) -> Iterable[str]:
             yield f"        {_client_line(client, now_ns)}"
 
 
-def text_page(
-    topics: list[Page] | None,
-    producers: list[Page] | None,
-    memory_page: dict[str, int] | None,
-    health: str,
-    start_ns: int,
-) -> str:
-    """The page as text."""
-    now_ns = time.time_ns()
-    start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(start_ns // SECOND))
-    built = f"{sys.version_info.major}.{sys.version_info.minor}"
-    lines = [f"nsqd v{limits.NSQ_VERSION} (built w/python{built})"]
-    lines += [f"start_time {start}", f"uptime {go_duration(max(0, now_ns - start_ns))}"]
-    lines += ["", f"Health: {health}"]
-    if memory_page is not None:
-        lines += ["", "Memory:", *(f"   {name:<25}\t{n}" for name, n in memory_page.items())]
-    lines += ["", "Topics:" if topics else "Topics: None"]
-    for number, page in enumerate(topics or ()):
-        first, *rest = _topic_lines(page, now_ns)
-        lines += [first if number else first.removeprefix("\n"), *rest]
-    lines += ["", "Producers:" if producers else "Producers: None"]
-    lines += [f"   {_client_line(page, now_ns)}" for page in producers or ()]
-    return "\n".join(lines) + "\n"
+class StatsPage:
+    """One page of topics, channels and clients, built while other tasks run in between: ten
+    thousand clients take a tenth of a second. With `packed` clients are encoded JSON."""
+
+    def __init__(
+        self,
+        engine: Engine | Topics,
+        sessions: Collection[NsqSession] | None,
+        topic: str = "",
+        channel: str = "",
+        *,
+        packed: bool = False,
+    ) -> None:
+        """Of all topics and channels, or of the named ones. Without `sessions` the clients are left
+        out; otherwise these are the open ones at any moment."""
+        self.engine = engine
+        self.sessions = sessions
+        self.topic = topic
+        self.channel = channel
+        self.packed = packed
+        self._due_ns = time.monotonic_ns() + limits.NSQ_STATS_TURN
+
+    async def _rest(self) -> None:
+        if time.monotonic_ns() >= self._due_ns:
+            await asyncio.sleep(0)
+            self._due_ns = time.monotonic_ns() + limits.NSQ_STATS_TURN
+
+    async def _clients(self, sessions: Iterable[NsqSession]) -> list[Page]:
+        pages: list[Any] = []
+        for session in _by_age(sessions):
+            if self.sessions is not None and session in self.sessions:
+                page = client_page(session, self.topic)
+                pages.append(orjson.Fragment(orjson.dumps(page)) if self.packed else page)
+            await self._rest()
+        return pages
+
+    def _by_channel(self) -> dict[object, list[NsqSession]]:
+        found: dict[object, list[NsqSession]] = {}
+        for session in self.sessions or ():
+            place = session.cursor or session.channel
+            if place is not None:
+                found.setdefault(place, []).append(session)
+        return found
+
+    def _streams(self) -> dict[str, tuple[Page, list[StreamChannel]]]:
+        """Topics that are streams, and their channels: at once, because streams may be deleted."""
+        engine = self.engine
+        streams = streams_of(engine) if isinstance(engine, Engine) else engine.streams
+        found = {}
+        for name, stream in streams.items():
+            if self.topic in {"", name}:
+                wanted = [c for c in stream.channels.all() if self.channel in {"", c.name}]
+                shown = [_stream_channel_page(c, None) for c in wanted]
+                found[name] = (_stream_page(stream, shown), wanted)
+        return found
+
+    async def topics(self, percentiles: Sequence[float] = ()) -> list[Page] | None:
+        """Topics in order of name, or the one of the given name; None if it does not exist."""
+        logs, streams = self.engine.logs, self._streams()
+        if self.topic and self.topic not in logs and self.topic not in streams:
+            return None
+        clients = self._by_channel()
+        pages = []
+        for name in [self.topic] if self.topic else sorted({*logs, *streams}):
+            channels: Sequence[Cursor | StreamChannel]
+            if name in streams:
+                page, channels = streams[name]
+            else:
+                only = channel_of(logs[name], self.channel)
+                found = [] if self.channel else channels_of(logs[name])
+                channels = cursors = found if only is None else [only]
+                shown = [_channel_page(c, None, percentiles) for c in cursors]
+                page = _topic_page(logs[name], shown, percentiles)
+            if channels or not self.channel:
+                pages.append(page)
+            if self.sessions is not None:
+                for place, each in zip(channels, page["channels"], strict=True):
+                    each["clients"] = await self._clients(clients.get(place, ()))
+            await self._rest()
+        return pages
+
+    async def producers(self) -> list[Page] | None:
+        """Connections that have published."""
+        found = []
+        for session in list(self.sessions or ()):
+            if session.count_published():
+                found.append(session)
+            await self._rest()
+        return await self._clients(found) or None
+
+    async def text(
+        self,
+        topics: list[Page] | None,
+        producers: list[Page] | None,
+        memory_page: dict[str, int] | None,
+        health: str,
+        start_ns: int,
+    ) -> str:
+        """The page as text."""
+        now_ns = time.time_ns()
+        start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(start_ns // SECOND))
+        built = f"{sys.version_info.major}.{sys.version_info.minor}"
+        lines = [f"nsqd v{limits.NSQ_VERSION} (built w/python{built})"]
+        lines += [f"start_time {start}", f"uptime {go_duration(max(0, now_ns - start_ns))}"]
+        lines += ["", f"Health: {health}"]
+        if memory_page is not None:
+            lines += ["", "Memory:", *(f"   {name:<25}\t{n}" for name, n in memory_page.items())]
+        lines += ["", "Topics:" if topics else "Topics: None"]
+        for number, page in enumerate(topics or ()):
+            begun = len(lines)
+            for line in _topic_lines(page, now_ns):
+                lines.append(line)
+                await self._rest()
+            if number == 0:
+                lines[begun] = lines[begun].removeprefix("\n")
+        lines += ["", "Producers:" if producers else "Producers: None"]
+        for page in producers or ():
+            lines.append(f"   {_client_line(page, now_ns)}")
+            await self._rest()
+        return "\n".join(lines) + "\n"

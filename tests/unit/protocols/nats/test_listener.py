@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from broker.base.service import ListenerStats
 from broker.base.units import MS
 from broker.net import limits
 from broker.net.listener import Runtime
@@ -55,16 +56,15 @@ async def test_counts_and_drain() -> None:
     for line in (b"+OK", b"+OK", b"MSG a 1 3", b"abc", b"PONG"):
         assert await reader.readline() == line + b"\r\n"
     assert (listener.connections, listener.total_connections, len(listener.sessions)) == (1, 1, 1)
-    assert (listener.in_msgs, listener.in_bytes, listener.out_msgs, listener.out_bytes) == (
-        1,
-        3,
-        1,
-        3,
-    )
+    expected = {"connections": 1, "total_connections": 1, "in_msgs": 1, "in_bytes": 3}
+    stats = ListenerStats("nats", **expected, out_msgs=1, out_bytes=3)
+    assert listener.stats("nats") == stats
     await listener.drain()
     assert await reader.read() == b""
     assert (listener.connections, listener.total_connections) == (0, 1)
-    assert (listener.in_msgs, listener.out_bytes) == (1, 3)
+    assert listener.stats("nats") == ListenerStats(
+        "nats", **{**expected, "connections": 0}, out_msgs=1, out_bytes=3
+    )
     with pytest.raises(OSError):  # noqa: PT011 - refused
         await dial(listener)
     writer.close()

@@ -7,7 +7,7 @@ import errno
 import logging
 import struct
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
@@ -17,8 +17,10 @@ from support.fakes.nsq import OK, pub, shown, sized
 from support.live.nsq import Client, on_uvloop, opened
 from yarl import URL
 
+from broker.protocols.nsq import limits
 from broker.protocols.nsq.http.api import NsqApi
 from broker.protocols.nsq.http.metrics import topic_stats
+from broker.protocols.nsq.http.stats import StatsPage
 from broker.protocols.nsq.listener import NsqListener
 from broker.runtime import vfs
 
@@ -116,8 +118,8 @@ REQUESTS: list[tuple[str, str, bytes, int, str]] = [
 
 @on_uvloop
 async def test_http_requests(tmp_path: Path) -> None:
-    limits = {"max_msg_size": 100, "max_body_size": 200}
-    async with opened(tmp_path, settings=limits) as listener, browser(listener) as http:
+    sizes = {"max_msg_size": 100, "max_body_size": 200}
+    async with opened(tmp_path, settings=sizes) as listener, browser(listener) as http:
         for method, path, body, status, answer in REQUESTS:
             url = URL(path, encoded=True)
             async with http.request(method, url, data=body, allow_redirects=False) as reply:
@@ -227,6 +229,37 @@ async def test_stats(tmp_path: Path) -> None:
         assert lines[9].startswith(f"        [V2 {name:<21}] state: 3 inflt: 1    rdy: 3    fin: 0")
         assert lines[13] == "Producers:"
         assert " topics: t=1 connected: " in lines[14]
+
+
+@on_uvloop
+async def test_stats_are_built_while_clients_are_served(tmp_path: Path) -> None:
+    """With ten thousand clients the page takes a tenth of a second."""
+    async with opened(tmp_path) as listener, browser(listener) as http:
+        channels = (b"c", b"c", b"d")
+        first, second, third = [await Client.dial(listener) for _ in channels]
+        for client, channel in zip((first, second, third), channels, strict=True):
+            assert await client.ask(b"SUB t %b\n" % channel) == OK
+        pages = []
+
+        async def build() -> None:
+            pages.append(await StatsPage(listener.engine, listener.sessions).topics())
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(limits, "NSQ_STATS_TURN", 0)
+            building = build()
+            building.send(None)  # a client is on the page
+            assert await first.ask(pub(b"t", b"x")) == OK
+            second.writer.write_eof()
+            assert await second.reader.read() == b""
+            async with http.post("/channel/delete?topic=t&channel=d") as reply:
+                assert reply.status == 200
+            assert await third.reader.read() == b""
+            with suppress(StopIteration):
+                while True:
+                    building.send(None)
+        (topic,) = pages[0] or ()
+        shown = {c["channel_name"]: len(c["clients"]) for c in topic["channels"]}
+        assert shown == {"c": 1, "d": 0}
 
 
 @on_uvloop
