@@ -444,7 +444,13 @@ async def test_monitoring(start_broker: StartBroker, connect: Connect) -> None:
     assert (consumer["name"], consumer["num_pending"]) == ("C", 1)
     assert consumer["cluster"]["leader"] == stream["cluster"]["leader"]
     assert "account_details" not in page(server, "/jsz?acc=NOPE")[1]
-    assert page(server, "/accountz?acc=$G")[1]["account_detail"]["jetstream_enabled"] is True
+    detail = page(server, "/accountz?acc=$G")[1]["account_detail"]
+    assert detail["jetstream_enabled"] is True
+    (api,) = (it for it in detail["imports"] if it["subject"] == "$JS.API.>")
+    assert (api["account"], api["to"], api["type"]) == ("$SYS", "$JS.API.>", "service")
+    assert api["share"]
+    exports = page(server, "/accountz?acc=$SYS")[1]["account_detail"]["exports"]
+    assert "$JS.API.>" in [it["subject"] for it in exports]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from broker.protocols.nats.settings import Mapping
     from broker.protocols.nats.views import AccountView, ServerView
 
+# What nats-server shows while JetStream is on, also for accounts that may not use it.
+_JETSTREAM_API = "$JS.API.>"
 _RESPONSES = {"singleton": "Singleton", "stream": "Streamed", "chunked": "Chunked"}
 
 
@@ -85,7 +87,10 @@ def _is_service(it: Import) -> bool:
 def _exports(server: ServerView, account: AccountView) -> tuple[Export, ...]:
     """The configured exports, and the implicit ones of the system account."""
     exports = account.config.exports if account.config is not None else ()
-    return (*exports, *system_exports(exports)) if account is server.system_account else exports
+    if account is not server.system_account:
+        return exports
+    own = (*exports, *system_exports(exports))
+    return own if server.jetstream is None else (*own, Export(_JETSTREAM_API, service=True))
 
 
 def _imports(server: ServerView, account: AccountView) -> tuple[Import, ...]:
@@ -107,8 +112,10 @@ def _imports(server: ServerView, account: AccountView) -> tuple[Import, ...]:
         Import(system.name, f"{about}.{what}", service=True, to=f"$SYS.REQ.{asked}.PING.{what}")
         for asked, what in (("ACCOUNT", "CONNZ"), ("SERVER", "CONNZ"), ("ACCOUNT", "STATZ"))
     ]
+    if server.jetstream is not None:
+        own.append(Import(system.name, _JETSTREAM_API, service=True, share=True))
     configured = {it.to or it.subject for it in imports if it.service}
-    return (*imports, *(it for it in (*own, user) if it.to not in configured))
+    return (*imports, *(it for it in (*own, user) if local_subject(it) not in configured))
 
 
 def _destinations(mapping: Mapping) -> list[dict[str, Any]]:
