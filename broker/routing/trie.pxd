@@ -16,6 +16,10 @@ cdef enum:
     WORK_LIST_SHIFT = 3     # bytes of a list of groups per unit, when it is searched
     WORK_LEFT_OUT = 3       # a subscription of a match, if those of closing sessions are left out
 
+cdef enum:
+    SUB_NEEDS_STORED = 1    # its sink needs the subject that a message was stored under
+    SUB_IMPORTED = 2        # of the server, for what its account also imports
+
 cdef struct sub_t:
     void *sink              # the Sink it delivers to; borrowed
     node_t *node            # its node
@@ -27,7 +31,7 @@ cdef struct sub_t:
     uint16_t sid_len
     uint16_t far            # weight, if it represents members on another server, else 0
     uint8_t retired  # receives no more messages; its sink removes it when no route is running
-    uint8_t knows_stored    # its sink needs the subject that a message was stored under
+    uint8_t flags           # SUB_*
     char sid[1]             # its owner's id for it: sid_len bytes inline
 
 # One queue group at one node.

@@ -257,6 +257,71 @@ async def test_streams_of_another_account(
     assert found["state"]["messages"] == 8
 
 
+async def test_a_work_queue_of_another_account(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    imported = '{ stream: { account: A, subject: "deliver.>" } }'
+    acks = '{ service: { account: A, subject: "$JS.FC.>" } }'
+    text = ACCOUNTS.replace(imported, f"{imported}, {acks}")
+    server = start_broker(configured(tmp_path, text))
+    a, b = [await connect(server, user) for user in "ab"]
+    await a.jetstream().add_stream(name="O", subjects=["o.*"], retention="workqueue")
+    for number in range(6):
+        await a.jetstream().publish(f"o.{number % 2}", b"%d" % number)
+    transform = {"src": "o.*", "dest": "moved.{{wildcard(1)}}"}
+    source = {"name": "O", "subject_transforms": [transform], "external": EXTERNAL}
+    await ask(b, "STREAM.CREATE.S", {"name": "S", "sources": [source]})
+    assert await bodies(b, "S", 6) == [b"%d" % n for n in range(6)]
+    assert (await b.jetstream().get_msg("S", 2)).subject == "moved.1"
+    async with asyncio.timeout(WAIT_S):
+        while (await a.jetstream().stream_info("O")).state.messages:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+
+    server.kill()
+    server.start()
+    a, b = [await connect(server, user) for user in "ab"]
+    await a.jetstream().publish("o.0", b"6")
+    assert (await bodies(b, "S", 7))[6:] == [b"6"]
+
+
+async def test_streams_store_what_their_account_imports(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    server = start_broker(configured(tmp_path, ACCOUNTS))
+    a, b, c = [await connect(server, user) for user in "abc"]
+    for client in (b, c):  # C imports nothing
+        await client.jetstream().add_stream(name="S", subjects=["deliver.x.*"])
+    await a.publish("deliver.x.1", b"0", headers={"N": "0"})
+    await a.publish("deliver.y.1", b"another subject")
+    assert await bodies(b, "S", 1) == [b"0"]
+    assert (await b.jetstream().get_msg("S", 1)).headers == {"N": "0"}
+
+    # an import that is taken away and comes again, and a stream with other subjects
+    imported = '{ stream: { account: A, subject: "deliver.>" } }'
+    for text in (ACCOUNTS.replace(imported, ""), ACCOUNTS):
+        marks = server.log_marks()
+        configured(tmp_path, text)
+        server.signal(signal.SIGHUP)
+        while "Reloaded: accounts" not in server.log_since(marks):
+            await b.flush()
+        await a.publish("deliver.x.1", b"1" if text == ACCOUNTS else b"nobody imports it")
+        await a.flush()
+    assert await bodies(b, "S", 2) == [b"0", b"1"]
+    await b.jetstream().update_stream(name="S", subjects=["deliver.y.*"])
+    await a.publish("deliver.x.1", b"not its subject any more")
+    await a.publish("deliver.y.1", b"2")
+    assert await bodies(b, "S", 3) == [b"0", b"1", b"2"]
+    server.kill()
+    server.start()
+    a, b, c = [await connect(server, user) for user in "abc"]
+    await a.publish("deliver.y.1", b"3")
+    assert (await bodies(b, "S", 4))[3:] == [b"3"]
+    await b.jetstream().delete_stream("S")
+    await a.publish("deliver.y.1", b"no stream any more")
+    await a.flush()
+    assert (await c.jetstream().stream_info("S")).state.messages == 0
+
+
 async def test_another_account_after_a_restart(
     start_broker: StartBroker, connect: Connect, tmp_path: Path
 ) -> None:

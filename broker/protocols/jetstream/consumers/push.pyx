@@ -24,7 +24,8 @@ from broker.protocols.jetstream.consumers.consumer cimport Consumer
 from broker.protocols.jetstream.consumers.wire cimport STATUS_MAX, put_heartbeat, put_status
 from broker.protocols.jetstream.publish.stream cimport Stream
 from broker.protocols.jetstream.publish.wire cimport parse_u64
-from broker.routing.trie cimport match_t, queue_name
+from broker.protocols.nats.accounts.imports cimport Shadow
+from broker.routing.trie cimport match_t, queue_name, sub_t
 from broker.runtime.turn cimport PHASE_PUMP
 from broker.runtime.types cimport record_t, span_t
 
@@ -45,6 +46,14 @@ cdef int64_t SECOND_NS = SECOND
 
 cdef const char *FLOW_REQUEST = b'100 FlowControl Request'
 cdef const char *PUSH_BASED = b'409 Consumer is push based'
+
+
+cdef bint is_stream(const sub_t *sub) noexcept:
+    """Whether a stream subscribes, of this account or of one that imports the subject."""
+    cdef PyObject *sink = <PyObject *>sub.sink
+    if Py_TYPE(sink) == <PyTypeObject *>Shadow:
+        sink = <PyObject *>(<Shadow>sink).sink
+    return Py_TYPE(sink) == <PyTypeObject *>Stream
 
 
 @cython.final
@@ -127,7 +136,7 @@ cdef class PushConsumer(Consumer):
             return False
         if not self.group:
             for i in range(m.size):
-                if Py_TYPE(<PyObject *>m.subs[i].sink) != <PyTypeObject *>Stream:
+                if not is_stream(m.subs[i]):
                     return True
             return False
         start = m.plain

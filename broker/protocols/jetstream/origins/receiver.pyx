@@ -15,6 +15,7 @@ from libc.string cimport memchr, memcmp
 
 from broker.engine.headers cimport find_header
 from broker.engine.stream.store cimport message_t
+from broker.routing.trie cimport SUB_NEEDS_STORED
 from broker.runtime.turn cimport PHASE_STORE
 from broker.runtime.types cimport span_t
 
@@ -40,9 +41,8 @@ cdef class Receiver(Sink):
 
     def open(self):
         """Subscribe."""
-        self.sub = self.account.router.add(
-            self, self.subject, <size_t>len(self.subject), b'', 0, b'', 0)
-        self.sub.knows_stored = True
+        self.sub = self.account.subscribe(self, self.subject)
+        self.sub.flags |= SUB_NEEDS_STORED
 
     def reset(self):
         """The consumer has started again with its first delivery."""
@@ -53,7 +53,7 @@ cdef class Receiver(Sink):
         self.ended = True
         self.end = None
         if self.sub != NULL:
-            self.account.router.remove(self.sub)
+            self.account.unsubscribe(self, self.sub)
             self.sub = NULL
 
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:

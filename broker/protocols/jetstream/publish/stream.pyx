@@ -202,14 +202,12 @@ cdef class Stream(StreamOwner):
 
     def subscribe(self, list subjects):
         """Subscribe to these subjects, instead of the previous ones."""
-        cdef Router router = self.account.router
         cdef bytes text
         wanted = {raw(subject) for subject in subjects}
         for text in wanted.difference(self.subs):
-            self.subs[text] = <uintptr_t>router.add(
-                self, text, <size_t>len(text), NULL, 0, b'', 0)
+            self.subs[text] = <uintptr_t>self.account.subscribe(self, text)
         for text in set(self.subs).difference(wanted):
-            router.remove(<sub_t *><uintptr_t>self.subs.pop(text))
+            self.account.unsubscribe(self, <sub_t *><uintptr_t>self.subs.pop(text))
 
     def serve_direct(self, bint served):
         """Set whether direct get is answered."""

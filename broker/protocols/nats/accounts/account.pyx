@@ -9,7 +9,7 @@ from libc.string cimport memset
 from broker.protocols.nats import limits
 from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport Sink
-from broker.routing.trie cimport is_exact, match_t, sub_t
+from broker.routing.trie cimport SUB_IMPORTED, is_exact, match_t, sub_t
 from broker.runtime.turn cimport PHASE_STORE, Turn
 from broker.runtime.types cimport record_t
 
@@ -104,6 +104,24 @@ cdef class Account:
             if is_exact(m.subs[i].node):
                 return True
         return False
+
+    cdef sub_t *subscribe(self, Sink sink, bytes subject) except NULL:
+        """Subscribe to what is published here and to what is imported."""
+        cdef sub_t *sub = self.router.add(sink, subject, <size_t>len(subject), NULL, 0, b'', 0)
+        sub.flags |= SUB_IMPORTED
+        if self.imports is not None:
+            try:
+                self.imports.subscribed(sink, sub)
+            except BaseException:
+                self.unsubscribe(sink, sub)
+                raise
+        return sub
+
+    cdef void unsubscribe(self, Sink sink, sub_t *sub) noexcept:
+        """End what `subscribe` began. Not inside `deliver`."""
+        if self.imports is not None:
+            self.imports.unsubscribed(sink, sub)
+        self.router.remove(sub)
 
     def listen(self, bytes subject, callback, bytes queue=b''):
         """Subscribe; `callback(Message)` is called at the end of the turn for each message."""

@@ -9,7 +9,6 @@ from broker.protocols.nats.accounts.account cimport Account, Importer
 from broker.protocols.nats.accounts.crossing cimport Crossing
 from broker.protocols.nats.accounts.responses cimport links_t, response_t
 from broker.protocols.nats.accounts.transform cimport Transform
-from broker.protocols.nats.client.line_session cimport LineSession
 
 cdef enum:
     PREFIX_LEN = 11         # of `_R_.xxxxxx.`
@@ -56,10 +55,11 @@ cdef class StreamImport:
 cdef class Shadow(Sink):
     cdef StreamImport what
     cdef Imports owner                  # of the subscriber's account
-    cdef readonly LineSession sink      # the subscriber
+    cdef readonly Sink sink             # the subscriber
     cdef sub_t *real                    # its subscription, which outlives this object
     cdef sub_t *sub                     # of the shadow, in the exporter's router
 
+    cdef int pass_on(self, const record_t *rec, const char *subject, size_t n) noexcept
     cdef int deliver_traced(self, const record_t *rec, const char *subject, size_t n) noexcept
 
 

@@ -22,7 +22,8 @@ from libc.string cimport memcmp, memcpy
 from broker.protocols.nats import limits
 from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport Sink, Task
-from broker.routing.trie cimport node_t, queue_name, set_far, spell, sub_t
+from broker.routing.trie cimport (
+    SUB_IMPORTED, SUB_NEEDS_STORED, node_t, queue_name, set_far, spell, sub_t)
 from broker.runtime.turn cimport PHASE_STORE
 from broker.runtime.types cimport REC_CRLF, REC_TRACED, record_t, tw_hash
 from broker.protocols.nats.accounts.account cimport Account, Importer
@@ -281,7 +282,6 @@ cdef class Shadow(Sink):
         cdef StreamImport what = self.what
         cdef const char *subject = rec.subject
         cdef Py_ssize_t n = rec.subject_len
-        cdef int taken
         # A service import does not pass messages on to stream imports.
         if x.depth or self.real.retired or x.muted() == <void *>self.sink:
             return 0
@@ -295,32 +295,40 @@ cdef class Shadow(Sink):
             n = len(what.here)
         if rec.flags & REC_TRACED:
             return self.deliver_traced(rec, subject, <size_t>n)
-        if x.shows(self.sink):
+        if x.shows(self.sink) or (self.real.flags & SUB_NEEDS_STORED and x.shown_len):
             subject = x.shown
             n = <Py_ssize_t>x.shown_len
-        taken = self.sink.deliver_as(
-            self.real, rec, subject, <size_t>n, what.exporter.account.router)
+        return self.pass_on(rec, subject, <size_t>n)
+
+    cdef int pass_on(self, const record_t *rec, const char *subject, size_t n) noexcept:
+        """Give it to the subscriber under this subject."""
+        cdef record_t renamed
+        cdef int taken
+        if isinstance(self.sink, LineSession):
+            taken = (<LineSession>self.sink).deliver_as(
+                self.real, rec, subject, n, self.what.exporter.account.router)
+        else:
+            renamed = rec[0]
+            renamed.subject = subject
+            renamed.subject_len = <uint16_t>n
+            taken = self.sink.deliver(self.real, &renamed)
         self.sub.delivered += <uint64_t>taken
         return taken
 
     cdef int deliver_traced(self, const record_t *rec, const char *subject, size_t n) noexcept:
         """Same as deliver, for a message whose trace ends here unless the import allows more."""
         cdef record_t there = rec[0]
-        cdef int taken
         cdef object trace = self.owner.crossing.current_publisher.trace
         if trace is not None:
             try:
-                trace.stream_export(self.sink.account.name, subject[:n])
+                trace.stream_export(self.owner.account.name, subject[:n])
             except Exception:
                 LOG.exception('message trace')
             if not self.what.allow_trace:
                 if trace.only:
                     return 1
                 there.flags &= ~REC_TRACED
-        taken = self.sink.deliver_as(
-            self.real, &there, subject, n, self.what.exporter.account.router)
-        self.sub.delivered += <uint64_t>taken
-        return taken
+        return self.pass_on(&there, subject, n)
 
 
 @cython.final
@@ -445,7 +453,7 @@ cdef class Imports(Importer):
         cdef bytes queue = queue_name(sub)
         shadow.what = what
         shadow.owner = self
-        shadow.sink = <LineSession?>sink
+        shadow.sink = sink
         shadow.real = sub
         shadow.sub = what.exporter.account.router.add(
             shadow, subject, <size_t>len(subject), queue, <size_t>len(queue),
@@ -694,7 +702,7 @@ cdef class Imports(Importer):
 
 
 cdef list subscriptions(Router router):
-    """The addresses of the sessions' subscriptions in a router."""
+    """The addresses of the subscriptions in a router that get what is imported."""
     cdef uint32_t i
     cdef list found = []
     gather(router.root, found)
@@ -708,7 +716,8 @@ cdef gather(node_t *node, list found):
     """Collect the subscriptions of a node and of its `*` and `>` children."""
     cdef uint32_t i, j
     for i in range(node.subs_size):
-        if isinstance(<object>node.subs[i].sink, LineSession):
+        if node.subs[i].flags & SUB_IMPORTED or (
+                isinstance(<object>node.subs[i].sink, LineSession)):
             found.append(<uintptr_t>node.subs[i])
     for i in range(node.queues_size):
         for j in range(node.queues[i].size):

@@ -26,8 +26,8 @@ from broker.runtime.buffers cimport out_commit, out_reserve
 from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport RIGHT_WRITE
 from broker.routing.trie cimport (
-    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, match_t, queue_name, queue_of,
-    set_far, spell, sub_t, subject_shape)
+    SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, SUB_NEEDS_STORED, match_t,
+    queue_name, queue_of, set_far, spell, sub_t, subject_shape)
 from broker.runtime.turn cimport PHASE_STORE
 from broker.runtime.types cimport REC_TRACED, record_t
 from broker.protocols.nats.accounts.account cimport Account, CurrentPublisher
@@ -57,7 +57,7 @@ cdef enum:
 cdef bint knows_both(const sub_t *sub) noexcept:
     cdef PyTypeObject *kind = Py_TYPE(<PyObject *>sub.sink)
     return kind == <PyTypeObject *>NatsSession or kind == <PyTypeObject *>LeafSession or (
-        sub.knows_stored)
+        sub.flags & SUB_NEEDS_STORED)
 
 
 cdef bint all_know_both(const match_t *m) noexcept:
