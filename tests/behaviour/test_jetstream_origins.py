@@ -326,6 +326,30 @@ def test_positions_outlive_messages(start_broker: StartBroker) -> None:
     api.settled("M", 6)
 
 
+def test_positions_are_saved_when_the_disk_works_again(start_broker: StartBroker) -> None:
+    server = start_broker()
+    api = Api(server)
+    api.make(name="O", subjects=["o"])
+    api.make(name="S", sources=[{"name": "O"}])
+    (folder,) = (path for path in server.data.rglob("S") if (path / "stream.json").exists())
+    in_the_way = folder / "sources.json.new"
+    in_the_way.mkdir()
+    api.publish("o", b"0")
+    api.settled("S", 1)
+    server.await_log("the positions of sources of stream 'S'")
+    in_the_way.rmdir()
+    deadline = time.monotonic() + DEADLINE_S
+    while not (folder / "sources.json").exists():
+        assert time.monotonic() < deadline
+        api.info("S")
+    api.api("STREAM.PURGE.S")
+    server.kill()
+    server.start()
+    api = Api(server)
+    api.publish("o", b"1")
+    assert api.settled("S", 2)["state"]["messages"] == 1
+
+
 def test_a_source_comes_back_after_a_restart(start_broker: StartBroker) -> None:
     server = start_broker()
     api = Api(server)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.jetstream")
 
-SAVE_S: Final = 1.0  # from the progress of a source to the write of the file
+SAVE_S: Final = 1.0  # from the progress of a source to the write of the file, and between attempts
 LOOK_S: Final = 10.0  # between checks whether other messages have to be accounted for
 LOOK_MESSAGES: Final = 10_000  # ... which is the case after this number
 POSITIONS_MAX: Final = 10_000  # of sources that a stream has or had
@@ -73,6 +73,7 @@ class Sourcing:
         self._loaded = False
         self._saved = 0  # Positions.upto of the file
         self._lock = threading.Lock()  # of the file
+        self._failed = False  # it could not be written the last time
         self._closed = False
         self._look: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
@@ -217,18 +218,26 @@ class Sourcing:
         return positions.Positions(self._created, running, upto, dict(self._known))
 
     async def _save(self, found: positions.Positions) -> None:
-        await asyncio.to_thread(self._store, found)
+        stored = await asyncio.to_thread(self._store, found)
+        if not stored and not self._closed:
+            self._progressed()
 
-    def _store(self, found: positions.Positions, *, last: bool = False) -> None:
-        """Write the file. `last`: even if everything is closed."""
+    def _store(self, found: positions.Positions, *, last: bool = False) -> bool:
+        """Write the file. `last`: even if everything is closed. False: the disk failed."""
         assert self.folder is not None
         with self._lock:
             if self._closed and not last:
-                return
+                return True
             try:
                 positions.store(self.folder, found)
             except OSError as problem:
-                log.error("the positions of sources of stream %r: %s", self.stream.name, problem)
+                if not self._failed:  # else it was said
+                    name = self.stream.name
+                    log.error("the positions of sources of stream %r: %s", name, problem)
+                self._failed = True
+                return False
+            self._failed = False
+            return True
 
     def close(self, *, deleted: bool) -> None:
         """Stop copying. Positions are saved unless the stream is `deleted`."""
