@@ -7,6 +7,7 @@ import asyncio
 import errno
 import json
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -160,6 +161,22 @@ def test_what_does_not_follow_is_not_copied(tmp_path: Path, message: Any) -> Non
             assert await receiver(server) is not before
 
     run(tmp_path)
+
+
+@on_uvloop
+async def test_messages_that_are_gone_are_not_waited_for(tmp_path: Path) -> None:
+    """The lag is what the other server says: with each message, and when it waits for more."""
+    async with hub(tmp_path) as (server, client, js):
+        await publish(client, js, 3)
+        await copied(client, js)
+        running = await receiver(server)
+        place = b"$JS.ACK.O.C.1.4.%d.%d.14" % (running.delivered + 1, time.time_ns())
+        assert running.account.publish(running.subject, b"14 more follow", place) == 1
+        async with asyncio.timeout(WAIT_S):
+            while (await js.stream_info("M")).state.last_seq < 4:  # noqa: ASYNC110
+                await asyncio.sleep(POLL_S)
+            while (await ask(client, "STREAM.INFO.M"))["mirror"]["lag"]:  # noqa: ASYNC110
+                await asyncio.sleep(POLL_S)
 
 
 # --- accounts ------------------------------------------------------------------------------------

@@ -66,6 +66,7 @@ cdef class Copier(Session):
     cdef bint take(self, const message_t *m, uint64_t left) except -1
     cdef int await_log(self) except -1
     cdef void seen(self) noexcept
+    cdef void nothing_left(self) noexcept
     cdef int answer_when_stored(self, bytes reply, uint64_t delivered) except -1
     cdef int answer(self) except -1
     cdef int copy(self, const message_t *m) except -1

@@ -381,6 +381,11 @@ cdef class Copier(Session):
         self.connected = True
         self.seen_ns = self.target.account.turn.now_ns
 
+    cdef void nothing_left(self) noexcept:
+        """The other server waits for messages: what it counted behind the last one has gone."""
+        if self.ticket == 0 and self.at == self.kept:
+            self.left = 0
+
     cdef int answer_when_stored(self, bytes reply, uint64_t delivered) except -1:
         """Publish to this subject when all earlier messages of this consumer, `delivered` of them,
         are stored. If too many answers wait, this one is left out and requested again with the next

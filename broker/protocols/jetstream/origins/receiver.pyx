@@ -111,6 +111,8 @@ cdef class Receiver(Sink):
                 return 0
             value = find_header(rec.data, rec.headers_len, b'Nats-Consumer-Stalled', 21)
             reply, n = value.ptr, value.len
+            if n == 0 and not self.beginning:
+                self.copier.nothing_left()
         if n:
             self.copier.answer_when_stored(reply[:n], self.delivered)
         return 0
