@@ -1,6 +1,7 @@
 # A new clone needs only `make run` and `make test`; both are fast if nothing has changed.
 
 PYTHON ?= python3
+IS_NEW := import sys; sys.exit(sys.version_info < (3, 11))
 VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
@@ -45,9 +46,12 @@ GO ?= $(shell go version 2>/dev/null | grep -qE 'go1\.(2[6-9]|[3-9][0-9])' && ec
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# The virtual environment: created once, and again when the dependencies change.
+# The virtual environment: created once, and again when the dependencies change, or if it is of an older
+# Python or without pip, as Debian leaves it until python3-venv is installed.
 $(VENV)/.installed: pyproject.toml
-	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -c 'import pip; $(IS_NEW)' 2>/dev/null || $(PYTHON) -c '$(IS_NEW)' || \
+	    { echo 'Python 3.11 or newer is needed: make $(MAKECMDGOALS) PYTHON=python3.12' >&2; exit 1; }
+	$(PY) -c 'import pip; $(IS_NEW)' 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
 	$(PY) -m pip install --quiet --upgrade 'pip>=25.1'
 	$(PY) -m pip install --quiet --group build --group tour
 	@echo 'Compiling. The first time this takes a minute or more.'

@@ -16,7 +16,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -66,8 +65,7 @@ def wheel(archive: Path, version: str, python: Path, out: Path) -> Path:
     shutil.rmtree(work, ignore_errors=True)
     run(python, "-m", "venv", work / "venv")
     own = work / "venv" / "bin" / "python"
-    with tarfile.open(archive) as packed:
-        packed.extractall(work, filter="data")
+    unpack(archive, work)
     tree = work / archive.name.removesuffix(".tar.gz")
     run(own, "-m", "pip", "install", "--quiet", "--upgrade", "pip>=25.1")
     run(own, "-m", "pip", "install", "--quiet", "--group", f"{tree / 'pyproject.toml'}:build")
@@ -79,6 +77,12 @@ def wheel(archive: Path, version: str, python: Path, out: Path) -> Path:
     shutil.rmtree(tree)
     out.mkdir(parents=True, exist_ok=True)
     return Path(shutil.copy2(repaired, out))
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a source distribution. Debian 12's `tarfile` has no filters, without which newer ones
+    warn."""
+    run("tar", "-xf", archive, "-C", folder)
 
 
 def linker(python: Path) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -46,6 +48,26 @@ def test_the_source_distribution_has_every_file_and_no_other(tmp_path: Path) -> 
         members = [member.name.partition("/")[2] for member in packed if member.isfile()]
     names = {name for name in members if not name.startswith("twinwire.egg-info/")}
     assert names - ADDED == files
+
+
+def test_it_is_unpacked_by_the_python_of_debian_12_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ROOT / "tools" / "wheels.py"
+    spec = importlib.util.spec_from_file_location("wheels", path)
+    assert spec is not None
+    assert spec.loader is not None
+    wheels = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(wheels)
+    with tarfile.open(tmp_path / "made.tar.gz", "w:gz") as packed:
+        packed.add(path, "made/wheels.py")
+
+    def extractall(_self: object, _path: object, _members: object = None) -> None:
+        """That of Python 3.11.2, without `filter`, which does nothing here."""
+
+    monkeypatch.setattr(tarfile.TarFile, "extractall", extractall)
+    wheels.unpack(tmp_path / "made.tar.gz", tmp_path)
+    assert (tmp_path / "made" / "wheels.py").read_bytes() == path.read_bytes()
 
 
 def notes(*words: str) -> subprocess.CompletedProcess[str]:
@@ -124,6 +146,38 @@ def test_jobs_cover_both_architectures_and_each_python(workflow: dict[Any, Any])
     built = (ROOT / "pyproject.toml").read_text()
     for version in jobs["test"]["strategy"]["matrix"]["python"]:
         assert f'"cp{version.replace(".", "")}-*"' in built
+
+
+def made(python: Path, tree: Path) -> subprocess.CompletedProcess[str]:
+    """`make run` with this Python; pip fails, where make comes so far."""
+    (tree / "pip.conf").write_text("[global]\nindex-url = http://127.0.0.1:1\nretries = 0\n")
+    shutil.copy2(ROOT / "Makefile", tree)
+    (tree / "pyproject.toml").touch()
+    (tree / "broker").mkdir(exist_ok=True)
+    return subprocess.run(
+        ["make", "run", f"PYTHON={python}"],
+        cwd=tree, env=os.environ | {"PIP_CONFIG_FILE": str(tree / "pip.conf")},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_make_says_which_python_it_needs_before_it_makes_anything(tmp_path: Path) -> None:
+    old = tmp_path / "python3"
+    old.write_text("#!/bin/sh\nexit 1\n")  # what an older one answers
+    old.chmod(0o755)
+    for python in (old, tmp_path / "none"):
+        ended = made(python, tmp_path)
+        assert ended.returncode == 2
+        needed = "Python 3.11 or newer is needed: make run PYTHON=python3.12"
+        assert needed in ended.stderr.splitlines()
+        assert not (tmp_path / ".venv").exists()
+
+
+def test_make_makes_an_environment_without_pip_again(tmp_path: Path) -> None:
+    venv = tmp_path / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    made(Path(sys.executable), tmp_path)
+    assert (venv / "bin" / "pip").exists()
 
 
 def test_make_has_the_targets_of_the_workflow() -> None:

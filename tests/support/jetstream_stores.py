@@ -20,9 +20,11 @@ KEY = "correct horse battery staple"
 def unpack(kind: str, folder: Path) -> Path:
     """A store in a new folder, as if its server had stopped long ago."""
     with tarfile.open(FILE) as stores:
+        # Debian 12's tarfile has no filters.
+        stores.extraction_filter = getattr(tarfile, "data_filter", None)
         for member in stores.getmembers():
             if member.name.startswith(f"{kind}/"):
-                stores.extract(member, folder, filter="data")
+                stores.extract(member, folder)
     source = folder / kind
     for path in source.rglob("*.blk"):
         os.utime(path, (1, 1))
