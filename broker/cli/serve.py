@@ -180,9 +180,10 @@ async def run(
     except (
         Exception
     ) as error:  # of any kind: the operator gets one line, and with debug the traceback
-        problem = start_problem(error, config)
+        wrong = wrong_files(error, config, given or {})
+        problem = wrong or start_problem(error, config)
         log.error("cannot start: %s", problem, exc_info=log.isEnabledFor(logging.DEBUG))
-        return limits.EXIT_START_FAILED
+        return limits.EXIT_BAD_CONFIG if wrong else limits.EXIT_START_FAILED
     reload_at_hangup(server)
     await until_stopped(stopping, log)
     notify.stopping()
@@ -194,6 +195,16 @@ async def run(
         return limits.EXIT_STOP_FAILED
     log.info("stopped")
     return limits.EXIT_OK
+
+
+def wrong_files(error: Exception, config: Config, given: Given) -> str:
+    """What is wrong in the files that the settings name, with its places, if that may be why a
+    start has failed."""
+    if isinstance(error, DataFolderError | DataLockedError | sockets.ListenError) or not given:
+        return ""
+    from broker.cli.check_config import mistakes
+
+    return "; ".join(mistakes(config, given))
 
 
 def start_problem(error: Exception, config: Config) -> str:

@@ -116,7 +116,7 @@ def read_toml(file: Path) -> dict[str, Any]:
     TOML."""
     import tomllib
 
-    return tomllib.loads(file.read_bytes().decode())
+    return tomllib.loads(file.read_bytes().decode("utf-8-sig"))
 
 
 def _unknown(variable: str, variables: Mapping[str, tuple[str, str]]) -> tuple[str, str]:
@@ -147,7 +147,8 @@ class _Reading:
         import tomllib  # few brokers have a file
 
         try:
-            source = file.read_bytes().decode().replace("\r\n", "\n")
+            # Editors of Windows write a byte order mark.
+            source = file.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
             document = tomllib.loads(source)
         except OSError as error:
             return self.wrong(str(file), "", f"cannot be read: {error.strerror}")

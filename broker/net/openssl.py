@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import ssl
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -49,7 +51,8 @@ def load_pair(context: ssl.SSLContext, certificate: str, key: str) -> None:
     try:
         context.load_cert_chain(certificate, key, password=_no_password)
     except (OSError, ValueError) as problem:
-        raise TlsError(f"certificate {certificate}, key {key}: {_reason(problem)}") from None
+        reason = _missing(certificate, key) or _reason(problem)
+        raise TlsError(f"certificate {certificate}, key {key}: {reason}") from None
 
 
 def load_authorities(context: ssl.SSLContext, file: str) -> None:
@@ -75,6 +78,18 @@ def _name_authorities(context: ssl.SSLContext, file: str) -> None:
     load.restype, load.argtypes = ctypes.c_void_p, [ctypes.c_char_p]
     library.SSL_CTX_set_client_CA_list.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     library.SSL_CTX_set_client_CA_list(inner, load(os.fsencode(file)))  # the context owns it
+
+
+def _missing(certificate: str, key: str) -> str:
+    """What these files lack, about which OpenSSL only says "PEM lib"."""
+    for file, label, wanted in (
+        (certificate, b"CERTIFICATE-----", "certificate"),
+        (key, b"PRIVATE KEY-----", "private key"),
+    ):
+        with suppress(OSError):
+            if label not in Path(file).read_bytes():
+                return f"{file} has no {wanted} in PEM"
+    return ""
 
 
 def _reason(problem: Exception) -> str:

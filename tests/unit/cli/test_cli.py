@@ -265,7 +265,7 @@ def test_a_failed_start_is_one_line(start: Start, tmp_path: Path) -> None:
     assert not ports.exists()
 
 
-def run_serve(*arguments: str) -> str:
+def run_serve(*arguments: str, code: int = 1) -> str:
     """The only line of a start that fails."""
     quiet = ("--nats=", "--monitor=", "--nsq=", "--nsq-http=", "--bulk=", "--console=")
     given = {argument.split("=")[0] for argument in arguments}
@@ -274,7 +274,7 @@ def run_serve(*arguments: str) -> str:
          *(one for one in quiet if one.split("=")[0] not in given)],
         capture_output=True, text=True, cwd=ROOT, check=False, timeout=60,
     )  # fmt: skip
-    assert ended.returncode == 1
+    assert ended.returncode == code
     (line,) = ended.stderr.splitlines()
     return line
 
@@ -305,6 +305,37 @@ def test_a_data_folder_that_is_a_file_is_named_with_its_setting(tmp_path: Path) 
         f"cannot start: data folder {file} cannot be used: it is, or is below, a file;"
         " another folder is chosen by server.data (--data)"
     )
+
+
+WRONG_FILES = (
+    ('[console]\nusers_file = "{0}"\ntoken_file = "{0}"\n', "a: b",
+     ("{1}:2: console.users_file: {0}:1: expected NAME ROLE HASH;"
+      " {1}:3: console.token_file: {0}:1: expected NAME ROLE TOKEN")),
+    ('[bulk]\ntls_cert = "{0}"\ntls_key = "{0}"\n', "x",
+     "{1}:2: bulk.tls_cert: certificate {0}, key {0}: {0} has no certificate in PEM"),
+    ('[bulk]\ntls_cert = "{0}"\ntls_key = "{0}"\n', "-----BEGIN CERTIFICATE-----",
+     "{1}:2: bulk.tls_cert: certificate {0}, key {0}: {0} has no private key in PEM"),
+    ('[nats]\nconfig_file = "{0}"\n', "a {{", "{0}:1:3: map lacks its closing }}"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "content", "said"), WRONG_FILES)
+def test_a_start_that_a_wrong_file_ends_says_what_check_config_says(
+    settings: str, content: str, said: str, tmp_path: Path
+) -> None:
+    file, config = tmp_path / "file", tmp_path / "twinwire.toml"
+    file.write_text(content.format())
+    config.write_text(settings.format(file))
+    listeners = [f"--{name}=127.0.0.1:0" for name in ("nats", "bulk", "console")]
+    line = run_serve("--config", str(config), f"--data={tmp_path / 'd'}", *listeners, code=2)
+    expected = said.format(file, config)
+    assert line.endswith(f" ERROR serve: cannot start: {expected}")
+    checked = subprocess.run(
+        [sys.executable, "-m", "broker", "check-config", str(config)],
+        capture_output=True, text=True, cwd=ROOT, check=False, timeout=60,
+    )  # fmt: skip
+    assert checked.returncode == 2
+    assert checked.stderr.splitlines() == expected.split("; ")
 
 
 def test_a_failed_stop_is_reported(start: Start) -> None:

@@ -289,6 +289,12 @@ def test_unreadable_files(tmp_path) -> None:
     assert mistakes(latin) == [f"{latin}: is not UTF-8 text (byte 6)"]
 
 
+def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
+    file = tmp_path / "twinwire.toml"
+    file.write_bytes(b'\xef\xbb\xbf[storage]\r\nsync = "2s"\r\n[x]\r\n')
+    assert mistakes(file) == [f"{file}:3: x: unknown section"]
+
+
 def test_first_matching_topic_counts(write) -> None:
     storage = load(
         write(
