@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,12 @@ MESSAGES = "topic?topic=orders&view=messages"
 COLD_BYTES_MAX = 100_000
 COLD_REQUESTS_MAX = 10
 ONE_PAGE = 400  # nodes
+
+
+def test_the_first_topic_is_a_link_away(browser: Any, tmp_path: Path) -> None:
+    with closing(Site(tmp_path)) as site, Visit(browser, site, "topics") as visit:
+        visit.sees("or subscribes to it. Publish the first message.")
+        visit.check()
 
 
 @pytest.mark.parametrize("width", [320, 1280, 3840])

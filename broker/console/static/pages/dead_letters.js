@@ -74,8 +74,8 @@ function Job({ job, topic, done }) {
     ${now.running && html`<${Bar} part=${now.total ? now.moved / now.total : 0} label=${moved} />`}`;
 }
 
-const nameOf = (group) =>
-  `${group.reason} ${group.origin_topic} ${group.origin_channel} ${group.first}`;
+// Without its first message: a list that is open stays so when some of it are sent back.
+const nameOf = (group) => `${group.reason} ${group.origin_topic} ${group.origin_channel}`;
 
 /** The messages with these sequences, asked for in as few requests as they need. */
 async function messagesOf(topic, seqs, signal) {

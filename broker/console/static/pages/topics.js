@@ -69,7 +69,7 @@ export function Page({ filter = "", sort = "name", offset = "0", full, kind = ""
           onClick=${() => replace({ filter: "", full: "", kind: "", offset: "" })}>
           Show all topics</button><//>`
     : html`<${Empty} title="There are no topics yet.">
-        A topic appears when a client publishes to it or subscribes to it.
+        A topic appears when a client publishes to it or subscribes to it.${" "}
         <a href=${link("publish")}>Publish the first message</a>.<//>`;
   return html`
     <div class="stack">
