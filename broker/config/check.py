@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.base.settings import Conflict, conflict
+from broker.net.sockets import EVERYWHERE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,14 +23,19 @@ def conflicts(config: Config) -> Iterator[Conflict]:
         found = getattr(section, "conflicts", None)
         if found is not None:
             yield from found(config)
-    taken: dict[Address, str] = {}
+    taken: list[tuple[str, Address]] = []
     for key, address in opened(config):
         if address.port == 0:
             continue
-        if address in taken:
-            other = taken[address]
-            yield conflict(key, other, f"{address} is also the address of {other}")
-        taken[address] = key
+        for other, theirs in taken:
+            if address == theirs:
+                yield conflict(key, other, f"{address} is also the address of {other}")
+            elif address.port == theirs.port and not EVERYWHERE.isdisjoint(
+                (address.host, theirs.host)
+            ):
+                reason = f"{address} and {theirs}, the address of {other}, exclude each other"
+                yield conflict(key, other, reason)
+        taken.append((key, address))
     listeners = dict(_listeners(config, "clients"))
     if not any(listeners.values()):
         *keys, last = listeners

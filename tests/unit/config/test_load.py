@@ -182,6 +182,11 @@ def test_one_mistake(write, text: str, expected: str) -> None:
         ("[storage]\nappend_buffer_max = '2MiB'\n", "2: storage.append_buffer_max", "exceed"),
         ("[nsq]\nlisten = '127.0.0.1:4222'\n", "2: nsq.listen", "also the address of nats.listen"),
         (
+            "[nsq]\nhttp = ':8171'\n",
+            "2: nsq.http",
+            "127.0.0.1:8171 and 0.0.0.0:8171, the address of nsq.http, exclude each other",
+        ),
+        (
             "[nats]\nlisten = ''\n[nsq]\nlisten = ''\nhttp = ''\n",
             "2: nats.listen",
             "no listener for clients is enabled: give nats.listen, nsq.listen or nsq.http",
