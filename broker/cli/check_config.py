@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from broker.config.load import ConfigError, check_files, load_with_places
+from broker.base.redact import redacted
+from broker.config.load import ConfigError, Mistake, check_files, load_with_places
+from broker.protocols.nats.conf.text import ConfErrors
+from broker.protocols.nats.section import nats_settings
 from broker.server import limits
-from broker.server.files import mistakes
+from broker.server.files import unusable
 
 if TYPE_CHECKING:
     from broker.config.config import Config
@@ -39,11 +42,15 @@ def check_config(path: Path | None, option: Path | None) -> None:
     try:
         config, given = load_with_places(file, os.environ)
         check_files(config, given)
-        found = "\n".join(mistakes(config, given))
-    except ConfigError as error:
-        found = str(error)
-    if found:
-        click.echo(found, err=True)
+        mistakes = [
+            Mistake(given[section, key][0], f"{section}.{key}", str(problem))
+            for section, key, problem in unusable(config)
+        ]
+        if mistakes:
+            raise ConfigError(mistakes)
+        nats_settings(config)
+    except (ConfigError, ConfErrors) as error:
+        click.echo(redacted(str(error)), err=True)
         sys.exit(limits.EXIT_BAD_CONFIG)
     click.echo(f"{file or 'environment'}: ok")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import socket
 import struct
 from collections import deque
@@ -18,7 +17,7 @@ from typing import Any, Final, cast
 from broker.client.nsq import limits
 from broker.client.nsq.clock import Clock, Timer
 from broker.client.nsq.codec import Codec, Deflate, Snappy
-from broker.client.nsq.errors import ClosedError, ConnectError, NsqError, ServerError
+from broker.client.nsq.errors import ClosedError, ConnectError, NsqError, ServerError, reason_of
 from broker.client.nsq.options import Address, Options
 
 FRAME_RESPONSE: Final = 0
@@ -92,7 +91,7 @@ class Connection(asyncio.Protocol):
             raise ConnectError(f"{where}: no answer in time") from error
         except (OSError, NsqError, ValueError) as error:
             self.abort(ClosedError(str(error)))
-            raise ConnectError(f"{where}: {_reason(error)}") from error
+            raise ConnectError(f"{where}: {reason_of(error)}") from error
         except BaseException:
             self.abort(ClosedError("given up"))
             raise
@@ -346,13 +345,6 @@ class Connection(asyncio.Protocol):
         self._waiters.clear()
         if self._opened:
             self._on_lost(error)
-
-
-def _reason(error: Exception) -> str:
-    """Without the number and the address that Python adds."""
-    if isinstance(error, ConnectionError) and error.errno is not None:
-        return os.strerror(error.errno).lower()
-    return str(error)
 
 
 def _sized(body: bytes) -> bytes:

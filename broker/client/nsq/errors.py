@@ -5,6 +5,7 @@ They are separate because all its modules raise them.
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 
@@ -40,3 +41,13 @@ class ServerError(NsqError):
 
 
 NOT_FATAL: Final = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
+
+
+def reason_of(error: BaseException) -> str:
+    """Without the number and the address that Python and aiohttp add."""
+    cause = getattr(error, "os_error", error)  # aiohttp has it beside a text of its own
+    if not isinstance(cause, OSError) or cause.errno is None:
+        return str(cause) or type(cause).__name__
+    # those of names are not the system's, and negative
+    text = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror or str(cause)
+    return text[:1].lower() + text[1:]

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from broker.client.nsq import limits
-from broker.client.nsq.errors import NsqError
+from broker.client.nsq.errors import NsqError, reason_of
 from broker.client.nsq.options import Address
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Lookup:
             if isinstance(result, NsqError):
                 failures.append(result)
             elif isinstance(result, BaseException):
-                failures.append(DiscoveryError(f"{url}: {result or type(result).__name__}"))
+                failures.append(DiscoveryError(f"{url}: {reason_of(result)}"))
             else:
                 answers.append(result)
         return answers, failures

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from broker.client.nsq import NsqError, Options, Reader
+from broker.client.nsq import ConnectError, NsqError, Options, Reader, Writer
 from broker.client.nsq.lookup import Lookup
 from broker.client.nsq.options import parse_address, parse_options
 
@@ -80,6 +81,22 @@ async def test_one_that_fails_does_not_hide_the_other(
         assert found == {("a", 1)}
         assert len(failures) == 2
     await lookup.close()
+
+
+async def test_why_a_server_cannot_be_reached_is_said_in_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lookup = Lookup(["127.0.0.1:1"])
+    _, (failure,) = await lookup.producers("t")
+    await lookup.close()
+    assert str(failure) == "http://127.0.0.1:1: connection refused"
+
+    async def resolve(*_words: object, **_more: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    with pytest.raises(ConnectError, match=r"^nohost:4150: name or service not known$"):
+        await Writer("nohost:4150").connect()
 
 
 class _Clock:
