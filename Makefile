@@ -73,7 +73,7 @@ $(VENV)/.built: $(VENV)/.installed broker/_build.py $(SOURCES)
 	TWINWIRE_BUILD=release $(PY) -m broker._build
 	touch $@
 
-run: $(VENV)/.built  ## start the broker: ./data, loopback, ports 4222 8222 4150 4151 4171
+run: $(VENV)/.built  ## start the broker: ./data, loopback, ports 4222 8222 4150 4151 4171 8171
 	$(BIN)/twinwire serve
 
 # Test files are distributed among processes in order: the long ones come first. The fuzzer's own

@@ -26,6 +26,21 @@ _COMPLETE: Final = "_TWINWIRE_COMPLETE"  # set by a shell that asks click for co
 
 def entry() -> None:
     """The entry point of the executable, which may have the name of an original."""
+    try:
+        _entry()
+    except ModuleNotFoundError as error:
+        sys.exit(f"twinwire: {_missing(error.name or '')}")
+
+
+def _missing(module: str) -> str:
+    """What to do about a module that is not there."""
+    package = __name__.partition(".")[0]
+    if module.partition(".")[0] == package:
+        return f"{module} is not compiled for this Python: run `make build`, or `pip install .`"
+    return f"{sys.executable} has no module {module}: use the Python that Twinwire is installed for"
+
+
+def _entry() -> None:
     program = os.path.basename(sys.argv[0])  # noqa: PTH119 - before anything is imported
     args = sys.argv[1:]
     if program in DROP_INS:

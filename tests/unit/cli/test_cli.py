@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -336,6 +338,29 @@ def test_a_start_that_a_wrong_file_ends_says_what_check_config_says(
     )  # fmt: skip
     assert checked.returncode == 2
     assert checked.stderr.splitlines() == expected.split("; ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("-S -m broker serve", f"{sys.executable} has no module orjson: use the Python that"),
+        ("-S -m broker pub t m", f"{sys.executable} has no module click: use the Python that"),
+        ("-m broker serve", "is not compiled for this Python: run `make build`, or"),
+    ],
+)
+def test_what_is_not_installed_or_not_compiled_is_one_line(
+    words: str, said: str, tmp_path: Path
+) -> None:
+    shutil.copytree(ROOT / "broker", tmp_path / "broker", ignore=shutil.ignore_patterns("*.so"))
+    ended = subprocess.run(
+        [sys.executable, *words.split()],  # -S: without its packages
+        capture_output=True, text=True, cwd=tmp_path, check=False, timeout=60,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("twinwire: ")
+    assert said in line
+    assert ended.returncode == 1
 
 
 def test_a_failed_stop_is_reported(start: Start) -> None:
