@@ -121,6 +121,8 @@ class Api:
         if not isinstance(found, dict):
             raise TopError(f"{self.url} is not the web console of a broker")
         if response.status == http.HTTPStatus.UNAUTHORIZED:
+            if "Authorization" in self._headers:
+                raise TopError(f"{self.url} does not know the token of --token-file")
             raise TopError(f"{self.url} needs a token: give --token-file")
         if response.status != http.HTTPStatus.OK:
             raise TopError(f"{self.url}: {found.get('message', response.status)}")

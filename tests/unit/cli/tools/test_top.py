@@ -234,7 +234,8 @@ def test_a_missing_or_wrong_token(console: list[str], tmp_path: Path) -> None:
     assert (done.exit_code, "needs a token: give --token-file" in done.output) == (1, True)
     wrong = tmp_path / "wrong"
     wrong.write_text("another\n")
-    assert run(console[0], "--once", "--token-file", str(wrong)).exit_code == 1
+    done = run(console[0], "--once", "--token-file", str(wrong))
+    assert (done.exit_code, "does not know the token of --token-file" in done.output) == (1, True)
     wrong.write_text("# nothing\n")
     done = run(console[0], "--once", "--token-file", str(wrong))
     assert (done.exit_code, "has no token" in done.output) == (2, True)
