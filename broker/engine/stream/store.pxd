@@ -158,6 +158,7 @@ cdef class StreamStore(LogOwner):
     # The last message of a subject, including appends; 0 = none.
     cdef uint64_t last_seq_of(self, const char *subject, size_t n) noexcept
     # A message that is stored and not deleted. False = there is none.
+    cdef bint holds(self, uint64_t seq) noexcept    # a stored message, readable or not
     cdef bint read(self, uint64_t seq, message_t *m) noexcept
     # Delete one message because it is settled, or for a limit. True = it existed. Not synced: it
     # may be back after a power cut.

@@ -511,16 +511,19 @@ cdef class StreamStore(LogOwner):
 
     cdef bint read(self, uint64_t seq, message_t *m) noexcept:
         cdef stored_t s
-        cdef uint32_t id
-        if seq >= self.readable:
-            return False
-        id = self.subjects.subject_of(seq)
-        if id == 0 or self.is_hidden(seq, id) or not self.find(seq, &s):
+        if not self.holds(seq) or not self.find(seq, &s):
             return False
         m.rec = s.rec
         m.expires_ns = s.not_before_ns
         m.size = self.size_in(&s.rec)
         return True
+
+    cdef bint holds(self, uint64_t seq) noexcept:
+        cdef uint32_t id
+        if seq >= self.readable:
+            return False
+        id = self.subjects.subject_of(seq)
+        return id != 0 and not self.is_hidden(seq, id)
 
     cdef bint is_hidden(self, uint64_t seq, uint32_t id) noexcept:
         return seq < self.hidden_below and (self.hidden is None or self.hidden.matches(id))

@@ -33,17 +33,19 @@ def get(call: Call) -> Parts | Awaitable[Parts]:
     found = stream.lookup.get(request)
     if found is None and stream.store.is_settling:
         return _get_settled(stream, request)
-    return _message(found)
+    return _message(found, stream, request)
 
 
 async def _get_settled(stream: Stream, request: MsgGetRequest) -> Parts:
     """INFO has shown messages that could not be read yet: they may be what is asked for."""
     await stream.store.settle()
-    return _message(stream.lookup.get(request))
+    return _message(stream.lookup.get(request), stream, request)
 
 
-def _message(found: StoredMsg | None) -> Parts:
+def _message(found: StoredMsg | None, stream: Stream, request: MsgGetRequest) -> Parts:
     if found is None:
+        if stream.lookup.is_stored(request):  # must not look like one that does not exist
+            raise ApiError(errors.STREAM_GENERAL, err="message cannot be read")
         raise ApiError(errors.MESSAGE_NOT_FOUND)
     return (MsgGetAnswer(message=found),)
 

@@ -176,7 +176,9 @@ cdef class Direct(Sink):
                         bint no_headers) except -1:
         cdef message_t m
         if seq == 0 or not self.lookup.store.read(seq, &m):
-            self.status(reply, reply_len, b'404 Message Not Found')
+            # A key whose value cannot be read must not look like one that does not exist.
+            self.status(reply, reply_len, b'500 Message Cannot Be Read' if (
+                self.lookup.store.holds(seq)) else b'404 Message Not Found')
         elif no_headers:
             self.answers.say(reply, reply_len, NULL, 0, m.rec.data + m.rec.headers_len,
                              m.rec.total_len - m.rec.headers_len, 0)

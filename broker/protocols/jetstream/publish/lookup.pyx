@@ -76,9 +76,13 @@ cdef class Lookup:
             return seq if seq < self.store.readable else 0
         return self.next(self.filter_of(request.next_by_subj), seq)
 
+    def is_stored(self, request):
+        """Whether there is a message for a structs.MsgGetRequest, even if it cannot be read."""
+        return self.store.holds(self.resolve(request))
+
     def get(self, request):
-        """The structs.StoredMsg for a structs.MsgGetRequest; None: there is no such message.
-        ValueError: its time is invalid."""
+        """The structs.StoredMsg for a structs.MsgGetRequest; None: there is no such message, or it
+        cannot be read. ValueError: its time is invalid."""
         cdef message_t m
         cdef uint64_t seq = self.resolve(request)
         if seq == 0 or not self.store.read(seq, &m):

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import Rig
+from support.engine import OPEN, Rig
 
 from broker.engine.stream.store import StreamLimits, open_store
 from broker.protocols.jetstream.publish.stream import Stream
-from broker.protocols.jetstream.structs import StreamConfig
+from broker.protocols.jetstream.structs import MsgGetRequest, StreamConfig
 from broker.protocols.nats.accounts.account import Account, CurrentPublisher, Message
+from broker.runtime import vfs
 
 WALL = 1_795_646_345_958_437_836
 SECOND = 10**9
@@ -23,13 +26,14 @@ Found = tuple[str, list[str], bytes]
 class Case:
     """A stream D with five messages, one each second: d.a d.a d.a d.b d.c.d."""
 
-    def __init__(self, rig: Rig) -> None:
+    def __init__(self, rig: Rig, *, memory: bool = True) -> None:
         self.rig = rig
         self.account = Account("$G", rig.turn, CurrentPublisher(), rig.router)
         self.heard: list[Message] = []
         self.now = rig.loop.now_ns
         self.account.listen(b"reply", self.heard.append)
-        store = open_store(rig.engine, "js.$G/D", StreamLimits(), protocol="jetstream", memory=True)
+        limits = StreamLimits()
+        store = open_store(rig.engine, "js.$G/D", limits, protocol="jetstream", memory=memory)
         config = StreamConfig(name="D", subjects=["d.>"], allow_direct=True, max_msg_size=-1)
         self.stream = Stream(self.account, store, config, 0, "hub")
         self.stream.start()
@@ -287,3 +291,19 @@ def test_the_last_of_too_many_subjects(case: Case) -> None:
     case.rig.settle()
     assert case.one({"multi_last": ["d.>"]})[0] == "NATS/1.0 413 Too Many Results"
     assert len(seqs(case.get({"multi_last": ["d.n.>"]}))) == 1024
+
+
+def test_a_message_that_cannot_be_read_is_not_taken_for_a_missing_one(tmp_path: Path) -> None:
+    """Else an application would find that a key has no value."""
+    with Rig(tmp_path, segment_bytes=1 << 12) as rig:
+        case = Case(rig, memory=False)
+        for number in range(20):
+            case.send("d.later", b"%d" % number * 500)
+        vfs.fail(OPEN, errno.EMFILE, times=9)
+        assert case.one(b"", "d.b")[0] == "NATS/1.0 500 Message Cannot Be Read"
+        assert case.stream.lookup.get(MsgGetRequest(seq=4)) is None
+        assert case.stream.lookup.is_stored(MsgGetRequest(seq=4))
+        assert case.one({"seq": 99})[0] == "NATS/1.0 404 Message Not Found"
+        assert not case.stream.lookup.is_stored(MsgGetRequest(seq=99))
+        vfs.heal()
+        assert case.one(b"", "d.b")[2] == b"b1"
