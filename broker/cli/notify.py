@@ -24,7 +24,7 @@ _NSEC_PER_USEC: Final = 1_000
 
 
 def report(*fields: str) -> bool:
-    """Send fields, such as READY=1, in one datagram. Returns whether a manager has received it. A
+    """Send fields, such as READY=1, in one datagram. Returns whether it was sent to a manager. A
     missing manager is not an error."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path.startswith(("/", "@")):

@@ -1,4 +1,4 @@
-"""What all logs of a folder were at the last stop."""
+"""The catalog: one file that describes all logs as the last clean stop left them."""
 
 from typing import Any
 

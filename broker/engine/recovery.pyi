@@ -1,4 +1,4 @@
-"""Opening a log from its folder."""
+"""Opens a log from its folder."""
 
 from collections.abc import Callable
 from typing import Any

@@ -745,18 +745,18 @@ cdef uint64_t open_cursor(Log log, str name, path, list problems) except? 0:
     except OSError as problem:
         if problem.errno in (EMFILE, ENFILE, ENOMEM):
             raise       # not the file's fault
-        problems.append(f'{problem}: the journal is put aside, its records are given again')
+        problems.append(f'{problem}: the journal is put aside, its records are redelivered')
         ops, good, unread = [], 0, 1
     else:
         if unread:
             problems.append(f'{path}: {unread} bytes at the end do not read')
         elif not good:
-            problems.append(f'{path}: the journal is empty, its records are given again')
+            problems.append(f'{path}: the journal is empty, its records are redelivered')
     cursor = Cursor(log, name, log.first_seq, Journal(log.shared, path))
     try:
         end = cursor.restore(ops)
     except OverflowError:
-        problems.append(f'{path}: the journal makes no sense, its records are given again')
+        problems.append(f'{path}: the journal makes no sense, its records are redelivered')
         cursor = Cursor(log, name, log.first_seq, Journal(log.shared, path))
         unread += good
         good = 0

@@ -1,4 +1,4 @@
-"""Settings of a log, syncing and keeping, and how a change of them takes effect at once."""
+"""Settings of a log, for syncs and retention; a change takes effect at once."""
 
 from collections.abc import Callable
 from typing import Any

@@ -354,7 +354,8 @@ cdef class Router:
 
     cdef match_t *share(self, gather_t *g) except NULL:
         """A match of the collected nodes. If only wildcards led to them, it is shared: the next
-        subject probably has the same match. Each of the wildcards changes the version."""
+        subject probably has the same match. Every added or removed wildcard changes the version,
+        which ends the sharing."""
         cdef uint64_t h = 0
         cdef size_t i
         cdef bint common = True

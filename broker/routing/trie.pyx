@@ -30,7 +30,7 @@ cdef struct index_t:
     uint32_t mask
     uint32_t *rows          # the row of each number
     uint32_t *numbers       # free numbers: as many as `known` has unused ones
-    uint32_t known          # numbers in use so far
+    uint32_t known          # numbers assigned so far, including free ones
     uint32_t free
 
 

@@ -25,7 +25,7 @@ cdef class BusyPoll:
     cdef readonly int64_t waited_ns     # total time of all polls
     cdef int64_t expected_ns    # until then the disk is expected to answer; 0 = no sync is awaited
     cdef int64_t rested_ns      # end of the last turn
-    cdef int64_t pause_ns       # after the next poll without an event; half of it
+    cdef int64_t pause_ns       # half of the pause that follows the next poll without an event
     cdef int64_t yield_ns       # after the last poll that was interrupted
     cdef int64_t interrupted_ns     # time of that poll
     cdef int64_t resumes_ns     # no polling before this time

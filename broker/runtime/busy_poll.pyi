@@ -1,4 +1,4 @@
-"""Looking for the next event for a moment before the loop sleeps."""
+"""Busy polling: the loop polls for the next event for a moment before it sleeps."""
 
 from typing import final
 

@@ -1,4 +1,4 @@
-"""The virtual methods of the core: what a turn, a clock, a router and a connection may call."""
+"""The base classes of turns, timers, routers and connections, with virtual methods."""
 
 from typing_extensions import disjoint_base
 

@@ -1,4 +1,4 @@
-"""Long sends of connections, done by a thread while the loop goes on."""
+"""Long sends of connections on a second thread."""
 
 from collections.abc import Callable
 from typing import Protocol, final

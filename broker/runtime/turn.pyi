@@ -1,4 +1,4 @@
-"""The end of a loop turn, and the timers: everything that is done once for many events."""
+"""The end of a loop turn, and the timers: work that is done once for many events."""
 
 from collections.abc import Callable
 from typing import Protocol, final

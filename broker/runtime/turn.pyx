@@ -137,7 +137,7 @@ cdef class Turn:
         heap_remove(&self.timers, &task.timer)
 
     def set_alarm(self, int64_t due_ns):
-        """Set the timer to due_ns, unless it is earlier already."""
+        """Set the loop's timer to due_ns, in place of an earlier setting."""
         if self.handle is not None:
             self.handle.cancel()
         self.armed_ns = due_ns

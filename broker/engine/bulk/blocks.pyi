@@ -1,4 +1,4 @@
-"""Blocks of records that writers upload, and records that came with a commit."""
+"""Blocks of records that writers upload, and records of commits."""
 
 from collections.abc import Iterable
 from typing import final

@@ -1,4 +1,4 @@
-"""The ids of messages that a log got lately."""
+"""The ids of recent messages of a log."""
 
 from typing import final
 

@@ -1,4 +1,4 @@
-"""Which records a cursor is done with."""
+"""The acknowledged records of a cursor: all below a floor, and some above it."""
 
 from typing import Self, final
 

@@ -38,7 +38,7 @@ cdef enum:
 cdef enum:
     EVENT_TIMEOUT = 1       # the consumer did not answer in time
     EVENT_REQUEUE = 2       # the consumer returned it
-    EVENT_CLOSE = 3         # the consumer's connection ended
+    EVENT_CLOSE = 3         # the consumer left: its connection or subscription ended
     EVENT_FIN = 4           # acknowledged
     EVENT_DEAD = 5          # stored as a dead letter
 
@@ -54,7 +54,7 @@ cdef struct CursorPolicy:
 # records that it may have in flight is its credit, which changes all the time.
 cdef struct ConsumerPolicy:
     int64_t ack_wait_ns     # how long a record may be in flight
-    int64_t ack_wait_max_ns     # how long TOUCH may extend that
+    int64_t ack_wait_max_ns     # touches extend that up to this time after the delivery
     uint8_t sample  # 0 = all; else (sample + 1) % are delivered, and the others count as acked
     uint8_t nearness        # up to NEAREST: ready consumers nearer to the server come first
 
@@ -79,7 +79,7 @@ cdef struct consumer_t:
     int64_t line_due_ns     # deadline of the last entry in line
     uint8_t blocked         # its output is full: no deliveries until `ready`
     uint8_t unwell          # no redeliveries to it, with REDELIVER_FIRST
-    uint32_t sent_then      # number of records delivered at sent_ns
+    uint32_t sent_then      # number of earlier deliveries at sent_ns
     int64_t sent_ns         # time of the last delivery
     uint64_t delivered, acked, requeued     # counters of the cursor
 

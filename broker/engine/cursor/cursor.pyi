@@ -1,4 +1,4 @@
-"""A cursor: one reader's place in a log."""
+"""A cursor: a position in a log with its acknowledgements."""
 
 from collections.abc import Iterable
 from typing import final

@@ -467,7 +467,7 @@ cdef class Cursor(LogReader):
 
     cdef bint is_due(self, stored_t *s, bint *later) noexcept:
         """Whether the next record can be delivered now; if not, it is skipped. `later`: neither,
-        because no memory is left to defer it."""
+        because the limit of deferred records is reached."""
         if self.acks.has(s.rec.seq) or self.inflight.find(s.rec.seq) != NULL:
             self.ahead -= 1
             self.passed(s.size)
@@ -478,7 +478,7 @@ cdef class Cursor(LogReader):
             return False
         if s.not_before_ns > self.shared.turn.wall_ns:     # never true for 0
             if self.inflight.deferred >= self.shared.deferred_share():
-                # Other cursors need the rest of the memory: continue when the record is due.
+                # The rest of deferred_max is for other cursors: try again after retry_ns.
                 if self.timer.pos == 0 or self.timer.due_ns > (
                         self.shared.turn.now_ns + self.shared.retry_ns):
                     self.shared.turn.arm(self, self.shared.turn.now_ns + self.shared.retry_ns)

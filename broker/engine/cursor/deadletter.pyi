@@ -1,4 +1,4 @@
-"""Dead letters: a record delivered `deliver_max` times in vain goes to another log."""
+"""Dead letters: a record moves to another log after `deliver_max` unsuccessful deliveries."""
 
 from collections.abc import Callable
 from typing import final

@@ -1,4 +1,4 @@
-"""What became of each delivery, in a log of its own."""
+"""Delivery events: the outcome of each delivery, in a log of its own."""
 
 from collections.abc import Callable
 from typing import final

@@ -21,7 +21,7 @@ cdef enum:
     REASON_RETURNED = 0     # it waited for redelivery when the limit was set, or at the start
     REASON_TIMEOUT = 1      # the consumer did not answer in time
     REASON_REQUEUE = 2      # the consumer returned it
-    REASON_CLOSE = 3        # the consumer's connection ended
+    REASON_CLOSE = 3        # the consumer left: its connection or subscription ended
 
 cdef extern from *:
     """

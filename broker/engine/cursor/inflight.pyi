@@ -1,4 +1,4 @@
-"""Records of one cursor that are neither waiting in the log nor acked."""
+"""The entries of a cursor: records that are in flight, deferred or waiting for redelivery."""
 
 from typing import final
 

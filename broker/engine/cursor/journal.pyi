@@ -1,4 +1,4 @@
-"""What a cursor must not forget, as a file of its own."""
+"""The journal of a cursor, a file of its own."""
 
 from typing import final
 

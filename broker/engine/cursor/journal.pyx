@@ -479,7 +479,8 @@ cdef class JournalReader:
         return 0
 
     def read(self, path):
-        """Take over all operations of a journal. Returns the valid and the unreadable bytes.
+        """Take over all operations of a journal. Returns the numbers of valid and
+        of unreadable bytes.
 
         OSError. FormatError: the version is unknown to this build.
         """

@@ -1,4 +1,4 @@
-"""Records for code of this process: a consumer that takes them, and pages that look at them."""
+"""Records for Python code: a consumer that receives them, and pages that show them."""
 
 from collections.abc import Callable, Container
 from typing import Any, final

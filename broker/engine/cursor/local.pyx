@@ -95,7 +95,7 @@ cdef class LocalConsumer(Sink):
             REDELIVER_FIRST, CHOICE_LEAST if least else self.cursor.policy.choice, limited)
 
     def set_unwell(self, bint unwell):
-        """Set whether it may receive redeliveries."""
+        """Set whether redeliveries go to other consumers: see consumer_t.unwell."""
         self.consumer.unwell = unwell
         self.cursor.wake()
 

@@ -1,4 +1,4 @@
-"""Where a cursor stands in the segments of its log."""
+"""The position of a cursor in the segments of its log."""
 
 from typing import final
 

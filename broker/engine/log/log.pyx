@@ -164,7 +164,7 @@ cdef class Log(LogState):
         return put(self, rec, seq, timestamp_ns, expires_ns, flags)
 
     cdef bint leave_out(self, uint64_t seq) noexcept:
-        """Begin a segment with this seq, and leave out the seqs up to it."""
+        """Begin a segment with this seq, and leave out the seqs before it."""
         if self.sync.is_refusing():
             return False
         try:
@@ -607,7 +607,7 @@ cdef class Log(LogState):
         while len(self.segments) > 1 and self.active.first_seq > first:
             self.undo_segment()
         self.active.next_seq = min(self.active.next_seq, first)
-        if error == errno.EFBIG:        # a limit of file sizes: the next record begins a file
+        if error == errno.EFBIG:    # a limit below segment_size: the next record begins a file
             self.active.take_no_more()
         self.full_batches.clear()
         self.batch = None
@@ -1351,7 +1351,7 @@ cdef class Log(LogState):
 
     @property
     def backend_depth(self):
-        """Same as depth, because the backlog is always in the file."""
+        """Same as depth, because the backlog is in the file; 0 for a log in memory."""
         return 0 if self.folder is None else self.visible - self.frontier
 
     @property

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""How a log syncs, when its messages go, and to what it is bound. See policy.pyx."""
+"""How a log syncs, when it drops messages, and to what it is bound. See policy.pyx."""
 from libc.stdint cimport int64_t
 
 cdef enum SyncMode:
@@ -8,9 +8,9 @@ cdef enum SyncMode:
     SYNC_ALWAYS = 2     # acknowledged once synced
 
 cdef enum RetentionMode:
-    RETENTION_ACKED = 0     # messages go when all cursors have finished them
-    RETENTION_LIMITS = 1    # messages go by limits, finished or not
-    RETENTION_OWNED = 2     # messages go when the log's owner says so
+    RETENTION_ACKED = 0     # messages are dropped when all cursors have finished them
+    RETENTION_LIMITS = 1    # messages are dropped by limits, finished or not
+    RETENTION_OWNED = 2     # messages are dropped when the log's owner says so
 
 
 cdef class LogPolicy:

@@ -1,13 +1,13 @@
 # cython: language_level=3
-"""The policy of a log: when appends are synced, when messages go, and to what it is bound.
+"""The policy of a log: when appends are synced, when messages are dropped, and to what it is bound.
 
     sync        'always'    an append is answered when it is on the disk
                 a period    in seconds: answered when it is written, synced that often
                 'none'      answered when it is written, synced when the kernel does it
-    retention   'acked'     messages go when all cursors have finished them
-                'limits'    messages go by limits of age, bytes and count, finished or not
-                'owned'     messages go when the log's owner says so, which also opens its readers;
-                            seqs may be left out
+    retention   'acked'     messages are dropped when all cursors have finished them
+                'limits'    messages are dropped by limits of age, bytes and count, finished or not
+                'owned'     messages are dropped when the log's owner says so, which also opens
+                            its readers; seqs may be left out
     subjects    None        what is published to the log's own name is stored
                 a tuple     what is published to one of these subjects, which may have wildcards
 

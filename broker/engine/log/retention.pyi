@@ -1,4 +1,4 @@
-"""What of a log may go: segments that every cursor is done with, and what is beyond its limits."""
+"""What a log may drop: segments that every cursor has finished, and what exceeds its limits."""
 
 from typing import final
 

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What of a log may go: segments that every cursor is done with, and what is beyond its limits.
+"""What a log may drop: segments that every cursor has finished, and what exceeds its limits.
 
     segments  |......|......|....
                  ^ floor: the first record that still exists
@@ -31,7 +31,7 @@ cdef int64_t OWED_POLL_NS = 1000000000
 cdef uint64_t CACHED_BYTES_MAX = <uint64_t>1 << 31
 
 cdef enum:
-    PADDING = 4             # bytes of a record, on average
+    PADDING = 4             # padding bytes of a record, on average
     LATER_BYTES = 1 << 16   # a shorter log is weighed when its size is asked for or when it grows,
     LATER_LIMIT = 1 << 20   # unless its limit is so low that it could be exceeded
 
@@ -123,7 +123,7 @@ cdef class Retention:
                 break
         segment = log.segments[0] if log.segments else None
         self.trim_at = <uint64_t>-1
-        # The housekeeping drops what `keep` and `keep_bytes` retain.
+        # What `keep_ns` and `keep_bytes` retain is dropped later, by the housekeeping.
         if segment is not None and not segment.active and (
                 segment.next_seq > keep or not self.kept(segment)):
             self.trim_at = segment.next_seq
@@ -478,7 +478,7 @@ cdef class Limiter(Task):
             if owed == 0:
                 owed = self.retention.owed_from()
             if self.retention.floor >= owed:
-                # It is read again, because a finished record is not reported.
+                # Check again after a while: nothing reports when a cursor finishes the record.
                 log.shared.turn.disarm(self)
                 log.shared.turn.arm(self, log.shared.turn.now_ns + OWED_POLL_NS)
                 break

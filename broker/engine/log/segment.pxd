@@ -51,7 +51,7 @@ cdef class Segment:
     cdef bint delayed                   # the scan found delayed records
     cdef bint dirty                     # written to since its last sync began
     cdef size_t given_back              # bytes up to this offset may have left the page cache
-    cdef size_t uncache_at              # the size at which the next bytes may be released from it
+    cdef size_t uncache_at              # its size at which its next pages may leave the page cache
     cdef readonly bint doubtful         # a write or sync of its file failed: see sync.pyx
     cdef object mending                 # the Copy in progress; None = none
     cdef bint zeroed                    # the file may have zeros after the records

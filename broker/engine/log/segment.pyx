@@ -299,8 +299,8 @@ cdef class Segment:
         """Verify every record and build the index.
 
         Sets size and next_seq to the valid part and returns (cut, quarantined) byte counts. `cut`:
-        bytes after the last valid record, which the caller removes. An unreadable tail is
-        quarantined instead, and the seqs that it may contain are left out.
+        bytes after the last valid record, which the caller removes. A tail that the disk cannot
+        read completely is quarantined instead, and the seqs that it may contain are left out.
         """
         cdef const char *base = self.map()
         cdef size_t at = self.start(), size = self.size, step, again, bad = 0
@@ -580,7 +580,7 @@ cdef class SpareFile(JobOwner):
                 active.take_no_more()   # the next record begins the new file
 
     cdef void remove(self) noexcept:
-        """Remove the file when neither a write nor a sync of the folder is in progress."""
+        """Remove the file. Only while neither a write nor a sync of the folder is in progress."""
         cdef EngineState shared = self.owner.shared
         cdef bytes dropped = self.path + b'.' + os.urandom(8).hex().encode() + DROPPED
         cdef job_t *job

@@ -97,7 +97,7 @@ cdef class Round(JobOwner):
     cdef uint64_t visible       # records below it are
     cdef uint64_t count         # how many of them no earlier round covers
     cdef Segment segment        # the only segment that is synced; None = several are, or names too
-    cdef uint64_t number        # the log's rounds are numbered from 1
+    cdef uint64_t number        # of this round in its log, from 1
     cdef bint awaited           # when it began, few publishers waited for it
     cdef bint void              # another round of the log has failed since: this one proves nothing
     cdef list segments          # segments that are synced

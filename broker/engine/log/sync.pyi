@@ -1,4 +1,4 @@
-"""Bringing a log onto the disk, and what it does when the disk fails it."""
+"""Makes a log durable, and handles disk errors."""
 
 from typing import final
 

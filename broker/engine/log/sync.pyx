@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Bringing a log onto the disk: what waits for it shares one sync, or the second of two.
+"""Syncs of a log: the appends that wait share one sync, or the second of two.
 
     |---- 1..40 ----|      |---- 131..300 ----|
             |---- 41..130 ----|
@@ -79,7 +79,7 @@ cdef enum:
     COPIES_MAX = 64         # jobs of the mender that wait at a time; each copy has an open file
     PROBE_BYTES = 1 << 16
 
-# A process that has run for this long after it wrote a file has synced it.
+# A file that was last written so much earlier than the active one has been synced.
 cdef int64_t RECENT_NS = 600 * 1000000000
 
 

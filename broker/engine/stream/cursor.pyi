@@ -1,4 +1,4 @@
-"""A consumer's place in a stream, and all those of one stream."""
+"""The cursor of a consumer in a stream, and all cursors of one stream."""
 
 from collections.abc import Callable, Iterable, Sequence
 

@@ -1047,11 +1047,11 @@ cdef class StreamCursor(LogReader):
             self.lose(self.inflight.at(self.newest).seq, True)
 
     cdef void jump(self, uint64_t seq) noexcept:
-        """There are no messages below seq any more."""
+        """There are no messages for this cursor below seq any more."""
         cdef entry_t *e
         cdef uint64_t i
         if seq <= 1:
-            return      # they never existed
+            return      # there never were any
         while self.list_at < self.list_size and self.list_seqs[self.list_at] < seq:
             self.list_at += 1
         if self.next_seq < seq:

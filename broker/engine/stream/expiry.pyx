@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Messages of a stream that go at a time of their own: a heap of times and seqs.
+"""Messages of a stream that expire at a time of their own: a heap of times and seqs.
 
 It may contain messages that were deleted or never stored: a caller that takes one out must check.
 The times themselves are in the records, from which the heap is built when a stream is opened.

@@ -12,7 +12,7 @@ is a *victim*.
     victims of a subject are always its oldest messages, those up to doomed_t.last
 
 The log knows seqs and files; the subjects know which message has which subject and which ones
-exist; the sizes know what each one counts. Seqs may be left out anywhere.
+exist; the sizes know what each one counts for. Seqs may be left out anywhere.
 """
 import asyncio
 import errno

@@ -65,10 +65,10 @@ class Pages:
         self.connections = HttpConnections(self.settings)
         self.context = context
         self.address = ("", 0)  # the actual port once it is open
-        # Set before `open` or by `make`: answers some requests itself, and passes all other
-        # connections to the application.
+        # Set before `open` or by `make`: answers some requests itself. At any other request it
+        # passes the connection to the application.
         self.front: Front | None = None
-        # Set before `open`: what `make` needs; imported on a thread, not on the loop.
+        # Extended before `open`: what `make` needs; imported on a thread, not on the loop.
         self.modules: tuple[str, ...] = ("broker.net.http.application",)
         # Set before `open`: awaited before `make`; if it fails, the client waits for a retry.
         self.prepare: Callable[[], Awaitable[None]] | None = None

@@ -339,7 +339,7 @@ cdef class Copier(Session):
             return False
         self.seen()
         if self.at >= m.rec.seq:
-            return True         # it will be delivered again
+            return True         # delivered again: it was examined already
         if self.mirrors and not self.pending:
             self.reuse_gap()
         try:

@@ -1,4 +1,5 @@
-"""A stream: it takes what is published to its subjects, and answers when that is stored."""
+"""A stream: it stores the messages that are published to its subjects, and answers the
+publishers."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, final

@@ -1,4 +1,4 @@
-"""The topic of NSQ that a stream stands for: its publishes."""
+"""The NSQ topic that a stream replaces: its publishes."""
 
 from typing import Any, final
 
