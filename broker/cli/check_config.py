@@ -8,20 +8,12 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from broker.base.redact import redacted
-from broker.config.load import ConfigError, Mistake, check_files, load_with_places
-from broker.protocols.nats.conf.text import ConfErrors
-from broker.protocols.nats.section import nats_settings
+from broker.config.load import ConfigError, check_files, load_with_places
 from broker.server import limits
-from broker.server.files import unusable
-
-if TYPE_CHECKING:
-    from broker.config.config import Config
-    from broker.config.load import Given
+from broker.server.files import mistakes
 
 
 @click.command("check-config")
@@ -42,29 +34,10 @@ def check_config(path: Path | None, option: Path | None) -> None:
     try:
         config, given = load_with_places(file, os.environ)
         check_files(config, given)
-        mistakes = [
-            Mistake(given[section, key][0], f"{section}.{key}", str(problem))
-            for section, key, problem in unusable(config)
-        ]
-        if mistakes:
-            raise ConfigError(mistakes)
-        nats_settings(config)
-    except (ConfigError, ConfErrors) as error:
-        click.echo(redacted(str(error)), err=True)
+        found = "\n".join(mistakes(config, given))
+    except ConfigError as error:
+        found = str(error)
+    if found:
+        click.echo(found, err=True)
         sys.exit(limits.EXIT_BAD_CONFIG)
     click.echo(f"{file or 'environment'}: ok")
-
-
-def mistakes(config: Config, given: Given) -> list[str]:
-    """What is wrong in the files that the settings name and that can be read, or else in [nats]
-    config_file; each with its place."""
-    found = [
-        str(Mistake(given[section, key][0], f"{section}.{key}", str(problem)))
-        for section, key, problem in unusable(config)
-    ]
-    if not found:
-        try:
-            nats_settings(config)
-        except ConfErrors as problem:
-            found = str(problem).splitlines()
-    return [redacted(text) for text in found]

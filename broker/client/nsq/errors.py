@@ -6,6 +6,7 @@ They are separate because all its modules raise them.
 from __future__ import annotations
 
 import os
+import ssl
 from typing import Final
 
 
@@ -45,7 +46,12 @@ NOT_FATAL: Final = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
 
 def reason_of(error: BaseException) -> str:
     """Without the number and the address that Python and aiohttp add."""
-    cause = getattr(error, "os_error", error)  # aiohttp has it beside a text of its own
+    # aiohttp has it beside a text of its own
+    cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"the certificate is not trusted: {cause.verify_message}"
+    if isinstance(cause, ssl.SSLError) and cause.reason:  # its number is one of OpenSSL's
+        return cause.reason.replace("_", " ").lower()
     if not isinstance(cause, OSError) or cause.errno is None:
         return str(cause) or type(cause).__name__
     # those of names are not the system's, and negative

@@ -73,6 +73,7 @@ cdef class Journal(JobOwner):
     cdef void op(self, JournalOp kind, uint64_t a, uint64_t b, uint64_t c, int arity) noexcept
     cdef bint pending(self) noexcept
     cdef void flush(self) noexcept      # pass the block to the writer
+    cdef void write_block(self) noexcept
     cdef void flush_both(self) noexcept
     cdef bint reopen(self) noexcept
     cdef bint wants_compaction(self) noexcept

@@ -187,9 +187,13 @@ cdef class Journal(JobOwner):
         return job
 
     cdef void flush(self) noexcept:
+        if not self.closed:
+            self.write_block()
+
+    cdef void write_block(self) noexcept:
         cdef job_t *job
         cdef int error
-        if self.last_error or self.closed or not self.pending():
+        if self.last_error or not self.pending():
             return
         if self.replacing:
             self.flush_both()
@@ -265,7 +269,7 @@ cdef class Journal(JobOwner):
     cdef object rewrite(self, bint damaged=False):
         """Begin a new file beside the old one. OSError: it cannot be created."""
         cdef int fd = -1, error
-        if not damaged and (self.fd >= 0 or self.reopen()):
+        if not (damaged or self.last_error) and (self.fd >= 0 or self.reopen()):
             self.flush()        # a kill may come before the new file has the name
         error = vfs_open(os.fsencode(self.new_path), O_RDWR | O_CREAT | O_TRUNC, &fd)
         if error:
@@ -299,6 +303,8 @@ cdef class Journal(JobOwner):
         memcpy(self.data, <const char *>MAGIC, head)
         self.len += head
         self.file_bytes = self.snapshot_bytes = self.len
+        if self.len > max(self.shared.inline_bytes, self.shared.inline_long_bytes):
+            self.old_bytes = 0      # a write to the new file would wait for that of the snapshot
         if self.old_fd < 0 and not self.adopted:
             self.begin()
             return
@@ -357,7 +363,7 @@ cdef class Journal(JobOwner):
             if self.old_fd >= 0:
                 self.close_later(self.old_fd)
                 self.old_fd = -1
-            self.flush()
+            self.write_block()      # also if the journal has been closed meanwhile
         if self.closed and self.under_way == 0:
             self.release()
 

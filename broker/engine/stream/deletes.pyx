@@ -187,7 +187,6 @@ cdef class Deletes:
         cdef uint64_t seq = subjects.next_match(None, 0), at, left = SEQ_MAX
         try:
             journal.rewrite(self.damaged)
-            self.damaged = False
         except (OSError, MemoryError) as problem:
             self.log.shared.report('error', 'the deletes of a stream cannot be written',
                                    log=self.log.name, reason=str(problem))
@@ -206,6 +205,8 @@ cdef class Deletes:
                 left -= seq - at
             at = seq + 1
         journal.end_rewrite()
+        if not journal.last_error:
+            self.damaged = False
 
     cdef void sync(self) noexcept:
         cdef Journal journal = self.journal

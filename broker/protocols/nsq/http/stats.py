@@ -309,7 +309,7 @@ class StatsPage:
 
     async def topics(self, percentiles: Sequence[float] = ()) -> list[Page] | None:
         """Topics in order of name, or the one of the given name; None if it does not exist."""
-        logs, streams = self.engine.logs, self._streams()
+        logs, streams = dict(self.engine.logs), self._streams()
         if self.topic and self.topic not in logs and self.topic not in streams:
             return None
         clients = self._by_channel()

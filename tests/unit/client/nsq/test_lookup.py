@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from broker.client.nsq import ConnectError, NsqError, Options, Reader, Writer
+from broker.client.nsq.errors import reason_of
 from broker.client.nsq.lookup import Lookup
 from broker.client.nsq.options import parse_address, parse_options
 
@@ -97,6 +99,16 @@ async def test_why_a_server_cannot_be_reached_is_said_in_words(
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
     with pytest.raises(ConnectError, match=r"^nohost:4150: name or service not known$"):
         await Writer("nohost:4150").connect()
+
+
+def test_why_tls_failed_is_said_in_words() -> None:
+    """Its errors have numbers of their own, which are others in the system."""
+    untrusted = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] ...")
+    untrusted.verify_message = "self-signed certificate"
+    assert reason_of(untrusted) == "the certificate is not trusted: self-signed certificate"
+    other = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)")
+    other.reason = "WRONG_VERSION_NUMBER"
+    assert reason_of(other) == "wrong version number"
 
 
 class _Clock:
