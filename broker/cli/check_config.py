@@ -8,12 +8,20 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from broker.config.load import ConfigError, check_files, load_with_places
+from broker.base.redact import redacted
+from broker.config.load import ConfigError, Mistake, check_files, load_with_places
+from broker.protocols.nats.conf.text import ConfErrors
+from broker.protocols.nats.section import nats_settings
 from broker.server import limits
-from broker.server.files import mistakes
+from broker.server.files import unusable
+
+if TYPE_CHECKING:
+    from broker.config.config import Config
+    from broker.config.load import Given
 
 
 @click.command("check-config")
@@ -36,8 +44,23 @@ def check_config(path: Path | None, option: Path | None) -> None:
         check_files(config, given)
         found = "\n".join(mistakes(config, given))
     except ConfigError as error:
-        found = str(error)
+        found = redacted(str(error))
     if found:
         click.echo(found, err=True)
         sys.exit(limits.EXIT_BAD_CONFIG)
     click.echo(f"{file or 'environment'}: ok")
+
+
+def mistakes(config: Config, given: Given) -> list[str]:
+    """The errors in the files that settings name, or else in the file of [nats] config_file; each
+    with its place."""
+    found = [
+        str(Mistake(given[section, key][0], f"{section}.{key}", str(problem)))
+        for section, key, problem in unusable(config)
+    ]
+    if not found:
+        try:
+            nats_settings(config)
+        except ConfErrors as problem:
+            found = str(problem).splitlines()
+    return [redacted(text) for text in found]

@@ -202,7 +202,7 @@ def wrong_files(error: Exception, config: Config, given: Given) -> str:
     start has failed."""
     if isinstance(error, DataFolderError | DataLockedError | sockets.ListenError) or not given:
         return ""
-    from broker.server.files import mistakes
+    from broker.cli.check_config import mistakes
 
     return "; ".join(mistakes(config, given))
 

@@ -86,7 +86,7 @@ def _missing(certificate: str, key: str) -> str:
         (certificate, b"CERTIFICATE-----", "certificate"),
         (key, b"PRIVATE KEY-----", "private key"),
     ):
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # a path with a zero byte
             if label not in Path(file).read_bytes():
                 return f"{file} has no {wanted} in PEM"
     return ""

@@ -1,7 +1,6 @@
 """The files that a configuration names, checked without a server.
 
-It is separate because a server reads the files itself: only `check-config` does this, and a start
-that has failed.
+It is separate because only `check-config` does this: a server reads the files itself.
 """
 
 from __future__ import annotations
@@ -11,35 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.base.redact import redacted
 from broker.bulk.access import TokenFileError, read_tokens
-from broker.config.load import Mistake
 from broker.console.access import UsersFileError, read_file
 from broker.net.openssl import TlsError
 from broker.net.tls import TlsFiles, server_context
-from broker.protocols.nats.conf.text import ConfErrors
-from broker.protocols.nats.section import nats_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from broker.config.config import Config
-    from broker.config.load import Given
-
-
-def mistakes(config: Config, given: Given) -> list[str]:
-    """What is wrong in the files that can be read: those of `unusable`, or else [nats]
-    config_file. Each has its place."""
-    found = [
-        str(Mistake(given[section, key][0], f"{section}.{key}", str(problem)))
-        for section, key, problem in unusable(config)
-    ]
-    if not found:
-        try:
-            nats_settings(config)
-        except ConfErrors as problem:
-            found = str(problem).splitlines()
-    return [redacted(text) for text in found]
 
 
 def unusable(config: Config) -> Iterator[tuple[str, str, Exception]]:
