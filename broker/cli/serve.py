@@ -200,8 +200,8 @@ async def run(
 def wrong_files(error: Exception, config: Config, given: Given) -> str:
     """What is wrong in the files that the settings name, with its places, if that may be why a
     start has failed."""
-    if isinstance(error, DataFolderError | DataLockedError | sockets.ListenError) or not given:
-        return ""
+    if isinstance(error, OSError | DataLockedError) or not given:
+        return ""  # of the disk or a listener
     from broker.cli.check_config import mistakes
 
     return "; ".join(mistakes(config, given))
