@@ -69,6 +69,11 @@ def remember_id(StreamStore store not None, bytes key not None, uint64_t seq):
     store.remember_id(key, <size_t>len(key), seq)
 
 
+def forget_ids_from(StreamStore store not None, uint64_t seq):
+    """The messages from this one on have not been stored after all."""
+    store.duplicates.undo_from(seq)
+
+
 cdef class Owner(StreamOwner):
     cdef list subjects
 

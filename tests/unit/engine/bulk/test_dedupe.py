@@ -74,6 +74,40 @@ def test_the_oldest_go_when_there_are_too_many() -> None:
     assert remember(known, head(14_999), 1) is False
 
 
+def test_very_many_ids_as_few() -> None:
+    """They are in several tables until the first ones are too old, and then in one."""
+    known, each = window(BIG), 20_000
+    for second in range(40):
+        now = second * SECOND
+        for number in range(each):
+            assert remember(known, head(second * each + number), now) is False
+        youngest_gone = max(0, (second - 10) * each)
+        assert known.size == (second + 1) * each - youngest_gone
+        for number in range(youngest_gone, (second + 1) * each, 997):
+            assert remember(known, head(number), now) is True
+        if youngest_gone:
+            assert remember(known, head(youngest_gone - 1), now) is False
+            break
+    assert remember(known, head("later"), 1000 * SECOND) is False
+    assert known.size == 1
+
+
+def test_ids_that_are_too_old_are_not_known_before_they_are_forgotten() -> None:
+    """Only some are forgotten with each message, so that the others need not wait."""
+    known, count = window(BIG), 5_000
+    for number in range(count):
+        assert remember(known, head(number), 0) is False
+    assert remember(known, head("young"), 5 * SECOND) is False
+    later = 10 * SECOND + 1
+    assert remember(known, head("young"), later) is True
+    assert 1 < known.size < count
+    assert remember(known, head(count - 1), later) is False
+    assert remember(known, head(count - 1), later) is True
+    for _ in range(5):
+        assert remember(known, head("young"), later) is True
+    assert known.size == 2
+
+
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 4)), max_size=200))
 def test_it_does_what_a_dictionary_does(steps: list[tuple[int, int]]) -> None:
     known, model, now = window(12), dict[int, int](), 0

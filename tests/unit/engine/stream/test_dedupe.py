@@ -6,7 +6,7 @@ from errno import EIO
 from pathlib import Path
 
 from support.engine import SECOND, WRITE, Rig
-from support.native.stores import duplicate_of, publish, remember_id
+from support.native.stores import duplicate_of, forget_ids_from, publish, remember_id
 
 from broker.engine.stream.dedupe import Duplicates
 from broker.engine.stream.store import StreamLimits, StreamStore, open_store
@@ -96,3 +96,23 @@ def test_the_oldest_of_too_many_are_forgotten(tmp_path: Path) -> None:
             remember_id(store, b"%d" % i, i + 1)
         assert store.duplicates.size == 5000
         assert [duplicate_of(store, b"%d" % i) for i in (0, 1023, 4999)] == [1, 1024, 5000]
+
+
+def test_of_very_many_ids_the_last_ones_are_forgotten(tmp_path: Path) -> None:
+    """As many as need more than one table."""
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        for _ in range(2):
+            for seq in range(60_000 if store.duplicates.size else 1, 70_001):
+                remember_id(store, b"%d" % seq, seq)
+            for seq in (1, 59_999, 60_000, 65_536, 65_537, 70_000):
+                assert duplicate_of(store, b"%d" % seq) == seq
+            forget_ids_from(store, 60_000)
+            assert store.duplicates.size == 59_999
+            assert duplicate_of(store, b"59999") == 59_999
+            for seq in (60_000, 65_536, 65_537, 70_000):
+                assert duplicate_of(store, b"%d" % seq) == 0
+        forget_ids_from(store, 1)
+        assert store.duplicates.size == duplicate_of(store, b"1") == 0
+        remember_id(store, b"1", 7)
+        assert duplicate_of(store, b"1") == 7
