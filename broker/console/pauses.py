@@ -5,29 +5,19 @@ It is separate because the list of topics, which handlers get in their context, 
 
 from __future__ import annotations
 
-import asyncio
-import time
-
 from broker.console import limits
+from broker.runtime import pauses
 
 
-class Pauses:
-    """Lets other tasks run while one loops for long."""
+class Pauses(pauses.Pauses):
+    """Lets other tasks run while one loops over very many rows, for each of which a look at the
+    clock would take too long."""
 
     def __init__(self) -> None:
-        self._since = time.monotonic_ns()
+        super().__init__(limits.CONSOLE_STEP)
         self._steps = 0
 
     def is_due(self) -> bool:
-        """Whether the task has run long enough; asked for each row."""
+        """Whether the task has run long enough; called for each row, `is_over` after many rows."""
         self._steps += 1
         return self._steps % limits.CONSOLE_STEP_ROWS == 0 and self.is_over()
-
-    def is_over(self) -> bool:
-        """The same, asked after many rows."""
-        return time.monotonic_ns() - self._since > limits.CONSOLE_STEP
-
-    async def rest(self) -> None:
-        """Let others run now."""
-        await asyncio.sleep(0)
-        self._since = time.monotonic_ns()

@@ -14,9 +14,9 @@ from broker.bulk import errors, limits
 from broker.bulk.access import HOLD, READ
 from broker.bulk.errors import wrong
 from broker.bulk.read.readers import Kept, Position
-from broker.bulk.read.topics import Pauses
 from broker.bulk.responses import answer, caller_of, incarnation_of, read_json
 from broker.net.http.requests import client_address
+from broker.runtime.pauses import Pauses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,10 +50,10 @@ class ReaderHandlers:
         caller = caller_of(request)
         caller.need(READ)
         name = request.query.get("name")
-        found, pause = [], Pauses()
+        found, pauses = [], Pauses(limits.BULK_STEP)
         for reader in list(self.readers.known.values()):
             if name in (None, reader.kept.name):
-                await pause.perhaps()
+                await pauses.rest_if_over()
                 found.append(self._page(reader, caller))
         return answer({"readers": sorted(found, key=lambda page: page["name"])})
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +13,7 @@ from broker.bulk.context import bounds, readable_logs
 from broker.bulk.errors import RefusedError, wrong
 from broker.bulk.responses import answer, caller_of, read_json
 from broker.engine.bulk.ranges import TimeSearch, moment_in_memory
+from broker.runtime.pauses import Pauses
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,19 +54,6 @@ def page_of(log: Log) -> dict[str, Any]:
     }
 
 
-class Pauses:
-    """Lets other tasks run while one loops for long."""
-
-    def __init__(self) -> None:
-        self._since = time.monotonic_ns()
-
-    async def perhaps(self) -> None:
-        """Let other tasks run if this one has run for BULK_STEP."""
-        if time.monotonic_ns() - self._since > limits.BULK_STEP:
-            await asyncio.sleep(0)
-            self._since = time.monotonic_ns()
-
-
 class TopicHandlers:
     """The handlers."""
 
@@ -79,11 +65,11 @@ class TopicHandlers:
         caller = caller_of(request)
         caller.need(READ)
         found = []
-        logs, pause = readable_logs(self.context.engine), Pauses()
+        logs, pauses = readable_logs(self.context.engine), Pauses(limits.BULK_STEP)
         names, pattern = self._names(request)
         wanted = pattern is not None or "subscribe" in request.query
         for name in names:
-            await pause.perhaps()
+            await pauses.rest_if_over()
             if pattern is not None and not pattern.fullmatch(name):
                 continue
             log = logs.get(name)

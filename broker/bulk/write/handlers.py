@@ -26,7 +26,6 @@ from broker.bulk import errors, limits
 from broker.bulk.access import WRITE
 from broker.bulk.context import BulkRoute
 from broker.bulk.errors import RefusedError, wrong
-from broker.bulk.read.topics import Pauses
 from broker.bulk.responses import answer, caller_of, from_json, number, read_json
 from broker.bulk.write.commits import append_all, log_refusal
 from broker.bulk.write.staging import HEADERS_BEGIN, disk_refusal
@@ -37,6 +36,7 @@ from broker.engine.log.publish import settled
 from broker.engine.names import is_name
 from broker.net.http.requests import client_address
 from broker.routing.local import shape
+from broker.runtime.pauses import Pauses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -135,9 +135,9 @@ class WriteHandlers:
             limit = limits.COMMIT_TOPICS_MAX
             raise wrong("topics", errors.BULK_TOO_MANY.format(limit=limit))
         wanted: Wanted = {}
-        count, pause = 0, Pauses()
+        count, pauses = 0, Pauses(limits.BULK_STEP)
         for topic, text in named.items():
-            await pause.perhaps()  # 100,000 attempts take a tenth of a second
+            await pauses.rest_if_over()  # 100,000 attempts take a tenth of a second
             attempts = from_json(text, Attempts)
             count += len(attempts)
             if count > limits.COMMIT_ATTEMPTS_MAX:

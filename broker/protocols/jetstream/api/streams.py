@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import TYPE_CHECKING, Final
 
 from broker.protocols.jetstream import errors, limits
@@ -33,6 +31,7 @@ from broker.protocols.jetstream.structs import (
 )
 from broker.protocols.nats.accounts.overlaps import PatternSet
 from broker.protocols.nats.accounts.subjects import collide, has_wildcard, is_subject
+from broker.runtime.pauses import Pauses
 
 if TYPE_CHECKING:
     from broker.protocols.jetstream.account import JetStreamAccount
@@ -153,7 +152,7 @@ def _check_overlap(account: JetStreamAccount, config: StreamConfig) -> None:
 async def _look_for_overlap(account: JetStreamAccount, config: StreamConfig) -> None:
     """The same, in pieces between which clients are served; it is true when this returns."""
     patterns, seen = PatternSet(config.subjects), dict[str, StreamConfig]()
-    stop_ns = time.monotonic_ns() + limits.JS_REQUESTS_TURN
+    pauses = Pauses(limits.JS_REQUESTS_TURN)
     while True:
         # Streams that have changed meanwhile are looked at again.
         left = [s for n, s in account.streams.items()
@@ -164,9 +163,7 @@ async def _look_for_overlap(account: JetStreamAccount, config: StreamConfig) -> 
             if any(map(patterns.overlaps, stream.config.subjects)):
                 raise ApiError(errors.SUBJECTS_OVERLAP)
             seen[stream.name] = stream.config
-            if time.monotonic_ns() >= stop_ns:
-                await asyncio.sleep(0)
-                stop_ns = time.monotonic_ns() + limits.JS_REQUESTS_TURN
+            await pauses.rest_if_over()
 
 
 async def update(call: Call) -> Parts:

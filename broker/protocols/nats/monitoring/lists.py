@@ -7,13 +7,12 @@ compares the subjects that such pages filter by.
 
 from __future__ import annotations
 
-import asyncio
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.values import dataclass
 from broker.protocols.nats.monitoring import limits
 from broker.protocols.nats.monitoring.options import encode
+from broker.runtime.pauses import Pauses
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -39,14 +38,13 @@ class LongPage:
         begin = encode(self.head | ({self.key: []} if self.key else {}))
         made: list[dict[str, Any]] = []
         comma = b"["
-        due_ns = time.monotonic_ns() + limits.MONITOR_TURN
+        pauses = Pauses(limits.MONITOR_TURN)
         for entry in self.entries:
             made.append(entry)
-            if time.monotonic_ns() >= due_ns:
+            if pauses.is_over():
                 yield begin.removesuffix(_EMPTY) + comma + _inner(made)
                 begin, comma, made = b"", b",", []
-                await asyncio.sleep(0)
-                due_ns = time.monotonic_ns() + limits.MONITOR_TURN
+                await pauses.rest()
         if made:
             yield begin.removesuffix(_EMPTY) + comma + _inner(made) + b"\n  ]\n}"
         else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import resource
 import sys
@@ -19,6 +18,7 @@ from broker.engine.cursor.latency import quantiles
 from broker.engine.engine import Engine
 from broker.protocols.nsq import limits
 from broker.protocols.nsq.topics import channel_of, channels_of, streams_of
+from broker.runtime.pauses import Pauses
 
 if TYPE_CHECKING:
     from broker.engine.cursor.cursor import Cursor
@@ -271,12 +271,7 @@ class StatsPage:
         self.topic = topic
         self.channel = channel
         self.packed = packed
-        self._due_ns = time.monotonic_ns() + limits.NSQ_STATS_TURN
-
-    async def _rest(self) -> None:
-        if time.monotonic_ns() >= self._due_ns:
-            await asyncio.sleep(0)
-            self._due_ns = time.monotonic_ns() + limits.NSQ_STATS_TURN
+        self._pauses = Pauses(limits.NSQ_STATS_TURN)
 
     async def _clients(self, sessions: Iterable[NsqSession]) -> list[Page]:
         pages: list[Any] = []
@@ -284,7 +279,7 @@ class StatsPage:
             if self.sessions is not None and session in self.sessions:
                 page = client_page(session, self.topic)
                 pages.append(orjson.Fragment(orjson.dumps(page)) if self.packed else page)
-            await self._rest()
+            await self._pauses.rest_if_over()
         return pages
 
     def _by_channel(self) -> dict[object, list[NsqSession]]:
@@ -329,7 +324,7 @@ class StatsPage:
             if self.sessions is not None:
                 for place, each in zip(channels, page["channels"], strict=True):
                     each["clients"] = await self._clients(clients.get(place, ()))
-            await self._rest()
+            await self._pauses.rest_if_over()
         return pages
 
     async def producers(self) -> list[Page] | None:
@@ -338,7 +333,7 @@ class StatsPage:
         for session in list(self.sessions or ()):
             if session.count_published():
                 found.append(session)
-            await self._rest()
+            await self._pauses.rest_if_over()
         return await self._clients(found) or None
 
     async def text(
@@ -363,11 +358,11 @@ class StatsPage:
             begun = len(lines)
             for line in _topic_lines(page, now_ns):
                 lines.append(line)
-                await self._rest()
+                await self._pauses.rest_if_over()
             if number == 0:
                 lines[begun] = lines[begun].removeprefix("\n")
         lines += ["", "Producers:" if producers else "Producers: None"]
         for page in producers or ():
             lines.append(f"   {_client_line(page, now_ns)}")
-            await self._rest()
+            await self._pauses.rest_if_over()
         return "\n".join(lines) + "\n"
