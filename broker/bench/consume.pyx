@@ -98,7 +98,7 @@ cdef class JetStreamConsume(NatsLoad):
     cdef void on_pong(self, conn_t *c) noexcept nogil:
         self.pongs += 1
 
-    cdef bint pump(self, int64_t now_ns) noexcept nogil:
+    cdef bint send_more(self, int64_t now_ns) noexcept nogil:
         """Send the first requests; and at the end a PING behind all acks."""
         cdef int i
         for i in range(self.reader_count):

@@ -40,7 +40,7 @@ cdef class JetStreamPublish(Requests):
         else:
             self.take_ack(c, op, now_ns)
 
-    cdef bint pump(self, int64_t now_ns) noexcept nogil:
+    cdef bint send_more(self, int64_t now_ns) noexcept nogil:
         """Publish the first messages; each PubAck triggers the next."""
         self.ask_first(self.publishers)
         return False

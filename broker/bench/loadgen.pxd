@@ -67,10 +67,10 @@ cdef class Load:
     cdef uint32_t fail_len
     cdef char fail_text[256]
 
-    # For subclasses. on_data returns the number of processed bytes; pump whether it could send more
-    # at once.
+    # For subclasses. on_data returns the number of processed bytes; send_more whether there is more
+    # to send at once.
     cdef size_t on_data(self, conn_t *c, const char *p, size_t n) noexcept nogil
-    cdef bint pump(self, int64_t now_ns) noexcept nogil
+    cdef bint send_more(self, int64_t now_ns) noexcept nogil
     cdef void on_stop(self) noexcept nogil
     cdef bint settled(self, int64_t now_ns) noexcept nogil
 

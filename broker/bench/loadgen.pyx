@@ -156,7 +156,7 @@ cdef class Load:
     cdef size_t on_data(self, conn_t *c, const char *p, size_t n) noexcept nogil:
         return n
 
-    cdef bint pump(self, int64_t now_ns) noexcept nogil:
+    cdef bint send_more(self, int64_t now_ns) noexcept nogil:
         return False
 
     cdef void on_stop(self) noexcept nogil:
@@ -317,7 +317,7 @@ cdef class Load:
             if self.stop_ns and now >= self.stop_ns:
                 self.stop_ns = 0
                 self.on_stop()
-            busy = self.pump(now)
+            busy = self.send_more(now)
             if self.fail_code or self.settled(now) or now >= until_ns:
                 return
             left = 0 if busy or self.spin else (until_ns - now + 999999) / 1000000

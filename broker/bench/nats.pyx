@@ -97,7 +97,7 @@ cdef class NatsFlow(Load):
                 self.flush(c)
         return used
 
-    cdef bint pump(self, int64_t now_ns) noexcept nogil:
+    cdef bint send_more(self, int64_t now_ns) noexcept nogil:
         cdef uint64_t room = <uint64_t>1 << ENDLESS_BITS
         cdef uint64_t upto, ahead, before
         cdef nats_pub_t *pub
@@ -217,7 +217,7 @@ cdef class NatsRequest(Requests):
         else:
             self.reply(c, op)
 
-    cdef bint pump(self, int64_t now_ns) noexcept nogil:
+    cdef bint send_more(self, int64_t now_ns) noexcept nogil:
         """Send the first requests; each answer triggers the next."""
         self.ask_first(self.readers)
         return False

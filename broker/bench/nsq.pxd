@@ -47,5 +47,5 @@ cdef class NsqFlow(Load):
     cdef void take(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil
     cdef bint queue(self, conn_t *c, nsq_pub_t *pub, int64_t stamp_ns) noexcept nogil
     cdef void pace(self, int64_t now_ns) noexcept nogil
-    cdef void pump_singly(self) noexcept nogil
+    cdef void send_singly(self) noexcept nogil
     cdef bint say_goodbye(self) noexcept nogil

@@ -181,7 +181,7 @@ cdef class NsqFlow(Load):
         elif self.due_ns > now_ns:
             self.arm(self.due_ns)
 
-    cdef void pump_singly(self) noexcept nogil:
+    cdef void send_singly(self) noexcept nogil:
         """Send the next command of each publisher that waits for nothing."""
         cdef nsq_pub_t *pub
         cdef conn_t *c
@@ -197,7 +197,7 @@ cdef class NsqFlow(Load):
             if c.out_off < c.out_len:
                 self.flush(c)
 
-    cdef bint pump(self, int64_t now_ns) noexcept nogil:
+    cdef bint send_more(self, int64_t now_ns) noexcept nogil:
         cdef nsq_pub_t *pub
         cdef uint64_t upto, before
         cdef bint busy = False
@@ -206,7 +206,7 @@ cdef class NsqFlow(Load):
             self.pace(now_ns)
             return False
         if self.singly:
-            self.pump_singly()
+            self.send_singly()
             return False
         for i in range(self.publisher_count):
             pub = &self.pubs[i]

@@ -284,7 +284,7 @@ cdef class StanFlow(NatsLoad):
         pub.left -= 1
         return True
 
-    cdef bint pump(self, int64_t now_ns) noexcept nogil:
+    cdef bint send_more(self, int64_t now_ns) noexcept nogil:
         cdef uint64_t room = <uint64_t>1 << ENDLESS_BITS
         cdef uint64_t begun
         cdef stan_pub_t *pub

@@ -35,7 +35,7 @@ MEMORY_SEGMENT_BYTES: Final = 1 * MIB  # steps in which an in-memory log grows a
 LOAD_BYTES: Final = 1 * MIB  # of one read that may have to wait for the disk
 JOURNAL_BYTES_MIN: Final = 1 * MIB  # a cursor's journal below it is not compacted
 RECLAIM_BYTES: Final = 1 * MIB  # an idle, fully acked segment above it is dropped
-PUMP_BYTES_MAX: Final = 1 * MIB  # delivered by one cursor before others have their turn
+DELIVER_BYTES_MAX: Final = 1 * MIB  # delivered by one cursor before others have their turn
 # The same for all cursors that are further behind, in total, beside what publishers have just added
 # to their logs. Half of it while there is live traffic, which waits for it. A little less than a
 # chunk of output (net/limits.py), so that it is usually sent at once, including the last record.
@@ -103,7 +103,7 @@ class EngineLimits:
     load_bytes: int
     journal_bytes_min: int
     reclaim_bytes: int
-    pump_bytes_max: int
+    deliver_bytes_max: int
     backlog_bytes_max: int
     live_ns: int
     inline_bytes: int

@@ -81,7 +81,7 @@ def open_log(EngineState shared, folder, sync_for, retention_for, list problems)
             open_cursors(log, problems)
         log.recovered(meta)
     except BaseException:
-        log.let_go()
+        log.detach()
         raise
     if meta.pop('made', False):
         try:
@@ -108,7 +108,7 @@ def open_known(EngineState shared, list entry, sync_for, retention_for, list pro
         segment.planned = (segment.size + 7) & ~<size_t>7
         segment.cap = max(shared.segment_bytes, segment.planned)
         segment.changed_ns = changed_ns
-    log.stand_at_end()
+    log.move_to_end()
     try:
         for name, size, floor, paused in cursors:
             path = f'{folder}/{CURSORS}/{escape(name)}{CURSOR_SUFFIX}'
@@ -119,7 +119,7 @@ def open_known(EngineState shared, list entry, sync_for, retention_for, list pro
         go_behind(log, end, problems)
         log.recovered(meta)
     except BaseException:
-        log.let_go()
+        log.detach()
         raise
     if meta.get('unsynced'):
         log.sync.found_unsynced()
@@ -367,7 +367,7 @@ cdef object open_segments(Log log, list paths, list problems):
         before = segment
     if before is not None:
         take_last(log, before, problems)
-        log.stand_at_end()
+        log.move_to_end()
 
 
 cdef bint is_of_later(bytes head, header, first_seq) except -1:
@@ -597,7 +597,7 @@ cdef object take_last(Log log, Segment segment, list problems):
     if segment.delayed and log.policy.retention_mode != RETENTION_OWNED:
         find_delays(log, segment)
     if faults_of(&segment.file):
-        segment.take_no_more()
+        segment.stop_appends()
 
 
 cdef bint is_unwritten(Segment segment) except -1:
@@ -637,7 +637,7 @@ cdef object leave_torn(Log log, Segment segment, size_t cut, problem, list probl
         segment.quarantine(segment.size, segment.size + cut)
         log.shared.quarantined_ranges += 1
         log.shared.quarantined_bytes += cut
-        segment.take_no_more()
+        segment.stop_appends()
         return
     # It has no valid record: the new file would have the same name.
     os.rename(path, free_name(f'{path}.torn-0'))
@@ -711,7 +711,7 @@ cdef object go_behind(Log log, uint64_t end, list problems):
         except OSError as problem:
             # Nothing can be appended now, but consumers can continue, and free space.
             if log.active is not None:
-                log.active.take_no_more()
+                log.active.stop_appends()
             log.sync.refuse(problem)
 
 

@@ -36,7 +36,7 @@ cdef class EngineState:
     cdef public size_t keep_bytes
     cdef public size_t short_bytes          # of segments while cursors keep up; 0 = as usual
     cdef public size_t reclaim_bytes        # an idle, fully acked segment above it is dropped
-    cdef public size_t pump_bytes_max       # delivered per cursor and turn
+    cdef public size_t deliver_bytes_max       # delivered per cursor and turn
     # The same for all cursors that are further behind, in total, beside what was just added to
     # their logs; half of it while any connection has had other output within live_ns.
     cdef public size_t backlog_bytes_max

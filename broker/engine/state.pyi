@@ -29,7 +29,7 @@ class EngineState:
     load_bytes: int
     journal_bytes_min: int
     reclaim_bytes: int
-    pump_bytes_max: int
+    deliver_bytes_max: int
     inline_bytes: int
     inline_long_bytes: int
     inline_long_ns: int

@@ -38,7 +38,7 @@ cdef class EngineState:
         self.load_bytes = limits.load_bytes
         self.journal_bytes_min = limits.journal_bytes_min
         self.reclaim_bytes = limits.reclaim_bytes
-        self.pump_bytes_max = limits.pump_bytes_max
+        self.deliver_bytes_max = limits.deliver_bytes_max
         self.backlog_bytes_max = limits.backlog_bytes_max
         self.live_ns = limits.live_ns
         self.inline_bytes = limits.inline_bytes

@@ -26,8 +26,8 @@ cdef class Conn(SendOwner):
     cdef readonly Tls tls       # None: bytes are plain
     cdef Filter packer          # compression inside TLS, or None
     cdef bint filtered          # TLS or compression is in use
-    cdef bint shaking           # in the TLS handshake: the session neither reads nor writes
-    cdef bint queued_shake      # its next step waits for time in a turn; nothing is read
+    cdef bint handshaking           # in the TLS handshake: the session neither reads nor writes
+    cdef bint handshake_queued      # its next step waits for time in a turn; nothing is read
     cdef object prefix          # receives the first bytes: see expect_prefix; None = nothing does
     cdef bint peeking           # call `begun` with the first bytes before they are fed
     # Nothing is read until a later turn, which first decodes the received bytes.
@@ -44,7 +44,7 @@ cdef class Conn(SendOwner):
     cdef void decode(self) except *
     cdef void decode_some(self) except *
     cdef Py_ssize_t decoded(self, char *room, size_t n) except -1
-    cdef void shake(self) except *
+    cdef void continue_tls(self) except *
     cdef void broken(self, str reason) except *
     cdef void put(self, object buffer, const char *data, size_t n)
     cdef void send(self, bytes data)

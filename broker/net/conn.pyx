@@ -128,7 +128,7 @@ cdef class Conn(SendOwner):
             room = self.big
         self.out.turn.tick()
         if self.prefix is not None:
-            self.prefix.heard(self, self.shared.data[:n])
+            self.prefix.received(self, self.shared.data[:n])
         else:
             self.received(room.data, <size_t>n, room.fill)
         self.count_input(<size_t>n)
@@ -152,7 +152,7 @@ cdef class Conn(SendOwner):
             self.read_bytes = 0
         self.read_bytes += n
         if self.read_bytes < READ_BYTES_MAX or self.later or self.paused or self.ending or (
-                self.shaking or self.transport is None):
+                self.handshaking or self.transport is None):
             return
         self.read_bytes = 0
         self.later = True
@@ -202,7 +202,7 @@ cdef class Conn(SendOwner):
         cdef Sender sender = out.turn.sender
         cdef Chunk chunk
         cdef bint behind = self.going is not None
-        if self.transport is None or self.shaking or (behind and not self.was_sent()):
+        if self.transport is None or self.handshaking or (behind and not self.was_sent()):
             return
         if self.filtered:
             try:
@@ -306,7 +306,7 @@ cdef class Conn(SendOwner):
     # --- a prefix of the connection, before the protocol begins
 
     def expect_prefix(self, prefix):
-        """Pass the first bytes to `prefix`: its heard(conn, bytes) is called until it calls
+        """Pass the first bytes to `prefix`: its received(conn, bytes) is called until it calls
         end_prefix. Its left() is called if the connection ends before."""
         self.prefix = prefix
 
@@ -324,7 +324,7 @@ cdef class Conn(SendOwner):
 
     def close(self):
         """Read no more input; close when everything in `out` is written."""
-        if self.shaking:
+        if self.handshaking:
             self.abort()        # nothing can be sent during a handshake
             return
         self.ending = True
@@ -360,7 +360,7 @@ cdef class Conn(SendOwner):
             self.take_input(<const char *>tail, <size_t>len(tail))
         elif big is not None and big.fill:
             self.take_input(big.data, big.fill)
-        if self.filtered and not self.shaking:
+        if self.filtered and not self.handshaking:
             self.decode()
         if self.later:
             return
@@ -382,12 +382,12 @@ cdef class Conn(SendOwner):
         if self.ending:
             return
         self.tls = Tls(context, server_side=hostname is None, server_hostname=hostname)
-        self.filtered = self.shaking = True
+        self.filtered = self.handshaking = True
         self.tail = None
         self.big = None
         self.out.turn.arm(self, self.out.turn.now_ns + timeout_ns)
         if hostname is not None:
-            self.shake()
+            self.continue_tls()
 
     def compress(self, str kind, int level=limits.DEFLATE_LEVEL):
         """Deflate or snappy from here on, in both directions."""
@@ -486,14 +486,14 @@ cdef class Conn(SendOwner):
 
     cdef void take_encoded(self, const char *data, size_t n) except *:
         cdef Filter first = self.tls if self.tls is not None else self.packer
-        if self.session.closing and not self.shaking:
+        if self.session.closing and not self.handshaking:
             return
         try:
             first.receive(data, n)
-            if not self.shaking:
+            if not self.handshaking:
                 self.decode()
-            elif not self.queued_shake:
-                self.queued_shake = True
+            elif not self.handshake_queued:
+                self.handshake_queued = True
                 self.transport.pause_reading()
                 self.listener.runtime.handshakes.add(self.continue_handshake)
         except FilterError as problem:
@@ -501,20 +501,20 @@ cdef class Conn(SendOwner):
 
     def continue_handshake(self):
         """Do the next step of the handshake, with the received bytes."""
-        self.queued_shake = False
+        self.handshake_queued = False
         if self.transport is None:
             return
         self.out.turn.tick()
         try:
-            if self.shaking:
-                self.shake()
+            if self.handshaking:
+                self.continue_tls()
         except Exception as problem:
             LOG.error('connection dropped after an internal error', exc_info=problem)
             self.abort()
         if not self.paused and not self.later and not self.ending and self.transport is not None:
             self.transport.resume_reading()
 
-    cdef void shake(self) except *:
+    cdef void continue_tls(self) except *:
         """Continue or end the handshake."""
         cdef str cause = None
         try:
@@ -525,14 +525,14 @@ cdef class Conn(SendOwner):
             cause = str(problem)
         if cause is None or self.tls.spoken_to:
             self.send(self.tls.pending())       # input that is not TLS gets no alert
-        self.shaken(cause)
+        self.handshake_ended(cause)
         if cause is None and not self.ending:
             self.decode()       # input may have arrived together with the end of the handshake
 
-    def shaken(self, cause):
+    def handshake_ended(self, cause):
         """The handshake has ended; `cause`: why it failed, or None."""
         self.out.turn.disarm(self)
-        self.shaking = False
+        self.handshaking = False
         if cause is not None:
             self.tls = None
             self.filtered = self.packer is not None
@@ -542,8 +542,8 @@ cdef class Conn(SendOwner):
     cdef void expired(self, int64_t now_ns) noexcept:
         if self.transport is None:
             return
-        if self.shaking:
-            self.shaken(errors.TLS_TIMED_OUT)
+        if self.handshaking:
+            self.handshake_ended(errors.TLS_TIMED_OUT)
         elif self.peeking:
             self.peeking = False
             if not self.session.closing:
@@ -596,10 +596,10 @@ cdef class Conn(SendOwner):
         if self.transport is None or self.session.closing:
             return
         self.out.turn.tick()
-        if self.filtered and not self.shaking:
+        if self.filtered and not self.handshaking:
             self.decode()
-        if not self.paused and not self.later and not self.ending and not self.queued_shake and (
-                self.transport is not None):
+        if self.transport is not None and not (
+                self.paused or self.later or self.ending or self.handshake_queued):
             self.transport.resume_reading()
 
     cdef Py_ssize_t decoded(self, char *room, size_t n) except -1:

@@ -1,8 +1,8 @@
 # cython: language_level=3
 """The session of a connection until another one takes it over: see Conn.hand_over.
 
-It calls its owner: `opened`, `heard` (bytes), `secured` (why TLS failed, or None), `late` (the time
-is over), `left`.
+It calls its owner: `opened`, `received` (bytes), `secured` (why TLS failed, or None), `late` (the
+time is over), `left`.
 """
 cimport cython
 import logging
@@ -26,7 +26,7 @@ cdef class HandoverSession(Session):
         self.owner.opened(self)
 
     cdef Py_ssize_t feed(self, const char *data, Py_ssize_t n) except -1:
-        self.owner.heard(self, data[:n])
+        self.owner.received(self, data[:n])
         return n
 
     cdef void secured(self, str cause) noexcept:

@@ -142,7 +142,7 @@ class ProxyHeader:
         self._timer = loop.call_later(limits.PROXY_HEADER / SECOND, self._late)
         conn.expect_prefix(self)
 
-    def heard(self, conn: Conn, data: bytes) -> None:
+    def received(self, conn: Conn, data: bytes) -> None:
         """More bytes have come."""
         self._head += data
         try:

@@ -189,7 +189,7 @@ class PendingUpgrades:
         self._waiting[handover] = None
         handover.wait(self.patience_ns)
 
-    def heard(self, handover: HandoverSession, data: bytes) -> None:
+    def received(self, handover: HandoverSession, data: bytes) -> None:
         """A part of the request was received."""
         head = handover.head
         searched = max(0, len(head) - len(HEAD_END) + 1)

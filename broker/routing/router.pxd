@@ -93,10 +93,10 @@ cdef class Router:
     cdef void wait(self, Sink sink) noexcept
     cdef void finish(self, const record_t *rec, uint32_t before) noexcept
 
-    cdef uint32_t give_plain(self, const match_t *m, const record_t *rec, void *skip) noexcept
-    cdef uint32_t give_one(self, const match_t *m, uint32_t start, uint32_t size,
+    cdef uint32_t deliver_plain(self, const match_t *m, const record_t *rec, void *skip) noexcept
+    cdef uint32_t deliver_one(self, const match_t *m, uint32_t start, uint32_t size,
                            const record_t *rec, void *skip) noexcept
-    cdef uint32_t give_far(self, const match_t *m, uint32_t start, uint32_t size,
+    cdef uint32_t deliver_far(self, const match_t *m, uint32_t start, uint32_t size,
                            const record_t *rec, void *skip) noexcept
     cdef const match_t *match_once(self, const char *subject, size_t n) except NULL
     cdef const match_t *match_inside(self, const char *subject, size_t n) except NULL

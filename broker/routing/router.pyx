@@ -419,10 +419,10 @@ cdef class Router:
         trie.work += <uint64_t>(m.plain + m.groups) * (
             WORK_DELIVERY + (rec.total_len >> WORK_BYTES_SHIFT))
         self.busy += 1
-        taken = self.give_plain(m, rec, skip)
+        taken = self.deliver_plain(m, rec, skip)
         start = m.plain
         for i in range(m.groups):
-            taken += self.give_one(m, start, m.ends[i] - start, rec, skip)
+            taken += self.deliver_one(m, start, m.ends[i] - start, rec, skip)
             start = m.ends[i]
         self.busy -= 1
         if self.late_size != before:
@@ -437,18 +437,18 @@ cdef class Router:
             WORK_DELIVERY + (rec.total_len >> WORK_BYTES_SHIFT))
         trie.work += m.groups * <uint64_t>(names_len >> WORK_LIST_SHIFT)
         self.busy += 1
-        taken = self.give_plain(m, rec, skip)
+        taken = self.deliver_plain(m, rec, skip)
         start = m.plain
         for i in range(m.groups if names_len else 0):
             if is_listed(m.subs[start], names, names_len):
-                taken += self.give_one(m, start, m.ends[i] - start, rec, skip)
+                taken += self.deliver_one(m, start, m.ends[i] - start, rec, skip)
             start = m.ends[i]
         self.busy -= 1
         if self.late_size != before:
             self.finish(rec, before)
         return taken
 
-    cdef uint32_t give_plain(self, const match_t *m, const record_t *rec, void *skip) noexcept:
+    cdef uint32_t deliver_plain(self, const match_t *m, const record_t *rec, void *skip) noexcept:
         cdef uint32_t i, taken = 0
         cdef sub_t *sub
         for i in range(m.plain):
@@ -457,7 +457,7 @@ cdef class Router:
                 taken += <uint32_t>(<Sink>sub.sink).deliver(sub, rec)
         return taken
 
-    cdef uint32_t give_one(self, const match_t *m, uint32_t start, uint32_t size,
+    cdef uint32_t deliver_one(self, const match_t *m, uint32_t start, uint32_t size,
                            const record_t *rec, void *skip) noexcept:
         """Deliver to one member of a group; to members on other servers only if no local one
         accepts. 1 = delivered."""
@@ -475,9 +475,9 @@ cdef class Router:
                 return 1
             j = j + 1 if j + 1 < size else 0
         trie.work += size * <uint64_t>WORK_DELIVERY      # no local member accepted
-        return self.give_far(m, start, size, rec, skip) if m.far else 0
+        return self.deliver_far(m, start, size, rec, skip) if m.far else 0
 
-    cdef uint32_t give_far(self, const match_t *m, uint32_t start, uint32_t size,
+    cdef uint32_t deliver_far(self, const match_t *m, uint32_t start, uint32_t size,
                            const record_t *rec, void *skip) noexcept:
         """Deliver to a member on another server, chosen by weight."""
         cdef uint64_t total = 0, at

@@ -9,7 +9,7 @@ from broker.runtime.sender cimport Sender
 
 cdef enum Phase:
     PHASE_STORE = 0     # logs write their batches, or pass them to the writer
-    PHASE_PUMP = 1      # cursors deliver, and write their journals
+    PHASE_DELIVER = 1      # cursors deliver, and write their journals
     PHASE_FLUSH = 2     # connections send their output
     PHASE_BACKLOG = 3   # cursors far behind deliver a part of their backlog; a flush follows
     PHASES = 4

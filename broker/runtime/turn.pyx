@@ -3,10 +3,10 @@
 
 While the loop processes reads, sessions only note what they have changed: logs with new records,
 cursors with new credit or new records, connections with new output. `end` then does the work once
-for all of them, in the order that answers rely on: store, pump, flush. After that, cursors far
+for all of them, in the order that answers rely on: store, deliver, flush. After that, cursors far
 behind continue with their backlog, so that no answer waits for them, and their output is flushed.
 Flushes are repeated while streams have more answers (ANSWERS_MAX). Answers of NSQ may be sent
-between store and pump. A log whose disk is idle may ask to be run between two reads (`early`).
+between store and deliver. A log whose disk is idle may ask to be run between two reads (`early`).
 """
 from libc.stdint cimport int64_t
 from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
@@ -77,7 +77,7 @@ cdef class Turn:
         self.run_phase(PHASE_STORE)
         if self.answered:
             self.send_answers()
-        self.run_phase(PHASE_PUMP)
+        self.run_phase(PHASE_DELIVER)
         if self.tasks[<int>PHASE_FLUSH]:
             self.flushed_ns = self.now_ns
             for _ in range(FLUSHES_MAX):
@@ -103,7 +103,7 @@ cdef class Turn:
     cdef void send_answers(self) noexcept:
         """Send answers now: publishers continue while cursors deliver their messages."""
         cdef list answered = self.answered
-        cdef list cursors = self.tasks[<int>PHASE_PUMP]
+        cdef list cursors = self.tasks[<int>PHASE_DELIVER]
         cdef Task task
         self.answered = []
         if not 0 < len(cursors) <= <Py_ssize_t>FEW_CURSORS:

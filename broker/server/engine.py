@@ -42,7 +42,7 @@ def engine_options(config: Config) -> limits.EngineLimits:
         spare_rate=limits.SPARE_RATE,
         keep_bytes=limits.KEEP_BYTES,
         short_bytes=min(limits.SHORT_BYTES, storage.segment_size),
-        pump_bytes_max=limits.PUMP_BYTES_MAX,
+        deliver_bytes_max=limits.DELIVER_BYTES_MAX,
         backlog_bytes_max=limits.BACKLOG_BYTES_MAX,
         live_ns=limits.LIVE_TIME,
         inline_bytes=limits.INLINE_BYTES,

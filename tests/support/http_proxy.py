@@ -67,8 +67,8 @@ class HttpProxy:
             # The hub's first bytes may come in one read with the answer.
             sock.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n" + behind.recv(BLOCK))
             self.open |= {sock, behind}
-            threading.Thread(target=_pump, args=(sock, behind), daemon=True).start()
-            _pump(behind, sock)
+            threading.Thread(target=_relay, args=(sock, behind), daemon=True).start()
+            _relay(behind, sock)
             self.open -= {sock, behind}
 
     def cut(self) -> None:
@@ -84,7 +84,7 @@ class HttpProxy:
         self.cut()
 
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
+def _relay(source: socket.socket, target: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(BLOCK):
             target.sendall(data)

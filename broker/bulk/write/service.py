@@ -89,7 +89,7 @@ class Writes:
         self._commits.start(self._intents, self._unsure)
         self._engine = engine
         engine.watch(self._log_changed)
-        self._look = asyncio.create_task(self._keep_house())
+        self._look = asyncio.create_task(self._housekeeping())
 
     def _log_changed(self, name: str, cursor: str | None, made: bool) -> None:
         if made and cursor is None:
@@ -111,7 +111,7 @@ class Writes:
         stats.committed_records = self.commits.records
         stats.commits_under_way = self.commits.under_way
 
-    async def _keep_house(self) -> None:
+    async def _housekeeping(self) -> None:
         while True:
             try:
                 await self.staging.expire(time.time_ns())

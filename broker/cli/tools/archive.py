@@ -387,7 +387,7 @@ class _TopicArchive:
     async def write(self, ending: Ending) -> None:
         """Archive until the tool stops or the disk fails."""
         await self._reader.start()
-        pump = asyncio.ensure_future(self._pump())
+        forwarder = asyncio.ensure_future(self._forward())
         try:
             if not self.skip_empty:
                 await asyncio.to_thread(self._archive.open)
@@ -398,12 +398,12 @@ class _TopicArchive:
         except OSError as error:
             ending.fail(f"{self._reader.topic}: archiving stops: {error}")
         finally:
-            pump.cancel()
+            forwarder.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await pump
+                await forwarder
             await self._give_back()
 
-    async def _pump(self) -> None:
+    async def _forward(self) -> None:
         async for message in self._reader:
             self._arrived.put_nowait(message)
 

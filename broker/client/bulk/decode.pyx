@@ -142,12 +142,12 @@ cdef piece_t piece_of(bytes text):
     return piece
 
 
-cdef object fresh(size_t n):
+cdef object new_bytes(size_t n):
     return PyBytes_FromStringAndSize(NULL, <Py_ssize_t>n)
 
 
 cdef object bitmap(size_t rows):
-    cdef object made = fresh((rows + 7) >> 3)
+    cdef object made = new_bytes((rows + 7) >> 3)
     memset(PyBytes_AS_STRING(made), 0, (rows + 7) >> 3)
     return made
 
@@ -157,8 +157,8 @@ cdef tuple begin(column_t *c, size_t rows, size_t data_bytes, bint nullable):
     if data_bytes > INT32_MAX:
         raise Damaged(f'a column of {data_bytes} bytes exceeds the limit of Arrow')
     valid = bitmap(rows) if nullable else None
-    offsets = fresh(4 * (rows + 1))
-    data = fresh(data_bytes)
+    offsets = new_bytes(4 * (rows + 1))
+    data = new_bytes(data_bytes)
     c.offsets = <int32_t *>PyBytes_AS_STRING(offsets)
     c.data = PyBytes_AS_STRING(data)
     c.at = 0
@@ -403,9 +403,9 @@ cdef class Frame:
 
     cdef int numbers(self, int wanted, size_t start, size_t rows, dict made) except -1:
         """Fill the columns of eight bytes."""
-        offset = fresh(8 * rows if wanted & OFFSET else 0)
-        timestamp = fresh(8 * rows if wanted & TIMESTAMP else 0)
-        not_before = fresh(8 * rows if wanted & NOT_BEFORE else 0)
+        offset = new_bytes(8 * rows if wanted & OFFSET else 0)
+        timestamp = new_bytes(8 * rows if wanted & TIMESTAMP else 0)
+        not_before = new_bytes(8 * rows if wanted & NOT_BEFORE else 0)
         valid = bitmap(rows if wanted & NOT_BEFORE else 0)
         cdef int64_t *seqs = <int64_t *>PyBytes_AS_STRING(offset)
         cdef int64_t *times = <int64_t *>PyBytes_AS_STRING(timestamp)

@@ -125,7 +125,7 @@ cdef size_t put(columns_t *c, size_t at, const piece_t *record, const int32_t *c
     return at
 
 
-cdef object fresh(size_t n):
+cdef object new_bytes(size_t n):
     return PyBytes_FromStringAndSize(NULL, <Py_ssize_t>n)
 
 
@@ -144,10 +144,11 @@ cdef class EventColumns:
         """Allocate the columns."""
         cdef columns_t c
         self.rows = rows
-        self.cursor, self.attempt = fresh(4 * rows), fresh(4 * rows)
-        self.seq, self.latency, self.time = fresh(8 * rows), fresh(8 * rows), fresh(8 * rows)
-        self.event, self.reason = fresh(rows), fresh(rows)
-        self.latency_known = fresh((rows + 7) >> 3)
+        self.cursor, self.attempt = new_bytes(4 * rows), new_bytes(4 * rows)
+        self.seq, self.latency = new_bytes(8 * rows), new_bytes(8 * rows)
+        self.time = new_bytes(8 * rows)
+        self.event, self.reason = new_bytes(rows), new_bytes(rows)
+        self.latency_known = new_bytes((rows + 7) >> 3)
         memset(PyBytes_AS_STRING(self.latency_known), 0, (rows + 7) >> 3)
         c.cursor = <int32_t *>PyBytes_AS_STRING(self.cursor)
         c.seq = <int64_t *>PyBytes_AS_STRING(self.seq)
@@ -202,7 +203,7 @@ def decode(offsets, data, size_t start, size_t count):
     column."""
     cdef Records records = Records(offsets, data, start, count)
     cdef EventColumns found = EventColumns()
-    cdef bytes kinds = fresh(count), numbers
+    cdef bytes kinds = new_bytes(count), numbers
     cdef uint8_t *kind = <uint8_t *>PyBytes_AS_STRING(kinds)
     cdef dict known = {}
     cdef columns_t columns
@@ -234,7 +235,7 @@ def decode(offsets, data, size_t start, size_t count):
 cdef bytes cursors_of(const piece_t *record, dict known):
     """For each cursor of a valid record, the index of its name in `known`."""
     cdef uint32_t count = tw_load_u32(record.ptr + 12), i
-    cdef bytes numbers = fresh(4 * <size_t>count)
+    cdef bytes numbers = new_bytes(4 * <size_t>count)
     cdef int32_t *number = <int32_t *>PyBytes_AS_STRING(numbers)
     cdef const char *at = record.ptr + record.n - tw_load_u32(record.ptr + 24)
     cdef size_t topic, name

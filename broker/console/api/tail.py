@@ -65,17 +65,17 @@ async def _of_topic(context: ConsoleContext, name: str, search: Search) -> Async
 
 
 async def _of_subject(account: Any, subject: bytes, search: Search) -> AsyncIterator[bytes]:
-    heard: deque[Json] = deque()
+    received: deque[Json] = deque()
     dropped = number = 0
     arrived = asyncio.Event()
 
     def take(message: Any) -> None:
         nonlocal dropped, number
         number += 1
-        if len(heard) >= limits.TAIL_MESSAGES_MAX:
+        if len(received) >= limits.TAIL_MESSAGES_MAX:
             dropped += 1
         else:
-            heard.append(_row(message, number))
+            received.append(_row(message, number))
         arrived.set()
 
     subscription = account.listen(subject, take)
@@ -84,8 +84,8 @@ async def _of_subject(account: Any, subject: bytes, search: Search) -> AsyncIter
         while True:
             await arrived.wait()
             arrived.clear()
-            rows, count = list(heard), dropped
-            heard.clear()
+            rows, count = list(received), dropped
+            received.clear()
             dropped = 0
             for row in rows:
                 if search.finds(row):

@@ -25,9 +25,9 @@ cdef struct found_t:
     uint64_t *places        # seq, offset: new entries for the sparse index
     size_t places_size
     size_t places_cap
-    size_t *hurts           # start and end of each unreadable range of bytes
-    size_t hurts_size
-    size_t hurts_cap
+    size_t *damages           # start and end of each unreadable range of bytes
+    size_t damages_size
+    size_t damages_cap
     size_t data_at          # where the first record begins
     size_t data_end         # after the last one, padding included
     uint64_t next_seq       # where the next range begins
@@ -43,7 +43,7 @@ cdef struct walk_t:
     uint64_t passed         # requested seqs below it were found or are in a gap
     size_t live_at          # of a stream: index of the next requested message
     size_t taken            # of a stream: bytes of the records found
-    bint hurt               # bytes were skipped since the last valid record
+    bint damaged               # bytes were skipped since the last valid record
 
 
 cdef class Range:

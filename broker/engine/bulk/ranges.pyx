@@ -116,7 +116,7 @@ cdef class Range:
         free(self.found.offsets)
         free(self.found.gaps)
         free(self.found.places)
-        free(self.found.hurts)
+        free(self.found.damages)
         free(self.live)
         free(self.gathered)
         free(self.front)
@@ -246,7 +246,7 @@ cdef class Range:
             if walk_live(self) if self.live != NULL else walk(self):
                 return True
             self.walk.begun = False
-            if found.hurts_size and self.file_path != NULL and not self.again:
+            if found.damages_size and self.file_path != NULL and not self.again:
                 self.again = self.to_map = True     # memory may be wrong
                 self.attached = False
                 return True
@@ -322,7 +322,7 @@ cdef class Range:
     cdef void begin_walk(self) noexcept nogil:
         """Start the walk at the beginning."""
         cdef found_t *found = &self.found
-        found.count = found.gaps_size = found.places_size = found.hurts_size = 0
+        found.count = found.gaps_size = found.places_size = found.damages_size = 0
         found.data_at = found.data_end = 0
         found.next_seq = self.first
         found.error = 0
@@ -419,7 +419,7 @@ cdef class Range:
     def is_disturbed(self, Log log):
         """Whether an unreadable record may be a message that was being overwritten: then the range
         has to be read again."""
-        return self.found.hurts_size > 0 and log.owner is not None and (
+        return self.found.damages_size > 0 and log.owner is not None and (
             (<LogOwner>log.owner).erasures != self.erasures)
 
     def learn(self, Log log):
@@ -428,13 +428,13 @@ cdef class Range:
         cdef size_t i, news = 0
         if self.segment is None or self.path is None:
             return 0
-        for i in range(0, self.found.hurts_size, 2):
-            if self.segment.quarantine(self.found.hurts[i], self.found.hurts[i + 1]):
-                log.report_damage(self.segment, self.found.hurts[i], self.found.hurts[i + 1])
-                news += self.found.hurts[i + 1] - self.found.hurts[i]
+        for i in range(0, self.found.damages_size, 2):
+            if self.segment.quarantine(self.found.damages[i], self.found.damages[i + 1]):
+                log.report_damage(self.segment, self.found.damages[i], self.found.damages[i + 1])
+                news += self.found.damages[i + 1] - self.found.damages[i]
         for i in range(0, self.found.places_size, 2):
             self.segment.note(self.found.places[i], <size_t>self.found.places[i + 1])
-        self.found.places_size = self.found.hurts_size = 0
+        self.found.places_size = self.found.damages_size = 0
         self.segment = None
         return news
 
@@ -467,9 +467,9 @@ cdef inline int look(Range r, walk_t *w, stored_t *s, size_t *step) noexcept nog
     if step[0] == 0 or s.rec.seq < w.expected or (
             is_file and not in_place(s.rec.seq, r.origin, w.at)):
         again = resync(base, r.size, w.at + 8, r.salt, r.origin, below(w.expected))
-        w.hurt = True
+        w.damaged = True
         again = again or r.size
-        if not put_hurt(&r.found, w.at, again):
+        if not put_damage(&r.found, w.at, again):
             return LOOK_FAILED
         w.at = again
         return LOOK_DAMAGE
@@ -500,14 +500,14 @@ cdef bint walk(Range r) noexcept nogil:
             continue
         if s.rec.seq < r.first:
             w.at += step
-            w.hurt = False
+            w.damaged = False
             continue
         if s.rec.seq >= r.bound:
             break
-        if s.rec.seq > w.passed and not put_gap(found, w.passed, s.rec.seq, w.hurt):
+        if s.rec.seq > w.passed and not put_gap(found, w.passed, s.rec.seq, w.damaged):
             return False
         w.passed = s.rec.seq
-        w.hurt = False
+        w.damaged = False
         if found.count == 0:
             found.data_at = w.at
         elif w.at + step - found.data_at > r.bytes_max:
@@ -518,7 +518,7 @@ cdef bint walk(Range r) noexcept nogil:
         w.at += step
         found.data_end = w.at
         w.passed += 1
-    if w.passed < r.bound and not put_gap(found, w.passed, r.bound, w.hurt):
+    if w.passed < r.bound and not put_gap(found, w.passed, r.bound, w.damaged):
         return False
     found.next_seq = r.bound
     return False
@@ -542,9 +542,9 @@ cdef bint walk_live(Range r) noexcept nogil:
             continue
         if s.rec.seq >= r.bound:
             break
-        if not put_lost(r, &w.live_at, s.rec.seq, w.hurt):
+        if not put_lost(r, &w.live_at, s.rec.seq, w.damaged):
             return False
-        w.hurt = False
+        w.damaged = False
         if w.live_at < r.live_size and r.live[w.live_at] == s.rec.seq:
             if found.count == 0:
                 found.data_at = w.at
@@ -557,18 +557,18 @@ cdef bint walk_live(Range r) noexcept nogil:
             found.data_end = w.at + step
             w.live_at += 1
         w.at += step
-    if not put_lost(r, &w.live_at, r.bound, w.hurt):
+    if not put_lost(r, &w.live_at, r.bound, w.damaged):
         return False
     found.next_seq = r.bound
     return False
 
 
-cdef bint put_lost(Range r, size_t *i, uint64_t end, bint hurt) noexcept nogil:
+cdef bint put_lost(Range r, size_t *i, uint64_t end, bint damaged) noexcept nogil:
     """Record the requested messages below `end`, from index i on, as missing."""
     cdef size_t first = i[0]
     while i[0] < r.live_size and r.live[i[0]] < end:
         i[0] += 1
-    return i[0] == first or put_gap(&r.found, r.live[first], r.live[i[0] - 1] + 1, hurt)
+    return i[0] == first or put_gap(&r.found, r.live[first], r.live[i[0] - 1] + 1, damaged)
 
 
 cdef inline size_t padded(const char *record) noexcept nogil:
@@ -623,7 +623,7 @@ cdef bint put_offset(found_t *found, uint32_t offset) noexcept nogil:
     return True
 
 
-cdef bint put_gap(found_t *found, uint64_t start, uint64_t end, bint hurt) noexcept nogil:
+cdef bint put_gap(found_t *found, uint64_t start, uint64_t end, bint damaged) noexcept nogil:
     cdef void *array = grown(
         found.gaps, found.gaps_size, &found.gaps_cap, sizeof(uint64_t), found)
     if array == NULL:
@@ -631,7 +631,7 @@ cdef bint put_gap(found_t *found, uint64_t start, uint64_t end, bint hurt) noexc
     found.gaps = <uint64_t *>array
     found.gaps[found.gaps_size] = start
     found.gaps[found.gaps_size + 1] = end
-    found.gaps[found.gaps_size + 2] = GAP_DAMAGED if hurt else GAP_MISSING
+    found.gaps[found.gaps_size + 2] = GAP_DAMAGED if damaged else GAP_MISSING
     found.gaps_size += 3
     return True
 
@@ -648,15 +648,15 @@ cdef bint put_pair(found_t *found, uint64_t seq, size_t offset) noexcept nogil:
     return True
 
 
-cdef bint put_hurt(found_t *found, size_t start, size_t end) noexcept nogil:
+cdef bint put_damage(found_t *found, size_t start, size_t end) noexcept nogil:
     cdef void *array = grown(
-        found.hurts, found.hurts_size, &found.hurts_cap, sizeof(size_t), found)
+        found.damages, found.damages_size, &found.damages_cap, sizeof(size_t), found)
     if array == NULL:
         return False
-    found.hurts = <size_t *>array
-    found.hurts[found.hurts_size] = start
-    found.hurts[found.hurts_size + 1] = end
-    found.hurts_size += 2
+    found.damages = <size_t *>array
+    found.damages[found.damages_size] = start
+    found.damages[found.damages_size + 1] = end
+    found.damages_size += 2
     return True
 
 

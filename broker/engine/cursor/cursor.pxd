@@ -78,7 +78,7 @@ cdef struct consumer_t:
     heap_item_t timer       # owner: the consumer_t; tag: 0, which no entry has
     int64_t line_due_ns     # deadline of the last entry in line
     uint8_t blocked         # its output is full: no deliveries until `ready`
-    uint8_t unwell          # no redeliveries to it, with REDELIVER_FIRST
+    uint8_t failing          # no redeliveries to it, with REDELIVER_FIRST
     uint32_t sent_then      # number of earlier deliveries at sent_ns
     int64_t sent_ns         # time of the last delivery
     uint64_t delivered, acked, requeued     # counters of the cursor
@@ -149,7 +149,7 @@ cdef class Cursor(LogReader):
     cdef void set_policy(self, int redelivery, int choice, bint limited) noexcept
     cdef void set_dead_letters(self, DeadLetterQueue queue, uint16_t deliver_max) noexcept
     # Everything below seq counts as acked and nothing from it on; nothing is in flight any more.
-    cdef void stand_at(self, uint64_t seq) noexcept
+    cdef void move_to(self, uint64_t seq) noexcept
     # Restore the state from a journal. Returns the seq after the highest one that it knows.
     # OverflowError.
     cdef object restore(self, list ops)
@@ -161,19 +161,19 @@ cdef class Cursor(LogReader):
     cdef consumer_t *chosen(self) noexcept
     cdef consumer_t *nearest(self) noexcept
     cdef consumer_t *least(self) noexcept
-    cdef size_t give_unacked(self) noexcept
+    cdef size_t redeliver_unacked(self) noexcept
     cdef consumer_t *consumer_of_unacked(self) noexcept
     cdef entry_t *held_by(self, consumer_t *c, uint64_t seq, int *code) noexcept
     cdef void unlink(self, entry_t *e) noexcept
-    cdef void pump(self) noexcept
-    cdef size_t pump_bytes_max(self) noexcept
+    cdef void deliver_ready(self) noexcept
+    cdef size_t deliver_bytes_max(self) noexcept
     cdef bint is_far_behind(self) noexcept
     cdef void go_on(self) noexcept
-    cdef bint fresh(self, stored_t *s) noexcept
+    cdef bint next_new(self, stored_t *s) noexcept
     cdef bint is_due(self, stored_t *s, bint *later) noexcept
     cdef void copied(self, Segment segment, size_t offset) noexcept
-    cdef bint give_fresh(self, consumer_t *c, stored_t *s) noexcept
-    cdef bint give_again(self, consumer_t *c) noexcept
+    cdef bint deliver_new(self, consumer_t *c, stored_t *s) noexcept
+    cdef bint redeliver(self, consumer_t *c) noexcept
     cdef void sent(self, consumer_t *c, entry_t *e, int64_t stored_ns) noexcept
     cdef void leave_line(self, consumer_t *c, entry_t *e) noexcept
     cdef void time_out(self, entry_t *e) noexcept
@@ -181,9 +181,9 @@ cdef class Cursor(LogReader):
     cdef void drop_oldest(self) noexcept
     cdef void drop(self, uint64_t seq) noexcept
     cdef void pass_by(self, uint64_t first, uint64_t after) noexcept
-    cdef void done_with(self, uint64_t seq) noexcept
-    cdef void again(self, entry_t *e, bint at_tail, int reason) noexcept
-    cdef void bury(self, entry_t *e, int reason) noexcept
+    cdef void mark_acked(self, uint64_t seq) noexcept
+    cdef void requeue_entry(self, entry_t *e, bint at_tail, int reason) noexcept
+    cdef void dead_letter(self, entry_t *e, int reason) noexcept
     cdef bint is_for(self, const stored_t *s) noexcept      # a record for this cursor only
     cdef void rearm(self) noexcept
     cdef void put_off(self, entry_t *e, int64_t wait_ns) noexcept

@@ -47,7 +47,7 @@ from broker.engine.log.segment cimport Segment
 from broker.runtime.heap cimport heap_peek, heap_push, heap_remove, heap_reserve, heap_update
 from broker.runtime.interfaces cimport Session, Sink
 from broker.runtime.mapping cimport fault_counter, tw_faults_now
-from broker.runtime.turn cimport PHASE_BACKLOG, PHASE_PUMP
+from broker.runtime.turn cimport PHASE_BACKLOG, PHASE_DELIVER
 from broker.runtime.types cimport heap_item_t
 
 from broker.engine.log.files import SEQ_MAX
@@ -107,7 +107,7 @@ cdef class Cursor(LogReader):
         """Add a consumer without credit; the caller has set its policy."""
         c.sink = <void *>sink
         c.next = c.prev = c.all_prev = NULL
-        c.credit = c.in_flight = c.first = c.last = c.blocked = c.unwell = 0
+        c.credit = c.in_flight = c.first = c.last = c.blocked = c.failing = 0
         c.sent_ns = c.sent_then = 0
         c.line = c.timer.pos = c.timer.tag = 0
         c.timer.owner = c
@@ -132,7 +132,7 @@ cdef class Cursor(LogReader):
             e = self.inflight.at(c.first)
             if give_back:
                 self.unlink(e)
-                self.again(e, False, REASON_CLOSE)
+                self.requeue_entry(e, False, REASON_CLOSE)
             else:
                 c.first = e.next
                 e.prev = e.next = 0
@@ -199,7 +199,7 @@ cdef class Cursor(LogReader):
         self.unlink(e)
         self.inflight.free_entry(e)
         c.acked += 1
-        self.done_with(seq)
+        self.mark_acked(seq)
         return ACK_OK
 
     cdef int requeue(self, consumer_t *c, uint64_t seq, int64_t delay_ns) noexcept:
@@ -211,7 +211,7 @@ cdef class Cursor(LogReader):
         c.requeued += 1
         self.requeue_count += 1
         if delay_ns <= 0 or (self.policy.deliver_max and e.attempts >= self.policy.deliver_max):
-            self.again(e, True, REASON_REQUEUE)
+            self.requeue_entry(e, True, REASON_REQUEUE)
             return ACK_OK
         if self.shared.events is not None:
             self.report_event(e, REASON_REQUEUE)
@@ -263,7 +263,7 @@ cdef class Cursor(LogReader):
         else:
             self.inflight.deferred -= 1
         self.inflight.free_entry(e)
-        self.done_with(seq)
+        self.mark_acked(seq)
         return True
 
     cdef void unlink(self, entry_t *e) noexcept:
@@ -301,21 +301,21 @@ cdef class Cursor(LogReader):
             i = self.inflight.at(i).next
         c.line = i
 
-    cdef void done_with(self, uint64_t seq) noexcept:
+    cdef void mark_acked(self, uint64_t seq) noexcept:
         self.acks.add(seq)
         if self.journal is not None:
             self.journal.ack(seq)
         if self.acks.floor >= self.log.retention.trim_at:
             self.log.retention.trim()
         if not self.queued:
-            self.shared.turn.add(PHASE_PUMP, self)
+            self.shared.turn.add(PHASE_DELIVER, self)
 
-    cdef void again(self, entry_t *e, bint at_tail, int reason) noexcept:
+    cdef void requeue_entry(self, entry_t *e, bint at_tail, int reason) noexcept:
         """Queue an entry for redelivery, after the new records or before them."""
         if reason and self.shared.events is not None:
             self.report_event(e, reason)
         if self.policy.deliver_max and e.attempts >= self.policy.deliver_max:
-            self.bury(e, reason)
+            self.dead_letter(e, reason)
             return
         e.mark = <int64_t>(self.next_seq if not at_tail else
                            min(self.log.frontier, self.next_seq + AGAIN_DISTANCE))
@@ -336,7 +336,7 @@ cdef class Cursor(LogReader):
 
     cdef void wake(self) noexcept:
         if not self.queued:
-            self.shared.turn.add(PHASE_PUMP, self)
+            self.shared.turn.add(PHASE_DELIVER, self)
 
     cdef void records_added(self, size_t n) noexcept:
         if self.ring == NULL and (self.waiting_max == 0 or <int64_t>(
@@ -344,7 +344,7 @@ cdef class Cursor(LogReader):
             return
         self.added += n
         if not self.queued:
-            self.shared.turn.add(PHASE_PUMP, self)
+            self.shared.turn.add(PHASE_DELIVER, self)
 
     cdef void run(self) noexcept:
         cdef bint later = False
@@ -358,7 +358,7 @@ cdef class Cursor(LogReader):
         elif self.is_far_behind():
             later = True
         else:
-            self.pump()
+            self.deliver_ready()
         if self.waiting_max and not later:
             self.drop_oldest()
         # Answers are sent before the backlog, so what they depend on, such as an earlier FIN, is
@@ -372,7 +372,7 @@ cdef class Cursor(LogReader):
         """Deliver a part of a long backlog."""
         self.in_backlog = False
         if not self.paused:
-            self.pump()
+            self.deliver_ready()
         if self.waiting_max:
             self.drop_oldest()
         if self.journal is not None and self.next_seq != self.journalled_next:
@@ -380,33 +380,33 @@ cdef class Cursor(LogReader):
         else:
             self.flush_journal()
 
-    cdef void pump(self) noexcept:
+    cdef void deliver_ready(self) noexcept:
         """Deliver to the consumers in the ring in turn, one record each, until records or consumers
         run out."""
         cdef Inflight inflight = self.inflight
-        cdef size_t given = 0, given_max = self.pump_bytes_max()
+        cdef size_t given = 0, given_max = self.deliver_bytes_max()
         cdef stored_t s
         cdef consumer_t *c
-        cdef bint is_fresh
+        cdef bint is_new
         cdef bint again_first = self.policy.redelivery == REDELIVER_FIRST
         if again_first and inflight.again_first:
-            given = self.give_unacked()
+            given = self.redeliver_unacked()
         while self.ring != NULL:
             if given > given_max:
                 self.wake()     # let other cursors have their turn
                 break
             c = self.ring if self.policy.choice == CHOICE_RING else self.chosen()
-            is_fresh = False
+            is_new = False
             if inflight.again_first == 0 or again_first or (
                     inflight.at(inflight.again_first).mark > <int64_t>self.next_seq):
-                is_fresh = self.fresh(&s)
-            if is_fresh:
+                is_new = self.next_new(&s)
+            if is_new:
                 given += s.size
-                if not self.give_fresh(c, &s):
+                if not self.deliver_new(c, &s):
                     continue
             elif inflight.again_first and not again_first:
                 given += AGAIN_BYTES
-                if not self.give_again(c):
+                if not self.redeliver(c):
                     continue
             else:
                 break
@@ -416,11 +416,11 @@ cdef class Cursor(LogReader):
                 self.leave_ring(c)
         self.rearm()
 
-    cdef size_t pump_bytes_max(self) noexcept:
+    cdef size_t deliver_bytes_max(self) noexcept:
         """The bytes to deliver in this turn. A long backlog gets a small share, because it would
         otherwise delay live traffic in every turn, plus as much as publishers have just added: a
         cursor without a backlog delivers that too, and otherwise this one would never catch up."""
-        cdef size_t all_max = self.shared.pump_bytes_max
+        cdef size_t all_max = self.shared.deliver_bytes_max
         cdef size_t added = self.added
         self.added = 0
         if not self.is_far_behind():
@@ -440,9 +440,9 @@ cdef class Cursor(LogReader):
             if last is None or last.first_seq != segment.next_seq:
                 return True
             behind += last.size
-        return behind > self.shared.pump_bytes_max
+        return behind > self.shared.deliver_bytes_max
 
-    cdef bint fresh(self, stored_t *s) noexcept:
+    cdef bint next_new(self, stored_t *s) noexcept:
         """Find the next unread record that can be delivered now."""
         cdef int found
         cdef bint later = False
@@ -474,7 +474,7 @@ cdef class Cursor(LogReader):
             return False
         if s.flags & STORED_ADDRESSED and not self.is_for(s):
             self.passed(s.size)
-            self.done_with(s.rec.seq)
+            self.mark_acked(s.rec.seq)
             return False
         if s.not_before_ns > self.shared.turn.wall_ns:     # never true for 0
             if self.inflight.deferred >= self.shared.deferred_share():
@@ -502,7 +502,7 @@ cdef class Cursor(LogReader):
                                True, &s)):
             tw_die()
 
-    cdef bint give_fresh(self, consumer_t *c, stored_t *s) noexcept:
+    cdef bint deliver_new(self, consumer_t *c, stored_t *s) noexcept:
         cdef entry_t *e
         if c.policy.sample:
             self.random ^= self.random << 13
@@ -510,7 +510,7 @@ cdef class Cursor(LogReader):
             self.random ^= self.random << 17
             if (self.random >> 32) % 100 > c.policy.sample:
                 self.passed(s.size)
-                self.done_with(s.rec.seq)
+                self.mark_acked(s.rec.seq)
                 return False
         if s.rec.subject_len == 0:
             s.rec.subject = <const char *>self.log.subject
@@ -530,7 +530,7 @@ cdef class Cursor(LogReader):
         self.sent(c, e, s.rec.timestamp_ns)
         return True
 
-    cdef bint give_again(self, consumer_t *c) noexcept:
+    cdef bint redeliver(self, consumer_t *c) noexcept:
         """Deliver the oldest record of the `again` queue to c. Returns whether one was
         delivered."""
         cdef entry_t *e = self.inflight.at(self.inflight.again_first)
@@ -540,7 +540,7 @@ cdef class Cursor(LogReader):
         if e.seq < self.log.retention.floor:      # dropped by a limit: it counts as acked
             self.inflight.pop_again()
             self.inflight.free_entry(e)
-            self.done_with(e.seq)
+            self.mark_acked(e.seq)
             return False
         faults = tw_faults_now(all_faults)
         found = self.position.read_entry(e, &s)
@@ -552,7 +552,7 @@ cdef class Cursor(LogReader):
             # Its bytes are quarantined, so they stay in the file.
             self.shared.report('error', 'a record does not read and is passed over',
                                log=self.log.name, cursor=self.name, seq=e.seq)
-            self.done_with(e.seq)
+            self.mark_acked(e.seq)
             self.inflight.free_entry(e)
             return False
         s.rec.attempts = e.attempts + 1 if e.attempts < ATTEMPTS_MAX else ATTEMPTS_MAX
@@ -616,7 +616,7 @@ cdef class Cursor(LogReader):
             if self.acks.has(self.next_seq) or self.inflight.find(self.next_seq) != NULL:
                 self.ahead -= 1
             else:
-                self.done_with(self.next_seq)
+                self.mark_acked(self.next_seq)
             self.next_seq += 1
 
     cdef void missing(self, uint64_t seq) noexcept:
@@ -661,7 +661,7 @@ cdef class Cursor(LogReader):
             e = self.inflight.pop_again()
             self.inflight.free_entry(e)
             self.dropped_count += 1
-            self.done_with(e.seq)
+            self.mark_acked(e.seq)
 
     cdef void drop(self, uint64_t seq) noexcept:
         """Drop the next record, unless it is delayed."""
@@ -673,7 +673,7 @@ cdef class Cursor(LogReader):
             self.put_off(self.inflight.make(seq), due_ns - wall_ns)
             return
         self.dropped_count += 1
-        self.done_with(seq)
+        self.mark_acked(seq)
 
     # --- which consumer
 
@@ -701,29 +701,29 @@ cdef class Cursor(LogReader):
         return best
 
     cdef consumer_t *least(self) noexcept:
-        """The first consumer with the fewest records in flight; an unwell one only if all are."""
+        """The first consumer with the fewest records in flight; an failing one only if all are."""
         cdef consumer_t *best = self.ring
         cdef consumer_t *c = best.next
         while c != self.ring:
-            if best.unwell > c.unwell or (
-                    best.unwell == c.unwell and c.in_flight < best.in_flight):
+            if best.failing > c.failing or (
+                    best.failing == c.failing and c.in_flight < best.in_flight):
                 best = c
             c = c.next
         return best
 
-    cdef size_t give_unacked(self) noexcept:
+    cdef size_t redeliver_unacked(self) noexcept:
         """Deliver the `again` queue to consumers that are ready, whatever their credit. Returns
         roughly the number of bytes."""
         cdef consumer_t *c
         cdef size_t given = 0
-        while self.inflight.again_first and given <= self.shared.pump_bytes_max:
+        while self.inflight.again_first and given <= self.shared.deliver_bytes_max:
             c = self.consumer_of_unacked()
             if c == NULL:
                 break
             given += AGAIN_BYTES
-            if self.give_again(c) and c.in_flight >= c.credit:
+            if self.redeliver(c) and c.in_flight >= c.credit:
                 self.leave_ring(c)
-        if given > self.shared.pump_bytes_max:
+        if given > self.shared.deliver_bytes_max:
             self.wake()
         return given
 
@@ -735,13 +735,13 @@ cdef class Cursor(LogReader):
         cdef int rank, best_rank = 3
         while c != NULL:
             if not c.blocked:
-                rank = 2 if c.unwell else 1 if c.in_flight >= c.credit else 0
+                rank = 2 if c.failing else 1 if c.in_flight >= c.credit else 0
                 if rank < best_rank or (rank == best_rank and c.in_flight < best.in_flight):
                     best = c
                     best_rank = rank
             c = c.all_next
         if best_rank == 2 and self.policy.choice != CHOICE_LEAST:
-            return NULL         # the only consumer is unwell: it gets them when it is well again
+            return NULL         # the only consumer is failing: it gets them when it is well again
         return best
 
     # --- what becomes of deliveries
@@ -783,11 +783,11 @@ cdef class Cursor(LogReader):
         for _i in range(inflight.again):
             e = inflight.pop_again()
             if e.attempts >= deliver_max:
-                self.bury(e, REASON_RETURNED)
+                self.dead_letter(e, REASON_RETURNED)
             else:
                 inflight.push_again(e)
 
-    cdef void bury(self, entry_t *e, int reason) noexcept:
+    cdef void dead_letter(self, entry_t *e, int reason) noexcept:
         """Move an entry, which is in no list, to the dead letters."""
         if reason:      # otherwise this is a retry, and the first reason stays
             e.reason = <unsigned char>reason
@@ -822,7 +822,7 @@ cdef class Cursor(LogReader):
             else:
                 heap_remove(&self.inflight.due, item)
                 self.inflight.deferred -= 1
-                self.again(e, False, REASON_RETURNED)
+                self.requeue_entry(e, False, REASON_RETURNED)
         self.rearm()
         if self.ring != NULL:
             self.wake()     # an unreadable segment may be readable now
@@ -830,7 +830,7 @@ cdef class Cursor(LogReader):
     cdef void time_out(self, entry_t *e) noexcept:
         self.timeout_count += 1
         self.unlink(e)
-        self.again(e, self.policy.redelivery == REDELIVER_LATER, REASON_TIMEOUT)
+        self.requeue_entry(e, self.policy.redelivery == REDELIVER_LATER, REASON_TIMEOUT)
 
     cdef void count_deferred(self) noexcept:
         """Update the number of deferred records of all cursors."""
@@ -1027,9 +1027,9 @@ cdef class Cursor(LogReader):
 
     def empty(self):
         """Count all existing records as acked: waiting, deferred and in flight."""
-        self.stand_at(self.log.frontier)
+        self.move_to(self.log.frontier)
 
-    cdef void stand_at(self, uint64_t seq) noexcept:
+    cdef void move_to(self, uint64_t seq) noexcept:
         cdef consumer_t *c = self.all
         self.inflight.clear()
         self.count_deferred()
@@ -1058,7 +1058,7 @@ cdef class Cursor(LogReader):
         """
         cdef uint64_t place = min(max(seq, self.log.retention.first_seq()), self.log.frontier)
         self.rewound_until = max(self.rewound_until, self.next_seq)
-        self.stand_at(place)
+        self.move_to(place)
         self.flush_journal()
         return place
 
@@ -1084,7 +1084,7 @@ cdef class Cursor(LogReader):
         cdef uint64_t seq
         for seq in range(max(first, self.next_seq), after):
             if self.inflight.find(seq) == NULL and not self.acks.has(seq):
-                self.done_with(seq)
+                self.mark_acked(seq)
                 self.ahead += 1
 
     def close(self, bint delete=False):
@@ -1105,7 +1105,7 @@ cdef class Cursor(LogReader):
         if self.journal is not None:
             self.journal.discard() if delete else self.journal.close()
 
-    cdef void let_go(self) noexcept:
+    cdef void detach(self) noexcept:
         self.journal = None
         self.close()
 
@@ -1152,10 +1152,10 @@ cdef class Cursor(LogReader):
                         or next_seq - <uint64_t>waiting[0] + 64 > self.shared.window_max):
             raise OverflowError('too many records between the first unacked one and the last')
         at = waiting[0] if waiting else next_seq
-        self.stand_at(at)
+        self.move_to(at)
         for seq in waiting:
             while at < seq:
-                self.done_with(at)
+                self.mark_acked(at)
                 at += 1
             e = self.inflight.make(seq)
             e.attempts = 1
@@ -1164,7 +1164,7 @@ cdef class Cursor(LogReader):
                 self.journal.op(OP_ENTRY, seq, 1, 0, 3)
             at = seq + 1
         while at < next_seq:
-            self.done_with(at)
+            self.mark_acked(at)
             at += 1
         self.next_seq = next_seq
         self.wake()

@@ -21,5 +21,5 @@ cdef class DeadLetters(DeadLetterQueue):
 
     cdef int append(self, const stored_t *s, const entry_t *e) except -1
     cdef void later(self, entry_t *e, object problem) noexcept
-    cdef void put_by(self, entry_t *e) noexcept
+    cdef void retry_later(self, entry_t *e) noexcept
     cdef void arrived(self, uint64_t seq, bint stored) noexcept

@@ -70,7 +70,7 @@ cdef class DeadLetters(DeadLetterQueue):
             self.turn = cursor.shared.turn.number
             self.taken = 0
         if self.taken == TURN_MAX:
-            self.put_by(e)
+            self.retry_later(e)
             return
         self.taken += 1
         found = cursor.position.read_entry(e, &s)
@@ -78,7 +78,7 @@ cdef class DeadLetters(DeadLetterQueue):
             # Its bytes are quarantined, so they stay in the file.
             cursor.shared.report('error', 'a record does not read and is passed over',
                                  log=cursor.log.name, cursor=cursor.name, seq=e.seq)
-            cursor.done_with(e.seq)
+            cursor.mark_acked(e.seq)
             cursor.inflight.free_entry(e)
             return
         if found < 0:
@@ -127,9 +127,9 @@ cdef class DeadLetters(DeadLetterQueue):
             self.failing = True
             cursor.shared.report('error', 'a dead letter cannot be stored', log=cursor.log.name,
                                  cursor=cursor.name, target=self.target, reason=str(problem))
-        self.put_by(e)
+        self.retry_later(e)
 
-    cdef void put_by(self, entry_t *e) noexcept:
+    cdef void retry_later(self, entry_t *e) noexcept:
         """Retry the entry soon."""
         cdef Cursor cursor = self.cursor
         # Many retries must not be due in the same turn.
@@ -170,7 +170,7 @@ cdef class DeadLetters(DeadLetterQueue):
         if cursor.shared.events is not None:
             cursor.report_event(e, EVENT_DEAD)
         cursor.inflight.free_entry(e)
-        cursor.done_with(seq)
+        cursor.mark_acked(seq)
 
 
 def dead_letters_of(Cursor cursor):

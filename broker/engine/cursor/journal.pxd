@@ -66,7 +66,7 @@ cdef class Journal(JobOwner):
     cdef readonly int last_error
     cdef readonly uint64_t handed       # writes that have begun
     cdef readonly uint64_t done         # writes that have ended
-    cdef uint64_t done_with             # more of them, which count when the file is replaced
+    cdef uint64_t done_after             # more of them, which count when the file is replaced
 
     cdef void ack(self, uint64_t seq) noexcept
     cdef void delivered(self, uint64_t seq, uint64_t consumer_seq) noexcept     # for the first time

@@ -25,7 +25,7 @@ from broker.runtime.workers cimport (
     job_t,
 )
 from broker.engine.state cimport EngineState
-from broker.runtime.turn cimport PHASE_PUMP
+from broker.runtime.turn cimport PHASE_DELIVER
 from broker.runtime.vfs cimport (
     vfs_close,
     vfs_open,
@@ -235,7 +235,7 @@ cdef class Journal(JobOwner):
         self.file_bytes += self.len
         self.len = 0
         self.handed += 1
-        self.done_with += 1
+        self.done_after += 1
         if error:
             self.last_error = error     # another new file follows
 
@@ -334,7 +334,7 @@ cdef class Journal(JobOwner):
 
     cdef void finished(self, job_t *job) noexcept:
         if self.watcher is not None and not self.watcher.queued:
-            self.shared.turn.add(PHASE_PUMP, self.watcher)
+            self.shared.turn.add(PHASE_DELIVER, self.watcher)
         self.ended(job)
         if self.changes is not None:
             self.changes.wake()
@@ -356,8 +356,8 @@ cdef class Journal(JobOwner):
         self.wrote(job.error)
         if job.kind == <int>JOB_REPLACE:
             self.replacing = False
-            self.done += self.done_with
-            self.done_with = 0
+            self.done += self.done_after
+            self.done_after = 0
             if not job.error:
                 self.renamed()
             if self.old_fd >= 0:

@@ -94,9 +94,9 @@ cdef class LocalConsumer(Sink):
         self.cursor.set_policy(
             REDELIVER_FIRST, CHOICE_LEAST if least else self.cursor.policy.choice, limited)
 
-    def set_unwell(self, bint unwell):
-        """Set whether redeliveries go to other consumers: see consumer_t.unwell."""
-        self.consumer.unwell = unwell
+    def set_failing(self, bint failing):
+        """Set whether redeliveries go to other consumers: see consumer_t.failing."""
+        self.consumer.failing = failing
         self.cursor.wake()
 
     def leave(self, bint give_back=True):
@@ -188,7 +188,7 @@ def peek_cursor(Cursor cursor, states, uint64_t from_seq, uint32_t limit):
     cdef list found = []
     cdef object next_seq = None
     if WAITING in states:
-        found, seq, end = fresh(cursor, DEFERRED in states, from_seq, limit)
+        found, seq, end = new_records(cursor, DEFERRED in states, from_seq, limit)
         if seq < end:
             next_seq = seq
     elif DEFERRED in states and cursor.log.delays is not None:
@@ -220,7 +220,7 @@ def seq_of(row):
     return row[0]
 
 
-cdef tuple fresh(Cursor cursor, bint deferred, uint64_t from_seq, uint32_t limit):
+cdef tuple new_records(Cursor cursor, bint deferred, uint64_t from_seq, uint32_t limit):
     """Records that no consumer has received: (rows, where the search ended, their end)."""
     cdef uint64_t end = cursor.log.frontier
     cdef uint64_t seq = max(min(from_seq, end), cursor.next_seq)

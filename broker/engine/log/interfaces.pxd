@@ -31,7 +31,7 @@ cdef class LogReader(JobOwner):
     cdef void addressed(self, const stored_t *s) noexcept   # a record for one reader was stored
     cdef void leave_segment(self, Segment segment) noexcept     # the segment is about to be dropped
     cdef void rest(self) noexcept       # release mappings that are not needed now
-    cdef void let_go(self) noexcept     # the log cannot be opened: write nothing
+    cdef void detach(self) noexcept     # the log cannot be opened: write nothing
     # Whether the limits of its log apply to it: records are dropped even if it has not acked them.
     cdef bint is_limited(self) noexcept
 

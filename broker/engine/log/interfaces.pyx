@@ -50,7 +50,7 @@ cdef class LogReader(JobOwner):
     cdef void rest(self) noexcept:
         pass
 
-    cdef void let_go(self) noexcept:
+    cdef void detach(self) noexcept:
         pass
 
     cdef bint is_limited(self) noexcept:

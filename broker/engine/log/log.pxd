@@ -119,7 +119,7 @@ cdef class Log(LogState):
     # them.
     cdef void hide_from(self, uint64_t seq) noexcept
     cdef int hide_refused(self) except -1
-    cdef object put_away(self)
+    cdef object remove_last_segment(self)
     cdef bint drop(self, Segment segment) noexcept      # not the active one; False: not now
     cdef bint keep_file(self, Segment segment) noexcept
     # Replace the content of a segment after some of its records were removed: the first `size`
@@ -136,10 +136,10 @@ cdef class Log(LogState):
     # Recovery.
     cdef void restore(self, dict meta)
     cdef Segment add_segment(self, path, uint64_t first_seq)
-    cdef void stand_at_end(self) noexcept
+    cdef void move_to_end(self) noexcept
     cdef void add_cursor(self, LogReader cursor)
     cdef void recovered(self, dict meta)
-    cdef void let_go(self) noexcept     # it cannot be opened
+    cdef void detach(self) noexcept     # it cannot be opened
 
 
 cdef class Binding(Sink):

@@ -608,7 +608,7 @@ cdef class Log(LogState):
             self.undo_segment()
         self.active.next_seq = min(self.active.next_seq, first)
         if error == errno.EFBIG:    # a limit below segment_size: the next record begins a file
-            self.active.take_no_more()
+            self.active.stop_appends()
         self.full_batches.clear()
         self.batch = None
         self.waiting_bytes = 0
@@ -657,7 +657,7 @@ cdef class Log(LogState):
                 self.hide_refused()
                 return True
             if after == last.first_seq:
-                self.put_away()     # it has no records, and the next segment needs its name
+                self.remove_last_segment()  # it has no records, and the next one needs its name
             self.new_segment(after, 0)
             if self.next_seq > after:
                 self.new_segment(self.next_seq, 0)  # the segment in between is empty
@@ -689,7 +689,7 @@ cdef class Log(LogState):
         if keep >= self.visible:
             if self.active is not None and self.active.planned > self.active.start() and (
                     not self.begin_segment_after()):
-                self.active.take_no_more()
+                self.active.stop_appends()
             return
         self.hide_from(keep)
         if self.retention.limiter is not None:
@@ -714,7 +714,7 @@ cdef class Log(LogState):
             segment = self.segments[len(self.segments) - 1]
             if segment.first_seq < keep:
                 break
-            self.put_away()
+            self.remove_last_segment()
         if self.segments:
             segment = self.segments[len(self.segments) - 1]
             self.active = segment
@@ -735,7 +735,7 @@ cdef class Log(LogState):
         self.refused_seq = 0
         return 0
 
-    cdef object put_away(self):
+    cdef object remove_last_segment(self):
         """Remove the last segment, so that its name is free. OSError."""
         cdef Segment segment = self.segments[len(self.segments) - 1]
         cdef LogReader cursor
@@ -1083,7 +1083,7 @@ cdef class Log(LogState):
         self.segments.append(segment)
         return segment
 
-    cdef void stand_at_end(self) noexcept:
+    cdef void move_to_end(self) noexcept:
         """All files were added: continue after the last record."""
         cdef Segment segment = self.segments[len(self.segments) - 1]
         segment.active = True
@@ -1113,7 +1113,7 @@ cdef class Log(LogState):
         # Nothing is trimmed here. The housekeeping does that, once it is known what readers of
         # files retain.
 
-    cdef void let_go(self) noexcept:
+    cdef void detach(self) noexcept:
         """The log cannot be opened: leave its files unchanged, and free its memory."""
         cdef LogReader cursor
         cdef Segment segment
@@ -1124,7 +1124,7 @@ cdef class Log(LogState):
         self.shared.turn.disarm(self)
         self.shared.touched.discard(self)
         for cursor in self.cursors.values():
-            cursor.let_go()
+            cursor.detach()
         self.cursors.clear()
         for segment in self.segments:
             vfs_close(segment.fd)
@@ -1154,7 +1154,7 @@ cdef class Log(LogState):
         self.active.next_seq = seq
         self.next_seq = self.visible = seq
         self.frontier = min(self.frontier, seq)
-        self.sync.went_back(seq)
+        self.sync.moved_back(seq)
 
     # --- what operators do
 

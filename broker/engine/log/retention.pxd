@@ -75,11 +75,11 @@ cdef class Limiter(Task):
     cdef void begin(self, cost_t measure) noexcept
     cdef object weigh_all(self)
     cdef void unmap(self) noexcept
-    cdef object weigh(self, Segment segment)
+    cdef object segment_bytes(self, Segment segment)
     cdef object estimate(self, Segment segment)
     cdef void enforce(self) noexcept
     cdef bint oldest(self, record_t *rec, size_t *size) noexcept
     cdef bint verified(self, size_t size) noexcept
-    cdef object stand_in(self, Segment segment)
+    cdef object enter_segment(self, Segment segment)
     cdef void drop_oldest(self, const record_t *rec, size_t size) noexcept
     cdef void floor_moved(self) noexcept

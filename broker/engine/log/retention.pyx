@@ -299,7 +299,7 @@ cdef class Limiter(Task):
         self.total = 0
         self.late = [each for each in self.late if each[0] > end]
         for segment in self.log.segments:
-            self.known[segment.id] = self.weigh(segment)
+            self.known[segment.id] = self.segment_bytes(segment)
             self.total += self.known[segment.id]
         if self.segment is not None:
             self.here = self.known.pop(self.segment.id, 0)
@@ -335,7 +335,7 @@ cdef class Limiter(Task):
         share = data * count // seqs
         return count * each + max(0, share - count * (RECORD_HEADER_BYTES + PADDING))
 
-    cdef object weigh(self, Segment segment):
+    cdef object segment_bytes(self, Segment segment):
         """The size of the records in a segment: exact if they are in memory, else an estimate."""
         cdef const char *base
         cdef size_t at = segment.start(), step
@@ -505,7 +505,7 @@ cdef class Limiter(Task):
                         # The rest of the segment is unreadable or lost, and counts as dropped.
                         self.retention.floor = segment.next_seq
                         continue
-                    self.stand_in(segment)
+                    self.enter_segment(segment)
                     continue
                 self.offset = segment.hop(self.offset)
                 if self.offset >= segment.size:
@@ -561,7 +561,7 @@ cdef class Limiter(Task):
         self.here -= cost
         self.total -= cost
 
-    cdef object stand_in(self, Segment segment):
+    cdef object enter_segment(self, Segment segment):
         """Locate the floor for the first time, or in another segment."""
         self.total -= self.here
         self.here = self.known.pop(segment.id, 0)

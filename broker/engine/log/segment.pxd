@@ -111,7 +111,7 @@ cdef class Segment:
     cdef bint read_again(self, size_t start, size_t end) noexcept
     # One of its pages could not be read: verify everything again, and append nothing more to it.
     cdef void distrust(self) noexcept
-    cdef void take_no_more(self) noexcept       # the next record begins a new file
+    cdef void stop_appends(self) noexcept       # the next record begins a new file
     cdef object scan(self)
     cdef int open_again(self) except -1     # open its file again for an append. OSError
     # The number of zeros that must follow records that end at this offset: see segment.pyx.

@@ -289,9 +289,9 @@ cdef class Segment:
     cdef void distrust(self) noexcept:
         self.ready = 0
         if self.active:
-            self.take_no_more()
+            self.stop_appends()
 
-    cdef void take_no_more(self) noexcept:
+    cdef void stop_appends(self) noexcept:
         self.cap = self.planned
         self.cap_later = 0
 
@@ -577,7 +577,7 @@ cdef class SpareFile(JobOwner):
             active = segments[len(segments) - 1] if segments else None
             if active is not None and not active.preallocated and (
                     active.planned > active.start()):
-                active.take_no_more()   # the next record begins the new file
+                active.stop_appends()   # the next record begins the new file
 
     cdef void remove(self) noexcept:
         """Remove the file. Only while neither a write nor a sync of the folder is in progress."""

@@ -45,7 +45,7 @@ cdef class Sync:
     # What the log reports.
     cdef void policy_changes(self) noexcept     # called before the log's policy changes
     cdef void recovered(self) noexcept          # all visible records were found in files
-    cdef void went_back(self, uint64_t seq) noexcept
+    cdef void moved_back(self, uint64_t seq) noexcept
     cdef void found_unsynced(self) noexcept
     cdef void wrote(self, uint64_t ticket) noexcept     # appends up to it are in the file
     cdef void written_to_disk(self) noexcept    # ... and that was a file

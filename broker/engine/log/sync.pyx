@@ -163,7 +163,7 @@ cdef class Sync:
     cdef void recovered(self) noexcept:
         self.durable = self.answered = self.log.visible
 
-    cdef void went_back(self, uint64_t seq) noexcept:
+    cdef void moved_back(self, uint64_t seq) noexcept:
         """The next record is `seq`: it and the records after it have to be synced."""
         self.durable = min(self.durable, seq)
         self.answered = min(self.answered, seq)

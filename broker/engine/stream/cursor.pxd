@@ -204,10 +204,10 @@ cdef class StreamCursor(LogReader):
 
     cdef void call(self) noexcept
     cdef void queue(self) noexcept
-    cdef bint fresh(self, stored_t *s) noexcept
-    cdef uint64_t next_fresh(self) noexcept
+    cdef bint next_new(self, stored_t *s) noexcept
+    cdef uint64_t next_new_seq(self) noexcept
     cdef bint is_hidden(self, uint64_t seq) noexcept
-    cdef void pass_fresh(self, uint64_t seq) noexcept
+    cdef void skip_new(self, uint64_t seq) noexcept
     cdef bint is_listed(self, uint64_t seq) noexcept
     cdef uint64_t total(self) noexcept
     cdef void recount(self) noexcept
@@ -216,7 +216,7 @@ cdef class StreamCursor(LogReader):
     cdef int64_t wait_of(self, const entry_t *e) noexcept
     cdef void link(self, entry_t *e) noexcept
     cdef int known(self, uint64_t seq) noexcept
-    cdef void unhold(self, entry_t *e) noexcept
+    cdef void release_holder(self, entry_t *e) noexcept
     cdef void forget(self, entry_t *e) noexcept
     cdef void forget_all(self) noexcept
     cdef void settle(self, entry_t *e) noexcept

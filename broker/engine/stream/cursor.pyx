@@ -53,7 +53,7 @@ from broker.engine.stream.runs cimport SeqRuns
 from broker.engine.stream.store cimport StreamStore, message_t
 from broker.runtime.heap cimport heap_peek, heap_push, heap_remove, heap_update
 from broker.runtime.interfaces cimport Session
-from broker.runtime.turn cimport PHASE_PUMP
+from broker.runtime.turn cimport PHASE_DELIVER
 from broker.runtime.types cimport heap_item_t
 
 from broker.engine.cursor.journal import read_journal
@@ -161,7 +161,7 @@ cdef class StreamCursors(StreamReaders):
         if woken is not None:
             self.waiting_groups.difference_update(woken)
 
-    cdef void killed(self, uint64_t seq, uint32_t subject) noexcept:
+    cdef void removed(self, uint64_t seq, uint32_t subject) noexcept:
         cdef StreamCursor cursor
         cdef uint64_t lowest = <uint64_t>-1
         cdef list free_ones = None
@@ -246,7 +246,7 @@ cdef class StreamCursors(StreamReaders):
             return
         subject = self.store.subjects.subject_of(seq)
         if subject and (self.retention == RETAIN_WORKQUEUE or not self.is_needed(seq, subject)):
-            self.store.kill(seq)
+            self.store.remove(seq)
 
     cdef bint is_needed(self, uint64_t seq, uint32_t subject) noexcept:
         """Whether a cursor whose filter the message matches has not settled it."""
@@ -313,7 +313,7 @@ cdef class StreamCursors(StreamReaders):
         self.sweep_at = self.store.first_seq
         self.sweep_to = max(self.sweep_to, after)
         if not self.queued:
-            self.shared.turn.add(PHASE_PUMP, self)
+            self.shared.turn.add(PHASE_DELIVER, self)
 
     cdef void run(self) noexcept:
         cdef uint64_t seq
@@ -332,11 +332,11 @@ cdef class StreamCursors(StreamReaders):
             if self.retention == RETAIN_INTEREST:
                 if not self.is_needed(seq, subject) and not (
                         self.sparing and self.cursors and not self.is_for_one(subject)):
-                    self.store.kill(seq)
+                    self.store.remove(seq)
             elif self.retention == RETAIN_WORKQUEUE and self.was_taken(seq, subject):
-                self.store.kill(seq)
+                self.store.remove(seq)
         if self.sweep_at < self.sweep_to:
-            self.shared.turn.add(PHASE_PUMP, self)
+            self.shared.turn.add(PHASE_DELIVER, self)
         else:
             self.sweep_to = 0
 
@@ -616,7 +616,7 @@ cdef class StreamCursor(LogReader):
         self.catch_up()
         return self.total() - self.passed_count + self.list_left
 
-    cdef uint64_t next_fresh(self) noexcept:
+    cdef uint64_t next_new_seq(self) noexcept:
         """The seq of the next new message that can be read; 0 = none."""
         cdef uint64_t seq
         while self.list_at < self.list_size:
@@ -630,19 +630,19 @@ cdef class StreamCursor(LogReader):
         seq = self.store.subjects.next_match(self.filter, self.next_seq)
         return seq if seq < self.store.readable else 0
 
-    cdef bint fresh(self, stored_t *s) noexcept:
+    cdef bint next_new(self, stored_t *s) noexcept:
         """Read the next message that was not delivered yet."""
         cdef uint64_t seq, next_seq = self.next_seq
         cdef bint listed
         cdef int found, hidden = 0
         self.catch_up()
         while True:
-            seq = self.next_fresh()
+            seq = self.next_new_seq()
             if seq == 0:
                 self.all.await_match(self, self.next_seq)
                 return False
             if seq < self.store.hidden_below and self.is_hidden(seq):
-                self.pass_fresh(seq)
+                self.skip_new(seq)
                 hidden += 1
                 if hidden < <int>HIDDEN_MAX:
                     continue
@@ -668,14 +668,14 @@ cdef class StreamCursor(LogReader):
                 return False        # the position wakes it
             # it does not read any more
             self.position_seq = 0
-            self.pass_fresh(seq)
+            self.skip_new(seq)
 
     cdef bint is_hidden(self, uint64_t seq) noexcept:
         """Whether a purge in progress will delete the message."""
         return self.store.hidden is None or self.store.hidden.matches(
             self.store.subjects.subject_of(seq))
 
-    cdef void pass_fresh(self, uint64_t seq) noexcept:
+    cdef void skip_new(self, uint64_t seq) noexcept:
         """Count the new message as passed."""
         if self.list_at < self.list_size:
             self.list_at += 1
@@ -719,7 +719,7 @@ cdef class StreamCursor(LogReader):
         if self.is_full():
             self.full = self.waiting = True
             return 0
-        if not self.fresh(&s):
+        if not self.next_new(&s):
             self.waiting = True
             return 0
         self.peeked = 0
@@ -771,7 +771,7 @@ cdef class StreamCursor(LogReader):
             self.catch_up()
             self.position.advance(self.peeked_size)
             self.position_seq = self.peeked_seq + 1
-            self.pass_fresh(self.peeked_seq)
+            self.skip_new(self.peeked_seq)
             self.firsts += 1
             self.delivered_seq = self.peeked_seq
             if self.ack_policy == ACK_NONE:
@@ -871,7 +871,7 @@ cdef class StreamCursor(LogReader):
         if e == NULL or e.state == ENTRY_AGAIN:
             return self.known(seq)
         if delay_ns > 0:
-            self.unhold(e)
+            self.release_holder(e)
             e.reason = REASON_REQUEUE
             heap_update(&self.inflight.due, &e.timer, self.shared.turn.now_ns + delay_ns)
             due_wall_ns = self.shared.turn.wall_ns + delay_ns
@@ -952,7 +952,7 @@ cdef class StreamCursor(LogReader):
             if e.state == ENTRY_SENT and e.reason != REASON_REQUEUE:
                 self.nak(e.seq, 0)
 
-    cdef void unhold(self, entry_t *e) noexcept:
+    cdef void release_holder(self, entry_t *e) noexcept:
         """The client does not have the message of a sent entry any more."""
         cdef uint32_t holder = e.prev
         if holder:
@@ -965,7 +965,7 @@ cdef class StreamCursor(LogReader):
         if e.state == ENTRY_AGAIN:
             self.inflight.take_again(e)
         elif e.state == ENTRY_SENT:
-            self.unhold(e)
+            self.release_holder(e)
             heap_remove(&self.inflight.due, &e.timer)
             self.inflight.sent -= 1
         if e.deliveries > 1:
@@ -1079,7 +1079,7 @@ cdef class StreamCursor(LogReader):
 
     cdef void expire(self, entry_t *e) noexcept:
         """The entry, in flight, waits for redelivery, unless this was the last allowed delivery."""
-        self.unhold(e)
+        self.release_holder(e)
         heap_remove(&self.inflight.due, &e.timer)
         self.inflight.sent -= 1
         if self.max_deliver and e.deliveries >= self.max_deliver:
@@ -1159,7 +1159,7 @@ cdef class StreamCursor(LogReader):
     cdef void queue(self) noexcept:
         """Have `run` called at the end of the turn."""
         if not self.queued and not self.closed:
-            self.shared.turn.add(PHASE_PUMP, self)
+            self.shared.turn.add(PHASE_DELIVER, self)
 
     cdef void call(self) noexcept:
         """There may be a message to deliver."""
@@ -1508,7 +1508,7 @@ cdef class StreamCursor(LogReader):
 
     # --- reports of the log
 
-    cdef void let_go(self) noexcept:
+    cdef void detach(self) noexcept:
         self.journal = None
         self.close()
 

@@ -28,7 +28,7 @@ from broker.engine.log.interfaces cimport LogState
 from broker.engine.log.policy cimport SYNC_NONE
 from broker.engine.stream.subjects cimport SubjectIndex
 from broker.runtime.interfaces cimport Task
-from broker.runtime.turn cimport PHASE_PUMP
+from broker.runtime.turn cimport PHASE_DELIVER
 
 from broker.base.durable import NEW_SUFFIX
 from broker.engine.log.files import UNREADABLE_SUFFIX, free_name
@@ -212,7 +212,7 @@ cdef class Deletes:
         cdef Journal journal = self.journal
         if self.damaged or (journal is not None and journal.last_error):
             self.wanted = True      # to sync a damaged file is to open it, which cuts its end
-            self.log.shared.turn.add(PHASE_PUMP, journal.watcher)
+            self.log.shared.turn.add(PHASE_DELIVER, journal.watcher)
             return
         if journal is None or self.under_way or journal.replacing or journal.under_way or (
                 journal.pending()):
@@ -284,7 +284,7 @@ cdef class Deletes:
         future = asyncio.get_running_loop().create_future()
         self.waiters.append((self.mark(), future))
         self.sync()
-        self.log.shared.turn.add(PHASE_PUMP, journal.watcher)
+        self.log.shared.turn.add(PHASE_DELIVER, journal.watcher)
         await future
 
     def close(self):

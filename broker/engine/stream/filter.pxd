@@ -62,7 +62,7 @@ cdef class Filter(Sink):
     cdef int join(self, uint32_t id, uint32_t ids_max) except -1
     cdef void leave(self, uint32_t id) noexcept
     cdef void added(self, uint64_t seq, uint64_t block) noexcept
-    cdef void killed(self, uint64_t seq, uint64_t block) noexcept
+    cdef void removed(self, uint64_t seq, uint64_t block) noexcept
     cdef void clear(self) noexcept      # no message and no subject is live
     # Among ids[start..end-1]: index of the first or last match, or `end`; number of matches.
     cdef size_t first_in(self, const uint32_t *ids, size_t start, size_t end) noexcept nogil

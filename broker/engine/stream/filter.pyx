@@ -251,7 +251,7 @@ cdef class Filter(Sink):
         self.posts[self.posts_size].count = 1
         self.posts_size += 1
 
-    cdef void killed(self, uint64_t seq, uint64_t block) noexcept:
+    cdef void removed(self, uint64_t seq, uint64_t block) noexcept:
         """A live message that matches is gone."""
         cdef size_t i, n = 0
         self.killed_seqs[self.kills & (KILLS_KEPT - 1)] = seq

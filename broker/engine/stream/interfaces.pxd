@@ -12,7 +12,7 @@ cdef class StreamReaders(Task):
     cdef void stored(self) noexcept
     # A live message, of the subject with that id, is gone; its index knows by now. For limits,
     # acks, deletes and the messages that a purge by subject removes.
-    cdef void killed(self, uint64_t seq, uint32_t subject) noexcept
+    cdef void removed(self, uint64_t seq, uint32_t subject) noexcept
     # All messages below seq are gone, without `killed` for each of them; last_seq may be seq - 1
     # now although no message had it.
     cdef void purged_below(self, uint64_t seq) noexcept

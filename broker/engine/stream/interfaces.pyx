@@ -13,7 +13,7 @@ cdef class StreamReaders(Task):
     cdef void stored(self) noexcept:
         pass
 
-    cdef void killed(self, uint64_t seq, uint32_t subject) noexcept:
+    cdef void removed(self, uint64_t seq, uint32_t subject) noexcept:
         pass
 
     cdef void purged_below(self, uint64_t seq) noexcept:

@@ -85,7 +85,7 @@ cdef struct victim_t:
 
 
 # The victims of one subject.
-cdef struct doomed_t:
+cdef struct victim_count_t:
     uint32_t id                 # of the subject; 0 = free
     uint32_t count
     uint64_t last               # all messages of the subject up to this seq are victims
@@ -137,8 +137,8 @@ cdef class StreamStore(LogOwner):
     cdef int64_t kept_ns
     cdef victim_t *victims                  # ring, in order of their causes
     cdef size_t victims_first, victims_size, victims_cap
-    cdef doomed_t *doomed                   # hash table by subject
-    cdef size_t doomed_size, doomed_cap
+    cdef victim_count_t *victim_counts                   # hash table by subject
+    cdef size_t victim_counts_size, victim_counts_cap
     cdef Segment found_in  # segment of the last message that was found; the next is probably near
     cdef uint64_t found_seq
     cdef size_t found_at
@@ -162,7 +162,7 @@ cdef class StreamStore(LogOwner):
     cdef bint read(self, uint64_t seq, message_t *m) noexcept
     # Delete one message because it is settled, or for a limit. True = it existed. Not synced: it
     # may be back after a power cut.
-    cdef bint kill(self, uint64_t seq) noexcept
+    cdef bint remove(self, uint64_t seq) noexcept
     # The message with this id in the duplicate window; 0 = none.
     cdef uint64_t duplicate_of(self, const char *id, size_t n) noexcept
     # The message with this id was just stored, or skipped, under this seq.
@@ -186,20 +186,20 @@ cdef class StreamStore(LogOwner):
     cdef void trim(self, uint64_t cause, uint32_t id, Rollup rollup) noexcept
     cdef int roll_up(self, uint64_t cause, uint32_t id) except -1
     cdef Filter matching(self, uint32_t id)
-    cdef int doom(self, uint64_t cause, uint64_t seq) except -1
+    cdef int add_victim(self, uint64_t cause, uint64_t seq) except -1
     cdef int more_victims(self) except -1
     cdef int rehash(self) except -1
     cdef void bury_victims(self, uint64_t end) noexcept
     cdef void trim_subjects(self) noexcept
-    cdef doomed_t *slot_of(self, uint32_t id) noexcept
-    cdef bint is_doomed(self, uint64_t seq, uint32_t id) noexcept
+    cdef victim_count_t *slot_of(self, uint32_t id) noexcept
+    cdef bint is_victim(self, uint64_t seq, uint32_t id) noexcept
     cdef uint64_t count_of(self, uint32_t id) noexcept
     cdef uint64_t oldest_of(self, uint32_t id) noexcept
     cdef void move_first(self, uint64_t seq) noexcept
     cdef uint64_t gaps(self) noexcept   # seqs without a message between the oldest and the last one
     cdef bint find(self, uint64_t seq, stored_t *s) noexcept
-    cdef void forgive(self, uint64_t seq) noexcept
-    cdef void bury(self, uint64_t seq) noexcept
+    cdef void cancel_victim(self, uint64_t seq) noexcept
+    cdef void take_out(self, uint64_t seq) noexcept
     cdef void lose(self, uint64_t seq) noexcept
     cdef bint is_hidden(self, uint64_t seq, uint32_t id) noexcept
     cdef uint64_t use_up(self, uint64_t seq) noexcept
@@ -222,7 +222,7 @@ cdef class StreamStore(LogOwner):
     cdef object load(self)
     cdef uint64_t unfinished(self, DeadRuns dead) except? 0
     cdef object load_segment(self, Segment segment, DeadRuns dead)
-    cdef void count_lost(self, size_t hurt, uint64_t last, uint64_t next_seq,
+    cdef void count_lost(self, size_t damaged, uint64_t last, uint64_t next_seq,
                          DeadRuns dead) noexcept
     cdef int load_record(self, stored_t *s, DeadRuns dead) except -1
     cdef void drop_loaded(self, uint64_t seq) noexcept

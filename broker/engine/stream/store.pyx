@@ -9,7 +9,7 @@ A message that is replaced by another one (by a limit or a rollup) is subtracted
 once, but stays readable and in the subjects until the other one cannot fail any more: until then it
 is a *victim*.
 
-    victims of a subject are always its oldest messages, those up to doomed_t.last
+    victims of a subject are always its oldest messages, those up to victim_count_t.last
 
 The log knows seqs and files; the subjects know which message has which subject and which ones
 exist; the sizes know what each one counts for. Seqs may be left out anywhere.
@@ -38,7 +38,7 @@ from broker.engine.stream.rewrite cimport Compaction, Erasure
 from broker.engine.stream.sizes cimport Sizes
 from broker.engine.stream.subjects cimport SubjectIndex
 from broker.runtime.interfaces cimport Session
-from broker.runtime.turn cimport PHASE_PUMP
+from broker.runtime.turn cimport PHASE_DELIVER
 from broker.runtime.types cimport record_t
 
 from broker.engine import limits as engine_limits
@@ -111,7 +111,7 @@ cdef class StreamStore(LogOwner):
     def __dealloc__(self):
         free(self.appended)
         free(self.victims)
-        free(self.doomed)
+        free(self.victim_counts)
 
     # --- appending
 
@@ -255,22 +255,22 @@ cdef class StreamStore(LogOwner):
         try:
             if rollup == ROLLUP_ALL:
                 while self.first_seq < cause:
-                    self.doom(cause, self.first_seq)
+                    self.add_victim(cause, self.first_seq)
             elif rollup == ROLLUP_SUBJECT:
                 keep = 1
             elif rollup == ROLLUP_PATTERN:
                 self.roll_up(cause, id)
             if keep:
                 while self.count_of(id) > keep:
-                    self.doom(cause, self.oldest_of(id))
+                    self.add_victim(cause, self.oldest_of(id))
             if limits.discard_new:
                 return      # it stays full, and refuses what is new
             if limits.max_msgs:
                 while self.messages > limits.max_msgs:
-                    self.doom(cause, self.first_seq)
+                    self.add_victim(cause, self.first_seq)
             if limits.max_bytes:
                 while self.bytes > limits.max_bytes:
-                    self.doom(cause, self.first_seq)
+                    self.add_victim(cause, self.first_seq)
         except MemoryError as problem:
             self.log.shared.report('error', 'a limit of a stream is applied later',
                                    log=self.log.name, reason=repr(problem))
@@ -283,7 +283,7 @@ cdef class StreamStore(LogOwner):
         while 0 < seq < cause:
             other = self.subjects.subject_of(seq)
             if self.count_of(other) and seq == self.oldest_of(other):
-                self.doom(cause, seq)
+                self.add_victim(cause, seq)
             seq = self.subjects.next_match(filter, seq + 1)
         self.rolled_up[id] = cause
         return 0
@@ -303,22 +303,22 @@ cdef class StreamStore(LogOwner):
         cdef const char *name = self.subjects.name_of(id, &n)
         return self.subjects.filter([name[:n]])
 
-    cdef int doom(self, uint64_t cause, uint64_t seq) except -1:
+    cdef int add_victim(self, uint64_t cause, uint64_t seq) except -1:
         """Make the oldest message of a subject a victim."""
         cdef uint32_t id = self.subjects.subject_of(seq)
-        cdef doomed_t *doomed
+        cdef victim_count_t *counted
         cdef victim_t *v
         if self.victims_size == self.victims_cap:
             self.more_victims()
-        if 2 * (self.doomed_size + 1) > self.doomed_cap:
+        if 2 * (self.victim_counts_size + 1) > self.victim_counts_cap:
             self.rehash()
-        doomed = self.slot_of(id)
-        if doomed.id == 0:
-            doomed.id = id
-            doomed.count = 0
-            self.doomed_size += 1
-        doomed.count += 1
-        doomed.last = seq
+        counted = self.slot_of(id)
+        if counted.id == 0:
+            counted.id = id
+            counted.count = 0
+            self.victim_counts_size += 1
+        counted.count += 1
+        counted.last = seq
         v = &self.victims[(self.victims_first + self.victims_size) & (self.victims_cap - 1)]
         v.cause = cause
         v.seq = seq
@@ -347,39 +347,39 @@ cdef class StreamStore(LogOwner):
 
     cdef int rehash(self) except -1:
         """Room for one more subject with victims; subjects that have none any more go."""
-        cdef doomed_t *old = self.doomed
-        cdef size_t cap = self.doomed_cap, live = 0, i
-        cdef doomed_t *fresh
+        cdef victim_count_t *old = self.victim_counts
+        cdef size_t cap = self.victim_counts_cap, live = 0, i
+        cdef victim_count_t *fresh
         for i in range(cap):
             live += old[i].id != 0 and old[i].count != 0
-        self.doomed_cap = <size_t>RING_MIN
-        while self.doomed_cap < 4 * (live + 1):
-            self.doomed_cap *= 2
-        fresh = <doomed_t *>calloc(self.doomed_cap, sizeof(doomed_t))
+        self.victim_counts_cap = <size_t>RING_MIN
+        while self.victim_counts_cap < 4 * (live + 1):
+            self.victim_counts_cap *= 2
+        fresh = <victim_count_t *>calloc(self.victim_counts_cap, sizeof(victim_count_t))
         if fresh == NULL:
-            self.doomed_cap = cap
+            self.victim_counts_cap = cap
             raise MemoryError
-        self.doomed = fresh
-        self.doomed_size = live
+        self.victim_counts = fresh
+        self.victim_counts_size = live
         for i in range(cap):
             if old[i].id and old[i].count:
                 self.slot_of(old[i].id)[0] = old[i]
         free(old)
         return 0
 
-    cdef doomed_t *slot_of(self, uint32_t id) noexcept:
+    cdef victim_count_t *slot_of(self, uint32_t id) noexcept:
         """The place of a subject in the table of those with victims; its id is 0 if it has none."""
-        cdef size_t at = (<size_t>id * <size_t>0x9E3779B1) & (self.doomed_cap - 1)
-        while self.doomed[at].id and self.doomed[at].id != id:
-            at = (at + 1) & (self.doomed_cap - 1)
-        return &self.doomed[at]
+        cdef size_t at = (<size_t>id * <size_t>0x9E3779B1) & (self.victim_counts_cap - 1)
+        while self.victim_counts[at].id and self.victim_counts[at].id != id:
+            at = (at + 1) & (self.victim_counts_cap - 1)
+        return &self.victim_counts[at]
 
-    cdef bint is_doomed(self, uint64_t seq, uint32_t id) noexcept:
-        cdef doomed_t *doomed
+    cdef bint is_victim(self, uint64_t seq, uint32_t id) noexcept:
+        cdef victim_count_t *counted
         if self.victims_size == 0:
             return False
-        doomed = self.slot_of(id)
-        return doomed.id != 0 and doomed.count != 0 and seq <= doomed.last
+        counted = self.slot_of(id)
+        return counted.id != 0 and counted.count != 0 and seq <= counted.last
 
     cdef uint64_t count_of(self, uint32_t id) noexcept:
         """Messages of a subject that are no victims."""
@@ -391,11 +391,11 @@ cdef class StreamStore(LogOwner):
 
     cdef uint64_t oldest_of(self, uint32_t id) noexcept:
         """The oldest message of a subject that is no victim; there must be one."""
-        cdef doomed_t *doomed
+        cdef victim_count_t *counted
         if self.victims_size:
-            doomed = self.slot_of(id)
-            if doomed.count:
-                return self.subjects.next_of(doomed.last)
+            counted = self.slot_of(id)
+            if counted.count:
+                return self.subjects.next_of(counted.last)
         return self.subjects.first_of(id)
 
     cdef void move_first(self, uint64_t seq) noexcept:
@@ -405,7 +405,7 @@ cdef class StreamStore(LogOwner):
             if seq == 0:
                 self.first_seq = self.last_seq + 1
                 return
-            if not self.is_doomed(seq, self.subjects.subject_of(seq)):
+            if not self.is_victim(seq, self.subjects.subject_of(seq)):
                 self.first_seq = seq
                 return
             seq += 1
@@ -453,17 +453,17 @@ cdef class StreamStore(LogOwner):
             self.victims_size -= 1
             if v.id:
                 self.slot_of(v.id).count -= 1
-                self.bury(v.seq)
+                self.take_out(v.seq)
         self.rolled_up.clear()
-        if self.victims_size == 0 and self.doomed_size:
-            memset(self.doomed, 0, self.doomed_cap * sizeof(doomed_t))
-            self.doomed_size = 0
+        if self.victims_size == 0 and self.victim_counts_size:
+            memset(self.victim_counts, 0, self.victim_counts_cap * sizeof(victim_count_t))
+            self.victim_counts_size = 0
 
     cdef void taken_back(self, uint64_t seq) noexcept:
         cdef StreamReaders reader
         cdef appended_t *a
         cdef victim_t *v
-        cdef doomed_t *doomed
+        cdef victim_count_t *counted
         cdef uint64_t first = self.first_seq
         self.rolled_up.clear()
         while self.victims_size:
@@ -472,9 +472,9 @@ cdef class StreamStore(LogOwner):
                 break
             self.victims_size -= 1
             if v.id:
-                doomed = self.slot_of(v.id)
-                doomed.count -= 1
-                doomed.last = self.subjects.previous_of(v.seq)
+                counted = self.slot_of(v.id)
+                counted.count -= 1
+                counted.last = self.subjects.previous_of(v.seq)
                 self.messages += 1
                 self.bytes += v.size
                 first = min(first, v.seq)
@@ -507,7 +507,7 @@ cdef class StreamStore(LogOwner):
     cdef uint64_t last_seq_of(self, const char *subject, size_t n) noexcept:
         cdef uint32_t id = self.subjects.find(subject, n)
         cdef uint64_t seq = self.subjects.last_of(id) if id else 0
-        return 0 if seq and self.is_doomed(seq, id) else seq
+        return 0 if seq and self.is_victim(seq, id) else seq
 
     cdef bint read(self, uint64_t seq, message_t *m) noexcept:
         cdef stored_t s
@@ -736,7 +736,7 @@ cdef class StreamStore(LogOwner):
             m.size = self.size_in(&s.rec)
             if self.owner.subject_expires(&m):
                 return False
-        return self.kill(s.rec.seq)
+        return self.remove(s.rec.seq)
 
     # --- limits
 
@@ -771,12 +771,12 @@ cdef class StreamStore(LogOwner):
         cdef uint32_t id
         while seq:
             id = self.subjects.subject_of(seq)
-            if not self.is_doomed(seq, id) and self.count_of(id) > most:
+            if not self.is_victim(seq, id) and self.count_of(id) > most:
                 if seq < self.readable:
-                    self.kill(seq)
+                    self.remove(seq)
                 else:
                     try:
-                        self.doom(self.last_seq, seq)
+                        self.add_victim(self.last_seq, seq)
                     except MemoryError:
                         return      # with the next message of that subject
             seq = self.subjects.next_match(None, seq + 1)
@@ -797,7 +797,7 @@ cdef class StreamStore(LogOwner):
         the file. OSError: it may be back after a power cut."""
         await self.settle()
         if not erase or not self.subjects.subject_of(seq):
-            if not self.kill(seq):
+            if not self.remove(seq):
                 return False
             await self.deletes.durable()
             return True
@@ -806,7 +806,7 @@ cdef class StreamStore(LogOwner):
         try:
             while self.compacting:
                 await asyncio.sleep(PURGE_POLL)
-            if not self.kill(seq):
+            if not self.remove(seq):
                 return False
             await self.deletes.durable()
             await self.erase(seq)
@@ -910,8 +910,8 @@ cdef class StreamStore(LogOwner):
             if seq == 0 or seq >= after:
                 at[0] = after
                 break
-            count += not self.is_doomed(seq, self.subjects.subject_of(seq))
-            self.kill(seq)
+            count += not self.is_victim(seq, self.subjects.subject_of(seq))
+            self.remove(seq)
             at[0] = seq + 1
             left -= 1
         return count
@@ -925,7 +925,7 @@ cdef class StreamStore(LogOwner):
         self.deletes.add_below(seq)
         self.changed = True
         self.log.touch()
-        self.log.shared.turn.add(PHASE_PUMP, self)
+        self.log.shared.turn.add(PHASE_DELIVER, self)
         if self.first_seq < seq:
             self.move_first(seq)
         for reader in self.readers:
@@ -954,21 +954,21 @@ cdef class StreamStore(LogOwner):
     cdef uint64_t gaps(self) noexcept:
         return 0 if self.messages == 0 else self.last_seq + 1 - self.first_seq - self.messages
 
-    cdef bint kill(self, uint64_t seq) noexcept:
+    cdef bint remove(self, uint64_t seq) noexcept:
         cdef uint32_t id = self.subjects.subject_of(seq)
         if id == 0 or seq >= self.readable:
             return False
-        if self.is_doomed(seq, id):
-            self.forgive(seq)
+        if self.is_victim(seq, id):
+            self.cancel_victim(seq)
         else:
             self.messages -= 1
             self.bytes -= self.sizes.size_of(seq)
-        self.bury(seq)
+        self.take_out(seq)
         if seq == self.first_seq:
             self.move_first(seq + 1)
         return True
 
-    cdef void forgive(self, uint64_t seq) noexcept:
+    cdef void cancel_victim(self, uint64_t seq) noexcept:
         """A victim goes for another reason."""
         cdef size_t i
         cdef victim_t *v
@@ -979,24 +979,24 @@ cdef class StreamStore(LogOwner):
                 v.id = 0
                 return
 
-    cdef void bury(self, uint64_t seq) noexcept:
+    cdef void take_out(self, uint64_t seq) noexcept:
         """A message that is off the totals is gone."""
         cdef StreamReaders reader
         cdef uint32_t id = self.subjects.subject_of(seq)
-        self.subjects.kill(seq)
+        self.subjects.remove_message(seq)
         self.sizes.remove(seq)
         self.deletes.add(seq)
         self.changed = True
         self.log.touch()
         if not self.queued:
-            self.log.shared.turn.add(PHASE_PUMP, self)
+            self.log.shared.turn.add(PHASE_DELIVER, self)
         for reader in self.readers:
-            reader.killed(seq, id)
+            reader.removed(seq, id)
 
     cdef void lose(self, uint64_t seq) noexcept:
         """A message does not read any more."""
         cdef uint32_t size = self.sizes.size_of(seq)
-        if self.kill(seq):
+        if self.remove(seq):
             self.lost_messages += 1
             self.lost_bytes += size
 
@@ -1092,14 +1092,14 @@ cdef class StreamStore(LogOwner):
         cdef stored_t window[AHEAD]         # records that were read and are not indexed yet
         cdef uint32_t hashes[AHEAD]
         cdef uint32_t came = 0, went = 0
-        cdef size_t at = segment.start(), step, again, hurt = 0
+        cdef size_t at = segment.start(), step, again, damaged = 0
         cdef uint64_t last = below(segment.first_seq)
         while True:
             again = segment.hop(at)
-            hurt += again - at
+            damaged += again - at
             at = again
             if at >= segment.size:
-                self.count_lost(hurt, last, segment.next_seq, dead)
+                self.count_lost(damaged, last, segment.next_seq, dead)
                 break
             step = record_get(base + at, segment.size - at, segment.salt, False, &s)
             if step and s.rec.seq != last + 1 and at >= segment.ready:
@@ -1111,9 +1111,9 @@ cdef class StreamStore(LogOwner):
                 continue
             if s.rec.seq >= segment.next_seq or 0 < self.log.refused_seq <= s.rec.seq:
                 break       # refused: see Log.withdraw
-            if hurt:
-                self.count_lost(hurt, last, s.rec.seq, dead)
-                hurt = 0
+            if damaged:
+                self.count_lost(damaged, last, s.rec.seq, dead)
+                damaged = 0
             last = s.rec.seq
             segment.note(last, at)
             at += step
@@ -1131,13 +1131,13 @@ cdef class StreamStore(LogOwner):
             self.load_record(&window[went % AHEAD], dead)
             went += 1
 
-    cdef void count_lost(self, size_t hurt, uint64_t last, uint64_t next_seq,
+    cdef void count_lost(self, size_t damaged, uint64_t last, uint64_t next_seq,
                          DeadRuns dead) noexcept:
         """So many bytes do not read between the messages `last` and `next_seq`."""
-        cdef uint64_t seq = last + 1, most = hurt // RECORD_HEADER_BYTES
-        if hurt == 0:
+        cdef uint64_t seq = last + 1, most = damaged // RECORD_HEADER_BYTES
+        if damaged == 0:
             return
-        self.lost_bytes += hurt
+        self.lost_bytes += damaged
         while seq < next_seq and most:
             self.lost_messages += not dead.has(seq)
             most -= 1
@@ -1182,7 +1182,7 @@ cdef class StreamStore(LogOwner):
     cdef void drop_loaded(self, uint64_t seq) noexcept:
         """A message that was found had been replaced by a later one."""
         self.bytes -= self.sizes.remove(seq)
-        self.subjects.kill(seq)
+        self.subjects.remove_message(seq)
 
     def close(self):
         """No more; the log is the engine's to close, or to delete."""
@@ -1379,7 +1379,7 @@ cdef class StreamStore(LogOwner):
                 self.dead_segments.append(segment)
                 self.deletes.add_run(segment.first_seq, segment.next_seq - segment.first_seq)
         if self.dead_segments:
-            self.log.shared.turn.add(PHASE_PUMP, self)
+            self.log.shared.turn.add(PHASE_DELIVER, self)
 
     cdef void drop_dead_segments(self) noexcept:
         cdef Segment segment

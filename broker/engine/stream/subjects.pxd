@@ -97,7 +97,7 @@ cdef class SubjectIndex(FilterOwner):
     cdef void expect_subject(self, uint32_t hash) noexcept nogil
     cdef uint32_t find(self, const char *subject, size_t n) noexcept     # id, 0 = no live message
     cdef uint32_t subject_of(self, uint64_t seq) noexcept                # id, 0 = not live
-    cdef bint kill(self, uint64_t seq) noexcept                          # True = it was live
+    cdef bint remove_message(self, uint64_t seq) noexcept                # True = it was live
     # Messages from seq on were not stored; the seqs may be used again.
     cdef void undo_from(self, uint64_t seq) noexcept
     # All messages below seq are gone; how many there were.

@@ -869,7 +869,7 @@ cdef class SubjectIndex(FilterOwner):
         if s.group:
             group = self.groups[s.group]
             for j in range(group.size):
-                (<Filter>group.filters[j]).killed(seq, seq >> CHUNK_SHIFT)
+                (<Filter>group.filters[j]).removed(seq, seq >> CHUNK_SHIFT)
         if s.count == 0:
             self.free_subject(id)
 
@@ -917,7 +917,7 @@ cdef class SubjectIndex(FilterOwner):
             at -= 1
         return 0
 
-    cdef bint kill(self, uint64_t seq) noexcept:
+    cdef bint remove_message(self, uint64_t seq) noexcept:
         cdef size_t at = 0, i = 0
         if not self.place(seq, &at, &i) or self.chunks[at].ids[i] == 0:
             return False

@@ -173,7 +173,7 @@ class HttpConnection(asyncio.Protocol):
             self._inner.connection_made(transport)
             return
         loop = asyncio.get_running_loop()
-        shaking = loop.start_tls(
+        handshake = loop.start_tls(
             self._transport,
             self,
             self._context,
@@ -182,16 +182,16 @@ class HttpConnection(asyncio.Protocol):
         )
         # Its first step is done at once: a task would start later, when the first bytes may already
         # have been passed to this protocol instead of TLS.
-        first = shaking.send(None)
-        self._handshake = loop.create_task(self._shake_hands(shaking, first))
+        first = handshake.send(None)
+        self._handshake = loop.create_task(self._shake_hands(handshake, first))
 
     async def _shake_hands(
-        self, shaking: Coroutine[Any, Any, asyncio.Transport | None], first: Any
+        self, handshake: Coroutine[Any, Any, asyncio.Transport | None], first: Any
     ) -> None:
         safe: asyncio.Transport | None = None
         try:
             with contextlib.suppress(OSError):  # the peer may still read the rest
-                safe = await _from_there(shaking, first)
+                safe = await _from_there(handshake, first)
         finally:
             self._handshake = None
             if safe is None:

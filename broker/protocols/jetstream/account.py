@@ -300,7 +300,7 @@ class JetStreamAccount:
             self.origins.closed(stream, deleted=True)  # nothing is written to its folder any more
         if folder is not None and folder.exists():
             try:
-                gone = await asyncio.to_thread(files.put_away, folder)
+                gone = await asyncio.to_thread(files.move_aside, folder)
             except OSError:
                 if stream is not None:
                     self.origins.opened(stream, folder)

@@ -112,7 +112,7 @@ def _save(path: Path, stored: GoStruct) -> None:
     sync_path(path.parent)
 
 
-def put_away(folder: Path) -> Path:
+def move_aside(folder: Path) -> Path:
     """Rename the folder of a stream that is to be deleted; returns its new path. OSError: it has
     its name still, because the stream is served on."""
     gone = folder.with_name(folder.name + _GONE)

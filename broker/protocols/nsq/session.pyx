@@ -395,7 +395,7 @@ cdef class NsqSession(Session):
             log = self.topic_log(op.name, op.name_len)
         if log is None:
             return self.publish_to_stream(op)
-        fresh_record(&rec)
+        init_record(&rec)
         rec.data = op.text
         rec.total_len = op.text_len
         if op.kind == OP_DPUB and op.delay:
@@ -424,7 +424,7 @@ cdef class NsqSession(Session):
             return self.publish_to_stream(op)
         if not make_room(log, op):
             return self.refused(log, op, '')
-        fresh_record(&rec)
+        init_record(&rec)
         for _i in range(op.index):
             rec.total_len = tw_load_be32(p)
             rec.data = p + 4
@@ -1116,7 +1116,7 @@ cdef class NsqSession(Session):
             self.consumer.delivered, self.consumer.acked, self.consumer.requeued)
 
 
-cdef inline void fresh_record(record_t *rec) noexcept:
+cdef inline void init_record(record_t *rec) noexcept:
     """Initialize a record without headers; the log sets its seq and time."""
     rec.subject = rec.reply = rec.size_text = NULL
     rec.subject_len = rec.reply_len = rec.attempts = 0

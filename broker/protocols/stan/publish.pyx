@@ -377,8 +377,8 @@ cdef class Client:
         plain subscriptions."""
         cdef Subscription subscription
         for subscription in self.subscriptions:
-            if subscription.consumer.unwell == well:
-                subscription.consumer.unwell = not well
+            if subscription.consumer.failing == well:
+                subscription.consumer.failing = not well
                 subscription.cursor.wake()
 
 
@@ -467,11 +467,11 @@ cdef class Channel(Session):
             self.pending = NULL
             self.cap = 0
 
-    def stir(self):
+    def has_new_messages(self):
         """Whether a client of any protocol has published since the last call."""
-        cdef bint stirred = self.published != self.log.message_count
+        cdef bint published = self.published != self.log.message_count
         self.published = self.log.message_count
-        return stirred
+        return published
 
     @property
     def msgs(self):
@@ -601,7 +601,7 @@ cdef class Subscription(Sink):
         self.consumer.policy.sample = 0
         self.consumer.policy.nearness = 0
         self.cursor.join(&self.consumer, self)
-        self.consumer.unwell = client.failures > 0
+        self.consumer.failing = client.failures > 0
         self.consumer.blocked = held
         self.cursor.set_credit(&self.consumer, self.record.max_in_flight)
 

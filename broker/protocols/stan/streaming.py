@@ -186,7 +186,7 @@ class Streaming:
 
     def _is_used(self, channel: Channel) -> bool:
         return (
-            channel.stir()
+            channel.has_new_messages()
             or channel.active == 0
             or channel.log.unclaimed
             or any(not subscription.is_offline for subscription in channel.subscriptions)

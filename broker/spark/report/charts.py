@@ -92,7 +92,7 @@ def _every(labels: Sequence[str], place: Callable[[int], float]) -> list[tuple[f
     return [(place(i), labels[i]) for i in range(0, len(labels), step)]
 
 
-def squeeze(values: Sequence[float | None], most: int = POINTS_MAX) -> list[float | None]:
+def downsample(values: Sequence[float | None], most: int = POINTS_MAX) -> list[float | None]:
     """Reduce to at most `most` values, each the largest of its neighbours, so that peaks stay."""
     step = max(1, math.ceil(len(values) / most))
     groups = [values[i : i + step] for i in range(0, len(values), step)]
@@ -116,7 +116,7 @@ def bars(
     plot: Plot, labels: Sequence[str], values: Sequence[float], *, logarithmic: bool = False
 ) -> Html:
     """A bar for each label, from left to right."""
-    drawn = [value or 0.0 for value in squeeze(values)]
+    drawn = [value or 0.0 for value in downsample(values)]
     names = squeeze_labels(labels)
     highest = max(drawn, default=0.0)
     width = _PLOT_W / max(len(drawn), 1)
@@ -165,7 +165,7 @@ def _powers(highest: float) -> tuple[Place, list[float]]:
 
 def lines(plot: Plot, labels: Sequence[str], series: Sequence[Series]) -> Html:
     """Lines over the same labels, on a logarithmic scale, for values of different magnitude."""
-    drawn = [squeeze(one.values) for one in series]
+    drawn = [downsample(one.values) for one in series]
     names = squeeze_labels(labels)
     known = [value for values in drawn for value in values if value is not None and value > 0]
     low = math.floor(math.log10(min(known, default=1.0)))
@@ -248,7 +248,7 @@ def ranks(plot: Plot, rows: Sequence[tuple[str, float]]) -> Html:
 
 def spark_line(values: Sequence[float], text: str) -> Html:
     """A small line for a cell of a table."""
-    drawn = [value or 0.0 for value in squeeze(values, 60)]
+    drawn = [value or 0.0 for value in downsample(values, 60)]
     top = max(drawn, default=0.0) or 1.0
     step = 96 / max(len(drawn) - 1, 1)
     points = " ".join(f"{_n(2 + i * step)},{_n(20 - 18 * v / top)}" for i, v in enumerate(drawn))

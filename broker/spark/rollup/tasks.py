@@ -228,7 +228,7 @@ def count(work: Work) -> Counted:
 
 def _count_range(work: Work, one: OffsetRange, connection: Connection, counted: Counted) -> None:
     def trimmed(_broker: str, _topic: str, gap: Any) -> None:
-        _tell_hole(counted, Hole(one.topic, one.partition, gap.first, gap.next, "trimmed"))
+        _report_hole(counted, Hole(one.topic, one.partition, gap.first, gap.next, "trimmed"))
 
     topic, partition, incarnation, start, end = one
     piece = Piece(connection, topic, partition, work.broker, "", incarnation, start, end)
@@ -238,7 +238,7 @@ def _count_range(work: Work, one: OffsetRange, connection: Connection, counted: 
         for gap in opened.gaps:
             reason = "damaged" if gap.reason == DAMAGED else "missing"
             hole = Hole(one.topic, one.partition, gap.first, min(gap.next, one.end), reason)
-            _tell_hole(counted, hole)
+            _report_hole(counted, hole)
         for batch in batches_of(opened, COLUMNS, constants, TASK_BATCH_ROWS):
             _count(work, one, batch, counted)
 
@@ -256,6 +256,6 @@ def _count(work: Work, where: OffsetRange | File, batch: pa.RecordBatch, counted
         counted.count_records(batch, where, work)
 
 
-def _tell_hole(counted: Counted, hole: Hole) -> None:
+def _report_hole(counted: Counted, hole: Hole) -> None:
     if len(counted.holes) < GAPS_REPORTED:
         counted.holes.append(hole)

@@ -12,7 +12,7 @@ from broker.runtime.turn cimport Turn
 cdef class NsqChannel(StreamChannel):
     cdef StreamCursor cursor
     cdef Turn turn
-    cdef Task consumer          # its `run` pumps
+    cdef Task consumer          # its `run` delivers
     cdef object unused          # called when the last client has left; None = nothing happens
     cdef consumer_t **members   # owned: by number - 1; NULL = the number is free
     cdef uint32_t cap
@@ -21,7 +21,7 @@ cdef class NsqChannel(StreamChannel):
     cdef uint64_t random
 
     # Deliver what may be delivered, up to the share of one turn; whether there may be more.
-    cdef bint pump(self) noexcept
+    cdef bint deliver_ready(self) noexcept
     # A client has one message less in flight.
     cdef void released(self, uint32_t number) noexcept
     cdef int check(self, const consumer_t *c, uint64_t seq) noexcept

@@ -1,7 +1,8 @@
 # cython: language_level=3
 """The NSQ clients of a consumer: a channel of the topic that its stream stands for.
 
-    SUB -> join    RDY -> set_credit -> ring -> pump -> Session.deliver -> StreamCursor.sent_to
+    SUB -> join
+    RDY -> set_credit -> ring -> deliver_ready -> Session.deliver -> StreamCursor.sent_to
     FIN, REQ, TOUCH -> check -> ack, nak, touch of the cursor
                                         |
                            released: the client may have another one
@@ -21,7 +22,7 @@ from broker.engine.cursor.cursor cimport (
 from broker.engine.stream.cursor cimport (
     HELD_BY_IT, HELD_BY_NOBODY, StreamCursor, delivery_t)
 from broker.runtime.interfaces cimport Sink, Task
-from broker.runtime.turn cimport PHASE_PUMP, Turn
+from broker.runtime.turn cimport PHASE_DELIVER, Turn
 
 from broker.protocols.jetstream.consumers import limits as own_limits
 
@@ -102,7 +103,7 @@ cdef class NsqChannel(StreamChannel):
             return
         if c.next == NULL and not c.blocked:
             self.ring = ring_with(self.ring, c)
-        self.turn.add(PHASE_PUMP, self.consumer)
+        self.turn.add(PHASE_DELIVER, self.consumer)
 
     cdef void leave_ring(self, consumer_t *c) noexcept:
         self.ring = ring_without(self.ring, c)
@@ -151,7 +152,7 @@ cdef class NsqChannel(StreamChannel):
 
     # --- deliveries
 
-    cdef bint pump(self) noexcept:
+    cdef bint deliver_ready(self) noexcept:
         cdef delivery_t d
         cdef consumer_t *c
         cdef uint32_t count = 0

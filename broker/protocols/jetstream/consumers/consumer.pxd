@@ -40,7 +40,7 @@ cdef class Consumer(CursorOwner):
     # For subclasses: a message for one of `subs`; what is to be done at the end of a turn; the
     # timer; what goes wrong with clients that wait.
     cdef int take(self, void *ctx, const record_t *rec) noexcept
-    cdef void pump(self) noexcept
+    cdef void deliver_ready(self) noexcept
     cdef int64_t next_due(self) noexcept            # monotonic; 0 = none
     cdef void due(self, int64_t now_ns) noexcept
     cdef bint is_active(self) noexcept              # it has somebody to deliver to

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """One consumer: what pull and push consumers have in common.
 
-    cursor -> woken -> pump -> fill -> Outlet.give -> the client's output
+    cursor -> woken -> deliver_ready -> fill -> Outlet.give -> the client's output
     $JS.ACK.<stream>.<consumer>.> -> take_ack -> cursor -> [durable] -> an empty answer
 
 Nothing is sent while a message is being routed: what arrives is noted, and done at the end of the
@@ -22,7 +22,7 @@ from broker.protocols.jetstream.consumers.wire cimport (
     ACK_NUMBERS_MAX, BODY_ACK, BODY_NAK, BODY_NEXT, BODY_PROGRESS, BODY_TERM, SIZE_HEADER_MAX,
     ack_subject_t, parse_ack_body, parse_ack_numbers, put_ack_numbers, put_headers)
 from broker.routing.trie cimport sub_t
-from broker.runtime.turn cimport PHASE_PUMP
+from broker.runtime.turn cimport PHASE_DELIVER
 from broker.runtime.types cimport REC_CRLF, REC_NOT_STORED, record_t, span_t
 
 import msgspec
@@ -104,19 +104,19 @@ cdef class Consumer(CursorOwner):
         self.adopt(config)
         self.active_ns = self.outlet.turn.now_ns
         self.set_timer()
-        self.outlet.turn.add(PHASE_PUMP, self)
+        self.outlet.turn.add(PHASE_DELIVER, self)
 
     def set_pause(self, config, int64_t until_ns):
         """Deliver nothing until this wall clock time, 0 = go on; `config` says the same."""
         self.config = config
         self.cursor.pause_until(until_ns)
         self.active_ns = self.outlet.turn.now_ns
-        self.outlet.turn.add(PHASE_PUMP, self)
+        self.outlet.turn.add(PHASE_DELIVER, self)
 
     def reset(self, uint64_t seq):
         """Begin again at this sequence, with nothing in flight."""
         self.cursor.reset(seq)
-        self.outlet.turn.add(PHASE_PUMP, self)
+        self.outlet.turn.add(PHASE_DELIVER, self)
 
     def close(self, str line='', bint pending=False):
         """Take and deliver nothing more; waiting clients get this status."""
@@ -144,7 +144,7 @@ cdef class Consumer(CursorOwner):
     cdef int take(self, void *ctx, const record_t *rec) noexcept:
         return 0
 
-    cdef void pump(self) noexcept:
+    cdef void deliver_ready(self) noexcept:
         pass
 
     cdef int64_t next_due(self) noexcept:
@@ -169,30 +169,30 @@ cdef class Consumer(CursorOwner):
 
     cdef void woken(self) noexcept:
         if not self.gone:
-            self.pump()
+            self.deliver_ready()
             if self.events:
-                self.outlet.turn.add(PHASE_PUMP, self)
+                self.outlet.turn.add(PHASE_DELIVER, self)
 
     cdef void exhausted(self, uint64_t seq, uint32_t deliveries) noexcept:
         self.events.append(('max_deliver', {'stream_seq': seq, 'deliveries': deliveries}))
-        self.outlet.turn.add(PHASE_PUMP, self)
+        self.outlet.turn.add(PHASE_DELIVER, self)
 
     cdef void dropped(self, uint64_t seq, uint64_t consumer_seq, uint32_t deliveries) noexcept:
         self.events.append(('terminated', {
             'consumer_seq': consumer_seq, 'stream_seq': seq, 'deliveries': deliveries,
             'reason': 'Unacknowledged message was deleted'}))
-        self.outlet.turn.add(PHASE_PUMP, self)
+        self.outlet.turn.add(PHASE_DELIVER, self)
 
     cdef void durable(self, uint64_t ticket) noexcept:
         self.confirmed = ticket
-        self.outlet.turn.add(PHASE_PUMP, self)
+        self.outlet.turn.add(PHASE_DELIVER, self)
 
     cdef void run(self) noexcept:
         if self.confirms.head < self.confirms.tail:
             self.confirms.send(self.confirmed)
         if self.gone:
             return
-        self.pump()
+        self.deliver_ready()
         if self.events:
             events = self.events
             self.events = []
@@ -278,7 +278,7 @@ cdef class Consumer(CursorOwner):
                 self.report('terminated', &ack, rest.ptr[:rest.len].decode('utf-8', 'replace'))
         if rec.reply_len and self.outlet.may_answer(rec.reply, rec.reply_len):
             self.confirms.add(cursor.take_ticket(), rec.reply, rec.reply_len)
-            self.outlet.turn.add(PHASE_PUMP, self)
+            self.outlet.turn.add(PHASE_DELIVER, self)
 
     cdef int64_t delay_of(self, span_t text) noexcept:
         """The delay that a NAK asks for; 0 if it asks for none, or for nonsense."""
@@ -300,7 +300,7 @@ cdef class Consumer(CursorOwner):
         if reason:
             fields['reason'] = reason
         self.events.append((kind, fields))
-        self.outlet.turn.add(PHASE_PUMP, self)
+        self.outlet.turn.add(PHASE_DELIVER, self)
 
     cdef void report_ack(self, const ack_subject_t *ack) noexcept:
         """Note how long the client took, for the share of acks that is reported."""
@@ -312,7 +312,7 @@ cdef class Consumer(CursorOwner):
         self.events.append(('consumer_ack', {
             'consumer_seq': ack.consumer_seq, 'stream_seq': ack.stream_seq,
             'ack_time': self.outlet.turn.wall_ns - p.sent_ns, 'deliveries': ack.deliveries}))
-        self.outlet.turn.add(PHASE_PUMP, self)
+        self.outlet.turn.add(PHASE_DELIVER, self)
 
     # --- deliveries
 

@@ -20,7 +20,7 @@ from broker.routing.trie cimport match_t, sub_t
 from broker.runtime.buffers cimport out_waiting
 from broker.runtime.heap cimport heap_free, heap_init, heap_peek, heap_push, heap_remove
 from broker.runtime.interfaces cimport Session
-from broker.runtime.turn cimport PHASE_PUMP
+from broker.runtime.turn cimport PHASE_DELIVER
 from broker.runtime.types cimport REC_NOT_STORED, heap_item_t, record_t
 
 
@@ -227,7 +227,7 @@ cdef class Outlet(Task):
             self.changed_any = True
         else:
             return
-        self.turn.add(PHASE_PUMP, self)
+        self.turn.add(PHASE_DELIVER, self)
 
     cdef void run(self) noexcept:
         subjects = list(self.interest) if self.changed_any else self.changed

@@ -64,7 +64,7 @@ cdef class PullConsumer(Consumer):
     cdef int64_t swept_ns               # when requests without a subscriber were dropped last
     cdef bint channel_first             # whose turn it is, of NSQ clients and requests
 
-    cdef void pump_channel(self) noexcept
+    cdef void deliver_channel(self) noexcept
     cdef void accept(self, const record_t *rec, const char *body, size_t n) noexcept
     cdef bytes objection(self, const pull_t *pull, const record_t *rec)
     cdef bytes objection_of_group(self, const pull_t *pull)

@@ -24,7 +24,7 @@ from broker.protocols.jetstream.consumers.wire cimport (
     PULL_OK, STATUS_MAX, parse_pull, pull_t, put_heartbeat, put_status, read_pull)
 from broker.routing.trie cimport match_t
 from broker.runtime.interfaces cimport Session
-from broker.runtime.turn cimport PHASE_PUMP
+from broker.runtime.turn cimport PHASE_DELIVER
 from broker.runtime.types cimport heap_item_t, record_t, span_t
 
 from broker.base.gotext import duration_text
@@ -138,7 +138,7 @@ cdef class PullConsumer(Consumer):
         except Exception as found:
             LOG.exception('pull request of consumer %s', self.name)
             problem = f'400 Bad Request - {found}'.encode()
-        self.outlet.turn.add(PHASE_PUMP, self)
+        self.outlet.turn.add(PHASE_DELIVER, self)
         if problem is not None:
             self.refused.append((rec.reply[:rec.reply_len], problem))
             return
@@ -328,7 +328,7 @@ cdef class PullConsumer(Consumer):
 
     # --- deliveries
 
-    cdef void pump(self) noexcept:
+    cdef void deliver_ready(self) noexcept:
         cdef request_t *r
         if self.refused:
             self.send_refusals()
@@ -342,18 +342,18 @@ cdef class PullConsumer(Consumer):
         if self.channel is not None:
             self.channel_first = not self.channel_first
             if self.channel_first:
-                self.pump_channel()
+                self.deliver_channel()
         if self.first != NULL:
             self.deliver_some()
             if self.no_waits:
                 self.end_no_waits()
         if self.channel is not None and not self.channel_first:
-            self.pump_channel()
+            self.deliver_channel()
 
-    cdef void pump_channel(self) noexcept:
+    cdef void deliver_channel(self) noexcept:
         """Deliver to NSQ clients."""
-        if self.channel.pump():
-            self.outlet.turn.add(PHASE_PUMP, self)
+        if self.channel.deliver_ready():
+            self.outlet.turn.add(PHASE_DELIVER, self)
 
     cdef void released(self, uint32_t holder) noexcept:
         self.channel.released(holder)
@@ -377,7 +377,7 @@ cdef class PullConsumer(Consumer):
                     self.cursor.await_more()    # with which they may be enough
                 return
             if count == TURN_MESSAGES or self.sent_bytes - before > TURN_BYTES:
-                self.outlet.turn.add(PHASE_PUMP, self)
+                self.outlet.turn.add(PHASE_DELIVER, self)
                 return
             if not self.serve(r, &d):
                 return
@@ -473,7 +473,7 @@ cdef class PullConsumer(Consumer):
                 r.spoken_ns = self.outlet.turn.now_ns
             r = r.next
         self.held = 0
-        self.outlet.turn.add(PHASE_PUMP, self)
+        self.outlet.turn.add(PHASE_DELIVER, self)
 
     cdef bint waits_for_acks(self) noexcept:
         """Whether there are messages, which nobody gets before others are acked."""
@@ -550,7 +550,7 @@ cdef class PullConsumer(Consumer):
     cdef void due(self, int64_t now_ns) noexcept:
         if self.pin_due_ns and now_ns >= self.pin_due_ns:
             self.unpin_for('timeout')
-            self.outlet.turn.add(PHASE_PUMP, self)
+            self.outlet.turn.add(PHASE_DELIVER, self)
 
     cdef bint is_active(self) noexcept:
         self.sweep()
@@ -611,7 +611,7 @@ cdef class PullConsumer(Consumer):
             r = following
         self.events.append(('unpinned', {
             'group': self.config.priority_groups[0], 'reason': reason}))
-        self.outlet.turn.add(PHASE_PUMP, self)
+        self.outlet.turn.add(PHASE_DELIVER, self)
 
     def unpin(self):
         """An operator ends the place of the pinned client."""

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Push consumers: messages are sent to a subject, unasked.
 
-    interest_changed -> active -> pump -> serve -> Outlet.give -> the client's output
+    interest_changed -> active -> deliver_ready -> serve -> Outlet.give -> the client's output
                                             |
                          flow control: a request after half of a window, nothing above it
 
@@ -26,7 +26,7 @@ from broker.protocols.jetstream.publish.stream cimport Stream
 from broker.protocols.jetstream.publish.wire cimport parse_u64
 from broker.protocols.nats.accounts.imports cimport Shadow
 from broker.routing.trie cimport match_t, queue_name, sub_t
-from broker.runtime.turn cimport PHASE_PUMP
+from broker.runtime.turn cimport PHASE_DELIVER
 from broker.runtime.types cimport record_t, span_t
 
 from broker.base.units import SECOND
@@ -124,7 +124,7 @@ cdef class PushConsumer(Consumer):
             self.flow_subject = b''
             self.window = WINDOW_FIRST
             self.held = False
-            self.outlet.turn.add(PHASE_PUMP, self)
+            self.outlet.turn.add(PHASE_DELIVER, self)
         self.set_timer()
 
     cdef bint find_interest(self) noexcept:
@@ -150,19 +150,19 @@ cdef class PushConsumer(Consumer):
         """A subscriber has read what it was sent."""
         self.held = False
         if not self.gone:
-            self.outlet.turn.add(PHASE_PUMP, self)
+            self.outlet.turn.add(PHASE_DELIVER, self)
 
     cdef bint is_active(self) noexcept:
         return self.active
 
     # --- deliveries
 
-    cdef void pump(self) noexcept:
+    cdef void deliver_ready(self) noexcept:
         cdef uint32_t count = 0
         cdef uint64_t before = self.unanswered
         while self.active and not self.held:
             if count == TURN_MESSAGES or self.unanswered - before > TURN_BYTES:
-                self.outlet.turn.add(PHASE_PUMP, self)
+                self.outlet.turn.add(PHASE_DELIVER, self)
                 return
             if not self.serve():
                 return
@@ -271,7 +271,7 @@ cdef class PushConsumer(Consumer):
         self.window = min(2 * self.window, WINDOW_MAX)
         if self.acks_by_flow and rec.headers_len:
             self.ack_up_to(rec)
-        self.outlet.turn.add(PHASE_PUMP, self)
+        self.outlet.turn.add(PHASE_DELIVER, self)
 
     cdef void ack_up_to(self, const record_t *rec) noexcept:
         """Ack all that the headers of an answer say is stored."""
@@ -288,7 +288,7 @@ cdef class PushConsumer(Consumer):
             self.answered(rec)
         elif rec.reply_len and self.outlet.may_answer(rec.reply, rec.reply_len):
             self.events.append(('status', (rec.reply[:rec.reply_len], PUSH_BASED)))
-            self.outlet.turn.add(PHASE_PUMP, self)
+            self.outlet.turn.add(PHASE_DELIVER, self)
         return 1
 
     # --- time
@@ -305,7 +305,7 @@ cdef class PushConsumer(Consumer):
             return
         if self.later_ns and now_ns >= self.later_ns:
             self.later_ns = 0
-            self.outlet.turn.add(PHASE_PUMP, self)
+            self.outlet.turn.add(PHASE_DELIVER, self)
         if self.heartbeat_ns and now_ns >= self.spoken_ns + self.heartbeat_ns:
             self.spoken_ns = now_ns
             self.send_heartbeat()

@@ -33,7 +33,7 @@ from broker.protocols.jetstream.publish.stream cimport Stream
 from broker.protocols.jetstream.publish.wire cimport U64_DIGITS, put_u64
 from broker.protocols.nats.accounts.transform cimport SUBJECT_MAX, Transform, within
 from broker.runtime.interfaces cimport Session
-from broker.runtime.turn cimport PHASE_PUMP
+from broker.runtime.turn cimport PHASE_DELIVER
 from broker.runtime.types cimport record_t, span_t
 
 LOG = logging.getLogger('broker.jetstream')
@@ -71,7 +71,7 @@ cdef class TargetReader(StreamReaders):
     def __init__(self, Copier copier not None):
         self.copier = copier
 
-    cdef void killed(self, uint64_t seq, uint32_t subject) noexcept:
+    cdef void removed(self, uint64_t seq, uint32_t subject) noexcept:
         if self.copier.error is not None:
             self.copier.wake()
 
@@ -186,7 +186,7 @@ cdef class Copier(Session):
 
     cdef void wake(self) noexcept:
         if not self.closed:
-            self.target.account.turn.add(PHASE_PUMP, self)
+            self.target.account.turn.add(PHASE_DELIVER, self)
 
     cdef void settled(self) noexcept:
         self.answered = True

@@ -26,7 +26,7 @@ from broker.protocols.jetstream.publish.answers cimport Answers
 from broker.protocols.jetstream.publish.lookup cimport Lookup
 from broker.protocols.jetstream.publish.wire cimport (
     TIME_TEXT, U64_DIGITS, parse_u64, put_time, put_u64)
-from broker.runtime.turn cimport PHASE_PUMP
+from broker.runtime.turn cimport PHASE_DELIVER
 from broker.runtime.types cimport record_t, span_t
 
 LOG = logging.getLogger('broker.jetstream')
@@ -106,7 +106,7 @@ cdef class Direct(Sink):
                     rec.reply[:rec.reply_len],
                     rec.subject[head:rec.subject_len] if rec.subject_len > head else b'',
                     rec.data[:rec.headers_len], rec.data[rec.headers_len:rec.total_len]))
-                self.answers.account.turn.add(PHASE_PUMP, self)
+                self.answers.account.turn.add(PHASE_DELIVER, self)
         except Exception:
             LOG.exception('direct get of stream %r', self.stream.decode())
         return 1
@@ -134,7 +134,7 @@ cdef class Direct(Sink):
             except Exception:
                 LOG.exception('direct get of stream %r', self.stream.decode())
         if self.series:
-            self.answers.account.turn.add(PHASE_PUMP, self)
+            self.answers.account.turn.add(PHASE_DELIVER, self)
 
     cdef int answer(self, bytes reply, bytes key, bytes headers, bytes body) except -1:
         """Answer one request, or begin to."""

@@ -253,7 +253,7 @@ cdef class Stream(StreamOwner):
         for subject, seq in list(islice(self.emptied.items(), MARKERS_PER_TURN)):
             del self.emptied[subject]
             if not ttl_ns or self.store.last_seq_of(subject, <size_t>len(subject)) != seq:
-                self.store.kill(seq)        # there is a newer message
+                self.store.remove(seq)        # there is a newer message
                 continue
             memset(&rec, 0, sizeof(rec))
             rec.subject = subject
@@ -269,14 +269,14 @@ cdef class Stream(StreamOwner):
                     self.emptied[subject] = seq
                     self.retry()
                     return
-                self.store.kill(seq)        # which may make room
+                self.store.remove(seq)        # which may make room
                 try:
                     self.append(&rec, &h, ttl_ns, ROLLUP_NONE)
                 except ApiError:
                     LOG.warning('stream %r: no marker on %s: %s', self.name, subject, problem)
                 continue
             if self.store.last_seq_of(subject, <size_t>len(subject)) == seq:
-                self.store.kill(seq)        # no consumer is interested in the marker
+                self.store.remove(seq)        # no consumer is interested in the marker
                 continue
             while self.marking and <uint64_t>self.marking[0][0] < self.store.readable:
                 self.marking.popleft()
@@ -1369,7 +1369,7 @@ cdef class Stream(StreamOwner):
                 return
             del self.cancelled[seq]
             if self.store.last_seq_of(subject, <size_t>len(subject)) == seq:
-                self.store.kill(seq)
+                self.store.remove(seq)
 
     cdef int fire_due(self) except -1:
         """Publish the scheduled messages that are due."""

@@ -60,4 +60,4 @@ cdef class LocalSubscription(Sink):
     cdef Account account
     cdef sub_t *sub             # NULL once closed
     cdef object callback
-    cdef list heard             # Messages received in this turn
+    cdef list received             # Messages received in this turn

@@ -128,7 +128,7 @@ cdef class Account:
         cdef LocalSubscription subscription = LocalSubscription()
         subscription.account = self
         subscription.callback = callback
-        subscription.heard = []
+        subscription.received = []
         subscription.sub = self.router.add(
             subscription, subject, <size_t>len(subject), queue, <size_t>len(queue), b'', 0)
         self.local_subscriptions.add(subscription)
@@ -160,9 +160,9 @@ cdef class Account:
 cdef class LocalSubscription(Sink):
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         cdef void *publisher = self.account.current_publisher.session
-        if self.sub == NULL or len(self.heard) >= limits.NATS_LOCAL_MESSAGES_MAX:
+        if self.sub == NULL or len(self.received) >= limits.NATS_LOCAL_MESSAGES_MAX:
             return 0
-        self.heard.append(Message(
+        self.received.append(Message(
             rec.subject[:rec.subject_len], rec.reply[:rec.reply_len] if rec.reply_len else b'',
             rec.data[:rec.headers_len], rec.data[rec.headers_len:rec.total_len],
             <object>publisher if publisher != NULL else None, self.account))
@@ -170,9 +170,9 @@ cdef class LocalSubscription(Sink):
         return 1
 
     cdef void run(self) noexcept:
-        cdef list heard = self.heard
-        self.heard = []
-        for message in heard:
+        cdef list received = self.received
+        self.received = []
+        for message in received:
             if self.sub == NULL:
                 return
             try:

@@ -414,7 +414,7 @@ class Call:
         handover.say("\r\n".join([*lines, "", ""]).encode())
         handover.wait(config.first_info_timeout_ns)
 
-    def heard(self, handover: HandoverSession, data: bytes) -> None:
+    def received(self, handover: HandoverSession, data: bytes) -> None:
         """Process a part of the answer, perhaps with bytes after it."""
         handover.head += data
         head, end, early = bytes(handover.head).partition(HEAD_END)

@@ -164,21 +164,21 @@ async def _secured(proxy: Proxy, context: ssl.SSLContext, request: bytes) -> Tun
 
 async def _both_ways(one: Streams, other: Streams) -> None:
     """Carry bytes between two connections until one of them ends; then both do."""
-    pumps = [
-        asyncio.ensure_future(_pump(one[0], other[1])),
-        asyncio.ensure_future(_pump(other[0], one[1])),
+    relays = [
+        asyncio.ensure_future(_relay(one[0], other[1])),
+        asyncio.ensure_future(_relay(other[0], one[1])),
     ]
     try:
-        await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(relays, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for pump in pumps:
-            pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
+        for relay in relays:
+            relay.cancel()
+        await asyncio.gather(*relays, return_exceptions=True)
         one[1].close()
         other[1].close()
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while data := await reader.read(limits.NATS_LEAF_TUNNEL_BLOCK):
         writer.write(data)
         await writer.drain()

@@ -23,7 +23,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
         tmp_path / "data",
         segment_bytes=1 << 20,
         load_bytes=1 << 20,
-        pump_bytes_max=PUMP,
+        deliver_bytes_max=PUMP,
         backlog_bytes_max=BACKLOG,
         inline_bytes=1 << 20,
     ) as rig:
@@ -64,7 +64,7 @@ def test_what_the_segment_before_has_left_counts_by_its_bytes(
     tmp_path: Path, count: int, given: int
 ) -> None:
     """A cursor is not far behind because its log has begun another segment."""
-    limits = {"pump_bytes_max": PUMP, "backlog_bytes_max": BACKLOG, "load_bytes": 1 << 20}
+    limits = {"deliver_bytes_max": PUMP, "backlog_bytes_max": BACKLOG, "load_bytes": 1 << 20}
     with Rig(tmp_path / "data", segment_bytes=11 * SIZE, inline_bytes=1 << 20, **limits) as rig:
         log = rig.log()
         consumer = LocalConsumer(log.open_cursor("c"), 1)

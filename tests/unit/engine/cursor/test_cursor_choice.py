@@ -147,17 +147,17 @@ def test_after_the_wait_again_and_again(rig: Rig) -> None:
         assert attempts(consumer) == [(1, turn), (2, turn)]
 
 
-def test_alone_and_unwell_it_waits(rig: Rig) -> None:
+def test_alone_and_failing_it_waits(rig: Rig) -> None:
     log = rig.log()
     consumer = member(log.open_cursor("c"), ack_wait=10)
     rig.publish(log, numbered(2))
     assert seqs(consumer) == [1, 2]
-    consumer.set_unwell(True)
+    consumer.set_failing(True)
     rig.advance(25)
     assert seqs(consumer) == []
     rig.publish(log, numbered(1))
     assert seqs(consumer) == [3], "what is new is given all the same"
-    consumer.set_unwell(False)
+    consumer.set_failing(False)
     rig.settle()
     assert attempts(consumer) == [(1, 2), (2, 2)]
 
@@ -209,17 +209,17 @@ def test_the_group_is_full_when_all_are(rig: Rig) -> None:
     assert [seqs(consumer) for consumer in members] == [[], [7], []]
 
 
-def test_who_is_unwell_gets_nothing_while_others_can(rig: Rig) -> None:
+def test_who_is_failing_gets_nothing_while_others_can(rig: Rig) -> None:
     log = rig.log()
     cursor = log.open_cursor("g")
-    well, unwell = (member(cursor, least=True) for _ in range(2))
-    unwell.set_unwell(True)
+    well, failing = (member(cursor, least=True) for _ in range(2))
+    failing.set_failing(True)
     rig.publish(log, numbered(6))
-    assert (seqs(well), seqs(unwell)) == ([1, 2, 3, 4, 5, 6], [])
-    well.set_unwell(True)
+    assert (seqs(well), seqs(failing)) == ([1, 2, 3, 4, 5, 6], [])
+    well.set_failing(True)
     rig.publish(log, numbered(4))
     assert seqs(well) == []
-    assert seqs(unwell) == [7, 8, 9, 10]
+    assert seqs(failing) == [7, 8, 9, 10]
 
 
 def test_what_one_leaves_behind_is_shared(rig: Rig) -> None:

@@ -54,7 +54,7 @@ def test_a_stream_that_cannot_be_put_away_keeps_its_folder(
     folder.mkdir()
     monkeypatch.setattr(files, "sync_path", fail)
     with pytest.raises(OSError, match="Input/output"):
-        files.put_away(folder)
+        files.move_aside(folder)
     assert [path.name for path in tmp_path.iterdir()] == ["S"]
     assert len(synced) == 2
     assert synced[1] == ["S"]
@@ -63,10 +63,10 @@ def test_a_stream_that_cannot_be_put_away_keeps_its_folder(
 def test_a_stream_that_was_put_away_is_to_be_deleted(tmp_path: Path) -> None:
     folder = tmp_path / "S"
     files.save_stream(folder, stored("S"))
-    away = files.put_away(folder)
+    away = files.move_aside(folder)
     assert files.find_streams(tmp_path) == ([], [away])
     files.save_stream(folder, stored("S"))
-    assert files.put_away(folder) == away  # an earlier one is replaced
+    assert files.move_aside(folder) == away  # an earlier one is replaced
     files.remove(away)
     assert list(tmp_path.iterdir()) == []
 

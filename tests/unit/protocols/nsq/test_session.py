@@ -349,7 +349,7 @@ def far_behind(
     make_nsq: MakeNsq, part: int, size: int, root: str | None = None
 ) -> tuple[FakeNsq, NsqPeer, NsqPeer]:
     """A consumer that was given first parts of what it is behind, and another connection."""
-    nsq = make_nsq(engine={"pump_bytes_max": 2 * part, "backlog_bytes_max": part}, root=root)
+    nsq = make_nsq(engine={"deliver_bytes_max": 2 * part, "backlog_bytes_max": part}, root=root)
     behind, peer = nsq.consumer(b"t", 0), nsq.dial()
     assert len(peer.ask(pub(b"t", bytes(size)) * 300)) == 300
     behind.read(b"RDY 300\n")

@@ -184,7 +184,7 @@ def test_any_plot(values: list[float], holes: list[float | None]) -> None:
 
 @given(st.lists(st.none() | st.floats(0, 1e9), min_size=1, max_size=3000))
 def test_what_sticks_out_is_drawn(values: list[float | None]) -> None:
-    drawn = charts.squeeze(values)
+    drawn = charts.downsample(values)
     assert len(drawn) <= charts.POINTS_MAX
     assert max((v for v in drawn if v is not None), default=None) == max(
         (v for v in values if v is not None), default=None
