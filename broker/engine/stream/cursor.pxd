@@ -10,7 +10,7 @@ from broker.engine.log.log cimport Log
 from broker.engine.log.record cimport stored_t
 from broker.engine.log.segment cimport Segment
 from broker.engine.state cimport EngineState
-from broker.engine.stream.filter cimport KILLS_KEPT, Filter
+from broker.engine.stream.filter cimport REMOVALS_KEPT, Filter
 from broker.engine.stream.interfaces cimport StreamReaders
 from broker.engine.stream.runs cimport SeqRuns
 from broker.engine.stream.store cimport StreamStore
@@ -91,8 +91,8 @@ cdef class StreamCursors(StreamReaders):
     cdef set holders                    # cursors with messages in flight or exhausted
     cdef uint64_t lowest_held           # none of those holds one below it
     cdef set listed                     # cursors that deliver a list of seqs
-    cdef uint64_t kills                 # number of deleted messages
-    cdef uint64_t killed_seqs[KILLS_KEPT]       # the last ones; a ring
+    cdef uint64_t removals              # number of deleted messages
+    cdef uint64_t removed_seqs[REMOVALS_KEPT]       # the last ones; a ring
     cdef bint purging                   # a purge is in progress
     cdef readonly bint held             # see `hold`
     cdef uint64_t sweep_at, sweep_to    # messages that are still to be checked: see `sweep`
@@ -138,8 +138,8 @@ cdef class StreamCursor(LogReader):
     cdef uint64_t *list_seqs            # messages to deliver before those from next_seq on, owned
     cdef size_t list_at, list_size      # list_at: index of the next one
     cdef uint64_t list_left             # those from list_at on that still exist
-    cdef uint64_t passed_count          # live matching messages below next_seq, as of kills_seen
-    cdef uint64_t kills_seen            # of all.kills
+    cdef uint64_t passed_count          # live matching messages below next_seq: see removals_seen
+    cdef uint64_t removals_seen         # of all.removals
     cdef bint stale                     # passed_count has to be recomputed
     cdef uint64_t since                 # next_seq when the present filter was set
 

@@ -47,7 +47,7 @@ from broker.engine.cursor.position cimport READ_NOTHING, READ_RECORD, Position
 from broker.engine.log.policy cimport SYNC_ALWAYS, SYNC_NONE
 from broker.engine.log.record cimport stored_t
 from broker.engine.log.segment cimport Segment
-from broker.engine.stream.filter cimport KILLS_KEPT, Filter
+from broker.engine.stream.filter cimport REMOVALS_KEPT, Filter
 from broker.engine.stream.interfaces cimport StreamReaders
 from broker.engine.stream.runs cimport SeqRuns
 from broker.engine.stream.store cimport StreamStore, message_t
@@ -165,8 +165,8 @@ cdef class StreamCursors(StreamReaders):
         cdef StreamCursor cursor
         cdef uint64_t lowest = <uint64_t>-1
         cdef list free_ones = None
-        self.killed_seqs[self.kills & (KILLS_KEPT - 1)] = seq
-        self.kills += 1
+        self.removed_seqs[self.removals & (REMOVALS_KEPT - 1)] = seq
+        self.removals += 1
         if self.listed:
             for cursor in self.listed:
                 cursor.catch_up()
@@ -192,7 +192,7 @@ cdef class StreamCursors(StreamReaders):
 
     cdef void taken_back(self, uint64_t seq) noexcept:
         cdef StreamCursor cursor
-        self.kills += KILLS_KEPT + 1
+        self.removals += REMOVALS_KEPT + 1
         for cursor in self.cursors.values():
             cursor.lose_from(seq)
 
@@ -574,7 +574,7 @@ cdef class StreamCursor(LogReader):
     cdef void recount(self) noexcept:
         """Count the new messages again."""
         cdef size_t i
-        self.kills_seen = self.all.kills if self.filter is None else self.filter.kills
+        self.removals_seen = self.all.removals if self.filter is None else self.filter.removals
         self.passed_count = self.total() - self.store.subjects.count_matching(
             self.filter, self.next_seq)
         # The position is after the last message: messages that are stored before it are not new.
@@ -586,17 +586,17 @@ cdef class StreamCursor(LogReader):
 
     cdef void catch_up(self) noexcept:
         """Account for deleted messages, before next_seq changes."""
-        cdef uint64_t kills = self.all.kills, seq
-        cdef const uint64_t *seqs = self.all.killed_seqs
+        cdef uint64_t removals = self.all.removals, seq
+        cdef const uint64_t *seqs = self.all.removed_seqs
         if self.filter is not None:
-            kills = self.filter.kills
-            seqs = self.filter.killed_seqs
-        if self.stale or kills - self.kills_seen > <uint64_t>KILLS_KEPT:
+            removals = self.filter.removals
+            seqs = self.filter.removed_seqs
+        if self.stale or removals - self.removals_seen > <uint64_t>REMOVALS_KEPT:
             self.recount()
             return
-        while self.kills_seen < kills:
-            seq = seqs[self.kills_seen & (KILLS_KEPT - 1)]
-            self.kills_seen += 1
+        while self.removals_seen < removals:
+            seq = seqs[self.removals_seen & (REMOVALS_KEPT - 1)]
+            self.removals_seen += 1
             if seq < self.next_seq:
                 self.passed_count -= 1
                 if self.list_left and self.is_listed(seq):

@@ -8,7 +8,7 @@ from broker.runtime.interfaces cimport Sink
 
 cdef enum:
     IDS_FEW = 4             # so many ids of subjects are compared one by one
-    KILLS_KEPT = 16         # a power of two
+    REMOVALS_KEPT = 16         # a power of two
 
 # Live matching messages of one chunk of the column.
 cdef struct post_t:
@@ -32,8 +32,8 @@ cdef class Filter(Sink):
     cdef readonly uint32_t size     # live subjects that match
     cdef readonly bint wildcards    # one of the subjects has a wildcard
     cdef uint64_t last              # no later message matches; the newest may be dead by now
-    cdef uint64_t kills             # messages that matched and are gone
-    cdef uint64_t killed_seqs[KILLS_KEPT]       # the last ones, a ring
+    cdef uint64_t removals          # messages that matched and are gone
+    cdef uint64_t removed_seqs[REMOVALS_KEPT]       # the last ones, a ring
     cdef uint32_t mark              # of the last match in which it was met
 
     # The ids of its live subjects: a short list, a hash set, or a bitmap.

@@ -254,8 +254,8 @@ cdef class Filter(Sink):
     cdef void removed(self, uint64_t seq, uint64_t block) noexcept:
         """A live message that matches is gone."""
         cdef size_t i, n = 0
-        self.killed_seqs[self.kills & (KILLS_KEPT - 1)] = seq
-        self.kills += 1
+        self.removed_seqs[self.removals & (REMOVALS_KEPT - 1)] = seq
+        self.removals += 1
         self.total -= 1
         if self.posts == NULL:
             return
@@ -281,7 +281,7 @@ cdef class Filter(Sink):
         self.bits = NULL
         self.bits_words = self.size = 0
         self.total = 0
-        self.kills += KILLS_KEPT + 1    # which they were is not known
+        self.removals += REMOVALS_KEPT + 1    # which they were is not known
         memset(self.few, 0, sizeof(self.few))
         self.drop_posts()
 

@@ -13,10 +13,10 @@ cdef class StreamReaders(Task):
     # A live message, of the subject with that id, is gone; its index knows by now. For limits,
     # acks, deletes and the messages that a purge by subject removes.
     cdef void removed(self, uint64_t seq, uint32_t subject) noexcept
-    # All messages below seq are gone, without `killed` for each of them; last_seq may be seq - 1
+    # All messages below seq are gone, without `removed` for each of them; last_seq may be seq - 1
     # now although no message had it.
     cdef void purged_below(self, uint64_t seq) noexcept
-    # A purge of all messages below seq that the filter matches begins (their `killed` calls or
+    # A purge of all messages below seq that the filter matches begins (their `removed` calls or
     # purged_below follow) or has ended. `filter`: a Filter of the store's index with these
     # subjects; None = all messages.
     cdef void purge_begins(self, object filter, tuple subjects, uint64_t seq) noexcept

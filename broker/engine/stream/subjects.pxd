@@ -145,7 +145,7 @@ cdef class SubjectIndex(FilterOwner):
     cdef int make_room(self) except -1
     cdef void drop_chunk(self, size_t at) noexcept
     cdef void tidy(self, size_t at) noexcept
-    cdef void kill_at(self, size_t at, size_t i) noexcept
+    cdef void remove_at(self, size_t at, size_t i) noexcept
     cdef uint64_t follow(self, const chunk_t *c, size_t i, uint64_t seq, uint32_t id) noexcept
     cdef uint64_t follow_back(self, const chunk_t *c, size_t i, uint64_t seq,
                               uint32_t id) noexcept

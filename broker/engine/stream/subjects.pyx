@@ -8,9 +8,9 @@
     chunks:   |7 7 3 0 7 9 ...|             | 0 0 3 0 ... |        a chunk without messages is gone;
                seq 16384                     seq 49152             with few it stores only these
 
-Seqs rise, with gaps of any size; messages are killed in any order. A subject whose last message is
-killed is forgotten, and its id is used again. Distances are stored at both sides and changed by
-kills between; the first message of a subject has none before it and the last one none after it,
+Seqs rise, with gaps of any size; messages are removed in any order. A subject whose last message is
+removed is forgotten, and its id is used again. Distances are stored at both sides and changed by
+removals between; the first message of a subject has none before it and the last one none after it,
 whatever is stored there.
 
 Names are hashed with a random key of the index, so that clients cannot choose names that collide.
@@ -844,7 +844,7 @@ cdef class SubjectIndex(FilterOwner):
         cdef size_t at = 0, i = 0
         return self.chunks[at].ids[i] if self.place(seq, &at, &i) else 0
 
-    cdef void kill_at(self, size_t at, size_t i) noexcept:
+    cdef void remove_at(self, size_t at, size_t i) noexcept:
         """The live message at an index of a chunk is gone."""
         cdef chunk_t *c = self.chunks[at]
         cdef uint32_t id = c.ids[i]
@@ -921,7 +921,7 @@ cdef class SubjectIndex(FilterOwner):
         cdef size_t at = 0, i = 0
         if not self.place(seq, &at, &i) or self.chunks[at].ids[i] == 0:
             return False
-        self.kill_at(at, i)
+        self.remove_at(at, i)
         self.tidy(at)
         return True
 
@@ -937,7 +937,7 @@ cdef class SubjectIndex(FilterOwner):
             end = index_from(c, seq)
             i = scan_live(c.ids, 0, end)
             while i < end:
-                self.kill_at(self.chunks_first, i)
+                self.remove_at(self.chunks_first, i)
                 i = scan_live(c.ids, i + 1, end)
             if end < c.size or self.chunks_first == self.chunks_end - 1:
                 self.tidy(self.chunks_first)
@@ -957,7 +957,7 @@ cdef class SubjectIndex(FilterOwner):
                 i = scan_live_back(c.ids, start, end)
                 if i == end:
                     break
-                self.kill_at(self.chunks_end - 1, i)
+                self.remove_at(self.chunks_end - 1, i)
             c.size = <uint32_t>start
             if start:
                 break

@@ -51,7 +51,7 @@ def refusal(StreamStore store not None):
 
 def kill(StreamStore store not None, uint64_t seq):
     """Delete a message that its consumers are done with; whether it was there."""
-    return store.kill(seq)
+    return store.remove(seq)
 
 
 def last_seq_of(StreamStore store not None, bytes subject not None):

@@ -45,20 +45,20 @@ cdef class Subjects:
         return name[:n]
 
     def kill(self, uint64_t seq):
-        return bool(self.index.kill(seq))
+        return bool(self.index.remove_message(seq))
 
     def kill_many(self, uint64_t first, uint64_t count, uint64_t step=1):
         """How many of these messages were live."""
         cdef uint64_t i, n = 0
         for i in range(count):
-            n += self.index.kill(first + i * step)
+            n += self.index.remove_message(first + i * step)
         return n
 
     def kill_filter(self, Filter f):
         """Kill all messages that match; how many."""
         cdef uint64_t seq = self.index.next_match(f, 0), n = 0
         while seq:
-            self.index.kill(seq)
+            self.index.remove_message(seq)
             n += 1
             seq = self.index.next_match(f, seq + 1)
         return n

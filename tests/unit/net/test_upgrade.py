@@ -91,7 +91,7 @@ def test_the_oldest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     for handover in made:
         upgrades.opened(handover)
     assert [handover.aborted for handover in made] == [True, True, False, False, False]
-    upgrades.heard(made[3], REQUEST)  # is in, and counts no more
+    upgrades.received(made[3], REQUEST)  # is in, and counts no more
     upgrades.left(made[4])
     upgrades.end()
     assert [handover.aborted for handover in made] == [True, True, True, False, False]
