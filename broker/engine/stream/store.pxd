@@ -137,7 +137,7 @@ cdef class StreamStore(LogOwner):
     cdef int64_t kept_ns
     cdef victim_t *victims                  # ring, in order of their causes
     cdef size_t victims_first, victims_size, victims_cap
-    cdef victim_count_t *victim_counts                   # hash table by subject
+    cdef victim_count_t *victim_counts           # hash table by subject
     cdef size_t victim_counts_size, victim_counts_cap
     cdef Segment found_in  # segment of the last message that was found; the next is probably near
     cdef uint64_t found_seq
@@ -189,7 +189,7 @@ cdef class StreamStore(LogOwner):
     cdef int add_victim(self, uint64_t cause, uint64_t seq) except -1
     cdef int more_victims(self) except -1
     cdef int rehash(self) except -1
-    cdef void bury_victims(self, uint64_t end) noexcept
+    cdef void remove_victims(self, uint64_t end) noexcept
     cdef void trim_subjects(self) noexcept
     cdef victim_count_t *slot_of(self, uint32_t id) noexcept
     cdef bint is_victim(self, uint64_t seq, uint32_t id) noexcept

@@ -429,7 +429,7 @@ cdef class StreamStore(LogOwner):
             self.kept_ns = a.timestamp_ns
             self.appended_first = (self.appended_first + 1) & (self.appended_cap - 1)
             self.appended_size -= 1
-        self.bury_victims(end)
+        self.remove_victims(end)
         for reader in self.readers:
             reader.stored()
         if self.changed and self.log.folder is None:
@@ -442,7 +442,7 @@ cdef class StreamStore(LogOwner):
         if self.expiry.size:
             self.arm(self.expiry.items[0].due_ns)
 
-    cdef void bury_victims(self, uint64_t end) noexcept:
+    cdef void remove_victims(self, uint64_t end) noexcept:
         """Messages below `end` cannot fail any more: what they replaced is gone."""
         cdef victim_t *v
         while self.victims_size:
@@ -762,7 +762,7 @@ cdef class StreamStore(LogOwner):
                 self.drop_below(seq)
         self.trim(self.last_seq, 0, ROLLUP_NONE)
         if self.appended_size == 0:
-            self.bury_victims(self.last_seq + 1)
+            self.remove_victims(self.last_seq + 1)
 
     cdef void trim_subjects(self) noexcept:
         """Delete the oldest messages of subjects that have too many."""
