@@ -42,7 +42,7 @@ class Registry:
     def new_id(self) -> str:
         return next(self.ids)
 
-    def inactive(self, consumer: Consumer) -> None:
+    def delete_inactive(self, consumer: Consumer) -> None:
         self.deleted.append(consumer.name)
         consumer.close("409 Consumer Deleted")
 

@@ -314,7 +314,7 @@ class JetStreamAccount:
                     {"stream": name, "consumer": consumer, "action": "delete"},
                 )
             self.topics.closed(stream)
-            self.consumers.drop(stream)
+            self.consumers.delete_all(stream)
             del self.streams[name]
             stream.close()
             stream.store.close()

@@ -1,7 +1,7 @@
-"""Consumers of JetStream: what clients read a stream with.
+"""Consumers of JetStream: clients read a stream through them.
 
 Start with `consumer.pyx`: one consumer, its acknowledgements and its state. `pull.pyx` and
-`push.pyx` are its two kinds, `wire.pyx` the texts on the wire, `checks.py` the rules for
-configurations, `channel.pyx` the NSQ clients of a pull consumer. Imported by the modules of
-protocols/jetstream only.
+`push.pyx` are its two kinds, `wire.pyx` has the texts on the wire, `checks.py` the rules for
+configurations, `channel.pyx` the NSQ clients of a pull consumer. Only the modules of
+protocols/jetstream import this folder.
 """

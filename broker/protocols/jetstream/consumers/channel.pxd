@@ -13,18 +13,19 @@ cdef class NsqChannel(StreamChannel):
     cdef StreamCursor cursor
     cdef Turn turn
     cdef Task consumer          # its `run` delivers
-    cdef object unused          # called when the last client has left; None = nothing happens
-    cdef consumer_t **members   # owned: by number - 1; NULL = the number is free
-    cdef uint32_t cap
-    cdef consumer_t *ring       # those that can take one more; this one is next
-    cdef bint stopped           # nothing more is delivered
-    cdef uint64_t random
+    cdef object unused          # called when the last client has left; None: nothing is called
+    cdef consumer_t **members   # owned; index: the client's number - 1; NULL = the number is free
+    cdef uint32_t cap           # of `members`
+    cdef consumer_t *ring       # clients with credit; this one gets the next message
+    cdef bint stopped           # no message is delivered
+    cdef uint64_t random        # state of the generator that chooses the sample
 
-    # Deliver what may be delivered, up to the share of one turn; whether there may be more.
+    # Deliver messages, up to the limit of one turn. True: the limit was reached.
     cdef bint deliver_ready(self) noexcept
-    # A client has one message less in flight.
+    # The client with this number has one message less in flight.
     cdef void released(self, uint32_t number) noexcept
+    # ACK_*: whether the message is in flight to this client.
     cdef int check(self, const consumer_t *c, uint64_t seq) noexcept
-    cdef bint is_left_out(self, const consumer_t *c) noexcept
+    cdef bint is_outside_sample(self, const consumer_t *c) noexcept
     cdef void enter_ring(self, consumer_t *c) noexcept
     cdef void leave_ring(self, consumer_t *c) noexcept

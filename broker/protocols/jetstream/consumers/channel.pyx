@@ -5,11 +5,11 @@
     RDY -> set_credit -> ring -> deliver_ready -> Session.deliver -> StreamCursor.sent_to
     FIN, REQ, TOUCH -> check -> ack, nak, touch of the cursor
                                         |
-                           released: the client may have another one
+                           released: the client has credit for another message
 
-The consumer remains one of JetStream: other clients may pull from it, and it has one set of
-messages in flight. The cursor knows which client holds which, by its number (`first` of its
-consumer_t, from 1 on). Without this a client could FIN what another one has.
+NATS clients may pull from the same consumer, and all clients share its messages in flight. The
+cursor records for each message the number of its NSQ client (`first` of its consumer_t, from 1 on).
+Otherwise a client could FIN a message that is in flight to another one.
 """
 cimport cython
 import os
@@ -61,7 +61,7 @@ cdef class NsqChannel(StreamChannel):
             cap = max(<uint32_t>MEMBERS_MIN, 2 * self.cap)
             grown = <consumer_t **>realloc(self.members, cap * sizeof(void *))
             if grown == NULL:
-                return      # without a number it gets nothing
+                return      # enter_ring skips a client without a number: it gets no message
             self.members = grown
             while self.cap < cap:
                 grown[self.cap] = NULL
@@ -98,7 +98,7 @@ cdef class NsqChannel(StreamChannel):
             self.enter_ring(c)
 
     cdef void enter_ring(self, consumer_t *c) noexcept:
-        """Put it last in the ring, and have the consumer look for a message for it."""
+        """Put a client at the end of the ring, and schedule a delivery."""
         if c.first == 0 or self.gone:
             return
         if c.next == NULL and not c.blocked:
@@ -117,7 +117,7 @@ cdef class NsqChannel(StreamChannel):
             self.enter_ring(c)
 
     def restart(self):
-        """The cursor has forgotten what was in flight."""
+        """The cursor was reset: no message is in flight any more."""
         cdef uint32_t i
         for i in range(self.cap):
             if self.members[i] != NULL:
@@ -125,11 +125,11 @@ cdef class NsqChannel(StreamChannel):
                 self.ready(self.members[i])
 
     def stop(self):
-        """Deliver nothing more; clients may still report what they have done."""
+        """Deliver nothing more. Clients may still acknowledge messages."""
         self.stopped = True
 
     def end(self):
-        """The channel is no more: disconnect its clients, and give back what they hold."""
+        """Delete the channel: disconnect its clients. Their messages are redelivered at once."""
         cdef uint32_t i
         cdef consumer_t *c
         cdef list clients = []
@@ -145,7 +145,7 @@ cdef class NsqChannel(StreamChannel):
             self.leave_ring(c)
             c.first = c.credit = c.in_flight = 0
             if not self.cursor.closed:
-                self.cursor.holder_gone(i + 1, True)
+                self.cursor.holder_gone(i + 1, at_once=True)
         self.consumers = 0
         for client in clients:
             client.disconnect()
@@ -164,7 +164,7 @@ cdef class NsqChannel(StreamChannel):
                 return False
             count += 1
             c = self.ring
-            if c.policy.sample and d.deliveries == 1 and self.is_left_out(c):
+            if c.policy.sample and d.deliveries == 1 and self.is_outside_sample(c):
                 self.cursor.sent()
                 self.cursor.ack(d.rec.seq)
                 continue
@@ -182,17 +182,16 @@ cdef class NsqChannel(StreamChannel):
                 self.ring = c.next
         return False
 
-    cdef bint is_left_out(self, const consumer_t *c) noexcept:
-        """Whether a client that asked for a sample does not get this message."""
+    cdef bint is_outside_sample(self, const consumer_t *c) noexcept:
+        """Whether a client that wants a sample of the messages does not get this one."""
         self.random ^= self.random << 13
         self.random ^= self.random >> 7
         self.random ^= self.random << 17
         return (self.random >> 32) % 100 > c.policy.sample
 
-    # --- what clients say
+    # --- acknowledgements of clients
 
     cdef int check(self, const consumer_t *c, uint64_t seq) noexcept:
-        """Whether the client holds a message."""
         cdef int held
         if self.gone or self.cursor.closed:
             return ACK_NOT_IN_FLIGHT
@@ -222,7 +221,7 @@ cdef class NsqChannel(StreamChannel):
             self.cursor.touch(seq, c.policy.ack_wait_ns, c.policy.ack_wait_max_ns)
         return code
 
-    # --- what statistics show
+    # --- statistics
 
     @property
     def depth(self):
@@ -231,25 +230,25 @@ cdef class NsqChannel(StreamChannel):
 
     @property
     def in_flight_count(self):
-        """Messages with clients, those of JetStream too."""
+        """Messages in flight to clients of NSQ or NATS."""
         return max(0, self.cursor.num_ack_pending - self.cursor.again_count - self.deferred_count)
 
     @property
     def deferred_count(self):
-        """Messages that were given back and are not due yet."""
+        """Messages that were requeued with a delay and are not due yet."""
         return self.cursor.deferred_count
 
     @property
     def message_count(self):
-        """Messages that were delivered, since the start; each counts once."""
+        """Messages delivered since the start; each one counts once."""
         return self.cursor.firsts
 
     @property
     def timeout_count(self):
-        """Deliveries that were not finished in time, since the start."""
+        """Deliveries since the start that were not acknowledged in time."""
         return self.cursor.timeouts
 
     @property
     def paused(self):
-        """Whether nothing is delivered for now."""
+        """Whether the consumer is paused."""
         return self.cursor.paused_until_ns > 0

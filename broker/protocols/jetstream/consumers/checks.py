@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LETTERS: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 NAME_PROBLEM: Final = "consumer name can not contain '.', '*', '>', '\\', '/'"
-FLOW_CONTROL_HEARTBEAT: Final = 1 * SECOND  # that the policy flow_control requires
+FLOW_CONTROL_HEARTBEAT: Final = 1 * SECOND  # required by the ack policy flow_control
 
 NOT_IN_NAMES: Final = frozenset(".*>/\\ \t\r\n\f")
 _GROUP_LETTERS: Final = frozenset(string.ascii_letters + string.digits + "-_/=)+")
@@ -45,7 +45,7 @@ _DELIVER: Final = {
     "by_start_sequence": "deliver by start sequence",
     "by_start_time": "deliver by start time",
 }
-_FROZEN: Final = (
+_NOT_UPDATABLE: Final = (
     ("deliver_policy", "deliver policy can not be updated"),
     ("opt_start_seq", "start sequence can not be updated"),
     ("opt_start_time", "start time can not be updated"),
@@ -60,14 +60,14 @@ _FROZEN: Final = (
 
 
 def filters_of(config: ConsumerConfig) -> list[str]:
-    """The subjects a consumer reads; none = all."""
+    """The subjects that a consumer reads; empty = all."""
     if config.filter_subject:
         return [config.filter_subject]
     return list(config.filter_subjects)
 
 
 def is_push(config: ConsumerConfig) -> bool:
-    """Whether the server sends messages unasked."""
+    """Whether this is a push consumer: the server sends messages without a request."""
     return bool(config.deliver_subject)
 
 
@@ -77,7 +77,7 @@ def has_policy(config: ConsumerConfig) -> bool:
 
 
 def random_name() -> str:
-    """The name of a consumer that has none."""
+    """A random name for a consumer."""
     return "".join(secrets.choice(LETTERS) for _ in range(limits.JS_CONSUMER_NAME))
 
 
@@ -87,9 +87,9 @@ def random_name() -> str:
 def name_by_subject(
     config: ConsumerConfig, name: str, filter_tokens: str, *, durable: bool
 ) -> None:
-    """Settle the name of a consumer that its creation subject names. ApiError.
+    """Set the name of a consumer from its creation subject. ApiError: the configuration differs.
 
-    `filter_tokens`: the filter that follows the name; `durable`: the old form for durables.
+    `filter_tokens`: the filter that follows the name; `durable`: the old subject for durables.
     """
     if durable:
         if not config.durable_name:
@@ -110,13 +110,13 @@ def name_by_subject(
 
 
 def check_unnamed(config: ConsumerConfig) -> None:
-    """Refuse a durable whose creation subject has no name. ApiError."""
+    """Refuse a durable consumer whose creation subject has no name. ApiError."""
     if config.durable_name:
         raise ApiError(errors.CONSUMER_EPHEMERAL_DURABLE_NAME)
 
 
 def check_path(name: str) -> None:
-    """Refuse names that cannot be files. ApiError."""
+    """Refuse a name with a slash or backslash. ApiError."""
     if "/" in name or "\\" in name:
         raise ApiError(errors.CONSUMER_NAME_PATH)
 
@@ -132,8 +132,8 @@ def set_defaults(
     *,
     pedantic: bool,
 ) -> None:
-    """Fill in what a configuration leaves open, but for `set_threshold`; pedantic requests are
-    refused instead. ApiError."""
+    """Set the defaults of a configuration, except that of `set_threshold`, and correct values.
+    ApiError: a pedantic request has a value that would be corrected."""
 
     def correct(problem: str) -> None:
         if pedantic:
@@ -175,9 +175,9 @@ def set_defaults(
 
 
 def set_threshold(config: ConsumerConfig, known: ConsumerConfig | None = None) -> None:
-    """Set after what time a consumer goes that nobody uses, if it is ephemeral. `known`: the one
-    that is updated. An update without a durable name leaves a durable consumer as it is, and one
-    with a durable name does not make an ephemeral consumer stay."""
+    """Set the default of inactive_threshold, after which an unused ephemeral consumer is deleted.
+    `known`: the consumer that is updated. An update without a durable name does not make a durable
+    consumer ephemeral, and one with a durable name does not make an ephemeral consumer durable."""
     if known is None:
         ephemeral = not config.durable_name
     else:
@@ -193,9 +193,9 @@ def _inherit(
     server: JetStreamConfig,
     correct: Callable[[str], None],
 ) -> None:
-    """Take over limits of the stream, the account and the server."""
+    """Set values that the limits of the stream, the account and the server require."""
     own = stream.consumer_limits
-    # A mirror or a source of another server acks nothing, and could not read otherwise.
+    # The consumer of a mirror or source has no acks: with max_ack_pending it would be refused.
     is_reader = config.ack_policy == "none" and (config.direct or config.sourcing)
     if own.max_ack_pending > 0 and config.max_ack_pending == 0 and not is_reader:
         correct("max_ack_pending must be set if it's configured in stream limits")
@@ -220,7 +220,7 @@ def _inherit(
 def check(
     config: ConsumerConfig, stream: StreamConfig, account: AccountLimits, server: JetStreamConfig
 ) -> None:
-    """Refuse a configuration, after its defaults are set; the first problem answers. ApiError."""
+    """Check a configuration after its defaults are set. ApiError: the first problem."""
     replicas = max(1, stream.num_replicas)
     if config.num_replicas > replicas:
         raise ApiError(errors.CONSUMER_REPLICAS_EXCESS)
@@ -300,7 +300,7 @@ def _check_pull(config: ConsumerConfig, stream: StreamConfig) -> None:
 def _check_limits(
     config: ConsumerConfig, own: StreamConsumerLimits, above: tuple[int, int]
 ) -> None:
-    """`own`: those of the stream; `above`: max_ack_pending of the server and of the account."""
+    """`own`: limits of the stream; `above`: max_ack_pending of the server and of the account."""
     for most in (*above, own.max_ack_pending):
         if 0 < most < config.max_ack_pending:
             raise ApiError(errors.MAX_ACK_PENDING_EXCESS, limit=most)
@@ -325,7 +325,7 @@ def _check_filters(config: ConsumerConfig) -> None:
 
 
 def _check_start(config: ConsumerConfig) -> None:
-    timed = config.opt_start_time != ""  # Go's zero time is one too
+    timed = config.opt_start_time != ""  # Go's zero time counts as a time
     policy = _DELIVER[config.deliver_policy]
     problem = ""
     if config.deliver_policy == "by_start_sequence":
@@ -381,8 +381,8 @@ def _check_sampling(text: str) -> None:
 
 
 def sample_percent(text: str) -> int:
-    """The share of acknowledgements that are reported, in percent; of a configuration that was
-    checked, perhaps by older rules."""
+    """The percentage of acks that are reported. The configuration was checked, perhaps by an older
+    server with other rules."""
     digits = text.removesuffix("%").lstrip("+0")
     if digits.startswith("-") or not digits:
         return 0
@@ -407,13 +407,14 @@ def _check_priority(config: ConsumerConfig) -> None:
 
 
 def check_group_name(group: str) -> None:
-    """Refuse a name that no priority group can have. ApiError."""
+    """Refuse an invalid name of a priority group. ApiError."""
     if len(group) > limits.JS_PRIORITY_GROUP_MAX or not _GROUP_LETTERS.issuperset(group):
         raise ApiError(errors.PRIORITY_GROUP_NAME)
 
 
 def check_workqueue(config: ConsumerConfig, others: Iterable[ConsumerConfig]) -> None:
-    """Refuse what would share the messages of a work queue with another consumer. ApiError."""
+    """Refuse a consumer that cannot read a work queue, or that would share messages with another
+    one. ApiError."""
     if config.ack_policy not in {"explicit", "flow_control"}:
         raise ApiError(errors.WORKQUEUE_EXPLICIT_ACK)
     if config.deliver_policy != "all":
@@ -433,7 +434,7 @@ def check_workqueue(config: ConsumerConfig, others: Iterable[ConsumerConfig]) ->
 
 def check_update(old: ConsumerConfig, new: ConsumerConfig) -> None:
     """Refuse changes that an existing consumer cannot make. ApiError."""
-    for field, problem in _FROZEN:
+    for field, problem in _NOT_UPDATABLE:
         if getattr(old, field) != getattr(new, field):
             raise ApiError(errors.CONSUMER_CREATE, err=problem)
     if is_push(old) != is_push(new):
@@ -448,7 +449,7 @@ def check_update(old: ConsumerConfig, new: ConsumerConfig) -> None:
 
 
 def is_same(old: ConsumerConfig, new: ConsumerConfig) -> bool:
-    """Whether a creation asks for what exists; what the server adds to metadata does not count."""
+    """Whether two configurations are equal, apart from the pause and the server's metadata."""
 
     def stripped(config: ConsumerConfig) -> ConsumerConfig:
         return msgspec.structs.replace(

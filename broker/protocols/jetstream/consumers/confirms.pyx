@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Acks whose senders want to know when they are durable: an empty message answers each.
+"""Acks with a reply subject: an empty message confirms each when it is durable.
 
     head                          tail
     [ticket, n | reply][ticket, n | reply] ...      in the order of tickets
@@ -13,7 +13,7 @@ from broker.protocols.jetstream.consumers.outlet cimport Outlet, inbox_t
 
 cdef enum:
     ROWS_MIN = 1024
-    ROWS_KEPT = 1 << 18     # larger memory is freed when nothing waits
+    ROWS_KEPT = 1 << 18     # a larger buffer is freed when no ack waits
 
 
 @cython.final
@@ -38,7 +38,7 @@ cdef class Confirms:
                 cap = max(<size_t>ROWS_MIN, 4 * (self.tail + size))
                 grown = <char *>realloc(self.rows, cap)
                 if grown == NULL:
-                    return      # not confirmed: the client acks again
+                    return      # without a confirmation the client acks again
                 self.rows = grown
                 self.cap = cap
         row = <confirm_t *>(self.rows + self.tail)
@@ -58,7 +58,7 @@ cdef class Confirms:
             to.len = <uint16_t>row.reply_len
             to.match = NULL
             self.head += row_size(row.reply_len)
-            self.outlet.say(&to, NULL, 0, NULL, 0, 0)
+            self.outlet.send_own(&to, NULL, 0, NULL, 0, 0)
         self.head = self.tail = 0
         if self.cap > <size_t>ROWS_KEPT:
             free(self.rows)

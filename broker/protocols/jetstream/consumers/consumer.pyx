@@ -1,11 +1,11 @@
 # cython: language_level=3
-"""One consumer: what pull and push consumers have in common.
+"""One consumer: the common part of pull and push consumers.
 
-    cursor -> woken -> deliver_ready -> fill -> Outlet.give -> the client's output
-    $JS.ACK.<stream>.<consumer>.> -> take_ack -> cursor -> [durable] -> an empty answer
+    cursor -> woken -> deliver_ready -> fill -> Outlet.send -> the client's output
+    $JS.ACK.<stream>.<consumer>.> -> receive_ack -> cursor -> [durable] -> an empty answer
 
-Nothing is sent while a message is being routed: what arrives is noted, and done at the end of the
-turn.
+Nothing is sent while a message is being routed: requests and acks are recorded when they arrive,
+and answered at the end of the turn.
 """
 cimport cython
 import logging
@@ -39,14 +39,15 @@ LOG = logging.getLogger('broker.jetstream')
 
 cdef enum:
     LONG_HEAD_TOKENS = 6    # of an ack subject's second form, before the numbers
-    ROOM_KEPT = 1 << 20     # a larger buffer is freed after use
+    BUFFER_KEPT = 1 << 20     # a larger buffer is freed after use
 
 
 @cython.no_gc_clear
 cdef class Consumer(CursorOwner):
     def __init__(self, registry, Outlet outlet not None, stream, StreamCursor cursor not None,
                  config, int64_t created_ns):
-        """A consumer with this structs.ConsumerConfig, after checks; inactive until `start`."""
+        """A consumer with this checked structs.ConsumerConfig. It receives nothing before
+        `start`."""
         cdef bytes head
         self.registry = registry
         self.outlet = outlet
@@ -65,14 +66,14 @@ cdef class Consumer(CursorOwner):
             raise MemoryError
         memcpy(self.reply, <const char *>head, self.reply_head)
         self.active_ns = outlet.turn.now_ns
-        self.adopt(config)
+        self.apply_config(config)
 
     def __dealloc__(self):
         free(self.reply)
-        free(self.room)
+        free(self.buffer)
 
-    def adopt(self, config):
-        """Put a configuration in force, but for what the cursor keeps."""
+    def apply_config(self, config):
+        """Apply a configuration, except the fields that the cursor applies."""
         self.config = config
         self.headers_only = config.headers_only
         self.acks_all = config.ack_policy == 'all'
@@ -80,7 +81,7 @@ cdef class Consumer(CursorOwner):
         self.threshold_ns = min(config.inactive_threshold, JS_TIME_MAX)
 
     def start(self):
-        """Take acks and requests, and deliver."""
+        """Receive acks and requests, and deliver messages."""
         cdef bytes tail = raw(f'{self.stream_name}.{self.name}.')
         self.cursor.attach(self)
         if self.config.ack_policy != 'none':
@@ -97,35 +98,35 @@ cdef class Consumer(CursorOwner):
         return 0
 
     def open(self):
-        """Subscribe to what this kind of consumer receives."""
+        """Add the subscriptions of this kind of consumer."""
 
     def configure(self, config):
-        """Put an update in force."""
-        self.adopt(config)
+        """Apply an updated configuration."""
+        self.apply_config(config)
         self.active_ns = self.outlet.turn.now_ns
         self.set_timer()
         self.outlet.turn.add(PHASE_DELIVER, self)
 
     def set_pause(self, config, int64_t until_ns):
-        """Deliver nothing until this wall clock time, 0 = go on; `config` says the same."""
+        """Deliver nothing until this wall clock time; 0 = resume. `config` has the same time."""
         self.config = config
         self.cursor.pause_until(until_ns)
         self.active_ns = self.outlet.turn.now_ns
         self.outlet.turn.add(PHASE_DELIVER, self)
 
     def reset(self, uint64_t seq):
-        """Begin again at this sequence, with nothing in flight."""
+        """Continue at this sequence, with nothing in flight."""
         self.cursor.reset(seq)
         self.outlet.turn.add(PHASE_DELIVER, self)
 
     def close(self, str line='', bint pending=False):
-        """Take and deliver nothing more; waiting clients get this status."""
+        """Receive and deliver nothing more. Waiting requests end with this status."""
         cdef bytes status = line.encode()
-        if self.gone:
+        if self.is_closed:
             return
         if status:
-            self.end(status, <size_t>len(status), pending)
-        self.gone = True
+            self.end_requests(status, <size_t>len(status), pending)
+        self.is_closed = True
         for address in list(self.subs):
             self.outlet.router.remove(<sub_t *><uintptr_t>address)
         self.subs.clear()
@@ -134,14 +135,14 @@ cdef class Consumer(CursorOwner):
             self.outlet.router.remove(self.ack_long_sub)
             self.ack_sub = self.ack_long_sub = NULL
         self.outlet.turn.disarm(self)
-        self.shut()
+        self.release()
 
-    def shut(self):
+    def release(self):
         """Release what only this kind of consumer has."""
 
-    # --- what subclasses do
+    # --- methods of subclasses
 
-    cdef int take(self, void *ctx, const record_t *rec) noexcept:
+    cdef int receive(self, void *ctx, const record_t *rec) noexcept:
         return 0
 
     cdef void deliver_ready(self) noexcept:
@@ -156,19 +157,19 @@ cdef class Consumer(CursorOwner):
     cdef bint is_active(self) noexcept:
         return False
 
-    cdef bint has_acks_to_come(self) noexcept:
+    cdef bint expects_acks(self) noexcept:
         return False
 
-    cdef void next(self, const record_t *rec, span_t body) noexcept:
+    cdef void request_next(self, const record_t *rec, span_t body) noexcept:
         pass
 
-    cdef void end(self, const char *line, size_t n, bint pending) noexcept:
+    cdef void end_requests(self, const char *line, size_t n, bint pending) noexcept:
         pass
 
     # --- the cursor
 
     cdef void woken(self) noexcept:
-        if not self.gone:
+        if not self.is_closed:
             self.deliver_ready()
             if self.events:
                 self.outlet.turn.add(PHASE_DELIVER, self)
@@ -184,13 +185,13 @@ cdef class Consumer(CursorOwner):
         self.outlet.turn.add(PHASE_DELIVER, self)
 
     cdef void durable(self, uint64_t ticket) noexcept:
-        self.confirmed = ticket
+        self.durable_ticket = ticket
         self.outlet.turn.add(PHASE_DELIVER, self)
 
     cdef void run(self) noexcept:
         if self.confirms.head < self.confirms.tail:
-            self.confirms.send(self.confirmed)
-        if self.gone:
+            self.confirms.send(self.durable_ticket)
+        if self.is_closed:
             return
         self.deliver_ready()
         if self.events:
@@ -205,23 +206,23 @@ cdef class Consumer(CursorOwner):
     # --- time
 
     cdef void set_timer(self) noexcept:
-        """Arm the timer for the earliest of what is to come."""
+        """Arm the timer for `due` or for the check of inactivity, whichever is earlier."""
         cdef int64_t when = self.next_due(), idle
-        if self.threshold_ns and not self.gone:
+        if self.threshold_ns and not self.is_closed:
             idle = self.active_ns + self.threshold_ns
             when = min(when, idle) if when else idle
-        if when and not self.gone:
+        if when and not self.is_closed:
             self.outlet.turn.arm(self, when)
 
     cdef void expired(self, int64_t now_ns) noexcept:
-        if self.gone:
+        if self.is_closed:
             return
         self.due(now_ns)
         if self.threshold_ns and now_ns >= self.active_ns + self.threshold_ns:
-            if self.is_active() or self.has_acks_to_come():
+            if self.is_active() or self.expects_acks():
                 self.active_ns = now_ns
             else:
-                self.registry.inactive(self)
+                self.registry.delete_inactive(self)
                 return
         self.set_timer()
 
@@ -229,23 +230,24 @@ cdef class Consumer(CursorOwner):
 
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         cdef size_t head = 0, dots = 0
-        if self.gone:
+        if self.is_closed:
             return 0
         if self.delivering and (ctx == self.ack_sub or ctx == self.ack_long_sub):
-            return 1    # its own delivery, to an inbox that is an ack subject
+            return 1    # a delivery of this consumer, to an inbox that is an ack subject
         if ctx == self.ack_sub:
-            self.take_ack(rec, self.reply_head, False)
+            self.receive_ack(rec, self.reply_head, more=False)
             return 1
         if ctx == self.ack_long_sub:
             while head < rec.subject_len and dots < LONG_HEAD_TOKENS:
                 dots += rec.subject[head] == c'.'
                 head += 1
-            self.take_ack(rec, head, True)
+            self.receive_ack(rec, head, more=True)
             return 1
-        return self.take(ctx, rec)
+        return self.receive(ctx, rec)
 
-    cdef void take_ack(self, const record_t *rec, size_t head, bint more) noexcept:
-        """One ack; `head`: where the numbers of its subject begin."""
+    cdef void receive_ack(self, const record_t *rec, size_t head, bint more) noexcept:
+        """Handle an ack. `head`: where the numbers of its subject begin; `more`: further tokens may
+        follow them."""
         cdef StreamCursor cursor = self.cursor
         cdef const char *body = rec.data + rec.headers_len
         cdef size_t n = rec.total_len - rec.headers_len
@@ -265,7 +267,7 @@ cdef class Consumer(CursorOwner):
             else:
                 cursor.ack(ack.stream_seq)
             if kind == BODY_NEXT:
-                self.next(rec, rest)
+                self.request_next(rec, rest)
                 return
         elif kind == BODY_NAK:
             if cursor.nak(ack.stream_seq, self.delay_of(rest)) == ACK_DONE:
@@ -281,7 +283,7 @@ cdef class Consumer(CursorOwner):
             self.outlet.turn.add(PHASE_DELIVER, self)
 
     cdef int64_t delay_of(self, span_t text) noexcept:
-        """The delay that a NAK asks for; 0 if it asks for none, or for nonsense."""
+        """The delay in a NAK; 0: it has none, or an invalid one."""
         if text.len == 0:
             return 0
         try:
@@ -294,7 +296,7 @@ cdef class Consumer(CursorOwner):
             return 0
 
     cdef void report(self, str kind, const ack_subject_t *ack, str reason) noexcept:
-        """Note an advisory about an ack; it is sent at the end of the turn."""
+        """Record an advisory about an ack; it is sent at the end of the turn."""
         fields = {'consumer_seq': ack.consumer_seq, 'stream_seq': ack.stream_seq,
                   'deliveries': ack.deliveries}
         if reason:
@@ -303,7 +305,7 @@ cdef class Consumer(CursorOwner):
         self.outlet.turn.add(PHASE_DELIVER, self)
 
     cdef void report_ack(self, const ack_subject_t *ack) noexcept:
-        """Note how long the client took, for the share of acks that is reported."""
+        """Record how long the client took, if this ack is in the sample."""
         cdef pending_t p
         if not self.cursor.find_pending(ack.stream_seq, &p):
             return
@@ -332,7 +334,7 @@ cdef class Consumer(CursorOwner):
         if not self.headers_only and not pin_len:
             return True
         body = rec.total_len - rec.headers_len
-        p = self.make_room(rec.headers_len + pin_len + SIZE_HEADER_MAX + 32 + body)
+        p = self.buffer_of(rec.headers_len + pin_len + SIZE_HEADER_MAX + 32 + body)
         if p == NULL:
             return False
         p = put_headers(p, rec, <int64_t>body if self.headers_only else -1, pin, pin_len)
@@ -340,26 +342,26 @@ cdef class Consumer(CursorOwner):
             memcpy(p, rec.data + rec.headers_len, body)
         else:
             body = 0
-        rec.data = self.room
-        rec.headers_len = <uint32_t>(p - self.room)
+        rec.data = self.buffer
+        rec.headers_len = <uint32_t>(p - self.buffer)
         rec.total_len = <uint32_t>(rec.headers_len + body)
         rec.flags &= ~REC_CRLF
         return True
 
-    cdef char *make_room(self, size_t n) noexcept:
-        """Memory for a message whose headers the server changes; NULL = there is none."""
-        if n > self.room_cap or self.room_cap > <size_t>ROOM_KEPT >= n:
-            free(self.room)
-            self.room_cap = max(n, <size_t>1024)
-            self.room = <char *>malloc(self.room_cap)
-            if self.room == NULL:
-                self.room_cap = 0
-        return self.room
+    cdef char *buffer_of(self, size_t n) noexcept:
+        """Memory for a message whose headers the server changes; NULL: there is none."""
+        if n > self.buffer_cap or self.buffer_cap > <size_t>BUFFER_KEPT >= n:
+            free(self.buffer)
+            self.buffer_cap = max(n, <size_t>1024)
+            self.buffer = <char *>malloc(self.buffer_cap)
+            if self.buffer == NULL:
+                self.buffer_cap = 0
+        return self.buffer
 
-    # --- what answers show
+    # --- information
 
     def info(self):
-        """The structs.ConsumerInfo of this moment."""
+        """The current structs.ConsumerInfo."""
         cdef StreamCursor cursor = self.cursor
         cdef int64_t now_ns = self.outlet.turn.wall_ns
         delivered, floor = cursor.delivered, cursor.ack_floor
@@ -386,15 +388,16 @@ cdef class Consumer(CursorOwner):
         return found
 
     def numbers(self):
-        """The numbers of `info` alone, for metrics: delivered and acked (consumer seq, stream seq,
-        wall clock ns or 0 each), then ack pending, redelivered, waiting requests, pending."""
+        """The numbers of `info`, for metrics: consumer seq, stream seq and wall clock ns (0 = none)
+        of the last delivery and of the ack floor, then ack pending, redelivered, waiting requests,
+        pending."""
         cdef StreamCursor cursor = self.cursor
         return (*cursor.delivered, cursor.last_delivered_ns, *cursor.ack_floor,
                 cursor.last_acked_ns, cursor.num_ack_pending, cursor.num_redelivered,
-                self.kept_waiting, cursor.num_pending)
+                self.num_queued, cursor.num_pending)
 
     def unpin(self):
-        """End the place of a pinned client; only pull consumers have some."""
+        """Unpin the pinned client; only pull consumers have one."""
 
     def groups(self):
         """The structs.PriorityGroupState of its groups."""
@@ -406,24 +409,24 @@ cdef class Consumer(CursorOwner):
         return 0
 
     @property
-    def kept_waiting(self):
+    def num_queued(self):
         """The number of pull requests, including those whose inboxes have no subscriber now."""
         return 0
 
     @property
     def push_bound(self):
-        """Whether a push consumer has somebody to deliver to."""
+        """Whether this is a push consumer with subscribers."""
         return False
 
 
 class Delay(msgspec.Struct):
-    """What a NAK asks for."""
+    """The JSON body of a NAK."""
 
     delay: int = 0
 
 
 def sequence(tuple pair, int64_t active_ns):
-    """A structs.SequenceInfo of (consumer seq, stream seq) and a time, 0 = none."""
+    """A structs.SequenceInfo of (consumer seq, stream seq) and a wall clock time, 0 = none."""
     return SequenceInfo(
         consumer_seq=pair[0], stream_seq=pair[1],
         last_active=time_text(active_ns) if active_ns else '')

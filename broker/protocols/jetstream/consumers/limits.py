@@ -9,15 +9,16 @@ from typing import Final
 
 from broker.base.units import MIB, SECOND
 
-# A consumer delivers so much in one turn of the event loop; others and the rest come after it.
+# A consumer delivers this much in one turn of the event loop. The next turn delivers the rest.
 TURN_MESSAGES: Final = 2_000
 TURN_BYTES: Final = 1 * MIB
 
-# A request that may not wait waits so long for an ack, while no message may be sent without one.
+# While max_ack_pending is reached, a no_wait request without an expiry waits this long for an ack,
+# after which the next message can be delivered.
 NO_WAIT_ACK: Final = 1 * SECOND
 
-# A full queue is searched for requests without subscribers once in that time.
-SWEEP_APART: Final = 1 * SECOND
+# A full queue is searched for requests without subscribers at most once in this time.
+SWEEP_INTERVAL: Final = 1 * SECOND
 
 # --- push consumers (server/consumer.go) ---------------------------------------------------------
 

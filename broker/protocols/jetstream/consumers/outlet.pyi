@@ -1,4 +1,4 @@
-"""What consumers send: messages and statuses, to subjects of an account."""
+"""Sends messages and statuses of consumers to subjects of an account."""
 
 from typing import Any, final
 

@@ -1,9 +1,10 @@
 # cython: language_level=3
-"""What consumers send: messages and statuses, to subjects of an account.
+"""Sends messages and statuses of consumers to subjects of an account.
 
-A client gets a message with the subject that it was stored under, at the subscription of its inbox;
-so does a client of another account that imports the inbox. A leaf node gets both subjects, for its
-own clients. Every other receiver gets it with the inbox as its subject.
+A client receives a message on the subscription of its inbox, with the subject under which the
+message was stored. So does a client of another account that imports the inbox. A leaf node gets
+both subjects, for its own clients. Every other subscriber gets the message with the inbox as its
+subject.
 """
 cimport cython
 from cpython.object cimport PyObject, PyTypeObject
@@ -28,7 +29,7 @@ cdef extern from "Python.h":
     PyTypeObject *Py_TYPE(PyObject *o) nogil
 
 cdef enum:
-    SLOW_BYTES = 1 << 20    # output of a client above which its consumers wait
+    SLOW_BYTES = 1 << 20    # if a blocked client has more output than this, its consumers wait
 
 
 cdef inline bint is_client(const sub_t *sub) noexcept:
@@ -45,7 +46,7 @@ cdef class Outlet(Task):
         self.account = account
         self.router = account.router
         self.turn = account.turn
-        self.interest = {}
+        self.watchers = {}
         self.changed = set()
 
     def __dealloc__(self):
@@ -62,13 +63,13 @@ cdef class Outlet(Task):
             to.changes = self.router.changes
         return to.match
 
-    cdef uint32_t give(self, inbox_t *to, const record_t *rec) noexcept:
+    cdef uint32_t send(self, inbox_t *to, const record_t *rec) noexcept:
         cdef const match_t *m = self.match(to)
         cdef void *before = self.account.current_publisher.session
         cdef uint32_t taken
         cdef NatsSession client
         cdef sub_t *sub
-        self.slow = None
+        self.slow_client = None
         if m == NULL or m.size == 0:
             return 0
         self.account.current_publisher.session = NULL
@@ -78,14 +79,14 @@ cdef class Outlet(Task):
             taken = 0 if sub.retired else <uint32_t>client.deliver(sub, rec)
             if client.out is not None and client.out.blocked and (
                     out_waiting(client.out) > <size_t>SLOW_BYTES):
-                self.slow = client
+                self.slow_client = client
         else:
-            taken = self.give_mixed(to, m, rec)
+            taken = self.send_mixed(to, m, rec)
         self.account.current_publisher.session = before
         return taken
 
-    cdef uint32_t give_mixed(self, inbox_t *to, const match_t *m, const record_t *rec) noexcept:
-        """Deliver to any receivers, to each with the subject that it expects."""
+    cdef uint32_t send_mixed(self, inbox_t *to, const match_t *m, const record_t *rec) noexcept:
+        """Send a message to subscribers of different kinds, to each with the subject it expects."""
         cdef record_t renamed
         cdef match_t part
         cdef uint32_t i, start, taken = 0, first = 0
@@ -99,7 +100,7 @@ cdef class Outlet(Task):
             client = <NatsSession>m.subs[i].sink
             if m.plain == m.size and client.out is not None and client.out.blocked and (
                     out_waiting(client.out) > <size_t>SLOW_BYTES):
-                self.slow = client
+                self.slow_client = client
         if not mixed:
             return self.route(to, m, rec)
         if self.account.imports is not None:
@@ -145,7 +146,7 @@ cdef class Outlet(Task):
         current.inbox = NULL
         return taken
 
-    cdef uint32_t say(self, inbox_t *to, const char *reply, size_t reply_len, const char *data,
+    cdef uint32_t send_own(self, inbox_t *to, const char *reply, size_t reply_len, const char *data,
                       size_t headers_len, size_t n) noexcept:
         cdef record_t rec
         cdef const match_t *m = self.match(to)
@@ -171,7 +172,7 @@ cdef class Outlet(Task):
     cdef bint may_answer(self, const char *reply, size_t n) noexcept:
         return has_right(<void *>self.router, self.account.current_publisher.session, reply, n)
 
-    cdef int rest(self, Session client, consumer) except -1:
+    cdef int resume_after(self, Session client, consumer) except -1:
         if client.waiters is None:
             client.waiters = []
         client.waiters.append(consumer)
@@ -180,7 +181,7 @@ cdef class Outlet(Task):
     # --- timers of requests
 
     cdef int arm(self, heap_item_t *item, int64_t due_ns) except -1:
-        """Call `on_due` for an item at this time, not at the one it may have had before."""
+        """Call `on_due` for an item at this time. It replaces an earlier time of the item."""
         heap_remove(&self.due, item)
         item.due_ns = due_ns
         heap_push(&self.due, item)
@@ -203,25 +204,26 @@ cdef class Outlet(Task):
     # --- subscribers of push consumers
 
     def watch(self, bytes subject not None, consumer):
-        """Call the consumer's `interest_changed` after turns that changed its subscribers."""
-        if not self.interest:
+        """Call the consumer's `interest_changed` at the end of each turn that changed subscriptions
+        of this subject."""
+        if not self.watchers:
             self.router.watch(self)
-        self.interest.setdefault(subject, set()).add(consumer)
+        self.watchers.setdefault(subject, set()).add(consumer)
 
     def unwatch(self, bytes subject not None, consumer):
         """Stop reporting to a consumer."""
-        consumers = self.interest.get(subject)
+        consumers = self.watchers.get(subject)
         if consumers is None:
             return
         consumers.discard(consumer)
         if not consumers:
-            del self.interest[subject]
-            if not self.interest:
+            del self.watchers[subject]
+            if not self.watchers:
                 self.router.unwatch(self)
 
     def interest_changed(self, bytes subject, bytes queue, int delta, sink):
-        """A subscription was added or is removed; the router calls this."""
-        if subject in self.interest:
+        """The router reports that a subscription was added or removed."""
+        if subject in self.watchers:
             self.changed.add(subject)
         elif b'*' in subject or b'>' in subject:
             self.changed_any = True
@@ -230,9 +232,9 @@ cdef class Outlet(Task):
         self.turn.add(PHASE_DELIVER, self)
 
     cdef void run(self) noexcept:
-        subjects = list(self.interest) if self.changed_any else self.changed
+        subjects = list(self.watchers) if self.changed_any else self.changed
         self.changed_any = False
         self.changed = set()
         for subject in subjects:
-            for consumer in tuple(self.interest.get(subject, ())):
+            for consumer in tuple(self.watchers.get(subject, ())):
                 consumer.interest_changed()

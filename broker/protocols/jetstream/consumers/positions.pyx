@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Where a new consumer begins to read its stream.
 
-Only the search for a time looks at files; it runs in a thread, before the rest.
+Only the search for a time reads files: it runs in a thread, before `start_of` is called.
 """
 from libc.stdint cimport uint64_t
 
@@ -15,8 +15,8 @@ from broker.protocols.jetstream.structs import moment_ns
 
 
 def search(StreamStore store not None, config):
-    """A function that finds the first message from a time on, to be called in a thread; None: the
-    start does not depend on a time."""
+    """A function that finds the first message from the start time on, to be called in a thread;
+    None: the start does not depend on a time."""
     if config.deliver_policy != 'by_start_time':
         return None
     finder = TimeSearch(store.log)
@@ -25,8 +25,8 @@ def search(StreamStore store not None, config):
 
 
 def start_of(StreamStore store not None, config, found=None):
-    """The first seq, or the seqs of a list that comes before new messages; `found`: the result of
-    the search for a time."""
+    """The first seq to deliver, or a list of seqs that are delivered before new messages. `found`:
+    the result of `search`."""
     cdef SubjectIndex index = store.subjects
     cdef Filter among = index.filter(filters_of(config)) if filters_of(config) else None
     cdef object first = max(<uint64_t>1, store.first_seq)
@@ -34,7 +34,7 @@ def start_of(StreamStore store not None, config, found=None):
     if policy == 'new':
         return store.last_seq + 1
     if policy == 'last':
-        # without a filter it is the last one that the stream had, although it may be deleted
+        # Without a filter it is the last seq of the stream, even if that message is deleted.
         if among is None:
             return max(first, store.last_seq)
         return index.last_match(among) or store.last_seq + 1
@@ -48,5 +48,6 @@ def start_of(StreamStore store not None, config, found=None):
 
 
 def reachable(StreamStore store not None, seq):
-    """This seq, as far as a client may choose one: the limit, or the end of a stream beyond it."""
+    """A seq that a client has chosen, reduced to JS_SEQ_MAX or, if that is higher, to the next seq
+    of the stream."""
     return min(seq, max(JS_SEQ_MAX, store.last_seq + 1))

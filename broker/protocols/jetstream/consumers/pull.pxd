@@ -27,58 +27,59 @@ cdef struct request_t:
     request_t *next
     request_t *before
     inbox_t inbox           # its subject is in `text`
-    int64_t batch           # messages that are still to come
-    int64_t bytes_left      # of them, if it is limited
+    int64_t batch           # messages that the client may still receive
+    int64_t bytes_left      # bytes that it may still receive, if the request is limited
     int64_t expires_ns      # monotonic; 0 = never
     int64_t heartbeat_ns    # 0 = none
-    int64_t spoken_ns       # monotonic: the last delivery or heartbeat
+    int64_t last_sent_ns    # monotonic: the last delivery or heartbeat
     int64_t min_pending
     int64_t min_ack_pending
     uint64_t delivered
     uint8_t priority
     bint limited            # by max_bytes
     bint no_wait
-    bint held               # its client has much to read yet
+    bint blocked            # its client has not read its output: it gets no message
     uint32_t pin_len
-    char pin[PIN_MAX]       # the id it claims
+    char pin[PIN_MAX]       # the pin id in the request, or the one that the request has received
     char text[1]
 
 
 cdef class PullConsumer(Consumer):
-    cdef request_t *first           # waiting requests, the one to be served next first
+    cdef request_t *first           # waiting requests, in the order in which they are served
     cdef request_t *last
-    cdef request_t *lasts[PRIORITIES]   # of each priority; NULL: none waits
-    cdef request_t *arrived         # in this turn, not yet admitted
+    cdef request_t *last_of_priority[PRIORITIES]    # NULL: no request of this priority waits
+    cdef request_t *arrived         # requests of this turn, not yet admitted
     cdef request_t *arrived_last
-    cdef uint32_t waiting           # in the first list
-    cdef uint32_t no_waits, held    # of them
-    cdef int64_t wanted             # messages that are still to come to them
+    cdef uint32_t waiting           # number of waiting requests
+    cdef uint32_t no_wait_count     # those of them with no_wait
+    cdef uint32_t blocked_count     # those of them whose client is blocked
+    cdef int64_t requested          # messages that they may still receive, in total
     cdef uint64_t sent_bytes        # of messages, since the start
-    cdef list refused               # (reply, status) of this turn
+    cdef list refused               # (reply, status) of requests refused in this turn
     cdef int policy
     cdef bytes pin                  # the id of the pinned client; b'' = there is none
     cdef int64_t pinned_wall_ns, pin_due_ns
     # Limits of requests; 0 = none.
     cdef int64_t batch_max, expires_max_ns, bytes_max, waiting_max
-    cdef readonly NsqChannel channel    # its NSQ clients; None = it never had some
-    cdef int64_t swept_ns               # when requests without a subscriber were dropped last
-    cdef bint channel_first             # whose turn it is, of NSQ clients and requests
+    cdef readonly NsqChannel channel    # its NSQ clients; None: it never had any
+    cdef int64_t last_sweep_ns          # when requests without a subscriber were dropped last
+    cdef bint channel_first             # NSQ clients are served before requests in this turn
 
     cdef void deliver_channel(self) noexcept
-    cdef void accept(self, const record_t *rec, const char *body, size_t n) noexcept
-    cdef bytes objection(self, const pull_t *pull, const record_t *rec)
-    cdef bytes objection_of_group(self, const pull_t *pull)
-    cdef request_t *make(self, const pull_t *pull, const record_t *rec) noexcept
+    cdef void add_request(self, const record_t *rec, const char *body, size_t n) noexcept
+    cdef bytes refusal(self, const pull_t *pull, const record_t *rec)
+    cdef bytes group_refusal(self, const pull_t *pull)
+    cdef request_t *new_request(self, const pull_t *pull, const record_t *rec) noexcept
     cdef void admit(self, request_t *r) noexcept
     cdef void enqueue(self, request_t *r) noexcept
-    cdef void place(self, request_t *r) noexcept
+    cdef void insert(self, request_t *r) noexcept
     cdef void unlink(self, request_t *r) noexcept
     cdef void remove(self, request_t *r) noexcept
     cdef void drop(self, request_t *r) noexcept
     cdef void free_all(self) noexcept
-    cdef void conclude(self, request_t *r, const char *line, size_t n, bint pending) noexcept
+    cdef void finish_waiting(self, request_t *r, const char *line, size_t n, bint pending) noexcept
     cdef void send_refusals(self) noexcept
-    cdef void hold(self, request_t *r, Session client) noexcept
+    cdef void block(self, request_t *r, Session client) noexcept
     cdef void set_pin(self, request_t *r) noexcept
     cdef void renew_pin(self) noexcept
     cdef void finish(self, request_t *r, const char *line, size_t n, bint pending) noexcept
@@ -92,5 +93,5 @@ cdef class PullConsumer(Consumer):
     cdef void arm_request(self, request_t *r) noexcept
     cdef void request_due(self, request_t *r, int64_t now_ns) noexcept
     cdef bint claims_pin(self, request_t *r) noexcept
-    cdef void give_pin_back(self) noexcept
+    cdef void cancel_pin(self) noexcept
     cdef void unpin_for(self, str reason) noexcept

@@ -1,14 +1,14 @@
 # cython: language_level=3
 """Pull consumers: clients request messages.
 
-    MSG.NEXT -> accept -> arrived --admit--> first <-> ... <-> last     served in turn
-                   |                 |         |
-                refused           finish    serve -> Outlet.give -> the end of the queue, or finish
+    MSG.NEXT -> add_request -> arrived --admit--> first <-> ... <-> last     served in turn
+                   |                     |         |
+                refused               finish    serve -> Outlet.send -> end of the queue, or drop
 
-A request ends with a status, without one when it got all of its batch, or silently when it is to
-get a message or a heartbeat and nobody subscribes to its inbox any more; a message is then given to
-the next one. Until then its client may reconnect. One heap of the account has the timers of all
-requests.
+A request ends with a status, or without one when it has got all of its batch. It is dropped without
+a status when a message or a heartbeat for it is due and its inbox has no subscriber any more; the
+next request then gets the message. Until then its client may reconnect. The outlet of the account
+has the timers of all requests in one heap.
 """
 cimport cython
 import logging
@@ -38,7 +38,7 @@ from broker.protocols.nats.accounts.subjects import raw
 LOG = logging.getLogger('broker.jetstream')
 
 cdef int64_t NO_WAIT_ACK_NS = own_limits.NO_WAIT_ACK
-cdef int64_t SWEEP_APART_NS = own_limits.SWEEP_APART
+cdef int64_t SWEEP_INTERVAL_NS = own_limits.SWEEP_INTERVAL
 cdef uint32_t TURN_MESSAGES = own_limits.TURN_MESSAGES
 cdef uint64_t TURN_BYTES = own_limits.TURN_BYTES
 
@@ -60,9 +60,9 @@ cdef class PullConsumer(Consumer):
             free(r)
         self.arrived_last = NULL
 
-    def adopt(self, config):
-        """Put a configuration in force, but for what the cursor keeps."""
-        Consumer.adopt(self, config)
+    def apply_config(self, config):
+        """Apply a configuration, except the fields that the cursor applies."""
+        Consumer.apply_config(self, config)
         if self.refused is None:
             self.refused = []
             self.pin = b''
@@ -80,7 +80,7 @@ cdef class PullConsumer(Consumer):
             self.subscribe(head + tail, 'next')
 
     def open_channel(self, str name not None):
-        """Serve NSQ clients too, as the channel of that name; returns the channel."""
+        """Serve NSQ clients as well, as the channel of this name. Returns the channel."""
         if self.channel is None or self.channel.gone:
             self.channel = NsqChannel(
                 name, self.cursor, self.outlet.turn, self,
@@ -89,21 +89,21 @@ cdef class PullConsumer(Consumer):
 
     def channel_unused(self):
         """The last NSQ client of an ephemeral channel has left."""
-        if not self.gone and not self.is_active():
-            self.registry.inactive(self)
+        if not self.is_closed and not self.is_active():
+            self.registry.delete_inactive(self)
 
     def is_used(self):
-        """Whether a client waits for messages."""
+        """Whether a request waits, or an NSQ client is subscribed."""
         return bool(self.is_active())
 
     def reset(self, uint64_t seq):
-        """Begin again at this sequence, with nothing in flight."""
+        """Continue at this sequence, with nothing in flight."""
         Consumer.reset(self, seq)
         if self.channel is not None:
             self.channel.restart()
 
-    def shut(self):
-        """Forget the requests that nobody answered."""
+    def release(self):
+        """Drop the requests that `close` has not answered, and stop the channel."""
         if self.channel is not None:
             self.channel.stop()
         while self.first != NULL:
@@ -112,27 +112,27 @@ cdef class PullConsumer(Consumer):
 
     # --- requests
 
-    cdef int take(self, void *ctx, const record_t *rec) noexcept:
+    cdef int receive(self, void *ctx, const record_t *rec) noexcept:
         if rec.reply_len == 0 or not self.outlet.may_answer(rec.reply, rec.reply_len):
             return 1
-        self.accept(rec, rec.data + rec.headers_len, rec.total_len - rec.headers_len)
+        self.add_request(rec, rec.data + rec.headers_len, rec.total_len - rec.headers_len)
         return 1
 
-    cdef void next(self, const record_t *rec, span_t body) noexcept:
+    cdef void request_next(self, const record_t *rec, span_t body) noexcept:
         if rec.reply_len and self.outlet.may_answer(rec.reply, rec.reply_len):
-            self.accept(rec, body.ptr, body.len)
+            self.add_request(rec, body.ptr, body.len)
 
-    cdef void accept(self, const record_t *rec, const char *body, size_t n) noexcept:
-        """Note a request, or why it is refused."""
+    cdef void add_request(self, const record_t *rec, const char *body, size_t n) noexcept:
+        """Add a request to `arrived`, or the reason of a refusal to `refused`."""
         cdef pull_t pull
         cdef request_t *r
         cdef bytes problem = None
-        cdef tuple _kept        # the spans of `pull` may point into it
+        cdef tuple _kept        # keeps the bytes alive into which spans of `pull` may point
         self.active_ns = self.outlet.turn.now_ns
         try:
             if parse_pull(body, n, &pull) != PULL_OK:
                 _kept = read_pull(body[:n], &pull)
-            problem = self.objection(&pull, rec)
+            problem = self.refusal(&pull, rec)
         except ValueError as found:
             problem = f'400 Bad Request - {found}'.encode()
         except Exception as found:
@@ -142,7 +142,7 @@ cdef class PullConsumer(Consumer):
         if problem is not None:
             self.refused.append((rec.reply[:rec.reply_len], problem))
             return
-        r = self.make(&pull, rec)
+        r = self.new_request(&pull, rec)
         if r == NULL:
             return
         if self.arrived == NULL:
@@ -151,8 +151,8 @@ cdef class PullConsumer(Consumer):
             self.arrived_last.next = r
         self.arrived_last = r
 
-    cdef bytes objection(self, const pull_t *pull, const record_t *rec):
-        """The status of a request that is not accepted; None if it is."""
+    cdef bytes refusal(self, const pull_t *pull, const record_t *rec):
+        """The status that refuses a request; None: the request is accepted."""
         if not 0 <= pull.priority < PRIORITIES:
             return b'400 Bad Request - Priority must be between 0 and 9'
         if (pull.min_pending or pull.min_ack_pending) and self.policy != PRIORITY_OVERFLOW:
@@ -173,9 +173,9 @@ cdef class PullConsumer(Consumer):
             return f'409 Exceeded MaxRequestMaxBytes of {self.bytes_max}'.encode()
         if pull.heartbeat_ns > 0 and pull.heartbeat_ns > pull.expires_ns // 2:
             return b'400 Bad Request - heartbeat value too large'
-        return self.objection_of_group(pull) if self.policy != PRIORITY_NONE else None
+        return self.group_refusal(pull) if self.policy != PRIORITY_NONE else None
 
-    cdef bytes objection_of_group(self, const pull_t *pull):
+    cdef bytes group_refusal(self, const pull_t *pull):
         if pull.group.len == 0:
             return b'400 Bad Request - Priority Group missing'
         if pull.group.ptr[:pull.group.len].decode('utf-8', 'replace') not in (
@@ -185,7 +185,7 @@ cdef class PullConsumer(Consumer):
             return b'423 Nats-Pin-Id mismatch'
         return None
 
-    cdef request_t *make(self, const pull_t *pull, const record_t *rec) noexcept:
+    cdef request_t *new_request(self, const pull_t *pull, const record_t *rec) noexcept:
         cdef int64_t now = self.outlet.turn.now_ns
         cdef request_t *r = <request_t *>malloc(sizeof(request_t) + rec.reply_len)
         if r == NULL:
@@ -201,7 +201,7 @@ cdef class PullConsumer(Consumer):
         if pull.expires_ns:
             r.expires_ns = now + max(<int64_t>0, min(pull.expires_ns, limits.JS_SIZE_MAX - now))
         r.heartbeat_ns = max(pull.heartbeat_ns, <int64_t>0)
-        r.spoken_ns = now
+        r.last_sent_ns = now
         r.min_pending = pull.min_pending
         r.min_ack_pending = pull.min_ack_pending
         r.priority = <uint8_t>pull.priority if self.policy == PRIORITY_LEVELS else 0
@@ -212,58 +212,58 @@ cdef class PullConsumer(Consumer):
         return r
 
     cdef void admit(self, request_t *r) noexcept:
-        """Let a request wait for messages, or answer it at once."""
+        """Put a request into the queue, or end it at once."""
         cdef delivery_t d
         if r.pin_len and not self.pin:
-            self.finish(r, b'423 Nats-Wrong-Pin-Id', 21, True)
+            self.finish(r, b'423 Nats-Wrong-Pin-Id', 21, pending=True)
             return
         if r.expires_ns and r.expires_ns <= self.outlet.turn.now_ns:
-            self.finish(r, b'408 Request Timeout', 19, True)
+            self.finish(r, b'408 Request Timeout', 19, pending=True)
             return
         if r.no_wait:
             if self.first != NULL:
-                self.deliver_some()     # what came earlier goes first
+                self.deliver_some()     # requests that arrived earlier are served first
             if not self.cursor.peek(&d) and not self.waits_for_acks():
                 if r.expires_ns == 0:
-                    self.finish(r, b'404 No Messages', 15, False)
+                    self.finish(r, b'404 No Messages', 15, pending=False)
                     return
             elif self.first != NULL:
-                if <uint64_t>self.wanted > max(self.cursor.count_pending(), <uint64_t>1):
-                    self.finish(r, b'408 Requests Pending', 20, False)
+                if <uint64_t>self.requested > max(self.cursor.count_pending(), <uint64_t>1):
+                    self.finish(r, b'408 Requests Pending', 20, pending=False)
                     return
         if self.waiting >= self.waiting_max and (
-                self.outlet.turn.now_ns >= self.swept_ns + SWEEP_APART_NS):
+                self.outlet.turn.now_ns >= self.last_sweep_ns + SWEEP_INTERVAL_NS):
             self.sweep()
         if self.waiting >= self.waiting_max:
             if r.heartbeat_ns:
-                self.finish(r, NULL, 0, False)
+                self.finish(r, NULL, 0, pending=False)
             else:
-                self.finish(r, b'409 Exceeded MaxWaiting', 23, False)
+                self.finish(r, b'409 Exceeded MaxWaiting', 23, pending=False)
             return
         self.enqueue(r)
 
     cdef void enqueue(self, request_t *r) noexcept:
-        """Put a request into the queue."""
+        """Add a request to the queue, and count it."""
         self.waiting += 1
-        self.no_waits += r.no_wait
-        self.wanted += r.batch
-        self.place(r)
+        self.no_wait_count += r.no_wait
+        self.requested += r.batch
+        self.insert(r)
         self.arm_request(r)
         if r.pin_len:
             self.renew_pin()
 
-    cdef void place(self, request_t *r) noexcept:
-        """Put a request behind all of its priority."""
-        cdef request_t *after = NULL
+    cdef void insert(self, request_t *r) noexcept:
+        """Insert a request after all others of its priority, and before those of lower ones."""
+        cdef request_t *previous = NULL
         cdef int level = r.priority
-        while after == NULL and level >= 0:
-            after = self.lasts[level]
+        while previous == NULL and level >= 0:
+            previous = self.last_of_priority[level]
             level -= 1
-        self.lasts[r.priority] = r
-        r.before = after
-        if after != NULL:
-            r.next = after.next
-            after.next = r
+        self.last_of_priority[r.priority] = r
+        r.before = previous
+        if previous != NULL:
+            r.next = previous.next
+            previous.next = r
         else:
             r.next = self.first
             self.first = r
@@ -273,8 +273,8 @@ cdef class PullConsumer(Consumer):
             self.last = r
 
     cdef void unlink(self, request_t *r) noexcept:
-        if self.lasts[r.priority] == r:
-            self.lasts[r.priority] = (
+        if self.last_of_priority[r.priority] == r:
+            self.last_of_priority[r.priority] = (
                 r.before if r.before != NULL and r.before.priority == r.priority else NULL)
         if r.before != NULL:
             r.before.next = r.next
@@ -286,37 +286,38 @@ cdef class PullConsumer(Consumer):
             self.last = r.before
 
     cdef void remove(self, request_t *r) noexcept:
-        """Take a request out of the queue."""
+        """Remove a request from the queue, and from the counts."""
         self.unlink(r)
         self.waiting -= 1
-        self.no_waits -= r.no_wait
-        self.held -= r.held
-        self.wanted -= r.batch
+        self.no_wait_count -= r.no_wait
+        self.blocked_count -= r.blocked
+        self.requested -= r.batch
 
     cdef void drop(self, request_t *r) noexcept:
-        """Forget a waiting request."""
+        """Remove a waiting request and free it, without a status."""
         self.remove(r)
         self.outlet.disarm(&r.timer)
         free(r)
 
     cdef void finish(self, request_t *r, const char *line, size_t n, bint pending) noexcept:
-        """Send the last status of a request that is in no list, and free it."""
+        """Send the last status of a request that is in no list, and free it. `line` NULL: without a
+        status; `pending`: with the messages and bytes that it has not received."""
         cdef char status[STATUS_MAX]
         cdef size_t size
         if line != NULL:
             size = <size_t>(put_status(
                 status, line, n, r.batch if pending else -1,
                 r.bytes_left if pending else -1) - status)
-            self.outlet.say(&r.inbox, NULL, 0, status, size, size)
+            self.outlet.send_own(&r.inbox, NULL, 0, status, size, size)
         self.outlet.disarm(&r.timer)
         free(r)
 
-    cdef void conclude(self, request_t *r, const char *line, size_t n, bint pending) noexcept:
-        """The same for a waiting request; NULL = without a status."""
+    cdef void finish_waiting(self, request_t *r, const char *line, size_t n, bint pending) noexcept:
+        """The same for a waiting request, which is removed from the queue."""
         self.remove(r)
         self.finish(r, line, n, pending)
 
-    cdef void end(self, const char *line, size_t n, bint pending) noexcept:
+    cdef void end_requests(self, const char *line, size_t n, bint pending) noexcept:
         cdef request_t *r
         while self.arrived != NULL:
             r = self.arrived
@@ -324,7 +325,7 @@ cdef class PullConsumer(Consumer):
             self.enqueue(r)
         self.arrived_last = NULL
         while self.first != NULL:
-            self.conclude(self.first, line, n, pending)
+            self.finish_waiting(self.first, line, n, pending)
 
     # --- deliveries
 
@@ -345,13 +346,13 @@ cdef class PullConsumer(Consumer):
                 self.deliver_channel()
         if self.first != NULL:
             self.deliver_some()
-            if self.no_waits:
+            if self.no_wait_count:
                 self.end_no_waits()
         if self.channel is not None and not self.channel_first:
             self.deliver_channel()
 
     cdef void deliver_channel(self) noexcept:
-        """Deliver to NSQ clients."""
+        """Deliver messages to NSQ clients."""
         if self.channel.deliver_ready():
             self.outlet.turn.add(PHASE_DELIVER, self)
 
@@ -365,7 +366,7 @@ cdef class PullConsumer(Consumer):
             self.outlet.account.publish(reply, b'', b'', b'NATS/1.0 ' + line + b'\r\n\r\n')
 
     cdef void deliver_some(self) noexcept:
-        """Deliver what can be delivered, up to the share of one turn."""
+        """Deliver messages to waiting requests, up to the limit of one turn."""
         cdef uint32_t count = 0
         cdef uint64_t before = self.sent_bytes
         cdef delivery_t d
@@ -374,7 +375,7 @@ cdef class PullConsumer(Consumer):
             r = self.next_request()
             if r == NULL:
                 if self.policy == PRIORITY_OVERFLOW:
-                    self.cursor.await_more()    # with which they may be enough
+                    self.cursor.await_more()    # min_pending may be reached with the next message
                 return
             if count == TURN_MESSAGES or self.sent_bytes - before > TURN_BYTES:
                 self.outlet.turn.add(PHASE_DELIVER, self)
@@ -384,13 +385,14 @@ cdef class PullConsumer(Consumer):
             count += 1
 
     cdef request_t *next_request(self) noexcept:
-        """The request that gets the next message, which there is; NULL = none may have it."""
+        """The request that gets the next message; NULL: none may receive it. Requests whose inbox
+        has no subscriber are dropped."""
         cdef request_t *r = self.first
         cdef request_t *following
         cdef const match_t *m
         while r != NULL:
             following = r.next
-            if not r.held:
+            if not r.blocked:
                 m = self.outlet.match(&r.inbox)
                 if m == NULL or m.size == 0:
                     self.drop(r)
@@ -401,7 +403,7 @@ cdef class PullConsumer(Consumer):
         return NULL
 
     cdef bint may_take(self, request_t *r) noexcept:
-        """Whether the rules of its priority group allow it."""
+        """Whether the rules of its priority group allow a request to receive the next message."""
         if self.policy == PRIORITY_PINNED:
             return self.claims_pin(r)
         if not r.min_pending and not r.min_ack_pending:
@@ -411,7 +413,7 @@ cdef class PullConsumer(Consumer):
             and self.cursor.count_ack_pending() >= <uint64_t>r.min_ack_pending)
 
     cdef bint serve(self, request_t *r, const delivery_t *d) noexcept:
-        """Deliver the next message to a request; False = there is no memory for it."""
+        """Deliver the next message to a request, or end the request. False: there is no memory."""
         cdef record_t rec
         cdef int64_t size
         cdef uint32_t taken
@@ -423,72 +425,73 @@ cdef class PullConsumer(Consumer):
         size = <int64_t>rec.subject_len + rec.reply_len + rec.total_len
         if r.limited and size > r.bytes_left:
             if claimed:
-                self.give_pin_back()
-            self.conclude(r, b'409 Message Size Exceeds MaxBytes', 33, True)
+                self.cancel_pin()
+            self.finish_waiting(r, b'409 Message Size Exceeds MaxBytes', 33, pending=True)
             return True
         self.delivering = True
-        taken = self.outlet.give(&r.inbox, &rec)
+        taken = self.outlet.send(&r.inbox, &rec)
         self.delivering = False
         if not taken:
             if claimed:
-                self.give_pin_back()
+                self.cancel_pin()
             self.drop(r)
             return True
         self.cursor.sent()
         self.sent_bytes += <uint64_t>size
         r.batch -= 1
-        self.wanted -= 1
+        self.requested -= 1
         r.bytes_left -= size
         r.delivered += 1
-        r.spoken_ns = self.active_ns = self.outlet.turn.now_ns
+        r.last_sent_ns = self.active_ns = self.outlet.turn.now_ns
         if self.policy == PRIORITY_PINNED:
             self.renew_pin()
         if r.batch == 0:
             if r.limited and r.bytes_left > 0:
-                self.conclude(r, b'409 Batch Completed', 19, True)
+                self.finish_waiting(r, b'409 Batch Completed', 19, pending=True)
             else:
                 self.drop(r)
             return True
-        if self.outlet.slow is not None:
-            self.hold(r, self.outlet.slow)
+        if self.outlet.slow_client is not None:
+            self.block(r, self.outlet.slow_client)
         if self.first != self.last:
             self.unlink(r)
-            self.place(r)
+            self.insert(r)
         return True
 
-    cdef void hold(self, request_t *r, Session client) noexcept:
-        """Send nothing more to a client before it has read what it got."""
-        r.held = True
-        self.held += 1
-        self.outlet.rest(client, self)
+    cdef void block(self, request_t *r, Session client) noexcept:
+        """Deliver nothing more to a request before its client has read its output."""
+        r.blocked = True
+        self.blocked_count += 1
+        self.outlet.resume_after(client, self)
 
     def go_on(self):
-        """A client has read what it was sent."""
+        """A client has read its output."""
         cdef request_t *r = self.first
-        if self.gone or not self.held:
+        if self.is_closed or not self.blocked_count:
             return
         while r != NULL:
-            if r.held:
-                r.held = False
-                r.spoken_ns = self.outlet.turn.now_ns
+            if r.blocked:
+                r.blocked = False
+                r.last_sent_ns = self.outlet.turn.now_ns
             r = r.next
-        self.held = 0
+        self.blocked_count = 0
         self.outlet.turn.add(PHASE_DELIVER, self)
 
     cdef bint waits_for_acks(self) noexcept:
-        """Whether there are messages, which nobody gets before others are acked."""
+        """Whether messages are pending, and none can be delivered before an ack."""
         return self.cursor.is_full() and self.cursor.count_pending() > 0
 
     cdef void end_no_waits(self) noexcept:
-        """End the requests that got what there was."""
+        """End the no_wait requests that have got messages or do not expire, unless more messages
+        are due in the next turn or after an ack."""
         cdef request_t *r = self.first
         cdef request_t *following
         if self.queued or self.waits_for_acks():
-            return      # there is more, in the next turn or after an ack
+            return
         while r != NULL:
             following = r.next
-            if r.no_wait and not r.held and (r.delivered or r.expires_ns == 0):
-                self.conclude(r, b'404 No Messages', 15, False)
+            if r.no_wait and not r.blocked and (r.delivered or r.expires_ns == 0):
+                self.finish_waiting(r, b'404 No Messages', 15, pending=False)
             r = following
 
     cdef void sweep(self) noexcept:
@@ -496,7 +499,7 @@ cdef class PullConsumer(Consumer):
         cdef request_t *r = self.first
         cdef request_t *following
         cdef const match_t *m
-        self.swept_ns = self.outlet.turn.now_ns
+        self.last_sweep_ns = self.outlet.turn.now_ns
         while r != NULL:
             following = r.next
             m = self.outlet.match(&r.inbox)
@@ -509,10 +512,10 @@ cdef class PullConsumer(Consumer):
     cdef void arm_request(self, request_t *r) noexcept:
         cdef int64_t when = r.expires_ns
         if r.no_wait and when == 0:
-            when = r.spoken_ns + NO_WAIT_ACK_NS
+            when = r.last_sent_ns + NO_WAIT_ACK_NS
         if r.heartbeat_ns:
-            when = min(when, r.spoken_ns + r.heartbeat_ns) if when else (
-                r.spoken_ns + r.heartbeat_ns)
+            when = min(when, r.last_sent_ns + r.heartbeat_ns) if when else (
+                r.last_sent_ns + r.heartbeat_ns)
         if when:
             self.outlet.arm(&r.timer, when)
 
@@ -522,26 +525,26 @@ cdef class PullConsumer(Consumer):
         cdef size_t size
         if r.expires_ns and r.expires_ns <= now_ns:
             self.active_ns = now_ns
-            self.conclude(r, b'408 Request Timeout', 19, True)
+            self.finish_waiting(r, b'408 Request Timeout', 19, pending=True)
             return
         if m == NULL or m.size == 0:
             self.drop(r)
             return
-        if r.no_wait and r.expires_ns == 0 and r.spoken_ns + NO_WAIT_ACK_NS <= now_ns:
-            if not r.held and self.waits_for_acks():
-                self.conclude(r, b'404 No Messages', 15, False)
+        if r.no_wait and r.expires_ns == 0 and r.last_sent_ns + NO_WAIT_ACK_NS <= now_ns:
+            if not r.blocked and self.waits_for_acks():
+                self.finish_waiting(r, b'404 No Messages', 15, pending=False)
                 return
-            r.spoken_ns = now_ns
-        if r.heartbeat_ns and r.spoken_ns + r.heartbeat_ns <= now_ns:
-            if r.no_wait and r.delivered and not r.held and self.waits_for_acks():
-                # as in nats-server: clients send the acks when they have the last one
-                self.conclude(r, b'404 No Messages', 15, False)
+            r.last_sent_ns = now_ns
+        if r.heartbeat_ns and r.last_sent_ns + r.heartbeat_ns <= now_ns:
+            if r.no_wait and r.delivered and not r.blocked and self.waits_for_acks():
+                # As nats-server: some clients send the acks after the last message of a request.
+                self.finish_waiting(r, b'404 No Messages', 15, pending=False)
                 return
-            r.spoken_ns = now_ns
+            r.last_sent_ns = now_ns
             size = <size_t>(put_heartbeat(
                 status, self.cursor.delivered_consumer_seq, self.cursor.delivered_seq, NULL, 0)
                 - status)
-            self.outlet.say(&r.inbox, NULL, 0, status, size, size)
+            self.outlet.send_own(&r.inbox, NULL, 0, status, size, size)
         self.arm_request(r)
 
     cdef int64_t next_due(self) noexcept:
@@ -557,8 +560,8 @@ cdef class PullConsumer(Consumer):
         return self.first != NULL or self.arrived != NULL or (
             self.channel is not None and self.channel.consumers > 0)
 
-    cdef bint has_acks_to_come(self) noexcept:
-        """Whether a client may still ack in time what it was sent last."""
+    cdef bint expects_acks(self) noexcept:
+        """Whether a client may still ack the last delivery in time."""
         cdef int64_t wait = self.config.ack_wait
         if self.cursor.count_ack_pending() == 0:
             return False
@@ -569,7 +572,8 @@ cdef class PullConsumer(Consumer):
     # --- pinned clients
 
     cdef bint claims_pin(self, request_t *r) noexcept:
-        """Whether a request is of the pinned client, or may become so."""
+        """Whether a request is of the pinned client. Without one: whether its client may become
+        pinned."""
         if not self.pin:
             return r.pin_len == 0
         return r.pin_len == <uint32_t>len(self.pin) and (
@@ -592,14 +596,15 @@ cdef class PullConsumer(Consumer):
         if not armed:
             self.set_timer()
 
-    cdef void give_pin_back(self) noexcept:
-        """The client that was just pinned did not get the message: nobody knows of its place."""
+    cdef void cancel_pin(self) noexcept:
+        """Undo `set_pin`: the client has not received the message, and so does not know its pin
+        id."""
         self.pin = b''
         self.pin_due_ns = self.pinned_wall_ns = 0
         self.events.pop()
 
     cdef void unpin_for(self, str reason) noexcept:
-        """The pinned client loses its place."""
+        """Unpin the client and end its requests; `reason`: for the advisory."""
         cdef request_t *r = self.first
         cdef request_t *following
         self.pin = b''
@@ -607,18 +612,18 @@ cdef class PullConsumer(Consumer):
         while r != NULL:
             following = r.next
             if r.pin_len:
-                self.conclude(r, b'423 Nats-Wrong-Pin-Id', 21, True)
+                self.finish_waiting(r, b'423 Nats-Wrong-Pin-Id', 21, pending=True)
             r = following
         self.events.append(('unpinned', {
             'group': self.config.priority_groups[0], 'reason': reason}))
         self.outlet.turn.add(PHASE_DELIVER, self)
 
     def unpin(self):
-        """An operator ends the place of the pinned client."""
+        """Unpin the client at the request of an operator."""
         if self.pin:
             self.unpin_for('admin')
 
-    # --- what answers show
+    # --- information
 
     def groups(self):
         """The state of the first priority group."""
@@ -629,8 +634,8 @@ cdef class PullConsumer(Consumer):
             pinned_ts=time_text(self.pinned_wall_ns))]
 
     @property
-    def kept_waiting(self):
-        """See Consumer: unlike `num_waiting` it takes no look at each request."""
+    def num_queued(self):
+        """See Consumer. Unlike `num_waiting`, it does not look up the subscribers of each inbox."""
         return self.waiting
 
     @property

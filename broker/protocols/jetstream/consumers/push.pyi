@@ -1,4 +1,4 @@
-"""Push consumers: messages are sent to a subject, unasked."""
+"""Push consumers: messages are sent to a subject without a request."""
 
 from typing import final
 

@@ -1,15 +1,16 @@
 # cython: language_level=3
-"""Push consumers: messages are sent to a subject, unasked.
+"""Push consumers: messages are sent to a subject without a request.
 
-    interest_changed -> active -> deliver_ready -> serve -> Outlet.give -> the client's output
+    interest_changed -> active -> deliver_ready -> serve -> Outlet.send -> the client's output
                                             |
-                         flow control: a request after half of a window, nothing above it
+                         flow control: a request after half of the window, nothing above it
 
-With the ack policy flow_control the answer says up to which message the client has stored all: that
-acks them. A request is then also sent when as many wait for acks as may, and with heartbeats.
+With the ack policy flow_control an answer states up to which message the client has stored all
+messages: it acks them. A request is then also sent when max_ack_pending is reached, and with a
+heartbeat.
 
-A consumer whose subject has no subscribers keeps its place. So does one whose subscriber has much
-to read: the rest follows when it has read it.
+A consumer whose subject has no subscribers keeps its position. So does one with a subscriber that
+has not read its output: it continues when the subscriber has read it.
 """
 cimport cython
 import random
@@ -59,9 +60,9 @@ cdef bint is_stream(const sub_t *sub) noexcept:
 @cython.final
 @cython.no_gc_clear
 cdef class PushConsumer(Consumer):
-    def adopt(self, config):
-        """Put a configuration in force, but for what the cursor keeps."""
-        Consumer.adopt(self, config)
+    def apply_config(self, config):
+        """Apply a configuration, except the fields that the cursor applies."""
+        Consumer.apply_config(self, config)
         before = self.subject
         self.subject = raw(config.deliver_subject)
         self.inbox.subject = self.subject
@@ -86,7 +87,7 @@ cdef class PushConsumer(Consumer):
         self.original = config.replay_policy == 'original'
 
     def open(self):
-        """Follow the subscribers, and answer requests that are for pull consumers."""
+        """Watch the subscribers, receive answers to flow control, and refuse pull requests."""
         tail = raw(f'CONSUMER.MSG.NEXT.{self.stream_name}.{self.name}')
         for head in self.registry.api_heads:
             self.subscribe(head + tail, 'next')
@@ -97,39 +98,39 @@ cdef class PushConsumer(Consumer):
         self.interest_changed()
 
     def reset(self, uint64_t seq):
-        """Begin again at this sequence, with nothing in flight."""
+        """Continue at this sequence, with nothing in flight."""
         self.unanswered = self.requested = 0
         self.flow_subject = b''
         Consumer.reset(self, seq)
 
-    def shut(self):
-        """Stop following the subscribers."""
+    def release(self):
+        """Stop watching the subscribers."""
         self.outlet.unwatch(self.subject, self)
 
     # --- subscribers
 
     def interest_changed(self):
-        """Subscribers of the deliver subject came or went."""
+        """Subscriptions of the deliver subject were added or removed."""
         cdef bint active = self.find_interest()
-        if self.gone:
+        if self.is_closed:
             return
         if active == self.active:
             if active:
                 self.go_on()
             return
         self.active = active
-        self.active_ns = self.spoken_ns = self.outlet.turn.now_ns
+        self.active_ns = self.last_sent_ns = self.outlet.turn.now_ns
         if active:
             self.unanswered = self.requested = 0
             self.flow_subject = b''
             self.window = WINDOW_FIRST
-            self.held = False
+            self.client_blocked = False
             self.outlet.turn.add(PHASE_DELIVER, self)
         self.set_timer()
 
     cdef bint find_interest(self) noexcept:
-        """Whether somebody subscribes, in the group if there is one. Streams that store what is
-        delivered do not count: they have no use for a message that nobody else receives."""
+        """Whether the subject has subscribers, in the group if there is one. Streams that store
+        the deliveries do not count: without another subscriber, nothing is delivered."""
         cdef const match_t *m = self.outlet.match(&self.inbox)
         cdef uint32_t i, start
         if m == NULL or m.size == 0:
@@ -147,9 +148,9 @@ cdef class PushConsumer(Consumer):
         return False
 
     def go_on(self):
-        """A subscriber has read what it was sent."""
-        self.held = False
-        if not self.gone:
+        """A subscriber has read its output."""
+        self.client_blocked = False
+        if not self.is_closed:
             self.outlet.turn.add(PHASE_DELIVER, self)
 
     cdef bint is_active(self) noexcept:
@@ -160,7 +161,7 @@ cdef class PushConsumer(Consumer):
     cdef void deliver_ready(self) noexcept:
         cdef uint32_t count = 0
         cdef uint64_t before = self.unanswered
-        while self.active and not self.held:
+        while self.active and not self.client_blocked:
             if count == TURN_MESSAGES or self.unanswered - before > TURN_BYTES:
                 self.outlet.turn.add(PHASE_DELIVER, self)
                 return
@@ -169,14 +170,14 @@ cdef class PushConsumer(Consumer):
             count += 1
 
     cdef bint serve(self) noexcept:
-        """Send the next message; False = not now."""
+        """Send the next message. False: none can be sent now."""
         cdef delivery_t d
         cdef record_t rec
         cdef uint64_t size
         cdef uint32_t taken
         if self.flow_control and self.unanswered > self.window:
             return False
-        if self.later_ns and self.later_ns > self.outlet.turn.now_ns:
+        if self.send_after_ns and self.send_after_ns > self.outlet.turn.now_ns:
             return False
         if not self.cursor.peek(&d) or self.is_early(&d):
             return False
@@ -186,21 +187,21 @@ cdef class PushConsumer(Consumer):
         if self.rate and self.is_above_rate(size):
             return False
         self.delivering = True
-        taken = self.outlet.give(&self.inbox, &rec)
+        taken = self.outlet.send(&self.inbox, &rec)
         self.delivering = False
         if not taken:
             if self.find_interest():
-                self.held = True        # it is closing: the router reports that soon
+                self.client_blocked = True      # it is closing, and the router reports that soon
             return False
         self.cursor.sent()
-        self.account_for(&d, size)
-        if self.outlet.slow is not None:
-            self.held = True
-            self.outlet.rest(self.outlet.slow, self)
+        self.note_sent(&d, size)
+        if self.outlet.slow_client is not None:
+            self.client_blocked = True
+            self.outlet.resume_after(self.outlet.slow_client, self)
         return True
 
     cdef bint is_early(self, const delivery_t *d) noexcept:
-        """Whether a message that is replayed has to wait, because its publisher waited."""
+        """Whether a replayed message has to wait for its gap; `send_after_ns` is then the end."""
         cdef int64_t gap
         if not self.original or d.deliveries > 1 or not self.last_time_ns:
             return False
@@ -211,58 +212,59 @@ cdef class PushConsumer(Consumer):
         self.last_time_ns = 0
         if gap <= 0:
             return False
-        self.later_ns = self.outlet.turn.now_ns + gap
+        self.send_after_ns = self.outlet.turn.now_ns + gap
         self.set_timer()
         return True
 
-    cdef int64_t time_of(self, uint64_t size) noexcept:
-        """How long the rate takes for so many bytes."""
+    cdef int64_t rate_time(self, uint64_t size) noexcept:
+        """The time in ns that this number of bytes takes at `rate`."""
         return <int64_t>(size * <uint64_t>SECOND_NS // self.rate)
 
     cdef bint is_above_rate(self, uint64_t size) noexcept:
-        """Whether a message has to wait for the rate: of those that are sent at once there may be
-        as many bytes as the largest message has, and a larger one is sent alone."""
-        cdef int64_t now_ns = self.outlet.turn.now_ns, cost_ns = self.time_of(size)
-        cdef int64_t wait_ns = max(self.paid_ns, now_ns) - now_ns + cost_ns - max(
+        """Whether a message has to wait for the rate; `send_after_ns` is then the end. Up to the
+        bytes of the largest message may be sent at once; a larger one is sent alone."""
+        cdef int64_t now_ns = self.outlet.turn.now_ns, cost_ns = self.rate_time(size)
+        cdef int64_t wait_ns = max(self.rate_until_ns, now_ns) - now_ns + cost_ns - max(
             self.burst_ns, cost_ns)
         if wait_ns <= 0:
             return False
-        self.later_ns = now_ns + wait_ns
+        self.send_after_ns = now_ns + wait_ns
         self.set_timer()
         return True
 
-    cdef void account_for(self, const delivery_t *d, uint64_t size) noexcept:
-        """Note what was sent: for flow control, the rate, replay and heartbeats."""
-        self.spoken_ns = self.active_ns = self.outlet.turn.now_ns
-        self.later_ns = 0
+    cdef void note_sent(self, const delivery_t *d, uint64_t size) noexcept:
+        """Record a delivery for flow control, the rate, replay and heartbeats."""
+        self.last_sent_ns = self.active_ns = self.outlet.turn.now_ns
+        self.send_after_ns = 0
         self.last_time_ns = d.rec.timestamp_ns if self.original else 0
         self.unanswered += size
         if self.flow_control and not self.flow_subject and (
                 self.unanswered > self.window // 2 or self.waits_for_flow()):
             self.request_flow()
         if self.rate:
-            self.paid_ns = max(self.paid_ns, self.outlet.turn.now_ns) + self.time_of(size)
+            self.rate_until_ns = self.rate_time(size) + max(
+                self.rate_until_ns, self.outlet.turn.now_ns)
 
     # --- flow control
 
     cdef bint waits_for_flow(self) noexcept:
-        """Whether nothing more can be sent before an answer acks something."""
+        """Whether nothing can be sent before an answer acks messages."""
         return self.acks_by_flow and 0 < self.cursor.max_ack_pending <= (
             self.cursor.count_ack_pending())
 
     cdef void request_flow(self) noexcept:
-        """Ask the client to confirm that it has read everything so far."""
+        """Ask the client to confirm that it has read all messages so far."""
         cdef char status[STATUS_MAX]
         cdef size_t n
         token = ''.join(random.choices(LETTERS, k=<int>FLOW_SUBJECT_TAIL))
         self.flow_subject = self.flow_head + token.encode()
         self.requested = self.unanswered
         n = <size_t>(put_status(status, FLOW_REQUEST, 23, -1, -1) - status)
-        self.outlet.say(
+        self.outlet.send_own(
             &self.inbox, self.flow_subject, <size_t>len(self.flow_subject), status, n, n)
 
-    cdef void answered(self, const record_t *rec) noexcept:
-        """The client has read what it was sent before the request."""
+    cdef void flow_answered(self, const record_t *rec) noexcept:
+        """The client has read the messages that were sent before the request."""
         if rec.subject_len != <size_t>len(self.flow_subject) or (
                 memcmp(rec.subject, <const char *>self.flow_subject, rec.subject_len)):
             return
@@ -274,7 +276,7 @@ cdef class PushConsumer(Consumer):
         self.outlet.turn.add(PHASE_DELIVER, self)
 
     cdef void ack_up_to(self, const record_t *rec) noexcept:
-        """Ack all that the headers of an answer say is stored."""
+        """Ack the messages that are stored according to the headers of an answer."""
         cdef uint64_t seq, consumer_seq
         cdef span_t last = find_header(rec.data, rec.headers_len, b'Nats-Last-Stream', 16)
         cdef span_t delivered = find_header(rec.data, rec.headers_len, b'Nats-Last-Consumer', 18)
@@ -283,9 +285,9 @@ cdef class PushConsumer(Consumer):
                 consumer_seq = 0
             self.cursor.ack_all(seq, consumer_seq)
 
-    cdef int take(self, void *ctx, const record_t *rec) noexcept:
+    cdef int receive(self, void *ctx, const record_t *rec) noexcept:
         if self.subs[<size_t>ctx] == 'flow':
-            self.answered(rec)
+            self.flow_answered(rec)
         elif rec.reply_len and self.outlet.may_answer(rec.reply, rec.reply_len):
             self.events.append(('status', (rec.reply[:rec.reply_len], PUSH_BASED)))
             self.outlet.turn.add(PHASE_DELIVER, self)
@@ -294,20 +296,20 @@ cdef class PushConsumer(Consumer):
     # --- time
 
     cdef int64_t next_due(self) noexcept:
-        cdef int64_t when = self.later_ns if self.active else 0, beat
+        cdef int64_t when = self.send_after_ns if self.active else 0, beat
         if self.heartbeat_ns and self.active:
-            beat = self.spoken_ns + self.heartbeat_ns
+            beat = self.last_sent_ns + self.heartbeat_ns
             when = min(when, beat) if when else beat
         return when
 
     cdef void due(self, int64_t now_ns) noexcept:
         if not self.active:
             return
-        if self.later_ns and now_ns >= self.later_ns:
-            self.later_ns = 0
+        if self.send_after_ns and now_ns >= self.send_after_ns:
+            self.send_after_ns = 0
             self.outlet.turn.add(PHASE_DELIVER, self)
-        if self.heartbeat_ns and now_ns >= self.spoken_ns + self.heartbeat_ns:
-            self.spoken_ns = now_ns
+        if self.heartbeat_ns and now_ns >= self.last_sent_ns + self.heartbeat_ns:
+            self.last_sent_ns = now_ns
             self.send_heartbeat()
             if self.acks_by_flow and not self.flow_subject and self.cursor.count_ack_pending():
                 self.request_flow()
@@ -317,9 +319,9 @@ cdef class PushConsumer(Consumer):
         cdef size_t n = <size_t>(put_heartbeat(
             status, self.cursor.delivered_consumer_seq, self.cursor.delivered_seq,
             self.flow_subject, <size_t>len(self.flow_subject)) - status)
-        self.outlet.say(&self.inbox, NULL, 0, status, n, n)
+        self.outlet.send_own(&self.inbox, NULL, 0, status, n, n)
 
     @property
     def push_bound(self):
-        """Whether somebody subscribes."""
-        return not self.gone and self.find_interest()
+        """Whether the deliver subject has subscribers."""
+        return not self.is_closed and self.find_interest()

@@ -38,9 +38,9 @@ log = logging.getLogger("broker.jetstream")
 DELETED: Final = "409 Consumer Deleted"
 SHUTDOWN: Final = "409 Server Shutdown"
 
-# Acks by flow control settle everything up to a message.
+# An answer to flow control acks all messages up to one.
 _POLICIES: Final = {"flow_control": "all"}
-# Of consumers that have no ack wait: nothing is delivered again by itself.
+# The ack wait of consumers without one: their messages are not redelivered after a time.
 NO_ACK_WAIT: Final = limits.JS_TIME_MAX
 
 # The subjects of advisories by their kinds.
@@ -63,10 +63,10 @@ class Consumers:
         heads = ["$JS.API.", f"$JS.{domain}.API."] if domain else ["$JS.API."]
         self.api_heads = [head.encode() for head in heads]
 
-    # --- to find
+    # --- lookups
 
-    def known(self, stream: Stream, name: str) -> Consumer | None:
-        """The consumer of this name, if there is one: 10195 if it is offline."""
+    def get(self, stream: Stream, name: str) -> Consumer | None:
+        """The consumer of this name; None: there is none. ApiError 10195: it is offline."""
         found: Consumer | None = stream.consumers.get(name)
         problem = self.offline.get((stream.name, name))
         if found is None and problem is not None:
@@ -74,8 +74,8 @@ class Consumers:
         return found
 
     def find(self, stream: Stream, name: str) -> Consumer:
-        """The consumer of this name: 10014 if there is none, 10195."""
-        found = self.known(stream, name)
+        """The consumer of this name. ApiError: 10014 there is none, 10195 it is offline."""
+        found = self.get(stream, name)
         if found is None:
             raise ApiError(errors.CONSUMER_NOT_FOUND)
         return found
@@ -87,10 +87,10 @@ class Consumers:
             if not consumer.config.direct:
                 yield consumer
 
-    # --- life
+    # --- creation, updates, deletion
 
     def _folder(self, stream: Stream, config: ConsumerConfig) -> Path | None:
-        """Where the file of a consumer is, if it has one."""
+        """The folder of the stream with the file of a consumer; None: the consumer has no file."""
         if config.mem_storage or stream.config.storage != "file":
             return None
         return self.account.stream_folder(stream.name)
@@ -104,8 +104,9 @@ class Consumers:
     def make(
         self, stream: Stream, config: ConsumerConfig, created_ns: int, found: int | None = None
     ) -> Consumer:
-        """A consumer with its cursor; it is not started. `found`: of positions.search. OSError; if
-        it fails, there is no such consumer, and its journal stays."""
+        """Add a consumer with its cursor to the stream; it is not started. `found`: the result of
+        positions.search. If this fails (OSError), the consumer is not added and its journal
+        remains."""
         kind = PushConsumer if checks.is_push(config) else PullConsumer
         folder = self._folder(stream, config)
         cursor = StreamCursor(
@@ -121,15 +122,16 @@ class Consumers:
             consumer = kind(self, self.outlet, stream, cursor, config, created_ns)
             stream.add_consumer(config.name, consumer, tuple(checks.filters_of(config)))
         except BaseException:
-            cursor.close(False)
+            cursor.close(delete=False)
             raise
         return consumer
 
     async def create(
         self, stream: Stream, config: ConsumerConfig, *, unnamed: bool = False
     ) -> Consumer:
-        """Create a consumer, complete and checked; it is not started yet. `unnamed`: its name was
-        chosen by the server. OSError; if it fails, nothing of it stays."""
+        """Create a consumer with a complete and checked configuration; it is not started.
+        `unnamed`: the server has chosen its name. If this fails (OSError), the consumer and its
+        files are removed."""
         config.metadata = metadata.stored(config.metadata, metadata.consumer_level(config))
         created_ns = time.time_ns()
         find = search(stream.store, config)
@@ -146,49 +148,54 @@ class Consumers:
         except BaseException:
             await self._undo_create(stream, config)
             raise
-        self.action(consumer, "CREATED", "create")
+        self.report_action(consumer, "CREATED", "create")
         return consumer
 
     async def _undo_create(self, stream: Stream, config: ConsumerConfig) -> None:
-        """Creating a consumer has failed, and its client learns that: let nothing of it stay."""
+        """Remove a consumer and its files after its creation has failed."""
         consumer = stream.consumers.get(config.name)
         folder = self._folder(stream, config)
         try:
             if consumer is not None:
                 consumer.close(DELETED)
-                self._forget(consumer)
-                # messages that no consumer is for were there before it
-                consumer.cursor.close(True, sparing=True)
+                self._detach(consumer)
+                # messages that match no consumer's filter were stored before it was created
+                consumer.cursor.close(delete=True, sparing=True)
             if folder is not None:
                 await asyncio.to_thread(files.remove_consumer, folder, config.name)
                 journal = files.journal_of(folder, config.name)
                 await asyncio.to_thread(journal.unlink, missing_ok=True)
         except Exception as problem:
-            _report("a consumer that was not created may be back", stream, config.name, problem)
+            _report(
+                "a consumer whose creation failed may exist after the next start",
+                stream,
+                config.name,
+                problem,
+            )
 
     async def update(self, consumer: Consumer, config: ConsumerConfig) -> None:
-        """Give a consumer another configuration, complete and checked. OSError; if it fails, the
-        old one stays in force."""
+        """Change the configuration of a consumer to a complete and checked one. If this fails
+        (OSError), the old one stays in force."""
         config.metadata = metadata.stored(config.metadata, metadata.consumer_level(config))
         old = consumer.config
         try:
             await self._save(consumer.stream, config, consumer.created_ns)
             self._apply(consumer, config)
         except BaseException:
-            await self._take_back(consumer, old)
+            await self._restore_config(consumer, old)
             raise
         self.account.topics.consumer_updated(consumer)
 
     def _apply(self, consumer: Consumer, config: ConsumerConfig) -> None:
-        """Put a configuration in force."""
+        """Apply a configuration to the stream, the cursor and the consumer."""
         filters = tuple(checks.filters_of(config))
         if tuple(checks.filters_of(consumer.config)) != filters:
             consumer.stream.set_filters(config.name, filters)
         consumer.cursor.update(filters=filters, **settings_of(config))
         consumer.configure(config)
 
-    async def _take_back(self, consumer: Consumer, old: ConsumerConfig) -> None:
-        """A change has failed, and its client learns that: have the old configuration again."""
+    async def _restore_config(self, consumer: Consumer, old: ConsumerConfig) -> None:
+        """Apply and store the old configuration again after a change has failed."""
         stream = consumer.stream
         try:
             stream.set_filters(old.name, tuple(checks.filters_of(old)))
@@ -202,24 +209,25 @@ class Consumers:
             _report("a refused change of a consumer may be stored", stream, old.name, problem)
 
     async def delete(self, consumer: Consumer) -> None:
-        """Delete a consumer; requests that wait are answered. OSError."""
+        """Delete a consumer and its files. Waiting requests end with a status. OSError."""
         stream, config = consumer.stream, consumer.config
         consumer.close(DELETED)
-        self._forget(consumer)
+        self._detach(consumer)
         folder = self._folder(stream, config)
         try:
             if folder is not None:
                 await asyncio.to_thread(files.remove_consumer, folder, config.name)
         finally:
-            consumer.cursor.close(True)
-        self.action(consumer, "DELETED", "delete")
+            consumer.cursor.close(delete=True)
+        self.report_action(consumer, "DELETED", "delete")
 
-    def _forget(self, consumer: Consumer) -> None:
+    def _detach(self, consumer: Consumer) -> None:
+        """Remove a consumer from its stream, and disconnect its NSQ clients."""
         end_channel(consumer)
         consumer.stream.remove_consumer(consumer.name)
 
-    def inactive(self, consumer: Consumer) -> None:
-        """Delete a consumer that nobody used for its inactive_threshold."""
+    def delete_inactive(self, consumer: Consumer) -> None:
+        """Delete a consumer that was not used for its inactive_threshold."""
         task = asyncio.ensure_future(self._delete_inactive(consumer))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -233,29 +241,29 @@ class Consumers:
             await self.delete(consumer)
         except OSError as problem:
             log.error(
-                "the file of an inactive consumer is not removed",
+                "the file of an inactive consumer cannot be removed",
                 extra=fields(stream=consumer.stream_name, consumer=consumer.name),
                 exc_info=problem,
             )
 
     def restore(self, stream: Stream) -> None:
-        """Open the stored consumers of a stream, and start them."""
+        """Open and start the stored consumers of a stream."""
         folder = self.account.stream_folder(stream.name)
         if folder is None or stream.config.storage != "file":
             return
         found, problems = files.find_consumers(folder)
         for name, problem in problems:
-            self._put_offline(stream, name, problem)
+            self._set_offline(stream, name, problem)
         for stored in found:
             try:
                 self._open(stream, stored)
-            except Exception as problem:  # whatever it is: one consumer must not stop the start
+            except Exception as problem:  # one consumer must not prevent the start of the server
                 reason = str(problem) or type(problem).__name__
-                self._put_offline(stream, stored.config.name, reason)
+                self._set_offline(stream, stored.config.name, reason)
         stream.cursors.sweep()
 
     def _open(self, stream: Stream, stored: files.StoredConsumer) -> None:
-        """Open a stored consumer, and start it. If it fails, there is none, and its files stay."""
+        """Open and start a stored consumer. If this fails, it is removed and its files remain."""
         config = stored.config
         level = metadata.required_level(config.metadata)
         if level > limits.JS_ASSET_LEVEL_MAX:
@@ -265,19 +273,19 @@ class Consumers:
             )
         consumer = self.make(stream, config, moment_ns(stored.created))
         try:
-            # its journal is synced later than the configuration, on which the answer rests
+            # The configuration decides: it was synced before the answer, the journal later.
             consumer.set_pause(config, moment_ns(config.pause_until))
             if CHANNEL_KEY in config.metadata:
-                consumer.cursor.return_all()  # connections of NSQ clients do not come back
+                consumer.cursor.return_all()  # the NSQ clients of these messages are disconnected
             consumer.start()
             self.account.topics.consumer_changed(consumer, made=True)
         except BaseException:
             consumer.close()
-            self._forget(consumer)
-            consumer.cursor.close(False)
+            self._detach(consumer)
+            consumer.cursor.close(delete=False)
             raise
 
-    def _put_offline(self, stream: Stream, name: str, problem: str) -> None:
+    def _set_offline(self, stream: Stream, name: str, problem: str) -> None:
         self.offline[stream.name, name] = problem
         stream.cursors.hold()
         log.error(
@@ -286,36 +294,37 @@ class Consumers:
             extra=fields(stream=stream.name, consumer=name),
         )
 
-    def drop(self, stream: Stream) -> None:
-        """The stream is being deleted: end its consumers."""
+    def delete_all(self, stream: Stream) -> None:
+        """End the consumers of a stream that is being deleted."""
         for consumer in list(stream.consumers.values()):
             consumer.close(DELETED)
-            self._forget(consumer)
-            with contextlib.suppress(OSError):  # its files go with the stream's folder
-                consumer.cursor.close(True)
+            self._detach(consumer)
+            with contextlib.suppress(OSError):  # its files are removed with the stream's folder
+                consumer.cursor.close(delete=True)
 
     def forget_offline(self, stream: str) -> None:
-        """The stream is not served any more, nor are those of its consumers that are offline."""
+        """Remove the offline consumers of a stream that is closed."""
         for key in [key for key in self.offline if key[0] == stream]:
             del self.offline[key]
 
     def drain(self, stream: Stream) -> None:
-        """The server stops: deliver nothing more. Until `stop`, the stream keeps what its consumers
-        have not had."""
+        """Deliver nothing more, because the server stops. Until `stop`, the stream keeps the
+        messages that its consumers have not received."""
         for consumer in list(stream.consumers.values()):
-            consumer.close(SHUTDOWN, True)
+            consumer.close(SHUTDOWN, pending=True)
 
     def stop(self, stream: Stream) -> None:
-        """The server stops: end the consumers of a stream, and keep their files."""
+        """End the consumers of a stream, and keep their files."""
         self.drain(stream)
         for consumer in list(stream.consumers.values()):
-            self._forget(consumer)
-            consumer.cursor.close(False)
+            self._detach(consumer)
+            consumer.cursor.close(delete=False)
 
     # --- pause
 
     async def pause(self, consumer: Consumer, until: str) -> None:
-        """Pause a consumer until a time; "" resumes it. OSError; if it fails, nothing changes."""
+        """Pause a consumer until a time, or resume it (""). If this fails (OSError), nothing
+        changes."""
         old = consumer.config
         config = msgspec.structs.replace(old, pause_until=until)
         config.metadata = metadata.stored(config.metadata, metadata.consumer_level(config))
@@ -323,7 +332,7 @@ class Consumers:
             await self._save(consumer.stream, config, consumer.created_ns)
             consumer.set_pause(config, moment_ns(until))
         except BaseException:
-            await self._take_back(consumer, old)
+            await self._restore_config(consumer, old)
             raise
         shown: dict[str, Any] = {
             "stream": consumer.stream_name,
@@ -341,7 +350,7 @@ class Consumers:
         return self.account.context.ids.next()
 
     def largest_message(self, stream: Stream) -> int:
-        """The bytes that a message of the stream may have: so many pass a rate limit at once."""
+        """The highest size of a message of the stream, in bytes: the burst of a rate limit."""
         sizes = (
             stream.config.max_msg_size,
             self.account.account.payload_max,
@@ -351,10 +360,10 @@ class Consumers:
         return next(size for size in sizes if size > 0)
 
     def next_seq(self, stream: Stream) -> int:
-        """The sequence that the stream gives its next message."""
+        """The sequence of the next message of the stream."""
         return int(stream.store.last_seq) + 1
 
-    def action(self, consumer: Consumer, event: str, action: str) -> None:
+    def report_action(self, consumer: Consumer, event: str, action: str) -> None:
         """Report that a consumer was created or deleted."""
         self.account.topics.consumer_changed(consumer, made=action == "create")
         shown = {"stream": consumer.stream_name, "consumer": consumer.name, "action": action}
@@ -362,7 +371,7 @@ class Consumers:
         self.account.advisory(subject, "consumer_action", shown)
 
     def report(self, consumer: Consumer, kind: str, details: Any) -> None:
-        """Send what a consumer noted in this turn: an advisory, a metric or a status."""
+        """Send an advisory, a metric or a status that a consumer recorded in this turn."""
         stream, name = consumer.stream_name, consumer.name
         if kind == "status":
             reply, line = details
@@ -385,7 +394,7 @@ def _report(text: str, stream: Stream, name: str, problem: Exception) -> None:
 
 
 def settings_of(config: ConsumerConfig) -> dict[str, Any]:
-    """What the cursor of a consumer is set to; 0 = no limit."""
+    """The settings of the cursor of a consumer; 0 = no limit."""
     return {
         "ack_wait_ns": (
             NO_ACK_WAIT

@@ -1,4 +1,4 @@
-"""The verbs CONSUMER.* of the API; requests for messages go to the consumers themselves."""
+"""The verbs CONSUMER.* of the API. The consumers themselves receive requests for messages."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 
 def _found(call: Call) -> tuple[Consumers, Stream, Consumer]:
-    """The consumer that the subject names: 10059, 10014."""
+    """The registry, the stream and the consumer in the subject. ApiError 10059, 10014, 10195."""
     consumers = call.account.consumers
     stream = call.account.stream(call.stream_name)
     return consumers, stream, consumers.find(stream, call.tokens[1])
 
 
 def _shown(consumer: Consumer) -> ConsumerInfo:
-    """The consumer in an answer, with the version and level of this server."""
+    """The consumer in an answer, with the version and API level of this server."""
     info: ConsumerInfo = consumer.info()
     assert info.config is not None
     info.config = msgspec.structs.replace(
@@ -76,19 +76,19 @@ async def _create(call: Call, *, durable: bool) -> Parts:
     call.check_common()
     config = request.config
     if config.deliver_policy == "undefined":
-        config.deliver_policy = "all"  # how Go writes a value that it does not know
+        config.deliver_policy = "all"  # Go writes "undefined" for a value that it does not know
     _check_names(call, request, durable=durable)
     if config.num_replicas > 1:
         raise ApiError(errors.REPLICAS_NOT_SUPPORTED)
     account = call.account
     stream = account.stream(call.stream_name)
     if config.direct and config.sourcing and config.name:
-        _settle_sourcing(stream, config)
+        _set_sourcing(stream, config)
     unnamed = not config.name and not config.durable_name
     if not config.name:
         config.name = config.durable_name or checks.random_name()
     server = account.context.config
-    known = account.consumers.known(stream, config.name)
+    known = account.consumers.get(stream, config.name)
     checks.set_defaults(config, stream.config, account.limits, server, pedantic=request.pedantic)
     checks.set_threshold(config, known.config if known is not None else None)
     checks.check(config, stream.config, account.limits, server)
@@ -105,9 +105,10 @@ async def _create(call: Call, *, durable: bool) -> Parts:
     return (info,)
 
 
-def _settle_sourcing(stream: Stream, config: ConsumerConfig) -> None:
-    """The consumer of a mirror or source: a durable one whose flow control acks, if messages go
-    when they are acked; else one of several that may have this name."""
+def _set_sourcing(stream: Stream, config: ConsumerConfig) -> None:
+    """Complete the configuration of the consumer of a mirror or source. If the stream removes acked
+    messages, it is a durable consumer with the ack policy flow_control. Otherwise a random suffix
+    makes its name unique."""
     if stream.config.retention == "limits":
         config.name = f"{config.name}-{checks.random_name()}"
         return
@@ -146,7 +147,7 @@ def _check_count(call: Call, stream: Stream, config: ConsumerConfig) -> None:
         most for most in (stream.config.max_consumers, account.limits.max_consumers) if most > 0
     ]
     for most in bounds or [account.context.config.max_consumers]:
-        # a look at each of them only if there may be too many
+        # `_others` is linear: it is called only if the limit may be reached
         if 0 < most <= len(stream.consumers) and most <= len(_others(stream, config.name)):
             raise ApiError(errors.CONSUMERS_MAX)
 
@@ -154,12 +155,12 @@ def _check_count(call: Call, stream: Stream, config: ConsumerConfig) -> None:
 async def _update(call: Call, consumer: Consumer, request: CreateConsumerRequest) -> Parts:
     old, config = consumer.config, request.config
     config.pause_until = old.pause_until
-    begins_again = bool(config.sourcing and config.durable_name)
-    if begins_again:
+    is_reset = bool(config.sourcing and config.durable_name)
+    if is_reset:
         config.deliver_policy = old.deliver_policy
         config.opt_start_seq, config.opt_start_time = old.opt_start_seq, old.opt_start_time
     if checks.is_same(old, config):
-        if begins_again:
+        if is_reset:
             consumer.reset(0)
         return (_shown(consumer),)
     if request.action == "create":
@@ -171,7 +172,7 @@ async def _update(call: Call, consumer: Consumer, request: CreateConsumerRequest
     if stream.config.retention == "workqueue" and not config.sourcing:
         checks.check_workqueue(config, _others(stream, config.name))
     await call.account.consumers.update(consumer, config)
-    if begins_again:
+    if is_reset:
         consumer.reset(0)
     return (_shown(consumer),)
 
@@ -192,7 +193,7 @@ async def delete(call: Call) -> Parts:
 
 
 async def pause(call: Call) -> Parts:
-    """CONSUMER.PAUSE, and the end of a pause."""
+    """CONSUMER.PAUSE: pause a consumer, or resume it."""
     request = call.body(PauseRequest)
     call.check_common()
     consumers, _, consumer = _found(call)
@@ -218,7 +219,7 @@ def unpin(call: Call) -> Parts:
 
 
 async def reset(call: Call) -> Parts:
-    """CONSUMER.RESET: begin again at a sequence, or after what is settled."""
+    """CONSUMER.RESET: continue at a sequence, or after the ack floor."""
     request = ResetRequest()
     if call.request.data:
         request = decode(call.request.data, ResetRequest, strict=False)

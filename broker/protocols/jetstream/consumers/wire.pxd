@@ -10,7 +10,7 @@ cdef enum:
     STATUS_MAX = 1024       # bytes of a status with all of its headers, at most
     SIZE_HEADER_MAX = 64    # bytes that put_headers adds for the size, at most
 
-# An ack subject: what the client tells of the delivery it acknowledges.
+# The numbers of an ack subject: they identify the delivery that is acknowledged.
 cdef struct ack_subject_t:
     uint64_t deliveries
     uint64_t stream_seq
@@ -23,15 +23,15 @@ cdef struct ack_subject_t:
 cdef char *put_ack_numbers(char *p, uint64_t deliveries, uint64_t stream_seq,
                            uint64_t consumer_seq, int64_t timestamp_ns,
                            uint64_t pending) noexcept nogil
-# Reads them; `text` begins after the prefix. `more`: further tokens may follow. False: invalid.
+# Parse them; `text` begins after the prefix. `more`: further tokens may follow. False: invalid.
 cdef bint parse_ack_numbers(const char *text, size_t n, bint more,
                             ack_subject_t *ack) noexcept nogil
 
 cdef enum BodyKind:
     BODY_ACK = 1        # empty, +ACK, +OK
     BODY_NAK
-    BODY_PROGRESS        # +WPI
-    BODY_NEXT            # +NXT: done, and the rest is a pull request
+    BODY_PROGRESS       # +WPI: in progress
+    BODY_NEXT           # +NXT: an ack; the rest is a pull request
     BODY_TERM
     BODY_OTHER
 
@@ -53,7 +53,7 @@ cdef struct pull_t:
 
 cdef enum PullParse:
     PULL_OK = 1
-    PULL_OTHER      # JSON that is not of the usual kind: read_pull decides
+    PULL_OTHER      # not the JSON that clients usually send: read_pull parses it
 
 cdef PullParse parse_pull(const char *body, size_t n, pull_t *pull) noexcept nogil
 # The same for any JSON; the spans point into the returned tuple. ValueError: why it is invalid.
@@ -64,8 +64,8 @@ cdef char *put_status(char *p, const char *line, size_t n, int64_t messages,
                       int64_t nbytes) noexcept nogil
 cdef char *put_heartbeat(char *p, uint64_t consumer_seq, uint64_t stream_seq, const char *stalled,
                          size_t stalled_len) noexcept nogil
-# The headers of a message and further ones: the size of its body (< 0: none) and a pin id.
-# The caller has SIZE_HEADER_MAX + 32 + headers_len + pin_len bytes.
+# The headers of a message, then those for the size of its body (< 0: none) and for a pin id. `p` is
+# a buffer of SIZE_HEADER_MAX + 32 + headers_len + pin_len bytes.
 cdef char *put_headers(char *p, const record_t *rec, int64_t size, const char *pin,
                        size_t pin_len) noexcept nogil
 

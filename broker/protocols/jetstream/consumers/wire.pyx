@@ -154,7 +154,7 @@ cdef enum:
 
 
 cdef int key_of(const char *p, size_t n) noexcept nogil:
-    """The number of a key; 0 = it is not known."""
+    """KEY_* of a key; 0: it is unknown."""
     if is_text(p, n, b'batch', 5):
         return KEY_BATCH
     if is_text(p, n, b'expires', 7):
@@ -185,7 +185,7 @@ cdef inline const char *skip_blank(const char *p, const char *end) noexcept nogi
 
 
 cdef const char *take_text(const char *p, const char *end, span_t *span) noexcept nogil:
-    """A string of printable ASCII without escapes; NULL = any other."""
+    """Parse a string of printable ASCII without escapes; NULL: it is something else."""
     cdef const char *start = p + 1
     if p == end or p[0] != c'"':
         return NULL
@@ -202,7 +202,7 @@ cdef const char *take_text(const char *p, const char *end, span_t *span) noexcep
 
 
 cdef const char *take_int(const char *p, const char *end, int64_t *value) noexcept nogil:
-    """A whole number as JSON writes it; NULL = anything else."""
+    """Parse an integer of JSON; NULL: it is something else, or has more than DIGITS_MAX digits."""
     cdef bint negative = p < end and p[0] == c'-'
     cdef int64_t v = 0
     cdef const char *start
@@ -256,7 +256,7 @@ cdef const char *take_value(int key, const char *p, const char *end,
 
 
 cdef bint take_object(const char *p, const char *end, pull_t *pull) noexcept nogil:
-    """Read an object; False if it is not of the usual kind."""
+    """Parse an object; False: read_pull has to parse it."""
     cdef span_t name
     p = skip_blank(p + 1, end)
     if p < end and p[0] == c'}':
