@@ -1,5 +1,5 @@
-"""Completes and checks the configuration of a stream, in the order of nats-server: the first rule
-that is broken is the answer (server/stream.go, checkStreamCfg).
+"""Sets the defaults of a stream's configuration and checks it, in the order of nats-server: the
+answer reports the first broken rule (server/stream.go, checkStreamCfg).
 """
 
 from __future__ import annotations
@@ -38,37 +38,37 @@ _API_PREFIX: Final = "$JS.API"
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What a configuration is checked against."""
+    """The values and configurations with which a configuration is compared."""
 
-    streams: Mapping[str, StreamConfig]  # of the account, by name
-    duplicate_window_max: int = 0  # of the server, 0 = no limit
-    pedantic: bool = False  # refuse what would be corrected
+    streams: Mapping[str, StreamConfig]  # all streams of the account, by name
+    duplicate_window_max: int = 0  # limit of the server in ns; 0 = no limit
+    pedantic: bool = False  # a value that would be corrected is refused
 
 
 def refuse(text: str) -> NoReturn:
-    """10052 with this text."""
+    """Raise ApiError 10052 with this text."""
     raise ApiError(errors.STREAM_CONFIG, err=text)
 
 
-def _pedantic(text: str) -> NoReturn:
+def _refuse_pedantic(text: str) -> NoReturn:
     raise ApiError(errors.PEDANTIC, err=text)
 
 
-def too_many(what: str, count: int, most: int) -> None:
-    """10052 if a list of a configuration has more than `most` entries."""
+def check_count(what: str, count: int, most: int) -> None:
+    """ApiError 10052: a list of a configuration has more than `most` entries."""
     if count > most:
         refuse(f"too many {what}: {count}, maximum allowed is {most}")
 
 
 def is_name(name: str) -> bool:
-    """Whether this can be the name of a stream."""
+    """Whether this is a valid name of a stream."""
     return _NAME.fullmatch(name) is not None
 
 
 def complete(config: StreamConfig, around: Around) -> None:
-    """Set the defaults of a configuration, or raise the error of the first broken rule."""
+    """Set the defaults of a configuration and check it. ApiError: the first broken rule."""
     if config.persist_mode == "default":
-        config.persist_mode = ""  # answers leave it out
+        config.persist_mode = ""  # answers omit the default
     _names(config)
     _counts(config, around)
     _times(config, around)
@@ -101,12 +101,12 @@ def _names(config: StreamConfig) -> None:
 
 
 def metadata_bytes(metadata: Mapping[str, str]) -> int:
-    """The size of metadata as it is limited."""
+    """The size of metadata in bytes, to which JS_METADATA_MAX applies."""
     return sum(len(key.encode()) + len(value.encode()) for key, value in metadata.items())
 
 
 def check_first_seq(config: StreamConfig) -> None:
-    """10052 if a new stream cannot begin at its first sequence."""
+    """ApiError 10052: the first sequence of a new stream is too high."""
     if config.first_seq > limits.JS_SEQ_MAX:
         refuse(f"first sequence must not be above {limits.JS_SEQ_MAX}")
 
@@ -115,7 +115,7 @@ def _counts(config: StreamConfig, around: Around) -> None:
     for name in _COUNTS:
         value = getattr(config, name)
         if value < -1 and around.pedantic:
-            _pedantic(f"{name} must be set to -1")
+            _refuse_pedantic(f"{name} must be set to -1")
         if value == 0 or value < -1:
             setattr(config, name, -1)
 
@@ -130,11 +130,11 @@ def _times(config: StreamConfig, around: Around) -> None:
         window = limits.JS_DUPLICATE_WINDOW
         if most and window > most:
             if around.pedantic:
-                _pedantic("duplicate window limits are higher than current limits")
+                _refuse_pedantic("duplicate window limits are higher than current limits")
             window = most
         if 0 < age < window:
             if around.pedantic:
-                _pedantic("duplicate window cannot be bigger than max age")
+                _refuse_pedantic("duplicate window cannot be bigger than max age")
             window = age
         config.duplicate_window = window
     window = config.duplicate_window
@@ -243,14 +243,14 @@ def _mirror(config: StreamConfig, mirror: StreamSource, around: Around) -> None:
             raise ApiError(errors.MIRROR_MSG_SIZE)
         if origin.allow_direct and not config.mirror_direct:
             if around.pedantic:
-                _pedantic("origin stream has direct get set, mirror has it disabled")
+                _refuse_pedantic("origin stream has direct get set, mirror has it disabled")
             config.mirror_direct = True
         if mirror.opt_start_seq and mirror.opt_start_time:
             raise ApiError(errors.MIRROR_START_SEQ_AND_TIME)
 
 
 def _can_be_read(source: StreamSource) -> bool:
-    """Whether the durable consumer that an origin is read by, if it is one, can be that."""
+    """Whether the durable consumer that reads an origin is valid, or there is none."""
     consumer = source.consumer
     return consumer is None or (
         is_name(consumer.name)
@@ -268,7 +268,7 @@ def _sources(config: StreamConfig, around: Around) -> None:
     seen: set[bytes] = set()
     consumers: set[bytes] = set()
     rows = errors.SOURCE_TRANSFORM_SOURCE, errors.SOURCE_TRANSFORM, errors.SOURCE_FILTERS_OVERLAP
-    too_many("sources of a stream", len(config.sources), limits.JS_SOURCES_MAX)
+    check_count("sources of a stream", len(config.sources), limits.JS_SOURCES_MAX)
     if config.sources and config.allow_msg_schedules:
         raise ApiError(errors.SOURCE_WITH_SCHEDULES)
     for source in config.sources:
@@ -297,7 +297,8 @@ def _sources(config: StreamConfig, around: Around) -> None:
 def _transforms(
     transforms: list[SubjectTransform], bad: ErrorRow, invalid: ErrorRow, overlap: ErrorRow
 ) -> None:
-    too_many("subject transforms of a mirror or source", len(transforms), limits.JS_TRANSFORMS_MAX)
+    what = "subject transforms of a mirror or source"
+    check_count(what, len(transforms), limits.JS_TRANSFORMS_MAX)
     for each in transforms:
         if each.src and not is_subject(each.src):
             raise ApiError(bad, err=f"invalid subject {each.src}")
@@ -309,7 +310,8 @@ def _transforms(
 
 
 def mapping_problem(source: str, destination: str) -> str:
-    """Why a subject transform is invalid; empty if it is valid. No destination: a mere filter."""
+    """Why a subject transform is invalid; empty: it is valid. One without a destination is only a
+    filter."""
     if not destination:
         return ""
     try:
@@ -341,7 +343,7 @@ def _externals(config: StreamConfig, around: Around) -> None:
 
 
 def _cycle(config: StreamConfig, around: Around) -> None:
-    """Refuse a stream that would get its own messages from one of its origins."""
+    """Refuse a stream that would copy its own messages from one of its origins."""
     seen: set[str] = set()
     left = _origins(config)
     while left:
@@ -368,7 +370,7 @@ def _subjects(config: StreamConfig) -> None:
         if config.mirror is None and not config.sources:
             config.subjects = [config.name]
         return
-    too_many("subjects of a stream", len(config.subjects), limits.JS_SUBJECTS_MAX)
+    check_count("subjects of a stream", len(config.subjects), limits.JS_SUBJECTS_MAX)
     patterns = PatternSet(config.subjects)
     for index, subject in enumerate(config.subjects):
         _subject(config, subject)
@@ -404,7 +406,7 @@ def _mappings(config: StreamConfig, around: Around) -> None:
         return
     if not republish.src:
         if around.pedantic:
-            _pedantic("republish source can not be empty")
+            _refuse_pedantic("republish source can not be empty")
         republish.src = ">"
     if any(collide(republish.dest, subject) for subject in config.subjects):
         refuse("stream configuration for republish destination forms a cycle")
@@ -427,7 +429,8 @@ def _placement(config: StreamConfig) -> None:
 
 
 def check_update(old: StreamConfig, new: StreamConfig) -> None:
-    """Refuse changes that a stream cannot make; complete what they bring about."""
+    """Refuse changes that are not allowed, and set the fields that a sealed stream requires.
+    ApiError."""
     change: Callable[[str], NoReturn] = _refuse_change
     if new.name != old.name:
         refuse("stream configuration name must match original")

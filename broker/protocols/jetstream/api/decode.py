@@ -1,7 +1,7 @@
 """Decodes bodies of requests as Go does, with Go's errors.
 
-msgspec decodes a body that has the exact names and types. Whatever it refuses is read again in
-Python: names match in any case, null changes nothing, and what is still wrong gets Go's text.
+msgspec decodes a body that has the exact names and types. A body that it refuses is decoded again
+in Python: names match in any case, null leaves the default, and errors have Go's texts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _KINDS: Final[dict[type, str]] = {
     list: "array",
     dict: "object",
 }
-# Requests as Go's errors name them; one embeds another struct.
+# The names of requests in Go's errors. The first one embeds another struct.
 _GO_NAMES: Final = {
     "StreamConfigRequest": "StreamConfigRequest.StreamConfig",
     "PurgeRequest": "JSApiStreamPurgeRequest",
@@ -49,26 +49,26 @@ _GO_NAMES: Final = {
 
 
 def is_empty(body: bytes) -> bool:
-    """Whether a body counts as empty where none is allowed."""
+    """Whether a body counts as empty for verbs that allow no body."""
     text = body.strip(_BLANK)
     return not text or text == b"{}"
 
 
 def is_json(body: bytes) -> bool:
-    """Whether an optional body is read: whether it begins like an object or array."""
+    """Whether a body begins like an object or array. Other optional bodies are ignored."""
     return body.lstrip(_BLANK)[:1] in (b"{", b"[")
 
 
 def decode(body: bytes, kind: type[T], *, strict: bool = True) -> T:
-    """The request in a body; ApiError 10025. `strict`: unknown fields are errors."""
+    """The request in a body. `strict`: unknown fields are errors. ApiError 10025."""
     try:
-        return _completed(msgspec.json.decode(body, type=kind, strict=True))
+        return _normalized(msgspec.json.decode(body, type=kind, strict=True))
     except (msgspec.MsgspecError, UnicodeError, RecursionError, _OutOfRangeError):
         return _decode_slowly(body, kind, strict=strict)
 
 
-def _plain(kind: inspect.Type) -> tuple[inspect.Type, str]:
-    """The type without constraints and None, and its name in Go if that was given."""
+def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, str]:
+    """The type without constraints and None, and its name in Go; "" if it has none."""
     name = ""
     while True:
         if isinstance(kind, inspect.Metadata):
@@ -95,7 +95,7 @@ def _decode_slowly(body: bytes, kind: type[T], *, strict: bool) -> T:
     if value is None:
         return kind()
     built = reader.read(value, inspect.type_info(kind), kind.__name__)
-    return _completed(msgspec.convert(built, kind, strict=True))
+    return _normalized(msgspec.convert(built, kind, strict=True))
 
 
 def _refuse_constant(word: str) -> NoReturn:
@@ -103,29 +103,29 @@ def _refuse_constant(word: str) -> NoReturn:
 
 
 def refuse(text: str) -> NoReturn:
-    """Refuse a body: 10025."""
+    """Raise ApiError 10025 with this text."""
     raise ApiError(errors.INVALID_JSON, err=text)
 
 
 class _Reader:
-    """Reads a parsed body into the names and values that msgspec expects."""
+    """Converts a parsed body to the names and values that msgspec expects."""
 
     def __init__(self, *, strict: bool) -> None:
         self.strict = strict
 
     def read(self, value: Any, kind: inspect.Type, path: str) -> Any:
-        kind, go = _plain(kind)
+        kind, go = _unwrapped(kind)
         if isinstance(kind, inspect.StructType):
             return self._struct(value, kind, path)
         if isinstance(kind, inspect.ListType):
             if not isinstance(value, list):
-                self._wrong(value, path, "[]string")
-            zero = {} if isinstance(_plain(kind.item_type)[0], inspect.StructType) else ""
+                self._refuse_type(value, path, "[]string")
+            zero = {} if isinstance(_unwrapped(kind.item_type)[0], inspect.StructType) else ""
             items = [zero if each is None else each for each in value]
             return [self.read(each, kind.item_type, path) for each in items]
         if isinstance(kind, inspect.DictType):
             if not isinstance(value, dict):
-                self._wrong(value, path, "map[string]string")
+                self._refuse_type(value, path, "map[string]string")
             return {name: self.read(each, kind.value_type, path) for name, each in value.items()}
         return self._scalar(value, kind, go, path)
 
@@ -136,14 +136,14 @@ class _Reader:
             refuse(f"json: cannot unmarshal {name} into Go value of type server.{go}")
         fields = {each.encode_name: each.type for each in kind.fields}
         built: dict[str, Any] = {}
-        inside = _GO_NAMES.get(path) or _inner(kind.cls.__name__, path)
+        inside = _GO_NAMES.get(path) or _nested_path(kind.cls.__name__, path)
         for given, inner in value.items():
             name = given if given in fields else given.casefold()
             if name not in fields:
                 if self.strict:
                     refuse(f"json: unknown field {go_quote(given)}")
                 log.warning("a request has the unknown field %s", go_quote(given))
-            elif inner is not None:  # null changes nothing
+            elif inner is not None:  # null leaves the default
                 built[name] = self.read(inner, fields[name], f"{inside}.{name}")
         return built
 
@@ -153,26 +153,26 @@ class _Reader:
                 refuse(f"can not unmarshal {go_quote(json.dumps(value, ensure_ascii=False))}")
         elif isinstance(kind, inspect.StrType):
             if not isinstance(value, str):
-                self._wrong(value, path, go or "string")
+                self._refuse_type(value, path, go or "string")
         elif isinstance(kind, inspect.BoolType):
             if not isinstance(value, bool):
-                self._wrong(value, path, "bool")
+                self._refuse_type(value, path, "bool")
         elif isinstance(kind, inspect.IntType):
             low, high = _RANGES.get(go, _INT64)
             if isinstance(value, bool) or not isinstance(value, int):
                 number = f"number {value}" if isinstance(value, float) else None
-                self._wrong(value, path, go, number)
+                self._refuse_type(value, path, go, number)
             if not low <= value <= high:
-                self._wrong(value, path, go, f"number {value}")
+                self._refuse_type(value, path, go, f"number {value}")
         return value
 
-    def _wrong(self, value: Any, path: str, go: str, shown: str | None = None) -> NoReturn:
+    def _refuse_type(self, value: Any, path: str, go: str, shown: str | None = None) -> NoReturn:
         name = shown or _KINDS.get(type(value), "null")
         refuse(GO_JSON_TYPE.format(name, f"struct field {path}", go))
 
 
-def _inner(name: str, path: str) -> str:
-    """The place of a nested struct in Go's words: its own name, then the fields that lead to it."""
+def _nested_path(name: str, path: str) -> str:
+    """The path of a nested struct in Go's errors: its name, then the fields that lead to it."""
     return ".".join([name, *path.split(".")[1:]])
 
 
@@ -180,12 +180,12 @@ def _inner(name: str, path: str) -> str:
 
 
 class _OutOfRangeError(Exception):
-    """A number that Go's type does not hold."""
+    """A number is outside the range of its type in Go."""
 
 
-def _completed(found: T) -> T:
-    """The same with each time in UTC, as Go would write it. _OutOfRangeError."""
-    for name, go in _marked(type(found)):
+def _normalized(found: T) -> T:
+    """The same request with all times in UTC, as Go writes them. _OutOfRangeError."""
+    for name, go in _special_fields(type(found)):
         value = getattr(found, name)
         if go == _TIME:
             if value:
@@ -197,7 +197,7 @@ def _completed(found: T) -> T:
         else:
             for inner in value if isinstance(value, list) else [value]:
                 if isinstance(inner, msgspec.Struct):
-                    _completed(inner)
+                    _normalized(inner)
     return found
 
 
@@ -214,24 +214,24 @@ def _time(text: str) -> str:
 
 
 _TIME: Final = "time.Time"
-_MARKED: Final[dict[type, list[tuple[str, str]]]] = {}
+_SPECIAL_FIELDS: Final[dict[type, list[tuple[str, str]]]] = {}
 
 
-def _marked(kind: type[msgspec.Struct]) -> list[tuple[str, str]]:
-    """Fields whose types in Go are times or have ranges of their own, with these types; "" = a
-    field that may contain some."""
-    known = _MARKED.get(kind)
+def _special_fields(kind: type[msgspec.Struct]) -> list[tuple[str, str]]:
+    """The names of fields with a Go type that is a time or has its own range, each with this type.
+    "" instead of a type: a struct, or a list of structs, that may contain such fields."""
+    known = _SPECIAL_FIELDS.get(kind)
     if known is None:
-        known = _MARKED[kind] = []
+        known = _SPECIAL_FIELDS[kind] = []
         info = inspect.type_info(kind)
         assert isinstance(info, inspect.StructType)
         for each in info.fields:
-            inner, go = _plain(each.type)
+            inner, go = _unwrapped(each.type)
             if go == _TIME or go in _RANGES:
                 known.append((each.name, go))
             elif isinstance(inner, inspect.StructType) or (
                 isinstance(inner, inspect.ListType)
-                and isinstance(_plain(inner.item_type)[0], inspect.StructType)
+                and isinstance(_unwrapped(inner.item_type)[0], inspect.StructType)
             ):
                 known.append((each.name, ""))
     return known

@@ -1,7 +1,7 @@
-"""From a request to its answer: the verbs, the order of common checks, counters.
+"""Calls the handler of a request and sends the answer: verbs, common checks, counters.
 
-A verb is a function of a Call. It returns the parts of the answer, or an awaitable of them if it
-waits for the disk: later requests of the account then wait for it, so answers stay in order.
+A handler is a function of a Call. It returns the parts of the answer, or an awaitable of them if it
+waits for the disk: later requests of the account then wait for it, so answers are in order.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ _LEVEL: Final = b"nats-required-api-level"
 class Verb:
     """One kind of request."""
 
-    kind: str  # of the answer: stream_create
+    kind: str  # type of the answer, such as stream_create
     handler: Handler
-    names: tuple[int, ...] = (1,)  # how many tokens may follow the verb
-    rest: bool = False  # more tokens may follow the last name: a filter
+    names: tuple[int, ...] = (1,)  # allowed numbers of tokens after the verb
+    rest: bool = False  # a filter may follow them: any number of tokens
     on_error: Parts = ()  # the parts of an answer with an error
-    needs_cluster: bool = False  # refused on one server, whatever the request
+    needs_cluster: bool = False  # always refused: this server is not in a cluster
     empty: bool = False  # a body is an error
-    common: bool = True  # level and account are checked
-    reads_first: bool = False  # the body is checked before level and account
-    silent: frozenset[int] = frozenset()  # errors that are not answered
-    counted: bool = True  # a success counts as a request, and is audited
+    common: bool = True  # the API level and the account are checked
+    reads_first: bool = False  # the handler decodes the body first, and makes these checks itself
+    silent: frozenset[int] = frozenset()  # error codes that are not answered
+    counted: bool = True  # a success is counted as a request, and an audit advisory is sent
 
 
 _PURGE: Final = ("ACCOUNT", "PURGE")
@@ -73,40 +73,41 @@ class Call:
         return self.tokens[0]
 
     def required(self, kind: type[T]) -> T:
-        """The decoded body, which must be there: 10003, 10025."""
+        """The decoded body. ApiError: 10003 it is empty, 10025."""
         if not self.request.data:
             raise ApiError(errors.BAD_REQUEST)
         return decode(self.request.data, kind, strict=self.account.strict)
 
     def optional(self, kind: type[T]) -> T:
-        """The decoded body if it begins like JSON, else the defaults: 10025."""
+        """The decoded body if it begins like JSON, else the defaults. ApiError 10025."""
         if not is_json(self.request.data):
             return kind()
         return decode(self.request.data, kind, strict=self.account.strict)
 
     def body(self, kind: type[T]) -> T:
-        """The decoded body, or the defaults if it is blank: 10025."""
+        """The decoded body, or the defaults if it is blank. ApiError 10025."""
         if not self.request.data.strip():
             return kind()
         return decode(self.request.data, kind, strict=self.account.strict)
 
     def may_receive(self, subject: str) -> bool:
-        """Whether the requester may be sent messages to this subject."""
+        """Whether the client has permission to receive messages on this subject."""
         return may_receive(self.account.account, self.request.session, subject.encode())
 
     def client(self) -> dict[str, Any]:
-        """The requester, for advisories."""
+        """The client of the request, for advisories."""
         return self.account.context.client_info(self.request.session, self.account.name)
 
     def check_common(self) -> None:
-        """The level that the request requires, and whether its account has JetStream."""
+        """Check the API level that the request requires, and that its account has JetStream.
+        ApiError 10185, 10039."""
         check_level(self.request.headers)
         if not self.account.enabled:
             raise ApiError(errors.NOT_ENABLED_FOR_ACCOUNT)
 
 
 def check_level(headers: bytes) -> None:
-    """10185 if the header asks for a level that this server does not have."""
+    """ApiError 10185: the headers require an API level that this server does not have."""
     value = header(headers, _LEVEL)
     if not value:
         return
@@ -119,7 +120,7 @@ def check_level(headers: bytes) -> None:
 
 
 def header(headers: bytes, name: bytes) -> bytes | None:
-    """The first value of a header, whose name is in lower case; None without it."""
+    """The first value of a header; None: there is none. `name` is in lower case."""
     for line in headers.split(b"\r\n")[1:]:
         key, colon, value = line.partition(b":")
         if colon and key.strip().lower() == name:
@@ -136,23 +137,24 @@ class Dispatcher:
         sink: ApiSink,
         purge: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """`purge`: deletes all streams of an account by its name, for the system account."""
+        """`purge`: deletes all streams of an account, by its name; only the system account may
+        request it."""
         self.account = account
         self.sink = sink
         self.purge = purge
         self.task: asyncio.Task[None] | None = None
 
     def handle(self, request: Request) -> None:
-        """Answer one request, now or after what it waits for."""
+        """Answer one request, now or when its handler has finished."""
         call = self._call(request)
         if call is None:
-            return  # unknown verbs are not answered
+            return  # as nats-server: unknown verbs are not answered
         try:
             found = self._start(call)
         except ApiError as problem:
             self._refuse(call, problem)
         except Exception as problem:
-            self._failed(call, problem)
+            self._answer_failure(call, problem)
         else:
             if inspect.isawaitable(found):
                 self.sink.busy = True
@@ -170,7 +172,7 @@ class Dispatcher:
             fits = len(names) in verb.names or (verb.rest and len(names) > max(verb.names))
             if fits and all(names):
                 if self.account.is_system and verb.kind != "account_info":
-                    verb = _OF_SYSTEM
+                    verb = _SYSTEM_VERB
                 return Call(self.account, request, verb, names)
         return self._system_call(request, tokens)
 
@@ -206,7 +208,7 @@ class Dispatcher:
         except asyncio.CancelledError:
             raise
         except Exception as problem:
-            self._failed(call, problem)
+            self._answer_failure(call, problem)
         finally:
             self.task = None
             self.sink.resume()
@@ -225,8 +227,8 @@ class Dispatcher:
             self.account.count(error=True)
         self._send(call, body, counted=True)
 
-    def _failed(self, call: Call, problem: Exception) -> None:
-        # its text says all about a full or broken disk
+    def _answer_failure(self, call: Call, problem: Exception) -> None:
+        # The traceback of an OSError adds nothing to its text.
         trace = None if isinstance(problem, OSError) else problem
         log.error("request %r: %s", call.request.subject, problem, exc_info=trace)
         self._refuse(call, ApiError(errors.STREAM_GENERAL, err=str(problem)))
@@ -243,12 +245,12 @@ class Dispatcher:
     def overflow(self, dropped: int) -> None:
         """Report requests that were dropped because too many wait."""
         log.warning(
-            "account %s: %d API requests were dropped, others wait", self.account.name, dropped
+            "account %s: %d API requests were dropped, too many wait", self.account.name, dropped
         )
         self.account.limit_reached(dropped)
 
     async def close(self) -> None:
-        """Wait for the request in progress."""
+        """Wait until the request in progress has been answered."""
         if self.task is not None:
             await asyncio.gather(self.task, return_exceptions=True)
 
@@ -258,7 +260,7 @@ def _no_account(_call: Call) -> Parts:
     return ()
 
 
-_OF_SYSTEM: Final = Verb("system", _no_account)  # what the answer is called there
+_SYSTEM_VERB: Final = Verb("system", _no_account)  # its kind is the type of the error answer
 
 # --- the verbs -----------------------------------------------------------------------------------
 
@@ -270,7 +272,7 @@ _VERBS: dict[str, Verb] = {}
 
 
 def find_verb(name: str) -> Verb | None:
-    """The verb of this name; the modules are imported for the first request."""
+    """The verb of this name; None: it is unknown. The first call imports the verbs' modules."""
     if not _VERBS:
         for module in _MODULES:
             try:

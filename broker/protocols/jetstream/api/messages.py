@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def get(call: Call) -> Parts | Awaitable[Parts]:
     """STREAM.MSG.GET: one message, by its seq, subject or time."""
     request = call.required(MsgGetRequest)
-    if not _is_one_question(request):
+    if not _is_single_get(request):
         raise ApiError(errors.BAD_REQUEST)
     stream = call.account.stream(call.stream_name)
     found = stream.lookup.get(request)
@@ -37,20 +37,21 @@ def get(call: Call) -> Parts | Awaitable[Parts]:
 
 
 async def _get_settled(stream: Stream, request: MsgGetRequest) -> Parts:
-    """INFO has shown messages that could not be read yet: they may be what is asked for."""
+    """The answer after appended messages are in the file: the request may be for one of them,
+    because STREAM.INFO counts them at once."""
     await stream.store.settle()
     return _message(stream.lookup.get(request), stream, request)
 
 
 def _message(found: StoredMsg | None, stream: Stream, request: MsgGetRequest) -> Parts:
     if found is None:
-        if stream.lookup.is_stored(request):  # must not look like one that does not exist
+        if stream.lookup.is_stored(request):  # not 10037: the message exists
             raise ApiError(errors.STREAM_GENERAL, err="message cannot be read")
         raise ApiError(errors.MESSAGE_NOT_FOUND)
     return (MsgGetAnswer(message=found),)
 
 
-def _is_one_question(request: MsgGetRequest) -> bool:
+def _is_single_get(request: MsgGetRequest) -> bool:
     if request.batch or request.max_bytes or request.multi_last:
         return False
     if request.up_to_seq or request.up_to_time:
@@ -76,10 +77,10 @@ async def delete(call: Call) -> Parts:
 
 
 def _not_stored(stream: Stream, seq: int) -> ApiError:
-    """The answer to a deletion of what is not there. The original does not count it as an error,
-    and has another text for streams in memory and for what was deleted between others."""
-    gone = stream.store.first_seq <= seq <= stream.store.last_seq
-    if gone or stream.config.storage == "memory":
+    """The error for the deletion of a message that does not exist. As in nats-server, it is not
+    counted, and its text differs for streams in memory and for deleted messages."""
+    is_deleted = stream.store.first_seq <= seq <= stream.store.last_seq
+    if is_deleted or stream.config.storage == "memory":
         problem = ApiError(errors.SEQUENCE_NOT_FOUND, seq=seq)
     else:
         beyond = seq > stream.store.last_seq

@@ -1,4 +1,4 @@
-"""Metadata that the server itself keeps: the API level that a stream or consumer requires."""
+"""Metadata that the server adds: the API level that a stream or consumer requires."""
 
 from __future__ import annotations
 
@@ -43,21 +43,22 @@ def consumer_level(config: ConsumerConfig) -> int:
 
 
 def stored(metadata: dict[str, str], level: int) -> dict[str, str]:
-    """The metadata as it is stored, with this required level."""
+    """The metadata to store, with this required level."""
     return {**users(metadata), REQUIRED: str(level)}
 
 
 def users(metadata: dict[str, str]) -> dict[str, str]:
-    """The metadata without the server's own, as configurations are compared."""
+    """The metadata without the keys of the server, to compare configurations."""
     return {key: value for key, value in metadata.items() if key not in _OWN}
 
 
 def shown(metadata: dict[str, str]) -> dict[str, str]:
-    """The metadata as answers show it: with the version and level of this server."""
+    """The metadata in an answer: with the version and API level of this server."""
     return {**metadata, VERSION: NATS_VERSION, LEVEL: str(limits.JS_API_LEVEL)}
 
 
 def required_level(metadata: dict[str, str]) -> int:
-    """The level that a stored configuration requires; an unknown one is above all."""
+    """The level that a stored configuration requires; if it is not a number, one that is too
+    high."""
     text = metadata.get(REQUIRED, "0")
     return int(text) if text.isascii() and text.isdigit() else limits.JS_ASSET_LEVEL_MAX + 1

@@ -1,9 +1,9 @@
 # cython: language_level=3
 """Receives the API requests of one account and passes them on in order.
 
-Requests are handled at the end of the turn, so everything that was published before is stored. Two
-kinds are left to the subscriptions of consumers and streams: without one, the requester must get
-the answer that there is no responder.
+Requests are handled at the end of the turn, so all messages published before them are appended.
+CONSUMER.MSG.NEXT and DIRECT.GET are ignored here: consumers and streams subscribe to them, and
+without such a subscription the client has to get a no-responders status.
 """
 cimport cython
 import logging
@@ -27,7 +27,7 @@ LOG = logging.getLogger('broker.jetstream')
 Request = namedtuple('Request', 'subject verb reply headers data session')
 
 cdef enum:
-    PER_TURN = 256      # requests handled in one turn; the rest waits for the next one
+    PER_TURN = 256      # requests handled in one turn; the others wait for the next one
 
 cdef int64_t TURN_NS = limits.JS_REQUESTS_TURN
 
@@ -37,8 +37,8 @@ cdef class ApiSink(Sink):
     def __init__(self, Account account, handle, overflow, Py_ssize_t waiting_max,
                  Py_ssize_t bytes_max=limits.JS_REQUESTS_BYTES, now_ns=time.monotonic_ns):
         """`handle(Request)` may set `busy`; `resume` then continues with the next request.
-        `overflow(count)`: so many requests were dropped, since `waiting_max` others waited, or
-        others of `bytes_max` bytes."""
+        `overflow(count)` reports dropped requests: `waiting_max` requests waited already, or
+        requests with `bytes_max` bytes."""
         self.account = account
         self.handle = handle
         self.overflow = overflow
@@ -50,14 +50,14 @@ cdef class ApiSink(Sink):
         self.heads = []
 
     def listen(self, bytes head):
-        """Receive requests whose subject begins with `head`, such as `$JS.API.`."""
+        """Receive requests whose subjects begin with `head`, such as `$JS.API.`."""
         cdef bytes subject = head + b'>'
         self.heads.append(head)
         self.subs.append(<uintptr_t>self.account.router.add(
             self, subject, <size_t>len(subject), NULL, 0, b'', 0))
 
     def close(self):
-        """Receive nothing more; what waits is dropped."""
+        """Receive nothing more, and drop the waiting requests."""
         for address in self.subs:
             self.account.router.remove(<sub_t *><uintptr_t>address)
         self.subs.clear()
@@ -73,10 +73,11 @@ cdef class ApiSink(Sink):
         cdef Py_ssize_t size = bytes_of(rec)
         if self.silent:
             return 0
-        if begins(verb, n, b'CONSUMER.MSG.NEXT.', 18) or begins(verb, n, b'DIRECT.GET.', 11):
+        if starts_with(verb, n, b'CONSUMER.MSG.NEXT.', 18) or (
+                starts_with(verb, n, b'DIRECT.GET.', 11)):
             return 0
-        if n and verb[0] == c'$' and not begins(rec.subject, rec.subject_len, b'$JS.API.', 8):
-            return self.deliver_to_view(rec, verb, n)
+        if n and verb[0] == c'$' and not starts_with(rec.subject, rec.subject_len, b'$JS.API.', 8):
+            return self.deliver_to_bucket(rec, verb, n)
         if len(self.waiting) >= self.waiting_max or (
                 self.waiting_bytes + size > self.bytes_max and self.waiting):
             self.dropped += 1
@@ -90,11 +91,11 @@ cdef class ApiSink(Sink):
         self.account.turn.add(PHASE_STORE, self)
         return 1
 
-    cdef int deliver_to_view(self, const record_t *rec, const char *subject, size_t n) noexcept:
-        """Clients publish to a bucket of a domain by its subject behind the head of the domain's
-        API."""
+    cdef int deliver_to_bucket(self, const record_t *rec, const char *subject, size_t n) noexcept:
+        """Route a message for a bucket: clients of a domain put the domain's API prefix before its
+        subject, as in $JS.<domain>.API.$KV.<bucket>.<key>."""
         cdef record_t renamed = rec[0]
-        if not begins(subject, n, b'$KV.', 4) and not begins(subject, n, b'$OBJ.', 5):
+        if not starts_with(subject, n, b'$KV.', 4) and not starts_with(subject, n, b'$OBJ.', 5):
             return 0
         renamed.subject = subject
         renamed.subject_len = <uint16_t>n
@@ -124,7 +125,7 @@ cdef class ApiSink(Sink):
                 self.waiting_bytes -= request_bytes(request)
                 self.handle(request)
                 if self.now_ns() >= stop_ns:
-                    break       # requests are not equally dear
+                    break
             if self.waiting and not self.busy:
                 self.account.turn.call_soon(self.resume)
         except Exception:
@@ -138,7 +139,7 @@ cdef class ApiSink(Sink):
 
 
 cdef inline Py_ssize_t bytes_of(const record_t *rec) noexcept:
-    """The bytes that a request takes while it waits."""
+    """The bytes of a waiting request that count for `bytes_max`."""
     return <Py_ssize_t>rec.subject_len + <Py_ssize_t>rec.total_len
 
 
@@ -146,5 +147,5 @@ cdef Py_ssize_t request_bytes(request):
     return len(request.subject) + len(request.headers) + len(request.data)
 
 
-cdef bint begins(const char *text, size_t n, const char *head, size_t head_len) noexcept nogil:
+cdef bint starts_with(const char *text, size_t n, const char *head, size_t head_len) noexcept nogil:
     return n >= head_len and memcmp(text, head, head_len) == 0

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from broker.protocols.jetstream.publish.stream import Stream
 
 
-_TOO_MANY: Final = "too many snapshots and restorations are under way"
+_TOO_MANY: Final = "too many snapshots and restorations are in progress"
 
 # --- create and update ---------------------------------------------------------------------------
 
 
 def _requested(call: Call) -> tuple[StreamConfig, bool]:
-    """The configuration in a request, and whether it is pedantic: 10025, 10056, 10128."""
+    """The configuration in a request, and whether it is pedantic. ApiError 10025, 10056, 10128."""
     request = call.body(StreamConfigRequest)
     if request.name != call.stream_name:
         raise ApiError(errors.STREAM_MISMATCH)
@@ -86,18 +86,18 @@ async def create(call: Call) -> Parts:
         if not _is_same(known.config, config):
             raise ApiError(errors.STREAM_NAME_EXISTS)
     elif config.name in account.offline or config.name in account.restoring:
-        known = account.stream(config.name)  # is refused with the reason
+        known = account.stream(config.name)  # raises the reason
     else:
         checks.check_first_seq(config)
         _check_room(account, config)
-        await _look_for_overlap(account, config)
+        await _check_overlap_in_parts(account, config)
         known = await account.create(config)
         account.stream_advisory("CREATED", config.name, "create")
     return info_of(account, known), Created(did_create=True)
 
 
 def _is_same(one: StreamConfig, other: StreamConfig) -> bool:
-    """Whether the configurations are equal, without what the server itself adds."""
+    """Whether the configurations are equal, apart from the server's metadata and defaults."""
     first, second = copied(one), copied(other)
     for each in (first, second):
         each.metadata = metadata.users(each.metadata)
@@ -106,7 +106,7 @@ def _is_same(one: StreamConfig, other: StreamConfig) -> bool:
 
 
 def _check_limits(account: JetStreamAccount, config: StreamConfig) -> None:
-    """The account's limits of one stream: 10120, 10113, 10122, 10026."""
+    """Check the account's limits for one stream. ApiError 10120, 10113, 10122, 10026."""
     most = account.limits
     if account.tiers and "R1" not in account.tiers:
         raise ApiError(errors.NO_LIMITS)
@@ -121,7 +121,7 @@ def _check_limits(account: JetStreamAccount, config: StreamConfig) -> None:
 
 
 def _check_room(account: JetStreamAccount, config: StreamConfig) -> None:
-    """The number of streams and the bytes they reserve: 10027, 10047, 10028."""
+    """Check the number of streams and the bytes they reserve. ApiError 10027, 10047, 10028."""
     most = account.limits.max_streams
     if 0 < most <= len(account.streams):
         raise ApiError(errors.STREAMS_MAX)
@@ -142,19 +142,20 @@ def _check_reserved(account: JetStreamAccount, config: StreamConfig) -> None:
 
 
 def _check_overlap(account: JetStreamAccount, config: StreamConfig) -> None:
-    """10065 if another stream of the account stores one of the subjects."""
+    """ApiError 10065: another stream of the account stores one of the subjects."""
     patterns = PatternSet(config.subjects)
     for name, stream in account.streams.items():
         if name != config.name and any(map(patterns.overlaps, stream.config.subjects)):
             raise ApiError(errors.SUBJECTS_OVERLAP)
 
 
-async def _look_for_overlap(account: JetStreamAccount, config: StreamConfig) -> None:
-    """The same, in pieces between which clients are served; it is true when this returns."""
+async def _check_overlap_in_parts(account: JetStreamAccount, config: StreamConfig) -> None:
+    """The same, with pauses in which clients are served. Nothing has changed since the last check
+    when this returns."""
     patterns, seen = PatternSet(config.subjects), dict[str, StreamConfig]()
     pauses = Pauses(limits.JS_REQUESTS_TURN)
     while True:
-        # Streams that have changed meanwhile are looked at again.
+        # Streams that have changed meanwhile are checked again.
         left = [s for n, s in account.streams.items()
                 if n != config.name and seen.get(n) is not s.config]  # fmt: skip
         if not left:
@@ -180,7 +181,7 @@ async def update(call: Call) -> Parts:
     _check_limits(account, config)
     if config.max_bytes > old.max_bytes:
         _check_reserved(account, config)
-    await _look_for_overlap(account, config)
+    await _check_overlap_in_parts(account, config)
     _check_consumer_limits(stream, config)
     if not _is_same(old, config):
         await account.update(stream, config)
@@ -189,7 +190,7 @@ async def update(call: Call) -> Parts:
 
 
 def _check_consumer_limits(stream: Stream, config: StreamConfig) -> None:
-    """10069 if consumers have more than the new limits allow."""
+    """ApiError 10069: the configurations of consumers exceed the new limits."""
     most = config.consumer_limits
     names = []
     for name, consumer in stream.consumers.items():
@@ -207,7 +208,7 @@ def _check_consumer_limits(stream: Stream, config: StreamConfig) -> None:
 
 
 def info_of(account: JetStreamAccount, stream: Stream, *, own_metadata: bool = True) -> StreamInfo:
-    """The stream in an answer. `own_metadata`: with the version and level of this server."""
+    """The stream in an answer. `own_metadata`: with the version and API level of this server."""
     config = stream.config
     if own_metadata:
         config = shown_config(config)
@@ -223,7 +224,7 @@ def info_of(account: JetStreamAccount, stream: Stream, *, own_metadata: bool = T
 
 
 def shown_config(config: StreamConfig) -> StreamConfig:
-    """The configuration as answers show it."""
+    """The configuration in an answer."""
     names = StreamConfig.__struct_fields__
     found = StreamConfig(**{name: getattr(config, name) for name in names})
     found.metadata = metadata.shown(config.metadata)
@@ -231,7 +232,7 @@ def shown_config(config: StreamConfig) -> StreamConfig:
 
 
 def state_of(stream: Stream) -> StreamState:
-    """What the stream holds, without lists."""
+    """The state of a stream, without lists."""
     store = stream.store
     return StreamState(
         messages=store.messages,
@@ -247,7 +248,7 @@ def state_of(stream: Stream) -> StreamState:
 
 
 def info(call: Call) -> Parts:
-    """STREAM.INFO, with the lists that the request asks for."""
+    """STREAM.INFO, with the lists in the request."""
     request = call.optional(StreamInfoRequest)
     account = call.account
     stream = account.stream(call.stream_name)
@@ -289,7 +290,7 @@ def _matching(account: JetStreamAccount, subject: str) -> list[Stream]:
 
 
 def paged(offset: int, total: int) -> int:
-    """The offset of a page, within the list."""
+    """The offset of a page, reduced to the length of the list."""
     return min(max(0, offset), total)
 
 
@@ -318,7 +319,7 @@ def listed(call: Call) -> Parts:
 
 
 def snapshot(call: Call) -> Parts:
-    """STREAM.SNAPSHOT: the stream in messages to a subject; they follow the answer."""
+    """STREAM.SNAPSHOT: after the answer, the stream is sent in messages to a subject."""
     from broker.protocols.jetstream.backup.snapshot import Snapshot
 
     account = call.account
@@ -330,7 +331,7 @@ def snapshot(call: Call) -> Parts:
     if not is_subject(to) or has_wildcard(to) or not call.may_receive(to):
         raise ApiError(errors.SNAPSHOT_DELIVER_SUBJECT)
     if any(collide(to, subject) for subject in stream.config.subjects):
-        raise ApiError(errors.SNAPSHOT_DELIVER_SUBJECT)  # it would store its own snapshot
+        raise ApiError(errors.SNAPSHOT_DELIVER_SUBJECT)  # the stream would store its own snapshot
     if len(account.backups) >= limits.JS_BACKUPS_MAX:
         raise ApiError(errors.STREAM_SNAPSHOT, err=_TOO_MANY)
     shown = SnapshotAnswer(config=stream.config, state=state_of(stream))
@@ -339,7 +340,8 @@ def snapshot(call: Call) -> Parts:
 
 
 def restore(call: Call) -> Parts:
-    """STREAM.RESTORE: a stream from a snapshot, which is sent to the subject in the answer."""
+    """STREAM.RESTORE: create a stream from a snapshot, which the client sends to the subject in the
+    answer."""
     from broker.protocols.jetstream.backup.restore import Restoration
 
     account = call.account
@@ -364,13 +366,14 @@ def restore(call: Call) -> Parts:
 
 
 def _check_free(account: JetStreamAccount, name: str) -> None:
-    """10130 if there is a stream of this name, or will be."""
+    """ApiError 10130: a stream of this name exists, or is being restored."""
     if name in account.streams or name in account.offline or name in account.restoring:
         raise ApiError(errors.RESTORE_NAME_EXISTS)
 
 
 def _check_restored(account: JetStreamAccount, config: StreamConfig) -> None:
-    """What may have changed meanwhile: 10130, 10027, 10047, 10028, 10065, 10052."""
+    """Repeat the checks whose result may have changed. ApiError 10130, 10027, 10047, 10028, 10065,
+    10052."""
     _check_free(account, config.name)
     _check_room(account, config)
     _check_overlap(account, config)
@@ -381,7 +384,7 @@ def _check_restored(account: JetStreamAccount, config: StreamConfig) -> None:
 
 
 async def delete(call: Call) -> Parts:
-    """STREAM.DELETE: the stream, its messages and its consumers."""
+    """STREAM.DELETE: delete a stream, its messages and its consumers."""
     account, name = call.account, call.stream_name
     if name not in account.offline:
         account.stream(name)

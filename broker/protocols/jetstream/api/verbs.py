@@ -21,7 +21,7 @@ from broker.protocols.jetstream.structs import (
 if TYPE_CHECKING:
     from broker.protocols.jetstream.api.dispatch import Call, Parts
 
-# What an account with tiers has beside them.
+# The limits outside the tiers, for an account with tiers.
 NO_TIER: Final = AccountLimits(
     max_memory=0,
     max_storage=0,

@@ -15,7 +15,7 @@ from broker.base.gotext import duration_text, parse_int
 from broker.base.units import SECOND
 from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.api import metadata
-from broker.protocols.jetstream.api.checks import too_many
+from broker.protocols.jetstream.api.checks import check_count
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import ConsumerConfig
 from broker.protocols.nats.accounts.overlaps import PatternSet
@@ -314,7 +314,7 @@ def _check_filters(config: ConsumerConfig) -> None:
     if config.filter_subject and config.filter_subjects:
         raise ApiError(errors.FILTER_DUPLICATE)
     filters = filters_of(config)
-    too_many("filters of a consumer", len(filters), limits.JS_FILTERS_MAX)
+    check_count("filters of a consumer", len(filters), limits.JS_FILTERS_MAX)
     for subject in filters:
         if not subject:
             raise ApiError(errors.FILTER_EMPTY)
