@@ -1,14 +1,14 @@
 """Unpacks a snapshot into the files of a stream of nats-server (see stored.py).
 
-It is a stream of S2 with one of two contents:
+A snapshot is a stream of S2 with one of two contents:
 
-    a tar of these files                            nats-server 2.10 to 2.14, and what is sent here
+    a tar of these files                            nats-server 2.10 to 2.14, and this server
     NATSARC1, then entries until one of zeros       nats-server 2.15
         name length, time, seq, headers length, body length: varints, the time signed
         name, headers, body
 
-Entries without a seq are `state.json` and `consumers/NAME`, the others messages with their subjects
-as names. Configurations are not part of an archive, that of the stream comes with the request.
+Entries without a seq are `state.json` and `consumers/NAME`; the others are messages, with their
+subjects as names. An archive has no configuration of the stream: the request has it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from broker.protocols.jetstream.structs import StreamConfig
 
 _MAGIC: Final = b"NATSARC1"
-_CHUNK_MAX: Final = 8 << 20  # bytes of a chunk of S2
+_CHUNK_MAX: Final = 8 << 20  # bytes of an S2 chunk
 _NAME_MAX: Final = 64 << 10
 _MESSAGE_MAX: Final = 64 << 20
 _TAR_NAME: Final = re.compile(
@@ -55,50 +55,50 @@ _CONSUMER_NAME: Final = re.compile(r"[^\s./\\*>\0]{1,255}")
 
 
 class Original(NamedTuple):
-    """What a snapshot says of its stream besides its files."""
+    """Properties of the stream of which a snapshot was made."""
 
-    name: str  # which may be another one than that of the restored stream
-    last_seq: int  # the last that was used; 0 = only the files say it
+    name: str  # may differ from the name of the restored stream
+    last_seq: int  # the last seq that was used; 0 = only the files have it
 
 
 class _Content(io.RawIOBase):
-    """The content of a stream of S2. ValueError: it is damaged, or longer than allowed."""
+    """The decompressed content of a stream of S2. ValueError: it is damaged, or too long."""
 
-    def __init__(self, file: BinaryIO, most: int) -> None:
+    def __init__(self, file: BinaryIO, bytes_max: int) -> None:
         self._file = file
-        self._left = most
-        self._waiting = memoryview(b"")
+        self._left = bytes_max
+        self._decoded = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, room: Any) -> int:
-        while not self._waiting:
+        while not self._decoded:
             head = self._file.read(4)
             if not head:
                 return 0
             size = int.from_bytes(head[1:4], "little")
             if size > _CHUNK_MAX:
                 raise CompressionError("a chunk is too long")
-            self._waiting = memoryview(decompress(head + self._file.read(size)))
-            self._left -= len(self._waiting)
+            self._decoded = memoryview(decompress(head + self._file.read(size)))
+            self._left -= len(self._decoded)
             if self._left < 0:
                 raise ValueError("it is larger than the space for streams")
-        n = min(len(room), len(self._waiting))
-        room[:n] = self._waiting[:n]
-        self._waiting = self._waiting[n:]
+        n = min(len(room), len(self._decoded))
+        room[:n] = self._decoded[:n]
+        self._decoded = self._decoded[n:]
         return n
 
 
-def unpack(path: Path, folder: Path, config: StreamConfig, most: int) -> Original:
-    """Unpack the snapshot at `path` into a new folder; `most`: bytes of its content.
+def unpack(path: Path, folder: Path, config: StreamConfig, bytes_max: int) -> Original:
+    """Unpack the snapshot at `path` into a new folder. `bytes_max`: the limit of its content.
 
-    `config`: of the stream that is made of it. Waits for the disk: call it in a thread. ValueError:
-    it is damaged; OSError.
+    `config`: of the restored stream. This waits for the disk: call it in a thread. ValueError: the
+    snapshot is damaged or too large; OSError.
     """
     folder.mkdir()
     with path.open("rb") as file:
-        content = io.BufferedReader(_Content(file, most), limits.JS_SNAPSHOT_PIECE)
+        content = io.BufferedReader(_Content(file, bytes_max), limits.JS_SNAPSHOT_PIECE)
         if content.peek(len(_MAGIC))[: len(_MAGIC)] != _MAGIC:
             return _unpack_tar(content, folder)
         content.read(len(_MAGIC))
@@ -115,12 +115,12 @@ def _unpack_tar(content: io.BufferedReader[_Content], folder: Path) -> Original:
                 source = tar.extractfile(entry) if entry.isreg() else None
                 if source is None or not _TAR_NAME.fullmatch(entry.name):
                     continue
-                place = folder / entry.name
-                place.parent.mkdir(parents=True, exist_ok=True)
-                with place.open("wb") as to:
+                target = folder / entry.name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with target.open("wb") as to:
                     shutil.copyfileobj(source, to, limits.JS_SNAPSHOT_PIECE)
     except tarfile.TarError as problem:
-        raise ValueError(f"it is no snapshot: {problem}") from None
+        raise ValueError(f"it is not a snapshot: {problem}") from None
     try:
         name = msgspec.json.decode((folder / META).read_bytes())["name"]
     except (FileNotFoundError, KeyError, TypeError):
@@ -131,7 +131,7 @@ def _unpack_tar(content: io.BufferedReader[_Content], folder: Path) -> Original:
 
 
 class _Entries:
-    """The entries of an archive."""
+    """Unpacks the entries of an archive."""
 
     def __init__(
         self, content: io.BufferedReader[_Content], folder: Path, config: StreamConfig
@@ -154,31 +154,31 @@ class _Entries:
         )
         (self.folder / "msgs").mkdir()
         while True:
-            size, stamp, seq, headers, body = (self._number() for _ in range(5))
+            size, stamp, seq, headers, body = (self._read_number() for _ in range(5))
             if not size and not seq:
                 break
             if size > _NAME_MAX or headers + body > _MESSAGE_MAX:
                 raise ValueError("an entry is too large")
-            title = self._take(size)
+            title = self._read(size)
             if seq:
                 moment = stamp >> 1 ^ -(stamp & 1)
-                self.writer.add(seq, moment, title, self._take(headers), self._take(body))
+                self.writer.add(seq, moment, title, self._read(headers), self._read(body))
                 self.last_seq = max(self.last_seq, seq)
                 if len(self.writer) >= limits.JS_SNAPSHOT_BLOCK:
                     self._end_block()
                     self.writer = self._block()
             else:
-                self._about(title.decode(), self._take(headers + body))
+                self._save_entry(title.decode(), self._read(headers + body))
         self._end_block()
         return Original(name, self.last_seq)
 
     def _end_block(self) -> None:
         (self.folder / "msgs" / f"{self.number}.blk").write_bytes(self.writer.take())
 
-    def _number(self) -> int:
+    def _read_number(self) -> int:
         value = shift = 0
         while True:
-            byte = self._take(1)[0]
+            byte = self._read(1)[0]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
@@ -186,13 +186,13 @@ class _Entries:
             if shift > 63:
                 raise ValueError("a number is too long")
 
-    def _take(self, n: int) -> bytes:
+    def _read(self, n: int) -> bytes:
         data = self.content.read(n)
         if len(data) < n:
             raise ValueError("it is cut off")
         return data
 
-    def _about(self, title: str, text: bytes) -> None:
+    def _save_entry(self, title: str, text: bytes) -> None:
         page = msgspec.json.decode(text)
         if title == "state.json":
             self.last_seq = max(self.last_seq, int(page.get("last_seq", 0)))
@@ -204,18 +204,18 @@ class _Entries:
         meta = {"Created": self.created, "Name": name, **page["config"]}
         self._save(folder, meta_files(f"{self.config.name}/{name}", meta))
         if page.get("state") is not None:
-            state = encode_state(_state(page["state"]))
+            state = encode_state(_state_of(page["state"]))
             (self.folder / folder / STATE).write_bytes(state)
 
     def _save(self, folder: str, texts: tuple[bytes, bytes]) -> None:
-        place = self.folder / folder
-        place.mkdir(parents=True, exist_ok=True)
-        (place / META).write_bytes(texts[0])
-        (place / META_SUM).write_bytes(texts[1])
+        target = self.folder / folder
+        target.mkdir(parents=True, exist_ok=True)
+        (target / META).write_bytes(texts[0])
+        (target / META_SUM).write_bytes(texts[1])
 
 
-def _state(page: dict[str, Any]) -> State:
-    """The place of a consumer as an archive has it."""
+def _state_of(page: dict[str, Any]) -> State:
+    """The state of a consumer from its entry in an archive."""
     again = page.get("redelivered") or {}
     pending = [
         Pending(

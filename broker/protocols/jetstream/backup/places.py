@@ -1,4 +1,4 @@
-"""The place of a consumer: as nats-server keeps it, in the journal of a cursor, in files here."""
+"""Converts the state of a consumer: that of nats-server, a cursor, a cursor's journal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MS: Final = SECOND // 1000
 
 
 def journal_of(state: State) -> bytes:
-    """What a cursor of this place would have written."""
+    """The journal of a cursor with this state."""
     floor, delivered = _within(state.floor), _within(state.delivered)
     ops = [
         (_START, delivered[0] + 1, 0, 0),
@@ -44,7 +44,7 @@ def journal_of(state: State) -> bytes:
         if each.sent_s != clock:
             clock = each.sent_s
             ops.append((_CLOCK, max(clock, 0) * SECOND // _MS, 0, 0))
-        # Older servers did not keep the number of the delivery.
+        # Older servers did not store the consumer seq of a delivery.
         consumer_seq = each.consumer_seq or floor[1] + number
         ops.append((_SENT, each.seq, 1, consumer_seq))
         if each.deliveries > 1:
@@ -53,12 +53,13 @@ def journal_of(state: State) -> bytes:
 
 
 def _within(pair: tuple[int, int]) -> tuple[int, int]:
-    """A stream and a consumer seq; consumers of nats-server may begin where no log ends."""
+    """The same (stream seq, consumer seq) with a stream seq that a log here can have, because a
+    consumer of nats-server may begin after it."""
     return min(pair[0], limits.JS_TAKEN_SEQ_MAX), pair[1]
 
 
 def state_of_cursor(cursor: StreamCursor) -> State:
-    """The place where a cursor is now."""
+    """The current state of a cursor."""
     floor, delivered = cursor.ack_floor[::-1], cursor.delivered[::-1]
     pending = [
         Pending(seq, consumer_seq, sent_ns // SECOND, deliveries)
@@ -69,8 +70,8 @@ def state_of_cursor(cursor: StreamCursor) -> State:
 
 
 def save_configs(folder: Path, stored: files.StoredStream, consumers: list[FoundConsumer]) -> None:
-    """Write the files of a stream's configuration and of its consumers with their places; none of
-    them is synced but those of `files`. OSError."""
+    """Write the configuration of a stream, those of its consumers, and their journals. The journals
+    are not synced. OSError."""
     files.save_stream(folder, stored)
     for consumer in consumers:
         config = consumer.config

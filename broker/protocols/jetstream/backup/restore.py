@@ -1,10 +1,10 @@
-"""Makes a stream of a snapshot that a client sends.
+"""Creates a stream from a snapshot that a client sends.
 
     parts -> STREAM.upload/snapshot -> STREAM.upload/files -> log, STREAM.restoring -> STREAM
 
-If the process ends, the first folder is removed at the next start; a folder `.restoring` with what
-there is of the log. The stream exists once its folder has its name; by then all of it is on the
-disk.
+If the process ends meanwhile, the next start removes the folder `.upload`, and the folder
+`.restoring` together with the log. The stream exists when its folder has been renamed; all of its
+data has been synced before.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _SEQ_MAX: Final = (1 << 64) - 1
 
 
 class _StalledError(Exception):
-    """The client sends nothing more, or too much at once."""
+    """The client has stopped sending, or has sent too much."""
 
 
 class Restoration:
-    """One stream that is being restored."""
+    """The restoration of one stream."""
 
     def __init__(
         self,
@@ -60,8 +60,9 @@ class Restoration:
         check: Callable[[JetStreamAccount, StreamConfig], None],
         info: Callable[[JetStreamAccount, Stream], StreamInfo],
     ) -> None:
-        """`config`: complete and checked, but for what `check` looks at again before the stream is
-        made. `client`: who asked, for advisories. `info`: the stream for the last answer."""
+        """`config`: complete and checked. `check` repeats the checks whose result may change before
+        the stream is created. `client`: of the request, for advisories. `info` returns the stream
+        for the last answer."""
         self.account = account
         self.config = config
         self.client = client
@@ -70,16 +71,16 @@ class Restoration:
         self.subject = f"$JS.SNAPSHOT.RESTORE.{config.name}.{account.context.ids.next()}"
         self.bytes = 0  # received
         self._parts: deque[Message] = deque()
-        self._waiting_bytes = 0
-        self._came = asyncio.Event()
-        self._too_much = False
-        self._unanswered = b""  # where the answer to the part goes that is being written
-        self._sub = account.account.listen(self.subject.encode(), self._take)
+        self._parts_bytes = 0
+        self._received = asyncio.Event()
+        self._overflowed = False
+        self._unanswered = b""  # reply subject of the part that is being written
+        self._sub = account.account.listen(self.subject.encode(), self._add_part)
 
     async def run(self) -> None:
-        """Take the parts, and make the stream of them."""
+        """Receive the parts, and create the stream."""
         name, started = self.config.name, time.time_ns()
-        self._advise("RESTORE_CREATE", {"stream": name})
+        self._send_advisory("RESTORE_CREATE", {"stream": name})
         scratch: Path | None = None
         reply = body = b""
         try:
@@ -87,56 +88,58 @@ class Restoration:
                 scratch = await asyncio.to_thread(_make_scratch, self.account.stream_folder(name))
                 reply = await self._receive(scratch / _SNAPSHOT)
             finally:
-                self._sub.close()  # a part that comes now has no responder
+                self._sub.close()  # later parts get a no-responders status
             body = await self._answer(scratch)
         except _StalledError:
-            pass  # nobody waits for an answer
+            pass  # no answer: the client has stopped, or has sent too much
         except OSError as problem:
             log.error("the snapshot of stream %r cannot be received: %s", name, problem)
             refusal = ApiError(errors.STREAM_RESTORE, err=str(problem))
             reply, body = self._unanswered, answer("stream_create", error=refusal)
         finally:
             if scratch is not None:
-                await asyncio.to_thread(shutil.rmtree, scratch, True)
+                await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
         fields = {
             "stream": name,
             "start": time_text(started),
             "end": time_text(time.time_ns()),
             "bytes": self.bytes,
         }
-        self._advise("RESTORE_COMPLETE", fields)
+        self._send_advisory("RESTORE_COMPLETE", fields)
         if reply:
             self.account.publish(reply, body)
 
-    def _advise(self, event: str, fields: dict[str, Any]) -> None:
+    def _send_advisory(self, event: str, fields: dict[str, Any]) -> None:
         subject = f"STREAM.{event}.{self.config.name}"
         self.account.advisory(subject, event.lower(), {**fields, "client": self.client})
 
     # --- parts
 
-    def _take(self, message: Message) -> None:
-        self._waiting_bytes += len(message.data)
-        if self._waiting_bytes > limits.JS_RESTORE_WAITING_MAX:
-            self._too_much = True
+    def _add_part(self, message: Message) -> None:
+        self._parts_bytes += len(message.data)
+        if self._parts_bytes > limits.JS_RESTORE_WAITING_MAX:
+            self._overflowed = True
         else:
             self._parts.append(message)
-        self._came.set()
+        self._received.set()
 
     async def _receive(self, path: Path) -> bytes:
-        """Write the parts to a file until an empty one; returns where the answer goes."""
+        """Write the parts to a file until an empty one. Returns the reply subject of that one."""
         most = self.account.context.capacity(self.config.storage)
         with await asyncio.to_thread(path.open, "wb") as file:
             while True:
                 while not self._parts:
-                    self._came.clear()
+                    self._received.clear()
                     try:
-                        await asyncio.wait_for(self._came.wait(), limits.JS_SNAPSHOT_STALL_SECONDS)
+                        await asyncio.wait_for(
+                            self._received.wait(), limits.JS_SNAPSHOT_STALL_SECONDS
+                        )
                     except TimeoutError:
                         raise _StalledError from None
-                if self._too_much or self.bytes > most:
+                if self._overflowed or self.bytes > most:
                     raise _StalledError
                 part = self._parts.popleft()
-                self._waiting_bytes -= len(part.data)
+                self._parts_bytes -= len(part.data)
                 self._unanswered = self._reply_of(part)
                 if not part.data:
                     return self._unanswered
@@ -156,7 +159,7 @@ class Restoration:
     # --- the stream
 
     async def _answer(self, scratch: Path) -> bytes:
-        """Make the stream; returns the answer to the last part."""
+        """Create the stream. Returns the answer to the last part."""
         try:
             stream = await self._restore(scratch)
         except ApiError as problem:
@@ -182,11 +185,11 @@ class Restoration:
         self.check(account, config)
         account.restoring.add(config.name)
         try:
-            return await self._fill(found, surveys, consumers, original.last_seq)
+            return await self._create(found, surveys, consumers, original.last_seq)
         finally:
             account.restoring.discard(config.name)
 
-    async def _fill(
+    async def _create(
         self,
         found: FoundStream,
         surveys: list[Any],
@@ -196,44 +199,44 @@ class Restoration:
         from broker.engine.stream.store import StreamLimits
 
         account, config = self.account, self.config
-        place = account.stream_folder(config.name) if config.storage == "file" else None
+        folder = account.stream_folder(config.name) if config.storage == "file" else None
         created_ns = moment_ns(found.created) if found.created else time.time_ns()
         last = max(last_seq, found.tombstones.known_to, config.first_seq - 1)
         last = max([last, *(survey.last for survey in surveys)])
         if last > limits.JS_TAKEN_SEQ_MAX:
             raise ValueError(f"it has the sequence {last}")
         await account.finish_deletion(config.name)
-        if place is not None:
-            made = place.with_name(place.name + files.RESTORING)
+        if folder is not None:
+            unfinished = folder.with_name(folder.name + files.RESTORING)
             stored = files.StoredStream(created=time_text(created_ns), config=config)
-            await asyncio.to_thread(_make_place, made, stored, consumers)
+            await asyncio.to_thread(_write_configs, unfinished, stored, consumers)
         store = account.open_store(config, StreamLimits(), "none")
         try:
             transfer = Transfer(found.tombstones, config.allow_msg_ttl)
             await self._move(found, surveys, transfer, store)
             await store.skip_to(max(last, transfer.last) + 1)
-            if place is not None:
+            if folder is not None:
                 await store.log.sync.synced()
                 store.log.set_sync(account.context.config.sync.policy)
-            if place is not None:
-                await asyncio.to_thread(_rename, made, place)
+            if folder is not None:
+                await asyncio.to_thread(_rename, unfinished, folder)
             store.set_limits(_limits_of(config))
             stream = account.serve(store, config, created_ns)
             account.consumers.restore(stream)
-            account.origins.opened(stream, place)
+            account.origins.opened(stream, folder)
         except BaseException:
             account.shut(config.name)
             store.close()
             await account.drop_log(files.token_of(config.name))
-            if place is not None:
-                await asyncio.to_thread(_remove, made, place)
+            if folder is not None:
+                await asyncio.to_thread(_remove, unfinished, folder)
             raise
         return stream
 
     async def _move(
         self, found: FoundStream, surveys: list[Any], transfer: Transfer, store: StreamStore
     ) -> None:
-        """Store the messages, some in each turn of the loop."""
+        """Store the messages, JS_RESTORE_SLICE bytes in each turn of the loop."""
         for survey in surveys:
             block = await asyncio.to_thread(found.block, survey.path, verify=True)
             more = True
@@ -248,10 +251,10 @@ class Restoration:
             raise ValueError(f"message {transfer.too_large[0]} is too large")
 
 
-def _remove(made: Path, place: Path) -> None:
-    """Remove what there is of the stream's folder, under its name too."""
-    shutil.rmtree(made, ignore_errors=True)
-    shutil.rmtree(place, ignore_errors=True)
+def _remove(unfinished: Path, folder: Path) -> None:
+    """Remove the folder of the stream under both names."""
+    shutil.rmtree(unfinished, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _limits_of(config: StreamConfig) -> Any:
@@ -260,15 +263,17 @@ def _limits_of(config: StreamConfig) -> Any:
     return limits_of(config)
 
 
-def _make_scratch(place: Path | None) -> Path:
-    """A new folder for what is received; one whose process ended is removed at the next start."""
-    if place is None:
+def _make_scratch(folder: Path | None) -> Path:
+    """A new folder for the received files. The next start removes it if the process ends."""
+    if folder is None:
         return Path(tempfile.mkdtemp(prefix="twinwire-restore-"))
-    make_folder(place.parent)
-    return Path(tempfile.mkdtemp(suffix=files.UPLOAD, prefix=place.name + ".", dir=place.parent))
+    make_folder(folder.parent)
+    return Path(tempfile.mkdtemp(suffix=files.UPLOAD, prefix=folder.name + ".", dir=folder.parent))
 
 
-def _make_place(folder: Path, stored: files.StoredStream, consumers: list[FoundConsumer]) -> None:
+def _write_configs(
+    folder: Path, stored: files.StoredStream, consumers: list[FoundConsumer]
+) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     save_configs(folder, stored, consumers)
     for path in folder.rglob("*"):
@@ -277,6 +282,6 @@ def _make_place(folder: Path, stored: files.StoredStream, consumers: list[FoundC
     sync_path(folder.parent)
 
 
-def _rename(made: Path, place: Path) -> None:
-    made.rename(place)
-    sync_path(place.parent)
+def _rename(unfinished: Path, folder: Path) -> None:
+    unfinished.rename(folder)
+    sync_path(folder.parent)

@@ -1,10 +1,10 @@
-"""Sends a stream as it is at one moment, while it goes on.
+"""Sends the state of a stream at one moment, while the stream is in use.
 
     meta.inf, meta.sum, msgs/N.blk, obs/CONSUMER/meta.inf, meta.sum, o.dat      files of nats-server
     in a tar, in chunks of S2, in messages to the subject that the request names
 
-Each message asks for an answer, but for the last one; then comes an empty one. At most a window of
-bytes is not answered. Every nats-server since 2.10 restores what is sent.
+Each message but the last has a reply subject for an answer; an empty message follows the last. The
+bytes of unanswered messages are limited by a window. Every nats-server since 2.10 can restore it.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 _TAR_BLOCK: Final = 512
 _STREAM_START: Final = b"\xff\x06\x00\x00S2sTwO"
 _S2_BLOCK: Final = 64 << 10  # bytes compressed together
-_END: Final = b"NATS/1.0 204\r\n\r\n"  # after a last message that was full
+_END: Final = b"NATS/1.0 204\r\n\r\n"  # headers of the empty message if the last chunk was full
 
 _NO_INTEREST: Final = "408 No Interest"
 _NO_ANSWER: Final = "408 No Flow Response"
 
 
 class SnapshotEndedError(Exception):
-    """It cannot go on; the text is the status that the receiver gets."""
+    """The snapshot ends early; the text is the status for the receiver."""
 
 
 class Snapshot:
@@ -55,7 +55,7 @@ class Snapshot:
         shown: SnapshotAnswer,
         client: dict[str, Any],
     ) -> None:
-        """`shown`: the answer to the request. `client`: who asked, for advisories."""
+        """`shown`: the answer to the request. `client`: of the request, for advisories."""
         self.account = account
         self.stream = stream
         self.to = request.deliver_subject.encode()
@@ -71,7 +71,7 @@ class Snapshot:
         self.first, self.last = stream.store.first_seq, stream.store.last_seq
         self.last_ns = stream.store.last_ns
         consumers = () if request.no_consumers else tuple(stream.consumers.values())
-        # Now, because their places must not be after the messages.
+        # Read at once: the acks of the consumers must not be newer than the messages.
         self.consumers = [
             (each.name, each.config, each.created_ns, state_of_cursor(each.cursor))
             for each in consumers
@@ -84,26 +84,26 @@ class Snapshot:
         self._answered = asyncio.Event()
 
     async def run(self) -> None:
-        """Send everything; returns when it is sent, or cannot be."""
+        """Send the snapshot. Returns when it was sent or has ended early."""
         name, started = self.stream.name, time.time_ns()
-        self._advise("SNAPSHOT_CREATE", {"stream": name, "state": self.state})
+        self._send_advisory("SNAPSHOT_CREATE", {"stream": name, "state": self.state})
         answers = self.account.account.listen(
             f"$JS.SNAPSHOT.ACK.{name}.{self.id}.>".encode(), self._answer
         )
         try:
             await self._send_all()
         except SnapshotEndedError as problem:
-            self._end(str(problem))
+            self._send_status(str(problem))
         except (OSError, MemoryError, ValueError) as problem:
-            self._end(f"500 {problem}")
+            self._send_status(f"500 {problem}")
         finally:
             answers.close()
-        self._advise(
+        self._send_advisory(
             "SNAPSHOT_COMPLETE",
             {"stream": name, "start": time_text(started), "end": time_text(time.time_ns())},
         )
 
-    def _advise(self, event: str, fields: dict[str, Any]) -> None:
+    def _send_advisory(self, event: str, fields: dict[str, Any]) -> None:
         subject = f"STREAM.{event}.{self.stream.name}"
         self.account.advisory(subject, event.lower(), {**fields, "client": self.client})
 
@@ -116,16 +116,16 @@ class Snapshot:
             self._answered.set()
 
     async def _await_receiver(self) -> None:
-        """Clients may subscribe after they have seen the answer, and have a subscription to all
-        their inboxes before."""
+        """Wait for a subscription of the deliver subject: clients may add it after the answer. A
+        wildcard subscription of all their inboxes does not count, because it exists before."""
         account = self.account.account
         end = time.monotonic() + limits.JS_SNAPSHOT_RECEIVER_SECONDS
         while not account.has_exact(self.to) and time.monotonic() < end:  # noqa: ASYNC110
-            await asyncio.sleep(limits.JS_SNAPSHOT_POLL_SECONDS)  # the router calls nobody
+            await asyncio.sleep(limits.JS_SNAPSHOT_POLL_SECONDS)  # the router reports no event
 
     async def _send_all(self) -> None:
         await self._await_receiver()
-        await self.stream.store.settle()  # what was appended when it began can be read then
+        await self.stream.store.settle()  # messages appended before the snapshot can then be read
         waiting = bytearray(_STREAM_START)
         async for data in self._compressed():
             waiting += data
@@ -154,14 +154,14 @@ class Snapshot:
         reply = f"$JS.SNAPSHOT.ACK.{self.stream.name}.{self.id}.{len(chunk)}.{self._sent}"
         self.account.account.publish(self.to, chunk, reply.encode())
 
-    def _end(self, status: str) -> None:
+    def _send_status(self, status: str) -> None:
         line = status.replace("\r", " ").replace("\n", " ")
         self.account.publish(self.to, b"", f"NATS/1.0 {line}\r\n\r\n".encode())
 
     # --- content
 
     async def _compressed(self) -> AsyncIterator[bytes]:
-        """The tar as chunks of S2, a megabyte or so at a time."""
+        """The tar in S2 chunks, about JS_SNAPSHOT_PIECE bytes of it at a time."""
         waiting: list[bytes] = []
         size = 0
         async for piece in self._tar():
@@ -192,7 +192,8 @@ class Snapshot:
         yield bytes(2 * _TAR_BLOCK)
 
     async def _blocks(self) -> AsyncIterator[bytes]:
-        """Blocks with the messages; the last one says which seq was the last."""
+        """Blocks with the messages. If the last message is deleted, the last block has a tombstone
+        with its seq."""
         store, seq, number = self.stream.store, self.first, 1
         writer = BlockWriter(sum_key(f"{self.config.name}-{number}"))
         while seq:
@@ -205,7 +206,7 @@ class Snapshot:
                 writer = BlockWriter(sum_key(f"{self.config.name}-{number}"))
             await asyncio.sleep(0)
         if self.last and not store.message(self.last):
-            writer.bury(self.last, self.last_ns)
+            writer.add_tombstone(self.last, self.last_ns)
         if len(writer):
             yield writer.take()
 

@@ -1,10 +1,10 @@
-"""A stream of nats-server in its files: configuration, messages, consumers.
+"""Reads the files of a stream of nats-server: configuration, messages, consumers.
 
     <stream>/meta.inf, .sum, .key                   configuration and its checksum
              msgs/N.blk, N.key                      messages
              obs/<consumer>/meta.inf, .sum, .key, o.dat
 
-Folders have the names of what they contain. Nothing in them is changed.
+The folders have the names of the stream and the consumers. The files are not changed.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _STATE_MAGIC: Final = 22
 _STATE_VERSION: Final = 2
 _COMPRESSED: Final = b"cmp"
 _S2: Final = 1
-_TAIL: Final = 8  # bytes at the end of a block that are not compressed
+_TAIL: Final = 8  # uncompressed bytes at the end of a block
 
 
 class SourceError(Exception):
-    """The folder cannot be imported."""
+    """The stream or consumer cannot be imported."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Pending:
 
 @dataclass(slots=True)
 class State:
-    """The place of a consumer: stream and consumer seq of the ack floor and the last delivery."""
+    """The state of a consumer; `floor`, `delivered`: (stream seq, consumer seq)."""
 
     floor: tuple[int, int] = (0, 0)
     delivered: tuple[int, int] = (0, 0)
@@ -70,7 +70,7 @@ class State:
 
 @dataclass(slots=True)
 class FoundConsumer:
-    """A consumer; without a state it starts as its configuration says."""
+    """A consumer. Without a state it begins where its configuration defines."""
 
     config: ConsumerConfig
     created: str
@@ -79,7 +79,7 @@ class FoundConsumer:
 
 @dataclass(slots=True)
 class Survey:
-    """What one block contains."""
+    """The range of seqs of one block."""
 
     path: Path
     first: int  # seq of its first message; 0 = it has none
@@ -92,8 +92,8 @@ class FoundStream:
     def __init__(
         self, folder: Path, account: str, key: str, problems: list[Problem], name: str = ""
     ) -> None:
-        """Reads the configuration. `name`: of the stream, if the folder has another one.
-        SourceError: it cannot be used."""
+        """Reads the configuration. `name`: of the stream, if the folder has another name.
+        SourceError: the configuration cannot be used."""
         self.folder = folder
         self.account = account
         self.name = name or folder.name
@@ -116,14 +116,14 @@ class FoundStream:
             stated = (folder / META_SUM).read_text().strip()
             if _checksum(name, data) != stated:
                 self.problem(path, 0, "its checksum is wrong: it is used as it is")
-            page = msgspec.json.decode(self._plain(folder, context, data))
+            page = msgspec.json.decode(self._decrypted(folder, context, data))
         except (OSError, ValueError) as problem:
             raise SourceError(f"{path}: {problem}") from None
         if not isinstance(page, dict):
-            raise SourceError(f"{path}: this is no configuration")
+            raise SourceError(f"{path}: this is not a configuration")
         return page
 
-    def _plain(self, folder: Path, context: str, data: bytes) -> bytes:
+    def _decrypted(self, folder: Path, context: str, data: bytes) -> bytes:
         """Decrypt a small file of a stream or consumer. CipherError, OSError."""
         key = folder / _KEY
         if not key.exists():
@@ -136,7 +136,7 @@ class FoundStream:
         return AssetKey(self.server_key, self.account, context, path.read_bytes())
 
     def _config(self, page: dict[str, Any], kind: type[T], path: Path) -> T:
-        """Settings that this server does not know are left out. SourceError."""
+        """The configuration without settings that this server does not know. SourceError."""
         known = set(kind.__struct_fields__)
         strange = sorted(page.keys() - known)
         if strange:
@@ -147,7 +147,7 @@ class FoundStream:
             raise SourceError(f"{path}: {problem}") from None
 
     def problem(self, path: Path, offset: int, reason: str) -> None:
-        """Record what is not imported as it was."""
+        """Record a problem of the import."""
         self.problems.append(Problem(str(path), offset, reason))
 
     # --- messages
@@ -173,7 +173,7 @@ class FoundStream:
         return Block(data, sum_key(f"{self.name}-{path.stem}") if verify else None)
 
     def survey(self, *, verify: bool) -> list[Survey]:
-        """Read all blocks: what is deleted, and which seqs each has; problems are reported."""
+        """Read all blocks: the seqs of each, and the tombstones. Problems are recorded."""
         found = []
         paths = self.block_paths()
         for path in paths:
@@ -193,11 +193,11 @@ class FoundStream:
         return found
 
     def _read_index(self) -> None:
-        """What went for a limit is deleted only in the index."""
+        """Read the index: messages that limits have removed are marked as deleted only there."""
         path = self.folder / "msgs" / _INDEX
         try:
             data = check_sum(path.read_bytes(), self.name)
-            read_index(self._plain(self.folder, self.name, data), self.tombstones)
+            read_index(self._decrypted(self.folder, self.name, data), self.tombstones)
         except FileNotFoundError:
             config = self.config
             limited = (config.max_msgs, config.max_bytes, config.max_age)
@@ -209,7 +209,7 @@ class FoundStream:
     # --- consumers
 
     def consumers(self) -> list[FoundConsumer]:
-        """The consumers whose configuration can be used."""
+        """The consumers whose configuration can be used, without those of mirrors and sources."""
         found = []
         folder = self.folder / "obs"
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -233,8 +233,8 @@ class FoundStream:
         state = None
         try:
             data = path.read_bytes()
-            if data:  # else nothing was delivered yet
-                state = decode_state(self._plain(folder, context, data))
+            if data:  # empty: nothing was delivered yet
+                state = decode_state(self._decrypted(folder, context, data))
         except FileNotFoundError:
             pass
         except (OSError, ValueError) as problem:
@@ -266,11 +266,11 @@ def _decompressed(data: bytes) -> bytes:
 def decode_state(data: bytes) -> State:
     """The content of an o.dat. ValueError."""
     if len(data) < 2 or data[0] != _STATE_MAGIC or data[1] not in (1, 2):
-        raise ValueError("this is no state of a consumer")
+        raise ValueError("this is not the state of a consumer")
     version, numbers = data[1], Reader(data, 2)
     floor_consumer, floor = numbers.unsigned(), numbers.unsigned()
     delivered_consumer, delivered = numbers.unsigned(), numbers.unsigned()
-    if version == 1:  # what is to be delivered next, from the floor on
+    if version == 1:  # it has the next delivery instead, counted from the floor
         delivered_consumer += max(floor_consumer, 1) - 1
         delivered += max(floor, 1) - 1
     state = State((floor, floor_consumer), (delivered, delivered_consumer))

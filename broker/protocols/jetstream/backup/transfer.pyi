@@ -1,4 +1,4 @@
-"""Moves the messages of blocks into a stream's log."""
+"""Appends messages of blocks to a stream's log."""
 
 import builtins
 from typing import final

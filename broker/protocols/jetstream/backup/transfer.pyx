@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Moves messages of blocks into a stream's log, with their seqs, times, subjects and headers."""
+"""Appends messages of blocks to a stream's log, with their seqs, times, subjects and headers."""
 import os
 
 cimport cython
@@ -24,24 +24,24 @@ cdef class Transfer:
     cdef Tombstones tombstones
     cdef bint ttls
     cdef readonly uint64_t messages, bytes, first, last
-    cdef readonly uint32_t digest       # of all messages, for comparison
-    cdef readonly list too_large        # seqs of messages that no stream here may have
+    cdef readonly uint32_t digest       # CRC of all messages, to compare with `read_back`
+    cdef readonly list too_large        # seqs of messages that are too large for a stream here
 
     def __init__(self, Tombstones tombstones not None, bint ttls):
-        """Without the messages that `tombstones` name; `ttls`: their TTLs count."""
+        """Messages in `tombstones` are left out. `ttls`: the TTLs of messages are in force."""
         self.tombstones = tombstones
         self.ttls = ttls
         self.too_large = []
 
     cdef bint wanted(self, const block_record_t *r, uint64_t before) noexcept:
-        """Whether a record is a message that exists: later blocks may repeat some, from `before`
-        on, and have the better copy."""
+        """Whether a record is a message that is not deleted, and whose seq is between the last one
+        and `before`: later blocks have a newer copy of those from `before` on."""
         return (r.rec.seq > self.last and not r.erased and not r.tombstone and r.rec.subject_len
                 and r.rec.seq < before and not self.tombstones.has(r.rec.seq))
 
     def move(self, Block block not None, StreamStore store, uint64_t before, size_t bytes_max):
-        """Append messages of a block until it ends, or so many bytes wait for the disk; True =
-        there are more. Without a store they are only counted. OSError."""
+        """Append messages of a block until it ends, or until `bytes_max` bytes were appended: True
+        = the block has more. Without a store they are only counted. OSError."""
         cdef block_record_t r
         cdef size_t size = 0
         while block.next(&r):
@@ -78,7 +78,7 @@ cdef class Transfer:
         self.count(seq, timestamp_ns, rec.subject, rec.subject_len, rec.data, rec.total_len)
 
     cdef int refuse(self, StreamStore store, uint64_t seq) except -1:
-        """Note a message that is too large. OSError: it was refused for another reason."""
+        """Record a message that is too large. OSError: it was refused for another reason."""
         if store.refused != STORE_TOO_LARGE:
             raise OSError(store.log.last_error, os.strerror(store.log.last_error),
                           store.log.folder)
@@ -86,7 +86,7 @@ cdef class Transfer:
         return 0
 
     cdef int64_t expires_ns(self, const block_record_t *r) noexcept:
-        """As StreamStore.append_at expects it."""
+        """When a message expires, as StreamStore.append_at expects it; 0 = never."""
         cdef headers_t h
         cdef int64_t ttl_ns
         if not self.ttls or r.rec.headers_len == 0:
@@ -110,8 +110,8 @@ cdef class Transfer:
 
 
 def read_back(StreamStore store not None):
-    """(messages, digest) of what a stream has, as `Transfer` counts it."""
-    cdef Transfer found = Transfer(Tombstones(), False)
+    """(messages, digest) of the messages in a stream, computed as in `Transfer`."""
+    cdef Transfer found = Transfer(Tombstones(), ttls=False)
     cdef uint64_t seq = store.subjects.next_match(None, 0)
     while seq:
         message = store.message(seq)

@@ -1,4 +1,4 @@
-"""The files in which nats-server keeps streams: blocks of records, compressed and encrypted.
+"""The files in which nats-server stores streams: blocks of records, compressed and encrypted.
 
-Start with `records`, a record of a block. Imported by what takes over streams of nats-server.
+Start with `records`, the records of a block. `backup/` and the importers import this folder.
 """

@@ -7,7 +7,7 @@
 
 The context is `S` for a stream, `S:N` for its block N, `S.C` for its consumer C. With `chacha` it
 is XChaCha20-Poly1305 with nonces of 24 bytes, with `aes` AES-256-GCM with nonces of 16 bytes and
-AES-256-CTR. The length of a key file says which of the two.
+AES-256-CTR. The length of a key file shows which of the two.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class AssetKey:
     """The key of a stream, a consumer or a block: the content of its key file."""
 
     def __init__(self, server_key: str, account: str, context: str, sealed: bytes) -> None:
-        """CipherError: it does not decrypt."""
+        """`sealed`: the content of the key file. CipherError: it does not decrypt."""
         size = _NONCES.get(len(sealed))
         if size is None:
             raise CipherError(f"a key file has {len(sealed)} bytes: no cipher has that many")
@@ -83,7 +83,7 @@ class AssetKey:
         return _unseal(self.seed, sealed[:size], sealed[size:])
 
     def block(self, data: bytes) -> bytes:
-        """The content of a block; there is no check."""
+        """The decrypted content of a block; it is not authenticated."""
         cipher: Cipher[modes.CTR | None]
         if len(self.nonce) == 16:
             cipher = Cipher(algorithms.AES(self.seed), modes.CTR(self.nonce))

@@ -10,9 +10,9 @@
 
     bitmap: 22, 2, count of nodes u32, of seqs u32, then nodes of base u64, 2048 bits, height u16
 
-It is written every two minutes and at the end. What it says is deleted stays deleted, so it is
-right for all messages that it knows. Messages that went for a limit are only here: they have no
-tombstone.
+nats-server writes it every two minutes and when it stops. Deleted messages stay deleted, so an old
+index is still right for the messages it includes. Messages that a limit has removed have no
+tombstone: only the index has them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from broker.protocols.jetstream.blocks.records import Tombstones
 
 _MAGIC: Final = 11
-_MORE: Final = {1: 0, 2: 1, 3: 2, 4: 2}  # numbers of each block after the deleted, by version
+_MORE: Final = {1: 0, 2: 1, 3: 2, 4: 2}  # version -> numbers of a block after the deleted count
 _SUM: Final = 8
 _BITMAP: Final = b"\x16\x02"
 _NODE: Final = struct.Struct("<Q256sH")
@@ -34,7 +34,7 @@ _COUNTS: Final = struct.Struct("<II")
 
 
 class Reader:
-    """Numbers, one after the other. ValueError: there are no more."""
+    """Reads numbers, one after the other. ValueError: the data ends."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self.data = data
@@ -54,15 +54,16 @@ class Reader:
                 return value
 
     def signed(self) -> int:
-        """A varint with its sign in the lowest bit."""
+        """A varint in zigzag encoding."""
         value = self.unsigned()
         return value >> 1 ^ -(value & 1)
 
 
 def read_index(data: bytes, tombstones: Tombstones) -> None:
-    """Add what a plain index without its sum says is deleted. ValueError; then nothing is added."""
+    """Add the deleted messages of a decrypted index without its sum to `tombstones`. ValueError: it
+    is invalid, and nothing was added."""
     if len(data) < 2 or data[0] != _MAGIC or data[1] not in _MORE:
-        raise ValueError("this is no index of a known version")
+        raise ValueError("this is not an index of a known version")
     numbers = Reader(data, 2)
     messages = numbers.unsigned()
     numbers.unsigned()
@@ -124,7 +125,7 @@ def _read_bitmap(numbers: Reader, deleted: int) -> list[tuple[int, bytes]]:
 
 
 def check_sum(data: bytes, stream: str) -> bytes:
-    """The content before the sum, as it is in the file. ValueError: the sum is wrong."""
+    """The content before the sum. ValueError: the sum is wrong."""
     if len(data) < _SUM or highway(sum_key(stream), data[:-_SUM]) != int.from_bytes(
         data[-_SUM:], "little"
     ):

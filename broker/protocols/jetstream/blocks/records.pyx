@@ -11,8 +11,8 @@
        sum u64            HighwayHash of seq, time, subject, headers and body; its key is made of
                           the names of the stream and the block
 
-A message that was deleted is overwritten, or stays as it is; a tombstone in the same block or in a
-later one says that it is deleted. What goes for a limit has no tombstone.
+A deleted message is overwritten or unchanged; a tombstone in the same block or in a later one marks
+it as deleted. Messages that a limit has removed have no tombstone.
 """
 from hashlib import sha256
 
@@ -101,7 +101,8 @@ cdef bint block_verify(const char *p, const block_record_t *r,
 @cython.final
 cdef class Block:
     def __init__(self, bytes data not None, bytes key=None):
-        """The plain content of a block; with `key` each record's sum is verified."""
+        """`data`: the block, decrypted and decompressed. With `key`, the sum of each record is
+        verified."""
         self.data = data
         self.key = key
 
@@ -132,10 +133,8 @@ cdef class Block:
                 bool(r.tombstone))
 
     def survey(self, Tombstones tombstones not None):
-        """Read it to its end: (first seq of a message, last seq of any record, bytes of messages).
-
-        0 = there is none. What its tombstones name is added.
-        """
+        """Read the block to its end and add its tombstones to `tombstones`. Returns (first seq of a
+        message, last seq of any record, bytes of messages); 0 = there is none."""
         cdef block_record_t r
         cdef uint64_t first = 0, last = 0, messages = 0
         while self.next(&r):
@@ -156,7 +155,8 @@ cdef size_t block_size(const record_t *rec) noexcept nogil:
 
 cdef char *block_put(char *p, uint64_t seq, const record_t *rec,
                      const unsigned char *key) noexcept nogil:
-    """Write a record of block_size(rec) bytes; returns its end. `seq` with its marks."""
+    """Write a record of block_size(rec) bytes; returns its end. `seq`: with the bits ERASED or
+    TOMBSTONE."""
     cdef char *start = p
     cdef highway_t h
     p = put32(p, <uint32_t>block_size(rec) | (<uint32_t>(rec.headers_len != 0) << 31))
@@ -192,7 +192,7 @@ cdef class BlockWriter:
     def __dealloc__(self):
         free(self.data)
 
-    cdef char *room(self, size_t n) except NULL:
+    cdef char *reserve(self, size_t n) except NULL:
         cdef size_t cap = self.cap
         cdef char *moved
         if self.size + n > cap:
@@ -206,13 +206,13 @@ cdef class BlockWriter:
 
     cdef int put(self, uint64_t seq, const record_t *rec) except -1:
         cdef size_t n = block_size(rec)
-        block_put(self.room(n), seq, rec, <const unsigned char *><const char *>self.key)
+        block_put(self.reserve(n), seq, rec, <const unsigned char *><const char *>self.key)
         self.size += n
         return 0
 
     def fill(self, StreamStore store not None, uint64_t seq, uint64_t last, size_t bytes_max):
-        """Append messages of a stream from `seq` to `last`, about so many bytes of them; the next
-        seq, or 0 if there is none."""
+        """Append messages of a stream from `seq` to `last`, about `bytes_max` bytes. Returns the
+        next seq, or 0 if there is none."""
         cdef message_t m
         cdef size_t end = self.size + bytes_max
         while True:
@@ -227,7 +227,7 @@ cdef class BlockWriter:
 
     def add(self, uint64_t seq, int64_t timestamp_ns, bytes subject not None,
             bytes headers not None, bytes body not None):
-        """Append one message. ValueError: no message is like that."""
+        """Append one message. ValueError: its subject, size or seq is invalid."""
         cdef record_t rec
         cdef bytes data = headers + body
         if not 0 < len(subject) <= 0xFFFF or len(data) > BLOCK_RECORD_MAX // 2 or not 0 < seq < (
@@ -242,8 +242,8 @@ cdef class BlockWriter:
         rec.total_len = <uint32_t>len(data)
         self.put(seq, &rec)
 
-    def bury(self, uint64_t seq, int64_t timestamp_ns):
-        """Say that a message is deleted, which also says that its seq was used."""
+    def add_tombstone(self, uint64_t seq, int64_t timestamp_ns):
+        """Mark a message as deleted. It also marks its seq as used."""
         cdef record_t rec
         memset(&rec, 0, sizeof(rec))
         rec.timestamp_ns = timestamp_ns
@@ -253,7 +253,7 @@ cdef class BlockWriter:
         return self.size
 
     def take(self):
-        """The content so far; the block is empty after that."""
+        """The content so far. The writer is empty afterwards."""
         size, self.size = self.size, 0
         return self.data[:size] if size else b''
 
@@ -264,7 +264,7 @@ cdef int by_seq(const void *a, const void *b) noexcept nogil:
 
 
 cdef uint64_t *grown(uint64_t *seqs, size_t *cap) except NULL:
-    """Twice as large an array."""
+    """Reallocate an array with twice the capacity. MemoryError."""
     cdef size_t n = max(2 * cap[0], <size_t>SEQS_MIN)
     cdef uint64_t *moved = <uint64_t *>realloc(seqs, n * sizeof(uint64_t))
     if moved == NULL:
@@ -287,7 +287,8 @@ cdef class Tombstones:
         return 0
 
     def add_extent(self, uint64_t first, uint64_t last):
-        """Up to `last`, only messages of extents exist; they rise. An extent may be empty."""
+        """Up to `last`, only messages in extents exist. Extents are added in ascending order; one
+        may be empty."""
         self.known_to = max(self.known_to, last)
         if first > last or first == 0:
             return
@@ -307,8 +308,8 @@ cdef class Tombstones:
                 if p[i] >> bit & 1:
                     self.add(base + 8 * <uint64_t>i + <uint64_t>bit)
 
-    cdef bint outside(self, uint64_t seq) noexcept:
-        """Whether no extent has it."""
+    cdef bint is_outside_extents(self, uint64_t seq) noexcept:
+        """Whether no extent includes a seq up to `known_to`."""
         cdef size_t low = 0, high = self.extents_size // 2, middle
         if seq > self.known_to:
             return False
@@ -321,7 +322,7 @@ cdef class Tombstones:
         return low == self.extents_size // 2 or seq < self.extents[2 * low]
 
     def seal(self):
-        """All are added: `has` may be asked."""
+        """Sort the seqs: `has` may be called afterwards."""
         cdef size_t i, n = 0
         if self.size:
             qsort(self.seqs, self.size, sizeof(uint64_t), by_seq)
@@ -339,7 +340,7 @@ cdef class Tombstones:
                 low = middle + 1
             else:
                 high = middle
-        return low < self.size and self.seqs[low] == seq or self.outside(seq)
+        return low < self.size and self.seqs[low] == seq or self.is_outside_extents(seq)
 
     def __len__(self):
         return self.size
@@ -349,12 +350,12 @@ cdef class Tombstones:
 
 
 def sum_key(str name not None):
-    """The key of sums for a name: `S` of a stream, `S/C` of its consumer, `S-N` of its block."""
+    """The key of checksums for a name: `S` is a stream, `S/C` its consumer, `S-N` its block."""
     return sha256(name.encode()).digest()
 
 
 def highway(bytes key not None, bytes data not None):
-    """HighwayHash of a text with a key of 32 bytes."""
+    """The HighwayHash of data with a key of 32 bytes."""
     cdef highway_t h
     if len(key) != 32:
         raise ValueError('not a key of 32 bytes')
