@@ -45,7 +45,7 @@ cdef class Outlet(Task):
     # Send a message of the server itself, for example a status: headers_len bytes of headers, n
     # bytes in total. Returns the number of subscribers that accepted it.
     cdef uint32_t send_own(self, inbox_t *to, const char *reply, size_t reply_len, const char *data,
-                      size_t headers_len, size_t n) noexcept
+                           size_t headers_len, size_t n) noexcept
     # Whether the client that is publishing now has permission to receive an answer on this subject.
     cdef bint may_answer(self, const char *reply, size_t n) noexcept
     # Call the consumer's `go_on` when the client has read its output.

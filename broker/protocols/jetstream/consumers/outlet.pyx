@@ -147,7 +147,7 @@ cdef class Outlet(Task):
         return taken
 
     cdef uint32_t send_own(self, inbox_t *to, const char *reply, size_t reply_len, const char *data,
-                      size_t headers_len, size_t n) noexcept:
+                           size_t headers_len, size_t n) noexcept:
         cdef record_t rec
         cdef const match_t *m = self.match(to)
         cdef void *before = self.account.current_publisher.session

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Messages that the server sends to clients of an account: answers, statuses and deliveries."""
+"""Sends messages of the server to clients of an account: answers, statuses, stored messages."""
 from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t
 
@@ -8,14 +8,15 @@ from broker.protocols.nats.accounts.account cimport Account
 
 cdef class Answers:
     cdef readonly Account account
-    cdef char *room             # owned; for one outgoing message
-    cdef size_t room_cap
+    cdef char *buffer           # owned; for one message to be sent
+    cdef size_t buffer_cap
 
-    # Whether an answer to the client that is publishing now may be sent to this subject.
+    # Whether the client that is publishing now has permission to receive an answer on this subject.
     cdef bint may_answer(self, const char *reply, size_t n) noexcept
     # Send one message to live subscribers; no log or stream stores it. Returns the number of
-    # receivers. `data`: headers_len bytes of headers, then the body.
-    cdef uint32_t say(self, const char *subject, size_t subject_len, const char *reply,
-                      size_t reply_len, const char *data, size_t n, size_t headers_len) noexcept
-    # Memory for one outgoing message, valid until the next call. MemoryError.
-    cdef char *space(self, size_t n) except NULL
+    # subscriptions that received it. `data`: headers_len bytes of headers, then the body.
+    cdef uint32_t send_raw(self, const char *subject, size_t subject_len, const char *reply,
+                           size_t reply_len, const char *data, size_t n,
+                           size_t headers_len) noexcept
+    # Memory for one message, valid until the next call. MemoryError.
+    cdef char *buffer_of(self, size_t n) except NULL

@@ -1,4 +1,4 @@
-"""Messages that the server sends to clients of an account."""
+"""Sends messages of the server to clients of an account."""
 
 from typing import final
 

@@ -1,8 +1,9 @@
 # cython: language_level=3
-"""Messages of the server to clients of an account.
+"""Sends messages of the server to clients of an account.
 
-A client chooses the subject of an answer, and the server may publish anywhere. So the client itself
-must be permitted to publish or subscribe to it, and no log and no stream stores an answer.
+A client chooses the subject of an answer, and the server has permission for every subject. So an
+answer is sent only if the client itself has permission to publish or subscribe to its subject, and
+no log and no stream stores it.
 """
 cimport cython
 from libc.stddef cimport size_t
@@ -16,35 +17,36 @@ from broker.routing.router cimport Router
 from broker.runtime.types cimport REC_AT_HOME, REC_NOT_STORED, record_t
 
 cdef enum:
-    ROOM_MIN = 4096
-    ROOM_KEPT = 1 << 20         # larger memory is freed after use
+    BUFFER_MIN = 4096
+    BUFFER_KEPT = 1 << 20       # a larger buffer is freed after use
 
 
 @cython.final
 cdef class Answers:
     def __init__(self, Account account not None):
-        """For clients of this account."""
+        """Sends to clients of this account."""
         self.account = account
 
     def __dealloc__(self):
-        free(self.room)
+        free(self.buffer)
 
     cdef bint may_answer(self, const char *reply, size_t n) noexcept:
         return has_right(<void *>self.account.router, self.account.current_publisher.session,
                          reply, n)
 
-    cdef char *space(self, size_t n) except NULL:
-        if n > self.room_cap or self.room_cap > <size_t>ROOM_KEPT >= n:
-            free(self.room)
-            self.room_cap = max(n, <size_t>ROOM_MIN)
-            self.room = <char *>malloc(self.room_cap)
-            if self.room == NULL:
-                self.room_cap = 0
+    cdef char *buffer_of(self, size_t n) except NULL:
+        if n > self.buffer_cap or self.buffer_cap > <size_t>BUFFER_KEPT >= n:
+            free(self.buffer)
+            self.buffer_cap = max(n, <size_t>BUFFER_MIN)
+            self.buffer = <char *>malloc(self.buffer_cap)
+            if self.buffer == NULL:
+                self.buffer_cap = 0
                 raise MemoryError
-        return self.room
+        return self.buffer
 
-    cdef uint32_t say(self, const char *subject, size_t subject_len, const char *reply,
-                      size_t reply_len, const char *data, size_t n, size_t headers_len) noexcept:
+    cdef uint32_t send_raw(self, const char *subject, size_t subject_len, const char *reply,
+                           size_t reply_len, const char *data, size_t n,
+                           size_t headers_len) noexcept:
         cdef record_t rec
         cdef Router router = self.account.router
         cdef void *before = self.account.current_publisher.session
@@ -67,5 +69,5 @@ cdef class Answers:
     def send(self, bytes subject not None, bytes body not None, bytes headers=b'', bytes reply=b''):
         """Send one message. Returns the number of subscriptions that received it."""
         cdef bytes whole = headers + body if headers else body
-        return self.say(subject, <size_t>len(subject), reply, <size_t>len(reply), whole,
-                        <size_t>len(whole), <size_t>len(headers))
+        return self.send_raw(subject, <size_t>len(subject), reply, <size_t>len(reply), whole,
+                             <size_t>len(whole), <size_t>len(headers))

@@ -1,8 +1,8 @@
 # cython: language_level=3
 """Open atomic batches of a stream: their messages wait here for the commit.
 
-A batch ends with its commit, with a gap in its numbers, or when no message arrives for a while. The
-batches of a process are limited in number and in total bytes.
+A batch ends with its commit, with a gap in its numbers, or when no message arrives for
+JS_BATCH_TIMEOUT. The batches of a process are limited in number and in total bytes.
 """
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
@@ -16,7 +16,8 @@ cdef uint64_t total_bytes = 0
 
 
 class BatchError(ApiError):
-    """A message is refused and its batch has ended; `reason` is for the advisory."""
+    """A message is refused and its batch was dropped. `reason`: for the advisory; "" = no advisory
+    is sent."""
 
     def __init__(self, row, reason, **parts):
         super().__init__(row, **parts)
@@ -26,7 +27,7 @@ class BatchError(ApiError):
 @cython.final
 cdef class Batch:
     def __init__(self, bytes key not None):
-        """A batch with this id, without messages."""
+        """An empty batch with this id."""
         self.id = key
         self.messages = []
 
@@ -61,13 +62,13 @@ cdef class Batches:
             batch = Batch(id)
             total_open += 1
         else:
-            del self.open[id]       # move it to the end
+            del self.open[id]       # it is added again at the end
         self.open[id] = batch
         batch.due_ns = now_ns + <int64_t>limits.JS_BATCH_TIMEOUT
         return batch
 
     cdef int add(self, Batch batch, bytes subject, bytes data, uint64_t headers_len) except -1:
-        """Keep one more message. BatchError: the batches have too many bytes in total."""
+        """Add a message. BatchError: all batches together have too many bytes."""
         global total_bytes
         cdef uint64_t size = <uint64_t>len(subject) + <uint64_t>len(data)
         if total_bytes + size > <uint64_t>limits.JS_BATCH_BYTES_TOTAL:
@@ -89,14 +90,14 @@ cdef class Batches:
 
     cdef list expire(self, int64_t now_ns):
         cdef Batch batch
-        cdef list gone = []
+        cdef list expired = []
         for batch in self.open.values():
             if batch.due_ns > now_ns:
                 break
-            gone.append(batch.id)
-        for id in gone:
+            expired.append(batch.id)
+        for id in expired:
             self.drop(id)
-        return gone
+        return expired
 
     cdef int64_t next_ns(self) noexcept:
         cdef Batch batch

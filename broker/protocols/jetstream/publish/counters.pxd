@@ -11,8 +11,8 @@ cdef class Counters:
     # subject -> (seq, value, sources) of messages that may not be readable yet
     cdef dict recent
 
-    # The value of the newest message of the subject, and its part from each source: stream ->
-    # subject there -> value. (0, {}) without a message. ApiError: the message has no value.
+    # (value, sources) of the newest message of a subject; sources: stream -> subject -> value.
+    # (0, {}) without a message. ApiError: the message has no value.
     cdef tuple state(self, const char *subject, size_t n)
     cdef void remember(self, const char *subject, size_t n, uint64_t seq, object value,
                        dict sources) noexcept

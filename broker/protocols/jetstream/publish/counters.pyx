@@ -1,11 +1,11 @@
 # cython: language_level=3
 """Counters: a message adds to the value of its subject, and stores the sum as its body.
 
-The value is that of the newest message, which may have been appended in this turn and cannot be
-read yet. Values are integers of any size.
+The value is that of the newest message. If that was appended in this turn, it cannot be read yet:
+its value is in `recent`. Values are integers of any size.
 
-A counter may sum those of other streams: a message that comes from a source adds the difference to
-the value that the source had before, which is in a header of each message of the subject.
+A counter can be the sum of counters of other streams. A message of a source adds the difference
+between the source's value and the previous one, which each message has in a header.
 """
 cimport cython
 from libc.stddef cimport size_t
@@ -23,7 +23,7 @@ from broker.engine.stream.store cimport StreamStore, message_t
 from broker.runtime.types cimport span_t
 
 cdef enum:
-    RECENT_MAX = 4096       # above it, values that are readable are forgotten
+    RECENT_MAX = 4096       # with more entries, those of readable messages are removed
 
 
 class CounterValue(msgspec.Struct):
@@ -36,7 +36,7 @@ decode = msgspec.json.Decoder(CounterValue).decode
 decode_sources = msgspec.json.Decoder(Optional[dict[str, dict[str, str]]]).decode
 
 cdef bytes SOURCES = b'Nats-Counter-Sources'
-# In the form of Go's JSON.
+# Escapes of Go's JSON.
 cdef tuple ESCAPES = ((b'<', b'\\u003c'), (b'>', b'\\u003e'), (b'&', b'\\u0026'))
 
 
@@ -84,11 +84,10 @@ cdef dict sources_of(const char *headers, size_t n):
     return decode_sources(text.ptr[:text.len]) or {}
 
 
-def follow(dict sources, bytes place, bytes body, str subject):
-    """For a message of a source: the number that it adds, and the sources with its value. ApiError.
+def add_source_value(dict sources, bytes place, bytes body, str subject):
+    """(increment, new sources) of a message of a source. ApiError: a value is invalid.
 
-    `place` is its header Nats-Stream-Source; `subject` its own one, which counts if the header has
-    none.
+    `place`: its header Nats-Stream-Source; `subject`: its own subject, used if the header has none.
     """
     stream, *rest = place.decode('utf-8', 'replace').split(' ')
     if len(rest) >= 4:
@@ -103,7 +102,7 @@ def follow(dict sources, bytes place, bytes body, str subject):
 
 
 def with_header(bytes headers, bytes name, bytes value):
-    """A block of headers with this header, which replaces one of the same name or is added at the
+    """A block of headers in which this header replaces one of the same name, or is added at the
     end."""
     lines = headers.removesuffix(b'\r\n\r\n').split(b'\r\n')
     for at, line in enumerate(lines):
@@ -116,7 +115,7 @@ def with_header(bytes headers, bytes name, bytes value):
 
 
 def with_sources(bytes headers, dict sources):
-    """A block of headers with the sources, if there are any."""
+    """A block of headers with the header of the sources; unchanged if there are none."""
     if not sources:
         return headers
     text = msgspec.json.encode(sources, order='sorted')

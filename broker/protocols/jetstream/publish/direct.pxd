@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Direct get: stored messages for clients, without the JSON of the API."""
+"""Direct get: sends stored messages to clients, without the JSON of the API."""
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint64_t
 
@@ -13,17 +13,17 @@ from broker.runtime.types cimport record_t
 
 
 # A request for several messages that is being answered.
-cdef class Series:
+cdef class BatchGet:
     cdef bytes reply
     cdef Filter filter
-    cdef list seqs              # multi_last: the messages; None = in order from `seq` on
-    cdef Py_ssize_t place       # in `seqs`
-    cdef uint64_t seq           # the next one is not below it
-    cdef uint64_t last          # seq of the last message that was sent, 0 = none
-    cdef uint64_t up_to         # multi_last
-    cdef uint64_t pending       # messages after that one
-    cdef int64_t left           # messages that may be sent
-    cdef int64_t bytes_left
+    cdef list seqs              # multi_last: seqs of the messages; None = all from `seq` on
+    cdef Py_ssize_t index       # of the next one in `seqs`
+    cdef uint64_t seq           # the next message is not below it
+    cdef uint64_t last          # seq of the last message that was sent; 0 = none
+    cdef uint64_t up_to         # multi_last: later messages are ignored
+    cdef uint64_t pending       # matching messages after the last one that was sent
+    cdef int64_t left           # messages that may still be sent
+    cdef int64_t bytes_left     # bytes that may still be sent
     cdef bint no_headers
 
 
@@ -31,21 +31,21 @@ cdef class Direct(Sink):
     cdef readonly Answers answers
     cdef readonly Lookup lookup
     cdef bytes stream
-    cdef list heads             # subjects of requests, without the part of the message's subject
-    cdef sub_t *subs[4]         # of each of them, and of the subjects below it; NULL = none
+    cdef list heads             # subjects of requests, without the message's subject at the end
+    cdef sub_t *subs[4]         # for each head: it, and the subjects below it; NULL = none
     cdef list requests          # (reply, key, headers, body) until the end of the turn
-    cdef list series            # of those that are being answered
+    cdef list batch_gets        # of those that are being answered
 
     cdef size_t head_of(self, void *sub) noexcept
-    cdef bint is_clean(self) noexcept
+    cdef bint all_readable(self) noexcept
     cdef int answer(self, bytes reply, bytes key, bytes headers, bytes body) except -1
     cdef int answer_key(self, const char *reply, size_t reply_len, const char *key,
                         size_t n) except -1
     cdef int answer_one(self, const char *reply, size_t reply_len, uint64_t seq,
                         bint no_headers) except -1
     cdef int begin(self, bytes reply, object request) except -1
-    cdef int begin_last(self, Series s, object request) except -1
-    cdef int go_on(self, Series s) except -1
+    cdef int begin_last(self, BatchGet s, object request) except -1
+    cdef int send_next(self, BatchGet s) except -1
     cdef int send(self, const char *reply, size_t reply_len, const message_t *m, uint64_t seq,
-                  Series s) except -1
+                  BatchGet s) except -1
     cdef void status(self, const char *reply, size_t reply_len, bytes text) noexcept

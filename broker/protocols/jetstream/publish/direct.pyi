@@ -1,4 +1,4 @@
-"""Direct get: stored messages for clients, without the JSON of the API."""
+"""Direct get: sends stored messages to clients, without the JSON of the API."""
 
 from typing import final
 

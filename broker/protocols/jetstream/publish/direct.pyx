@@ -1,11 +1,11 @@
 # cython: language_level=3
-"""Direct get: the stored message itself is the answer, or a status.
+"""Direct get: the answer is the stored message itself, or a status.
 
     $JS.API.DIRECT.GET.S            JSON: one message, a batch, or the last one of each subject
     $JS.API.DIRECT.GET.S.<subject>  the last message of a subject
 
-A request for the last message of a subject, with all that was published before in the file, is
-answered at once; the others at the end of the turn, when what was published before them is there.
+A request for the last message of a subject is answered at once if all messages published before it
+are in the file. Other requests are answered at the end of the turn.
 """
 cimport cython
 import logging
@@ -36,7 +36,7 @@ cdef enum:
     PER_TURN = 512          # messages of a batch that are sent in one turn
     SUBJECTS_MAX = 1024     # in one answer
     BYTES_MAX = 64 << 20    # of messages in one answer, unless the request sets a limit
-    NAMES_ROOM = 200        # bytes of the names of the headers and of the first line
+    NAMES_BYTES = 200       # bytes of the names of the headers and of the first line
 
 
 cdef inline char *put_text(char *out, const char *text, size_t n) noexcept nogil:
@@ -45,7 +45,7 @@ cdef inline char *put_text(char *out, const char *text, size_t n) noexcept nogil
 
 
 @cython.final
-cdef class Series:
+cdef class BatchGet:
     pass
 
 
@@ -54,25 +54,25 @@ cdef class Series:
 cdef class Direct(Sink):
     def __init__(self, Answers answers not None, Lookup lookup not None, str stream not None,
                  str domain not None):
-        """Answer requests for messages of this stream, from now until `close`."""
+        """Answer requests for messages of this stream until `close`."""
         self.answers = answers
         self.lookup = lookup
         self.stream = stream.encode()
         self.requests = []
-        self.series = []
+        self.batch_gets = []
         prefixes = ['$JS.API', f'$JS.{domain}.API'] if domain else ['$JS.API']
         self.heads = [f'{prefix}.DIRECT.GET.{stream}'.encode() for prefix in prefixes]
         try:
             for i, head in enumerate(self.heads):
-                self.listen(2 * i, head)
-                self.listen(2 * i + 1, head + b'.>')
+                self.subscribe(2 * i, head)
+                self.subscribe(2 * i + 1, head + b'.>')
         except BaseException:
             self.close()
             raise
 
-    def listen(self, Py_ssize_t place, bytes subject):
-        """Subscribe."""
-        self.subs[place] = self.answers.account.router.add(
+    def subscribe(self, Py_ssize_t index, bytes subject):
+        """Subscribe to a subject of requests."""
+        self.subs[index] = self.answers.account.router.add(
             self, subject, <size_t>len(subject), NULL, 0, b'', 0)
 
     def close(self):
@@ -83,10 +83,10 @@ cdef class Direct(Sink):
                 self.answers.account.router.remove(self.subs[i])
                 self.subs[i] = NULL
         self.requests.clear()
-        self.series.clear()
+        self.batch_gets.clear()
 
     cdef size_t head_of(self, void *sub) noexcept:
-        """The bytes of a request's subject up to that of the message."""
+        """The number of bytes before the message's subject in the subject of a request."""
         cdef Py_ssize_t i
         for i in range(SUBS):
             if sub == self.subs[i]:
@@ -98,7 +98,7 @@ cdef class Direct(Sink):
         if rec.reply_len == 0 or not self.answers.may_answer(rec.reply, rec.reply_len):
             return 1
         try:
-            if rec.subject_len > head and rec.total_len == 0 and self.is_clean():
+            if rec.subject_len > head and rec.total_len == 0 and self.all_readable():
                 self.answer_key(rec.reply, rec.reply_len, rec.subject + head,
                                 rec.subject_len - head)
             elif len(self.requests) < limits.JS_REQUESTS_MAX:
@@ -111,33 +111,33 @@ cdef class Direct(Sink):
             LOG.exception('direct get of stream %r', self.stream.decode())
         return 1
 
-    cdef bint is_clean(self) noexcept:
-        """Whether everything that was published may be read, and no request waits."""
+    cdef bint all_readable(self) noexcept:
+        """Whether all published messages can be read, and no request waits."""
         return not self.requests and self.lookup.store.readable == self.lookup.store.next_seq()
 
     cdef void run(self) noexcept:
         cdef list requests = self.requests
-        cdef list series
-        cdef Series s
+        cdef list batch_gets
+        cdef BatchGet s
         self.requests = []
         for request in requests:
             try:
                 self.answer(request[0], request[1], request[2], request[3])
             except Exception:
                 LOG.exception('direct get of stream %r', self.stream.decode())
-        series = self.series
-        self.series = []
-        for s in series:
+        batch_gets = self.batch_gets
+        self.batch_gets = []
+        for s in batch_gets:
             try:
-                if self.go_on(s):
-                    self.series.append(s)
+                if self.send_next(s):
+                    self.batch_gets.append(s)
             except Exception:
                 LOG.exception('direct get of stream %r', self.stream.decode())
-        if self.series:
+        if self.batch_gets:
             self.answers.account.turn.add(PHASE_DELIVER, self)
 
     cdef int answer(self, bytes reply, bytes key, bytes headers, bytes body) except -1:
-        """Answer one request, or begin to."""
+        """Answer one request, or begin a BatchGet."""
         cdef size_t n = <size_t>len(reply)
         cdef span_t level = find_header(
             headers, <size_t>len(headers), b'Nats-Required-Api-Level', 23)
@@ -170,18 +170,18 @@ cdef class Direct(Sink):
     cdef int answer_key(self, const char *reply, size_t reply_len, const char *key,
                         size_t n) except -1:
         """Answer with the last message of a subject."""
-        return self.answer_one(reply, reply_len, self.lookup.last(key, n), False)
+        return self.answer_one(reply, reply_len, self.lookup.last(key, n), no_headers=False)
 
     cdef int answer_one(self, const char *reply, size_t reply_len, uint64_t seq,
                         bint no_headers) except -1:
         cdef message_t m
         if seq == 0 or not self.lookup.store.read(seq, &m):
-            # A key whose value cannot be read must not look like one that does not exist.
+            # An unreadable message must not be reported as one that does not exist.
             self.status(reply, reply_len, b'500 Message Cannot Be Read' if (
                 self.lookup.store.holds(seq)) else b'404 Message Not Found')
         elif no_headers:
-            self.answers.say(reply, reply_len, NULL, 0, m.rec.data + m.rec.headers_len,
-                             m.rec.total_len - m.rec.headers_len, 0)
+            self.answers.send_raw(reply, reply_len, NULL, 0, m.rec.data + m.rec.headers_len,
+                                  m.rec.total_len - m.rec.headers_len, 0)
         else:
             self.send(reply, reply_len, &m, seq, None)
         return 0
@@ -189,7 +189,7 @@ cdef class Direct(Sink):
     cdef int begin(self, bytes reply, object request) except -1:
         """Begin to answer a request for several messages."""
         cdef StreamStore store = self.lookup.store
-        cdef Series s = Series()
+        cdef BatchGet s = BatchGet()
         cdef uint64_t first
         s.reply = reply
         s.left = request.batch
@@ -207,10 +207,10 @@ cdef class Direct(Sink):
             return 0
         s.seq = first
         s.pending = store.subjects.count_matching(s.filter, first)
-        self.series.append(s)
+        self.batch_gets.append(s)
         return 0
 
-    cdef int begin_last(self, Series s, object request) except -1:
+    cdef int begin_last(self, BatchGet s, object request) except -1:
         """Begin to answer a request for the last message of each subject."""
         cdef StreamStore store = self.lookup.store
         cdef uint64_t end = store.readable - 1
@@ -231,11 +231,11 @@ cdef class Direct(Sink):
         s.pending = <uint64_t>len(s.seqs)
         if s.left == 0:
             s.left = <int64_t>len(s.seqs)
-        self.series.append(s)
+        self.batch_gets.append(s)
         return 0
 
-    cdef int go_on(self, Series s) except -1:
-        """Send the next messages of a series; whether there are more."""
+    cdef int send_next(self, BatchGet s) except -1:
+        """Send the next messages. Returns whether more of them follow, in the next turn."""
         cdef message_t m
         cdef size_t n = <size_t>len(s.reply)
         cdef int left = PER_TURN
@@ -245,8 +245,8 @@ cdef class Direct(Sink):
                 return True
             left -= 1
             if s.seqs is not None:
-                seq = s.seqs[s.place] if s.place < len(s.seqs) else 0
-                s.place += 1
+                seq = s.seqs[s.index] if s.index < len(s.seqs) else 0
+                s.index += 1
             else:
                 seq = self.lookup.next(s.filter, s.seq)
                 s.seq = seq + 1
@@ -256,7 +256,7 @@ cdef class Direct(Sink):
                 s.pending -= s.pending > 0      # it was deleted meanwhile
                 continue
             if s.no_headers:
-                self.answer_one(s.reply, n, seq, True)
+                self.answer_one(s.reply, n, seq, no_headers=True)
             else:
                 s.pending -= s.pending > 0
                 self.send(s.reply, n, &m, seq, s)
@@ -270,15 +270,15 @@ cdef class Direct(Sink):
         return False
 
     cdef int send(self, const char *reply, size_t reply_len, const message_t *m, uint64_t seq,
-                  Series s) except -1:
-        """Send one message, with headers about its place in the stream behind its own."""
-        cdef size_t room = (NAMES_ROOM + <size_t>len(self.stream) + m.rec.subject_len
+                  BatchGet s) except -1:
+        """Send one message. Headers about its position in the stream follow its own headers."""
+        cdef size_t size = (NAMES_BYTES + <size_t>len(self.stream) + m.rec.subject_len
                             + 3 * U64_DIGITS + TIME_TEXT + m.rec.total_len)
-        cdef char *out = self.answers.space(room)
+        cdef char *out = self.answers.buffer_of(size)
         cdef char *p = out
         cdef size_t headers_len
         if m.rec.headers_len > 2:
-            p = put_text(p, m.rec.data, m.rec.headers_len - 2)  # without its last, empty line
+            p = put_text(p, m.rec.data, m.rec.headers_len - 2)  # without the empty line at the end
         else:
             p = put_text(p, b'NATS/1.0\r\n', 10)
         p = put_text(p, b'Nats-Stream: ', 13)
@@ -297,18 +297,18 @@ cdef class Direct(Sink):
         p = put_text(p, b'\r\n\r\n', 4)
         headers_len = <size_t>(p - out)
         p = put_text(p, m.rec.data + m.rec.headers_len, m.rec.total_len - m.rec.headers_len)
-        self.answers.say(reply, reply_len, NULL, 0, out, <size_t>(p - out), headers_len)
+        self.answers.send_raw(reply, reply_len, NULL, 0, out, <size_t>(p - out), headers_len)
         return 0
 
     cdef void status(self, const char *reply, size_t reply_len, bytes text) noexcept:
-        """Send a status, a message of headers only."""
+        """Send a status: a message with headers only."""
         cdef bytes whole = b'NATS/1.0 ' + text + b'\r\n\r\n'
         cdef size_t n = <size_t>len(whole)
-        self.answers.say(reply, reply_len, NULL, 0, whole, n, n)
+        self.answers.send_raw(reply, reply_len, NULL, 0, whole, n, n)
 
 
 cdef bytes problem_of(object request):
-    """The status of a request that contradicts itself; None if it does not."""
+    """The status that refuses a request with contradictory fields; None: it is valid."""
     first = bool(request.seq), bool(request.start_time)
     if not (request.last_by_subj or request.next_by_subj or request.multi_last or any(first)):
         return b'408 Empty Request'

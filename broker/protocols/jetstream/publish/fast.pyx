@@ -1,15 +1,15 @@
 # cython: language_level=3
-"""Fast batches of a stream: what is known of those that are open.
+"""The open fast batches of a stream.
 
     reply subject:  <inbox>.<id>.<every>.<ok | fail>.<number>.<operation>.$FI
 
-The publisher numbers its messages and sends them without waiting for each. An answer reports up to
-which number everything is stored; the commit gets a PubAck with the number of messages. Messages
-are stored one by one, so the messages of a batch without a commit stay in the stream.
+The publisher numbers its messages and sends them without waiting for each. An ack reports up to
+which number all messages are stored; the PubAck of the commit has the number of messages. Each
+message is stored when it arrives, so the messages of a batch without a commit stay in the stream.
 
-The number of messages between answers depends on the number of open batches: together they should
-have about EVERY_MAX messages in flight. A new publisher beside others begins with one. Source:
-nats-server 2.14, ADR-50.
+The number of messages between acks depends on the number of open batches: together they should have
+about EVERY_MAX messages in flight. If other batches are open, a new one begins with one message per
+ack. Source: nats-server 2.14, ADR-50.
 """
 cimport cython
 from libc.stdint cimport int64_t, uint16_t, uint64_t
@@ -25,7 +25,7 @@ cdef enum:
     EVERY_MAX = 500
     EVERY_DEFAULT = 10
     SUFFIX_LEN = 4
-    TOKENS = 5              # of the reply subject before the suffix, the last ones
+    TOKENS = 5              # tokens of the reply subject that are parsed, before the suffix
 
 # Of all streams of the process.
 cdef uint64_t total_open = 0
@@ -46,7 +46,7 @@ cdef bint parse_fast(const char *reply, size_t n, fast_t *f) noexcept nogil:
         while at and reply[at - 1] != c'.':
             at -= 1
         if at == 0:
-            return False            # nothing is before it
+            return False            # the inbox is missing
         tokens[i].ptr = reply + at
         tokens[i].len = end - at
         end = at - 1
@@ -73,14 +73,14 @@ cdef bint parse_fast(const char *reply, size_t n, fast_t *f) noexcept nogil:
 @cython.final
 cdef class FastBatch:
     def __init__(self, bytes id not None):
-        """A batch of this id, without messages."""
+        """An empty batch with this id."""
         self.id = id
 
 
 @cython.final
 cdef class FastBatches:
     def __init__(self):
-        """None is open."""
+        """No batch is open."""
         self.open = {}
 
     def __dealloc__(self):
@@ -135,13 +135,13 @@ cdef class FastBatches:
         self.next_ns = 0
 
     cdef void expire(self, int64_t now_ns) noexcept:
-        """Drop those to which nothing came for too long, if it is time to look."""
+        """Drop the batches that have expired."""
         cdef FastBatch batch
         if self.next_ns == 0 or now_ns < self.next_ns:
             return
         self.next_ns = 0
         for batch in list(self.open.values()):
-            if batch.committing:        # the log ends it, however long that takes
+            if batch.committing:        # it does not expire: its PubAck waits for the log
                 batch.due_ns = now_ns + <int64_t>limits.JS_BATCH_TIMEOUT
             if batch.due_ns <= now_ns:
                 self.drop(batch)

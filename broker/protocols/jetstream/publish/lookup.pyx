@@ -1,7 +1,7 @@
 # cython: language_level=3
-"""Stored messages by sequence, subject or time: for MSG.GET and direct get.
+"""Finds stored messages by sequence, subject or time, for MSG.GET and direct get.
 
-What was appended in this turn and is not in the file yet does not exist for readers.
+Messages that were appended in this turn and are not in the file yet are not found.
 """
 cimport cython
 from libc.stddef cimport size_t
@@ -62,7 +62,8 @@ cdef class Lookup:
         return self.next(None, low)
 
     cdef uint64_t resolve(self, object request) except? 0:
-        """The seq that a structs.MsgGetRequest for one message asks for. ValueError: its time."""
+        """The seq of the message that a structs.MsgGetRequest selects; 0 = none. ValueError: its
+        time is invalid."""
         cdef uint64_t seq = request.seq
         cdef bytes subject
         if request.last_by_subj:
@@ -77,7 +78,7 @@ cdef class Lookup:
         return self.next(self.filter_of(request.next_by_subj), seq)
 
     def is_stored(self, request):
-        """Whether there is a message for a structs.MsgGetRequest, even if it cannot be read."""
+        """Whether a structs.MsgGetRequest selects a message, even one that cannot be read."""
         return self.store.holds(self.resolve(request))
 
     def get(self, request):
@@ -100,23 +101,23 @@ cdef class Lookup:
              int limit=0, uint64_t bytes_max=0):
         """Messages from a seq on: ([(seq, time in ns, subject, headers, body)], next seq).
 
-        `subject`: a filter, empty = all. `newest_first`: backwards. `latest`: only the newest
-        message of each subject. `limit`: messages examined; `bytes_max`: nothing more is read after
-        this number of bytes. The next seq is where the next page begins; 0 = this is the last page.
+        `subject`: a filter; empty = all. `newest_first`: in descending order. `latest`: only the
+        newest message of each subject. `limit`: messages examined at most; `bytes_max`: reading
+        ends after this number of bytes. The next page begins with the next seq; 0 = there is none.
         """
         cdef Filter filter = self.filter_of(subject)
         cdef SubjectIndex index = self.store.subjects
         cdef uint64_t read = 0
-        cdef int looked = 0
+        cdef int examined = 0
         cdef message_t m
         cdef list found = []
         if newest_first:
             seq = min(seq, self.store.readable - 1)
-        while looked < limit and (bytes_max == 0 or read < bytes_max):
+        while examined < limit and (bytes_max == 0 or read < bytes_max):
             seq = index.previous_match(filter, seq) if newest_first else self.next(filter, seq)
             if seq == 0:
                 break
-            looked += 1
+            examined += 1
             if self.store.read(seq, &m):
                 read += m.rec.total_len
                 if not latest or self.last(m.rec.subject, m.rec.subject_len) == seq:
@@ -134,5 +135,5 @@ cdef class Lookup:
         return found, seq
 
     def seq_at(self, int64_t wall_ns):
-        """The first message that is not older than this time; 0 = there is none."""
+        """The seq of the first message from this time on; 0 = there is none."""
         return self.at_time(wall_ns)

@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint64_t
 
 from broker.protocols.nats.accounts.transform cimport Transform
 
-# A stored message that is published again; pointers are borrowed.
+# A stored message that is published again. The pointers are valid for the call only.
 cdef struct copy_t:
     const char *subject
     size_t subject_len
@@ -13,7 +13,7 @@ cdef struct copy_t:
     size_t headers_len
     size_t total_len
     uint64_t seq
-    uint64_t before             # seq of the message before it on its subject, 0 = none
+    uint64_t before             # seq of the previous message on its subject; 0 = none
     int64_t timestamp_ns
 
 
@@ -23,10 +23,10 @@ cdef class Republish:
     cdef bytes source           # subjects that are published again
     cdef Transform transform
 
-    cdef bint takes(self, const char *subject, size_t n) noexcept
-    # Bytes that `put` needs at most.
-    cdef size_t room(self, const copy_t *m) noexcept
-    # Writes the new subject and behind it headers and body; False if there is no valid subject.
-    # *subject_len, *headers_len and *total_len: of what was written.
-    cdef bint put(self, char *out, const copy_t *m, size_t *subject_len, size_t *headers_len,
-                  size_t *total_len) noexcept
+    cdef bint matches(self, const char *subject, size_t n) noexcept
+    # The highest number of bytes that `write` writes.
+    cdef size_t size_max(self, const copy_t *m) noexcept
+    # Write the new subject, then headers and body. False: the new subject is invalid. *subject_len,
+    # *headers_len and *total_len: of the written message.
+    cdef bint write(self, char *out, const copy_t *m, size_t *subject_len, size_t *headers_len,
+                    size_t *total_len) noexcept

@@ -1,10 +1,10 @@
 # cython: language_level=3
-"""Messages that are published again after they were stored.
+"""Publishes stored messages again on another subject.
 
-The headers of the message come first, then those about its place in the stream:
+Headers about the position in the stream follow the headers of the message:
 
     Nats-Stream, Nats-Subject, Nats-Sequence, Nats-Time-Stamp, Nats-Last-Sequence
-    and, when the body is left out, Nats-Msg-Size
+    and, if the body is left out, Nats-Msg-Size
 """
 cimport cython
 from libc.stddef cimport size_t
@@ -16,7 +16,7 @@ from broker.routing.trie cimport (
     SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, subject_shape)
 
 cdef enum:
-    NAMES_ROOM = 160        # bytes of the names of the headers and of the first line
+    NAMES_BYTES = 160       # bytes of the names of the headers and of the first line
 
 
 cdef inline char *put_text(char *out, const char *text, size_t n) noexcept nogil:
@@ -28,21 +28,21 @@ cdef inline char *put_text(char *out, const char *text, size_t n) noexcept nogil
 cdef class Republish:
     def __init__(self, str stream not None, str source not None, str destination not None,
                  bint headers_only):
-        """Publish messages that match `source` again, to `destination`; MappingError."""
+        """Messages that match `source` are published again to `destination`. MappingError."""
         self.stream = stream.encode()
         self.source = source.encode() or b'>'
         self.transform = Transform(source or '>', destination)
         self.headers_only = headers_only
 
-    cdef bint takes(self, const char *subject, size_t n) noexcept:
+    cdef bint matches(self, const char *subject, size_t n) noexcept:
         return within(subject, n, self.source, <size_t>len(self.source))
 
-    cdef size_t room(self, const copy_t *m) noexcept:
-        return (SUBJECT_MAX + NAMES_ROOM + <size_t>len(self.stream) + m.subject_len
+    cdef size_t size_max(self, const copy_t *m) noexcept:
+        return (SUBJECT_MAX + NAMES_BYTES + <size_t>len(self.stream) + m.subject_len
                 + 3 * U64_DIGITS + TIME_TEXT + m.total_len)
 
-    cdef bint put(self, char *out, const copy_t *m, size_t *subject_len, size_t *headers_len,
-                  size_t *total_len) noexcept:
+    cdef bint write(self, char *out, const copy_t *m, size_t *subject_len, size_t *headers_len,
+                    size_t *total_len) noexcept:
         cdef Py_ssize_t n = self.transform.apply(m.subject, m.subject_len, out)
         cdef char *head = out + n
         cdef char *p = head
@@ -51,7 +51,7 @@ cdef class Republish:
                 SUBJECT_EMPTY_TOKEN | SUBJECT_TAIL_INSIDE | SUBJECT_WILDCARD):
             return False
         if m.headers_len > 2:
-            p = put_text(p, m.data, m.headers_len - 2)      # without its last, empty line
+            p = put_text(p, m.data, m.headers_len - 2)      # without the empty line at the end
         else:
             p = put_text(p, b'NATS/1.0\r\n', 10)
         p = put_text(p, b'Nats-Stream: ', 13)

@@ -1,12 +1,12 @@
 """When a scheduled message is due: the patterns of Nats-Schedule.
 
     @at 2026-11-25T23:00:00Z        once
-    @every 1m30s                    again and again, from the time of the message on
+    @every 1m30s                    periodically, from the time of the message on
     @hourly, @daily, @weekly ...    names for cron patterns
     0 30 8 * * MON-FRI              second, minute, hour, day of the month, month, day of the week
 
-Times are wall clock nanoseconds; those of repeating patterns are whole seconds. If days of the
-month and of the week are both restricted, either is enough.
+Times are wall clock nanoseconds; those of repeating patterns are whole seconds. If a pattern
+restricts days of the month and of the week, a day has to match only one of them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FIELDS: Final[tuple[tuple[int, int, dict[str, int]], ...]] = (
     (1, 12, _MONTHS),
     (0, 6, _DAYS),
 )
-_YEARS: Final = (date(2023, 1, 1), 4 * 366)  # a pattern that has none of these days is invalid
+_YEARS: Final = (date(2023, 1, 1), 4 * 366)  # a pattern without a day in this period is invalid
 _EVERY_MIN: Final = 1 * SECOND
 
 
@@ -59,36 +59,36 @@ class TimeZoneError(ValueError):
 
 
 class At(NamedTuple):
-    """Once."""
+    """A single time."""
 
     at_ns: int
 
     def first(self, _stored_ns: int) -> int:
-        """When it is due first; `stored_ns`: the time of its message."""
+        """The first due time. `stored_ns`: the time of the message."""
         return self.at_ns
 
     def following(self, _due_ns: int, _now_ns: int) -> int:
-        """The time after this one that is later than now; 0 = never."""
+        """The next due time that is later than now; 0 = never."""
         return 0
 
 
 class Every(NamedTuple):
-    """Again after each period."""
+    """A period."""
 
     period_ns: int
 
     def first(self, stored_ns: int) -> int:
-        """When it is due first; `stored_ns`: the time of its message."""
+        """The first due time. `stored_ns`: the time of the message."""
         return (stored_ns + self.period_ns + SECOND // 2) // SECOND * SECOND
 
     def following(self, due_ns: int, now_ns: int) -> int:
-        """The time after this one that is later than now."""
+        """The next due time that is later than now."""
         periods = max(1, (now_ns - due_ns) // self.period_ns + 1)
         return (due_ns + periods * self.period_ns + SECOND // 2) // SECOND * SECOND
 
 
 class Cron(NamedTuple):
-    """At all times of a cron pattern."""
+    """A cron pattern."""
 
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
@@ -100,11 +100,11 @@ class Cron(NamedTuple):
     zone: tzinfo
 
     def first(self, stored_ns: int) -> int:
-        """When it is due first; `stored_ns`: the time of its message."""
+        """The first due time. `stored_ns`: the time of the message."""
         return self.following(0, stored_ns)
 
     def following(self, _due_ns: int, now_ns: int) -> int:
-        """The first time later than now; 0 = never."""
+        """The next due time that is later than now; 0 = never."""
         after = now_ns // SECOND
         today = datetime.fromtimestamp(after, self.zone).date()
         for day in self.dates(today, limits.JS_CRON_DAYS_MAX):
@@ -114,7 +114,8 @@ class Cron(NamedTuple):
         return 0
 
     def dates(self, first: date, count: int) -> Iterator[date]:
-        """Those of `count` days that the pattern has, without a look at each of them."""
+        """The days of the pattern among `count` days from `first` on. Months without such days are
+        skipped."""
         last = first.toordinal() + count - 1
         year, month = first.year, first.month
         while date(year, month, 1).toordinal() <= last:
@@ -133,7 +134,7 @@ class Cron(NamedTuple):
         return by_month or by_week if self.either else by_month and by_week
 
     def _of_day(self, day: date, after: int) -> int:
-        """The first time of a day after this second; 0 = none."""
+        """The first time of a day that is later than the second `after`; 0 = none."""
         if not self._may_have(day, (0, 0, 0), (23, 59, 59), after):
             return 0
         for hour in self.hours:
@@ -155,14 +156,15 @@ class Cron(NamedTuple):
     def _may_have(
         self, day: date, first: tuple[int, int, int], last: tuple[int, int, int], after: int
     ) -> bool:
-        """Whether a part of a day is not over, and not left out by a clock that is set forward."""
+        """Whether a part of a day ends after the second `after`, and clocks that are set forward do
+        not skip it."""
         end = self._at(day, *last)
         return end.timestamp() > after and (
             self._exists(end) or self._exists(self._at(day, *first))
         )
 
     def _exists(self, here: datetime) -> bool:
-        """Whether the clocks show this time: they leave some out when they are set forward."""
+        """Whether this local time exists: clocks that are set forward skip some times."""
         return datetime.fromtimestamp(here.timestamp(), self.zone) == here
 
 
@@ -170,7 +172,7 @@ Schedule = At | Every | Cron
 
 
 def parse(text: str, zone: str = "") -> Schedule:
-    """The schedule of a pattern; ScheduleError, TimeZoneError."""
+    """The schedule of a pattern. ScheduleError, TimeZoneError."""
     kind, blank, rest = text.partition(" ")
     if blank and kind in {"@at", "@every"}:
         if zone:

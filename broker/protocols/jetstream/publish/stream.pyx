@@ -1,13 +1,13 @@
 # cython: language_level=3
 """The publish path: checks in the order of nats-server, one append, one PubAck.
 
-    PUB -> Router -> deliver -> take -> check -> StreamStore.append -> wait_for
-                                  |                                       |
-                               refuse                 [log settles] -> settled -> run -> PubAck
+    PUB -> Router -> deliver -> receive -> check -> StreamStore.append -> answer_later
+                                   |                                          |
+                                refuse             [log settles] -> settled -> run -> PubAck
 
-Everything is checked when the message arrives, against what was appended before it in the same
-turn. Publishers are answered after the log has settled, so all those of a turn share one write and
-one sync. A message that is refused has still been delivered to live subscribers.
+A message is checked when it arrives; the checks include messages that were appended in the same
+turn. Publishers are answered after the log has settled, so all messages of a turn share one write
+and one sync. Live subscribers receive a message even if the stream refuses it.
 """
 cimport cython
 import logging
@@ -25,7 +25,8 @@ from broker.base.units import SECOND
 from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.publish.batches import BatchError
-from broker.protocols.jetstream.publish.counters import body_of, follow, with_header, with_sources
+from broker.protocols.jetstream.publish.counters import (
+    add_source_value, body_of, with_header, with_sources)
 from broker.protocols.jetstream.publish.schedules import ScheduleError, TimeZoneError, parse
 from broker.protocols.jetstream.publish.timetable import Timetable, without_schedule
 from broker.protocols.jetstream.structs import ApiErrorBody, encode, moment_ns, time_text
@@ -67,7 +68,7 @@ from broker.runtime.types cimport REC_NOT_STORED, record_t, span_t
 
 LOG = logging.getLogger('broker.jetstream')
 
-# Why a store is full, for clients.
+# Texts for clients: why a store is full.
 FULL_MSGS = 'maximum messages exceeded'
 FULL_BYTES = 'maximum bytes exceeded'
 FULL_SUBJECT = 'maximum messages per subject exceeded'
@@ -77,14 +78,14 @@ cdef uint64_t TAKEN_SEQ_MAX = limits.JS_TAKEN_SEQ_MAX
 
 cdef enum:
     PENDING_MIN = 1024
-    PENDING_KEPT = 1 << 20      # larger memory is freed when nothing waits
+    PENDING_KEPT = 1 << 20      # a larger buffer is freed when nothing waits
     HEADERS_MAX = 0xFFFF
-    HOPS_MAX = 8                # streams that may publish one message again, one after the other
+    HOPS_MAX = 8                # how often a message may be republished, from stream to stream
     LAST_ID_MIN = 64
-    SOON_NS = 10_000_000        # until a message that was just appended is looked for again
-    FIRED_PER_TURN = 256        # scheduled messages that are due
-    MARKERS_PER_TURN = 2000     # as many messages as a store expires in one go
-    COUNTER_ROOM = 64           # bytes of the body of a counter, about
+    READ_RETRY_NS = 10_000_000  # until a scheduled message that is not in the file is read again
+    DUE_PER_TURN = 256          # due scheduled messages that are published in one turn
+    MARKERS_PER_TURN = 2000     # the number of messages that a store expires in one turn
+    COUNTER_BODY_BYTES = 64     # estimated bytes of the body of a counter
     INTEREST_CACHE = 1024       # subjects whose interest is remembered
     INTEREST_CACHE_REFS = 1 << 16
 
@@ -94,8 +95,8 @@ cdef bytes KV_OPERATION = b'KV-Operation'
 # The longest wait for a scheduled message.
 cdef int64_t WAIT_NS = 60_000_000_000
 
-# How often the message that is delivered at this moment was published again.
-cdef unsigned char hops_now = 0
+# How often the message that is being delivered was republished before.
+cdef unsigned char current_hops = 0
 
 
 @cython.final
@@ -103,8 +104,8 @@ cdef unsigned char hops_now = 0
 cdef class Stream(StreamOwner):
     def __init__(self, Account account not None, StreamStore store not None, config,
                  int64_t created_ns, str domain=''):
-        """A stream with this structs.StreamConfig; it takes no messages before `start`.
-        MappingError: its configuration has an invalid transform."""
+        """A stream with this structs.StreamConfig. It receives no messages before `start`.
+        MappingError: the configuration has an invalid transform."""
         self.name = config.name
         self.account = account
         self.store = store
@@ -116,10 +117,10 @@ cdef class Stream(StreamOwner):
         self.subs = {}
         self.abandonments = []
         self.cancelled = {}
-        self.emptied = {}
-        self.marking = deque()
-        self.scheduling = deque()
-        self.unsure = set()
+        self.expired_subjects = {}
+        self.pending_markers = deque()
+        self.pending_schedules = deque()
+        self.uncertain = set()
         self.unreadable = set()
         self.domain = domain
         self.lookup = Lookup(store)
@@ -131,20 +132,21 @@ cdef class Stream(StreamOwner):
         store.attach(self)
 
     def __dealloc__(self):
-        free(self.subject_room)
+        free(self.subject_buffer)
         free(self.last_id)
         free(self.pending)
 
     def configure(self, config):
-        """Apply a configuration. MappingError: nothing has changed. Not inside `deliver`."""
+        """Apply a configuration. MappingError: it has an invalid transform, and nothing has
+        changed. Must not be called inside `deliver`."""
         cdef Transform transform = None
         cdef Republish republish = None
         mapping = config.subject_transform
         if mapping is not None and mapping.dest:
             transform = Transform(mapping.src or '>', mapping.dest)
-            if self.subject_room == NULL:
-                self.subject_room = <char *>malloc(SUBJECT_MAX)
-                if self.subject_room == NULL:
+            if self.subject_buffer == NULL:
+                self.subject_buffer = <char *>malloc(SUBJECT_MAX)
+                if self.subject_buffer == NULL:
                     raise MemoryError
         again = config.republish
         if again is not None and again.dest:
@@ -160,7 +162,7 @@ cdef class Stream(StreamOwner):
         self.no_ack = config.no_ack
         self.rollups = config.allow_rollup_hdrs and not config.deny_purge
         self.ttls = config.allow_msg_ttl
-        # with one message of a subject, a marker cannot come before what it stands for
+        # With one message per subject, a marker cannot expire before the message it replaces.
         self.marker_ttl_ns = 0 if config.max_msgs_per_subject == 1 else (
             config.subject_delete_marker_ttl)
         if not config.allow_msg_counter:
@@ -185,7 +187,7 @@ cdef class Stream(StreamOwner):
         self.serve_direct(self.open and config.allow_direct)
 
     def start(self):
-        """Store what is published to the subjects from now on."""
+        """Receive the messages on the subjects from now on."""
         if self.timetable is not None:
             self.load_schedules()
         self.open = True
@@ -193,15 +195,15 @@ cdef class Stream(StreamOwner):
         self.serve_direct(self.config.allow_direct)
 
     def close(self):
-        """Accept no more messages. Publishers that wait for the log are still answered."""
+        """Receive no more messages. Publishers that wait for the log are still answered."""
         self.open = False
         self.subscribe([])
-        self.serve_direct(False)
-        self.set_by_interest(False)
+        self.serve_direct(served=False)
+        self.set_by_interest(by_interest=False)
         self.account.turn.disarm(self)
 
     def subscribe(self, list subjects):
-        """Subscribe to these subjects, instead of the previous ones."""
+        """Subscribe to these subjects instead of the previous ones."""
         cdef bytes text
         wanted = {raw(subject) for subject in subjects}
         for text in wanted.difference(self.subs):
@@ -224,7 +226,7 @@ cdef class Stream(StreamOwner):
         if not self.open or not self.config.subject_delete_marker_ttl:
             return False
         if m.rec.headers_len:
-            # A marker leaves no marker.
+            # A marker that expires is not replaced by a marker.
             if find_header(m.rec.data, m.rec.headers_len, MARKER_REASON,
                            <size_t>len(MARKER_REASON)).len:
                 return False
@@ -232,26 +234,26 @@ cdef class Stream(StreamOwner):
                 m.rec.data, m.rec.headers_len, KV_OPERATION, <size_t>len(KV_OPERATION))
             if is_text(operation, b'PURGE'):
                 return False
-        if not self.emptied and not self.retry_ns:
+        if not self.expired_subjects and not self.retry_ns:
             self.account.turn.call_soon(self.add_markers)
-        self.emptied[m.rec.subject[:m.rec.subject_len]] = m.rec.seq
+        self.expired_subjects[m.rec.subject[:m.rec.subject_len]] = m.rec.seq
         return True
 
     def add_markers(self):
-        """Replace each subject's last message that has expired by a marker. What the disk refuses
-        is tried again."""
+        """Replace the last messages of subjects that have expired by markers. If the disk refuses
+        one, it is tried again later."""
         cdef record_t rec
         cdef headers_t h
         cdef bytes subject, headers
         cdef uint64_t seq, marker
         cdef int64_t ttl_ns = self.config.subject_delete_marker_ttl
         if not self.open or self.retry_ns:
-            return      # at the next start, or with the next try
+            return      # the next start or `retry` adds them
         headers = b'NATS/1.0\r\n%s: MaxAge\r\nNats-TTL: %s\r\nNats-Rollup: sub\r\n\r\n' % (
             MARKER_REASON, duration_text(ttl_ns).encode())
         h.present = h.seen = 0
-        for subject, seq in list(islice(self.emptied.items(), MARKERS_PER_TURN)):
-            del self.emptied[subject]
+        for subject, seq in list(islice(self.expired_subjects.items(), MARKERS_PER_TURN)):
+            del self.expired_subjects[subject]
             if not ttl_ns or self.store.last_seq_of(subject, <size_t>len(subject)) != seq:
                 self.store.remove(seq)        # there is a newer message
                 continue
@@ -266,8 +268,8 @@ cdef class Stream(StreamOwner):
                 marker = self.append(&rec, &h, ttl_ns, ROLLUP_SUBJECT)
             except ApiError as problem:
                 if self.store.refused == STORE_FAILED:
-                    self.emptied[subject] = seq
-                    self.retry()
+                    self.expired_subjects[subject] = seq
+                    self.retry_later()
                     return
                 self.store.remove(seq)        # which may make room
                 try:
@@ -278,87 +280,90 @@ cdef class Stream(StreamOwner):
             if self.store.last_seq_of(subject, <size_t>len(subject)) == seq:
                 self.store.remove(seq)        # no consumer is interested in the marker
                 continue
-            while self.marking and <uint64_t>self.marking[0][0] < self.store.readable:
-                self.marking.popleft()
-            self.marking.append((marker, subject, seq))
-        if self.emptied:
+            while self.pending_markers and (
+                    <uint64_t>self.pending_markers[0][0] < self.store.readable):
+                self.pending_markers.popleft()
+            self.pending_markers.append((marker, subject, seq))
+        if self.expired_subjects:
             self.account.turn.call_soon(self.add_markers)
 
     cdef void taken_back(self, uint64_t seq) noexcept:
         cdef bint again = False
-        while self.marking and <uint64_t>self.marking[len(self.marking) - 1][0] >= seq:
-            _, subject, before = self.marking.pop()
-            self.emptied[subject] = before
+        cdef object markers = self.pending_markers, schedules = self.pending_schedules
+        while markers and <uint64_t>markers[len(markers) - 1][0] >= seq:
+            _, subject, before = markers.pop()
+            self.expired_subjects[subject] = before
             again = True
-        while self.scheduling and <uint64_t>self.scheduling[len(self.scheduling) - 1][0] >= seq:
-            self.unsure.add(self.scheduling.pop()[1])
+        while schedules and <uint64_t>schedules[len(schedules) - 1][0] >= seq:
+            self.uncertain.add(schedules.pop()[1])
             again = True
         if self.cancelled:
             for scheduled, (subject, by) in list(self.cancelled.items()):
                 if <uint64_t>by >= seq:
                     del self.cancelled[scheduled]
-                    self.unsure.add(subject)
+                    self.uncertain.add(subject)
                     again = True
         if again:
-            self.retry()
+            self.retry_later()
 
-    cdef void retry(self) noexcept:
-        """Schedule a retry of what the disk has refused."""
+    cdef void retry_later(self) noexcept:
+        """Schedule a call of `retry` after the disk has failed."""
         self.retry_ns = self.account.turn.now_ns + <int64_t>limits.JS_RETRY
         self.rearm()
 
-    cdef int note_unreadable(self, bytes subject) except -1:
-        """Try to read the scheduled message again in a while; the others do not wait for it."""
+    cdef int add_unreadable(self, bytes subject) except -1:
+        """Read the scheduled message of a subject again after JS_UNREADABLE_RETRY. Other scheduled
+        messages do not wait for it."""
         self.unreadable.add(subject)
         if self.unreadable_ns == 0:
             self.unreadable_ns = self.account.turn.now_ns + <int64_t>limits.JS_UNREADABLE_RETRY
         return 0
 
-    def try_again(self):
-        """Retry what the disk has refused."""
+    def retry(self):
+        """Look up uncertain schedules and add markers again, after the disk has failed."""
         cdef uint64_t seq
         cdef bytes subject
         self.retry_ns = 0
-        unsure, self.unsure = self.unsure, set()
+        subjects, self.uncertain = self.uncertain, set()
         if self.timetable is not None:
-            for subject in unsure:
+            for subject in subjects:
                 seq = self.store.last_seq_of(subject, <size_t>len(subject))
                 if seq in self.cancelled or seq and seq >= self.store.readable:
-                    continue        # by what came later, and may fail as well
+                    continue        # a later message has changed it, and may fail as well
                 self.timetable.drop(subject)
                 if seq and not self.find_schedule(seq) and (
                         self.store.last_seq_of(subject, <size_t>len(subject)) == seq):
-                    self.note_unreadable(subject)
-        if self.emptied:
+                    self.add_unreadable(subject)
+        if self.expired_subjects:
             self.add_markers()
 
     # --- consumers
 
     def add_consumer(self, str name not None, consumer, filters=()):
-        """Add a consumer; `filters`: the subjects it reads, () = all."""
+        """Add a consumer. `filters`: the subjects it reads; () = all."""
         self.consumers[name] = consumer
         self.set_filters(name, filters)
 
     def set_filters(self, str name not None, filters):
         """Change the subjects that a consumer reads."""
-        self.unfilter(name)
+        self.remove_filters(name)
         self.filters[name] = tuple(filters)
         if self.interest is not None:
-            self.filter(name)
+            self.add_filters(name)
 
     def remove_consumer(self, str name not None):
         """Remove a consumer."""
-        self.unfilter(name)
+        self.remove_filters(name)
         self.filters.pop(name, None)
         self.consumers.pop(name, None)
 
     @property
     def consumer_count(self):
-        """The number of consumers; those of mirrors and sources do not count."""
+        """The number of consumers, without those of mirrors and sources."""
         return sum(not consumer.config.direct for consumer in self.consumers.values())
 
     def set_by_interest(self, bint by_interest):
-        """Set whether only messages that a consumer reads are stored."""
+        """Set whether a message is stored only if a consumer reads its subject."""
         if by_interest == self.by_interest:
             return
         self.by_interest = by_interest
@@ -366,15 +371,15 @@ cdef class Stream(StreamOwner):
             self.interest = Router(INTEREST_CACHE, INTEREST_CACHE_REFS)
             self.filter_subs = {}
             for name in self.filters:
-                self.filter(name)
+                self.add_filters(name)
             return
         for name in list(self.filters):
-            self.unfilter(name)
+            self.remove_filters(name)
         self.interest = None
         self.filter_subs = None
 
-    def filter(self, str name not None):
-        """Enter the filters of a consumer in the router of interest."""
+    def add_filters(self, str name not None):
+        """Add the filters of a consumer to `interest`."""
         cdef bytes text
         subs = self.filter_subs[name] = []
         for subject in self.filters[name] or ('>',):
@@ -382,8 +387,8 @@ cdef class Stream(StreamOwner):
             subs.append(<uintptr_t>self.interest.add(
                 self, text, <size_t>len(text), NULL, 0, b'', 0))
 
-    def unfilter(self, str name not None):
-        """Remove the filters of a consumer from there."""
+    def remove_filters(self, str name not None):
+        """Remove the filters of a consumer from `interest`."""
         if self.interest is not None:
             for sub in self.filter_subs.pop(name, ()):
                 self.interest.remove(<sub_t *><uintptr_t>sub)
@@ -396,8 +401,8 @@ cdef class Stream(StreamOwner):
 
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         cdef record_t publish
-        # What comes from a log of another protocol has its seq and is stored here too; what the
-        # server answers has none.
+        # A message from a log of another protocol has a seq and is stored here too. An answer of
+        # the server has none.
         if not self.open or (rec.flags & REC_NOT_STORED and rec.seq == 0):
             return 0
         publish = rec[0]
@@ -406,7 +411,7 @@ cdef class Stream(StreamOwner):
                 or (self.no_ack and not is_fast(publish.reply, publish.reply_len))):
             publish.reply_len = 0
         try:
-            self.take(&publish)
+            self.receive(&publish)
         except ApiError as problem:
             self.refuse(&publish, problem)
         except Exception as problem:
@@ -414,7 +419,7 @@ cdef class Stream(StreamOwner):
             self.refuse(&publish, ApiError(errors.STORE_FAILED, err=str(problem)))
         return 1
 
-    cdef int take(self, const record_t *publish) except -1:
+    cdef int receive(self, const record_t *publish) except -1:
         """Check and store a message. ApiError: it is refused."""
         cdef record_t rec = publish[0]
         cdef headers_t h
@@ -428,42 +433,42 @@ cdef class Stream(StreamOwner):
         if rec.headers_len:
             find_headers(rec.data, rec.headers_len, &h)
             if (h.seen >> <int>HEADER_REQUEST_INFO) & 1:    # an import has added it for services
-                self.leave_out_header(&rec, b'Nats-Request-Info')
+                self.remove_header(&rec, b'Nats-Request-Info')
                 find_headers(rec.data, rec.headers_len, &h)
         self.check_size(rec.total_len)
         if rec.headers_len > HEADERS_MAX:
             raise ApiError(errors.HEADERS_TOO_LARGE)
         if publish.reply_len and is_fast(publish.reply, publish.reply_len):
-            return self.take_fast(&rec, &h, publish)
+            return self.receive_fast(&rec, &h, publish)
         if has(&h, HEADER_BATCH_ID):
-            return self.take_batched(&rec, &h, publish)
+            return self.receive_batched(&rec, &h, publish)
         self.schedule = None
         if h.present or self.counters is not None:
             seq = self.check(&rec, &h, &ttl_ns)
             if seq:
                 self.duplicates += 1
-                self.wait_for(self.store.ticket, seq, PENDING_DUPLICATE, publish, NULL, 0)
+                self.answer_later(self.store.ticket, seq, PENDING_DUPLICATE, publish, NULL, 0)
                 return 0
-        return self.put(&rec, &h, ttl_ns, publish)
+        return self.store_checked(&rec, &h, ttl_ns, publish)
 
     cdef void map_subject(self, record_t *rec) noexcept:
-        """Set the subject under which a message is stored. Valid until the next call."""
+        """Set the subject under which a message is stored. It is valid until the next call."""
         cdef Py_ssize_t n
         if self.transform is not None and within(
                 rec.subject, rec.subject_len, self.source, <size_t>len(self.source)):
-            n = self.transform.apply(rec.subject, rec.subject_len, self.subject_room)
+            n = self.transform.apply(rec.subject, rec.subject_len, self.subject_buffer)
             if n > 0:
-                rec.subject = self.subject_room
+                rec.subject = self.subject_buffer
                 rec.subject_len = <uint16_t>n
 
     cdef int check_size(self, size_t n) except -1:
-        """Whether a message may have so many bytes of headers and body."""
+        """Check the bytes of headers and body of a message. ApiError."""
         if self.message_bytes_max >= 0 and <int64_t>n > self.message_bytes_max:
             raise ApiError(errors.MESSAGE_TOO_LARGE)
         return 0
 
     cdef uint64_t check(self, record_t *rec, headers_t *h, int64_t *ttl_ns) except? 0:
-        """Check the headers of a message. Returns the seq of the message that it duplicates, 0 =
+        """Check the headers of a message. Returns the seq of the message that it duplicates; 0 =
         none. ApiError: it is refused."""
         cdef uint64_t seq
         self.check_increment(rec, h)
@@ -484,7 +489,8 @@ cdef class Stream(StreamOwner):
         return 0
 
     cdef int check_increment(self, const record_t *rec, const headers_t *h) except -1:
-        """Whether the message may add to a counter, as every message of a stream with counters."""
+        """Check the increment of a message: all messages of a stream with counters have one, others
+        none. ApiError."""
         if not has(h, HEADER_INCR):
             if self.counters is not None:
                 raise ApiError(errors.COUNTER_MISSING)
@@ -502,14 +508,15 @@ cdef class Stream(StreamOwner):
         return 0
 
     cdef int check_stream(self, const headers_t *h) except -1:
-        """Compare the expected stream with this one."""
+        """Compare the expected stream with this one. ApiError."""
         if has(h, HEADER_EXPECTED_STREAM) and not is_text(
                 h.value[<int>HEADER_EXPECTED_STREAM], self.name.encode()):
             raise ApiError(errors.EXPECTED_STREAM)
         return 0
 
     cdef int64_t ttl_of(self, record_t *rec, const headers_t *h) except? -2:
-        """The TTL of a message, 0 = none; one that is shorter than that of markers is replaced."""
+        """The TTL of a message; 0 = none. A TTL below `marker_ttl_ns` is replaced in the header.
+        ApiError."""
         cdef int64_t ttl_ns
         if not has(h, HEADER_TTL):
             return 0
@@ -524,7 +531,7 @@ cdef class Stream(StreamOwner):
         return ttl_ns
 
     cdef int set_header(self, record_t *rec, bytes name, bytes value) except -1:
-        """Replace a header of a message, or add it. The copy is valid until the next call."""
+        """Replace or add a header of a message. The new message is valid until the next call."""
         cdef size_t n = <size_t>len(name) + <size_t>len(value)
         cdef size_t body = rec.total_len - rec.headers_len
         cdef bytes block = rec.data[:rec.headers_len] if rec.headers_len else b'NATS/1.0\r\n\r\n'
@@ -537,13 +544,13 @@ cdef class Stream(StreamOwner):
         rec.headers_len = <uint32_t>(end - out)
         rec.total_len = <uint32_t>(rec.headers_len + body)
         rec.data = out
-        self.rewritten = whole      # what it was made from may go now
+        self.rewritten = whole      # the previous one, which `rec` may have used, is freed now
         return 0
 
     cdef int check_expected(self, const record_t *rec, const headers_t *h,
                             uint64_t ahead) except -1:
-        """Compare the expected sequences with those of what was appended before. `ahead`: messages
-        of a batch that count as appended."""
+        """Compare the expected sequences with those of the last messages. `ahead`: number of
+        messages of the same batch that count as appended. ApiError."""
         cdef span_t subject
         cdef uint64_t wanted, last
         subject.ptr = rec.subject
@@ -564,13 +571,13 @@ cdef class Stream(StreamOwner):
         return 0
 
     cdef uint64_t last_seq_of(self, const char *subject, size_t n) except? 0:
-        """The seq of the newest message on a subject, which may have wildcards; 0 = none."""
+        """The seq of the last message on a subject, which may have wildcards; 0 = none."""
         if subject_shape(subject, n) & SUBJECT_WILDCARD:
             return self.store.subjects.last_match(self.store.subjects.filter([subject[:n]]))
         return self.store.last_seq_of(subject, n)
 
     cdef int check_last_id(self, const headers_t *h) except -1:
-        """Compare the expected Nats-Msg-Id with that of the last message."""
+        """Compare the expected Nats-Msg-Id with that of the last message. ApiError."""
         cdef span_t wanted = h.value[<int>HEADER_EXPECTED_LAST_MSG_ID]
         cdef message_t m
         cdef span_t last
@@ -585,7 +592,7 @@ cdef class Stream(StreamOwner):
         return 0
 
     cdef Rollup rollup_of(self, const record_t *rec, const headers_t *h) except *:
-        """Which messages before it the message replaces. ApiError: it must not."""
+        """Which earlier messages the message replaces. ApiError: it is not allowed to."""
         value = text_of(h.value[<int>HEADER_ROLLUP]).lower()
         if not self.rollups:
             raise ApiError(errors.ROLLUP, err='rollup not permitted')
@@ -599,28 +606,28 @@ cdef class Stream(StreamOwner):
             return ROLLUP_ALL
         raise ApiError(errors.ROLLUP, err=f'rollup value invalid: {go_quote(value)}')
 
-    cdef int put(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
-                 const record_t *publish) except -1:
+    cdef int store_checked(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
+                           const record_t *publish) except -1:
         """Store a message that has passed its checks. ApiError: the store refuses it."""
         cdef Rollup rollup = self.rollup_of(rec, h) if has(h, HEADER_ROLLUP) else (
             ROLLUP_SUBJECT if self.schedule is not None else ROLLUP_NONE)
         cdef uint64_t seq = self.append(rec, h, ttl_ns, rollup)
         cdef bytes tail = self.ack_tail + b'}' if self.ack_tail else b''
         if publish.reply_len:
-            self.wait_for(self.store.ticket, seq, PENDING_ACK, publish, tail, <size_t>len(tail))
+            self.answer_later(self.store.ticket, seq, PENDING_ACK, publish, tail, <size_t>len(tail))
         if self.store.log.behind():
             self.account.turn.pressed = self.store.log
         return 0
 
     cdef uint64_t append(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
                          Rollup rollup) except 0:
-        """Store a message. Returns its seq; `ack_tail` is then the rest of its PubAck. ApiError:
+        """Store a message. Returns its seq, and sets `ack_tail` to the end of its PubAck. ApiError:
         the store refuses it."""
         cdef uint64_t seq, before = 0
         cdef object value = None
         cdef dict sources = None
-        cdef bint again = self.republish is not None and hops_now < HOPS_MAX and (
-            self.republish.takes(rec.subject, rec.subject_len))
+        cdef bint again = self.republish is not None and current_hops < HOPS_MAX and (
+            self.republish.matches(rec.subject, rec.subject_len))
         self.ack_tail = b''
         if self.by_interest and not self.cursors.held and (
                 not self.has_interest(rec.subject, rec.subject_len)):
@@ -642,15 +649,15 @@ cdef class Stream(StreamOwner):
             self.counters.remember(rec.subject, rec.subject_len, seq, value, sources)
             self.ack_tail = b',"val":"%d"' % value
         if self.timetable is not None:
-            self.enter_schedule(rec, h, seq)
+            self.update_schedule(rec, h, seq)
         if again:
             self.add_republish(rec, seq, before)
         return seq
 
     # --- messages without headers
 
-    cdef uint64_t take_plain(self, bytes subject, const span_t *bodies, uint32_t count,
-                             uint64_t *first) except 0:
+    cdef uint64_t store_plain(self, bytes subject, const span_t *bodies, uint32_t count,
+                              uint64_t *first) except 0:
         cdef record_t rec
         cdef headers_t h
         cdef uint32_t i
@@ -668,7 +675,7 @@ cdef class Stream(StreamOwner):
         rec.subject = subject
         rec.subject_len = <uint16_t>len(subject)
         if count > 1:
-            self.has_room = None    # nothing may refuse a part of them from here on
+            self.has_room = None    # from here on, none of them may be refused
         first[0] = 0
         try:
             for i in range(count):
@@ -682,7 +689,7 @@ cdef class Stream(StreamOwner):
         return self.store.ticket
 
     cdef int check_plain(self, bytes subject, const span_t *bodies, uint32_t count) except -1:
-        """Whether these messages may be stored; several of them are all looked at before."""
+        """Check messages before any of them is stored. ApiError."""
         cdef record_t rec
         cdef BatchChecks checks
         cdef uint32_t i
@@ -710,12 +717,12 @@ cdef class Stream(StreamOwner):
         return 0
 
     cdef tuple count(self, record_t *rec, const headers_t *h):
-        """Make the sum the body of a message that adds to a counter; the sum, and the sources that
-        it has come from. ApiError."""
+        """Replace the body of a message with an increment by the sum. Returns (sum, sources).
+        ApiError."""
         cdef bytes whole, headers = rec.data[:rec.headers_len]
         value, sources = self.counters.state(rec.subject, rec.subject_len)
         if has(h, HEADER_STREAM_SOURCE):
-            increment, sources = follow(
+            increment, sources = add_source_value(
                 sources, bytes_of(h.value[<int>HEADER_STREAM_SOURCE]),
                 rec.data[rec.headers_len:rec.total_len],
                 rec.subject[:rec.subject_len].decode('utf-8', 'replace'))
@@ -744,8 +751,8 @@ cdef class Stream(StreamOwner):
         cdef int why
         cdef bint again
         self.map_subject(rec)
-        again = self.republish is not None and hops_now < HOPS_MAX and (
-            self.republish.takes(rec.subject, rec.subject_len))
+        again = self.republish is not None and current_hops < HOPS_MAX and (
+            self.republish.matches(rec.subject, rec.subject_len))
         h.present = h.seen = 0
         if self.sealed:
             raise ApiError(errors.STREAM_SEALED)
@@ -811,7 +818,7 @@ cdef class Stream(StreamOwner):
         return 1
 
     cdef Rollup copied_rollup(self, const record_t *rec, const headers_t *h) except *:
-        """What a message of another stream replaces, if that is allowed here."""
+        """Which messages a message of another stream replaces, if rollups are allowed here."""
         if self.rollups and has(h, HEADER_ROLLUP):
             if is_text(h.value[<int>HEADER_ROLLUP], b'sub'):
                 return ROLLUP_PATTERN if has_wildcards(rec) and self.store.may_roll_up(
@@ -821,14 +828,14 @@ cdef class Stream(StreamOwner):
         return ROLLUP_NONE
 
     cdef int64_t copied_ttl(self, const headers_t *h) noexcept:
-        """The TTL of a message of another stream, if there are any here."""
+        """The TTL of a message of another stream; 0 = none, or TTLs are not allowed here."""
         return parse_ttl(h.value[<int>HEADER_TTL]) if self.ttls and has(h, HEADER_TTL) else 0
 
     # --- atomic batches
 
-    cdef int take_batched(self, record_t *rec, const headers_t *h,
-                          const record_t *publish) except -1:
-        """Keep a message of a batch until its commit. ApiError: it is refused."""
+    cdef int receive_batched(self, record_t *rec, const headers_t *h,
+                             const record_t *publish) except -1:
+        """Add a message to its batch, or commit the batch. ApiError: it is refused."""
         cdef span_t id = h.value[<int>HEADER_BATCH_ID]
         cdef bint ends = (h.seen >> <int>HEADER_BATCH_COMMIT) & 1
         cdef uint64_t number
@@ -844,7 +851,7 @@ cdef class Stream(StreamOwner):
         try:
             self.add_to_batch(key, number, rec, h, publish, ends)
         except BatchError as problem:
-            self.abandoned(key, problem.reason)
+            self.record_abandoned(key, problem.reason)
             raise
         self.rearm()
         return 0
@@ -872,19 +879,20 @@ cdef class Stream(StreamOwner):
             self.batches.drop(key)
             if not batch.messages:
                 raise BatchError(errors.ATOMIC_INCOMPLETE, 'incomplete')
-            self.commit(batch, publish, True)
+            self.commit(batch, publish, marker=True)
             return 0
         self.batches.add(batch, rec.subject[:rec.subject_len], rec.data[:rec.total_len],
                          rec.headers_len)
         if ends:
             self.batches.drop(key)
-            self.commit(batch, publish, False)
+            self.commit(batch, publish, marker=False)
         elif publish.reply_len:
-            self.answers.say(publish.reply, publish.reply_len, NULL, 0, b'', 0, 0)
+            self.answers.send_raw(publish.reply, publish.reply_len, NULL, 0, b'', 0, 0)
         return 0
 
     cdef int commit(self, Batch batch, const record_t *publish, bint marker) except -1:
-        """Store a whole batch, or nothing of it. ApiError: one of its messages is refused."""
+        """Store all messages of a batch, or none. `marker`: the commit itself is not a message.
+        ApiError: one of the messages is refused."""
         cdef record_t rec
         cdef headers_t h
         cdef BatchChecks checks = BatchChecks()
@@ -892,7 +900,7 @@ cdef class Stream(StreamOwner):
         cdef bytes tail
         cdef list messages = batch.messages
         cdef Py_ssize_t i, last = len(messages) - 1
-        if marker:      # what was stored last says that the batch is complete
+        if marker:      # the last stored message has the header of the commit
             fill(&rec, messages[last])
             self.set_header(&rec, b'Nats-Batch-Commit', b'1')
             messages[last] = messages[last][0], self.rewritten, rec.headers_len
@@ -907,7 +915,7 @@ cdef class Stream(StreamOwner):
             raise ApiError(errors.ACCOUNT_RESOURCES_EXCEEDED)
         if not self.store.log.reserve(checks.log_bytes):
             raise ApiError(errors.STORE_FAILED, err=self.store.log.refusal)
-        self.has_room = None        # nothing may refuse a part of the batch from here on
+        self.has_room = None        # from here on, none of the messages may be refused
         try:
             for i in range(last + 1):
                 fill(&rec, messages[i])
@@ -920,14 +928,14 @@ cdef class Stream(StreamOwner):
             self.store.more_follows = False
         tail = self.ack_tail + b',"batch":%b,"count":%d}' % (
             encode(batch.id.decode('utf-8', 'replace')), last + 1)
-        self.wait_for(self.store.ticket, seq, PENDING_ACK, publish, tail, <size_t>len(tail))
+        self.answer_later(self.store.ticket, seq, PENDING_ACK, publish, tail, <size_t>len(tail))
         if self.store.log.behind():
             self.account.turn.pressed = self.store.log
         return 0
 
     cdef int check_batched(self, record_t *rec, headers_t *h, BatchChecks checks,
                            uint64_t place) except -1:
-        """Check a message as if those of its batch before it were stored. ApiError."""
+        """Check a message as if the earlier messages of its batch were stored. ApiError."""
         cdef bytes subject = rec.subject[:rec.subject_len]
         cdef Rollup rollup = ROLLUP_NONE
         self.check_increment(rec, h)
@@ -962,12 +970,13 @@ cdef class Stream(StreamOwner):
         self.check_batched_room(rec, checks, subject, rollup)
         checks.subjects[subject] = checks.subjects.get(subject, 0) + 1
         checks.log_bytes += record_size(
-            rec.subject_len, 0, rec.total_len + (COUNTER_ROOM if self.counters is not None else 0))
+            rec.subject_len, 0, rec.total_len + (
+                COUNTER_BODY_BYTES if self.counters is not None else 0))
         return 0
 
     cdef int check_batched_sum(self, const record_t *rec, const headers_t *h, BatchChecks checks,
                                bytes subject) except -1:
-        """Whether the counter of a message can become the sum."""
+        """Check the size of a message with the new sum of its counter. ApiError."""
         value = checks.values.get(subject)
         if value is None:
             value = self.counters.state(rec.subject, rec.subject_len)[0]
@@ -976,7 +985,7 @@ cdef class Stream(StreamOwner):
         return 0
 
     cdef int check_batched_id(self, span_t id, BatchChecks checks) except -1:
-        """Whether no message has this id, neither in the window nor in the batch."""
+        """Check that no message in the window or in the batch has this id. ApiError."""
         cdef bytes text = bytes_of(id)
         if text in checks.ids or self.store.duplicate_of(id.ptr, id.len):
             raise ApiError(errors.ATOMIC_DUPLICATE)
@@ -985,7 +994,7 @@ cdef class Stream(StreamOwner):
 
     cdef int check_batched_room(self, const record_t *rec, BatchChecks checks, bytes subject,
                                 Rollup rollup) except -1:
-        """Whether a stream that discards new messages has room for this one too."""
+        """Check the limits of a stream that discards new messages, and count this one. ApiError."""
         cdef StreamLimits bounds = self.store.limits
         cdef uint64_t count, most = bounds.max_msgs_per_subject
         checks.bytes += self.store.size_in(rec)
@@ -997,26 +1006,26 @@ cdef class Stream(StreamOwner):
             if count >= most and bounds.discard_new_per_subject and rollup == ROLLUP_NONE:
                 raise ApiError(errors.STORE_FAILED, err=FULL_SUBJECT)
             if count < most or bounds.discard_new_per_subject:
-                checks.more += 1
+                checks.messages += 1
         else:
-            checks.more += 1
-        if bounds.max_msgs and self.store.messages + checks.more > bounds.max_msgs:
+            checks.messages += 1
+        if bounds.max_msgs and self.store.messages + checks.messages > bounds.max_msgs:
             raise ApiError(errors.STORE_FAILED, err=FULL_MSGS)
         if bounds.max_bytes and self.store.bytes + checks.bytes > bounds.max_bytes:
             raise ApiError(errors.STORE_FAILED, err=FULL_BYTES)
         return 0
 
-    cdef void abandoned(self, bytes id, str reason) noexcept:
-        """Report at the end of the turn that a batch has ended without its commit."""
+    cdef void record_abandoned(self, bytes id, str reason) noexcept:
+        """Report at the end of the turn that a batch has ended without a commit."""
         if reason and self.advise is not None:
             self.abandonments.append((id.decode('utf-8', 'replace'), reason))
             self.account.turn.add(PHASE_FLUSH, self)
 
     # --- fast batches
 
-    cdef int take_fast(self, record_t *rec, headers_t *h, const record_t *publish) except -1:
-        """Store a message of a fast batch, or do what else its reply subject says. ApiError: it is
-        refused."""
+    cdef int receive_fast(self, record_t *rec, headers_t *h, const record_t *publish) except -1:
+        """Store a message of a fast batch, or handle a ping, or a commit without a message.
+        ApiError: it is refused."""
         cdef fast_t f
         cdef FastBatch batch
         cdef uint64_t level
@@ -1038,7 +1047,7 @@ cdef class Stream(StreamOwner):
                     and level <= <uint64_t>limits.JS_API_LEVEL):
                 self.fast.drop(batch)
                 raise ApiError(errors.REQUIRED_API_LEVEL)
-            self.leave_out_header(rec, b'Nats-Required-Api-Level')
+            self.remove_header(rec, b'Nats-Required-Api-Level')
             h.present = h.seen = 0
             if rec.headers_len:
                 find_headers(rec.data, rec.headers_len, h)
@@ -1058,7 +1067,8 @@ cdef class Stream(StreamOwner):
         cdef bytes text
         if f.number != batch.last + 1:
             text = b'{"type":"gap","last_seq":%d,"seq":%d}' % (batch.last + 1, f.number)
-            self.answers.say(publish.reply, publish.reply_len, NULL, 0, text, <size_t>len(text), 0)
+            self.answers.send_raw(
+                publish.reply, publish.reply_len, NULL, 0, text, <size_t>len(text), 0)
             if f.number <= batch.last or not batch.gaps_allowed:
                 return self.commit_fast(batch, publish)
         if f.op == FAST_COMMIT_ONLY:
@@ -1066,7 +1076,7 @@ cdef class Stream(StreamOwner):
             return self.commit_fast(batch, publish)
         batch.last = f.number
         if f.number == 1 and f.op != FAST_COMMIT and not self.no_ack:
-            self.say_flow(batch, publish.reply, publish.reply_len)
+            self.send_flow_ack(batch, publish.reply, publish.reply_len)
         try:
             seq = self.store_fast(rec, h)
         except ApiError as problem:
@@ -1077,15 +1087,16 @@ cdef class Stream(StreamOwner):
         if seq and batch.last == 1 and f.op == FAST_COMMIT and not f.gaps_allowed:
             self.fast.drop(batch)
             text = b',"batch":%b,"count":1}' % encode(batch.id.decode('utf-8', 'replace'))
-            self.wait_for(batch.ticket, seq, PENDING_DUPLICATE, publish, text, <size_t>len(text))
+            self.answer_later(
+                batch.ticket, seq, PENDING_DUPLICATE, publish, text, <size_t>len(text))
         elif f.op == FAST_COMMIT:
             return self.commit_fast(batch, publish)
         elif batch.is_due():
-            self.note_fast(batch, PENDING_FAST, publish)
+            self.await_fast(batch, PENDING_FAST, publish)
         return 0
 
     cdef uint64_t store_fast(self, record_t *rec, headers_t *h) except? 0:
-        """Check a message and store it. Returns the seq of the message that it duplicates, 0 = it
+        """Check a message and store it. Returns the seq of the message that it duplicates; 0 = it
         was stored. ApiError."""
         cdef int64_t ttl_ns = 0
         cdef uint64_t seq = 0
@@ -1105,7 +1116,7 @@ cdef class Stream(StreamOwner):
 
     cdef int refuse_fast(self, FastBatch batch, const fast_t *f, const record_t *publish,
                          object problem) except -1:
-        """A message of a batch was refused: that ends the batch unless messages may be missing."""
+        """Report that a message of a batch was refused. End the batch unless gaps are allowed."""
         cdef bytes text
         if batch.last == 1 and not f.gaps_allowed:
             self.fast.drop(batch)
@@ -1113,35 +1124,37 @@ cdef class Stream(StreamOwner):
         self.refused += 1
         text = b'{"type":"err","seq":%d,"error":%b}' % (f.number, encode(ApiErrorBody(
             code=problem.code, err_code=problem.err_code, description=problem.text)))
-        self.answers.say(publish.reply, publish.reply_len, NULL, 0, text, <size_t>len(text), 0)
+        self.answers.send_raw(
+            publish.reply, publish.reply_len, NULL, 0, text, <size_t>len(text), 0)
         if f.gaps_allowed and f.op != FAST_COMMIT:
             return 0
         batch.last -= 1
         return self.commit_fast(batch, publish)
 
     cdef int ping(self, FastBatch batch, const fast_t *f, const record_t *publish) except -1:
-        """The publisher has missed an answer, or has sent a message that did not arrive."""
+        """Answer a ping: an ack or a message of the publisher may be lost."""
         cdef bytes text
         if f.number > batch.last:
             text = b'{"type":"gap","last_seq":%d,"seq":%d}' % (batch.last + 1, f.number + 1)
-            self.answers.say(publish.reply, publish.reply_len, NULL, 0, text, <size_t>len(text), 0)
+            self.answers.send_raw(
+                publish.reply, publish.reply_len, NULL, 0, text, <size_t>len(text), 0)
             if not batch.gaps_allowed:
                 return self.commit_fast(batch, publish)
             batch.last = f.number
             if self.store.log.outcome(batch.ticket) > 0:
                 self.fast.reached(batch, batch.last)
             elif batch.is_due():
-                self.note_fast(batch, PENDING_FAST, publish)
-        self.say_flow(batch, publish.reply, publish.reply_len)
+                self.await_fast(batch, PENDING_FAST, publish)
+        self.send_flow_ack(batch, publish.reply, publish.reply_len)
         return 0
 
-    cdef void note_fast(self, FastBatch batch, int kind, const record_t *publish) noexcept:
-        """Answer the publisher when all that has come of a batch is stored."""
+    cdef void await_fast(self, FastBatch batch, int kind, const record_t *publish) noexcept:
+        """Answer the publisher when all messages of the batch so far are stored."""
         cdef pending_t *p = self.add_pending(
             sizeof(pending_t) + publish.reply_len + <size_t>len(batch.id))
         if p == NULL:
-            return      # it asks with a ping
-        batch.waits = True
+            return      # without an answer the publisher sends a ping
+        batch.awaits_log = True
         p.ticket = batch.ticket
         p.seq = batch.seq
         p.number = batch.last
@@ -1155,19 +1168,19 @@ cdef class Stream(StreamOwner):
         self.await_log(p.ticket)
 
     cdef int commit_fast(self, FastBatch batch, const record_t *publish) except -1:
-        """Accept nothing more for a batch; its PubAck follows when everything is stored."""
+        """Accept no more messages of a batch; send its PubAck when all of them are stored."""
         if not batch.committing:
             batch.committing = True
-            self.note_fast(batch, PENDING_FAST_COMMIT, publish)
+            self.await_fast(batch, PENDING_FAST_COMMIT, publish)
         return 0
 
-    cdef void say_flow(self, FastBatch batch, const char *reply, size_t n) except *:
-        """Answer how far a batch is stored."""
+    cdef void send_flow_ack(self, FastBatch batch, const char *reply, size_t n) except *:
+        """Send an ack: the number up to which the batch is stored."""
         cdef bytes text = b'{"type":"ack","seq":%d,"msgs":%d}' % (batch.reported, batch.every)
-        self.answers.say(reply, n, NULL, 0, text, <size_t>len(text), 0)
+        self.answers.send_raw(reply, n, NULL, 0, text, <size_t>len(text), 0)
 
     cdef int answer_fast(self, const pending_t *p, bint stored) except -1:
-        """Everything of a batch that had arrived when this was noted is stored or has failed."""
+        """The messages of a batch before this entry are stored or have failed: answer it."""
         cdef const char *reply = <const char *>p + sizeof(pending_t)
         cdef FastBatch batch = None
         cdef record_t publish
@@ -1176,29 +1189,30 @@ cdef class Stream(StreamOwner):
             batch = self.fast.find(reply + p.subject_len, p.text_len)
         if batch is None or batch.key != p.before:
             return 0        # it has ended
-        batch.waits = False
-        subject = reply[:p.subject_len]         # what follows may move the entry
+        batch.awaits_log = False
+        subject = reply[:p.subject_len]         # a copy: the entry may be moved
         if not stored:
             self.fast.drop(batch)
-            self.say(subject, <size_t>len(subject),
-                     ApiError(errors.STORE_FAILED, err=self.store.log.refusal))
+            self.send_error(subject, <size_t>len(subject),
+                            ApiError(errors.STORE_FAILED, err=self.store.log.refusal))
         elif p.kind == PENDING_FAST_COMMIT:
             self.fast.drop(batch)
             text = self.ack_prefix + b'%d,"batch":%b,"count":%d}' % (
                 p.seq, encode(batch.id.decode('utf-8', 'replace')), p.number)
-            self.answers.say(subject, <size_t>len(subject), NULL, 0, text, <size_t>len(text), 0)
+            self.answers.send_raw(
+                subject, <size_t>len(subject), NULL, 0, text, <size_t>len(text), 0)
         elif self.fast.reached(
                 batch, batch.last if self.store.log.outcome(batch.ticket) > 0 else p.number):
-            self.say_flow(batch, subject, <size_t>len(subject))
+            self.send_flow_ack(batch, subject, <size_t>len(subject))
             if batch.is_due():
                 memset(&publish, 0, sizeof(publish))
                 publish.reply = subject
                 publish.reply_len = <uint16_t>len(subject)
-                self.note_fast(batch, PENDING_FAST, &publish)
+                self.await_fast(batch, PENDING_FAST, &publish)
         return 0
 
-    cdef int leave_out_header(self, record_t *rec, bytes name) except -1:
-        """Take a header out of a message. The copy is valid until the next call."""
+    cdef int remove_header(self, record_t *rec, bytes name) except -1:
+        """Remove a header of a message. The new message is valid until the next call."""
         cdef bytes block = rec.data[:rec.headers_len]
         cdef bytes whole
         lines = [line for line in block.split(b'\r\n')[1:]
@@ -1215,24 +1229,24 @@ cdef class Stream(StreamOwner):
         try:
             if self.batches is not None:
                 for id in self.batches.expire(now_ns):
-                    self.abandoned(id, 'timeout')
+                    self.record_abandoned(id, 'timeout')
             if self.fast is not None:
                 self.fast.expire(now_ns)
             if self.unreadable_ns and now_ns >= self.unreadable_ns:
                 self.unreadable_ns = 0
-                self.unsure |= self.unreadable
+                self.uncertain |= self.unreadable
                 self.unreadable.clear()
-                self.try_again()
+                self.retry()
             if self.retry_ns and now_ns >= self.retry_ns:
-                self.try_again()
+                self.retry()
             if self.timetable is not None and not self.retry_ns:
-                self.fire_due()
+                self.publish_due()
         except Exception:
             LOG.exception('schedules and batches of stream %r', self.name)
         self.rearm()
 
     cdef void rearm(self) noexcept:
-        """Set the timer to the end of the next batch or the next scheduled message."""
+        """Arm the timer for the next batch that expires, scheduled message or retry."""
         cdef int64_t due_ns = self.batches.next_ns() if self.batches is not None else 0
         cdef int64_t now_ns = self.account.turn.now_ns
         cdef int64_t next_ns
@@ -1246,17 +1260,17 @@ cdef class Stream(StreamOwner):
             elif self.timetable is not None:
                 next_ns = self.timetable.next_ns()
                 if next_ns:
-                    # not too long: the wall clock may be set meanwhile
+                    # Not longer than WAIT_NS, because the wall clock may be set meanwhile.
                     next_ns = now_ns + max(
                         <int64_t>0, min(next_ns - self.account.turn.wall_ns, WAIT_NS))
                     due_ns = min(due_ns, next_ns) if due_ns else next_ns
             if due_ns and (self.timer.pos == 0 or self.timer.due_ns > due_ns):
                 self.account.turn.arm(self, due_ns)
         except Exception:
-            LOG.exception('schedules and batches of stream %r wait', self.name)
+            LOG.exception('timer for schedules and batches of stream %r', self.name)
 
     def report_abandoned(self):
-        """Send the advisories of batches that have ended without their commit."""
+        """Send the advisories of batches that have ended without a commit."""
         batches, self.abandonments = self.abandonments, []
         for id, reason in batches:
             self.advise(
@@ -1266,8 +1280,8 @@ cdef class Stream(StreamOwner):
     # --- schedules
 
     cdef int check_schedule(self, record_t *rec, headers_t *h) except -1:
-        """Whether a message may be scheduled; `schedule` is then when, None = it is not. ApiError:
-        it is refused."""
+        """Check the schedule of a message, and set `schedule`; None: it has none. ApiError: it is
+        refused."""
         self.schedule = None
         if has(h, HEADER_SCHEDULER) or has(h, HEADER_SCHEDULE_NEXT):
             self.check_scheduler(rec, h)
@@ -1293,11 +1307,11 @@ cdef class Stream(StreamOwner):
         target = b''
         if has(h, HEADER_SCHEDULE_TARGET):
             target = bytes_of(h.value[<int>HEADER_SCHEDULE_TARGET])
-        if target == own or not self.owns(target):
+        if target == own or not self.stores_subject(target):
             raise ApiError(errors.SCHEDULE_TARGET)
         if has(h, HEADER_SCHEDULE_SOURCE):
             source = bytes_of(h.value[<int>HEADER_SCHEDULE_SOURCE])
-            if source == own or source == target or not self.owns(source):
+            if source == own or source == target or not self.stores_subject(source):
                 raise ApiError(errors.SCHEDULE_SOURCE)
         for name in (HEADER_SCHEDULE_ROLLUP, HEADER_ROLLUP):
             if (h.present >> <int>name) & 1 and text_of(h.value[<int>name]).lower() != 'sub':
@@ -1308,7 +1322,7 @@ cdef class Stream(StreamOwner):
         return 0
 
     cdef int check_scheduler(self, const record_t *rec, const headers_t *h) except -1:
-        """Whether a message may cancel the one that is scheduled by another subject."""
+        """Check that a message may cancel the scheduled message of another subject. ApiError."""
         cdef bytes subject
         cdef uint64_t seq
         if self.timetable is None or not (
@@ -1322,18 +1336,18 @@ cdef class Stream(StreamOwner):
             raise ApiError(errors.SCHEDULE_SCHEDULER)
         return 0
 
-    def owns(self, bytes subject):
-        """Whether it is a subject, without wildcards, that this stream takes."""
+    def stores_subject(self, bytes subject):
+        """Whether this is a subject without wildcards that the stream stores."""
         return is_literal(subject) and any(
             is_within(subject, raw(pattern)) for pattern in self.config.subjects)
 
-    cdef int enter_schedule(self, const record_t *rec, const headers_t *h,
-                            uint64_t seq) except -1:
-        """A message was stored: it may be scheduled, and ends what its subject scheduled before."""
+    cdef int update_schedule(self, const record_t *rec, const headers_t *h,
+                             uint64_t seq) except -1:
+        """Set or remove the schedule of the subject of a stored message."""
         cdef bytes subject = rec.subject[:rec.subject_len]
         schedule, self.schedule = self.schedule, None
-        if schedule is not None or subject in self.timetable.entries or subject in self.unsure:
-            self.note_scheduled(subject, seq)
+        if schedule is not None or subject in self.timetable.entries or subject in self.uncertain:
+            self.add_pending_schedule(subject, seq)
         if schedule is None:
             self.timetable.drop(subject)
         else:
@@ -1343,22 +1357,24 @@ cdef class Stream(StreamOwner):
         self.rearm()
         return 0
 
-    def note_scheduled(self, bytes subject, uint64_t seq):
-        """The message `seq` has changed what is scheduled by a subject: not if it fails."""
-        while self.scheduling and <uint64_t>self.scheduling[0][0] < self.store.readable:
-            self.scheduling.popleft()
-        self.scheduling.append((seq, subject))
+    def add_pending_schedule(self, bytes subject, uint64_t seq):
+        """Record that the message `seq` has changed the schedule of a subject: if the message
+        fails, the schedule is uncertain."""
+        while self.pending_schedules and (
+                <uint64_t>self.pending_schedules[0][0] < self.store.readable):
+            self.pending_schedules.popleft()
+        self.pending_schedules.append((seq, subject))
 
     def cancel(self, bytes subject, uint64_t by):
-        """Delete the scheduled message of a subject when the message `by` is safe."""
+        """Delete the scheduled message of a subject when the message `by` is stored safely."""
         cdef uint64_t seq = self.store.last_seq_of(subject, <size_t>len(subject))
         self.timetable.drop(subject)
         if seq:
-            self.cancelled.setdefault(seq, (subject, by))   # a later one may fail
+            self.cancelled.setdefault(seq, (subject, by))   # the first one: a later one may fail
             self.await_log(self.store.ticket)
 
-    cdef void end_cancelled(self) noexcept:
-        """Delete the scheduled messages that were cancelled by messages that are safe now."""
+    cdef void delete_cancelled(self) noexcept:
+        """Delete the scheduled messages that were cancelled by messages that are stored safely."""
         cdef bytes subject
         cdef uint64_t seq
         while self.cancelled and not self.store.closed:
@@ -1371,9 +1387,9 @@ cdef class Stream(StreamOwner):
             if self.store.last_seq_of(subject, <size_t>len(subject)) == seq:
                 self.store.remove(seq)
 
-    cdef int fire_due(self) except -1:
+    cdef int publish_due(self) except -1:
         """Publish the scheduled messages that are due."""
-        cdef int left = FIRED_PER_TURN
+        cdef int left = DUE_PER_TURN
         while left and not self.retry_ns:
             left -= 1
             found = self.timetable.pop(self.account.turn.wall_ns)
@@ -1381,17 +1397,17 @@ cdef class Stream(StreamOwner):
                 break
             self.store.refused = STORE_TAKEN
             try:
-                self.fire(found[0], found[1])
+                self.publish_scheduled(found[0], found[1])
             except ApiError as problem:
                 if self.store.refused == STORE_FAILED:
-                    self.unsure.add(found[0])
-                    self.retry()
+                    self.uncertain.add(found[0])
+                    self.retry_later()
                     break
                 LOG.warning('stream %s: a scheduled message of %r is refused: %s',
                             self.name, found[0], problem)
         return 0
 
-    def fire(self, bytes subject, entry):
+    def publish_scheduled(self, bytes subject, entry):
         """Publish one scheduled message. ApiError: it is refused."""
         cdef message_t m, source
         cdef record_t rec
@@ -1405,9 +1421,10 @@ cdef class Stream(StreamOwner):
         if not self.store.read(seq, &m):
             if seq >= self.store.readable:      # not in the file yet
                 self.timetable.set(
-                    subject, seq, entry.schedule, self.account.turn.wall_ns + <int64_t>SOON_NS)
+                    subject, seq, entry.schedule,
+                    self.account.turn.wall_ns + <int64_t>READ_RETRY_NS)
             elif self.store.last_seq_of(subject, <size_t>len(subject)) == seq:
-                self.note_unreadable(subject)
+                self.add_unreadable(subject)
             return
         find_headers(m.rec.data, m.rec.headers_len, &own)
         target = bytes_of(own.value[<int>HEADER_SCHEDULE_TARGET])
@@ -1435,17 +1452,17 @@ cdef class Stream(StreamOwner):
         self.schedule = None
         seq = self.append(&rec, &h, self.ttl_of(&rec, &h) if has(&h, HEADER_TTL) else 0,
                           ROLLUP_SUBJECT if has(&h, HEADER_ROLLUP) else ROLLUP_NONE)
-        self.note_scheduled(subject, seq)
+        self.add_pending_schedule(subject, seq)
 
     def load_schedules(self):
-        """Find the scheduled messages among those that are stored."""
+        """Add the stored scheduled messages to the timetable."""
         cdef uint64_t seq
         for seq in self.store.subjects.last_per_subject():
             self.find_schedule(seq)
         self.rearm()
 
     def find_schedule(self, uint64_t seq):
-        """Enter a stored message if it is a scheduled one. False: it is unreadable."""
+        """Add a stored message to the timetable if it has a schedule. False: it cannot be read."""
         cdef message_t m
         cdef headers_t h
         if not self.store.read(seq, &m):
@@ -1460,14 +1477,15 @@ cdef class Stream(StreamOwner):
                     text_of(h.value[<int>HEADER_SCHEDULE_TIME_ZONE])
                     if has(&h, HEADER_SCHEDULE_TIME_ZONE) else '')
             except ValueError:
-                return True     # of a time zone that this machine does not know
+                return True     # its time zone is unknown on this machine
             self.timetable.set(m.rec.subject[:m.rec.subject_len], seq, schedule,
-                               self.resumed(&m, &h, schedule))
+                               self.resumed_due_ns(&m, &h, schedule))
         return True
 
-    cdef int64_t resumed(self, const message_t *m, const headers_t *h, object schedule) except -1:
-        """When a scheduled message that was found is due: as its target says, if that was the last
-        to come from it, else from now on."""
+    cdef int64_t resumed_due_ns(self, const message_t *m, const headers_t *h,
+                                object schedule) except -1:
+        """When a scheduled message that was found in the store is due: the time in the last message
+        on its target, if that came from it; else the next time from now on."""
         cdef message_t last
         cdef span_t to = h.value[<int>HEADER_SCHEDULE_TARGET], found
         cdef int64_t now_ns = self.account.turn.wall_ns
@@ -1486,7 +1504,7 @@ cdef class Stream(StreamOwner):
         return first_ns
 
     cdef object refusal(self):
-        """The ApiError of the append that the store has just refused."""
+        """The ApiError of the last append, which the store has refused."""
         return self.refusal_for(self.store.refused)
 
     cdef object refusal_for(self, int why):
@@ -1504,7 +1522,7 @@ cdef class Stream(StreamOwner):
         return ApiError(errors.STORE_FAILED, err=text)
 
     cdef void remember(self, const headers_t *h, uint64_t seq) noexcept:
-        """Remember the Nats-Msg-Id of the message that was stored as the last one."""
+        """Store the Nats-Msg-Id of the message that was appended last."""
         cdef span_t id
         cdef char *grown
         cdef uint32_t cap
@@ -1518,7 +1536,7 @@ cdef class Stream(StreamOwner):
             cap = max(<uint32_t>LAST_ID_MIN, id.len)
             grown = <char *>realloc(self.last_id, cap)
             if grown == NULL:
-                self.last_id_seq = 0    # it is read from the message
+                self.last_id_seq = 0    # check_last_id reads it from the message
                 return
             self.last_id = grown
             self.last_id_cap = cap
@@ -1527,10 +1545,10 @@ cdef class Stream(StreamOwner):
 
     # --- answers
 
-    cdef void wait_for(self, uint64_t ticket, uint64_t seq, int kind, const record_t *publish,
-                       const char *text, size_t text_len) noexcept:
-        """Answer a publisher when the log has settled the ticket. `text`: what follows the
-        sequence in the PubAck."""
+    cdef void answer_later(self, uint64_t ticket, uint64_t seq, int kind, const record_t *publish,
+                           const char *text, size_t text_len) noexcept:
+        """Answer a publisher when the log has settled the ticket. `text`: the end of the PubAck
+        after the sequence."""
         cdef pending_t *p
         if publish.reply_len == 0:
             return
@@ -1548,7 +1566,7 @@ cdef class Stream(StreamOwner):
         self.await_log(ticket)
 
     cdef void add_republish(self, const record_t *rec, uint64_t seq, uint64_t before) noexcept:
-        """Publish a message again when it is stored. It is copied: limits may remove it sooner."""
+        """Republish a message when it is stored. It is copied: limits may remove it before."""
         cdef pending_t *p = self.add_pending(
             sizeof(pending_t) + rec.subject_len + rec.total_len)
         if p == NULL:
@@ -1558,7 +1576,7 @@ cdef class Stream(StreamOwner):
         p.kind = PENDING_REPUBLISH
         p.before = before
         p.timestamp_ns = self.account.turn.wall_ns
-        p.hops = hops_now
+        p.hops = current_hops
         p.subject_len = rec.subject_len
         p.text_len = rec.total_len
         p.headers_len = rec.headers_len
@@ -1567,7 +1585,7 @@ cdef class Stream(StreamOwner):
         self.await_log(p.ticket)
 
     cdef pending_t *add_pending(self, size_t size) noexcept:
-        """Room for the next entry, emptied; NULL: there is no memory."""
+        """A new entry of `size` bytes, whose fields are 0; NULL: there is no memory."""
         cdef pending_t *p
         cdef char *grown
         cdef size_t cap
@@ -1615,7 +1633,7 @@ cdef class Stream(StreamOwner):
                 LOG.exception('advisories of stream %r', self.name)
         self.waiting = False
         if self.cancelled:
-            self.end_cancelled()
+            self.delete_cancelled()
         if self.head == self.tail:
             return
         while self.head < self.tail:
@@ -1641,7 +1659,7 @@ cdef class Stream(StreamOwner):
             self.cap = 0
 
     cdef int answer(self, const pending_t *p, bint stored) except -1:
-        """Do the work that waited for a ticket, which may overwrite the entry."""
+        """Do the work that waited for a ticket. This may overwrite the entry."""
         cdef const char *subject = <const char *>p + sizeof(pending_t)
         cdef size_t prefix_len = <size_t>len(self.ack_prefix)
         cdef char *out
@@ -1649,26 +1667,27 @@ cdef class Stream(StreamOwner):
         cdef size_t n = p.subject_len
         if p.kind == PENDING_REPUBLISH:
             if stored:
-                self.publish_again(p)
+                self.republish_message(p)
             return 0
         if p.kind == PENDING_FAST or p.kind == PENDING_FAST_COMMIT:
             return self.answer_fast(p, stored)
         if not stored:
-            self.say(subject, n, ApiError(errors.STORE_FAILED, err=self.store.log.refusal))
+            self.send_error(subject, n, ApiError(errors.STORE_FAILED, err=self.store.log.refusal))
             return 0
-        out = self.answers.space(n + prefix_len + PUB_ACK_TAIL + p.text_len)
+        out = self.answers.buffer_of(n + prefix_len + PUB_ACK_TAIL + p.text_len)
         memcpy(out, subject, n)
         end = put_pub_ack(
             out + n, self.ack_prefix, prefix_len, p.seq, p.kind == PENDING_DUPLICATE)
         if p.text_len:
             memcpy(end - 1, subject + n, p.text_len)    # in place of the closing brace
             end += p.text_len - 1
-        self.answers.say(out, n, NULL, 0, out + n, <size_t>(end - out) - n, 0)
+        self.answers.send_raw(out, n, NULL, 0, out + n, <size_t>(end - out) - n, 0)
         return 0
 
-    cdef int publish_again(self, const pending_t *p) except -1:
-        """Publish a stored message on its other subject: not to this stream, but to others."""
-        global hops_now
+    cdef int republish_message(self, const pending_t *p) except -1:
+        """Republish a stored message on the destination subject, to all subscribers but this
+        stream."""
+        global current_hops
         cdef const char *subject = <const char *>p + sizeof(pending_t)
         cdef record_t rec
         cdef copy_t m
@@ -1686,12 +1705,12 @@ cdef class Stream(StreamOwner):
         m.timestamp_ns = p.timestamp_ns
         if self.republish is None:
             return 0
-        # memory of its own: what this leads to may send answers
-        out = <char *>malloc(self.republish.room(&m))
+        # Not answers.buffer_of: subscribers may send answers meanwhile.
+        out = <char *>malloc(self.republish.size_max(&m))
         if out == NULL:
             raise MemoryError
         try:
-            if not self.republish.put(out, &m, &subject_len, &headers_len, &total_len):
+            if not self.republish.write(out, &m, &subject_len, &headers_len, &total_len):
                 return 0
             memset(&rec, 0, sizeof(rec))
             rec.subject = out
@@ -1701,36 +1720,36 @@ cdef class Stream(StreamOwner):
             rec.total_len = <uint32_t>total_len
             rec.timestamp_ns = self.account.turn.wall_ns
             self.account.current_publisher.session = NULL
-            hops_now = <unsigned char>(p.hops + 1)
+            current_hops = <unsigned char>(p.hops + 1)
             router.route(router.match(out, subject_len), &rec, <void *>self)
         finally:
-            hops_now = 0
+            current_hops = 0
             self.account.current_publisher.session = before
             free(out)
         return 0
 
     cdef void refuse(self, const record_t *publish, object problem) noexcept:
-        """Answer that a message was not stored."""
+        """Count a refused message, and answer its publisher."""
         self.refused += 1
         if publish.reply_len and not self.no_ack:
-            self.say(publish.reply, publish.reply_len, problem)
+            self.send_error(publish.reply, publish.reply_len, problem)
 
-    cdef void say(self, const char *reply, size_t reply_len, object problem) noexcept:
-        """Send an ApiError in the form of a PubAck."""
+    cdef void send_error(self, const char *reply, size_t reply_len, object problem) noexcept:
+        """Send an ApiError as a PubAck with an error."""
         cdef bytes text
         try:
             text = b'{"error":%b,"stream":%b,"seq":0}' % (
                 encode(ApiErrorBody(
                     code=problem.code, err_code=problem.err_code, description=problem.text)),
                 encode(self.name))
-            self.answers.say(reply, reply_len, NULL, 0, text, <size_t>len(text), 0)
+            self.answers.send_raw(reply, reply_len, NULL, 0, text, <size_t>len(text), 0)
         except Exception:
             LOG.exception('answering a publisher of stream %r', self.name)
 
 
 @cython.final
 cdef class BatchChecks:
-    """What was found when the messages of a batch were checked."""
+    """The results of the checks of a batch."""
 
     def __init__(self):
         self.ttls = []
@@ -1742,7 +1761,7 @@ cdef class BatchChecks:
 
 
 cdef object increment_of(const headers_t *h):
-    """What the message adds to its counter. ApiError: it has more digits than Python converts."""
+    """The increment of a message. ApiError: it has more digits than Python converts."""
     try:
         return int(bytes_of(h.value[<int>HEADER_INCR]))
     except ValueError as problem:
@@ -1750,7 +1769,7 @@ cdef object increment_of(const headers_t *h):
 
 
 cdef void fill(record_t *rec, tuple message) noexcept:
-    """A record of a message of a batch, which the batch owns."""
+    """Set `rec` to a message of a batch; the batch owns its bytes."""
     cdef bytes subject = message[0]
     cdef bytes data = message[1]
     memset(rec, 0, sizeof(record_t))
@@ -1762,7 +1781,7 @@ cdef void fill(record_t *rec, tuple message) noexcept:
 
 
 cdef bint is_literal(bytes subject) except -1:
-    """Whether it is a subject without wildcards."""
+    """Whether this is a valid subject without wildcards."""
     return len(subject) and not subject_shape(subject, <size_t>len(subject)) & (
         SUBJECT_EMPTY_TOKEN | SUBJECT_TAIL_INSIDE | SUBJECT_WILDCARD)
 

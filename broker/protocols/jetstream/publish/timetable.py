@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from broker.protocols.jetstream.publish.schedules import Schedule
 
-_STALE: Final = 64  # entries of the heap that may be out of date
-# Headers of a scheduled message that are not those of what it leads to.
-_OWN: Final = (
+_STALE_MAX: Final = 64  # outdated entries that the heap may have in addition to one per subject
+# Headers of a scheduled message that are not copied to the messages it publishes.
+_SCHEDULE_HEADERS: Final = (
     b"Nats-Schedule:",
     b"Nats-Schedule-",
     b"Nats-Scheduler:",
@@ -30,17 +30,18 @@ class Entry(NamedTuple):
 
 
 class Timetable:
-    """At most one schedule per subject: a later message on the subject replaces or ends it."""
+    """The schedules of a stream, at most one per subject. A later message on the subject replaces
+    or removes it."""
 
     def __init__(self) -> None:
         self.entries: dict[bytes, Entry] = {}
         self._heap: list[tuple[int, bytes]] = []
 
     def set(self, subject: bytes, seq: int, schedule: Schedule, due_ns: int) -> None:
-        """The message `seq` is due at this time."""
+        """Set the schedule of a subject: the message `seq` is due at this time."""
         self.entries[subject] = Entry(seq, due_ns, schedule)
         heapq.heappush(self._heap, (due_ns, subject))
-        if len(self._heap) > 2 * len(self.entries) + _STALE:
+        if len(self._heap) > 2 * len(self.entries) + _STALE_MAX:
             self._heap = [(entry.due_ns, key) for key, entry in self.entries.items()]
             heapq.heapify(self._heap)
 
@@ -59,7 +60,7 @@ class Timetable:
         return 0
 
     def pop(self, now_ns: int) -> tuple[bytes, Entry] | None:
-        """Remove and return a message that is due now; None: there is none."""
+        """Remove and return (subject, entry) of a message that is due; None: there is none."""
         due_ns = self.next_ns()
         if due_ns == 0 or due_ns > now_ns:
             return None
@@ -68,6 +69,6 @@ class Timetable:
 
 
 def without_schedule(block: bytes) -> list[bytes]:
-    """The header lines of the message that a scheduled message leads to."""
+    """The header lines that a scheduled message passes on to the messages it publishes."""
     lines = block.split(b"\r\n")[1:] if block else []
-    return [line for line in lines if line and not line.startswith(_OWN)]
+    return [line for line in lines if line and not line.startswith(_SCHEDULE_HEADERS)]

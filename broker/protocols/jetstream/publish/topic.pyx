@@ -1,12 +1,12 @@
 # cython: language_level=3
 """The NSQ topic that a stream replaces: its publishes.
 
-    NSQ PUB -> publish -> Stream.take_plain -> the stream's log
+    NSQ PUB -> publish -> Stream.store_plain -> the stream's log
                               |                     '-> the session waits for the ticket: OK
-                              '-> live subscribers of the subject, but for the stream itself
+                              '-> live subscribers of the subject, except the stream itself
 
-Messages that the stream refuses are not delivered to live subscribers either, as with topics that
-are logs.
+Messages that the stream refuses are not delivered to live subscribers; the same applies to topics
+without a stream.
 """
 cimport cython
 import logging
@@ -43,7 +43,7 @@ cdef class NsqTopic(StreamTopic):
             return 0
         seq = self.source.store.last_seq + 1
         try:
-            ticket = self.source.take_plain(self.subject, bodies, count, first)
+            ticket = self.source.store_plain(self.subject, bodies, count, first)
         except ApiError as problem:
             self.refusal = problem.text
             return 0
@@ -58,7 +58,7 @@ cdef class NsqTopic(StreamTopic):
         return ticket
 
     cdef void deliver_live(self, const span_t *bodies, uint32_t count, uint64_t seq) noexcept:
-        """Deliver the messages, the first of which has this sequence, to live subscribers."""
+        """Deliver messages to live subscribers. `seq`: of the first one."""
         cdef Stream stream = self.source
         cdef const match_t *m
         cdef void *before
@@ -75,7 +75,7 @@ cdef class NsqTopic(StreamTopic):
             except Exception:
                 break
             if m.size <= 1:
-                break       # the stream itself
+                break       # the stream is the only subscriber
             rec.data = bodies[i].ptr
             rec.total_len = bodies[i].len
             rec.timestamp_ns = stream.account.turn.wall_ns

@@ -29,7 +29,7 @@ cdef enum Header:
     HEADER_SCHEDULE_NEXT
     HEADER_SCHEDULER
     HEADER_REQUIRED_API_LEVEL
-    HEADER_REQUEST_INFO         # of the server itself, for services: it is not stored
+    HEADER_REQUEST_INFO         # the server adds it for services: it is not stored
     HEADERS
 
 cdef enum:
@@ -37,8 +37,8 @@ cdef enum:
     TIME_TEXT = 30              # bytes of the longest RFC 3339 time, 2026-11-25T22:39:05.958437836Z
     PUB_ACK_TAIL = 64           # bytes of a PubAck after its prefix, without text of a client
 
-# The headers of one message. `value[i]` is set only if bit i of `seen` is; the spans refer to the
-# message. An empty value counts as absent: its bit of `present` is 0.
+# The headers of one message. `value[i]` is set only if bit i of `seen` is set; the spans point into
+# the message. An empty value counts as absent: its bit of `present` is 0.
 ctypedef struct headers_t:
     uint32_t present
     uint32_t seen
@@ -47,28 +47,28 @@ ctypedef struct headers_t:
 cdef inline bint has(const headers_t *h, Header header) noexcept nogil:
     return (h.present >> <int>header) & 1
 
-# Finds the server's headers in a block of n bytes. Names are compared exactly, the first one of a
-# name counts, and spaces before the value do not belong to it.
+# Find the headers that the server reads in a block of n bytes. Names are case-sensitive. The first
+# header of a name is used, and spaces before a value are skipped.
 cdef void find_headers(const char *block, size_t n, headers_t *out) noexcept nogil
 
-# False if the text is not a number of digits only, or too large.
+# False: the text has other characters than digits, or the number is too large.
 cdef bint parse_u64(span_t text, uint64_t *out) noexcept nogil
 # A Nats-TTL in ns: seconds, a duration like 1m30s, or -1 for `never`. 0 = invalid.
 cdef int64_t parse_ttl(span_t text) noexcept nogil
-# A duration of the form that Go prints (`1h2m3.5s`), in ns; False if it is invalid.
+# A Go duration (`1h2m3.5s`) in ns. False: it is invalid.
 cdef bint parse_duration(const char *p, size_t n, int64_t *out) noexcept nogil
 
-# Whether the text is an increment of a counter: digits with at most one sign before them.
+# Whether the text is an increment of a counter: digits after an optional sign.
 cdef bint is_increment(span_t text) noexcept nogil
 
 # The put functions return the address after their last byte.
 cdef char *put_u64(char *out, uint64_t v) noexcept nogil
-# RFC 3339 in UTC, with as many digits of the fraction as are needed.
+# RFC 3339 in UTC, without zeros at the end of the fraction.
 cdef char *put_time(char *out, int64_t wall_ns) noexcept nogil
-# The block without the first header of that name, and with this one at its end. `out` has room for
-# `n`, the name, the value and 4 bytes.
+# The block with this header at its end, without the first header of the same name. `out` has
+# n + name_len + value_len + 4 bytes.
 cdef char *put_replaced(char *out, const char *block, size_t n, const char *name, size_t name_len,
                         const char *value, size_t value_len) noexcept nogil
-# A PubAck: `prefix` is the text up to the sequence.
+# A PubAck. `prefix`: its text before the sequence.
 cdef char *put_pub_ack(char *out, const char *prefix, size_t prefix_len, uint64_t seq,
                        bint duplicate) noexcept nogil

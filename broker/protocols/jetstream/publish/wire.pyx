@@ -1,11 +1,11 @@
 # cython: language_level=3
-"""The headers that the server reads, in one pass over the block, and what publishers are answered.
+"""Parses the headers that the server reads in one pass, and writes answers to publishers.
 
     block     NATS/1.0 CRLF  name: value CRLF  ...  CRLF
     PubAck    {"stream":"S","seq":7}  {"stream":"S","seq":2,"duplicate": true}
     error     {"error":{"code":400,"err_code":10071,"description":"..."},"stream":"S","seq":0}
 
-The blank before `true` is what the original writes; some clients search for that text.
+The space before `true` is as in nats-server; some clients search for that text.
 """
 from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -57,7 +57,7 @@ cdef int64_t SECOND = 1_000_000_000
 
 
 cdef int header_of(const char *name, size_t n) noexcept nogil:
-    """The Header of that name, -1 if the server does not read it."""
+    """The Header of a name; -1: the server does not read it."""
     cdef int i
     for i in range(<int>HEADERS):
         if NAMES[i].len == n and memcmp(NAMES[i].text, name, n) == 0:
@@ -112,7 +112,7 @@ cdef bint is_increment(span_t text) noexcept nogil:
 
 
 cdef int64_t unit_of(const char **at, const char *end) noexcept nogil:
-    """The ns of the unit at `at`, which moves after it; 0 if there is none."""
+    """The ns of the unit at `at`, which is moved after it; 0: there is none."""
     cdef const char *p = at[0]
     cdef size_t left = <size_t>(end - p)
     cdef int64_t unit = 0
@@ -121,7 +121,7 @@ cdef int64_t unit_of(const char **at, const char *end) noexcept nogil:
         if unit:
             at[0] = p + 2
             return unit
-    if left >= 3 and p[2] == c's' and (     # the two letters mu of microseconds
+    if left >= 3 and p[2] == c's' and (     # the two code points of mu in `microseconds`
             memcmp(p, b'\xc2\xb5', 2) == 0 or memcmp(p, b'\xce\xbc', 2) == 0):
         at[0] = p + 3
         return 1000
@@ -220,7 +220,7 @@ cdef char *put_time(char *out, int64_t wall_ns) noexcept nogil:
     if of_day < 0:
         of_day += 86400
         days -= 1
-    # days to a date: the year begins in March, so that the leap day is the last one
+    # Days to a date. A year begins in March, so that the leap day is its last day.
     days += 719468
     era = (days if days >= 0 else days - 146096) // 146097
     doe = days - era * 146097
@@ -288,6 +288,6 @@ cdef char *put_pub_ack(char *out, const char *prefix, size_t prefix_len, uint64_
 
 
 def duration_ns(bytes text not None):
-    """The ns of a duration of the form that Go prints, None if it is invalid."""
+    """A Go duration in ns; None: it is invalid."""
     cdef int64_t ns
     return ns if parse_duration(text, <size_t>len(text), &ns) else None
