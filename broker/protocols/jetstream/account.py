@@ -1,4 +1,4 @@
-"""An account with JetStream: its streams, limits and usage, its requests and advisories."""
+"""An account with JetStream: its streams, limits and usage, and its advisories."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ _METRIC: Final = "$JS.EVENT.METRIC."
 
 
 class Quota:
-    """The limit of bytes of all streams with one storage; what they hold is summed once a turn."""
+    """The byte limit of all streams with one storage. Their bytes are summed once per turn."""
 
     def __init__(self, account: JetStreamAccount, storage: str) -> None:
         self.account = account
         self.storage = storage
-        self._at = -1  # the turn of `_used`
+        self._at = -1  # time of the turn in which `_used` was computed
         self._used = 0
 
     def has_room(self, size: int) -> bool:
-        """Whether the streams may hold so many bytes more, which they then do."""
+        """Whether the streams may store `size` more bytes. If so, these are added to the sum."""
         now = self.account.account.turn.now_ns
         if now != self._at:
             self._at, self._used = now, self.account.used(self.storage)
@@ -85,7 +85,7 @@ class JetStreamAccount:
         )
         self.streams: dict[str, Stream] = {}
         self.offline: dict[str, str] = {}  # streams that cannot be served: name -> reason
-        self.restoring: set[str] = set()  # streams that are being made of snapshots
+        self.restoring: set[str] = set()  # names of streams that are being restored
         self._make_consumers = make_consumers
         self.topics = Topics(self, context.engine, context.access)
         self.new_id = context.ids.next
@@ -93,9 +93,9 @@ class JetStreamAccount:
         self._origins: Origins | None = None
         self._quotas = {storage: Quota(self, storage) for storage in ("file", "memory")}
         self.api_total = self.api_errors = 0
-        self.backups: set[asyncio.Task[None]] = set()  # snapshots and restorations under way
+        self.backups: set[asyncio.Task[None]] = set()  # snapshots and restorations in progress
 
-    # --- for its parts
+    # --- parts
 
     @property
     def strict(self) -> bool:
@@ -109,7 +109,7 @@ class JetStreamAccount:
 
     @property
     def is_system(self) -> bool:
-        """Whether this is the account of the server's own events, which has no streams."""
+        """Whether this is the system account, which has no streams."""
         return self.account is self.context.nats.system_account
 
     @cached_property
@@ -119,7 +119,7 @@ class JetStreamAccount:
 
     @property
     def origins(self) -> Origins:
-        """What mirrors and sources of this account copy."""
+        """The origins of the mirrors and sources of this account."""
         if self._origins is None:
             from broker.protocols.jetstream.origins.registry import Origins
 
@@ -127,8 +127,8 @@ class JetStreamAccount:
         return self._origins
 
     def account_reached(self, source: StreamSource, *, mirrors: bool) -> str | None:
-        """The account of this server that an import leads to, for a mirror or source whose messages
-        its stream export gives. None: the origin is on another server, or not reached."""
+        """The account of this server whose API a mirror or source imports, if that account also
+        exports the deliver subject. None: there is none, or the origin is on another server."""
         external, imports = source.external, self.account.imports
         if external is None or imports is None:
             return None
@@ -139,7 +139,7 @@ class JetStreamAccount:
         return str(found[0].name)
 
     def stream(self, name: str) -> Stream:
-        """The stream of this name: 10059, 10194."""
+        """The stream of this name. ApiError: 10059 there is none, 10194 it is offline."""
         found = self.streams.get(name)
         if found is not None:
             return found
@@ -154,17 +154,17 @@ class JetStreamAccount:
         return None if self.folder is None else self.folder / files.token_of(name)
 
     def sorted_streams(self) -> Iterator[Stream]:
-        """The streams in the order of their names' bytes."""
+        """The streams, sorted by the bytes of their names."""
         for name in sorted(self.streams, key=str.encode):
             yield self.streams[name]
 
     # --- changes of streams
 
     async def create(self, config: StreamConfig) -> Stream:
-        """Create a stream, whose configuration is complete and checked. OSError; 10052 if another
-        topic has taken the name of its topic. If it fails, nothing of it stays."""
+        """Create a stream with a complete and checked configuration. OSError; ApiError 10052: it
+        cannot stand for its topic. After a failure all files of the stream are removed."""
         await self.finish_deletion(config.name)
-        self.topics.claim(config)
+        self.topics.reserve(config)
         token = files.token_of(config.name)
         has_log = files.log_of(self.name, token) in self.context.engine.owned
         try:
@@ -173,9 +173,13 @@ class JetStreamAccount:
             try:
                 await self._remove(config.name, keep_log=has_log)
             except Exception as problem:
-                log.error("stream %r was not created, but may be back: %s", config.name, problem)
+                log.error(
+                    "stream %r, whose creation failed, may exist after the next start: %s",
+                    config.name,
+                    problem,
+                )
                 if config.name not in self.streams:
-                    self.topics.settle(config.name)
+                    self.topics.release(config.name)
             raise
 
     async def _create(self, config: StreamConfig) -> Stream:
@@ -192,25 +196,26 @@ class JetStreamAccount:
         return stream
 
     async def finish_deletion(self, name: str) -> None:
-        """Before a stream is made: remove what one of its name has left whose deletion or
-        restoration failed. The next start would remove the log with it. OSError."""
+        """Finish the failed deletion or restoration of an earlier stream of this name, before the
+        name is used again: otherwise the next start would remove the new log. OSError."""
         folder = self.stream_folder(name)
-        left = [] if folder is None else await asyncio.to_thread(files.left_of, folder)
+        left = [] if folder is None else await asyncio.to_thread(files.find_leftovers, folder)
         if left:
             await self.drop_log(files.token_of(name))
-            if self.context.engine.shared.root is not None:  # which may have failed before
+            if self.context.engine.shared.root is not None:  # this sync may have failed before
                 await asyncio.to_thread(sync_path, self.context.engine.shared.root)
         for path in left:
             await asyncio.to_thread(files.remove, path)
 
     def open(self, config: StreamConfig, created_ns: int) -> Stream:
-        """Open the log of a stream and receive its messages. OSError."""
+        """Open the log of a stream, and serve the stream. OSError."""
         with self._opened_store(config) as store:
             return self.serve(store, config, created_ns)
 
     @contextmanager
     def _opened_store(self, config: StreamConfig) -> Iterator[StreamStore]:
-        """The store of a stream, which is closed if the stream is not served then. OSError."""
+        """The open store of a stream. It is closed again if the stream is not served afterwards.
+        OSError."""
         store = self.open_store(config, limits_of(config))
         try:
             store.apply_limits()
@@ -225,7 +230,7 @@ class JetStreamAccount:
     def open_store(
         self, config: StreamConfig, limits: StreamLimits, sync: str | float | None = None
     ) -> StreamStore:
-        """The store of a stream. `sync`: a policy; None = as configured. OSError."""
+        """Open the store of a stream. `sync`: a policy; None = the configured one. OSError."""
         from broker.engine.stream.store import open_store
 
         return open_store(
@@ -239,7 +244,7 @@ class JetStreamAccount:
         )
 
     def serve(self, store: StreamStore, config: StreamConfig, created_ns: int) -> Stream:
-        """Receive the messages of a stream, whose store is open."""
+        """Serve a stream whose store is open."""
         from broker.protocols.jetstream.publish.stream import Stream
 
         stream = Stream(self.account, store, config, created_ns, self.domain)
@@ -251,9 +256,9 @@ class JetStreamAccount:
         return stream
 
     async def update(self, stream: Stream, config: StreamConfig) -> None:
-        """Give a stream another configuration, complete and checked. OSError; 10052 if it cannot
-        stand for its topic. If it fails, the old one stays in force."""
-        self.topics.claim(config)
+        """Change the configuration of a stream to a complete and checked one. OSError; ApiError
+        10052: it cannot stand for its topic. After a failure the old one stays in force."""
+        self.topics.reserve(config)
         old = stream.config
         try:
             await self._save(stream, config)
@@ -267,7 +272,7 @@ class JetStreamAccount:
                 await self._save(stream, old)
             except Exception as problem:
                 log.error("a refused change of stream %r may be stored: %s", old.name, problem)
-            self.topics.settle(stream.name, topic_of(old))
+            self.topics.release(stream.name, topic_of(old))
             raise
         self.topics.changed(stream)
 
@@ -278,12 +283,12 @@ class JetStreamAccount:
             await asyncio.to_thread(files.save_stream, folder, stored)
 
     def _apply(self, stream: Stream, config: StreamConfig) -> None:
-        """Put a configuration in force."""
+        """Apply a configuration to the stream, its origins and its store."""
         limits = limits_of(config)
         stream.configure(config)
         folder = self.stream_folder(config.name) if config.storage == "file" else None
         self.origins.changed(stream, folder)
-        # last: it deletes messages. Markers of what expires are those of `config`.
+        # Last, because it deletes messages: their markers depend on the new configuration.
         stream.store.set_limits(limits)
 
     async def delete(self, name: str) -> None:
@@ -292,15 +297,15 @@ class JetStreamAccount:
         self.stream_advisory("DELETED", name, "delete")
 
     async def _remove(self, name: str, *, keep_log: bool = False) -> None:
-        """`keep_log`: it has messages of an earlier stream."""
+        """Delete a stream. `keep_log`: its log has existed before the stream. OSError."""
         stream = self.streams.get(name)
         folder = self.stream_folder(name)
-        gone = None
+        removed_folder = None
         if stream is not None:
-            self.origins.closed(stream, deleted=True)  # nothing is written to its folder any more
+            self.origins.closed(stream, deleted=True)  # it must not write to the folder any more
         if folder is not None and folder.exists():
             try:
-                gone = await asyncio.to_thread(files.move_aside, folder)
+                removed_folder = await asyncio.to_thread(files.move_aside, folder)
             except OSError:
                 if stream is not None:
                     self.origins.opened(stream, folder)
@@ -320,14 +325,14 @@ class JetStreamAccount:
             stream.store.close()
         self.offline.pop(name, None)
         self.consumers.forget_offline(name)
-        self.topics.settle(name)
+        self.topics.release(name)
         if not keep_log:
             await self.drop_log(files.token_of(name))
-        if gone is not None:
-            await asyncio.to_thread(files.remove, gone)
+        if removed_folder is not None:
+            await asyncio.to_thread(files.remove, removed_folder)
 
-    def shut(self, name: str) -> None:
-        """Close a stream that could not be opened completely, if it got so far; its files stay."""
+    def close_stream(self, name: str) -> None:
+        """Close a stream whose opening has failed. Its files remain."""
         self.consumers.forget_offline(name)
         stream = self.streams.pop(name, None)
         if stream is None:
@@ -340,10 +345,10 @@ class JetStreamAccount:
         stream.store.close()
 
     async def drop_log(self, token: str) -> None:
-        """Delete the log of a stream, if there is one; `token`: the name of its folder. OSError.
+        """Delete the log of a stream, if it exists. `token`: the name of its folder. OSError.
 
-        Returns when that is on the disk: a stream that is created with this name after the answer
-        must not find the old messages, even after a power cut.
+        This returns when the deletion is durable: a stream that is created with this name after the
+        answer must not have the old messages, even after a power cut.
         """
         engine, name = self.context.engine, files.log_of(self.name, token)
         if name in engine.owned:
@@ -364,7 +369,7 @@ class JetStreamAccount:
         return sum(s.store.bytes for s in self.streams.values() if s.config.storage == storage)
 
     def reserved(self, storage: str, without: str = "") -> int:
-        """The bytes that streams with this storage reserve by max_bytes, but for one of them."""
+        """The sum of max_bytes of the streams with this storage, except the stream `without`."""
         return sum(
             s.config.max_bytes
             for name, s in self.streams.items()
@@ -372,11 +377,11 @@ class JetStreamAccount:
         )
 
     def limit(self, storage: str) -> int:
-        """The limit of bytes in this storage; -1 = none."""
+        """The byte limit for this storage; -1 = none."""
         return self.limits.max_storage if storage == "file" else self.limits.max_memory
 
     def _limit_stream(self, stream: Stream) -> None:
-        """Let the stream ask before it stores a message, if the account has a limit of bytes."""
+        """Set the check of the account's byte limit for each message; None without a limit."""
         storage = stream.config.storage
         stream.has_room = None if self.limit(storage) < 0 else self._quotas[storage].has_room
 
@@ -386,16 +391,16 @@ class JetStreamAccount:
         """Publish in the account, now."""
         return self.account.publish(subject, data, b"", headers)
 
-    def listens(self, subject: str) -> bool:
-        """Whether somebody receives advisories of this subject, such as `CONSUMER.CREATED.S.C`."""
+    def has_subscriber(self, subject: str) -> bool:
+        """Whether an advisory, such as `CONSUMER.CREATED.S.C`, has a subscriber."""
         return self.account.interest(f"{_ADVISORY}{subject}".encode()) > 0
 
     def advisory(self, subject: str, kind: str, fields: dict[str, Any]) -> None:
-        """Send an advisory if somebody receives it: ("STREAM.CREATED.S", "stream_action", ...)."""
+        """Send an advisory if it has a subscriber: ("STREAM.CREATED.S", "stream_action", ...)."""
         self._event(f"{_ADVISORY}{subject}", f"io.nats.jetstream.advisory.v1.{kind}", fields)
 
     def metric(self, subject: str, kind: str, fields: dict[str, Any]) -> None:
-        """Send a metric if somebody receives it: ("CONSUMER.ACK.S.C", "consumer_ack", ...)."""
+        """Send a metric if it has a subscriber: ("CONSUMER.ACK.S.C", "consumer_ack", ...)."""
         self._event(f"{_METRIC}{subject}", f"io.nats.jetstream.metric.v1.{kind}", fields)
 
     def _event(self, subject: str, kind: str, fields: dict[str, Any]) -> None:
@@ -420,7 +425,7 @@ class JetStreamAccount:
     # --- counts
 
     def count(self, *, error: bool = False) -> None:
-        """Count an answered request, or that an answer was an error."""
+        """Count an answered request; `error`: count an answer with an error."""
         if error:
             self.api_errors += 1
             self.context.api_errors += 1
@@ -429,8 +434,8 @@ class JetStreamAccount:
             self.context.api_total += 1
 
     def audit(self, request: Request, body: bytes) -> None:
-        """Report an answered request, if somebody receives that."""
-        if not self.listens("API"):
+        """Send an audit advisory of an answered request, if it has a subscriber."""
+        if not self.has_subscriber("API"):
             return
         fields: dict[str, Any] = {
             "server": self.context.server_name,
@@ -442,17 +447,17 @@ class JetStreamAccount:
         fields["response"] = body.decode()
         self.advisory("API", "api_audit", fields)
 
-    # --- life
+    # --- configuration, shutdown
 
     def configure(self, limits: AccountLimits | None, tiers: Mapping[str, AccountLimits]) -> None:
-        """Use these limits from now on; what is above them stays."""
+        """Apply other limits. Streams and messages that exceed them remain."""
         self.limits = limits or AccountLimits()
         self.tiers = tiers
         self.enabled = limits is not None
         for stream in self.streams.values():
             self._limit_stream(stream)
         if self._origins is not None:
-            self._origins.look_again()
+            self._origins.imports_changed()
 
     def drain(self) -> None:
         """Deliver nothing more, and end requests that wait for messages."""
@@ -461,7 +466,7 @@ class JetStreamAccount:
                 self.consumers.drain(stream)
 
     def begin_backup(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a snapshot or a restoration until it is done, or the account is closed."""
+        """Run a snapshot or a restoration until it ends, or until the account is closed."""
         task = asyncio.get_running_loop().create_task(work)
         self.backups.add(task)
         task.add_done_callback(self._backup_ended)
@@ -469,10 +474,10 @@ class JetStreamAccount:
     def _backup_ended(self, task: asyncio.Task[None]) -> None:
         self.backups.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("a snapshot or restoration ended", exc_info=task.exception())
+            log.error("a snapshot or restoration has failed", exc_info=task.exception())
 
     def close(self) -> None:
-        """Close the streams; their files stay."""
+        """Close the streams. Their files remain."""
         for task in self.backups:
             task.cancel()
         for stream in self.streams.values():
@@ -485,7 +490,7 @@ class JetStreamAccount:
             stream.close()
             stream.store.close()
         for name in [*self.streams, *self.offline]:
-            self.topics.settle(name)
+            self.topics.release(name)
         self.streams.clear()
 
 

@@ -27,11 +27,11 @@ def check_domain(name: str) -> None:
 @dataclass(frozen=True)
 class JetStreamConfig:
     """[jetstream]: the service for JetStream clients. A `jetstream` block in a nats-server file
-    replaces what it names."""
+    replaces the settings that it has."""
 
     enabled: bool = kinds.setting(kinds.flag(), True)
-    max_memory: int = kinds.size_setting(0, 0, COUNT_MAX)  # of streams in memory; 0: 3/4 of it
-    max_storage: int = kinds.size_setting(0, 0, COUNT_MAX)  # of file streams; 0: 3/4 of the free
+    max_memory: int = kinds.size_setting(0, 0, COUNT_MAX)  # bytes in memory; 0: 3/4 of the memory
+    max_storage: int = kinds.size_setting(0, 0, COUNT_MAX)  # bytes in files; 0: 3/4 of free space
     sync: SyncPolicy = kinds.setting(sync_policy(), SyncPolicy("always"))  # of file streams
     domain: str = kinds.setting(kinds.text(check_domain), "")
     strict: bool = kinds.setting(kinds.flag(), True)  # refuse requests with unknown fields
@@ -46,7 +46,7 @@ class JetStreamConfig:
         return EngineNeeds(private_subjects=(b"$JS.",) if self.enabled else ())
 
     def merged(self, block: JetStream | None) -> JetStreamConfig:
-        """With what the block of a nats-server file sets; None = there is none."""
+        """This configuration with the settings of a nats-server file's block; None = no block."""
         if block is None:
             return self
         sync = self.sync

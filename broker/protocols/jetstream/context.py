@@ -1,5 +1,5 @@
-"""What the accounts of one server share: settings, capacity, counters. Its parts get it at their
-construction; none of them imports `jetstream`, which has the accounts."""
+"""The state that all accounts of one server share: settings, capacity, counters. The parts of
+JetStream get it when they are created; they do not import `jetstream`, which has the accounts."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from broker.protocols.jetstream.origins.registry import Origins
     from broker.protocols.nats.server import NatsServer
 
-_SHARE: Final = (3, 4)  # of the memory and of the free space, without configured limits
+_SHARE: Final = (3, 4)  # 3/4 of the memory and of the free space are used by default
 
 
 class Reserving(Protocol):
     """An account whose streams reserve space."""
 
     def reserved(self, storage: str, without: str = "") -> int:
-        """The bytes that its streams reserve, but for one of them."""
+        """The bytes that its streams reserve, except the stream `without`."""
 
 
 class JetStreamContext:
@@ -39,8 +39,8 @@ class JetStreamContext:
         folder: Path | None,
         access: Access,
     ) -> None:
-        """`folder`: of the files of configurations; None = everything is in memory. `access`: with
-        the switches of [bridge]."""
+        """`folder`: for the files of configurations; None = everything is in memory. `access`: the
+        permissions of [bridge]."""
         self.config = config
         self.nats = nats
         self.engine = engine
@@ -69,14 +69,14 @@ class JetStreamContext:
         return self.config.domain
 
     def reserved(self, storage: str, account: str = "", stream: str = "") -> int:
-        """The bytes that streams reserve on this server, but for one of them."""
+        """The bytes that streams reserve on this server, except the given stream."""
         return sum(
             each.reserved(storage, stream if name == account else "")
             for name, each in self.reserving.items()
         )
 
     def capacity(self, storage: str) -> int:
-        """The bytes that this server may use in this storage."""
+        """The bytes that the streams of this server may have in this storage."""
         return self.max_storage if storage == "file" else self.max_memory
 
     def client_info(self, session: Any, account: str) -> dict[str, Any]:

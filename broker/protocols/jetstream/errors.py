@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 
 class ErrorRow(NamedTuple):
-    """One error of the table."""
+    """One error: its number, its HTTP-like code, its text."""
 
     err_code: int
     code: int
@@ -18,9 +18,9 @@ class ErrorRow(NamedTuple):
 
 
 class ApiError(Exception):
-    """A refusal as clients see it."""
+    """A request is refused with this error."""
 
-    counted = True  # as an error, by the counter of the API
+    counted = True  # by the error counter of the API
 
     def __init__(self, row: ErrorRow, **parts: object) -> None:
         text = row.text.format(**parts) if parts else row.text

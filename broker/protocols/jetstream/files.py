@@ -3,7 +3,7 @@
     <data>/jetstream/<account>/<stream>/stream.json
     <data>/jetstream/<account>/<stream>/consumers/<consumer>.json, .acks
 
-Names are escaped; very long ones are replaced by a hash, since each file holds its own name. The
+Names are escaped. A very long name is replaced by a hash; the content of the file has the name. The
 folder of a stream that is being deleted is renamed first, so that a start can finish the deletion.
 All functions wait for the disk: call them in a thread.
 """
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound=GoStruct)
 STREAM_FILE: Final = "stream.json"
 CONSUMERS: Final = "consumers"
-# Ends of names of folders; no escaped name has a dot.
-_GONE: Final = ".deleted"  # of a stream that is being deleted
-RESTORING: Final = ".restoring"  # of one that is being restored: what there is of its log goes too
-UPLOAD: Final = ".upload"  # what it is restored from
+# Suffixes of folder names; an escaped name has no dot.
+_DELETED: Final = ".deleted"  # of a stream that is being deleted
+RESTORING: Final = ".restoring"  # of one that is being restored: a start removes its log too
+UPLOAD: Final = ".upload"  # of the snapshot that it is restored from
 _TOKEN_MAX: Final = 120  # bytes of a file name made of a name
 
 
@@ -58,17 +58,17 @@ class StoredConsumer(GoStruct):
 
 @dataclass(slots=True)
 class FoundStream:
-    """The folder of a stream; `problem` says why its file cannot be used."""
+    """The folder of a stream. `problem`: why its file cannot be used."""
 
     folder: Path
-    name: str  # as far as it is known
+    name: str  # of the stream, or of the folder if the file is unreadable
     stored: StoredStream | None = None
     problem: str = ""
-    is_empty: bool = False  # it has no file of a stream or consumer
+    is_empty: bool = False  # it has no file of a stream or a consumer
 
 
 def token_of(name: str) -> str:
-    """The name of the file or folder for a name."""
+    """The name of the file or folder of a stream, consumer or account."""
     token = escape(name).replace(".", "%2E")
     if len(token) <= _TOKEN_MAX:
         return token
@@ -81,12 +81,12 @@ def log_of(account: str, token: str) -> str:
 
 
 def save_stream(folder: Path, stored: StoredStream) -> None:
-    """Write stream.json, on the disk when this returns. OSError."""
+    """Write stream.json durably. OSError."""
     _save(folder / STREAM_FILE, stored)
 
 
 def save_consumer(folder: Path, stored: StoredConsumer) -> None:
-    """Write the file of a consumer of the stream in this folder. OSError."""
+    """Write the file of a consumer of the stream in this folder durably. OSError."""
     _save(folder / CONSUMERS / f"{token_of(stored.config.name)}.json", stored)
 
 
@@ -106,37 +106,37 @@ def remove_consumer(folder: Path, name: str) -> None:
 def _save(path: Path, stored: GoStruct) -> None:
     if not path.parent.is_dir():
         make_folder(path.parent)
-    with contextlib.suppress(UnsyncedError):  # the new content is there, and replaces the old one
+    with contextlib.suppress(UnsyncedError):  # the new file has replaced the old one, unsynced
         save(path, encode(stored))
         return
     sync_path(path.parent)
 
 
 def move_aside(folder: Path) -> Path:
-    """Rename the folder of a stream that is to be deleted; returns its new path. OSError: it has
-    its name still, because the stream is served on."""
-    gone = folder.with_name(folder.name + _GONE)
-    if gone.exists():
-        shutil.rmtree(gone)
-    folder.rename(gone)
+    """Rename the folder of a stream that is being deleted. Returns its new path. OSError: it still
+    has its name, and the stream is still served."""
+    moved = folder.with_name(folder.name + _DELETED)
+    if moved.exists():
+        shutil.rmtree(moved)
+    folder.rename(moved)
     try:
         sync_path(folder.parent)
     except OSError:
-        gone.rename(folder)
-        with contextlib.suppress(OSError):  # without it a power cut may bring the other name back
+        moved.rename(folder)
+        with contextlib.suppress(OSError):  # unsynced: after a power cut it may have the new name
             sync_path(folder.parent)
         raise
-    return gone
+    return moved
 
 
-def left_of(folder: Path) -> list[Path]:
-    """What a deletion or restoration of the stream with this folder has left when it failed."""
-    left = [folder.with_name(folder.name + end) for end in (_GONE, RESTORING)]
+def find_leftovers(folder: Path) -> list[Path]:
+    """The folders that a failed deletion or restoration of the stream has left."""
+    left = [folder.with_name(folder.name + end) for end in (_DELETED, RESTORING)]
     return [path for path in left if path.exists()]
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder that was put away. OSError."""
+    """Remove a folder durably. OSError."""
     shutil.rmtree(folder)
     sync_path(folder.parent)
 
@@ -148,16 +148,16 @@ def account_folders(root: Path) -> Iterator[Path]:
 
 
 def find_streams(folder: Path) -> tuple[list[FoundStream], list[Path]]:
-    """The streams in the folder of an account, and the folders of those that were being deleted
-    or restored."""
-    found, gone = [], []
+    """The streams in the folder of an account, and the folders of unfinished deletions and
+    restorations."""
+    found, unfinished = [], []
     if folder.is_dir():
         for path in sorted(folder.iterdir()):
-            if path.name.endswith((_GONE, RESTORING, UPLOAD)):
-                gone.append(path)
+            if path.name.endswith((_DELETED, RESTORING, UPLOAD)):
+                unfinished.append(path)
             elif path.is_dir():
                 found.append(_find_stream(path))
-    return found, gone
+    return found, unfinished
 
 
 def _find_stream(folder: Path) -> FoundStream:

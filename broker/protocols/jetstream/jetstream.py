@@ -35,7 +35,7 @@ log = logging.getLogger("broker.jetstream")
 class JetStream:
     """The service for JetStream clients of one server.
 
-    An account without stored streams is opened by its first request: before that it costs a
+    An account without stored streams is opened by its first request. Before that, it has only a
     subscription.
     """
 
@@ -47,13 +47,13 @@ class JetStream:
         folder: Path | None,
         access: Access,
     ) -> None:
-        """`folder`: of the files of configurations; None = everything is in memory."""
+        """`folder`: for the files of configurations; None = everything is in memory."""
         self.context = JetStreamContext(config, nats, engine, folder, access)
         self.nats = nats
         self._sinks: dict[str, ApiSink] = {}
         self._accounts: dict[str, JetStreamAccount] = {}
         self._dispatchers: dict[str, Dispatcher] = {}
-        self._coming: dict[str, Account] = {}  # accounts that are about to be served
+        self._starting: dict[str, Account] = {}  # new accounts whose streams will be opened
         self._tasks: set[asyncio.Task[None]] = set()
         heads = [b"$JS.API."]
         if config.domain:
@@ -71,17 +71,17 @@ class JetStream:
             for account in self.accounts.values():
                 await recover(account)
             await report_unknown(folder, self.accounts)
-        self.nats.context.on_account.append(self._adopt)
+        self.nats.context.on_account.append(self._account_changed)
 
     def drain(self) -> None:
-        """Deliver nothing more, and end requests that wait for messages."""
+        """Deliver nothing more, and end waiting pull requests."""
         for account in self._accounts.values():
             account.drain()
 
     async def stop(self) -> None:
-        """Receive nothing more; streams stay on the disk."""
-        if self._adopt in self.nats.context.on_account:
-            self.nats.context.on_account.remove(self._adopt)
+        """Close all accounts; the files of their streams remain."""
+        if self._account_changed in self.nats.context.on_account:
+            self.nats.context.on_account.remove(self._account_changed)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for name in list(self._sinks):
             await self._remove(name)
@@ -90,7 +90,7 @@ class JetStream:
 
     @property
     def accounts(self) -> Mapping[str, JetStreamAccount]:
-        """All accounts by name; opens those that are not open yet."""
+        """All accounts by name. Accounts that are not open are opened."""
         for name in self._sinks:
             self._dispatcher(name)
         return self._accounts
@@ -103,13 +103,13 @@ class JetStream:
             lambda dropped: self._dispatcher(name).overflow(dropped),
             self.context.config.request_queue,
         )
-        sink.silent = self._is_served_by_another(account)
+        sink.silent = self._imports_jetstream(account)
         for head in self._heads:
             sink.listen(head)
         return sink
 
     def _dispatcher(self, name: str) -> Dispatcher:
-        """The dispatcher of an account, which is opened if need be."""
+        """The dispatcher of an account. The account is opened if it is not open."""
         found = self._dispatchers.get(name)
         if found is not None:
             return found
@@ -141,41 +141,41 @@ class JetStream:
             assert account is not None
             await account.delete(stream)
 
-    def _adopt(self, account: Account) -> None:
+    def _account_changed(self, account: Account) -> None:
         """Serve a new account, or one whose configuration changed."""
         sink = self._sinks.get(account.name)
         if sink is not None and sink.account is account:
             known = self._accounts.get(account.name)
             if known is not None:
                 known.configure(self.limits_of(account), self._tiers_of(account))
-            sink.silent = self._is_served_by_another(account)
+            sink.silent = self._imports_jetstream(account)
             return
-        if self._coming.get(account.name) is not account:
-            self._coming[account.name] = account
+        if self._starting.get(account.name) is not account:
+            self._starting[account.name] = account
             if sink is None:
-                self._listen(account).busy = True  # for requests that come with the login
-            self._later(self._welcome(account))
+                self._listen(account).busy = True  # requests wait until its streams are open
+            self._start_task(self._serve_new(account))
 
     def accounts_changed(self) -> None:
-        """Apply a reload: new accounts, other limits, accounts that are gone."""
+        """Apply a reload: new accounts, other limits, removed accounts."""
         for account in list(self.nats.accounts.values()):
-            self._adopt(account)
+            self._account_changed(account)
         for name in self._sinks.keys() - self.nats.accounts.keys():
-            self._later(self._remove(name))
+            self._start_task(self._remove(name))
 
-    def _later(self, work: Coroutine[None, None, None]) -> None:
+    def _start_task(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _welcome(self, account: Account) -> None:
-        """Serve an account that is new since the start, with its stored streams."""
+    async def _serve_new(self, account: Account) -> None:
+        """Open the stored streams of an account that was added after the start, and serve it."""
         sink = self._sinks.get(account.name)
         if sink is not None and sink.account is not account:
-            await self._remove(account.name)  # one of this name was removed meanwhile
+            await self._remove(account.name)  # the sink is that of an earlier account of this name
             sink = None
-        if self._coming.get(account.name) is account:
-            del self._coming[account.name]
+        if self._starting.get(account.name) is account:
+            del self._starting[account.name]
         if sink is None:
             sink = self._listen(account)
         sink.busy = True  # requests wait
@@ -187,7 +187,7 @@ class JetStream:
                 self._dispatcher(account.name)
                 await recover(self._accounts[account.name])
         except Exception:
-            log.exception("the streams of account %s", account.name)
+            log.exception("the streams of account %s cannot be opened", account.name)
         finally:
             sink.resume()
 
@@ -196,22 +196,23 @@ class JetStream:
         if account is self.nats.system_account:
             return None
         if account.config is None or account.config.jetstream is None:
-            return _limits(JetStreamLimits()) if self._is_for_all(account) else None
+            return _limits(JetStreamLimits()) if self._is_only_account(account) else None
         return _limits(account.config.jetstream)
 
     def _tiers_of(self, account: Account) -> dict[str, AccountLimits]:
-        """The limits of each tier of an account, if it has some."""
+        """The limits of each tier of an account; empty: it has no tiers."""
         own = account.config.jetstream if account.config is not None else None
         return {name: _limits(tier) for name, tier in own.tiers} if own is not None else {}
 
-    def _is_served_by_another(self, account: Account) -> bool:
-        """Whether an account without JetStream imports the API of another one: requests that it
-        does not import have no responders, by which clients know that they may not ask."""
+    def _imports_jetstream(self, account: Account) -> bool:
+        """Whether an account without JetStream imports the API of another account. Requests that it
+        does not import then have no responders, as in nats-server."""
         imports = account.config.imports if account.config is not None else ()
-        return any(map(_brings_api, imports)) and self.limits_of(account) is None
+        return any(map(_imports_api, imports)) and self.limits_of(account) is None
 
-    def _is_for_all(self, account: Account) -> bool:
-        """Without configured accounts, the global account has JetStream."""
+    def _is_only_account(self, account: Account) -> bool:
+        """Whether this is the only account besides the system account: it then has JetStream by
+        default."""
         system = self.nats.system_account
         names = {name for name in self.nats.accounts if system is None or name != system.name}
         return names == {account.name}
@@ -246,8 +247,8 @@ class JetStream:
         return sink is not None and self.limits_of(sink.account) is not None
 
 
-def _brings_api(one: Import) -> bool:
-    """Whether an account with this import asks another one for its INFO of JetStream."""
+def _imports_api(one: Import) -> bool:
+    """Whether this import leads requests for $JS.API.INFO to another account."""
     return one.service and lies_within("$JS.API.INFO", unnumbered(one.to or one.subject)[0])
 
 
@@ -267,7 +268,7 @@ def _limits(own: JetStreamLimits) -> AccountLimits:
 
 
 def _consumers(account: JetStreamAccount) -> Consumers:
-    """The consumers of an account; imported for the first stream or consumer."""
+    """Create the registry of consumers; its module is imported for the first stream."""
     from broker.protocols.jetstream.consumers.registry import Consumers
 
     return Consumers(account)

@@ -1,7 +1,7 @@
 """The series of JetStream: our own, and those of prometheus-nats-exporter with `-jsz=all`.
 
-Dashboards written for the exporter find `jetstream_stream_total_messages` and its other series here
-too, with its labels. On one server every stream has one leader: the server itself.
+Dashboards for the exporter work with this server: it has `jetstream_stream_total_messages` and the
+other series of the exporter, with their labels. The server itself is the leader of every stream.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _COUNTER, _GAUGE = CounterMetricFamily, GaugeMetricFamily
 
 
 class ConsumerNumbers(NamedTuple):
-    """One consumer."""
+    """The values of one consumer."""
 
     name: str
     description: str
     delivered_consumer_seq: int
     delivered_seq: int
-    delivered_ns: int  # when; 0 = never
+    delivered_ns: int  # wall clock; 0 = never
     acked_consumer_seq: int
     acked_seq: int
     acked_ns: int
@@ -48,7 +48,7 @@ class ConsumerNumbers(NamedTuple):
 
 
 class OriginNumbers(NamedTuple):
-    """One origin of a mirror or of a stream with sources."""
+    """The values of one origin of a mirror or of a stream with sources."""
 
     name: str
     is_mirror: bool
@@ -57,7 +57,7 @@ class OriginNumbers(NamedTuple):
 
 
 class StreamNumbers(NamedTuple):
-    """One stream."""
+    """The values of one stream."""
 
     name: str
     messages: int
@@ -65,7 +65,7 @@ class StreamNumbers(NamedTuple):
     first_seq: int
     last_seq: int
     subjects: int
-    stored: int  # since the start, as the next two
+    stored: int  # since the start, like the next two
     duplicates: int
     refused: int
     lost: int
@@ -77,7 +77,7 @@ class StreamNumbers(NamedTuple):
 
 
 class AccountNumbers(NamedTuple):
-    """One account."""
+    """The values of one account."""
 
     name: str
     memory: int
@@ -91,7 +91,7 @@ class AccountNumbers(NamedTuple):
 
     @property
     def stream_count(self) -> int:
-        """Its streams that are served."""
+        """The number of its streams that are served."""
         return len(self.streams)
 
 
@@ -112,7 +112,7 @@ class JetStreamNumbers(NamedTuple):
 def jetstream_numbers(
     context: JetStreamContext, accounts: Mapping[str, JetStreamAccount]
 ) -> JetStreamNumbers:
-    """Copy the present values."""
+    """Copy the current values."""
     return JetStreamNumbers(
         context.nats.server_id,
         context.server_name,
@@ -203,13 +203,13 @@ _CONSUMER: Final = (
 )  # fmt: skip
 
 
-def own_block(facts: JetStreamNumbers) -> Block:
+def own_block(numbers: JetStreamNumbers) -> Block:
     """The series under our names."""
-    return Block(Place.TOPICS, partial(_own, facts))
+    return Block(Place.TOPICS, partial(_own, numbers))
 
 
-def _own(facts: JetStreamNumbers) -> Iterator[Metric]:
-    accounts = facts.accounts
+def _own(numbers: JetStreamNumbers) -> Iterator[Metric]:
+    accounts = numbers.accounts
     streams = [(account, stream) for account in accounts for stream in account.streams]
     yield from families(_ACCOUNT, ("account",), [((one.name,), one) for one in accounts])
     yield from families(
@@ -276,9 +276,9 @@ _EXPORTED_CONSUMER: Final = {
 _SINCE: Final = {"last_delivery_seconds": "delivered_ns", "last_ack_seconds": "acked_ns"}
 
 
-def exported_block(facts: JetStreamNumbers) -> Block:
+def exported_block(numbers: JetStreamNumbers) -> Block:
     """The series under the exporter's names."""
-    return Block(Place.EXPORTED, partial(_exported, facts))
+    return Block(Place.EXPORTED, partial(_exported, numbers))
 
 
 def _gauge(name: str, labels: Sequence[str], rows: Sequence[tuple[Sequence[str], float]]) -> Metric:
@@ -288,13 +288,13 @@ def _gauge(name: str, labels: Sequence[str], rows: Sequence[tuple[Sequence[str],
     return family
 
 
-def _exported(facts: JetStreamNumbers) -> Iterator[Metric]:
-    me = (facts.server_id, facts.server_name, "", facts.domain, "", "true")
+def _exported(numbers: JetStreamNumbers) -> Iterator[Metric]:
+    me = (numbers.server_id, numbers.server_name, "", numbers.domain, "", "true")
     accounts: list[tuple[tuple[str, ...], AccountNumbers]] = [
-        ((*me, one.name, one.name, one.name), one) for one in facts.accounts
+        ((*me, one.name, one.name, one.name), one) for one in numbers.accounts
     ]
     streams: _Placed = [
-        ((*where, one.name, facts.server_name, "true", ""), one)
+        ((*where, one.name, numbers.server_name, "true", ""), one)
         for where, account in accounts
         for one in account.streams
     ]
@@ -304,13 +304,13 @@ def _exported(facts: JetStreamNumbers) -> Iterator[Metric]:
         "total_consumers": sum(len(stream.consumers) for _, stream in streams),
         "total_messages": sum(stream.messages for _, stream in streams),
         "total_message_bytes": sum(stream.bytes for _, stream in streams),
-        "max_memory": facts.max_memory,
-        "max_storage": facts.max_storage,
+        "max_memory": numbers.max_memory,
+        "max_storage": numbers.max_storage,
     }
     for name, value in totals.items():
         yield _gauge(f"server_{name}", _SERVER_LABELS, [(me, value)])
     for name, field in _EXPORTED_ACCOUNT.items():
-        # As in /jsz, from which the exporter takes them: -1, no limit, as an unsigned number.
+        # As in /jsz, which the exporter reads: -1 (no limit) is an unsigned number.
         rows = [(where, float(getattr(one, field) % 2**64)) for where, one in accounts]
         yield _gauge(f"account_{name}", _ACCOUNT_LABELS, rows)
     if len(streams) + totals["total_consumers"] > limits.JS_EXPORTED_MAX:
@@ -319,7 +319,7 @@ def _exported(facts: JetStreamNumbers) -> Iterator[Metric]:
         values = [(where, getattr(one, field)) for where, one in streams]
         yield _gauge(f"stream_{name}", _STREAM_LABELS, values)
     yield from _exported_origins(streams)
-    yield from _exported_consumers(facts, streams)
+    yield from _exported_consumers(numbers, streams)
 
 
 _Placed = list[tuple[tuple[str, ...], StreamNumbers]]
@@ -342,9 +342,9 @@ def _exported_origins(streams: _Placed) -> Iterator[Metric]:
         )
 
 
-def _exported_consumers(facts: JetStreamNumbers, streams: _Placed) -> Iterator[Metric]:
+def _exported_consumers(numbers: JetStreamNumbers, streams: _Placed) -> Iterator[Metric]:
     consumers = [
-        ((*where, one.name, facts.server_name, "true", one.description), one)
+        ((*where, one.name, numbers.server_name, "true", one.description), one)
         for where, stream in streams
         for one in stream.consumers
     ]

@@ -29,7 +29,7 @@ _NOT_FOUND, _UNAVAILABLE = 404, 503
 
 
 class JetStreamPages:
-    """Builds the parts of pages."""
+    """Builds the JetStream parts of pages."""
 
     def __init__(
         self, context: JetStreamContext, accounts: Callable[[], Mapping[str, JetStreamAccount]]
@@ -159,7 +159,7 @@ class JetStreamPages:
         return page
 
     def _origins(self, account: JetStreamAccount, stream: Stream) -> dict[str, Any]:
-        """What a mirror, or a stream with sources, has copied."""
+        """The progress of a mirror, or of a stream with sources."""
         mirror, sources = account.origins.mirror(stream), account.origins.sources(stream)
         page = {} if mirror is None else {"mirror": msgspec.to_builtins(mirror)}
         return page | ({"sources": msgspec.to_builtins(sources)} if sources else {})
@@ -174,7 +174,7 @@ class JetStreamPages:
     # --- /healthz
 
     def problem(self, options: HealthzOptions) -> tuple[int, dict[str, str]] | None:
-        """Why a check fails: the status, and the type, names and text of the error."""
+        """Why a check fails: (HTTP status, fields of the error); None: it succeeds."""
         if options.js_enabled_only or options.js_server_only:
             return None
         if options.account:

@@ -1,5 +1,6 @@
-"""Opens the stored streams when the server starts. One that is damaged or of a newer server is
-offline: requests for it are refused with the reason, its files stay, and all others are served.
+"""Opens the stored streams when the server starts. A stream that is damaged or requires a newer
+server is offline: requests for it are refused with the reason. Its files remain, and all other
+streams are served.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _LEVEL: Final = "unsupported - required API level: {}, current API level: {}"
 
 
 async def report_unknown(root: Path, accounts: Mapping[str, JetStreamAccount]) -> None:
-    """Log which streams are of accounts that do not exist; they stay in their files."""
+    """Log the folders of accounts that do not exist. Their files remain."""
     known = {each.folder.name for each in accounts.values() if each.folder is not None}
     for folder in await asyncio.to_thread(lambda: list(files.account_folders(root))):
         if folder.name not in known:
-            log.warning("the streams in %s are of no account; they stay as they are", folder)
+            log.warning("no account has the streams in %s; they are not served", folder)
 
 
 async def recover(account: JetStreamAccount) -> None:
@@ -36,16 +37,16 @@ async def recover(account: JetStreamAccount) -> None:
     folder = account.folder
     if folder is None:
         return
-    found, gone = await asyncio.to_thread(files.find_streams, folder)
-    there = {each.folder.name for each in found}
-    for path in gone:
+    found, unfinished = await asyncio.to_thread(files.find_streams, folder)
+    present = {each.folder.name for each in found}
+    for path in unfinished:
         token = path.name.partition(".")[0]
-        if not path.name.endswith(files.UPLOAD) and token not in there:
+        if not path.name.endswith(files.UPLOAD) and token not in present:
             await account.drop_log(token)
         await asyncio.to_thread(files.remove, path)
     for each in found:
         if each.is_empty and not _has_log(account, each.folder.name):
-            # The server ended while it was created: the request was not answered.
+            # The server ended during its creation: the request was not answered.
             log.info("stream '%s > %s' was not created completely", account.name, each.name)
             await asyncio.to_thread(files.remove, each.folder)
             continue
@@ -63,7 +64,7 @@ def _has_log(account: JetStreamAccount, token: str) -> bool:
 
 
 def _open(account: JetStreamAccount, found: files.FoundStream) -> str:
-    """Open one stream; returns why it cannot be served, or an empty text."""
+    """Open one stream. Returns why it cannot be served; empty: it is served."""
     assert found.stored is not None
     config = found.stored.config
     level = required_level(config.metadata)
@@ -75,7 +76,7 @@ def _open(account: JetStreamAccount, found: files.FoundStream) -> str:
         stream = account.open(config, moment_ns(found.stored.created))
         account.consumers.restore(stream)
         account.origins.opened(stream, found.folder if config.storage == "file" else None)
-    except Exception as problem:  # whatever it is: one stream must not stop the start
-        account.shut(config.name)
+    except Exception as problem:  # one stream must not prevent the start of the server
+        account.close_stream(config.name)
         return str(problem) or type(problem).__name__
     return ""

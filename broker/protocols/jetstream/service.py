@@ -1,4 +1,4 @@
-"""JetStream as a service of the broker: start and shutdown."""
+"""JetStream as a service of the server: start and shutdown."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class JetStreamService(Service):
         await self.jetstream.start()
 
     def metrics(self) -> Iterable[Block]:
-        """Its own series, and those of the exporter for nats-server."""
+        """The series of JetStream: our own, and those of prometheus-nats-exporter."""
         if self.jetstream is None:
             return []
         from broker.protocols.jetstream import metrics
@@ -73,12 +73,12 @@ class JetStreamService(Service):
                 yield "consumer", f"{account.name} > {stream} > {consumer}", reason
 
     async def drain(self) -> None:
-        """End requests that wait for messages, before their clients are disconnected."""
+        """End waiting pull requests before their clients are disconnected."""
         if self.jetstream is not None:
             self.jetstream.drain()
 
     async def stop(self) -> None:
-        """End the service; streams stay on the disk."""
+        """Close the streams; their files remain."""
         if self.jetstream is not None:
             jetstream, self.jetstream = self.jetstream, None
             jetstream.nats.context.jetstream = None

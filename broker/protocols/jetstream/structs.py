@@ -1,7 +1,8 @@
 """Configurations, states and answers of JetStream, in the JSON of nats-server.
 
-A field's default is omitted, as by Go's omitempty; `always` marks fields that are never omitted.
-Durations are nanoseconds. Times are text as Go writes it (see `time_text`), "" stands for none.
+Fields with their default value are omitted, as by Go's omitempty; `always` marks fields that are
+never omitted. Durations are nanoseconds. Times are text as Go writes it (see `time_text`); "" is no
+time.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from broker.base.units import INT64_MAX, INT64_MIN, SECOND
 
 ZERO_TIME: Final = "0001-01-01T00:00:00Z"
 
-# Go's types. msgspec compares with 64 signed bits at most, and files may contain what requests may
-# not: the upper limits of uint64 and int32 are checked by api/decode.
+# Go's types. api/decode checks the upper limits of uint64 and int32, because msgspec compares with
+# signed 64 bit numbers, and files may have values that requests may not have.
 Int = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX, extra={"go": "int64"})]
 SmallInt = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX, extra={"go": "int"})]
 Int32 = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX, extra={"go": "int32"})]
@@ -42,19 +43,19 @@ Action = Literal["", "create", "update"]
 
 
 def always(value: Any) -> Any:
-    """A field with this default that is written even then."""
+    """A field with this default, which is never omitted."""
     return msgspec.field(default_factory=lambda: value)
 
 
 class GoStruct(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A struct whose fields are written in their order, defaults omitted."""
+    """A struct whose fields are written in their order, without defaults."""
 
 
 # --- streams -------------------------------------------------------------------------------------
 
 
 class Placement(GoStruct):
-    """Where a cluster should keep a stream; one server only repeats it."""
+    """The placement of a stream in a cluster; this server only returns it in answers."""
 
     cluster: str = ""
     tags: list[str] = []
@@ -77,7 +78,7 @@ class RePublish(GoStruct):
 
 
 class ExternalStream(GoStruct):
-    """The way to the API of another account or domain."""
+    """The subject prefixes of the API of another account or domain."""
 
     api: str = always("")
     deliver: str = always("")
@@ -103,12 +104,12 @@ class StreamSource(GoStruct):
 
     @property
     def is_remote(self) -> bool:
-        """Whether it is reached by an API other than that of the account."""
+        """Whether the API of another account or domain is used."""
         return self.external is not None and self.external.api != ""
 
 
 def deliver_subject(source: StreamSource, token: str, mirrors: bool) -> str:
-    """The subject to which the consumer of an origin of another server or account delivers."""
+    """The deliver subject of the consumer of an origin in another account or on another server."""
     external = source.external
     prefix = (external.deliver if external is not None else "") or "$JS"
     return f"{prefix}.{'M' if mirrors else 'S'}.{token}"
@@ -178,7 +179,7 @@ class LostStreamData(GoStruct):
 
 
 class StreamState(GoStruct):
-    """What a stream holds."""
+    """The state of a stream."""
 
     messages: int = always(0)
     bytes: int = always(0)
@@ -215,14 +216,14 @@ class StreamSourceInfo(GoStruct):
     external: ExternalStream | None = None
     lag: int = always(0)
     seq: int = 0
-    active: int = always(-1)  # since the last contact; -1 = never
+    active: int = always(-1)  # ns since the last contact; -1 = never
     error: ApiErrorBody | None = None
     filter_subject: str = ""
     subject_transforms: list[SubjectTransform] = []
 
 
 class StreamInfo(GoStruct):
-    """A stream as answers show it."""
+    """A stream in an answer."""
 
     config: StreamConfig = msgspec.field(default_factory=StreamConfig)
     created: str = always(ZERO_TIME)
@@ -303,7 +304,7 @@ class PriorityGroupState(GoStruct):
 
 
 class ConsumerInfo(GoStruct):
-    """A consumer as answers show it."""
+    """A consumer in an answer."""
 
     stream_name: str = always("")
     name: str = always("")
@@ -587,7 +588,7 @@ _TYPE: Final = b'{"type":"io.nats.jetstream.api.v1.%b_response"'
 
 
 def encode(value: object) -> bytes:
-    """The JSON as Go writes it: keys of maps are sorted; <, > and & are escaped."""
+    """JSON as Go writes it: keys of maps are sorted; <, > and & are escaped."""
     return _escaped(_encode(value))
 
 
@@ -603,12 +604,12 @@ def _escaped(text: bytes) -> bytes:
 
 
 def copied(config: StreamConfig) -> StreamConfig:
-    """A copy of a configuration that shares nothing with it."""
+    """A deep copy of a configuration."""
     return msgspec.convert(msgspec.to_builtins(config), StreamConfig)
 
 
 def answer(kind: str, *parts: object, error: object | None = None) -> bytes:
-    """The answer of a kind ("stream_create"): its type, an ApiError if any, then the parts."""
+    """An answer: its type for this kind ("stream_create"), an ApiError if any, then the parts."""
     text = [_TYPE % kind.encode()]
     if error is not None:
         body = ApiErrorBody(
@@ -626,7 +627,7 @@ def answer(kind: str, *parts: object, error: object | None = None) -> bytes:
 
 
 def time_text(wall_ns: int) -> str:
-    """A wall clock time in UTC with up to nine digits of its second; 0 = Go's zero time."""
+    """An RFC 3339 text in UTC with up to nine digits of the fraction; 0 = Go's zero time."""
     if wall_ns == 0:
         return ZERO_TIME
     seconds, fraction = divmod(wall_ns, SECOND)
@@ -653,10 +654,10 @@ def time_ns(text: str) -> int:
 
 
 def moment_ns(text: str) -> int:
-    """The same for what counts in 64 bits: the nearest moment from 1677 to 2262. ValueError."""
+    """The same, limited to the range of 64 bits: the years 1677 to 2262. ValueError."""
     return min(max(time_ns(text), INT64_MIN), INT64_MAX)
 
 
 def now_text() -> str:
-    """The time of an answer."""
+    """The current time, for answers."""
     return time_text(time.time_ns())

@@ -1,9 +1,9 @@
-"""Streams that are topics of NSQ: one log for the clients of both.
+"""Streams that stand for topics of NSQ: one log for the clients of both.
 
 A stream with the metadata `twinwire.nsq_topic` stands for the topic of that name: the engine then
-keeps no log of that name (Engine.reserve). The messages of the topic are those of the stream on the
-subject with the topic's name. A channel is a consumer of the stream, and the other way round: each
-pull consumer with explicit acks and that subject as its only filter is a channel.
+has no log of that name (Engine.reserve). The messages of the topic are those of the stream on the
+subject with the topic's name. Each channel is a pull consumer of the stream with explicit acks and
+that subject as its only filter, and each such consumer is a channel.
 """
 
 from __future__ import annotations
@@ -41,21 +41,22 @@ log = logging.getLogger("broker.jetstream")
 TOPIC_KEY: Final = "twinwire.nsq_topic"
 CHANNEL_KEY: Final = "twinwire.nsq_channel"  # of consumers that NSQ clients have created
 _DOT: Final = "%2E"  # a dot of a channel in the name of its consumer; channels have no %
-_FOR_EVER: Final = "2200-01-01T00:00:00Z"  # a channel that is paused
+_CREATED, _REMOVED = True, False  # of Engine.announce
+_FOR_EVER: Final = "2200-01-01T00:00:00Z"  # `pause_until` of a paused channel
 
 
 def topic_of(config: StreamConfig) -> str:
-    """The topic that a stream is to stand for; empty = none."""
+    """The topic in the metadata of a stream; empty = none."""
     return config.metadata.get(TOPIC_KEY, "")
 
 
 def consumer_of(channel: str) -> str:
-    """The name of the consumer that is this channel."""
+    """The name of the consumer of a channel."""
     return channel.replace(".", _DOT)
 
 
 def channel_of(consumer: str) -> str:
-    """The channel that the consumer of this name would be."""
+    """The name of the channel of a consumer."""
     return consumer.replace(_DOT, ".")
 
 
@@ -75,8 +76,8 @@ def _refuse(text: str) -> ApiError:
     return ApiError(errors.STREAM_CONFIG, err=f"{TOPIC_KEY}: {text}")
 
 
-class Owner(Protocol):
-    """The JetStream side of an account, as far as topics need it."""
+class TopicAccount(Protocol):
+    """The JetStreamAccount, as this module uses it."""
 
     account: Account
     context: JetStreamContext
@@ -84,19 +85,19 @@ class Owner(Protocol):
 
 
 class Topics:
-    """The topics of NSQ that streams of one account stand for."""
+    """The NSQ topics for which streams of one account stand."""
 
-    def __init__(self, account: Owner, engine: Engine, access: Access) -> None:
+    def __init__(self, account: TopicAccount, engine: Engine, access: Access) -> None:
         self.account = account
         self.engine = engine
         self.access = access
-        self._claims: dict[str, str] = {}  # topic -> stream
+        self._reserved: dict[str, str] = {}  # topic -> stream
         self._topics: dict[str, NsqTopic] = {}  # by the name of the stream
 
     # --- configurations
 
     def check(self, config: StreamConfig) -> None:
-        """10052 if the stream cannot stand for the topic in its metadata."""
+        """ApiError 10052: the stream cannot stand for the topic in its metadata."""
         topic = topic_of(config)
         if TOPIC_KEY not in config.metadata:
             return
@@ -115,37 +116,37 @@ class Topics:
             raise _refuse("NSQ clients belong to another account")
         if not (self.access.may_use_stream(READ) or self.access.may_use_stream(WRITE)):
             raise _refuse("[bridge] does not connect NSQ and NATS")
-        owner = self._claims.get(topic, config.name)
+        owner = self._reserved.get(topic, config.name)
         if owner != config.name:
             raise _refuse(f"the topic {topic!r} belongs to the stream {owner!r}")
         if topic in self.engine.logs or topic in self.engine.quarantined:
             raise _refuse(f"the topic {topic!r} exists with messages of its own: delete it first")
 
-    def claim(self, config: StreamConfig) -> None:
-        """Reserve the name of the topic of a stream; 10052 if it cannot be had."""
+    def reserve(self, config: StreamConfig) -> None:
+        """Reserve the topic of a stream in the engine. ApiError 10052: it cannot stand for it."""
         self.check(config)
         topic = topic_of(config)
-        if topic and topic not in self._claims:
+        if topic and topic not in self._reserved:
             self.engine.reserve(topic)
-            self._claims[topic] = config.name
+            self._reserved[topic] = config.name
 
-    def settle(self, stream: str, topic: str = "") -> None:
-        """Give up the topics of a stream but for this one."""
-        for name in [n for n, owner in self._claims.items() if owner == stream and n != topic]:
-            del self._claims[name]
+    def release(self, stream: str, topic: str = "") -> None:
+        """Release the reserved topics of a stream, except the topic `topic`."""
+        for name in [n for n, owner in self._reserved.items() if owner == stream and n != topic]:
+            del self._reserved[name]
             self.engine.release(name)
 
-    # --- life
+    # --- streams and consumers
 
     def opened(self, stream: Stream) -> None:
-        """A stream is served, and with it its topic."""
+        """Serve the topic of a stream that is served from now on."""
         name = topic_of(stream.config)
         if not name:
             return
         try:
-            self.claim(stream.config)
+            self.reserve(stream.config)
         except (ApiError, NameTakenError) as problem:
-            # only after a start, with files or settings that were changed meanwhile
+            # Possible after a start only: files or settings were changed meanwhile.
             found = fields(stream=stream.name, topic=name)
             log.error("a stream does not stand for its topic: %s", problem, extra=found)
             return
@@ -154,9 +155,9 @@ class Topics:
         topic = NsqTopic(name, stream, Channels(self.account, stream, name))
         self._topics[stream.name] = topic
         self.engine.reserve(name, topic)
-        self.engine.announce(name, None, True)
+        self.engine.announce(name, None, _CREATED)
         for channel in topic.channels.all():
-            self.engine.announce(name, channel.name, True)
+            self.engine.announce(name, channel.name, _CREATED)
 
     def changed(self, stream: Stream) -> None:
         """A stream has another configuration."""
@@ -168,26 +169,26 @@ class Topics:
         self.opened(stream)
 
     def offline(self, config: StreamConfig) -> None:
-        """A stream cannot be served: nothing else becomes its topic."""
+        """Reserve the topic of a stream that cannot be served."""
         try:
-            self.claim(config)
+            self.reserve(config)
         except (ApiError, NameTakenError) as problem:
             log.error("the topic of an offline stream: %s", problem)
 
     def closed(self, stream: Stream, keep: str = "") -> None:
-        """A stream stands for its topic no longer: disconnect the clients of its channels. `keep`:
-        the topic that it is about to stand for."""
+        """A stream no longer stands for its topic: disconnect the clients of its channels. `keep`:
+        the topic for which it stands next; it stays reserved."""
         topic = self._topics.pop(stream.name, None)
         if topic is None:
             return
         channels = topic.channels.all()
         topic.close()
-        self.settle(stream.name, keep)
+        self.release(stream.name, keep)
         for consumer in stream.consumers.values():
             end_channel(consumer)
         for channel in channels:
-            self.engine.announce(topic.name, channel.name, False)
-        self.engine.announce(topic.name, None, False)
+            self.engine.announce(topic.name, channel.name, _REMOVED)
+        self.engine.announce(topic.name, None, _REMOVED)
 
     def consumer_changed(self, consumer: Consumer, *, made: bool) -> None:
         """A consumer was created or deleted."""
@@ -196,7 +197,8 @@ class Topics:
             self.engine.announce(topic.name, channel_of(consumer.name), made)
 
     def consumer_updated(self, consumer: Consumer) -> None:
-        """A consumer has another configuration: it may be a channel no longer."""
+        """A consumer has another configuration: if it is no longer a channel, disconnect its NSQ
+        clients."""
         topic = self._topics.get(consumer.stream_name)
         if topic is not None and not is_channel(consumer.config, topic.name):
             end_channel(consumer)
@@ -210,15 +212,16 @@ def end_channel(consumer: Consumer) -> None:
 
 
 class Channels:
-    """The channels of one topic that is a stream, as protocols/stream_topic asks for them."""
+    """The channels of a topic for which a stream stands: see `channels` in
+    protocols/stream_topic.pyi."""
 
-    def __init__(self, account: Owner, stream: Stream, topic: str) -> None:
+    def __init__(self, account: TopicAccount, stream: Stream, topic: str) -> None:
         self.account = account
         self.stream = stream
         self.topic = topic
 
     def all(self) -> list[StreamChannel]:
-        """All of them, in the order of their names."""
+        """All channels, sorted by name."""
         found = [
             consumer.open_channel(channel_of(consumer.name))
             for consumer in self.stream.consumers.values()
@@ -227,7 +230,8 @@ class Channels:
         return sorted(found, key=lambda channel: channel.name)
 
     def find(self, name: str) -> StreamChannel | None:
-        """The channel of this name; None: there is none. OSError: the name is taken."""
+        """The channel of this name; None: there is none. OSError: a consumer that is not a channel
+        has its name."""
         consumer = self.stream.consumers.get(consumer_of(name))
         if consumer is None:
             return None
@@ -241,13 +245,13 @@ class Channels:
 
     @property
     def next_seq(self) -> int:
-        """After the last message of the stream."""
+        """The sequence of the next message of the stream."""
         last: int = self.stream.store.last_seq
         return last + 1
 
     async def open(self, name: str, wait_ns: int, first_seq: int) -> StreamChannel:
-        """The channel of this name, made if need be: to begin at this sequence, if others have been
-        made before. OSError."""
+        """The channel of this name, which is created if it does not exist. `first_seq`: where it
+        begins, unless it is the first channel of an NSQ client. OSError."""
         found = self.find(name)
         if found is not None:
             return found
@@ -259,7 +263,7 @@ class Channels:
         try:
             await self._request("CREATE", consumer_of(name), encode(request))
         except OSError:
-            # somebody else may have created it at the same time
+            # another client may have created it at the same time
             if self.find(name) is None:
                 raise
         found = self.find(name)
@@ -268,8 +272,8 @@ class Channels:
         return found
 
     def _config(self, name: str, wait_ns: int, first_seq: int) -> ConsumerConfig:
-        """The consumer for a new channel. The first one begins with what the stream has, others
-        with what is published after they were asked for, as those of a topic do."""
+        """The consumer for a new channel. As in a topic, the first channel begins with the first
+        message, and later ones with the messages that are published after their creation."""
         config = ConsumerConfig(
             name=consumer_of(name),
             ack_policy="explicit",
@@ -278,7 +282,7 @@ class Channels:
             deliver_policy="all",
             metadata={CHANNEL_KEY: name},
         )
-        if self.stream.config.retention != "workqueue" and self._has_made_one():
+        if self.stream.config.retention != "workqueue" and self._has_nsq_channel():
             config.deliver_policy, config.opt_start_seq = "by_start_sequence", first_seq
         account = self.account
         bounds = (
@@ -287,15 +291,15 @@ class Channels:
             self.stream.config.consumer_limits.max_ack_pending,
         )
         if max(bounds) <= 0:
-            config.max_ack_pending = -1  # RDY says how many a client may have
+            config.max_ack_pending = -1  # RDY limits the messages in flight to a client
         if is_ephemeral(name.encode()):
             config.mem_storage = True
         else:
             config.durable_name = config.name
         return config
 
-    def _has_made_one(self) -> bool:
-        """Whether there is a channel that an NSQ client has created."""
+    def _has_nsq_channel(self) -> bool:
+        """Whether an NSQ client has created a channel of the stream before."""
         consumers = self.stream.consumers.values()
         return any(CHANNEL_KEY in consumer.config.metadata for consumer in consumers)
 
@@ -304,12 +308,13 @@ class Channels:
         await self._request("DELETE", consumer_of(channel.name), b"")
 
     async def pause(self, channel: StreamChannel, paused: bool) -> None:
-        """Deliver nothing, or go on. OSError."""
+        """Pause or resume a channel. OSError."""
         body = encode({"pause_until": _FOR_EVER} if paused else {})
         await self._request("PAUSE", consumer_of(channel.name), body)
 
     async def _request(self, verb: str, consumer: str, body: bytes) -> dict[str, Any]:
-        """Ask the API, which answers its requests in order. OSError: it refuses."""
+        """Send a request to the API of the account, which handles requests in order. OSError: it is
+        refused."""
         subject = f"$JS.API.CONSUMER.{verb}.{self.stream.name}.{consumer}"
         question = Question(subject.encode(), body)
         found = await ask(self.account.account, question, limits.JS_OWN_REQUEST / SECOND)

@@ -225,7 +225,7 @@ class Restoration:
             account.consumers.restore(stream)
             account.origins.opened(stream, folder)
         except BaseException:
-            account.shut(config.name)
+            account.close_stream(config.name)
             store.close()
             await account.drop_log(files.token_of(config.name))
             if folder is not None:

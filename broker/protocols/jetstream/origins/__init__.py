@@ -2,5 +2,5 @@
 
 Start with `copier.pyx`, which copies one origin into one stream. `registry.py` connects the streams
 of an account, `positions.py` stores how far each source was copied, and `remote.py` reads origins
-through a consumer. Imported by the modules of protocols/jetstream only.
+through a consumer. Only the modules of protocols/jetstream import this folder.
 """

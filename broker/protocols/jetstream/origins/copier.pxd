@@ -21,52 +21,55 @@ cdef class TargetReader(StreamReaders):
 
 cdef class Copier(Session):
     cdef readonly object source         # structs.StreamSource
-    cdef readonly str key  # identifies the source among those of the stream: see source_key
-    cdef readonly bint mirrors          # keeps sequences and times
+    cdef readonly str key               # distinguishes the sources of a stream: see source_key
+    cdef readonly bint mirrors          # copies keep their sequences and times
     cdef readonly Stream target
-    cdef readonly Stream origin         # None: there is none at present
-    cdef readonly uint64_t at           # messages of the origin up to this sequence were examined
-    cdef readonly uint64_t kept         # ... and the copies of those up to this one are stored
+    cdef readonly Stream origin         # None: it does not exist at present
+    # Seqs of the origin: messages up to `examined_to` were copied or left out; the copies of those
+    # up to `stored_to` are stored.
+    cdef readonly uint64_t examined_to
+    cdef readonly uint64_t stored_to
     cdef readonly object error          # the ApiError that stops it, or None
     cdef readonly bint connected        # it has read from an origin
-    cdef public str account             # this server's account with the origin; None = the target's
-    # For an origin that a consumer reads, whose messages arrive by `take`:
+    cdef public str account             # the account here that has the origin; None = the target's
+    # For an origin that is read through a consumer, whose messages arrive in `receive`:
     cdef public bint remote
-    cdef uint64_t left                  # messages of the origin after the last one received
-    cdef uint64_t later                 # the target's last_seq at the time of `ticket`
-    # Reply subjects to answer when everything is stored, each with the number of deliveries before
-    # it and the sequence of the last one.
+    cdef uint64_t remaining             # messages of the origin after the last received one
+    cdef uint64_t ticket_last_seq       # the target's last_seq at the time of `ticket`
+    # Requests for flow control, answered when all messages before them are stored: (reply subject,
+    # number of deliveries before the request, sequence of the last one).
     cdef list answers
-    cdef bint lost                      # received messages are not stored: `begin_again` comes next
-    cdef public object rested           # called when nothing waits for the target's log any more
-    cdef public object failed  # called when received messages could not be stored
-    cdef public object progressed       # called when `kept` has increased; or None
+    cdef bint lost                      # received messages are not stored: `restart` is needed
+    # Called without arguments; None: nothing is called.
+    cdef public object on_settled       # no message waits for the target's log any more
+    cdef public object on_failed        # received messages could not be stored
+    cdef public object on_progress      # `stored_to` has increased
 
-    cdef OriginReader reader
-    cdef TargetReader room_reader
+    cdef OriginReader origin_reader
+    cdef TargetReader target_reader
     cdef Filter filter                  # of the origin's messages; None = all
     cdef list transforms                # (source, Transform or None) of subjects
-    cdef bytes head, tail               # of Nats-Stream-Source, before and after the sequence
-    cdef char *subject_room             # owned; for a transformed subject
-    cdef char *room                     # owned; for a message with other headers
-    cdef size_t room_size
-    cdef uint64_t batch  # the target's last_seq before the messages that wait for its log
-    cdef uint64_t mark                  # `at` at the time of `ticket`
+    cdef bytes head, tail               # the text of Nats-Stream-Source around the sequence
+    cdef char *subject_buffer           # owned; for a transformed subject
+    cdef char *buffer                   # owned; for a message with other headers
+    cdef size_t buffer_size
+    cdef uint64_t batch_start           # last_seq of the target before the messages of `ticket`
+    cdef uint64_t ticket_position       # `examined_to` at the time of `ticket`
     cdef uint64_t ticket                # of messages that wait for the target's log; 0 = none do
-    cdef bint answered                  # the log has reported the outcome
-    cdef int64_t seen_ns                # of the last contact, monotonic
+    cdef bint log_settled               # the log has reported the outcome
+    cdef int64_t last_contact_ns        # monotonic: of the last contact with an origin
     cdef bint closed
 
     cdef void wake(self) noexcept
     cdef int settle(self) except -1
-    cdef void taken_back(self) noexcept
-    cdef int undo(self) except -1
-    cdef int copy_some(self) except -1
+    cdef void target_failed(self) noexcept
+    cdef int return_to_stored(self) except -1
+    cdef int copy_batch(self) except -1
     cdef int reuse_gap(self) except -1
-    cdef bint take(self, const message_t *m, uint64_t left) except -1
+    cdef bint receive(self, const message_t *m, uint64_t left) except -1
     cdef int await_log(self) except -1
-    cdef void seen(self) noexcept
-    cdef void nothing_left(self) noexcept
+    cdef void record_contact(self) noexcept
+    cdef void origin_idle(self) noexcept
     cdef int answer_when_stored(self, bytes reply, uint64_t delivered) except -1
     cdef int answer(self) except -1
     cdef int copy(self, const message_t *m) except -1

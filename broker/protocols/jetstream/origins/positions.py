@@ -1,9 +1,9 @@
-"""The positions up to which the sources of a stream were copied, in a file: messages that were
-removed since then, or never stored, are not copied again.
+"""The file with the positions up to which the sources of a stream were copied. Without it, messages
+that were removed since then, or left out, would be copied again.
 
 The file is written some time after the messages, which have the same positions in their headers:
-after a crash, the messages after the file's position are read. This is a separate module because
-the copier of a source is compiled.
+after a crash, the messages after those included in the file are read. This is a separate module
+because the copier of a source is compiled.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ SOURCES_FILE: Final = "sources.json"  # in the folder of a stream
 class Positions(msgspec.Struct):
     """The content of the file."""
 
-    # of the stream, RFC 3339: a stream of the same name may have been here before
+    # of the stream, RFC 3339: the file may be that of an earlier stream of the same name
     created: str = ""
-    running: bool = False  # it had sources: later messages may contain more
-    upto: int = 0  # includes what the stream has up to this sequence
+    running: bool = False  # the stream had sources: later messages may have newer positions
+    upto: int = 0  # messages of the stream up to this sequence are included
     sources: dict[str, int] = {}  # key of a source -> sequence in its origin
 
 
 def load(folder: Path, created: str, last_seq: int) -> Positions:
-    """The positions of a stream. Those of another stream, or beyond its end, are ignored."""
+    """The positions of a stream. A file of another stream, or of later messages, is ignored."""
     with contextlib.suppress(OSError, ValueError):
         data = unsealed((folder / SOURCES_FILE).read_bytes())
         found = msgspec.json.decode(data, type=Positions)

@@ -10,9 +10,9 @@ from broker.runtime.interfaces cimport Sink
 from broker.runtime.types cimport record_t
 
 # The position of a delivered message, from its reply subject.
-cdef struct place_t:
+cdef struct position_t:
     uint64_t seq                # in the origin
-    uint64_t delivery           # in the consumer, from 1 on
+    uint64_t delivery           # number of the delivery in the consumer, from 1 on
     int64_t timestamp_ns
     uint64_t pending            # messages of the origin after it
 
@@ -20,13 +20,13 @@ cdef struct place_t:
 cdef class Receiver(Sink):
     cdef readonly Account account
     cdef readonly bytes subject         # that the consumer delivers to
-    cdef readonly uint64_t delivered    # the last delivery
-    cdef readonly bint ended            # a message is missing, or the target accepted no more
-    cdef bint beginning                 # messages before the first delivery are ignored
+    cdef readonly uint64_t delivered    # number of the last delivery
+    cdef readonly bint ended            # a delivery is missing, or the target accepted no more
+    cdef bint restarts                  # deliveries before number 1 are ignored
     cdef Copier copier
-    cdef object end                     # called once without arguments, at the end of the turn
+    cdef object on_end                  # called once without arguments, at the end of the turn
     cdef sub_t *sub
 
-    cdef int take(self, const record_t *rec) except -1
-    cdef int take_status(self, const record_t *rec) except -1
+    cdef int receive(self, const record_t *rec) except -1
+    cdef int receive_status(self, const record_t *rec) except -1
     cdef void stop(self) noexcept

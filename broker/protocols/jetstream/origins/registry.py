@@ -1,8 +1,9 @@
-"""The mirrors and sources of an account: each copies from its origin while that exists.
+"""The mirrors and sources of an account. Each copies from its origin while the origin exists.
 
 An origin is in the same account, in another account of this server whose API is imported, or on
-another server. A reader of its store copies it in the first two cases, unless its messages are
-removed when they are acked; otherwise a consumer does (a RemoteOrigin).
+another server. In the first two cases the copier reads the store of the origin. If the origin
+removes acked messages, or is on another server, the copier reads it through a consumer (a
+RemoteOrigin).
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ if TYPE_CHECKING:
 log = logging.getLogger("broker.jetstream")
 
 SAVE_S: Final = 1.0  # from the progress of a source to the write of the file, and between attempts
-LOOK_S: Final = 10.0  # between checks whether other messages have to be accounted for
-LOOK_MESSAGES: Final = 10_000  # ... which is the case after this number
-POSITIONS_MAX: Final = 10_000  # of sources that a stream has or had
+CHECK_S: Final = 10.0  # between checks of the number of messages that the file does not include
+UNSAVED_MESSAGES: Final = 10_000  # with more of them, the file is written
+POSITIONS_MAX: Final = 10_000  # positions of sources that a stream has or had
 
 
 class OriginAccount(Protocol):
-    """The account of mirrors and sources."""
+    """The JetStreamAccount of mirrors and sources, as this module uses it."""
 
     @property
     def name(self) -> str: ...
@@ -51,7 +52,7 @@ class OriginAccount(Protocol):
         """The origins of all accounts of the server that have streams, by name."""
 
     def account_reached(self, source: StreamSource, *, mirrors: bool) -> str | None:
-        """The other account of this server that has the origin; None: no import leads to it."""
+        """The other account of this server with the origin; None: no import leads to it."""
 
     def new_id(self) -> str:
         """A unique token."""
@@ -67,21 +68,21 @@ class Sourcing:
         self.account = account
         self.copiers: list[Copier] = []
         self._remote: dict[int, RemoteOrigin] = {}  # by id of the copier
-        self._former: list[Copier] = []  # of sources that were removed, until all is stored
+        self._removed: list[Copier] = []  # of removed sources, until all of their copies are stored
         self._created = time_text(stream.created_ns)
-        self._known: dict[str, int] = {}  # by key of a source, those that are no longer included
+        self._known: dict[str, int] = {}  # key of a source -> position, of removed ones too
         self._loaded = False
         self._saved = 0  # Positions.upto of the file
         self._lock = threading.Lock()  # of the file
-        self._failed = False  # it could not be written the last time
+        self._failed = False  # the last write of the file failed
         self._closed = False
-        self._look: asyncio.TimerHandle | None = None
+        self._check_timer: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def set(self, config: StreamConfig, *, recovered: bool = False) -> None:
         """Copy from the origins of this configuration. `recovered`: it was in force when the server
-        ended, and messages may have been copied that are not accounted for."""
+        ended, and the file may not include all copied messages."""
         if config.sources:
             self._load(crashed=recovered)
         mirrors = config.mirror is not None
@@ -95,17 +96,17 @@ class Sourcing:
             else:
                 self.copiers.append(self._copier(source, mirrors=mirrors))
         for copier in before:
-            self._part(copier, for_good=True)
+            self._close_remote(copier, delete=True)
             if copier.mirrors:
                 copier.close()
             else:
                 copier.disconnect()
-                self._former.append(copier)
-        self._settle_former()
+                self._removed.append(copier)
+        self._close_removed()
         if self._loaded:
-            self._progressed()
-        if self._look is None:
-            self._look_later()
+            self._save_later()
+        if self._check_timer is None:
+            self._check_later()
 
     def _copier(self, source: StreamSource, *, mirrors: bool) -> Copier:
         if mirrors:
@@ -113,66 +114,67 @@ class Sourcing:
         else:
             key = source_key(source)
             position = self._known.get(key, 0)
-            for copier in self._former:
+            for copier in self._removed:
                 if copier.key == key:
-                    position = max(position, copier.at)
+                    position = max(position, copier.examined_to)
         copier = Copier(self.stream, source, position, mirrors)
-        copier.progressed = None if mirrors else self._progressed
+        copier.on_progress = None if mirrors else self._save_later
         copier.account = self._account_of(copier)
         copier.remote = _needs_consumer(copier)
-        self._receive(copier)
+        self._open_remote(copier)
         return copier
 
     def _account_of(self, copier: Copier) -> str | None:
-        """The other account of this server that has the origin."""
+        """The other account of this server with the origin; None: the origin is in this account or
+        on another server."""
         if not copier.source.is_remote:
             return None
         return self.account.account_reached(copier.source, mirrors=copier.mirrors)
 
-    def look_again(self) -> None:
-        """Imports may have changed: an origin may be reached in another way, or not at all."""
+    def imports_changed(self) -> None:
+        """Find the account of each origin again, because imports may have changed."""
         for copier in self.copiers:
             account = self._account_of(copier)
             if account != copier.account:
-                self._part(copier)
+                self._close_remote(copier)
                 copier.disconnect()
                 copier.account = account
                 copier.remote = _needs_consumer(copier)
-                self._receive(copier)
+                self._open_remote(copier)
 
-    def receive(self, copier: Copier) -> None:
-        """Read the origin by a consumer from now on."""
+    def use_consumer(self, copier: Copier) -> None:
+        """Read the origin through a consumer from now on."""
         copier.remote = True
-        self._receive(copier)
+        self._open_remote(copier)
 
-    def _receive(self, copier: Copier) -> None:
-        """Receive from another server, if that has the origin."""
+    def _open_remote(self, copier: Copier) -> None:
+        """Create the consumer of a remote origin."""
         if copier.remote:
             from broker.protocols.jetstream.origins.remote import RemoteOrigin
 
             self._remote[id(copier)] = RemoteOrigin(copier, self.account.new_id)
 
-    def _part(self, copier: Copier, *, for_good: bool = False) -> None:
-        """Stop receiving from a consumer."""
+    def _close_remote(self, copier: Copier, *, delete: bool = False) -> None:
+        """Stop receiving from a consumer. `delete`: a durable one is deleted too."""
         remote = self._remote.pop(id(copier), None)
         if remote is not None:
-            remote.close(for_good=for_good)
+            remote.close(delete=delete)
 
-    def _settle_former(self) -> None:
-        """Forget removed sources when all of their copies are stored."""
-        for copier in list(self._former):
-            self._known[copier.key] = max(copier.kept, self._known.get(copier.key, 0))
+    def _close_removed(self) -> None:
+        """Close the copiers of removed sources when all of their copies are stored."""
+        for copier in list(self._removed):
+            self._known[copier.key] = max(copier.stored_to, self._known.get(copier.key, 0))
             if not copier.pending:
                 copier.close()
-                self._former.remove(copier)
+                self._removed.remove(copier)
         if len(self._known) > POSITIONS_MAX:
             keys = {each.key for each in self.copiers}
             for key in [key for key in self._known if key not in keys][: POSITIONS_MAX // 2]:
                 del self._known[key]
 
     def _load(self, *, crashed: bool) -> None:
-        """Find the positions of sources: in the file, and in the messages after it if the server
-        may have ended before they were in the file."""
+        """Load the positions of sources from the file. If the server may have ended before it was
+        written, read the messages that it does not include."""
         if self._loaded:
             return
         self._loaded = True
@@ -188,7 +190,7 @@ class Sourcing:
 
     # --- the file
 
-    def _progressed(self) -> None:
+    def _save_later(self) -> None:
         if self.folder is not None and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(SAVE_S, self._save_soon)
 
@@ -199,31 +201,31 @@ class Sourcing:
         self._timer = None
         self._saving = asyncio.get_running_loop().create_task(self._save(self._positions()))
 
-    def _look_later(self) -> None:
-        """Account for messages of publishers from time to time, because each start scans the
-        rest."""
-        self._look = asyncio.get_running_loop().call_later(LOOK_S, self._look_later)
-        if self._loaded and self.stream.store.last_seq - self._saved > LOOK_MESSAGES:
-            self._progressed()
+    def _check_later(self) -> None:
+        """Write the file if many messages are not included, because each start reads them. Called
+        every CHECK_S."""
+        self._check_timer = asyncio.get_running_loop().call_later(CHECK_S, self._check_later)
+        if self._loaded and self.stream.store.last_seq - self._saved > UNSAVED_MESSAGES:
+            self._save_later()
 
     def _positions(self) -> positions.Positions:
-        self._settle_former()
+        self._close_removed()
         for copier in self.copiers:
-            self._known[copier.key] = copier.kept
+            self._known[copier.key] = copier.stored_to
         upto = self.stream.store.last_seq
-        for copier in [*self.copiers, *self._former]:
-            upto = min(upto, copier.accounted)
+        for copier in [*self.copiers, *self._removed]:
+            upto = min(upto, copier.included_to)
         self._saved = upto
-        running = bool(self.copiers or self._former)
+        running = bool(self.copiers or self._removed)
         return positions.Positions(self._created, running, upto, dict(self._known))
 
     async def _save(self, found: positions.Positions) -> None:
         stored = await asyncio.to_thread(self._store, found)
         if not stored and not self._closed:
-            self._progressed()
+            self._save_later()
 
     def _store(self, found: positions.Positions, *, last: bool = False) -> bool:
-        """Write the file. `last`: even if everything is closed. False: the disk failed."""
+        """Write the file. `last`: even after `close`. False: the disk failed."""
         assert self.folder is not None
         with self._lock:
             if self._closed and not last:
@@ -231,7 +233,7 @@ class Sourcing:
             try:
                 positions.store(self.folder, found)
             except OSError as problem:
-                if not self._failed:  # else it was said
+                if not self._failed:  # otherwise it was logged before
                     name = self.stream.name
                     log.error("the positions of sources of stream %r: %s", name, problem)
                 self._failed = True
@@ -240,16 +242,16 @@ class Sourcing:
             return True
 
     def close(self, *, deleted: bool) -> None:
-        """Stop copying. Positions are saved unless the stream is `deleted`."""
-        for timer in (self._timer, self._look):
+        """Stop copying. The positions are saved unless the stream is `deleted`."""
+        for timer in (self._timer, self._check_timer):
             if timer is not None:
                 timer.cancel()
         with self._lock:  # a write in progress ends first
             self._closed = True
         if self._loaded and not deleted and self.folder is not None:
             self._store(self._positions(), last=True)
-        for copier in [*self.copiers, *self._former]:
-            self._part(copier, for_good=deleted)
+        for copier in [*self.copiers, *self._removed]:
+            self._close_remote(copier, delete=deleted)
             copier.close()
 
 
@@ -257,12 +259,12 @@ class Origins:
     """Connects the streams of one account."""
 
     def __init__(self, account: OriginAccount) -> None:
-        """The streams of the account are read at each change."""
+        """`account`: its streams are looked up at each change."""
         self.account = account
         self._sourcing: dict[str, Sourcing] = {}
 
     def opened(self, stream: Stream, folder: Path | None) -> None:
-        """A stream was created or opened; `folder`: of its files, None = it has none."""
+        """A stream was created or opened. `folder`: of its files; None = it is in memory."""
         config = stream.config
         if config.mirror is not None or config.sources:
             found = self._sourcing[stream.name] = Sourcing(stream, folder, self.account)
@@ -290,30 +292,30 @@ class Origins:
         if found is not None:
             found.close(deleted=deleted)
 
-    def look_again(self) -> None:
+    def imports_changed(self) -> None:
         """The imports of the account may have changed."""
         for each in self._sourcing.values():
-            each.look_again()
+            each.imports_changed()
         self._connect()
 
     def _connect_all(self) -> None:
-        """Streams of other accounts may copy this account's."""
+        """Connect the copiers of all accounts: they may copy streams of this account."""
         for origins in self.account.all_origins.values():
             origins._connect()
 
     def _connect(self) -> None:
         for each in self._sourcing.values():
             for copier in each.copiers:
-                if copier.origin is not None and _goes_by_acks(copier.origin):
-                    copier.disconnect()  # it has been changed
+                if copier.origin is not None and _needs_acks(copier.origin):
+                    copier.disconnect()  # its retention has been changed
                 if copier.remote or copier.origin is not None:
                     continue
                 origins = self.account.all_origins.get(copier.account or self.account.name)
                 if origins is None or copier.source.name not in origins.account.streams:
                     continue
                 stream = origins.account.streams[copier.source.name]
-                if _goes_by_acks(stream):
-                    each.receive(copier)
+                if _needs_acks(stream):
+                    each.use_consumer(copier)
                 else:
                     copier.connect(stream)
 
@@ -330,14 +332,14 @@ class Origins:
 
 
 def _needs_consumer(copier: Copier) -> bool:
-    """Whether a consumer has to read the origin, wherever it is."""
+    """Whether the origin has to be read through a consumer, for any retention."""
     source = copier.source
     return source.consumer is not None or (source.is_remote and copier.account is None)
 
 
-def _goes_by_acks(stream: Stream) -> bool:
+def _needs_acks(stream: Stream) -> bool:
     """Whether the stream removes acked messages, or stores only messages that a consumer reads: a
-    copier has to be one of its consumers."""
+    copier needs a consumer that acks."""
     return bool(stream.config.retention != "limits")
 
 
@@ -349,7 +351,7 @@ def _info(copier: Copier) -> StreamSourceInfo:
         name=source.name,
         external=source.external,
         lag=copier.lag,
-        seq=0 if copier.mirrors else copier.kept,
+        seq=0 if copier.mirrors else copier.stored_to,
         active=copier.active_ns,
         filter_subject=source.filter_subject,
         subject_transforms=source.subject_transforms,

@@ -1,16 +1,16 @@
-"""The consumer by which a mirror or source reads a stream of another server, through the API of
-that server; also used for a stream of this server whose messages are removed when they are acked.
+"""The consumer through which a mirror or source reads a stream of another server, with the API of
+that server. It also reads a stream of this server that removes acked messages.
 
-    create a consumer behind what is stored -> Receiver -> Copier -> [all well] wait
-                   ^                                                     |
-                   +---- [a delivery is missing, silence, failure] <-----+
+    create a consumer after the stored messages -> Receiver -> Copier -> wait
+                   ^                                                      |
+                   +--- [a delivery is missing, silence, failure] <-------+
 
-It is a push consumer without acks, with heartbeats and flow control, which its server removes when
-it has no subscriber. If the origin keeps messages by interest or is a work queue, its server
-creates a durable one instead, which the answers to flow control ack; that one stays until the
-mirror or source is removed. A mirror or source can also name a durable consumer that an operator
-has created: that one is reset, to after its acked messages. Servers before 2.14 support none of
-this: they are asked for a consumer without a name. Source: nats-server stream.go
+It is a push consumer without acks, with heartbeats and flow control; its server deletes it when it
+has no subscriber. If the retention of the origin is interest or workqueue, its server creates a
+durable consumer instead, and answers to flow control are its acks. It exists until the mirror or
+source is removed. The configuration of a mirror or source can also name an existing durable
+consumer: this one is reset to its ack floor. Servers before 2.14 do not support named consumers of
+mirrors and sources: they get a request without a name. Source: nats-server stream.go
 (setupMirrorConsumer, trySetupSourceConsumer).
 """
 
@@ -42,41 +42,41 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.jetstream")
 
-ANSWER_S: Final = 5.0  # for the answer to the request for a consumer
+ANSWER_S: Final = 5.0  # timeout of requests to the other server
 FIRST_WAIT_S: Final = 0.1  # before the second attempt; it doubles with each one
 LONGEST_WAIT_S: Final = 5.0
-LOOK_S: Final = 1.0  # between checks whether the other server is silent
+CHECK_S: Final = 1.0  # between checks for silence of the other server
 HEARTBEAT: Final = 1 * SECOND
-SILENCE: Final = 5 * SECOND  # after that the consumer is considered lost
-INACTIVE: Final = 10 * SECOND  # after that its server removes it, if it has no subscriber
-ACK_WAIT: Final = 22 * 3_600 * SECOND  # there are no acks; as nats-server has it
+SILENCE: Final = 5 * SECOND  # without a message for this time, a new consumer is created
+INACTIVE: Final = 10 * SECOND  # its server deletes it after this time without a subscriber
+ACK_WAIT: Final = 22 * 3_600 * SECOND  # as in nats-server; there are no acks
 _API: Final = "$JS.API"
-_OLD: Final = {errors.REQUIRED_API_LEVEL.err_code, errors.INVALID_JSON.err_code}
-_LEVEL: Final = b"NATS/1.0\r\nNats-Required-Api-Level: 4\r\n\r\n"  # has consumers that flow acks
+_OLD_SERVER_ERRORS: Final = {errors.REQUIRED_API_LEVEL.err_code, errors.INVALID_JSON.err_code}
+_LEVEL_HEADERS: Final = b"NATS/1.0\r\nNats-Required-Api-Level: 4\r\n\r\n"  # of named consumers
 
 
 class RemoteOrigin:
-    """Makes another server deliver to a copier, until it is closed."""
+    """Has another server deliver messages to a copier until `close`."""
 
     def __init__(self, copier: Copier, new_id: Callable[[], str]) -> None:
-        """`new_id()`: a token for the deliver subject that nobody else has."""
+        """`new_id()`: a unique token for the deliver subject."""
         self.copier = copier
         self._new_id = new_id
         self._changed = asyncio.Event()
         self._receiver: Receiver | None = None
         self._named = True
-        self._durable = False  # the server keeps the consumer
-        copier.rested = copier.failed = self._changed.set
+        self._durable = False  # the consumer is durable
+        copier.on_settled = copier.on_failed = self._changed.set
         self._task = asyncio.get_running_loop().create_task(self._run())
 
-    def close(self, *, for_good: bool = False) -> None:
-        """Stop receiving. The server removes the consumer; a durable one only with `for_good`."""
+    def close(self, *, delete: bool = False) -> None:
+        """Stop receiving. Its server deletes the consumer, a durable one only with `delete`."""
         self._task.cancel()
-        self._hang_up()
-        if for_good and self._durable and self.copier.source.consumer is None:
+        self._close_receiver()
+        if delete and self._durable and self.copier.source.consumer is None:
             source = self.copier.source
             subject = f"{self._api}.CONSUMER.DELETE.{source.name}.{self._name}"
-            self._last = asyncio.get_running_loop().create_task(
+            self._deletion = asyncio.get_running_loop().create_task(
                 ask(self.copier.target.account, Question(subject.encode(), b""), ANSWER_S)
             )
 
@@ -87,13 +87,13 @@ class RemoteOrigin:
 
     @property
     def _name(self) -> str:
-        """The name of the consumer: the same after each start."""
+        """The name of the consumer. It does not change with a start."""
         copier, kind = self.copier, "MIRROR" if self.copier.mirrors else "SOURCE"
         target = copier.target
         identity = f"{target.domain} {target.account.name} {target.name} {copier.key}"
         return f"JS_{kind}_{hash_of(identity)}"
 
-    def _hang_up(self) -> None:
+    def _close_receiver(self) -> None:
         if self._receiver is not None:
             self._receiver.close()
             self._receiver = None
@@ -102,57 +102,59 @@ class RemoteOrigin:
         wait_s = FIRST_WAIT_S
         while True:
             try:
-                before = self.copier.kept
-                if await self._listen():
-                    await self._until_it_ends()
-                if self.copier.kept > before:
+                before = self.copier.stored_to
+                if await self._start_consumer():
+                    await self._wait_for_end()
+                if self.copier.stored_to > before:
                     wait_s = FIRST_WAIT_S
             except Exception:
                 source, target = self.copier.source, self.copier.target
                 log.exception("stream %r copies from %r", target.name, source.name)
-            self._hang_up()
+            self._close_receiver()
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
-    async def _listen(self) -> bool:
-        """Create a consumer that begins after the stored messages. Returns whether this
-        succeeded."""
+    async def _start_consumer(self) -> bool:
+        """Create a consumer that begins after the stored messages, or reset the configured one.
+        False: this has failed."""
         copier = self.copier
         while copier.pending:
             self._changed.clear()
             await self._changed.wait()
-        position = copier.begin_again()
+        position = copier.restart()
         known = copier.source.consumer
         to = (
             known.deliver_subject
             if known is not None
             else deliver_subject(copier.source, self._new_id(), copier.mirrors)
         )
-        self._receiver = Receiver(copier, to.encode(), self._changed.set, known is not None)
+        self._receiver = Receiver(
+            copier, to.encode(), self._changed.set, restarts=known is not None
+        )
         self._receiver.open()
-        found = await ask(copier.target.account, self._question(to, position), ANSWER_S)
+        found = await ask(copier.target.account, self._request(to, position), ANSWER_S)
         if found is None:
             return False
         error = _error_of(found)
         if error is not None:
-            copier.refused(error)
-            if error.err_code in _OLD:
+            copier.set_error(error)
+            if error.err_code in _OLD_SERVER_ERRORS:
                 self._named = False
             return False
-        made = _config_of(found)
-        self._durable = bool(made.get("durable_name"))
-        if known is not None and made.get("ack_policy") != "flow_control":
+        created = _config_of(found)
+        self._durable = bool(created.get("durable_name"))
+        if known is not None and created.get("ack_policy") != "flow_control":
             row = errors.MIRROR_CONSUMER_ACK if copier.mirrors else errors.SOURCE_CONSUMER_ACK
-            copier.refused(ApiError(row))
+            copier.set_error(ApiError(row))
             return False
         self._receiver.reset()
         if not self._receiver.ended:  # otherwise `error` has the reason
-            copier.listening()
+            copier.delivery_started()
         return True
 
-    def _question(self, to: str, position: int) -> Question:
-        """The request for a consumer that delivers to this subject the messages after a
-        position."""
+    def _request(self, to: str, position: int) -> Question:
+        """The request for a consumer that delivers the messages after a position to the subject
+        `to`."""
         source, known = self.copier.source, self.copier.source.consumer
         if known is not None:
             subject = f"{self._api}.CONSUMER.RESET.{source.name}.{known.name}"
@@ -160,7 +162,7 @@ class RemoteOrigin:
         subject = f"{self._api}.CONSUMER.CREATE.{source.name}"
         subject += f".{self._name}" * self._named
         body = encode(CreateConsumerRequest(source.name, self._config(to, position)))
-        return Question(subject.encode(), body, _LEVEL if self._named else b"")
+        return Question(subject.encode(), body, _LEVEL_HEADERS if self._named else b"")
 
     def _config(self, to: str, position: int) -> ConsumerConfig:
         source = self.copier.source
@@ -189,9 +191,9 @@ class RemoteOrigin:
             config.filter_subject = filters[0] if filters else source.filter_subject
         return config
 
-    async def _until_it_ends(self) -> None:
-        """Wait until a delivery is missing, received messages are not stored, or nothing arrives
-        for long."""
+    async def _wait_for_end(self) -> None:
+        """Wait until a delivery is missing, received messages are not stored, or no message has
+        arrived for SILENCE."""
         receiver = self._receiver
         assert receiver is not None
         while not receiver.ended and not self.copier.is_lost:
@@ -199,7 +201,7 @@ class RemoteOrigin:
             if self.copier.silent_ns > SILENCE:
                 return
             try:
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(CHECK_S):
                     await self._changed.wait()
             except TimeoutError:
                 pass

@@ -75,8 +75,8 @@ class Origin:
         assert self.copier.is_lost
         assert not self.copier.pending
         self.receiver.close()
-        self.listen(self.copier.begin_again())
-        assert self.seq == self.copier.kept
+        self.listen(self.copier.restart())
+        assert self.seq == self.copier.stored_to
 
     def stored(self) -> list[bytes]:
         last = self.stream.store.last_seq
@@ -119,7 +119,7 @@ def test_a_sync_fails_and_more_comes_before_the_turn_ends(
         origin.ask()
         origin.settle()
         assert origin.acked == []
-        assert origin.copier.kept == 100
+        assert origin.copier.stored_to == 100
         origin.finish(180)
         assert origin.stored() == bodies(180)
         origin.close()
@@ -141,7 +141,7 @@ def test_a_write_fails_beside_a_sync_that_succeeds(tmp_path: Path, mirrors: bool
         origin.ask()
         origin.settle()
         assert origin.acked == []
-        assert origin.copier.kept == 150
+        assert origin.copier.stored_to == 150
         origin.finish(180)
         assert origin.stored() == bodies(180)
         origin.close()
@@ -162,7 +162,7 @@ def test_a_publisher_of_the_target_is_answered_for_itself_alone(tmp_path: Path) 
         origin.settle()
         assert len(origin.case.answers) == 1
         assert origin.acked == []
-        assert origin.copier.kept == 100
+        assert origin.copier.stored_to == 100
         origin.finish(150)
         assert origin.stored() == [*bodies(100), b"own", *bodies(150)[100:]]
         origin.close()
