@@ -99,8 +99,8 @@ def test_templates(subjects: list[str], tags: list[str]) -> None:
     somebody = tokens.decode(scoped(BOB, tenant, tags=tags), "user")
     scope = claims.signing_keys(account)[tenant.scoped.public]
     assert scope is not None
-    rights = claims.fill_in(scope.rights(), somebody, account)
+    permissions = claims.fill_in(scope.permissions(), somebody, account)
     if subjects:  # never more than was allowed: an empty list would mean everything
-        found = claims.permissions(rights.pub, rights.sub, None)
+        found = claims.permissions(permissions.pub, permissions.sub, None)
         assert found is not None
         assert found.publish.allow is not None

@@ -15,7 +15,7 @@ from broker.protocols.nats.wire.options import ClientOptions
 
 @dataclass(slots=True)
 class TlsPeer:
-    """The facts about a client from its TLS connection."""
+    """The properties of a client's TLS connection."""
 
     der: bytes | None = field(default=None, repr=False)  # its certificate, if any
     version: str = ""  # 1.3
@@ -39,7 +39,7 @@ class Login:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A client's identity and its rights."""
+    """A client's identity and its permissions."""
 
     account: str = GLOBAL_ACCOUNT
     user: str = ""  # shown by monitoring
@@ -82,7 +82,7 @@ class Refused(Exception):  # noqa: N818 - an answer, not a fault
 
 
 class Authenticator(Protocol):
-    """Decides about logins; a changed configuration replaces it."""
+    """Checks logins. It is replaced when the configuration changes."""
 
     required: bool  # INFO has auth_required
     must_connect: bool  # the first operation must be CONNECT

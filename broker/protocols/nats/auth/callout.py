@@ -28,7 +28,7 @@ from broker.protocols.nats.auth.jwt.tokens import Invalid, Token
 SUBJECT: Final = "$SYS.REQ.USER.AUTH"
 AUDIENCE: Final = "nats-authorization-request"
 _XKEY_HEADER: Final = b"NATS/1.0\r\nNats-Server-Xkey: %b\r\n\r\n"
-LEAFS: Final = frozenset({"LEAFNODE", "LEAFNODE_WS"})
+LEAF_KINDS: Final = frozenset({"LEAFNODE", "LEAFNODE_WS"})
 
 
 class Host(Protocol):
@@ -57,7 +57,7 @@ class Service:
 
 
 class Caller:
-    """Sends the request; the base for authenticators that know the accounts."""
+    """Sends the request and checks the answer."""
 
     def __init__(self, host: Host, clock: Callable[[], float] = time.time) -> None:
         self.host = host
@@ -87,11 +87,11 @@ class Caller:
         if raw is None:
             raise Refused("the authorization service did not answer")
         try:
-            return self._opened(raw, service, user.public)
+            return self._verified_answer(raw, service, user.public)
         except (Invalid, ValueError) as error:
             raise Refused(f"the authorization service's answer: {error}") from error
 
-    def _opened(self, raw: bytes, service: Service, user: str) -> tuple[Token, bool]:
+    def _verified_answer(self, raw: bytes, service: Service, user: str) -> tuple[Token, bool]:
         sealed = bool(service.xkey) and not raw.startswith(tokens.PREFIX.encode())
         if sealed:
             raw = self.host.xkey.open(raw, service.xkey)
@@ -110,7 +110,7 @@ class Caller:
             raise Invalid("the login is denied")
         return token, sealed
 
-    def user_of(self, answer: Token) -> Token:
+    def admitted_user(self, answer: Token) -> Token:
         """The user that the service admits; raises Refused."""
         try:
             user = tokens.decode(answer.body.jwt, "user")
@@ -125,17 +125,17 @@ class Caller:
         self, basis: Basis, account: settings.Account, login: Login, name: str
     ) -> Identity:
         """The identity of the admitted user; Refused if it may not connect at all or now."""
-        rights, user, now = basis.rights, basis.token, self.clock()
-        if rights.proxy_required:
-            proxies.demand(login)
-        left = validate.seconds_left(rights, now)
+        permissions, user, now = basis.permissions, basis.token, self.clock()
+        if permissions.proxy_required:
+            proxies.require_proxy(login)
+        left = validate.seconds_left(permissions, now)
         if left is None:
             raise Refused("the user may not connect at this time")
-        if not kind_allowed(rights, login.kind):
+        if not kind_allowed(permissions, login.kind):
             raise Refused("the user may not use this kind of connection")
-        if not validate.from_there(rights, login.host):
+        if not validate.host_allowed(permissions, login.host):
             raise Refused("the user may not connect from this address")
-        own = claims.permissions(rights.pub, rights.sub, rights.resp)
+        own = claims.permissions(permissions.pub, permissions.sub, permissions.resp)
         return Identity(
             account=account.name,
             user=user.claims.name or name,
@@ -159,7 +159,7 @@ class Caller:
             server["tags"] = list(host.settings.server_tags)
         if service.xkey:
             server["xkey"] = host.xkey.public
-        leaf = login.kind in LEAFS
+        leaf = login.kind in LEAF_KINDS
         client = {
             "host": login.host,
             "id": login.client_id,
@@ -174,7 +174,7 @@ class Caller:
             "nkey": options.nkey,
             "sig": options.signature,
             "auth_token": options.token,
-            "user": self._user_said(login, name),
+            "user": self._connect_user(login, name),
             "pass": options.password,
             "name": options.name,
             "lang": options.lang,
@@ -197,8 +197,9 @@ class Caller:
         return tokens.encode(host.key, head, body, "authorization_request")
 
     @staticmethod
-    def _user_said(login: Login, name: str) -> str:
-        """The `user` of CONNECT, or the client's name if that is empty."""
+    def _connect_user(login: Login, name: str) -> str:
+        """The `user` of CONNECT for logins with an nkey, auth_token or user token; otherwise the
+        name of the login."""
         options = login.options
         by_token = bool(options.user and (options.jwt or login.cookie_jwt))
         return options.user if options.nkey or options.token or by_token else name
@@ -216,16 +217,17 @@ class Caller:
         return known
 
 
-def _owner(account: str, signed: str, said: str) -> str:
-    """The owner of this login's resources. The token's key is created for this login only, so
-    the owner is the name that the service signed, or else the login's name, which may be secret."""
+def _owner(account: str, signed: str, name: str) -> str:
+    """The owner of this login's resources: the name that the service signed, or else the hash of
+    the login's name, which may be secret. The token's key cannot identify the user, because it is
+    created for this login only."""
     if signed:
         return f"callout:{account}:{signed}"
-    return f"callout-as:{account}:{hashlib.sha256(said.encode('utf-8', 'replace')).hexdigest()}"
+    return f"callout-as:{account}:{hashlib.sha256(name.encode('utf-8', 'replace')).hexdigest()}"
 
 
 def without_requests(permissions: settings.Permissions | None) -> settings.Permissions:
     """The permissions without callout requests, which only the server may send."""
-    given = permissions or settings.Permissions()
-    deny = (*given.publish.deny, settings.SubjectRule(SUBJECT))
-    return dataclasses.replace(given, publish=dataclasses.replace(given.publish, deny=deny))
+    before = permissions or settings.Permissions()
+    deny = (*before.publish.deny, settings.SubjectRule(SUBJECT))
+    return dataclasses.replace(before, publish=dataclasses.replace(before.publish, deny=deny))

@@ -1,7 +1,7 @@
 """Authenticators that query a service on the bus, except for the service's own logins.
 
 Whether the service is queried depends on the identity that the client has proved (by password,
-signature, certificate), never on the name it gives: names and public keys are not secret.
+signature, certificate), never on the name in CONNECT: names and public keys are not secret.
 """
 
 from __future__ import annotations
@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING
 
 from broker.protocols.nats import settings
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
-from broker.protocols.nats.auth.callout import LEAFS, Caller, Host, Service, without_requests
+from broker.protocols.nats.auth.callout import LEAF_KINDS, Caller, Host, Service, without_requests
 from broker.protocols.nats.auth.jwt import tokens
-from broker.protocols.nats.auth.jwt.operator import Basis, OperatorAuth, account_of, scoped_rights
+from broker.protocols.nats.auth.jwt.operator import (
+    Basis,
+    OperatorAuth,
+    account_of,
+    scoped_permissions,
+)
 from broker.protocols.nats.auth.local import proved_name
 
 if TYPE_CHECKING:
@@ -22,9 +27,12 @@ if TYPE_CHECKING:
     from broker.protocols.nats.auth.local import LocalAuth
 
 
-def users_apart(accounts: tuple[settings.Account, ...], allowed: tuple[str, ...]) -> frozenset[str]:
-    """Users of accounts that the service does not decide about; none if `allowed` is empty. It
-    always decides about the global account, to which a user belongs whom nobody knows."""
+def exempt_users(
+    accounts: tuple[settings.Account, ...], allowed: tuple[str, ...]
+) -> frozenset[str]:
+    """The users whose logins the service does not decide: those of accounts that are not in
+    `allowed`. None if `allowed` is empty. The service always decides for the global account,
+    because unknown users belong to it."""
     return frozenset(
         user.nkey or user.name
         for account in accounts
@@ -40,8 +48,8 @@ class LocalCallout:
         self._caller = Caller(host)
         self._local = local
         self._service = Service(config.account, config.issuer, config.xkey)
-        self._own = frozenset(config.auth_users)
-        self._apart = users_apart(host.settings.accounts, config.allowed_accounts)
+        self._service_users = frozenset(config.auth_users)
+        self._exempt = exempt_users(host.settings.accounts, config.allowed_accounts)
         self._accounts = {account.name: account for account in host.settings.accounts}
         names = [settings.GLOBAL_ACCOUNT]  # of accounts that exist without configuration
         if not host.settings.no_system_account:
@@ -58,9 +66,9 @@ class LocalCallout:
 
     def check(self, login: Login) -> Identity | Awaitable[Identity]:
         name = self._local.name_of(login)
-        if name in self._apart and login.kind not in LEAFS:
+        if name in self._exempt and login.kind not in LEAF_KINDS:
             return self._local.check(login)
-        if name not in self._own:
+        if name not in self._service_users:
             return self._ask(login, name)
         return self._decide(self._local.check(login), login)
 
@@ -68,7 +76,7 @@ class LocalCallout:
         basis = identity.basis
         if not isinstance(basis, Basis):
             found = self._local.check_again(identity, login)
-            if self._local.name_of(login) in self._apart and login.kind not in LEAFS:
+            if self._local.name_of(login) in self._exempt and login.kind not in LEAF_KINDS:
                 return found
             return self._decide(found, login)
         if basis.token.claims.iss == self._service.issuer and identity.account in self._accounts:
@@ -80,7 +88,7 @@ class LocalCallout:
     ) -> Identity | Awaitable[Identity]:
         if not isinstance(found, Identity):
             return self._decide_later(found, login)
-        if proved_name(found) not in self._own:
+        if proved_name(found) not in self._service_users:
             return self._ask(login, self._local.name_of(login))
         return self._without_requests(found)
 
@@ -94,11 +102,11 @@ class LocalCallout:
         return dataclasses.replace(identity, permissions=without_requests(identity.permissions))
 
     async def _ask(self, login: Login, name: str) -> Identity:
-        self._local.demand_proxy(login, name)
+        self._local.require_proxy(login, name)
         answer, sealed = await self._caller.answer(self._service, login, name)
         if not sealed and answer.claims.iss != self._service.issuer:
             raise Refused("the authorization service's answer is signed by another key")
-        user = self._caller.user_of(answer)
+        user = self._caller.admitted_user(answer)
         body: tokens.UserBody = user.body
         if body.issuer_account:
             raise Refused("the authorization service names an issuer_account")
@@ -156,29 +164,29 @@ class OperatorCallout:
         assert isinstance(basis, Basis)
         user = basis.token.claims.sub
         # A bearer token proves nothing: any client that has seen it could impersonate the service.
-        if user in body.authorization.auth_users and not basis.rights.bearer_token:
+        if user in body.authorization.auth_users and not basis.permissions.bearer_token:
             return dataclasses.replace(found, permissions=without_requests(found.permissions))
         return self._ask(account.token, login, user)
 
-    async def _ask(self, asked: Token, login: Login, name: str) -> Identity:
-        outside = asked.body.authorization
-        service = Service(asked.claims.sub, asked.claims.sub, outside.xkey)
+    async def _ask(self, account_token: Token, login: Login, name: str) -> Identity:
+        external = account_token.body.authorization
+        service = Service(account_token.claims.sub, account_token.claims.sub, external.xkey)
         answer, sealed = await self._caller.answer(service, login, name)
         if not sealed:
-            self._signed_by_account(answer, asked.claims.sub)
-        user = self._caller.user_of(answer)
+            self._signed_by_account(answer, account_token.claims.sub)
+        user = self._caller.admitted_user(answer)
         target = account_of(user)
-        if target != asked.claims.sub and not (
-            outside.allowed_accounts == [tokens.ANY] or target in outside.allowed_accounts
+        if target != account_token.claims.sub and not (
+            external.allowed_accounts == [tokens.ANY] or target in external.allowed_accounts
         ):
             raise Refused("the authorization service may not admit users to that account")
         account = await self.operator.accounts.find(target)
         if user.claims.iss not in account.keys:
             raise Refused("the authorization service's user is not signed by the account")
         scope = account.keys[user.claims.iss]
-        basis = Basis(user, scoped_rights(user, scope, account.token), scope)
+        basis = Basis(user, scoped_permissions(user, scope, account.token), scope)
         identity = self._caller.identity(basis, account.config, login, name)
-        if target == asked.claims.sub:
+        if target == account_token.claims.sub:
             identity = dataclasses.replace(
                 identity, permissions=without_requests(identity.permissions)
             )

@@ -1,7 +1,8 @@
 """Finds the user for a client's certificate (verify_and_map).
 
-Tried in this order: e-mail addresses, DNS names and URIs of the certificate, then its subject as a
-distinguished name (equal, then with its parts in another order), then the subject as text.
+These are compared in this order: e-mail addresses, DNS names and URIs of the certificate, then its
+subject as a distinguished name (equal, then with its parts in another order), then the subject as
+text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Client info: facts about a requester for services (header Nats-Request-Info) and events.
+"""Client info: fields about a client for services (header Nats-Request-Info) and events.
 
 Source: nats-server events.go ClientInfo (the order of the fields too), client.go getClientInfo.
 """
@@ -20,7 +20,7 @@ HEADER: Final = b"Nats-Request-Info"
 _VERSION: Final = b"NATS/1.0"
 _FIRST_LINE: Final = lazy_pattern(_VERSION + rb"[^\r\n]*")
 # The name, with blanks or unprintable bytes around it, up to the end of its last folded line.
-_TAKEN_FOR_IT: Final = lazy_pattern(
+_SIMILAR_HEADER: Final = lazy_pattern(
     rb"(?i)(?<=[\r\n])[\x00-\x09\x0b\x0c\x0e-\x20\x7f-\xff]*"
     + HEADER
     + rb"[\x00-\x09\x0b\x0c\x0e-\x20\x7f-\xff]*:[^\r\n]*(?:\r\n?|\n|\Z)"
@@ -68,15 +68,14 @@ def server_of(session: Any, server: Mapping[str, str]) -> dict[str, str]:
 
 
 def client_info(session: Any, server: Mapping[str, str] | None) -> dict[str, Any]:
-    """Facts about a session; with `server` (its name and cluster) all of them, else only its place.
-
-    Empty for the server itself (None).
+    """The fields about a session. Without `server` (the server's name and cluster) only its account
+    and round-trip time. Empty for the server itself (`session` None).
     """
     if session is None:
         return {}
     info: dict[str, Any] = {"acc": session.account.name, "rtt": session.rtt_ns}
     if server is not None:
-        options, who = session.options, session.identity
+        options, identity = session.options, session.identity
         leaf = is_leaf(session)
         info |= server_of(session, server)
         info |= {
@@ -88,13 +87,13 @@ def client_info(session: Any, server: Mapping[str, str] | None) -> dict[str, Any
         }
         if options is not None:
             info |= {"name": options.name, "lang": options.lang, "ver": options.version}
-        if who is not None:
+        if identity is not None:
             info |= {
-                "user": who.user,
-                "jwt": who.jwt,
-                "issuer_key": who.issuer_key,
-                "name_tag": who.name_tag,
-                "tags": list(who.tags),
+                "user": identity.user,
+                "jwt": identity.jwt,
+                "issuer_key": identity.issuer_key,
+                "name_tag": identity.name_tag,
+                "tags": list(identity.tags),
             }
     return ordered(info)
 
@@ -105,8 +104,8 @@ def ordered(info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def passed_on(value: bytes, service: str, server: Mapping[str, str] | None) -> dict[str, Any]:
-    """The client info for the next account to which a request is passed on; `server`: to be added.
-    `value`: the header that the server itself has put into the request."""
+    """The client info for the next account to which a request is forwarded; the fields of `server`
+    are added. `value`: the header that the server itself added to the request."""
     info = orjson.loads(value)
     info["svc"] = service
     return ordered({**info, **(server or {})})
@@ -119,7 +118,7 @@ def without_header(block: bytes) -> bytes | None:
     of names, strip blanks around them, or join lines that begin with a blank to the previous one.
     None if no such line exists.
     """
-    text, count = _TAKEN_FOR_IT.subn(b"", block)
+    text, count = _SIMILAR_HEADER.subn(b"", block)
     return text if count else None
 
 

@@ -31,7 +31,7 @@ _SIGNED: Final = "signed"  # the proof of an nkey
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _ConfiguredUser:
     """A user of the configuration."""
 
     user: User
@@ -39,7 +39,7 @@ class _Known:
     permissions: Permissions | None
     owner: str = ""  # see Identity
 
-    def may_come(self, kind: str) -> bool:
+    def allows_kind(self, kind: str) -> bool:
         return not self.user.connection_types or kind in self.user.connection_types
 
     def identity(self) -> Identity:
@@ -70,33 +70,33 @@ class LocalAuth:
     def __init__(self, settings: Settings, passwords: Passwords) -> None:
         self._settings = settings
         self._passwords = passwords
-        self._users: dict[str, _Known] = {}
-        self._nkeys: dict[str, _Known] = {}
+        self._users: dict[str, _ConfiguredUser] = {}
+        self._nkeys: dict[str, _ConfiguredUser] = {}
         for account in settings.accounts:
             self._add(account.users, account.name, account.default_permissions)
         own = settings.authorization
         self._add(own.users, GLOBAL_ACCOUNT, own.default_permissions)
         self._no_auth_user = settings.no_auth_user
-        self._asks = bool(self._users or self._nkeys or own.user or own.token)
-        self.required = self._asks and not self._no_auth_user
-        if self._only_the_system_has_an_account():
+        self._checks_logins = bool(self._users or self._nkeys or own.user or own.token)
+        self.required = self._checks_logins and not self._no_auth_user
+        if self._only_system_account_configured():
             self._open_global_account()
         self.wants_nonce = bool(self._nkeys)
-        self.anonymous: Identity | None = None if self._asks else Identity()
-        nobody = self._users.get(self._no_auth_user)
-        if nobody is not None and not nobody.user.proxy_required:
-            self.anonymous = nobody.identity()
+        self.anonymous: Identity | None = None if self._checks_logins else Identity()
+        no_auth = self._users.get(self._no_auth_user)
+        if no_auth is not None and not no_auth.user.proxy_required:
+            self.anonymous = no_auth.identity()
         self.must_connect = self.anonymous is None
-        # A wrong name must take as long as a wrong password.
+        # The refusal of an unknown name must take as long as that of a wrong password.
         self._decoy = next((p for k in self._users.values() if is_hash(p := k.user.password)), "")
 
     def _add(self, users: tuple[User, ...], account: str, default: Permissions | None) -> None:
         for user in users:
             permissions = default if user.permissions is None else user.permissions
             table = self._nkeys if user.nkey else self._users
-            table[user.nkey or user.name] = _Known(user, account, permissions)
+            table[user.nkey or user.name] = _ConfiguredUser(user, account, permissions)
 
-    def _only_the_system_has_an_account(self) -> bool:
+    def _only_system_account_configured(self) -> bool:
         settings = self._settings
         names = {account.name for account in settings.accounts} - {GLOBAL_ACCOUNT}
         return (
@@ -106,27 +106,28 @@ class LocalAuth:
         )
 
     def _open_global_account(self) -> None:
-        """Admit clients without a login as an unnameable user; INFO still requires a login."""
+        """Admit clients without credentials as a user whose name no client can know; INFO still
+        requires a login."""
         name, password = (base64.b32encode(os.urandom(5)).decode().lower() for _ in range(2))
         user = User(name=f"nats-{name}", password=password)
         # The name changes with each start and reload.
-        self._users[user.name] = _Known(user, GLOBAL_ACCOUNT, None, owner="anybody")
+        self._users[user.name] = _ConfiguredUser(user, GLOBAL_ACCOUNT, None, owner="anybody")
         self._no_auth_user = user.name
-        self._asks = self.required = True
+        self._checks_logins = self.required = True
 
     # --- queries
 
     def asks(self, kind: str) -> bool:
-        return self._asks or (kind == "WEBSOCKET" and self._websocket_decides())
+        return self._checks_logins or (kind == "WEBSOCKET" and self._websocket_decides())
 
     def check(self, login: Login) -> Identity | Awaitable[Identity]:
         return self._check(login, "")
 
     def check_again(self, identity: Identity, login: Login) -> Identity | Awaitable[Identity]:
-        what, _, name = identity.key.partition(":")
-        if what in {"user", "nkey"}:
-            known = (self._users if what == "user" else self._nkeys).get(name)
-            single = what == "user" and name == self._listener(login).authorization.user
+        kind_of_key, _, name = identity.key.partition(":")
+        if kind_of_key in {"user", "nkey"}:
+            known = (self._users if kind_of_key == "user" else self._nkeys).get(name)
+            single = kind_of_key == "user" and name == self._listener(login).authorization.user
             if known is None and not single:
                 raise Refused("the user was removed", silent=True)
             if known is not None and known.account != identity.account:
@@ -144,12 +145,12 @@ class LocalAuth:
             return options.user if found is None else found.user.name
         return self._user_of(login, listener) or options.token
 
-    def demand_proxy(self, login: Login, name: str) -> None:
-        """Refuse a login that the configuration lets in only through a trusted proxy."""
+    def require_proxy(self, login: Login, name: str) -> None:
+        """Refuse a login that needs a trusted proxy by the configuration, and has none."""
         known = self._nkeys.get(name) or self._users.get(name)
         rule = self._settings.authorization if known is None else known.user
         if rule.proxy_required:
-            proxies.demand(login)
+            proxies.require_proxy(login)
 
     # --- one login
 
@@ -188,53 +189,55 @@ class LocalAuth:
         if self._users:
             known = self._user(login, listener)
             if known is not None:
-                self.demand_proxy(login, known.user.name)
-                no_auth = known.user.name == listener.no_auth_user and self._says_nothing(login)
+                self.require_proxy(login, known.user.name)
+                no_auth = known.user.name == listener.no_auth_user and self._has_no_credentials(
+                    login
+                )
                 given = known.user.password if no_auth else login.options.password
                 return self._compare(known.user.password, given, known.identity(), proof)
             if login.options.user:
                 return self._unknown(login)
         return self._by_listener(login, listener, proof)
 
-    def _says_nothing(self, login: Login) -> bool:
+    def _has_no_credentials(self, login: Login) -> bool:
         options = login.options
         return not (options.user or options.password or options.token)
 
     def _nkey_of(self, login: Login, listener: _Listener) -> str:
-        if not login.options.nkey and self._says_nothing(login):
+        if not login.options.nkey and self._has_no_credentials(login):
             return listener.no_auth_user if listener.no_auth_user in self._nkeys else ""
         return login.options.nkey
 
     def _user_of(self, login: Login, listener: _Listener) -> str:
-        if self._says_nothing(login) and listener.no_auth_user in self._users:
+        if self._has_no_credentials(login) and listener.no_auth_user in self._users:
             return listener.no_auth_user
         return login.options.user
 
     def _by_nkey(self, nkey: str, login: Login, listener: _Listener, proof: str) -> Identity:
         known = self._nkeys.get(nkey)
-        if known is None or not known.may_come(login.kind):
+        if known is None or not known.allows_kind(login.kind):
             raise Refused("the nkey is unknown, or may not use this kind of connection")
-        self.demand_proxy(login, nkey)
+        self.require_proxy(login, nkey)
         signed = proof == _SIGNED or nkey == listener.no_auth_user
         if not signed and not nkeys.verify_nonce(nkey, login.nonce, login.options.signature):
             raise Refused("the nonce is not signed by the nkey")
         return known.identity()
 
-    def _user(self, login: Login, listener: _Listener) -> _Known | None:
+    def _user(self, login: Login, listener: _Listener) -> _ConfiguredUser | None:
         if listener.maps_certificates:
             known = self._by_certificate(login)
             if known is None:
                 raise Refused("no user matches the certificate")
             return known
         known = self._users.get(self._user_of(login, listener))
-        if known is not None and not known.may_come(login.kind):
+        if known is not None and not known.allows_kind(login.kind):
             raise Refused("the user may not use this kind of connection")
         return known
 
-    def _by_certificate(self, login: Login) -> _Known | None:
+    def _by_certificate(self, login: Login) -> _ConfiguredUser | None:
         if login.tls is None or login.tls.der is None:
             return None
-        allowed = {name: k for name, k in self._users.items() if k.may_come(login.kind)}
+        allowed = {name: k for name, k in self._users.items() if k.allows_kind(login.kind)}
         found = _find_user(login.tls.der, allowed)
         return None if found is None else found[1]
 
@@ -252,7 +255,7 @@ class LocalAuth:
     ) -> Identity | Awaitable[Identity]:
         own, options = listener.authorization, login.options
         if self._settings.authorization.proxy_required:
-            proxies.demand(login)
+            proxies.require_proxy(login)
         if login.kind in LEAF_KINDS:
             leafnodes = self._settings.leafnodes
             account = leafnodes.account if leafnodes is not None else ""
@@ -272,7 +275,7 @@ class LocalAuth:
         own, options = leafnodes.authorization or Authorization(), login.options
         account = leafnodes.account or GLOBAL_ACCOUNT
         if own.proxy_required and (own.user or leafnodes.nkey or own.users):
-            proxies.demand(login)
+            proxies.require_proxy(login)
         if own.user:
             single = User(name=own.user, password=own.password, account=account)
             return self._leaf_user({own.user: single}, options.user, login, proof)
@@ -302,7 +305,7 @@ class LocalAuth:
         if user is None:
             raise Refused("the user is not one of leaf nodes")
         if user.proxy_required:
-            proxies.demand(login)
+            proxies.require_proxy(login)
         identity = Identity(
             account=user.account or GLOBAL_ACCOUNT, user=name, key="leaf", proof=user.password
         )

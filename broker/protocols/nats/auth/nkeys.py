@@ -102,7 +102,7 @@ def is_any_public(text: str) -> bool:
 
 def verify(public: str, message: bytes, signature: bytes) -> bool:
     """Whether the owner of `public` signed `message`."""
-    # Every server has keys of its own, and few have clients that sign.
+    # Imported at the first use, because few servers have clients that sign.
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 

@@ -1,4 +1,4 @@
-"""Trusted proxies: connections that come through one show its signature of the nonce in INFO.
+"""Trusted proxies: CONNECT of a connection through one has its signature of the nonce in INFO.
 
     proxies.key_of(login) -> the public key of the proxy, "" without one      raises Refused
 
@@ -29,8 +29,8 @@ class TrustedProxies:
         self.keys = keys
 
     def key_of(self, login: Login) -> str:
-        """The key of the proxy that signed the nonce, "" if no signature counts. Refused if
-        there is one of somebody else."""
+        """The key of the proxy that signed the nonce; "" without a signature or without trusted
+        proxies. Refused if the signature is not that of a trusted proxy."""
         text = login.options.proxy_signature
         if not text or not self.keys:
             return ""
@@ -58,7 +58,7 @@ def untrusted() -> Refused:
     return Refused(NOT_TRUSTED, why=errors.NATS_CLOSED_PROXY_NOT_TRUSTED)
 
 
-def demand(login: Login) -> None:
+def require_proxy(login: Login) -> None:
     """Refuse a connection that has not come through a trusted proxy."""
     if not login.proxy_key:
         raise Refused(REQUIRED, why=errors.NATS_CLOSED_PROXY_REQUIRED)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("broker.nats")
 
 _REFRESH: Final = 1.0  # seconds between attempts to fetch an expired account again
-_TIMER_MAX: Final = 86_400.0  # seconds; a later end gets another timer then
+_TIMER_MAX: Final = 86_400.0  # seconds; until a later end, the timer is set again
 
 
 @dataclass(slots=True, eq=False)
@@ -32,11 +32,11 @@ class Account:
     config: settings.Account
     keys: dict[str, Scope | None]  # the keys that may sign for it
     fetched: float
-    gone: bool = False  # deleted
+    deleted: bool = False
     timer: asyncio.TimerHandle | None = None  # of the next expiry
 
     def expired(self, now: float) -> bool:
-        return self.gone or 0 < self.token.claims.exp <= int(now)
+        return self.deleted or 0 < self.token.claims.exp <= int(now)
 
 
 class AccountTokens:
@@ -48,7 +48,7 @@ class AccountTokens:
         resolver: Resolver,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """ValueError when the operators' tokens are invalid."""
+        """ValueError: a token of an operator is invalid."""
         self.resolver = resolver
         self.clock = clock
         self.changed: list[Callable[[str], object]] = []  # called with an account's name
@@ -114,9 +114,9 @@ class AccountTokens:
         """Apply a newer token of a known account; raises Invalid. False: no change."""
         token = self.verified(text)
         known = self.accounts.get(token.claims.sub)
-        if known is None or (known.token.text == token.text and not known.gone):
+        if known is None or (known.token.text == token.text and not known.deleted):
             return False
-        self._take(token)
+        self._replace(token)
         if self._missing(token):
             self._spawn(self._complete(token))
         return True
@@ -124,12 +124,12 @@ class AccountTokens:
     def remove(self, name: str) -> None:
         """Remove a deleted account and close its clients."""
         account = self.accounts.get(name)
-        if account is not None and not account.gone:
-            account.gone = True
+        if account is not None and not account.deleted:
+            account.deleted = True
             self._announce_change(name)
 
-    def begin_without(self, name: str) -> None:
-        """Provide an account that has no token yet, without limits: its own key signs its users."""
+    def add_without_token(self, name: str) -> None:
+        """Add an account that has no token yet, without limits; its own key signs its users."""
         most = tokens.Limits(subs=-1, data=-1, payload=-1, conn=-1, leaf=-1)
         body = tokens.AccountBody(limits=most)
         token = Token(tokens.Claims(sub=name), body, "account", "")
@@ -170,7 +170,7 @@ class AccountTokens:
         if 0 < token.claims.exp <= int(self.clock()):  # in its last second it still decodes
             raise Refused("the account has expired")
         await self._load_exporters(token, depth)
-        return self._take(token)
+        return self._replace(token)
 
     def _missing(self, token: Token) -> list[str]:
         body: tokens.AccountBody = token.body
@@ -178,10 +178,10 @@ class AccountTokens:
         return sorted(names - self.accounts.keys() - self._loading.keys())
 
     async def _load_exporters(self, token: Token, depth: int) -> None:
-        """Load the exporting accounts, which must be known before an import."""
+        """Load the exporting accounts, which must be known before the imports are translated."""
         for name in self._missing(token):
             if depth == 0:
-                log.warning("account %s: imports go too deep", token.claims.sub)
+                log.warning("account %s: imports are nested too deeply", token.claims.sub)
                 return
             if name in self.accounts or name in self._loading:
                 continue  # another import is loading it
@@ -203,7 +203,7 @@ class AccountTokens:
 
     # --- expiry
 
-    def _take(self, token: Token) -> Account:
+    def _replace(self, token: Token) -> Account:
         name, now = token.claims.sub, self.clock()
         keys = claims.signing_keys(token)
         if token.claims.iss not in self._strict:
@@ -213,7 +213,7 @@ class AccountTokens:
             old.timer.cancel()
         account = Account(token, self._config(token, now), keys, now)
         self.accounts[name] = account
-        self._watch(account, now)
+        self._set_expiry_timer(account, now)
         if old is not None:
             self._announce_change(name)
         for other in list(self.accounts.values()):
@@ -239,11 +239,11 @@ class AccountTokens:
         for act in self.changed:
             act(name)
 
-    def _watch(self, account: Account, now: float) -> None:
+    def _set_expiry_timer(self, account: Account, now: float) -> None:
         """Set a timer for the end of the account, or of an import by an activation.
 
-        `now`: the time for which the account was translated. What ended after it was still in force
-        then, so its timer is due at once instead of being forgotten.
+        `now`: the time for which the account was translated. A part that has ended since then was
+        translated as valid, so the timer for it is due at once.
         """
         ends = [*claims.activation_ends(account.token), account.token.claims.exp]
         later = [end - now for end in ends if end > now]
@@ -256,12 +256,14 @@ class AccountTokens:
         account.timer = None
         if self.accounts.get(account.token.claims.sub) is not account:
             return
-        now = self.clock()  # once: a timer of the loop may run a moment before the end
+        # Read once, because the loop may call a timer shortly before it is due: then both steps
+        # use the time before the end, and the timer is set again.
+        now = self.clock()
         if account.expired(now):
             self._announce_change(account.token.claims.sub)
             return
         self._translate(account, now)
-        self._watch(account, now)
+        self._set_expiry_timer(account, now)
 
 
 def operator_token(text: str) -> Token:

@@ -1,4 +1,4 @@
-"""Converts claims of tokens to settings: rights of users, accounts with imports and exports."""
+"""Converts claims of tokens to settings: permissions of users, accounts, imports and exports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from broker.protocols.nats.accounts.mapping import Mapper
 from broker.protocols.nats.accounts.placeholders import MappingError
 from broker.protocols.nats.accounts.subjects import is_subject
 from broker.protocols.nats.auth.jwt import tokens
-from broker.protocols.nats.auth.jwt.tokens import Invalid, Permission, Responses, Rights, Token
+from broker.protocols.nats.auth.jwt.tokens import (
+    Invalid,
+    Permission,
+    Responses,
+    Token,
+    UserPermissions,
+)
 from broker.protocols.nats.auth.jwt.validate import contained
 
 if TYPE_CHECKING:
@@ -38,9 +44,10 @@ def permissions(
         (publish.allow, publish.deny, subscribe.allow, subscribe.deny)
     ):
         return None
-    # An empty list for publishing allows nothing, an empty list for subscriptions everything.
-    said = bool(publish.allow or publish.deny)
-    allowed = publish.allow if said else None
+    # An empty `allow` next to a `deny` allows no publishing. For subscriptions, an empty `allow`
+    # always means no restriction.
+    has_rules = bool(publish.allow or publish.deny)
+    allowed = publish.allow if has_rules else None
     if responses is not None and allowed is None:
         allowed = []
     return settings.Permissions(
@@ -69,18 +76,21 @@ def _bounded(number: int, most: int) -> int:
 # --- templates of scoped signing keys
 
 
-def fill_in(template: Rights, user: Token, account: Token) -> Rights:
-    """The rights of a user whose token was signed by a scoped key; raises Invalid."""
+def fill_in(template: UserPermissions, user: Token, account: Token) -> UserPermissions:
+    """The permissions of a user whose token was signed by a scoped key; raises Invalid."""
     publish, subscribe = template.pub, template.sub
 
-    def fill(texts: list[str] | None, strict: bool) -> list[str] | None:
-        return None if texts is None else _fill(texts, user, account, strict)
+    def fill(texts: list[str] | None, *, strict: bool) -> list[str] | None:
+        return None if texts is None else _fill(texts, user, account, strict=strict)
 
     return msgspec.structs.replace(
         template,
-        pub=_closed(publish, Permission(fill(publish.allow, False), fill(publish.deny, True))),
+        pub=_closed(
+            publish, Permission(fill(publish.allow, strict=False), fill(publish.deny, strict=True))
+        ),
         sub=_closed(
-            subscribe, Permission(fill(subscribe.allow, False), fill(subscribe.deny, True))
+            subscribe,
+            Permission(fill(subscribe.allow, strict=False), fill(subscribe.deny, strict=True)),
         ),
     )
 
@@ -92,8 +102,8 @@ def _closed(before: Permission, after: Permission) -> Permission:
     return after
 
 
-def _fill(texts: list[str], user: Token, account: Token, strict: bool) -> list[str]:
-    if not any(_is_place(part) for text in texts for part in text.split(".")):
+def _fill(texts: list[str], user: Token, account: Token, *, strict: bool) -> list[str]:
+    if not any(_is_placeholder(part) for text in texts for part in text.split(".")):
         return texts
     found: list[str] = []
     for text in texts:
@@ -101,13 +111,13 @@ def _fill(texts: list[str], user: Token, account: Token, strict: bool) -> list[s
             if _is_subject(subject):
                 found.append(subject)
             elif strict:
-                raise Invalid("the scope gives an invalid subject")
+                raise Invalid("the scope has an invalid subject")
             if len(found) > limits.NATS_TEMPLATE_SUBJECTS_MAX:
                 raise Invalid("the scope makes too many subjects")
     return found
 
 
-def _is_place(part: str) -> bool:
+def _is_placeholder(part: str) -> bool:
     return part.startswith("{{") and part.endswith("}}")
 
 
@@ -115,13 +125,13 @@ def _subjects(text: str, user: Token, account: Token) -> list[str]:
     """The subjects of a template, one for each combination of the tags' values."""
     parts, values = [], []
     for part in text.split("."):
-        if not _is_place(part):
+        if not _is_placeholder(part):
             parts.append(part)
             continue
         name = part[2:-2].lower()
-        tagged = _tagged(name, user, account)
+        tagged = _tag_values(name, user, account)
         if tagged is None:
-            parts.append(_named(name, user, account))
+            parts.append(_claim_value(name, user, account))
             continue
         parts.append("")
         if tagged:
@@ -141,7 +151,7 @@ def _joined(parts: list[str], chosen: tuple[str, ...]) -> str:
     return ".".join(part or next(left, "") for part in parts)
 
 
-def _tagged(name: str, user: Token, account: Token) -> list[str] | None:
+def _tag_values(name: str, user: Token, account: Token) -> list[str] | None:
     """The values of a tag; None if the name is not that of a tag."""
     for function, token in (("tag(", user), ("account-tag(", account)):
         if name.startswith(function) and name.endswith(")"):
@@ -150,7 +160,7 @@ def _tagged(name: str, user: Token, account: Token) -> list[str] | None:
     return None
 
 
-def _named(name: str, user: Token, account: Token) -> str:
+def _claim_value(name: str, user: Token, account: Token) -> str:
     named: dict[str, str] = {
         "name()": user.claims.name,
         "subject()": user.claims.sub,
@@ -206,21 +216,21 @@ def _mappings(body: tokens.AccountBody) -> tuple[settings.Mapping, ...]:
 
 
 def mapping_fault(token: Token) -> str | None:
-    """Why a mapping of an account would be left out; None if all are valid. Tokens with such
-    mappings are not stored, but those that are stored already are used."""
+    """Why a mapping of an account is invalid; None if all are valid. Tokens with invalid mappings
+    are not stored, but tokens that are stored already are used without these mappings."""
     mappings = _mappings(token.body)
     with contextlib.suppress(MappingError):
-        Mapper(mappings)  # in one go, because there may be thousands
+        Mapper(mappings)  # all together first, because an account may have thousands
         return None
     for one in mappings:
         shown = f"mapping {go_quote(one.source)}"
         if not is_subject(one.source):
             return f"{shown}: {errors.NATS_BAD_SUBJECT}"
-        for way in one.destinations:
+        for destination in one.destinations:
             try:
-                Mapper((settings.Mapping(one.source, (way,)),))
+                Mapper((settings.Mapping(one.source, (destination,)),))
             except MappingError as error:
-                return f"{shown} -> {go_quote(way.subject)}: {error}"
+                return f"{shown} -> {go_quote(destination.subject)}: {error}"
         try:
             Mapper((one,))
         except MappingError as error:
@@ -286,20 +296,20 @@ def _import(
 ) -> settings.Import | None:
     """The settings of an import; None if the export does not exist or does not allow it."""
     service = one.type == "service"
-    there = one.to if service and one.to and not one.local_subject else one.subject
+    exported_subject = one.to if service and one.to and not one.local_subject else one.subject
     exporter = find(one.account)
-    export = None if exporter is None else exported(exporter, there, one.type)
+    export = None if exporter is None else exported(exporter, exported_subject, one.type)
     if exporter is None or export is None:
         return None
-    granted = export.token_req and not export.account_token_position
-    if granted and not is_activated(importer, one, exporter, export, now):
+    needs_activation = export.token_req and not export.account_token_position
+    if needs_activation and not is_activated(importer, one, exporter, export, now):
         return None
     made = settings.Import(
         account=one.account,
-        subject=there,
+        subject=exported_subject,
         service=service,
         share=one.share,
-        granted=granted,
+        granted=needs_activation,
         allow_trace=one.allow_trace,
     )
     if one.local_subject:

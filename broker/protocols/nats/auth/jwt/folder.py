@@ -59,13 +59,13 @@ class TokenFolder:
         self._ttl = ttl_ns / SECOND
         self._clock = clock
         self._files: OrderedDict[str, _File] = OrderedDict()  # least recently used first
-        self._busy = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     def open(self) -> None:
         """Create the folder if necessary, and read its contents; OSError."""
         self.path.mkdir(_FOLDER_MODE, parents=True, exist_ok=True)
         for name, text in self._scan():
-            self._note(name, text)
+            self._record(name, text)
 
     def _scan(self) -> list[tuple[str, str]]:
         found = []
@@ -78,7 +78,7 @@ class TokenFolder:
                 _unreadable(path.stem, error)
         return found
 
-    def _note(self, name: str, text: str) -> None:
+    def _record(self, name: str, text: str) -> None:
         ends = self._clock() + self._ttl if self._ttl else 0.0
         if not self._ttl:
             try:
@@ -88,7 +88,7 @@ class TokenFolder:
         self._files[name] = _File(hashlib.sha256(text.encode()).digest(), ends)
         self._files.move_to_end(name)
 
-    def _used(self, name: str) -> None:
+    def _mark_used(self, name: str) -> None:
         file = self._files.get(name)
         if file is not None:
             if self._ttl:
@@ -117,7 +117,7 @@ class TokenFolder:
         """The token; None if it is missing. OSError."""
         text = await asyncio.to_thread(_read, self._file(name))
         if text is not None:
-            self._used(name)
+            self._mark_used(name)
         return text
 
     async def each(self) -> AsyncIterator[tuple[str, str]]:
@@ -136,10 +136,10 @@ class TokenFolder:
         path = self._file(name)
         if not text:
             raise ValueError("invalid JWT")
-        async with self._busy:
+        async with self._lock:
             known = self._files.get(name)
             if known is not None and known.digest == hashlib.sha256(text.encode()).digest():
-                self._used(name)
+                self._mark_used(name)
                 return
             if known is None and self._limit and len(self._files) >= self._limit:
                 if not self._evict:
@@ -148,7 +148,7 @@ class TokenFolder:
                 await asyncio.to_thread(self._file(oldest).unlink, missing_ok=True)
                 del self._files[oldest]
             await asyncio.to_thread(_write, path, text)
-            self._note(name, text)
+            self._record(name, text)
         for act in self.changed:
             act(name, text)
 
@@ -174,19 +174,19 @@ class TokenFolder:
     async def delete(self, name: str, *, keep: bool) -> bool:
         """Delete a token; `keep`: only rename it. False if it is missing; OSError."""
         path = self._file(name)
-        async with self._busy:
-            there = await asyncio.to_thread(_remove, path, keep)
+        async with self._lock:
+            existed = await asyncio.to_thread(_remove, path, keep)
             self._files.pop(name, None)
-        if there:
+        if existed:
             for act in self.removed:
                 act(name)
-        return there
+        return existed
 
     async def expire(self) -> None:
         """Remove expired tokens."""
         now = self._clock()
         for name in [name for name, file in self._files.items() if 0 < file.ends < now]:
-            async with self._busy:
+            async with self._lock:
                 try:
                     await asyncio.to_thread(self._file(name).unlink, missing_ok=True)
                 except OSError as error:  # it is tried again later
@@ -196,11 +196,11 @@ class TokenFolder:
 
     async def reload(self) -> None:
         """Read the folder again, because another process may have changed files."""
-        async with self._busy:
+        async with self._lock:
             found = await asyncio.to_thread(self._scan)
             before, self._files = self._files, OrderedDict()
             for name, text in found:
-                self._note(name, text)
+                self._record(name, text)
         for name, text in found:
             old = before.get(name)
             if old is None or old.digest != self._files[name].digest:

@@ -68,8 +68,8 @@ class OperatorLink:
     # --- life cycle
 
     async def start(self) -> None:
-        """Read tokens, and find the system account; ValueError if it is missing. With a folder it
-        may come later, by a request in this account."""
+        """Read tokens, and find the system account; ValueError if it is missing. If tokens are in a
+        folder, a request in this account may store its token later."""
         await self.tokens.resolver.start()
         name = self.system_account
         if not name:
@@ -77,14 +77,14 @@ class OperatorLink:
         try:
             await self.tokens.find(name)
         except Refused as error:
-            if not await self._may_come_later(name):
+            if not await self._can_be_stored_later(name):
                 raise ValueError(f"error resolving system account: {error}") from error
             log.warning("system account %s has no JWT: its own key signs its users", name)
-            self.tokens.begin_without(name)
-        self._serve()
+            self.tokens.add_without_token(name)
+        self._subscribe()
 
-    async def _may_come_later(self, name: str) -> bool:
-        """Whether the account is only missing, and can be stored."""
+    async def _can_be_stored_later(self, name: str) -> bool:
+        """Whether the resolver works, has no token of the account, and can store one."""
         config = self.context.settings.resolver
         if config is None or config.kind not in {"full", "cache"}:
             return False
@@ -92,7 +92,7 @@ class OperatorLink:
             return not await self.tokens.resolver.fetch(name)
         return False
 
-    def _serve(self) -> None:
+    def _subscribe(self) -> None:
         """Subscribe to requests about accounts."""
         bus, config = self.find(self.system_account), self.context.settings.resolver
         assert bus is not None
@@ -100,7 +100,7 @@ class OperatorLink:
         self._requests = ClaimsRequests(self.tokens, config, self.describe, self.system_account)
         for subject, queue in self._requests.subjects():
             self._subscriptions.append(
-                bus.listen(subject.encode(), self._take_request, queue.encode())
+                bus.listen(subject.encode(), self._on_request, queue.encode())
             )
         if config.kind == "full":
             self._spawn(self._requests.exchange(bus, config.interval_ns))
@@ -116,8 +116,8 @@ class OperatorLink:
                 self._update(name, await self.tokens.resolver.fetch(name))
 
     def _update(self, name: str, text: str | None) -> None:
-        """Apply the token of an account, which ends without a valid one. The system account stays:
-        the server itself uses it."""
+        """Apply the token of an account. Without a valid one the account is removed, except the
+        system account, which the server itself uses."""
         try:
             if text:
                 self.tokens.update(text)
@@ -150,7 +150,7 @@ class OperatorLink:
 
     # --- requests
 
-    def _take_request(self, message: Message) -> None:
+    def _on_request(self, message: Message) -> None:
         if self._answering >= limits.NATS_LOCAL_MESSAGES_MAX:
             return
         self._answering += 1
@@ -186,8 +186,8 @@ class OperatorLink:
             for one in config.imports:
                 self.find(one.account)
             self.context.configure_account(account, config)
-        self._spawn(self._look_again(account))
+        self._spawn(self._recheck(account))
 
-    async def _look_again(self, account: Account) -> None:
+    async def _recheck(self, account: Account) -> None:
         await Recheck(self.context.handshake).run(list(account.sessions))
         await self.recheck_leafs(list(account.leafs))

@@ -19,7 +19,7 @@ from broker.protocols.nats.auth import nkeys, proxies
 from broker.protocols.nats.auth.authenticator import Identity, Login, Refused
 from broker.protocols.nats.auth.jwt import claims, tokens, validate
 from broker.protocols.nats.auth.jwt.accounts import Account, AccountTokens
-from broker.protocols.nats.auth.jwt.tokens import Invalid, Rights, Scope, Token
+from broker.protocols.nats.auth.jwt.tokens import Invalid, Scope, Token, UserPermissions
 
 CONNECTION_TYPES: Final = frozenset(
     {"STANDARD", "WEBSOCKET", "LEAFNODE", "LEAFNODE_WS", "MQTT", "MQTT_WS"}
@@ -28,10 +28,10 @@ CONNECTION_TYPES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """The data that a login was decided by."""
+    """The token and the permissions that a login was accepted with."""
 
     token: Token
-    rights: Rights  # the scope's, or the token's own
+    permissions: UserPermissions  # the scope's, or the token's own
     scope: Scope | None
 
 
@@ -50,7 +50,7 @@ class OperatorAuth:
         system_account: str = "",
         sentinel: str = "",
     ) -> None:
-        """`sentinel`: the token of clients that show none that can be read; empty: none."""
+        """`sentinel`: the token for clients that present no readable one; empty: none."""
         self.accounts = accounts
         self.clock: Callable[[], float] = accounts.clock
         named = [operator.body.system_account for operator in accounts.operators]
@@ -93,7 +93,7 @@ class OperatorAuth:
         return user
 
     def _decoded(self, text: str) -> Token:
-        """The client's token, or the default one if there is none that can be read. Invalid."""
+        """The client's token, or the default one if the client's cannot be decoded. Invalid."""
         if self.sentinel:
             with contextlib.suppress(Invalid):
                 return tokens.decode(text, "user")
@@ -103,34 +103,34 @@ class OperatorAuth:
     def _admit(self, user: Token, account: Account, login: Login) -> Identity:
         now, body = self.clock(), user.body
         basis = self._basis(user, account)
-        rights = basis.rights
-        if rights.bearer_token and account.token.body.limits.disallow_bearer:
+        permissions = basis.permissions
+        if permissions.bearer_token and account.token.body.limits.disallow_bearer:
             raise Refused("the account does not allow bearer tokens")
-        if rights.proxy_required:
-            proxies.demand(login)
-        if not kind_allowed(rights, login.kind):
+        if permissions.proxy_required:
+            proxies.require_proxy(login)
+        if not kind_allowed(permissions, login.kind):
             raise Refused("the user may not use this kind of connection")
-        signed = rights.bearer_token or nkeys.verify_nonce(
+        signed = permissions.bearer_token or nkeys.verify_nonce(
             user.claims.sub, login.nonce, login.options.signature
         )
         if not signed:
             raise Refused("the nonce is not signed by the user")
         if claims.is_revoked(account.token.body.revocations, user.claims.sub, user.claims.iat):
             raise Refused("the user is revoked")
-        if not validate.from_there(rights, login.host):
+        if not validate.host_allowed(permissions, login.host):
             raise Refused("the user may not connect from this address")
-        left = validate.seconds_left(rights, now)
+        left = validate.seconds_left(permissions, now)
         if left is None:
             raise Refused("the user may not connect at this time")
-        own = claims.permissions(rights.pub, rights.sub, rights.resp)
+        own = claims.permissions(permissions.pub, permissions.sub, permissions.resp)
         return Identity(
             account=account.token.claims.sub,
             user=user.claims.sub,  # not the name in CONNECT, which is not verified
             permissions=account.config.default_permissions if own is None else own,
-            subscriptions_max=claims.at_least(rights.subs),
-            payload_max=claims.at_least(rights.payload),
+            subscriptions_max=claims.at_least(permissions.subs),
+            payload_max=claims.at_least(permissions.payload),
             expires_ns=expiry_ns(user, left, now),
-            jwt="" if rights.bearer_token else user.text,  # shown; bearer tokens are secret
+            jwt="" if permissions.bearer_token else user.text,  # shown; bearer tokens are secret
             issuer_key=user.claims.iss if body.issuer_account else account.token.claims.sub,
             name_tag=user.claims.name,
             tags=tuple(body.tags),
@@ -142,7 +142,7 @@ class OperatorAuth:
         if user.claims.iss not in account.keys:
             raise Refused("not signed by the account")
         scope = account.keys[user.claims.iss]
-        return Basis(user, scoped_rights(user, scope, account.token), scope)
+        return Basis(user, scoped_permissions(user, scope, account.token), scope)
 
     # --- after the login
 
@@ -159,7 +159,7 @@ class OperatorAuth:
             )
         body: tokens.AccountBody = account.token.body
         user = basis.token.claims
-        if basis.rights.bearer_token and body.limits.disallow_bearer:
+        if basis.permissions.bearer_token and body.limits.disallow_bearer:
             raise Refused("the account no longer allows bearer tokens")
         if claims.is_revoked(body.revocations, user.sub, user.iat):
             raise Refused(
@@ -169,11 +169,14 @@ class OperatorAuth:
             )
         if user.iss not in account.keys or account.keys[user.iss] != basis.scope:
             raise Refused("the signing key was removed or has another scope", silent=True)
-        return self._with_defaults(identity, basis.rights, account)
+        return self._with_defaults(identity, basis.permissions, account)
 
-    def _with_defaults(self, identity: Identity, rights: Rights, account: Account) -> Identity:
-        """The identity with the account's current permissions, if its token gives none."""
-        if claims.permissions(rights.pub, rights.sub, rights.resp) is not None:
+    def _with_defaults(
+        self, identity: Identity, permissions: UserPermissions, account: Account
+    ) -> Identity:
+        """The identity with the account's current default permissions, if the user's token has no
+        permissions."""
+        if claims.permissions(permissions.pub, permissions.sub, permissions.resp) is not None:
             return identity
         return dataclasses.replace(identity, permissions=account.config.default_permissions)
 
@@ -188,22 +191,22 @@ def account_of(user: Token) -> str:
     return user.body.issuer_account or user.claims.iss
 
 
-def scoped_rights(user: Token, scope: Scope | None, account: Token) -> Rights:
-    """The user's own rights, or those of the scoped key that signed its token."""
+def scoped_permissions(user: Token, scope: Scope | None, account: Token) -> UserPermissions:
+    """The user's own permissions, or those of the scoped key that signed its token."""
     body: tokens.UserBody = user.body
     if scope is None:
         return body
-    if body.has_own_rights():
-        raise Refused("the user claims rights that only its scope gives")
+    if body.has_own_permissions():
+        raise Refused("the user's token has permissions, but its signing key has a scope")
     try:
-        return claims.fill_in(scope.rights(), user, account)
+        return claims.fill_in(scope.permissions(), user, account)
     except Invalid as error:
         raise Refused(str(error)) from error
 
 
-def kind_allowed(rights: Rights, kind: str) -> bool:
-    """Whether a kind of connection is allowed. A list of unknown kinds only allows none."""
-    wanted = {text.upper() for text in rights.allowed_connection_types or ()}
+def kind_allowed(permissions: UserPermissions, kind: str) -> bool:
+    """Whether a kind of connection is allowed. A list that has only unknown kinds allows none."""
+    wanted = {text.upper() for text in permissions.allowed_connection_types or ()}
     return not wanted or kind in wanted & CONNECTION_TYPES
 
 

@@ -86,29 +86,29 @@ class ClaimsRequests:
     # --- requests
 
     async def _update(self, name: str, text: str) -> bytes:
-        words = "jwt update cache" if self._cache else "jwt update"
+        action = "jwt update cache" if self._cache else "jwt update"
         done = "jwt updated cache" if self._cache else "jwt updated"
         try:
             token = tokens.decode(text, "account")
         except Invalid as error:
-            return self._failed(f"{words} resulted in error", error, name or "n/a")
+            return self._failed(f"{action} resulted in error", error, name or "n/a")
         account = token.claims.sub
         try:
             self._allowed(token, name or account)
             if not self._full and self._accounts.accounts.get(account) is None:
-                return self._said(f"{words} skipped", account)
+                return self._succeeded(f"{action} skipped", account)
             fault = next(validate.content_faults(token), None) or claims.mapping_fault(token)
             if fault is not None:
                 return self._failed(
-                    f"{words if self._cache else 'jwt'} validation failed", Invalid(fault), account
+                    f"{action if self._cache else 'jwt'} validation failed", Invalid(fault), account
                 )
             if self._folder is None:
                 self._accounts.update(text)
             else:
                 await self._folder.save(account, text)
         except (Invalid, ValueError, OSError) as error:
-            return self._failed(f"{words} resulted in error", error, name or account)
-        return self._said(done, account)
+            return self._failed(f"{action} resulted in error", error, name or account)
+        return self._succeeded(done, account)
 
     def _allowed(self, token: Token, name: str) -> None:
         if token.claims.sub != name:
@@ -138,10 +138,11 @@ class ClaimsRequests:
         assert self._folder is not None
         return [self._answer("data", self._folder.names())]
 
-    async def _pack(self, theirs: bytes) -> list[bytes]:
-        """All tokens, then an empty message; only the latter if the requester has the same."""
+    async def _pack(self, requester_digest: bytes) -> list[bytes]:
+        """All tokens, then an empty message; only the latter if the requester has the same
+        tokens."""
         assert self._folder is not None
-        if theirs == self._folder.digest:
+        if requester_digest == self._folder.digest:
             return [b""]
         packed = [f"{name}|{text}".encode() async for name, text in self._folder.each()]
         return [*packed, b""]
@@ -165,7 +166,7 @@ class ClaimsRequests:
         if failures:
             reasons = Invalid("\n".join(failures))
             return self._failed(f"{done}, failed for {len(failures)}", reasons)
-        return self._said(done)
+        return self._succeeded(done)
 
     def _deletable(self, claims: tokens.Claims, body: dict[str, Any]) -> list[str]:
         if not self._may_delete:
@@ -192,12 +193,12 @@ class ClaimsRequests:
         loop = asyncio.get_running_loop()
         waiting: asyncio.Queue[bytes] = asyncio.Queue(limits.NATS_LOCAL_MESSAGES_MAX)
 
-        def hear(message: ReceivedMessage) -> None:
+        def enqueue(message: ReceivedMessage) -> None:
             if message.data and not waiting.full():
                 waiting.put_nowait(message.data)
 
         reply = inbox()
-        subscription: LocalSubscription = bus.listen(reply, hear)
+        subscription: LocalSubscription = bus.listen(reply, enqueue)
         due = loop.time()
         try:
             while True:
@@ -226,7 +227,7 @@ class ClaimsRequests:
     def _answer(self, field: str, value: object) -> bytes:
         return orjson.dumps({"server": self._server(), field: value})
 
-    def _said(self, message: str, account: str = "") -> bytes:
+    def _succeeded(self, message: str, account: str = "") -> bytes:
         named = {"account": account} if account else {}
         return self._answer("data", {**named, "code": _OK, "message": message})
 

@@ -68,8 +68,8 @@ class TimeRange(msgspec.Struct, frozen=True):
     end: str = ""
 
 
-class Rights(msgspec.Struct, frozen=True, kw_only=True):
-    """The rights of a user; also the template of a scoped signing key."""
+class UserPermissions(msgspec.Struct, frozen=True, kw_only=True):
+    """The permissions of a user; also the template of a scoped signing key."""
 
     pub: Permission = Permission()
     sub: Permission = Permission()
@@ -82,7 +82,7 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
     payload: Int64 = 0
     bearer_token: bool = False
     allowed_connection_types: list[str] | None = None
-    proxy_required: bool = False  # the user may only come through a trusted proxy
+    proxy_required: bool = False  # the user may only connect through a trusted proxy
 
     def sources(self) -> list[str]:
         """The allowed networks; version 1 has them in one string."""
@@ -91,24 +91,27 @@ class Rights(msgspec.Struct, frozen=True, kw_only=True):
         return self.src or []
 
 
-class UserBody(Rights, frozen=True, kw_only=True):
+class UserBody(UserPermissions, frozen=True, kw_only=True):
     """The body of a user's token."""
 
     issuer_account: str = ""  # the account of the signing key
     tags: list[str] = []
 
-    def has_own_rights(self) -> bool:
+    def has_own_permissions(self) -> bool:
         """Whether a value differs from its default, which scoped keys do not allow."""
-        return any(getattr(self, n) != getattr(_NO_RIGHTS, n) for n in Rights.__struct_fields__)
+        return any(
+            getattr(self, n) != getattr(_NO_PERMISSIONS, n)
+            for n in UserPermissions.__struct_fields__
+        )
 
 
-_NO_RIGHTS: Final = Rights()
+_NO_PERMISSIONS: Final = UserPermissions()
 
 
 class Latency(msgspec.Struct, frozen=True):
     """Sampling of a service's response times."""
 
-    sampling: Int64 | str = 0  # percent; 0 or "headers": as requests demand
+    sampling: Int64 | str = 0  # percent; 0 or "headers": the headers of a request decide
     results: str = ""
 
 
@@ -195,23 +198,23 @@ class External(msgspec.Struct, frozen=True):
 
 
 class MessageTrace(msgspec.Struct, frozen=True):
-    """Where messages with a sampled `traceparent` are traced to."""
+    """The subject for traces of messages with a `traceparent`, and how many are sampled."""
 
     dest: str = ""
     sampling: Int64 = 0  # percent; 0: all
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
-    """A signing key that gives these rights to all users it signs."""
+    """A signing key with a template for the permissions of all users that it signs."""
 
     kind: str
     key: str
     role: str = ""
     template: dict[str, Any] = {}
 
-    def rights(self) -> Rights:
-        """The template's rights; absent limits mean no limit."""
-        return _convert({"subs": -1, "data": -1, "payload": -1} | self.template, Rights)
+    def permissions(self) -> UserPermissions:
+        """The template's permissions; absent limits mean no limit."""
+        return _convert({"subs": -1, "data": -1, "payload": -1} | self.template, UserPermissions)
 
 
 class AccountBody(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,8 +24,8 @@ from broker.protocols.nats.auth.jwt.tokens import (
     MessageTrace,
     OperatorBody,
     Permission,
-    Rights,
     Token,
+    UserPermissions,
 )
 
 _CLOCK: Final = re.compile(r"(\d{1,2}):(\d\d):(\d\d)(?:[.,]\d+)?")
@@ -60,8 +60,8 @@ def time_faults(claims: Claims, now: float) -> Iterator[str]:
 def content_faults(token: Token) -> Iterator[str]:
     """Faults of a token that do not depend on the time."""
     body = token.body
-    if isinstance(body, Rights):
-        yield from _rights(body)
+    if isinstance(body, UserPermissions):
+        yield from _user_permissions(body)
         issuer = getattr(body, "issuer_account", "")
         if issuer and not nkeys.is_public(nkeys.ACCOUNT, issuer):
             yield "invalid issuer_account: not an account key"
@@ -99,8 +99,8 @@ def has_wildcards(subject: str) -> bool:
 def contained(subject: str, other: str, *, strict: bool = False) -> bool:
     """Whether every match of `subject` also matches `other`.
 
-    Tokens are compared as the original's library does: a final `>` counts as one token. `strict`
-    forbids that.
+    Tokens are compared as the original's library does: a `>` in `subject` matches a `*` in `other`.
+    With `strict` it does not.
     """
     mine, theirs = subject.split("."), other.split(".")
     if len(mine) < len(theirs) or (len(mine) > len(theirs) and theirs[-1] != ">"):
@@ -142,15 +142,15 @@ def clock(text: str) -> Time | None:
         return None
 
 
-def _rights(rights: Rights) -> Iterator[str]:
-    yield from _permission(rights.pub, queues=False)
-    yield from _permission(rights.sub, queues=True)
-    if any(network(text) is None for text in rights.sources()):
+def _user_permissions(permissions: UserPermissions) -> Iterator[str]:
+    yield from _permission(permissions.pub, queues=False)
+    yield from _permission(permissions.sub, queues=True)
+    if any(network(text) is None for text in permissions.sources()):
         yield "invalid network in src"
-    for one in rights.times or ():
+    for one in permissions.times or ():
         if clock(one.start) is None or clock(one.end) is None:
             yield "invalid time of day: expected HH:MM:SS"
-    if rights.times_location and _zone(rights.times_location) is None:
+    if permissions.times_location and _zone(permissions.times_location) is None:
         yield "unknown time zone of the times"
 
 
@@ -161,9 +161,9 @@ def _zone(name: str) -> zoneinfo.ZoneInfo | None:
         return None
 
 
-def from_there(rights: Rights, host: str) -> bool:
+def host_allowed(permissions: UserPermissions, host: str) -> bool:
     """Whether a user may connect from that address."""
-    sources = rights.sources()
+    sources = permissions.sources()
     if not sources:
         return True
     try:
@@ -175,15 +175,15 @@ def from_there(rights: Rights, host: str) -> bool:
     return any(net is not None and address in net for net in nets)
 
 
-def seconds_left(rights: Rights, now: float) -> float | None:
+def seconds_left(permissions: UserPermissions, now: float) -> float | None:
     """Seconds to the end of the user's allowed time of day: 0 = no end, None = not allowed now."""
-    if not rights.times:
+    if not permissions.times:
         return 0.0
-    zone = _zone(rights.times_location) if rights.times_location else None
-    if rights.times_location and zone is None:
+    zone = _zone(permissions.times_location) if permissions.times_location else None
+    if permissions.times_location and zone is None:
         return None
     here = datetime.fromtimestamp(now, zone).astimezone(zone)
-    for one in rights.times:
+    for one in permissions.times:
         start, end = clock(one.start), clock(one.end)
         if start is None or end is None:
             return None
@@ -227,7 +227,7 @@ def _account(name: str, body: AccountBody) -> Iterator[str]:
         if not isinstance(key, str):
             if key.kind != "user_scope":
                 yield "a signing key of an unknown kind"
-            key.rights()  # raises Invalid for wrong types
+            key.permissions()  # raises Invalid for wrong types
 
 
 def _trace(trace: MessageTrace | None) -> Iterator[str]:
@@ -262,18 +262,18 @@ def _mappings(body: AccountBody) -> Iterator[str]:
 
 
 def _external(body: AccountBody) -> Iterator[str]:
-    outside = body.authorization
-    if outside.allowed_accounts and not outside.auth_users:
+    external = body.authorization
+    if external.allowed_accounts and not external.auth_users:
         yield "accounts of an authorization service without its users"
-    if not all(nkeys.is_public(nkeys.USER, user) for user in outside.auth_users):
+    if not all(nkeys.is_public(nkeys.USER, user) for user in external.auth_users):
         yield "invalid user of the authorization service"
-    for account in outside.allowed_accounts:
+    for account in external.allowed_accounts:
         if account == tokens.ANY:
-            if len(outside.allowed_accounts) > 1:
+            if len(external.allowed_accounts) > 1:
                 yield "* together with other accounts of the authorization service"
         elif not nkeys.is_public(nkeys.ACCOUNT, account):
             yield "invalid account of the authorization service"
-    if outside.xkey and not nkeys.is_public(nkeys.CURVE, outside.xkey):
+    if external.xkey and not nkeys.is_public(nkeys.CURVE, external.xkey):
         yield "invalid xkey: not a curve key"
 
 

@@ -14,8 +14,8 @@ from broker.protocols.nats.auth.jwt.tokens import (
     Invalid,
     Permission,
     Responses,
-    Rights,
     Token,
+    UserPermissions,
     decode,
 )
 from broker.protocols.nats.auth.nkeys import KeyPair
@@ -62,14 +62,16 @@ def test_responses() -> None:
 # --- scopes
 
 
-def filled(template: dict[str, Any], name: str = "bob", tags: list[str] | None = None) -> Rights:
+def filled(
+    template: dict[str, Any], name: str = "bob", tags: list[str] | None = None
+) -> UserPermissions:
     tenant = Tenant("A", tags=["team:red", "team:blue"])
     tenant.scope(**template)
     account = decode(COMPANY.account(tenant), "account")
     user = decode(scoped(BOB, tenant, head={"name": name}, tags=tags or []), "user")
     scope = claims.signing_keys(account)[tenant.scoped.public]
     assert scope is not None
-    return claims.fill_in(scope.rights(), user, account)
+    return claims.fill_in(scope.permissions(), user, account)
 
 
 def published(*texts: str, name: str = "bob", tags: list[str] | None = None) -> list[str] | None:
@@ -80,15 +82,19 @@ def test_what_the_original_made() -> None:
     user, account = decode(TOKENS["user_scoped"], "user"), decode(TOKENS["account"], "account")
     scope = claims.signing_keys(account)[KEYS["scoped"]]
     assert scope is not None
-    rights = claims.fill_in(scope.rights(), user, account)
-    assert rights.pub.allow == [
+    permissions = claims.fill_in(scope.permissions(), user, account)
+    assert permissions.pub.allow == [
         f"pub.bob.{KEYS['user']}",
         f"acc.A.{KEYS['account']}",
         "t.a.red",
         "t.b.red",
     ]
-    assert (rights.sub.allow, rights.sub.deny) == ([], ["d.a", "d.b", ">"])
-    assert (rights.resp, rights.subs, rights.payload) == (Responses(3, 10**9), 5, 500)
+    assert (permissions.sub.allow, permissions.sub.deny) == ([], ["d.a", "d.b", ">"])
+    assert (permissions.resp, permissions.subs, permissions.payload) == (
+        Responses(3, 10**9),
+        5,
+        500,
+    )
 
 
 def test_places() -> None:
@@ -113,9 +119,9 @@ def test_what_cannot_be_filled_in_is_left_out() -> None:
 
 
 def test_nothing_left_is_nothing_allowed() -> None:
-    rights = filled({"pub": {"allow": ["{{tag(d)}}"]}, "sub": {"allow": ["{{tag(d)}}"]}})
-    assert (rights.pub.allow, rights.pub.deny) == ([], [">"])
-    found = claims.permissions(rights.pub, rights.sub, None)
+    permissions = filled({"pub": {"allow": ["{{tag(d)}}"]}, "sub": {"allow": ["{{tag(d)}}"]}})
+    assert (permissions.pub.allow, permissions.pub.deny) == ([], [">"])
+    found = claims.permissions(permissions.pub, permissions.sub, None)
     assert found is not None
     assert found.publish == Rules((), rules(">"))
     assert found.subscribe == Rules(None, rules(">"))

@@ -37,7 +37,11 @@ def test_account() -> None:
     plain, scope = sorted(body.signing_keys, key=str)
     assert plain == KEYS["account_signing"]
     assert isinstance(scope, tokens.Scope)
-    assert (scope.key, scope.rights().subs, scope.rights().payload) == (KEYS["scoped"], 5, 500)
+    assert (scope.key, scope.permissions().subs, scope.permissions().payload) == (
+        KEYS["scoped"],
+        5,
+        500,
+    )
     assert [e.subject for e in body.exports] == ["ev.>", "pos.*.x", "svc.*"]
     assert body.mappings["m.*"][0] == tokens.Weighted("n.$1", 60)
     validate.check(token)
@@ -53,10 +57,10 @@ def test_user() -> None:
     assert body.sub.deny == ["bar", "q.x grp"]
     assert body.sources() == ["192.0.2.0/24", "2001:db8::/32"]
     assert (body.subs, body.payload) == (7, 77)
-    assert body.has_own_rights()
+    assert body.has_own_permissions()
     validate.check(token)
-    assert not decode(TOKENS["user_scoped"], "user").body.has_own_rights()
-    assert decode(TOKENS["user_scoped_escape"], "user").body.has_own_rights()
+    assert not decode(TOKENS["user_scoped"], "user").body.has_own_permissions()
+    assert decode(TOKENS["user_scoped_escape"], "user").body.has_own_permissions()
     assert decode(TOKENS["user_bearer"], "user").body.bearer_token
     old = decode(TOKENS["user_v1"], "user")
     assert (old.body.issuer_account, old.body.pub.allow) == (KEYS["account"], ["a"])
@@ -380,7 +384,7 @@ def test_faulty_operators(body: dict[str, Any]) -> None:
     ],
 )
 def test_places(sources: list[str], host: str, may: bool) -> None:
-    assert validate.from_there(tokens.Rights(src=sources or None), host) == may
+    assert validate.host_allowed(tokens.UserPermissions(src=sources or None), host) == may
 
 
 NOON = 1_700_000_000 // 86_400 * 86_400 + 43_200.0  # in UTC
@@ -402,12 +406,13 @@ NOON = 1_700_000_000 // 86_400 * 86_400 + 43_200.0  # in UTC
 )
 def test_times(start: str, end: str, left: float | None) -> None:
     ranges = [tokens.TimeRange("00:00:00", "00:00:01"), tokens.TimeRange(start, end)]
-    rights = tokens.Rights(times=ranges, times_location="UTC")
-    assert validate.seconds_left(rights, NOON) == left
+    permissions = tokens.UserPermissions(times=ranges, times_location="UTC")
+    assert validate.seconds_left(permissions, NOON) == left
 
 
 def test_times_elsewhere() -> None:
-    rights = tokens.Rights(times=[tokens.TimeRange("20:00:00", "22:00:00")])
-    tokyo = tokens.Rights(times=rights.times, times_location="Asia/Tokyo")  # 21:00 there
+    permissions = tokens.UserPermissions(times=[tokens.TimeRange("20:00:00", "22:00:00")])
+    times = permissions.times  # in Tokyo, NOON is 21:00
+    tokyo = tokens.UserPermissions(times=times, times_location="Asia/Tokyo")
     assert validate.seconds_left(tokyo, NOON) == 3600
-    assert validate.seconds_left(tokens.Rights(), NOON) == 0
+    assert validate.seconds_left(tokens.UserPermissions(), NOON) == 0
