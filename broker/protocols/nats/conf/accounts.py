@@ -44,19 +44,19 @@ _RESPONSES: Final = {
 
 
 @dataclass(slots=True)
-class Placed:
+class PositionedAccount:
     """An account with the positions of its name, exports and imports."""
 
     account: Account
-    place: Value
+    position: Value
     exports: list[Value] = field(default_factory=list)
     imports: list[Value] = field(default_factory=list)
 
 
-def accounts(value: Value, mistakes: Mistakes, logins: Logins) -> list[Placed]:
+def accounts(value: Value, mistakes: Mistakes, logins: Logins) -> list[PositionedAccount]:
     """An array of names, or a map of accounts."""
     if isinstance(value.it, list):
-        return _plain(value, mistakes)
+        return _from_names(value, mistakes)
     if not isinstance(value.it, dict):
         mistakes.add(value, f"accounts: expected a map or an array, got {kind_of(value.it)}")
         return []
@@ -72,8 +72,8 @@ def accounts(value: Value, mistakes: Mistakes, logins: Logins) -> list[Placed]:
     return found
 
 
-def _plain(value: Value, mistakes: Mistakes) -> list[Placed]:
-    found: dict[str, Placed] = {}
+def _from_names(value: Value, mistakes: Mistakes) -> list[PositionedAccount]:
+    found: dict[str, PositionedAccount] = {}
     for one in value.it:
         if not isinstance(one.it, str):
             mistakes.add(one, f"accounts: expected a name, got {kind_of(one.it)}")
@@ -82,26 +82,26 @@ def _plain(value: Value, mistakes: Mistakes) -> list[Placed]:
         elif one.it in found:
             mistakes.add(one, f'account "{one.it}" is already defined')
         else:
-            found[one.it] = Placed(Account(one.it), one)
+            found[one.it] = PositionedAccount(Account(one.it), one)
     return list(found.values())
 
 
-def _account(name: str, block: Block, logins: Logins) -> Placed:
+def _account(name: str, block: Block, logins: Logins) -> PositionedAccount:
     nkey = block.key(nkeys.ACCOUNT, "nkey")
-    placed = Placed(Account(name), block.value)
+    positioned = PositionedAccount(Account(name), block.value)
     exports, imports = [], []
     for inner in block.blocks("exports", what="an export"):
-        made = _export(inner)
-        if made is not None:
-            exports.append(made)
-            placed.exports.append(inner.value)
+        exported = _export(inner)
+        if exported is not None:
+            exports.append(exported)
+            positioned.exports.append(inner.value)
     for inner in block.blocks("imports", what="an import"):
-        taken = _import(inner)
-        if taken is not None:
-            imports.append(taken)
-            placed.imports.append(inner.value)
-    _unique_services(imports, placed.imports, block.mistakes)
-    placed.account = Account(
+        imported = _import(inner)
+        if imported is not None:
+            imports.append(imported)
+            positioned.imports.append(inner.value)
+    _unique_services(imports, positioned.imports, block.mistakes)
+    positioned.account = Account(
         name=name,
         nkey=nkey,
         users=auth.users(block, logins),
@@ -115,11 +115,11 @@ def _account(name: str, block: Block, logins: Logins) -> Placed:
         rate=auth.rate_limits(block),
     )
     block.done()
-    return placed
+    return positioned
 
 
 def _trace(block: Block) -> dict[str, Any]:
-    """Where messages with a sampled `traceparent` are traced to, and how many in a hundred."""
+    """The subject for traces of messages with a `traceparent`, and the percentage to sample."""
     entry = block.take("msg_trace", "trace_dest")
     if entry is None:
         return {}
@@ -127,11 +127,11 @@ def _trace(block: Block) -> dict[str, Any]:
     if isinstance(entry.it, dict):
         inner = Block(entry, block.mistakes, "msg_trace")
         dest = inner.text("dest")
-        place = inner.take("sampling")
-        if place is not None:
-            found = _sampling(place.it)
+        position = inner.take("sampling")
+        if position is not None:
+            found = _sampling(position.it)
             if found is None or found < 0:
-                block.mistakes.add(place, "sampling: expected a percentage of 1 to 100")
+                block.mistakes.add(position, "sampling: expected a percentage of 1 to 100")
             else:
                 sampling = found
         inner.done()
@@ -184,8 +184,8 @@ def _export(block: Block) -> Export | None:
     threshold = block.duration(
         "threshold", *_THRESHOLDS, default=limits.NATS_RESPONSE_THRESHOLD, seconds="no"
     )
-    latency_place = block.take("latency")
-    subject, sampling = _latency(block, latency_place)
+    latency_position = block.take("latency")
+    subject, sampling = _latency(block, latency_position)
     result = Export(
         subject="".join(subjects.values()),
         service=service,
@@ -215,13 +215,13 @@ def _latency(block: Block, value: Value | None) -> tuple[str, int]:
     inner = Block(value, block.mistakes, "latency")
     if not isinstance(value.it, dict):
         return "", 0
-    sampling_place = inner.take("sampling")
+    sampling_position = inner.take("sampling")
     sampling = limits.NATS_LATENCY_SAMPLING
-    if sampling_place is not None:
-        found = _sampling(sampling_place.it)
+    if sampling_position is not None:
+        found = _sampling(sampling_position.it)
         if found is None:
             reason = 'sampling: expected a percentage of 1 to 100, or "headers"'
-            block.mistakes.add(sampling_place, reason)
+            block.mistakes.add(sampling_position, reason)
         else:
             sampling = found
     if not inner.has("subject"):
@@ -279,14 +279,15 @@ def _import(block: Block) -> Import | None:
     return result
 
 
-def _unique_services(imports: list[Import], places: list[Value], mistakes: Mistakes) -> None:
+def _unique_services(imports: list[Import], positions: list[Value], mistakes: Mistakes) -> None:
     seen: dict[tuple[str, str], Value] = {}
-    for one, place in zip(imports, places, strict=True):
-        here = one.to or one.subject
-        if one.service and seen.setdefault((one.account, here), place) is not place:
-            first = seen[one.account, here]
+    for one, position in zip(imports, positions, strict=True):
+        local_subject = one.to or one.subject
+        if one.service and seen.setdefault((one.account, local_subject), position) is not position:
+            first = seen[one.account, local_subject]
             mistakes.add(
-                place, f"service {here!r} is imported already, at {first.file}:{first.line}"
+                position,
+                f"service {local_subject!r} is imported already, at {first.file}:{first.line}",
             )
 
 
@@ -333,14 +334,14 @@ def _weight(block: Block) -> int:
     if not block.has("weight"):
         block.wrong("a destination needs a weight")
         return 0
-    place = block.take("weight")
-    assert place is not None
-    it = place.it
+    position = block.take("weight")
+    assert position is not None
+    it = position.it
     if isinstance(it, str):
         digits = it.removesuffix("%")
         it = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 4 else -1
     if isinstance(it, bool) or not isinstance(it, int) or not 0 <= it <= 100:
-        block.mistakes.add(place, "weight: expected a percentage of 0 to 100")
+        block.mistakes.add(position, "weight: expected a percentage of 0 to 100")
         return 0
     return it
 

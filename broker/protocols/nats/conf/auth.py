@@ -36,14 +36,14 @@ class Logins:
     def __init__(self, mistakes: Mistakes) -> None:
         self.mistakes = mistakes
         self.seen: dict[str, Value] = {}
-        self.given: Value | None = None  # an array of users
+        self.users_array: Value | None = None  # an array of users
 
     def add(self, name: str, value: Value) -> None:
         """Add a user."""
         first = self.seen.setdefault(name, value)
         if first is not value:
-            place = f"{first.file}:{first.line}"
-            self.mistakes.add(value, f"{name!r} is already defined at {place}")
+            position = f"{first.file}:{first.line}"
+            self.mistakes.add(value, f"{name!r} is already defined at {position}")
 
 
 # --- permissions
@@ -121,8 +121,9 @@ def _responses(block: Block) -> ResponseRule | None:
 # --- users
 
 
-def users(block: Block, logins: Logins, even_empty: bool = False) -> tuple[User, ...]:
-    """The array of users of an account or of the server; `even_empty`: an empty one counts."""
+def users(block: Block, logins: Logins, count_empty: bool = False) -> tuple[User, ...]:
+    """The array of users of an account or of the server. `count_empty`: an empty array conflicts
+    with a single user, too."""
     entry = block.peek("users")
     found = []
     for one in block.blocks("users", what="a user"):
@@ -130,8 +131,8 @@ def users(block: Block, logins: Logins, even_empty: bool = False) -> tuple[User,
         if user is not None:
             logins.add(user.nkey or user.name, one.value)
             found.append(user)
-    if entry is not None and isinstance(entry.it, list) and (found or even_empty):
-        logins.given = logins.given or entry
+    if entry is not None and isinstance(entry.it, list) and (found or count_empty):
+        logins.users_array = logins.users_array or entry
     return tuple(found)
 
 
@@ -196,7 +197,7 @@ def authorization(block: Block, logins: Logins) -> Authorization:
         password=block.text("password", "pass"),
         token=block.text("token"),
         timeout_ns=_login_timeout(block),
-        users=users(block, logins, even_empty=True),
+        users=users(block, logins, count_empty=True),
         default_permissions=optional_permissions(
             block, "default_permissions", "default_permission", "permissions"
         ),
@@ -208,8 +209,8 @@ def authorization(block: Block, logins: Logins) -> Authorization:
         reason = "token: cannot be combined with a user and password"
         block.wrong(reason, "token")
     for text, names in (result.user, ("user", "username")), (result.token, ("token",)):
-        if text and logins.given is not None:
-            other = f"{logins.given.file}:{logins.given.line}"
+        if text and logins.users_array is not None:
+            other = f"{logins.users_array.file}:{logins.users_array.line}"
             block.wrong(
                 f"{names[0]}: cannot be combined with the array of users at {other}", *names
             )
@@ -217,7 +218,8 @@ def authorization(block: Block, logins: Logins) -> Authorization:
 
 
 def _login_timeout(block: Block) -> int:
-    """How long a login may take. A long one is more often a number that was meant otherwise."""
+    """How long a login may take, in nanoseconds. A very long time is a warning, because it is
+    probably a mistake."""
     entry = block.peek("timeout")
     found = block.duration("timeout", default=0, seconds="fraction")
     if entry is not None and found > limits.NATS_AUTH_TIMEOUT_ADVISED:
@@ -260,7 +262,7 @@ def _callout(block: Block) -> Callout | None:
         return None
     before = len(inner.mistakes.errors)
     issuer = inner.key(nkeys.ACCOUNT, "issuer")
-    who = inner.texts("auth_users", "users", only_array=True)
+    auth_users = inner.texts("auth_users", "users", only_array=True)
     account = inner.text("account", "acc")
     xkey = inner.key(nkeys.CURVE, "xkey", "key")
     accounts = inner.texts("allowed_accounts", only_array=True)
@@ -268,7 +270,7 @@ def _callout(block: Block) -> Callout | None:
     if len(inner.mistakes.errors) == before:
         if not issuer:
             inner.wrong("auth_callout: issuer is missing")
-        if not who:
+        if not auth_users:
             inner.wrong("auth_callout: auth_users are missing")
     default = Callout("")
-    return Callout(issuer, account or default.account, who, xkey, accounts)
+    return Callout(issuer, account or default.account, auth_users, xkey, accounts)

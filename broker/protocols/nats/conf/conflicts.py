@@ -14,7 +14,7 @@ from broker.protocols.nats.conf.fields import Block
 from broker.protocols.nats.settings import GLOBAL_ACCOUNT, SYSTEM_ACCOUNT
 
 if TYPE_CHECKING:
-    from broker.protocols.nats.conf.accounts import Placed
+    from broker.protocols.nats.conf.accounts import PositionedAccount
     from broker.protocols.nats.conf.fields import Block, Mistakes
     from broker.protocols.nats.conf.listeners import Leafs
     from broker.protocols.nats.conf.text import Value
@@ -27,8 +27,8 @@ class Read:
 
     settings: Settings
     mistakes: Mistakes
-    places: dict[str, Value]  # of top-level entries by name
-    accounts: list[Placed]
+    positions: dict[str, Value]  # of top-level entries by name
+    accounts: list[PositionedAccount]
     leafs: Leafs
     websocket: dict[str, Value]  # its entries by name
 
@@ -51,7 +51,7 @@ class _Conflicts:
     def __init__(self, read: Read) -> None:
         self.settings = settings = read.settings
         self.mistakes = read.mistakes
-        self.places = read.places
+        self.positions = read.positions
         self.users = [user for account in settings.accounts for user in account.users]
         self.users += settings.authorization.users
         self.logins = {user.nkey or user.name for user in self.users}
@@ -60,18 +60,18 @@ class _Conflicts:
     def wrong(self, reason: str, *names: str) -> None:
         """Add a mistake at the first of these entries that is present."""
         for name in names:
-            if name in self.places:
-                self.mistakes.add(self.places[name], reason)
+            if name in self.positions:
+                self.mistakes.add(self.positions[name], reason)
                 return
 
     @property
-    def by_operator(self) -> bool:
+    def is_operator_mode(self) -> bool:
         resolver = self.settings.resolver
         return resolver is not None and bool(resolver.operators)
 
     def sizes(self) -> None:
         it = self.settings
-        payload = self.places.get("max_payload")
+        payload = self.positions.get("max_payload")
         unlimited = payload is not None and payload.it < 0
         if it.max_payload > it.max_pending and not unlimited:
             reason = f"max_payload: {it.max_payload} is more than max_pending ({it.max_pending})"
@@ -97,7 +97,7 @@ class _Conflicts:
 
     def operators(self) -> None:
         it = self.settings
-        if not self.by_operator or it.resolver is None:
+        if not self.is_operator_mode or it.resolver is None:
             return
         names = ("operator", "operators", "root_operator", "root_operators", "root", "roots")
         if it.resolver.kind == "none":
@@ -122,60 +122,60 @@ class _Conflicts:
                 self.wrong(f"no_auth_user: {reason}", "no_auth_user")
 
     def unknown_user(self, name: str) -> str:
-        if self.by_operator:
+        if self.is_operator_mode:
             return "cannot be combined with operators"
         return "" if name in self.logins else f'unknown user "{name}"'
 
     def callout(self) -> None:
         found = self.settings.authorization.callout
-        block = self.places.get("authorization")
+        block = self.positions.get("authorization")
         if found is None or block is None:
             return
-        place = Block(block, self.mistakes, "authorization").peek("auth_callout", "auth_hook")
-        assert place is not None
+        position = Block(block, self.mistakes, "authorization").peek("auth_callout", "auth_hook")
+        assert position is not None
         if found.account not in self.accounts:
             reason = f'auth_callout: unknown account "{found.account}": no client can log in'
-            self.mistakes.note(place, reason)
+            self.mistakes.note(position, reason)
         for name in found.allowed_accounts:
             if name not in self.accounts:
                 reason = f'allowed_accounts: unknown account "{name}"'
-                self.mistakes.add(place, reason)
+                self.mistakes.add(position, reason)
         for name in found.auth_users:
             if name not in self.logins:
-                self.mistakes.note(place, f'auth_callout: unknown user "{name}"')
+                self.mistakes.note(position, f'auth_callout: unknown user "{name}"')
 
-    def websocket(self, places: dict[str, Value]) -> None:
+    def websocket(self, positions: dict[str, Value]) -> None:
         listener = self.settings.websocket
         if listener is None:
             return
         if listener.no_auth_user:
             reason = self.unknown_user(listener.no_auth_user)
             if reason:
-                self.mistakes.add(places["no_auth_user"], f"no_auth_user: {reason}")
-        who = listener.authorization
-        if who is not None and self.users and (who.user or who.token):
-            what = "user" if who.user else "token"
-            place = places.get("authorization") or places["authentication"]
-            self.mistakes.add(place, f"websocket: {what} cannot be combined with users")
+                self.mistakes.add(positions["no_auth_user"], f"no_auth_user: {reason}")
+        authorization = listener.authorization
+        if authorization is not None and self.users and (authorization.user or authorization.token):
+            what = "user" if authorization.user else "token"
+            position = positions.get("authorization") or positions["authentication"]
+            self.mistakes.add(position, f"websocket: {what} cannot be combined with users")
         if listener.jwt_cookie and self.settings.resolver is None:
             reason = "jwt_cookie: needs operators or trusted keys"
-            self.mistakes.add(places["jwt_cookie"], reason)
+            self.mistakes.add(positions["jwt_cookie"], reason)
 
     def leafnodes(self, leafs: Leafs) -> None:
         if self.settings.leafnodes is None:
             return
-        if self.by_operator:
+        if self.is_operator_mode:
             if leafs.users is not None:
                 self.mistakes.add(leafs.users, "users: cannot be combined with operators")
             named = [leafs.single] if leafs.single is not None else []
-            for name, place in leafs.remotes + (named if self.settings.leafnodes.listen else []):
+            for name, position in leafs.remotes + (named if self.settings.leafnodes.listen else []):
                 if not nkeys.is_public(nkeys.ACCOUNT, name):
                     reason = "account: has to be the public key of an account (A...)"
-                    self.mistakes.add(place, reason)
+                    self.mistakes.add(position, reason)
             return
         known = set(self.accounts)
         if not self.settings.system_account and not self.settings.no_system_account:
             known.add(SYSTEM_ACCOUNT)
-        for name, place in leafs.accounts + leafs.remotes:
+        for name, position in leafs.accounts + leafs.remotes:
             if name not in known:
-                self.mistakes.add(place, f'account: unknown account "{name}"')
+                self.mistakes.add(position, f'account: unknown account "{name}"')

@@ -1,6 +1,6 @@
 """The digest of a configuration: the same for files with the same values.
 
-It stands alone because programs show it in log lines, answers and /varz, not only the reader.
+This is a separate module because log lines, answers and /varz show the digest, too.
 """
 
 from __future__ import annotations

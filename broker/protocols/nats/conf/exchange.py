@@ -19,46 +19,48 @@ from broker.protocols.nats.accounts.subjects import (
 )
 
 if TYPE_CHECKING:
-    from broker.protocols.nats.conf.accounts import Placed
+    from broker.protocols.nats.conf.accounts import PositionedAccount
     from broker.protocols.nats.conf.fields import Mistakes
     from broker.protocols.nats.settings import Export, Import
 
 # Accepted imports by importing account: exporting account, its subject, local subject.
-Taken = dict[str, list[tuple[str, str, str]]]
+AcceptedImports = dict[str, list[tuple[str, str, str]]]
 
 
-def check(accounts: list[Placed], mistakes: Mistakes, system: bool) -> None:
+def check(accounts: list[PositionedAccount], mistakes: Mistakes, system: bool) -> None:
     """Add all mistakes; `system`: whether a system account exists."""
     _Check(accounts, mistakes).run(system)
 
 
 class _Check:
-    def __init__(self, accounts: list[Placed], mistakes: Mistakes) -> None:
-        self.accounts = {placed.account.name: placed for placed in accounts}
+    def __init__(self, accounts: list[PositionedAccount], mistakes: Mistakes) -> None:
+        self.accounts = {positioned.account.name: positioned for positioned in accounts}
         self.mistakes = mistakes
-        self.streams: Taken = {}
-        self.services: Taken = {}
+        self.streams: AcceptedImports = {}
+        self.services: AcceptedImports = {}
 
     def run(self, system: bool) -> None:
-        for placed in self.accounts.values():
-            exports = placed.account.exports
-            pairs = zip(exports, placed.exports, strict=True)
-            for index, (export, place) in enumerate(pairs):
+        for positioned in self.accounts.values():
+            exports = positioned.account.exports
+            pairs = zip(exports, positioned.exports, strict=True)
+            for index, (export, position) in enumerate(pairs):
                 reason = self.wrong_export(export, exports[: index + 1], system)
                 if reason:
                     kind = "service" if export.service else "stream"
-                    self.mistakes.add(place, f"{kind} {export.subject!r}: {reason}")
+                    self.mistakes.add(position, f"{kind} {export.subject!r}: {reason}")
                 elif not is_subject(export.subject):
                     reason = f"{export.subject!r} is not a subject: no account can import it"
-                    self.mistakes.note(place, reason)
+                    self.mistakes.note(position, reason)
         for service in False, True:
-            for placed in self.accounts.values():
-                imports = zip(placed.account.imports, placed.imports, strict=True)
-                for one, place in imports:
-                    reason = self.taken(placed.account.name, one) if one.service == service else ""
+            for positioned in self.accounts.values():
+                imports = zip(positioned.account.imports, positioned.imports, strict=True)
+                for one, position in imports:
+                    reason = (
+                        self.accept(positioned.account.name, one) if one.service == service else ""
+                    )
                     if reason:
                         kind = "service" if service else "stream"
-                        self.mistakes.add(place, f"{kind} {one.subject!r}: {reason}")
+                        self.mistakes.add(position, f"{kind} {one.subject!r}: {reason}")
 
     # --- exports
 
@@ -84,13 +86,13 @@ class _Check:
 
     # --- imports
 
-    def taken(self, name: str, one: Import) -> str:
+    def accept(self, name: str, one: Import) -> str:
         """Accept an import; returns the reason if it is refused."""
         if one.account not in self.accounts:
             return f'unknown account "{one.account}"'
-        return self.taken_service(name, one) if one.service else self.taken_stream(name, one)
+        return self.accept_service(name, one) if one.service else self.accept_stream(name, one)
 
-    def approved(self, name: str, one: Import) -> bool:
+    def is_allowed(self, name: str, one: Import) -> bool:
         """Whether the exporting account allows this import."""
         exports = [
             e for e in self.accounts[one.account].account.exports if e.service == one.service
@@ -110,66 +112,76 @@ class _Check:
             if lies_within(one.subject, e.subject)
         )
 
-    def taken_stream(self, name: str, one: Import) -> str:
-        if not is_subject(one.subject) or not self.approved(name, one):
+    def accept_stream(self, name: str, one: Import) -> str:
+        if not is_subject(one.subject) or not self.is_allowed(name, one):
             return f'account "{one.account}" does not export it to "{name}"'
         if one.prefix and has_wildcard(one.prefix):
             return f"prefix: {one.prefix!r} has wildcards"
-        here = one.to or one.subject
+        local_subject = one.to or one.subject
         if one.prefix:
-            here = f"{one.prefix.removesuffix('.')}.{one.subject}"
-        if not is_subject(here):
-            return f"to: {here!r} is not a subject"
-        if self.leads_back(name, one.account, here, self.streams) or self.leads_back(
+            local_subject = f"{one.prefix.removesuffix('.')}.{one.subject}"
+        if not is_subject(local_subject):
+            return f"to: {local_subject!r} is not a subject"
+        if self.leads_back(name, one.account, local_subject, self.streams) or self.leads_back(
             name, one.account, one.subject, self.streams
         ):
             return "forms a cycle of imports"
         reason = ""
-        if has_wildcard(one.subject) and here != one.subject:
-            reason = _wrong_way(one.subject, numbered(here))
-            here = unnumbered(here)[0]
-        mine = self.streams.setdefault(name, [])
-        if not reason and any(step[:2] == (one.account, one.subject) for step in mine):
+        if has_wildcard(one.subject) and local_subject != one.subject:
+            reason = _transform_fault(one.subject, numbered(local_subject))
+            local_subject = unnumbered(local_subject)[0]
+        imports = self.streams.setdefault(name, [])
+        if not reason and any(step[:2] == (one.account, one.subject) for step in imports):
             return "is imported already"
         if not reason:
-            mine.append((one.account, one.subject, here))
+            imports.append((one.account, one.subject, local_subject))
         return f"to: {reason}" if reason else ""
 
-    def taken_service(self, name: str, one: Import) -> str:
-        here, there = one.to or one.subject, one.subject
-        if not is_subject(here) or not is_subject(there):
-            return f"to: {here!r} is not a subject" if is_subject(there) else "is not a subject"
-        if not self.approved(name, one):
+    def accept_service(self, name: str, one: Import) -> str:
+        local_subject, exported_subject = one.to or one.subject, one.subject
+        if not is_subject(local_subject) or not is_subject(exported_subject):
+            return (
+                f"to: {local_subject!r} is not a subject"
+                if is_subject(exported_subject)
+                else "is not a subject"
+            )
+        if not self.is_allowed(name, one):
             return f'account "{one.account}" does not export it to "{name}"'
-        start = unnumbered(here)[0] if has_wildcard(there) else here
+        start = unnumbered(local_subject)[0] if has_wildcard(exported_subject) else local_subject
         if self.leads_back(name, one.account, start, self.services):
             return "forms a cycle of imports"
-        if has_wildcard(there) and there != here:
-            reason = _wrong_way(unnumbered(there)[0], numbered(here))
+        if has_wildcard(exported_subject) and exported_subject != local_subject:
+            reason = _transform_fault(unnumbered(exported_subject)[0], numbered(local_subject))
             if reason:
                 return f"to: {reason}"
-            here = unnumbered(here)[0]
-        self.services.setdefault(name, []).append((one.account, there, here))
+            local_subject = unnumbered(local_subject)[0]
+        self.services.setdefault(name, []).append((one.account, exported_subject, local_subject))
         return ""
 
     # --- cycles
 
-    def leads_back(self, home: str, account: str, subject: str, taken: Taken) -> bool:
-        """Whether imports of `account` lead this subject back to `home`."""
+    def leads_back(
+        self, importer: str, account: str, subject: str, accepted: AcceptedImports
+    ) -> bool:
+        """Whether `account` imports this subject, directly or through other accounts, from
+        `importer`."""
         seen: set[tuple[str, str]] = set()
         waiting = [(account, subject)]
         while waiting:
             account, subject = waiting.pop()
             if (account, subject) in seen or (
-                taken is self.streams and not self.exports_stream(account, subject)
+                accepted is self.streams and not self.exports_stream(account, subject)
             ):
                 continue
             seen.add((account, subject))
-            for further, there, here in taken.get(account, ()):
-                if collide(subject, there if taken is self.services else here):
-                    if further == home:
+            for exporter, exported_subject, local_subject in accepted.get(account, ()):
+                if collide(
+                    subject, exported_subject if accepted is self.services else local_subject
+                ):
+                    if exporter == importer:
                         return True
-                    waiting.append((further, here if lies_within(here, subject) else subject))
+                    narrower = lies_within(local_subject, subject)
+                    waiting.append((exporter, local_subject if narrower else subject))
         return False
 
     def exports_stream(self, account: str, subject: str) -> bool:
@@ -177,7 +189,7 @@ class _Check:
         return any(not e.service and lies_within(subject, e.subject) for e in exports)
 
 
-def _wrong_way(source: str, destination: str) -> str:
+def _transform_fault(source: str, destination: str) -> str:
     """Why a transform or its inverse is invalid; empty if both are valid."""
     try:
         compile_tokens(source, destination, strict=True)

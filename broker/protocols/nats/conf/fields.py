@@ -36,7 +36,7 @@ _PORT: Final = lazy_pattern(r"[+-]?[0-9]{1,9}")
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Names with blanks between them."""
+    """Split a text at blanks."""
     return tuple(text.split())
 
 
@@ -77,7 +77,7 @@ class Mistakes:
         self.errors.append(value.error(reason))
 
     def warn(self, value: Value, reason: str) -> None:
-        """Add a warning: the value works, but should be written in another way."""
+        """Add a warning: the value is used, but should be written in another way."""
         self.warnings.append(value.error(reason))
 
     def unknown(self, value: Value, key: str, block: str = "") -> None:
@@ -101,17 +101,17 @@ class Block:
         self.mistakes = mistakes
         self.what = what
         self.all: dict[str, Value] = {}  # by lower-case name
-        self.left: dict[str, str] = {}  # keys not requested yet: lower-case name -> as written
+        self.unread: dict[str, str] = {}  # keys not requested yet: lower-case name -> as written
         if isinstance(value.it, dict):
             self.all = {key.lower(): entry for key, entry in value.it.items()}
-            self.left = {key.lower(): key for key in value.it}
+            self.unread = {key.lower(): key for key in value.it}
         else:
             mistakes.add(value, f"{what}: expected a map, got {kind_of(value.it)}")
 
     def take(self, *names: str) -> Value | None:
         """The entry with one of these names, the last one of several; marks them as read."""
         for name in names:
-            self.left.pop(name, None)
+            self.unread.pop(name, None)
         return self.peek(*names)
 
     def peek(self, *names: str) -> Value | None:
@@ -131,8 +131,8 @@ class Block:
 
     def rest(self) -> list[tuple[str, Value]]:
         """The unread keys with their values; marks them as read."""
-        found = [(written, self.all[key]) for key, written in self.left.items()]
-        self.left.clear()
+        found = [(written, self.all[key]) for key, written in self.unread.items()]
+        self.unread.clear()
         return found
 
     def wrong(self, reason: str, *names: str) -> None:
@@ -157,7 +157,7 @@ class Block:
         return default if found is None else str(found)
 
     def name(self, what: str, *names: str) -> str:
-        """A name that other servers see in a field of its own."""
+        """A name, which must not contain blanks."""
         text = self.text(*names)
         if " " in text:
             self.wrong(f"{what} name cannot contain spaces", *names)
@@ -263,7 +263,7 @@ class Block:
         return tuple((name, value.it) for name, value in found if isinstance(value.it, kind))
 
     def choice(self, options: tuple[str, ...], *names: str) -> str:
-        """One of some words; the first of them if it is absent."""
+        """One of `options`; the first of them if the key is absent."""
         found = self.text(*names, default=options[0])
         if found not in options:
             *most, last = (f"'{one}'" for one in options)

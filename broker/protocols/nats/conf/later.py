@@ -1,7 +1,7 @@
-"""Keys of nats-server's configuration that came after 2.10 and are not available here.
+"""Keys of nats-server's configuration that are newer than 2.10 and not available here.
 
-They are unknown, but they are no typing mistakes, and the error says so. A key that a reader
-learns to read needs no change here.
+They are unknown keys; the error names the release that has them, because they are not typing
+mistakes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _KEYS: Final = {
 
 
 def remark(block: str, key: str) -> str:
-    """What an error about an unknown key adds if a later nats-server has it; empty if none has."""
+    """The end of the error about an unknown key that a later nats-server has; else empty."""
     kind = "account" if block.startswith("account ") else block
     release = _KEYS.get(kind, {}).get(key.lower())
     if release is None:

@@ -60,8 +60,8 @@ def listener(block: Block, default_host: str = _ANY_HOST) -> Address | None:
     listen = block.listen("listen")
     host, port = listen or ("", 0)
     named = block.text("host", "net")
-    alone = block.port("port")
-    port = port if alone is None else alone
+    only_port = block.port("port")
+    port = port if only_port is None else only_port
     if port == 0:
         return None
     return named or host or default_host, max(port, 0)
@@ -72,7 +72,7 @@ def listener(block: Block, default_host: str = _ANY_HOST) -> Address | None:
 
 def websocket(block: Block) -> tuple[Websocket | None, dict[str, Value]]:
     """The WebSocket listener, if configured, and the positions of values checked later."""
-    places = {
+    positions = {
         key: found
         for key in ("no_auth_user", "jwt_cookie", "authorization", "authentication")
         if (found := block.peek(key)) is not None
@@ -110,7 +110,7 @@ def websocket(block: Block) -> tuple[Websocket | None, dict[str, Value]]:
         return None, {}
     if not plain and not has_tls:
         block.wrong("websocket: tls is missing; without it no_tls has to be true")
-    return result, places
+    return result, positions
 
 
 def _headers(block: Block) -> tuple[tuple[str, str], ...]:
@@ -176,12 +176,12 @@ class Leafs:
         inner = block.block("authorization")
         if inner is None or not isinstance(inner.value.it, dict):
             return None, "", ""
-        account_place = inner.peek("account")
+        account_position = inner.peek("account")
         nkey = inner.key(nkeys.USER, "nkey")
         account = inner.text("account")
-        if account_place is not None and account:
-            self.accounts.append((account, account_place))
-            self.single = account, account_place
+        if account_position is not None and account:
+            self.accounts.append((account, account_position))
+            self.single = account, account_position
         result = Authorization(
             user=inner.text("user", "username"),
             password=inner.text("password", "pass"),
@@ -200,7 +200,7 @@ class Leafs:
     def leaf_users(self, block: Block) -> tuple[User, ...]:
         found: dict[str, User] = {}
         for one in block.blocks("users", what="a user"):
-            account_place = one.peek("account")
+            account_position = one.peek("account")
             user = User(
                 name=one.text("user", "username"),
                 password=one.text("password", "pass"),
@@ -208,8 +208,8 @@ class Leafs:
                 proxy_required=one.flag("proxy_required"),
             )
             one.done()
-            if account_place is not None and user.account:
-                self.accounts.append((user.account, account_place))
+            if account_position is not None and user.account:
+                self.accounts.append((user.account, account_position))
             if user.name in found:
                 one.wrong(f'"{user.name}" is already defined')
             found[user.name] = user
@@ -218,9 +218,9 @@ class Leafs:
     def remote(self, block: Block) -> Remote:
         """A remote: a server that this one joins."""
         before = len(block.mistakes.errors)
-        account_place = block.peek("account", "local") or block.value
+        account_position = block.peek("account", "local") or block.value
         account = block.text("account", "local", default=GLOBAL_ACCOUNT) or GLOBAL_ACCOUNT
-        self.remotes.append((account, account_place))
+        self.remotes.append((account, account_position))
         credentials = self.expanded(block, "credentials", "creds")
         nkey = block.text("nkey", "seed")
         if nkey and not _is_user_seed(nkey):
@@ -401,7 +401,7 @@ def _compression(block: Block) -> Compression:
 def _thresholds(block: Block) -> tuple[int, ...]:
     """The round-trip times of the levels, without zeros at the end."""
     names = ("rtt_thresholds", "thresholds", "rtts", "rtt")
-    place = block.peek(*names)
+    position = block.peek(*names)
     found: list[int] = []
     for text, value in block.each_text(*names, only_array=True):
         try:
@@ -410,8 +410,8 @@ def _thresholds(block: Block) -> tuple[int, ...]:
             block.mistakes.add(value, f"rtt_thresholds: {problem}")
     some = [rtt for rtt in found if rtt]
     most = limits.NATS_LEAF_RTTS_MAX
-    if place is not None and (some != sorted(some) or len(found) > most or (found and not some)):
-        block.mistakes.add(place, "rtt_thresholds: expected up to four, in ascending order")
+    if position is not None and (some != sorted(some) or len(found) > most or (found and not some)):
+        block.mistakes.add(position, "rtt_thresholds: expected up to four, in ascending order")
     while found and not found[-1]:
         found.pop()
     return tuple(found)

@@ -31,7 +31,7 @@ class OperatorMode:
 
     def __init__(self, root: Block) -> None:
         self.mistakes: Mistakes = root.mistakes
-        self.place = root.peek(*_OPERATORS)  # of the operators, if present
+        self.position = root.peek(*_OPERATORS)  # of the operators, if present
         self.operators: list[tokens.Token] = []
         for text, value in root.each_text(*_OPERATORS):
             self.operator(text, value)
@@ -43,8 +43,8 @@ class OperatorMode:
         pinned = root.texts("resolver_pinned_accounts")
         trusted = self.trusted(root)
         if resolver is None:
-            resolver = self.of_operator() or Resolver(kind="none")
-        if self.place is not None:
+            resolver = self.operator_resolver() or Resolver(kind="none")
+        if self.position is not None:
             for key in pinned:
                 if not nkeys.is_public(nkeys.ACCOUNT, key):
                     reason = f"resolver_pinned_accounts: {key!r} is not the key of an account"
@@ -62,16 +62,17 @@ class OperatorMode:
     @property
     def used(self) -> bool:
         """Whether operator mode is configured."""
-        return self.place is not None or bool(self.resolver.trusted_keys)
+        return self.position is not None or bool(self.resolver.trusted_keys)
 
     def default_sentinel(self, root: Block) -> str:
-        """The token of clients that show none. It must not need a signature, because everybody may
-        use it; that of a scoped key is checked when it is used, because the scope may allow that.
+        """The token for clients that present none. Any client may use it, so it must be a bearer
+        token. That is checked here only for tokens signed by the account's own key; for a token of
+        a signing key it may depend on the scope.
         """
         text = root.text("default_sentinel")
         if not text:
             return ""
-        if self.place is None:
+        if self.position is None:
             root.wrong("default_sentinel: needs operators and accounts", "default_sentinel")
             return ""
         try:
@@ -92,8 +93,8 @@ class OperatorMode:
             token = Path(text).read_text("ascii")
         except (OSError, ValueError) as error:
             if not text.startswith(tokens.PREFIX):
-                why = error.strerror if isinstance(error, OSError) else "cannot be read"
-                return self.mistakes.add(value, f"operator: {text}: {why}")
+                reason = error.strerror if isinstance(error, OSError) else "cannot be read"
+                return self.mistakes.add(value, f"operator: {text}: {reason}")
         try:
             found = tokens.decode(tokens.undecorated(token), "operator")
         except tokens.Invalid as problem:
@@ -109,27 +110,31 @@ class OperatorMode:
             found.append(key)
             if not nkeys.is_public(nkeys.OPERATOR, key):
                 self.mistakes.add(value, f"trusted: {key!r} is not the public key of an operator")
-        if found and self.place is not None:
+        if found and self.position is not None:
             reason = "trusted: cannot be combined with operators"
             root.wrong(reason, "trusted", "trusted_keys")
         return tuple(found)
 
-    def system_account(self, configured: str, place: Value | None) -> str:
+    def system_account(self, configured: str, position: Value | None) -> str:
         """The configured system account, or that of the first operator."""
-        said: list[str] = [token.body.system_account for token in self.operators]
-        if configured and any(said) and configured not in said:
-            assert place is not None
-            self.mistakes.add(place, "system_account: is not that of the operator")
-        if configured or not said:
+        named_accounts: list[str] = [token.body.system_account for token in self.operators]
+        if configured and any(named_accounts) and configured not in named_accounts:
+            assert position is not None
+            self.mistakes.add(position, "system_account: is not that of the operator")
+        if configured or not named_accounts:
             return configured
-        if not said[0] and self.resolver.kind in ("full", "cache") and self.place is not None:
-            self.mistakes.add(self.place, "operator: names no system account, which this resolver"
-                              " needs: set system_account")  # fmt: skip
-        return said[0]
+        if (
+            not named_accounts[0]
+            and self.resolver.kind in ("full", "cache")
+            and self.position is not None
+        ):
+            reason = "names no system account, which this resolver needs: set system_account"
+            self.mistakes.add(self.position, f"operator: {reason}")
+        return named_accounts[0]
 
     # --- resolvers
 
-    def of_operator(self) -> Resolver | None:
+    def operator_resolver(self) -> Resolver | None:
         """The account server named by the token of the single operator."""
         if len(self.operators) != 1:
             return None
@@ -230,7 +235,7 @@ def _wrong_folder(directory: str) -> str:
         if not (path.is_dir() and os.access(path, os.W_OK)):
             return f"{directory} is not a folder that can be written to"
     except (OSError, ValueError):
-        return f"{directory} cannot be looked at"
+        return f"{directory} cannot be accessed"
     return ""
 
 

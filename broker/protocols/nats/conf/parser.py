@@ -48,13 +48,13 @@ _BCRYPT: Final = "$2a$"
 _DIGITS_MAX: Final = 64
 
 
-def parse_file(path: Path, environment: Mapping[str, str], above: tuple[Path, ...] = ()) -> Map:
-    """Parse a file; ConfError if it is invalid or unreadable. `above`: the including files."""
+def parse_file(path: Path, environment: Mapping[str, str], including: tuple[Path, ...] = ()) -> Map:
+    """Parse a file; ConfError if it is invalid or unreadable. `including`: the including files."""
     try:
         text = path.read_bytes().decode("utf-8", "surrogateescape")
     except OSError as error:
         raise ConfError(str(path), 0, 0, f"cannot be read: {error.strerror}") from None
-    return _Parser(text, str(path), environment, (*above, path.resolve())).whole()
+    return _Parser(text, str(path), environment, (*including, path.resolve())).whole()
 
 
 def parse_text(text: str, environment: Mapping[str, str], file: str = "") -> Map:
@@ -66,11 +66,11 @@ class _Parser(Source):
     """The parser of one file."""
 
     def __init__(
-        self, text: str, file: str, environment: Mapping[str, str], above: tuple[Path, ...]
+        self, text: str, file: str, environment: Mapping[str, str], including: tuple[Path, ...]
     ) -> None:
         super().__init__(text, file)
         self.environment = environment
-        self.above = above
+        self.including = including
         self.maps: list[Map] = [{}]
         self.depth = 0
 
@@ -129,7 +129,7 @@ class _Parser(Source):
             raise self.wrong(f"{key!r} has no value", start)
         it = self.read()
         value = it if isinstance(it, Value) else self.value(it, start)
-        value.line, value.column = self.place(start)
+        value.line, value.column = self.position(start)
         self.maps[-1][key] = value
 
     def end_of_entry(self, ends: str, close: str) -> None:
@@ -168,12 +168,12 @@ class _Parser(Source):
         path = Path(self.file).parent / name
         if "\0" in name:
             raise self.wrong("no file has such a name", start)
-        if path.resolve() in self.above:
+        if path.resolve() in self.including:
             raise self.wrong(f"{name} includes itself", start)
-        if len(self.above) >= limits.CONF_DEPTH_MAX:
+        if len(self.including) >= limits.CONF_DEPTH_MAX:
             raise self.wrong("too many files inside each other", start)
         try:
-            self.maps[-1].update(parse_file(path, self.environment, self.above))
+            self.maps[-1].update(parse_file(path, self.environment, self.including))
         except ConfError as error:
             if error.line:
                 raise
@@ -348,10 +348,10 @@ class _Parser(Source):
         return _text(text)
 
     def variable(self, name: str, pos: int) -> Value:
-        for around in reversed(self.maps):
-            if name in around:
-                around[name].used = True
-                return self.value(around[name].it, pos)
+        for enclosing in reversed(self.maps):
+            if name in enclosing:
+                enclosing[name].used = True
+                return self.value(enclosing[name].it, pos)
         if name not in self.environment:
             raise self.wrong(f"variable {name} is neither set above nor in the environment", pos)
         try:

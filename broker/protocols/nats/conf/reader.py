@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from broker.base.units import COUNT_MAX
 from broker.protocols.nats import limits
 from broker.protocols.nats.conf import auth, conflicts, jetstream, unsupported
-from broker.protocols.nats.conf.accounts import Placed, accounts, mappings
+from broker.protocols.nats.conf.accounts import PositionedAccount, accounts, mappings
 from broker.protocols.nats.conf.digest import digest_of
 from broker.protocols.nats.conf.fields import INT32, Block, Mistakes
 from broker.protocols.nats.conf.listeners import Leafs, websocket
@@ -91,10 +91,12 @@ class _Reader:
             self.mistakes.warn(self.root.value, "has no values")
         self.logins = auth.Logins(self.mistakes)
         self.leafs = Leafs(environment)
-        self.placed: list[Placed] = []
+        self.positioned: list[PositionedAccount] = []
 
     def finish(self) -> tuple[Settings, list[ConfError]]:
-        settings = self.ours(self.trust(self.listeners(self.numbers(self.plain(ORIGINAL)))))
+        settings = self.numbers(self.names_and_logging(ORIGINAL))
+        settings = self.accounts_and_operators(self.listeners(settings))
+        settings = self.twinwire_block(settings)
         unsupported.gateway(self.root)
         unsupported.mqtt(self.root)
         settings = replace(settings, jetstream=jetstream.server(self.root))
@@ -110,7 +112,7 @@ class _Reader:
                 settings,
                 self.mistakes,
                 self.root.all,
-                self.placed,
+                self.positioned,
                 self.leafs,
                 self.websocket_places,
             )
@@ -125,12 +127,12 @@ class _Reader:
 
     # --- groups of keys
 
-    def plain(self, default: Settings) -> Settings:
+    def names_and_logging(self, default: Settings) -> Settings:
         """Names, paths of files, and logging."""
         root = self.root
         host, port = root.listen("listen") or ("", 0)
-        alone = root.port("port")
-        port = (port if alone is None else alone) or default.address[1]
+        only_port = root.port("port")
+        port = (port if only_port is None else only_port) or default.address[1]
         listen = root.text("host", "net") or host or default.address[0], max(port, 0)
         verbose, headers = root.flag("trace_verbose"), root.flag("trace_headers")
         base = root.text("http_base_path")
@@ -170,8 +172,8 @@ class _Reader:
 
     def monitor(self, host: str, listen: str, *ports: str) -> Address | None:
         found = self.root.listen(listen) or ("", 0)
-        alone = self.root.port(*ports)
-        port = found[1] if alone is None else alone
+        only_port = self.root.port(*ports)
+        port = found[1] if only_port is None else only_port
         return (found[0] or host, max(port, 0)) if port else None
 
     def tags(self) -> tuple[str, ...]:
@@ -222,10 +224,10 @@ class _Reader:
 
     def at_most(self, high: int, name: str, low: int = 0, refused: int = INT32) -> int:
         """A number of bytes; a larger number is treated as the maximum."""
-        place = self.root.peek(name)
+        position = self.root.peek(name)
         found = self.root.number(name, low=low, high=refused)
-        if found > high and place is not None:
-            self.mistakes.note(place, f"{name}: {high} is the most here, and is taken instead")
+        if found > high and position is not None:
+            self.mistakes.note(position, f"{name}: {high} is the most here, and is taken instead")
         return min(found, high)
 
     def lame_duck(self, default: int) -> int:
@@ -251,35 +253,35 @@ class _Reader:
             else self.leafs.read(leafs),
         )
 
-    def trust(self, settings: Settings) -> Settings:
+    def accounts_and_operators(self, settings: Settings) -> Settings:
         """Accounts, users, operators."""
         root = self.root
         value = root.take("accounts")
         if value is not None:
-            self.placed = accounts(value, self.mistakes, self.logins)
-        given = root.block("authorization")
-        who = Authorization()
-        if given is not None and isinstance(given.value.it, dict):
-            who = auth.authorization(given, self.logins)
+            self.positioned = accounts(value, self.mistakes, self.logins)
+        authorization_block = root.block("authorization")
+        authorization = Authorization()
+        if authorization_block is not None and isinstance(authorization_block.value.it, dict):
+            authorization = auth.authorization(authorization_block, self.logins)
         operator = OperatorMode(root)
-        system_place = root.peek("system_account", "system")
+        system_position = root.peek("system_account", "system")
         other = root.text("system")
-        system = operator.system_account(root.text("system_account") or other, system_place)
-        names = [placed.account.name for placed in self.placed]
+        system = operator.system_account(root.text("system_account") or other, system_position)
+        names = [positioned.account.name for positioned in self.positioned]
         if not system and SYSTEM_ACCOUNT in names:
             system = SYSTEM_ACCOUNT
         return replace(
             settings,
             mappings=mappings(root),
-            accounts=tuple(placed.account for placed in self.placed),
-            authorization=who,
+            accounts=tuple(positioned.account for positioned in self.positioned),
+            authorization=authorization,
             resolver=operator.resolver if operator.used else None,
             system_account=system,
             default_sentinel=operator.sentinel,
-            authorization_given=given is not None,
+            authorization_given=authorization_block is not None,
         )
 
-    def ours(self, settings: Settings) -> Settings:
+    def twinwire_block(self, settings: Settings) -> Settings:
         """The block `twinwire`, which nats-server does not have."""
         if self.root.flag("no_fast_producer_stall"):
             settings = replace(settings, slow_consumer="drop")

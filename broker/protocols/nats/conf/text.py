@@ -21,11 +21,11 @@ class ConfError(Exception):
         self.file, self.line, self.column, self.reason = file, line, column, reason
 
 
-class ConfNote(ConfError):  # noqa: N818 - it is none
+class ConfNote(ConfError):  # noqa: N818 - a note is not an error
     """A note about an ignored value; unlike other warnings, it does not fail a check."""
 
 
-class ConfErrors(Exception):  # noqa: N818 - all of them
+class ConfErrors(Exception):  # noqa: N818 - a list of errors
     """All mistakes of a configuration, one line each."""
 
     def __init__(self, errors: list[ConfError]) -> None:
@@ -67,15 +67,15 @@ class Source:
 
     # --- positions
 
-    def place(self, pos: int) -> tuple[int, int]:
+    def position(self, pos: int) -> tuple[int, int]:
         start = self.text.rfind("\n", 0, pos) + 1
         return self.text.count("\n", 0, pos) + 1, pos - start + 1
 
     def wrong(self, reason: str, pos: int | None = None) -> ConfError:
-        return ConfError(self.file, *self.place(self.pos if pos is None else pos), reason)
+        return ConfError(self.file, *self.position(self.pos if pos is None else pos), reason)
 
     def value(self, it: Any, pos: int) -> Value:
-        return Value(it, self.file, *self.place(pos))
+        return Value(it, self.file, *self.position(pos))
 
     # --- characters
 

@@ -33,7 +33,7 @@ def tls(block: Block, server: bool) -> Tls | None:
     if not isinstance(block.value.it, dict):
         return None
     before = len(block.mistakes.errors)
-    _absent(block)
+    _refuse_unsupported(block)
     certificates = _certificates(block)
     verify_and_map = block.flag("verify_and_map")
     first, wait_ns = _handshake_first(block)
@@ -66,7 +66,7 @@ def optional_tls(block: Block, *names: str, server: bool = True) -> Tls | None:
     return None if inner is None else tls(inner, server)
 
 
-def _absent(block: Block) -> None:
+def _refuse_unsupported(block: Block) -> None:
     key = "verify_cert_and_check_known_urls"
     if block.flag(key):
         block.wrong(f"{key}: only for routes and gateways", key)
@@ -75,11 +75,11 @@ def _absent(block: Block) -> None:
             block.wrong(f"{key}: only on Windows", key)
             block.take(key)
     peer = block.take("ocsp_peer")
-    asked = peer is not None and peer.it is not False
+    enabled = peer is not None and peer.it is not False
     if peer is not None and isinstance(peer.it, dict):
         verify = peer.it.get("verify")
-        asked = verify is not None and verify.it is not False
-    if peer is not None and asked:
+        enabled = verify is not None and verify.it is not False
+    if peer is not None and enabled:
         block.mistakes.add(peer, "ocsp_peer: revocation is not looked up here")
 
 
@@ -113,14 +113,14 @@ def _check_files(block: Block, found: Tls, server: bool) -> None:
 def _names(block: Block, key: str, known: Collection[str]) -> tuple[str, ...]:
     if not block.has(key):
         return ()
-    place = block.peek(key)
+    position = block.peek(key)
     found = []
     for text, value in block.each_text(key, only_array=True):
         found.append(text)
         if text not in known:
             block.mistakes.add(value, f"{key}: {text!r} is unknown")
-    if place is not None and place.it == []:
-        block.mistakes.add(place, f"{key}: must not be empty")
+    if position is not None and position.it == []:
+        block.mistakes.add(position, f"{key}: must not be empty")
     return tuple(found)
 
 

@@ -1,7 +1,7 @@
 """Features of nats-server that Twinwire lacks: refused if a configuration requires them.
 
-Blocks that do not require a missing feature are ignored, so that a file for nats-server keeps
-working where no function is lost.
+Parts of these blocks that require no missing feature have no effect, so that a configuration of
+nats-server can be used unchanged if it needs none of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 from broker.protocols.nats.conf.fields import Block, words
 
 _LISTEN: Final = ("listen", "port")
-# Reasons, each with the way out.
+# Reasons, each with an alternative.
 _ROUTES: Final = "routes to other servers are not available; connect to them with leafnodes.remotes"
 _GATEWAYS: Final = "gateways are not available; connect clusters with leafnodes.remotes"
 _NO_MQTT: Final = "MQTT is not available; remove the block"
@@ -45,7 +45,7 @@ def cluster_name(root: Block) -> str:
     if routes is not None and routes.it != []:
         root.mistakes.add(routes, f"cluster.routes: {_ROUTES}")
     _no_listener(inner, "cluster", _ROUTES)
-    _leave_out(inner, _CLUSTER)
+    _note_without_effect(inner, _CLUSTER)
     return name
 
 
@@ -59,7 +59,7 @@ def gateway(root: Block) -> None:
             inner.wrong(f"gateway.{key}: {_GATEWAYS}", key)
             inner.take(key)
     _no_listener(inner, "gateway", _GATEWAYS)
-    _leave_out(inner, _GATEWAY)
+    _note_without_effect(inner, _GATEWAY)
 
 
 def mqtt(root: Block) -> None:
@@ -68,7 +68,7 @@ def mqtt(root: Block) -> None:
     if inner is None:
         return
     _no_listener(inner, "mqtt", _NO_MQTT)
-    _leave_out(inner, _MQTT)
+    _note_without_effect(inner, _MQTT)
 
 
 def profiling_and_ocsp(root: Block) -> None:
@@ -117,7 +117,7 @@ def _no_listener(block: Block, name: str, reason: str) -> None:
             block.mistakes.add(entry, f"{name}.{key}: {reason}")
 
 
-def _leave_out(block: Block, keys: tuple[str, ...]) -> None:
+def _note_without_effect(block: Block, keys: tuple[str, ...]) -> None:
     for key in keys:
         entry = block.take(key)
         if entry is not None:
