@@ -5,7 +5,7 @@ from libc.string cimport memset
 
 from broker.protocols.nats.client.rate_limit cimport Bucket
 from broker.protocols.nats.leafnodes.wire cimport (
-    can_travel, leaf_head_bytes, next_group, put_leaf_head, scan_leaf)
+    is_sendable, leaf_head_bytes, next_group, put_leaf_head, scan_leaf)
 from broker.protocols.nats.wire.wire cimport (
     OP_ERROR, OP_PUB, OP_SUB, OP_UNSUB, OPS_MAX, SCAN_CONTROL_LINE, SCAN_PAYLOAD, SCAN_SILENT,
     SCAN_UNKNOWN, op_t, scan, scan_t, token_t)
@@ -124,7 +124,7 @@ def message_head(bytes subject not None, bytes reply not None, list groups not N
     if size_text is not None:
         rec.size_text = size_text
         rec.size_text_len = <uint8_t>len(size_text)
-    if not can_travel(rec.subject, rec.subject_len, &rec):
+    if not is_sendable(rec.subject, rec.subject_len, &rec):
         return None
     line = bytearray(leaf_head_bytes(&rec, <size_t>len(names)))
     end = put_leaf_head(line, &rec, names, <size_t>len(names), headers)

@@ -25,10 +25,10 @@ cdef class CurrentPublisher:
 
 
 cdef class Importer(Sink):
-    # The imports of an account: see imports.Imports. Call it for each new subscription of a client
-    # or leaf node of the account, and of the server for what the account also imports
-    # (SUB_IMPORTED), and before one is removed from the router, even if the subscription has
-    # ended or its session has closed.
+    # The imports of an account: see imports.Imports. The account calls `subscribed` for each new
+    # subscription of a client or leaf node, and of the server if it has SUB_IMPORTED. It calls
+    # `unsubscribed` before one is removed from the router, even if the subscription has ended or
+    # its session has closed.
     cdef int subscribed(self, Sink sink, sub_t *sub) except -1
     cdef void unsubscribed(self, Sink sink, sub_t *sub) noexcept
 
@@ -48,8 +48,9 @@ cdef class Account:
     cdef public object bucket           # publish rate limit of its clients, or None
     cdef readonly uint64_t total_connections
     cdef public uint64_t slow_consumers
-    cdef uint64_t gone_in_msgs, gone_in_bytes, gone_out_msgs, gone_out_bytes
-    cdef uint64_t gone_leaf[4]          # the same, for leaf nodes only
+    # Sums of closed sessions.
+    cdef uint64_t closed_in_msgs, closed_in_bytes, closed_out_msgs, closed_out_bytes
+    cdef uint64_t closed_leafs[4]       # the same, for leaf nodes only
     cdef set local_subscriptions  # open ones; kept here because a router only borrows its sinks
 
     cdef sub_t *subscribe(self, Sink sink, bytes subject) except NULL

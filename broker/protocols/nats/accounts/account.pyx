@@ -51,10 +51,10 @@ cdef class Account:
 
     def traffic(self):
         """Messages and bytes since the start: (in_msgs, in_bytes, out_msgs, out_bytes)."""
-        cdef uint64_t in_msgs = self.gone_in_msgs, in_bytes = self.gone_in_bytes
-        cdef uint64_t out_msgs = self.gone_out_msgs, out_bytes = self.gone_out_bytes
-        for here in (self.sessions, self.leafs):
-            for session in here:
+        cdef uint64_t in_msgs = self.closed_in_msgs, in_bytes = self.closed_in_bytes
+        cdef uint64_t out_msgs = self.closed_out_msgs, out_bytes = self.closed_out_bytes
+        for group in (self.sessions, self.leafs):
+            for session in group:
                 in_msgs += session.in_msgs
                 in_bytes += session.in_bytes
                 out_msgs += session.out_msgs
@@ -63,8 +63,8 @@ cdef class Account:
 
     def leaf_traffic(self):
         """Same as traffic, for leaf nodes only."""
-        cdef uint64_t in_msgs = self.gone_leaf[0], in_bytes = self.gone_leaf[1]
-        cdef uint64_t out_msgs = self.gone_leaf[2], out_bytes = self.gone_leaf[3]
+        cdef uint64_t in_msgs = self.closed_leafs[0], in_bytes = self.closed_leafs[1]
+        cdef uint64_t out_msgs = self.closed_leafs[2], out_bytes = self.closed_leafs[3]
         for session in self.leafs:
             in_msgs += session.in_msgs
             in_bytes += session.in_bytes
@@ -82,22 +82,21 @@ cdef class Account:
         self.sessions.discard(session)
         if session in self.leafs:
             self.leafs.discard(session)
-            self.gone_leaf[0] += session.in_msgs
-            self.gone_leaf[1] += session.in_bytes
-            self.gone_leaf[2] += session.out_msgs
-            self.gone_leaf[3] += session.out_bytes
-        self.gone_in_msgs += session.in_msgs
-        self.gone_in_bytes += session.in_bytes
-        self.gone_out_msgs += session.out_msgs
-        self.gone_out_bytes += session.out_bytes
+            self.closed_leafs[0] += session.in_msgs
+            self.closed_leafs[1] += session.in_bytes
+            self.closed_leafs[2] += session.out_msgs
+            self.closed_leafs[3] += session.out_bytes
+        self.closed_in_msgs += session.in_msgs
+        self.closed_in_bytes += session.in_bytes
+        self.closed_out_msgs += session.out_msgs
+        self.closed_out_bytes += session.out_bytes
 
     def interest(self, bytes subject):
         """The number of subscriptions that match this subject."""
         return self.router.match(subject, <size_t>len(subject)).size
 
     def has_exact(self, bytes subject):
-        """Whether there is a subscription to this very subject, not to a pattern that matches
-        it."""
+        """Whether a subscription to exactly this subject exists; patterns do not count."""
         cdef const match_t *m = self.router.match(subject, <size_t>len(subject))
         cdef uint32_t i
         for i in range(m.size):
@@ -106,7 +105,7 @@ cdef class Account:
         return False
 
     cdef sub_t *subscribe(self, Sink sink, bytes subject) except NULL:
-        """Subscribe to what is published here and to what is imported."""
+        """Subscribe to messages of this account and to imported ones."""
         cdef sub_t *sub = self.router.add(sink, subject, <size_t>len(subject), NULL, 0, b'', 0)
         sub.flags |= SUB_IMPORTED
         if self.imports is not None:
@@ -118,7 +117,7 @@ cdef class Account:
         return sub
 
     cdef void unsubscribe(self, Sink sink, sub_t *sub) noexcept:
-        """End what `subscribe` began. Not inside `deliver`."""
+        """Remove a subscription of `subscribe`. Must not be called inside `deliver`."""
         if self.imports is not None:
             self.imports.unsubscribed(sink, sub)
         self.router.remove(sub)
@@ -140,7 +139,7 @@ cdef class Account:
         cdef record_t rec
         cdef bytes whole = headers + data if headers else data
         cdef void *before = self.current_publisher.session
-        cdef uint32_t taken
+        cdef uint32_t receivers
         memset(&rec, 0, sizeof(rec))
         rec.subject = subject
         rec.subject_len = <uint16_t>len(subject)
@@ -151,10 +150,10 @@ cdef class Account:
         rec.headers_len = <uint32_t>len(headers)
         rec.timestamp_ns = self.turn.wall_ns
         self.current_publisher.session = <void *>session if session is not None else NULL
-        taken = self.router.route(
+        receivers = self.router.route(
             self.router.match(subject, <size_t>len(subject)), &rec, NULL)
         self.current_publisher.session = before
-        return taken
+        return receivers
 
 
 cdef class LocalSubscription(Sink):

@@ -55,17 +55,17 @@ async def ask(
     bus: Bus,
     question: Question,
     timeout_s: float,
-    wanted: Callable[[bytes], bool] = lambda _data: True,
+    accepted: Callable[[bytes], bool] = lambda _data: True,
 ) -> bytes | None:
     """The first answer accepted; None without a subscriber or without an answer in time."""
     reply = inbox()
     answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
-    def take(message: ReceivedMessage) -> None:
-        if not answer.done() and wanted(message.data):
+    def on_answer(message: ReceivedMessage) -> None:
+        if not answer.done() and accepted(message.data):
             answer.set_result(message.data)
 
-    subscription = bus.listen(reply, take)
+    subscription = bus.listen(reply, on_answer)
     try:
         if not bus.publish(question.subject, question.data, reply, question.headers):
             return None

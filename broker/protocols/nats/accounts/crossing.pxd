@@ -11,8 +11,8 @@ cdef enum:
     CHAIN_MAX = 12      # limits.NATS_IMPORT_CHAIN
 
 
-# A message that is being passed to another account. `memory` is owned; the other pointers refer to
-# it or to the source of the message.
+# A message on its way to another account. `memory` is owned; the other pointers refer to it or to
+# the original message.
 ctypedef struct parcel_t:
     record_t rec
     char *memory
@@ -27,21 +27,21 @@ cdef class Crossing(Task):
     cdef void *chain[CHAIN_MAX]         # the ServiceExports that the current message crossed
     cdef bint shares[CHAIN_MAX]         # ... whether their imports share the client info
     cdef const char *packed[CHAIN_MAX]  # ... the message with the requester's info added, or NULL
-    cdef list said                      # ... the value of its Nats-Request-Info
+    cdef list client_infos              # ... the value of its Nats-Request-Info
     cdef uint32_t depth                 # number of them; 0 = the message was not imported
     cdef tw_key_t key
     cdef uint64_t random
     cdef list events                    # (Account, subject, data) to publish when the turn ends
-    cdef void *memo_publisher             # session of the last simple answer of `info`
-    cdef uint64_t memo_id               # ... the session's number
-    cdef int64_t memo_rtt               # ... the session's round trip time
-    cdef bytes memo
+    cdef void *cached_publisher         # session of the last simple answer of `info`
+    cdef uint64_t cached_id             # ... the session's number
+    cdef int64_t cached_rtt             # ... the session's round trip time
+    cdef bytes cached_info              # ... that answer
 
     # False: a request has already crossed this export. An answer to that request may cross it.
     cdef bint enter(self, void *export, bint share, bint is_answer=*) noexcept
     cdef void leave(self) noexcept
-    cdef void *muted(self) noexcept     # the session that must not receive its own message, or NULL
-    cdef object publisher(self)           # the publishing session, or None
+    cdef void *excluded(self) noexcept  # the session that must not receive its own message, or NULL
+    cdef object publisher(self)         # the publishing session, or None
     # The value of Nats-Request-Info for a request that enters an account, or None. A value that a
     # client or another server wrote under that name is ignored.
     cdef bytes info(self, Account importer, bint share, bint system, const record_t *rec)

@@ -52,7 +52,7 @@ cdef class Crossing(Task):
         self.key = key_of(os.urandom(sizeof(self.key)))
         self.random = int.from_bytes(os.urandom(8), 'little')
         self.events = []
-        self.said = [None] * CHAIN_MAX
+        self.client_infos = [None] * CHAIN_MAX
         self.scratch = <char *>malloc(2 * <size_t>SUBJECT_MAX)
         if self.scratch == NULL:
             raise MemoryError
@@ -77,15 +77,15 @@ cdef class Crossing(Task):
 
     cdef void leave(self) noexcept:
         self.depth -= 1
-        self.said[self.depth] = None
+        self.client_infos[self.depth] = None
 
-    cdef void *muted(self) noexcept:
+    cdef void *excluded(self) noexcept:
         cdef void *publisher = self.current_publisher.session
         if publisher == NULL:
             return NULL
         if isinstance(<object>publisher, NatsSession):
             return NULL if (<NatsSession>publisher).echo else publisher
-        return publisher      # another server has already applied its own rule
+        return publisher      # a leaf node never receives its own messages
 
     cdef object publisher(self):
         cdef void *session = self.current_publisher.session
@@ -100,22 +100,22 @@ cdef class Crossing(Task):
             return None
         if self.depth > 1:
             share = self.shares[self.depth - 2]
-        # Trust the value only if this server wrote this message; other values are a client's.
+        # The value counts only if this server built the message; otherwise a client wrote it.
         if self.depth > 1 and rec.data == self.packed[self.depth - 2]:
             fields = passed_on(
-                self.said[self.depth - 2], importer.name,
+                self.client_infos[self.depth - 2], importer.name,
                 self.server if not share and (own or system) else None)
             return go_json(fields)
         if isinstance(publisher, NatsSession):
             client = <NatsSession>publisher
             if not share and not system:
-                if self.memo_publisher != <void *>client or self.memo_id != client.client_id or (
-                        self.memo_rtt != client.rtt_ns) or self.memo is None:
-                    self.memo = go_json(client_info(client, None))
-                    self.memo_publisher = <void *>client
-                    self.memo_id = client.client_id
-                    self.memo_rtt = client.rtt_ns
-                return self.memo
+                if self.cached_info is None or self.cached_publisher != <void *>client or (
+                        self.cached_id != client.client_id or self.cached_rtt != client.rtt_ns):
+                    self.cached_info = go_json(client_info(client, None))
+                    self.cached_publisher = <void *>client
+                    self.cached_id = client.client_id
+                    self.cached_rtt = client.rtt_ns
+                return self.cached_info
         fields = client_info(publisher, self.server if share else None)
         if system and not share:
             fields |= {
@@ -161,7 +161,7 @@ cdef class Crossing(Task):
             parcel.rec.size_text_len = 0
             parcel.rec.flags |= REC_CRLF
         if info is not None:
-            self.said[self.depth - 1] = info
+            self.client_infos[self.depth - 1] = info
             self.packed[self.depth - 1] = parcel.rec.data
         return 0
 
@@ -175,7 +175,7 @@ cdef class Crossing(Task):
             if self.shown_len and only_clients(m):
                 rec.subject = self.shown
                 rec.subject_len = <uint16_t>self.shown_len
-            return router.route(m, rec, self.muted())
+            return router.route(m, rec, self.excluded())
         finally:
             free(parcel.memory)
 
@@ -215,7 +215,7 @@ cdef class Crossing(Task):
 
 
 cdef bint only_clients(const match_t *m) noexcept:
-    """Whether no receiver uses the subject of a message."""
+    """Whether all receivers are sessions of clients."""
     cdef uint32_t i
     for i in range(m.size):
         if not isinstance(<object>m.subs[i].sink, NatsSession):

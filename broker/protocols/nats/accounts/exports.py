@@ -1,7 +1,7 @@
 """The configured exports, imports and mappings of all accounts, applied to the Imports of each.
 
-An invalid import or mapping is left out and logged. A configuration file is checked earlier
-(import_rules.problems), but the tokens of operators are not.
+An invalid import or mapping is logged and not applied. The imports of a configuration file are
+checked earlier (conf/exchange), but those of tokens are not.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Exchange:
         if member is None:
             member = self.members[account.name] = Imports(account, self.crossing)
             account.imports = member
-            self._offer(account.name)
+            self._apply_exports(account.name)
         return member
 
     def leave(self, name: str) -> None:
@@ -70,7 +70,7 @@ class Exchange:
         if member is None:
             return
         for other in self._importers(name):
-            self._take(other)
+            self._apply_imports(other)
         member.account.imports = None
         member.close()
 
@@ -84,21 +84,21 @@ class Exchange:
     def configure(self, configs: Iterable[Config]) -> None:
         """Apply these settings to all accounts; accounts that are not named have no settings.
 
-        Unchanged parts stay as they are, so that pending requests are answered.
+        Unchanged imports and exports are kept, so that pending requests are answered.
         """
         self.configs = {config.name: config for config in configs}
         for name in self.members:
-            self._offer(name)
+            self._apply_exports(name)
         for name in self.members:
-            self._take(name)
+            self._apply_imports(name)
 
     def update(self, config: Config) -> None:
         """Apply the settings of one account."""
         self.configs[config.name] = config
-        self._offer(config.name)
-        self._take(config.name)
+        self._apply_exports(config.name)
+        self._apply_imports(config.name)
         for name in self._importers(config.name):
-            self._take(name)
+            self._apply_imports(name)
 
     def _config(self, name: str) -> Config:
         return self.configs.get(name) or Config(name)
@@ -112,10 +112,12 @@ class Exchange:
         ]
 
     def _exports(self, name: str) -> tuple[Export, ...]:
-        own = self._config(name).exports
-        return own + rules.system_exports(own) if name == self.system_account else own
+        exports = self._config(name).exports
+        if name == self.system_account:
+            return exports + rules.system_exports(exports)
+        return exports
 
-    def _offer(self, name: str) -> None:
+    def _apply_exports(self, name: str) -> None:
         member = self.members[name]
         mappings = self._config(name).mappings
         try:
@@ -124,11 +126,11 @@ class Exchange:
         except MappingError:
             mappings = self._usable(name, mappings)
             member.account.mapper = Mapper(mappings, self.cluster) if mappings else None
-        member.offer([export for export in self._exports(name) if export.service])
+        member.set_exports([export for export in self._exports(name) if export.service])
 
     def _usable(self, name: str, mappings: Iterable[Mapping]) -> tuple[Mapping, ...]:
-        """The valid mappings; and because one is invalid, also those in force until now unless a
-        valid one replaces them, as in the original (accounts.go UpdateAccountClaims)."""
+        """The valid mappings. Because one is invalid, mappings that were in force stay in force
+        unless a valid one replaces them, as in the original (accounts.go UpdateAccountClaims)."""
         found: dict[str, Mapping] = {}
         for one in mappings:
             try:
@@ -142,58 +144,60 @@ class Exchange:
         self._mappings[name] = found
         return tuple(found.values())
 
-    def _take(self, name: str) -> None:
-        own = self._config(name).imports
-        self.members[name].take_services(list(self._services(name, own)))
-        self.members[name].take_streams(list(self._streams(name, own)))
+    def _apply_imports(self, name: str) -> None:
+        imports = self._config(name).imports
+        self.members[name].set_services(list(self._services(name, imports)))
+        self.members[name].set_streams(list(self._streams(name, imports)))
 
-    def _allowed(self, name: str, taken: Import) -> bool:
+    def _allowed(self, name: str, imported: Import) -> bool:
         """Whether the exporter exists and allows the import."""
-        there = taken.account in self.members
-        if there and rules.may_import(name, taken, self._exports(taken.account)):
+        exists = imported.account in self.members
+        if exists and rules.may_import(name, imported, self._exports(imported.account)):
             return True
         log.warning(
             "account %s: import of %r from %s is left out: %s",
             name,
-            taken.subject,
-            taken.account,
-            "it is not exported to it" if there else "no such account",
+            imported.subject,
+            imported.account,
+            "it is not exported to it" if exists else "no such account",
         )
         return False
 
-    def _streams(self, name: str, own: tuple[Import, ...]) -> Iterator[tuple[Any, ...]]:
+    def _streams(self, name: str, imports: tuple[Import, ...]) -> Iterator[tuple[Any, ...]]:
         seen = set()
-        for taken in own:
-            key = (taken.account, taken.subject)
-            if taken.service or key in seen or not self._allowed(name, taken):
+        for imported in imports:
+            key = (imported.account, imported.subject)
+            if imported.service or key in seen or not self._allowed(name, imported):
                 continue
             seen.add(key)
             try:
-                here, forth, back = rules.stream_transform(taken)
+                local, to_local, to_exported = rules.stream_transform(imported)
             except MappingError as error:
-                log.warning("account %s: import of %r: %s", name, taken.subject, error)
+                log.warning("account %s: import of %r: %s", name, imported.subject, error)
                 continue
-            exporter = self.members[taken.account]
-            yield exporter, raw(here), raw(taken.subject), forth, back, taken.allow_trace
+            exporter = self.members[imported.account]
+            subjects = raw(local), raw(imported.subject)
+            yield exporter, *subjects, to_local, to_exported, imported.allow_trace
 
-    def _services(self, name: str, own: tuple[Import, ...]) -> Iterator[tuple[Any, ...]]:
+    def _services(self, name: str, imports: tuple[Import, ...]) -> Iterator[tuple[Any, ...]]:
         seen = set()
-        for taken in own:
-            if not taken.service or not self._allowed(name, taken):
+        for imported in imports:
+            if not imported.service or not self._allowed(name, imported):
                 continue
-            exports = self._exports(taken.account)
-            found = rules.export_for(taken.subject, exports, service=True)
+            exports = self._exports(imported.account)
+            found = rules.export_for(imported.subject, exports, service=True)
             try:
-                here, forth = rules.service_transform(taken)
+                local, transform = rules.service_transform(imported)
             except MappingError as error:
-                log.warning("account %s: import of %r: %s", name, taken.subject, error)
+                log.warning("account %s: import of %r: %s", name, imported.subject, error)
                 continue
             export = None
             if found is not None:
-                export = self.members[taken.account].exports.get(found)
-            key = (taken.account, here)  # several accounts may serve one subject
+                export = self.members[imported.account].exports.get(found)
+            key = (imported.account, local)  # several accounts may export one subject
             if export is None or key in seen:
                 continue
             seen.add(key)
-            system = taken.account == self.system_account
-            yield export, raw(here), raw(taken.subject), forth, taken.share, system
+            system = imported.account == self.system_account
+            subjects = raw(local), raw(imported.subject)
+            yield export, *subjects, transform, imported.share, system

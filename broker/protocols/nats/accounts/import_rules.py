@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 # Exports of the system account to all accounts, in addition to the configured ones.
 SYSTEM_EXPORTS: Final = (
-    Export("$SYS.REQ.ACCOUNT.*.CONNZ", True, response_type="stream", token_position=4),
-    Export("$SYS.REQ.ACCOUNT.*.STATZ", True, response_type="stream", token_position=4),
-    Export("$SYS.DEBUG.SUBSCRIBERS", True),
-    Export("$SYS.REQ.USER.*.INFO", True),
+    Export("$SYS.REQ.ACCOUNT.*.CONNZ", service=True, response_type="stream", token_position=4),
+    Export("$SYS.REQ.ACCOUNT.*.STATZ", service=True, response_type="stream", token_position=4),
+    Export("$SYS.DEBUG.SUBSCRIBERS", service=True),
+    Export("$SYS.REQ.USER.*.INFO", service=True),
 )
 
 
@@ -44,11 +44,11 @@ def system_exports(own: Sequence[Export]) -> tuple[Export, ...]:
     )
 
 
-def local_subject(taken: Import) -> str:
+def local_subject(imported: Import) -> str:
     """The configured subject of an import in the importing account."""
-    if not taken.service and taken.prefix:
-        return taken.prefix.removesuffix(".") + "." + taken.subject
-    return taken.to or taken.subject
+    if not imported.service and imported.prefix:
+        return imported.prefix.removesuffix(".") + "." + imported.subject
+    return imported.to or imported.subject
 
 
 def export_for(subject: str, exports: Iterable[Export], *, service: bool) -> Export | None:
@@ -64,53 +64,53 @@ def export_for(subject: str, exports: Iterable[Export], *, service: bool) -> Exp
     return found
 
 
-def may_import(name: str, taken: Import, exports: Iterable[Export]) -> bool:
-    """Whether the account `name` may have this import from an account with these exports."""
-    if not is_subject(taken.subject):
+def may_import(name: str, imported: Import, exports: Iterable[Export]) -> bool:
+    """Whether the account `name` may import this from an account with these exports."""
+    if not is_subject(imported.subject):
         return False
-    offered = [e for e in exports if e.service == taken.service]
-    same = [e for e in offered if e.subject == taken.subject]
+    offered = [e for e in exports if e.service == imported.service]
+    same = [e for e in offered if e.subject == imported.subject]
     if same:
         # Two exports of one subject allow the accounts of both.
         private = [e for e in same if e.accounts is not None or e.token_position]
         names = {account for e in private for account in e.accounts or ()}
         if not private:
             return True
-        return not private[-1].token_position and (name in names or taken.granted)
-    tokens = taken.subject.split(".")
+        return not private[-1].token_position and (name in names or imported.granted)
+    tokens = imported.subject.split(".")
     return any(
         tokens[e.token_position - 1] == name
         if e.token_position
-        else e.accounts is None or name in e.accounts or taken.granted
+        else e.accounts is None or name in e.accounts or imported.granted
         for e in offered
-        if lies_within(taken.subject, e.subject)
+        if lies_within(imported.subject, e.subject)
     )
 
 
-def _valid(here: str) -> str:
-    """The local subject; MappingError if nothing can be published to it."""
-    if not is_subject(here):
+def _valid(subject: str) -> str:
+    """The subject; MappingError if it is invalid."""
+    if not is_subject(subject):
         raise MappingError(errors.NATS_BAD_SUBJECT)
-    return here
+    return subject
 
 
-def stream_transform(taken: Import) -> tuple[str, Transform | None, Transform | None]:
-    """(local subject, transform to it, transform back). The transforms are None if the subject
-    stays the same or the import has one literal subject. Raises MappingError."""
-    here = _valid(local_subject(taken))
-    if not has_wildcard(taken.subject) or here == taken.subject:
-        return here, None, None
-    there = numbered(here)
-    forth = Transform(taken.subject, there, strict=True)
-    back = Transform(*reverse(taken.subject, there), strict=True)
-    return unnumbered(here)[0], forth, back
+def stream_transform(imported: Import) -> tuple[str, Transform | None, Transform | None]:
+    """(local subject, transform to it, transform to the exported subject). The transforms are None
+    if both subjects are equal or the exported one has no wildcards. Raises MappingError."""
+    local = _valid(local_subject(imported))
+    if not has_wildcard(imported.subject) or local == imported.subject:
+        return local, None, None
+    destination = numbered(local)
+    to_local = Transform(imported.subject, destination, strict=True)
+    to_exported = Transform(*reverse(imported.subject, destination), strict=True)
+    return unnumbered(local)[0], to_local, to_exported
 
 
-def service_transform(taken: Import) -> tuple[str, Transform | None]:
+def service_transform(imported: Import) -> tuple[str, Transform | None]:
     """(local subject, transform to the exporter's subject or None). Raises MappingError."""
-    here = _valid(local_subject(taken))
-    if not has_wildcard(taken.subject) or here == taken.subject:
-        return here, None
-    there = unnumbered(taken.subject)[0]
-    Transform(there, numbered(here), strict=True)
-    return unnumbered(here)[0], Transform(*reverse(there, numbered(here)), strict=True)
+    local = _valid(local_subject(imported))
+    if not has_wildcard(imported.subject) or local == imported.subject:
+        return local, None
+    exported, destination = unnumbered(imported.subject)[0], numbered(local)
+    Transform(exported, destination, strict=True)  # raises MappingError if it is not reversible
+    return unnumbered(local)[0], Transform(*reverse(exported, destination), strict=True)

@@ -32,34 +32,36 @@ cdef class ServiceExport(Task):
 cdef class ServiceImport(Sink):
     cdef readonly Imports importer, exporter
     cdef readonly ServiceExport export
-    cdef readonly bytes here, there
-    cdef Transform forth                # None: `there`, or the published subject if `same`
-    cdef bint same                      # use the published subject
+    cdef readonly bytes local_subject, exported_subject
+    # None: `exported_subject`, or the published subject if `same_subject`.
+    cdef Transform transform
+    cdef bint same_subject              # use the published subject
     cdef readonly bint share, system
     cdef sub_t *sub                     # in the importer's router; NULL once closed
 
     cdef int request(self, const record_t *rec) except -1
-    cdef bint traced(self, record_t *there, const record_t *rec) except -1
+    cdef bint traced(self, record_t *request, const record_t *rec) except -1
 
 
 cdef class StreamImport:
     cdef readonly Imports exporter
-    cdef readonly bytes here, there
-    cdef Transform forth, back          # None: the literal, or the published subject if `same`
-    cdef bint same                      # use the published subject
+    cdef readonly bytes local_subject, exported_subject
+    # None: the literal subject, or the published subject if `same_subject`.
+    cdef Transform to_local, to_exported
+    cdef bint same_subject              # use the published subject
     cdef bint allow_trace               # traces continue in the importer's account
 
-    cdef bytes wanted(self, bytes subject)
+    cdef bytes exporter_subject(self, bytes subject)
 
 
 cdef class Shadow(Sink):
-    cdef StreamImport what
+    cdef StreamImport stream_import
     cdef Imports owner                  # of the subscriber's account
     cdef readonly Sink sink             # the subscriber
-    cdef sub_t *real                    # its subscription, which outlives this object
+    cdef sub_t *original                # its subscription, which outlives this object
     cdef sub_t *sub                     # of the shadow, in the exporter's router
 
-    cdef int pass_on(self, const record_t *rec, const char *subject, size_t n) noexcept
+    cdef int deliver_renamed(self, const record_t *rec, const char *subject, size_t n) noexcept
     cdef int deliver_traced(self, const record_t *rec, const char *subject, size_t n) noexcept
 
 
@@ -69,20 +71,22 @@ cdef class Imports(Importer):
     cdef readonly list streams          # StreamImports
     cdef readonly list services         # ServiceImports
     cdef readonly dict exports          # settings.Export of a service -> ServiceExport
-    cdef set ending                     # removed exports with open responses
+    cdef set removed_exports            # those with open responses
     cdef dict shadows                   # address of a sub_t -> its Shadows
     cdef links_t by_token               # responses that this account sends
     cdef links_t by_reply               # responses that this account waits for
-    cdef list unwanted                  # replies whose requester has unsubscribed
-    cdef uint32_t unchecked             # slots of by_reply still to check for such replies
+    cdef list unsubscribed_replies      # reply subjects whose requester has unsubscribed
+    cdef uint32_t unchecked             # slots of by_reply that have to be checked for those
     cdef uint32_t cursor
     cdef char prefix[PREFIX_LEN]
     cdef sub_t *inbox                   # on `_R_.xxxxxx.>`; NULL before its first use
 
-    cdef int add_shadow(self, Sink sink, sub_t *sub, StreamImport what, bytes subject) except -1
-    cdef response_t *expect(self, ServiceExport export, Imports asker, const record_t *rec,
+    cdef int add_shadow(self, Sink sink, sub_t *sub, StreamImport stream_import,
+                        bytes subject) except -1
+    cdef response_t *expect(self, ServiceExport export, Imports requester, const record_t *rec,
                             bint share, object sample, size_t inbox_len=*) except NULL
-    cdef response_t *expect_batch(self, ServiceExport export, Imports asker, const record_t *rec,
+    cdef response_t *expect_batch(self, ServiceExport export, Imports requester,
+                                  const record_t *rec,
                                   size_t inbox_len, bint share) except NULL
     cdef bytes reply_to(self, response_t *r)
     cdef response_t *find(self, const char *subject, size_t n) noexcept

@@ -22,17 +22,17 @@ class ServiceImport(Sink):
     importer: Imports
     exporter: Imports
     export: ServiceExport
-    here: bytes
-    there: bytes
+    local_subject: bytes
+    exported_subject: bytes
     share: bool
     system: bool
     def __init__(
         self,
         importer: Imports,
         export: ServiceExport,
-        here: bytes,
-        there: bytes,
-        forth: Transform | None,
+        local_subject: bytes,
+        exported_subject: bytes,
+        transform: Transform | None,
         share: bool = False,
         system: bool = False,
     ) -> None: ...
@@ -43,15 +43,15 @@ class ServiceImport(Sink):
 @final
 class StreamImport:
     exporter: Imports
-    here: bytes
-    there: bytes
+    local_subject: bytes
+    exported_subject: bytes
     def __init__(
         self,
         exporter: Imports,
-        here: bytes,
-        there: bytes,
-        forth: Transform | None,
-        back: Transform | None,
+        local_subject: bytes,
+        exported_subject: bytes,
+        to_local: Transform | None,
+        to_exported: Transform | None,
     ) -> None: ...
 
 @final
@@ -66,11 +66,11 @@ class Imports(Importer):
     services: list[ServiceImport]
     exports: dict[Export, ServiceExport]
     def __init__(self, account: Account, crossing: Crossing) -> None: ...
-    def offer(self, configs: Iterable[Export]) -> None: ...
-    def take_services(self, services: list[tuple[Any, ...]]) -> None: ...
-    def take_streams(self, streams: list[tuple[Any, ...]]) -> None: ...
+    def set_exports(self, configs: Iterable[Export]) -> None: ...
+    def set_services(self, services: list[tuple[Any, ...]]) -> None: ...
+    def set_streams(self, streams: list[tuple[Any, ...]]) -> None: ...
     def close(self) -> None: ...
     def drop_shadows(self, address: int) -> None: ...
-    def finish_any(self, here: bool) -> None: ...
+    def finish_responses(self, to_others: bool) -> None: ...
     @property
     def waiting(self) -> tuple[int, int]: ...

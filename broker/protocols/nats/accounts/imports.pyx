@@ -42,9 +42,9 @@ LOG = logging.getLogger('broker.nats')
 cdef enum:
     STATUS_DONE = 0         # nothing is reported
     STATUS_NO_REPLY = 400
-    STATUS_UNWANTED = 408
-    STATUS_NOBODY = 503
-    STATUS_LATE = 504
+    STATUS_UNSUBSCRIBED = 408
+    STATUS_NO_RESPONDERS = 503
+    STATUS_TIMEOUT = 504
 
 cdef const char *ACK = b'$JS.ACK.'
 cdef enum:
@@ -93,7 +93,7 @@ cdef class ServiceExport(Task):
 
     cdef void expired(self, int64_t now_ns) noexcept:
         while self.oldest != NULL and self.oldest.used_ns + self.threshold_ns <= now_ns:
-            (<Imports>self.oldest.holder).finish(self.oldest, STATUS_LATE)
+            (<Imports>self.oldest.responder).finish(self.oldest, STATUS_TIMEOUT)
         if self.oldest != NULL:
             self.owner.crossing.turn.arm(self, self.oldest.used_ns + self.threshold_ns)
 
@@ -124,23 +124,24 @@ cdef class ServiceExport(Task):
 
 @cython.final
 cdef class ServiceImport(Sink):
-    def __init__(self, Imports importer, ServiceExport export, bytes here, bytes there,
-                 Transform forth, bint share=False, bint system=False):
+    def __init__(self, Imports importer, ServiceExport export, bytes local_subject,
+                 bytes exported_subject, Transform transform, bint share=False, bint system=False):
         """`system`: whether the exporter is the system account."""
         self.importer = importer
         self.export = export
         self.exporter = export.owner
-        self.here = here
-        self.there = there
-        self.forth = forth
-        self.same = forth is None and here == there and has_wildcard(there.decode('latin-1'))
+        self.local_subject = local_subject
+        self.exported_subject = exported_subject
+        self.transform = transform
+        self.same_subject = transform is None and local_subject == exported_subject and (
+            has_wildcard(exported_subject.decode('latin-1')))
         self.share = share
         self.system = system
 
     def open(self):
         """Subscribe, to accept requests."""
         self.sub = self.importer.account.router.add(
-            self, self.here, <size_t>len(self.here), b'', 0, b'', 0)
+            self, self.local_subject, <size_t>len(self.local_subject), b'', 0, b'', 0)
 
     def close(self):
         """Unsubscribe. Must not be called inside `deliver`."""
@@ -152,19 +153,20 @@ cdef class ServiceImport(Sink):
         try:
             return self.request(rec)
         except Exception:
-            LOG.exception('request on %r of account %s', self.here, self.importer.account.name)
+            LOG.exception(
+                'request on %r of account %s', self.local_subject, self.importer.account.name)
         return 1
 
     cdef int request(self, const record_t *rec) except -1:
-        """Pass the request on; 0: there is no responder, and the requester gets that answer at
-        once."""
+        """Route the request in the exporter's account. 0: it has no responder, and the requester
+        is answered at once."""
         cdef Crossing x = self.importer.crossing
         cdef Account account = self.exporter.account
         cdef response_t *r = NULL
         cdef parcel_t parcel
-        cdef bytes reply = b'', own = None
-        cdef const char *subject = self.there
-        cdef size_t n = <size_t>len(self.there), inbox_len = inbox_of_batch(rec)
+        cdef bytes reply = b'', response_subject = None
+        cdef const char *subject = self.exported_subject
+        cdef size_t n = <size_t>len(self.exported_subject), inbox_len = inbox_of_batch(rec)
         cdef Py_ssize_t size
         if not x.enter(<void *>self.export, self.share):
             return 0
@@ -175,18 +177,19 @@ cdef class ServiceImport(Sink):
             elif inbox_len:
                 r = self.exporter.expect_batch(
                     self.export, self.importer, rec, inbox_len, self.share)
-                reply = own = self.exporter.reply_to(r) + rec.reply[inbox_len:rec.reply_len]
+                response_subject = self.exporter.reply_to(r) + rec.reply[inbox_len:rec.reply_len]
+                reply = response_subject
             elif rec.reply_len:
                 r = self.exporter.expect(self.export, self.importer, rec, self.share, sample)
-                reply = own = self.exporter.reply_to(r)
+                reply = response_subject = self.exporter.reply_to(r)
             elif sample is not None:
                 x.publish_later(account, self.export.latency_subject, latency.failed(
                     sample, STATUS_NO_REPLY, x.server))
-            if self.same:
+            if self.same_subject:
                 subject = rec.subject
                 n = rec.subject_len
-            elif self.forth is not None:
-                size = self.forth.apply(rec.subject, rec.subject_len, x.scratch + SUBJECT_MAX)
+            elif self.transform is not None:
+                size = self.transform.apply(rec.subject, rec.subject_len, x.scratch + SUBJECT_MAX)
                 subject = x.scratch + SUBJECT_MAX
                 n = <size_t>max(size, 0)
             n = x.map(account, subject, n, x.scratch) if n else 0
@@ -198,31 +201,31 @@ cdef class ServiceImport(Sink):
                     return 1
                 if x.send(&parcel, account):
                     return 1
-            if own is not None:
-                r = self.exporter.find(own, <size_t>len(own))
+            if response_subject is not None:
+                r = self.exporter.find(response_subject, <size_t>len(response_subject))
                 if r != NULL:
-                    self.exporter.finish(r, STATUS_NOBODY)
+                    self.exporter.finish(r, STATUS_NO_RESPONDERS)
         finally:
             x.leave()
         return 0
 
-    cdef bint traced(self, record_t *there, const record_t *rec) except -1:
-        """Report a traced request, and end its trace here unless the exporter allows more. False:
-        the request itself is not passed on."""
+    cdef bint traced(self, record_t *request, const record_t *rec) except -1:
+        """Report a traced request, and end its trace unless the export allows it to continue.
+        False: the request itself is not routed, because it is only to be traced."""
         cdef object trace = self.exporter.crossing.current_publisher.trace
         if trace is None:
             return True
         trace.service_import(self.exporter.account.name, rec.subject[:rec.subject_len],
-                             there.subject[:there.subject_len])
+                             request.subject[:request.subject_len])
         if self.export.config.allow_trace:
-            there.flags &= ~REC_CRLF
+            request.flags &= ~REC_CRLF
             return True
-        there.flags &= ~REC_TRACED
+        request.flags &= ~REC_TRACED
         return not trace.only
 
     def sample(self, bytes headers):
         """A latency.Sample if this request is to be measured."""
-        found = latency.wanted(self.export.sampling, headers)
+        found = latency.sampling_headers(self.export.sampling, headers)
         if found is None:
             return None
         return latency.Sample(self.importer.crossing.publisher(), self.share, found)
@@ -230,30 +233,32 @@ cdef class ServiceImport(Sink):
 
 @cython.final
 cdef class StreamImport:
-    def __init__(self, Imports exporter, bytes here, bytes there, Transform forth, Transform back,
-                 bint allow_trace=False):
+    def __init__(self, Imports exporter, bytes local_subject, bytes exported_subject,
+                 Transform to_local, Transform to_exported, bint allow_trace=False):
         self.exporter = exporter
-        self.here = here
-        self.there = there
-        self.forth = forth
-        self.back = back
-        self.same = forth is None and here == there
+        self.local_subject = local_subject
+        self.exported_subject = exported_subject
+        self.to_local = to_local
+        self.to_exported = to_exported
+        self.same_subject = to_local is None and local_subject == exported_subject
         self.allow_trace = allow_trace
 
-    cdef bytes wanted(self, bytes subject):
-        """The subject to subscribe to in the exporter for a subscription to `subject`, or None."""
+    cdef bytes exporter_subject(self, bytes subject):
+        """The subject to subscribe to in the exporter's account for a subscription to `subject`;
+        None if the import does not concern it."""
         cdef bytes overlap
-        if subject == self.here or within(
-                self.here, <size_t>len(self.here), subject, <size_t>len(subject)):
-            return self.there
-        if not within(subject, <size_t>len(subject), self.here, <size_t>len(self.here)):
-            overlap = narrowed(subject, self.here)
+        if subject == self.local_subject or within(
+                self.local_subject, <size_t>len(self.local_subject), subject, <size_t>len(subject)):
+            return self.exported_subject
+        if not within(subject, <size_t>len(subject),
+                      self.local_subject, <size_t>len(self.local_subject)):
+            overlap = narrowed(subject, self.local_subject)
             if overlap is None:
                 return None
             subject = overlap
-        if self.same:
+        if self.same_subject:
             return subject
-        return self.back(subject) if self.back is not None else self.there
+        return self.to_exported(subject) if self.to_exported is not None else self.exported_subject
 
 
 cdef bytes narrowed(bytes subject, bytes pattern):
@@ -279,56 +284,57 @@ cdef bytes narrowed(bytes subject, bytes pattern):
 cdef class Shadow(Sink):
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         cdef Crossing x = self.owner.crossing
-        cdef StreamImport what = self.what
+        cdef StreamImport stream_import = self.stream_import
         cdef const char *subject = rec.subject
         cdef Py_ssize_t n = rec.subject_len
-        # A service import does not pass messages on to stream imports.
-        if x.depth or self.real.retired or x.muted() == <void *>self.sink:
+        # Messages that a service import routes are not delivered to stream imports.
+        if x.depth or self.original.retired or x.excluded() == <void *>self.sink:
             return 0
-        if what.forth is not None:
-            n = what.forth.apply(rec.subject, rec.subject_len, x.scratch)
+        if stream_import.to_local is not None:
+            n = stream_import.to_local.apply(rec.subject, rec.subject_len, x.scratch)
             if n < 0:
                 return 0
             subject = x.scratch
-        elif not what.same:
-            subject = what.here
-            n = len(what.here)
+        elif not stream_import.same_subject:
+            subject = stream_import.local_subject
+            n = len(stream_import.local_subject)
         if rec.flags & REC_TRACED:
             return self.deliver_traced(rec, subject, <size_t>n)
-        if x.shows(self.sink) or (self.real.flags & SUB_NEEDS_STORED and x.shown_len):
+        if x.shows(self.sink) or (self.original.flags & SUB_NEEDS_STORED and x.shown_len):
             subject = x.shown
             n = <Py_ssize_t>x.shown_len
-        return self.pass_on(rec, subject, <size_t>n)
+        return self.deliver_renamed(rec, subject, <size_t>n)
 
-    cdef int pass_on(self, const record_t *rec, const char *subject, size_t n) noexcept:
-        """Give it to the subscriber under this subject."""
+    cdef int deliver_renamed(self, const record_t *rec, const char *subject, size_t n) noexcept:
+        """Deliver the message to the subscriber under this subject."""
         cdef record_t renamed
-        cdef int taken
+        cdef int receivers
         if isinstance(self.sink, LineSession):
-            taken = (<LineSession>self.sink).deliver_as(
-                self.real, rec, subject, n, self.what.exporter.account.router)
+            receivers = (<LineSession>self.sink).deliver_as(
+                self.original, rec, subject, n, self.stream_import.exporter.account.router)
         else:
             renamed = rec[0]
             renamed.subject = subject
             renamed.subject_len = <uint16_t>n
-            taken = self.sink.deliver(self.real, &renamed)
-        self.sub.delivered += <uint64_t>taken
-        return taken
+            receivers = self.sink.deliver(self.original, &renamed)
+        self.sub.delivered += <uint64_t>receivers
+        return receivers
 
     cdef int deliver_traced(self, const record_t *rec, const char *subject, size_t n) noexcept:
-        """Same as deliver, for a message whose trace ends here unless the import allows more."""
-        cdef record_t there = rec[0]
+        """Same as deliver, for a traced message. Its trace ends here unless the import allows it to
+        continue."""
+        cdef record_t message = rec[0]
         cdef object trace = self.owner.crossing.current_publisher.trace
         if trace is not None:
             try:
                 trace.stream_export(self.owner.account.name, subject[:n])
             except Exception:
                 LOG.exception('message trace')
-            if not self.what.allow_trace:
+            if not self.stream_import.allow_trace:
                 if trace.only:
                     return 1
-                there.flags &= ~REC_TRACED
-        return self.pass_on(&there, subject, n)
+                message.flags &= ~REC_TRACED
+        return self.deliver_renamed(&message, subject, n)
 
 
 @cython.final
@@ -339,9 +345,9 @@ cdef class Imports(Importer):
         self.streams = []
         self.services = []
         self.exports = {}
-        self.ending = set()
+        self.removed_exports = set()
         self.shadows = {}
-        self.unwanted = []
+        self.unsubscribed_replies = []
         memcpy(self.prefix, b'_R_.', 4)
         put_token(self.prefix + 4, draw(&crossing.random))
         self.prefix[PREFIX_LEN - 1] = c'.'
@@ -352,7 +358,7 @@ cdef class Imports(Importer):
 
     # --- configuration
 
-    def offer(self, configs):
+    def set_exports(self, configs):
         """Export exactly these services (settings.Export); open responses stay open."""
         cdef ServiceExport export
         before = self.exports
@@ -360,33 +366,37 @@ cdef class Imports(Importer):
             config: before.get(config) or ServiceExport(self, config) for config in configs}
         for config, export in before.items():
             if config not in self.exports and export.size:
-                self.ending.add(export)
-        self.ending = {export for export in self.ending if export.size}
+                self.removed_exports.add(export)
+        self.removed_exports = {export for export in self.removed_exports if export.size}
 
-    def take_services(self, list services):
-        """Import exactly these services: (export, here, there, transform, share, system)."""
+    def set_services(self, list services):
+        """Import exactly these services: (export, local subject, exported subject, transform,
+        share, system)."""
         cdef ServiceImport old
         before = {
-            (old.export, old.here, old.there, old.share): old for old in self.services}
+            (old.export, old.local_subject, old.exported_subject, old.share): old
+            for old in self.services}
         self.services = []
-        fresh = []
-        for export, here, there, forth, share, system in services:
-            old = before.pop((export, here, there, share), None)
+        added = []
+        for export, local, exported, transform, share, system in services:
+            old = before.pop((export, local, exported, share), None)
             if old is None:
-                old = ServiceImport(self, export, here, there, forth, share, system)
-                fresh.append(old)
+                old = ServiceImport(self, export, local, exported, transform, share, system)
+                added.append(old)
             self.services.append(old)
         for old in before.values():
             old.close()
-        for old in fresh:
+        for old in added:
             old.open()
 
-    def take_streams(self, list streams):
-        """Import exactly these streams: (exporter, here, there, transform, back, allow_trace).
-        Existing subscriptions receive the same messages as new ones."""
-        cdef StreamImport what
-        if [(what.exporter, what.here, what.there, what.allow_trace) for what in self.streams] == [
-                (*stream[:3], stream[5]) for stream in streams]:
+    def set_streams(self, list streams):
+        """Import exactly these streams: (exporter, local subject, exported subject, transform to
+        the local subject, transform to the exported subject, allow_trace). Existing subscriptions
+        receive the same messages as new ones."""
+        cdef StreamImport old
+        before = [(old.exporter, old.local_subject, old.exported_subject, old.allow_trace)
+                  for old in self.streams]
+        if before == [(*stream[:3], stream[5]) for stream in streams]:
             return
         for address in list(self.shadows):
             self.drop_shadows(address)
@@ -397,39 +407,40 @@ cdef class Imports(Importer):
                     <Sink>(<sub_t *><uintptr_t>address).sink, <sub_t *><uintptr_t>address)
 
     def reach(self, bytes request not None, bytes messages not None):
-        """The destination of a request of this account: (the exporter's Account, the subject
-        there). None: no other account receives it, or its messages to the subject `messages` do not
-        arrive here."""
+        """The destination of a request of this account: (the exporter's Account, the subject in
+        it). None: no other account receives the request, or this account does not import the
+        subject `messages` from that account."""
         cdef ServiceImport service
-        cdef StreamImport what
+        cdef StreamImport stream_import
         cdef const char *subject
         cdef Py_ssize_t n
         for service in self.services:
-            if not within(request, <size_t>len(request), service.here, <size_t>len(service.here)):
+            if not within(request, <size_t>len(request),
+                          service.local_subject, <size_t>len(service.local_subject)):
                 continue
-            subject = service.there
-            n = len(service.there)
-            if service.same:
+            subject = service.exported_subject
+            n = len(service.exported_subject)
+            if service.same_subject:
                 subject = request
                 n = len(request)
-            elif service.forth is not None:
+            elif service.transform is not None:
                 subject = self.crossing.scratch
-                n = service.forth.apply(request, <size_t>len(request), self.crossing.scratch)
-            for what in self.streams:
-                if n > 0 and what.exporter is service.exporter and (
-                        what.wanted(messages) is not None):
+                n = service.transform.apply(request, <size_t>len(request), self.crossing.scratch)
+            for stream_import in self.streams:
+                if n > 0 and stream_import.exporter is service.exporter and (
+                        stream_import.exporter_subject(messages) is not None):
                     return service.exporter.account, subject[:n]
         return None
 
     def close(self):
         """Remove all imports and exports of a removed account."""
-        self.take_services([])
-        self.take_streams([])
-        self.offer([])
+        self.set_services([])
+        self.set_streams([])
+        self.set_exports([])
         while self.by_token.size:
-            self.finish_any(True)
+            self.finish_responses(to_others=True)
         while self.by_reply.size:
-            self.finish_any(False)
+            self.finish_responses(to_others=False)
         if self.inbox != NULL:
             self.account.router.remove(self.inbox)
             self.inbox = NULL
@@ -437,25 +448,26 @@ cdef class Imports(Importer):
     # --- streams
 
     cdef int subscribed(self, Sink sink, sub_t *sub) except -1:
-        cdef StreamImport what
-        cdef bytes subject, there
+        cdef StreamImport stream_import
+        cdef bytes subject, exported
         if not self.streams:
             return 0
         subject = spell(sub.node)
-        for what in self.streams:
-            there = what.wanted(subject)
-            if there is not None:
-                self.add_shadow(sink, sub, what, there)
+        for stream_import in self.streams:
+            exported = stream_import.exporter_subject(subject)
+            if exported is not None:
+                self.add_shadow(sink, sub, stream_import, exported)
         return 0
 
-    cdef int add_shadow(self, Sink sink, sub_t *sub, StreamImport what, bytes subject) except -1:
+    cdef int add_shadow(self, Sink sink, sub_t *sub, StreamImport stream_import,
+                        bytes subject) except -1:
         cdef Shadow shadow = Shadow()
         cdef bytes queue = queue_name(sub)
-        shadow.what = what
+        shadow.stream_import = stream_import
         shadow.owner = self
         shadow.sink = sink
-        shadow.real = sub
-        shadow.sub = what.exporter.account.router.add(
+        shadow.original = sub
+        shadow.sub = stream_import.exporter.account.router.add(
             shadow, subject, <size_t>len(subject), queue, <size_t>len(queue),
             sub.sid, sub.sid_len)
         set_far(shadow.sub, sub.far)
@@ -466,7 +478,7 @@ cdef class Imports(Importer):
         """Remove the shadows of a subscription from other routers."""
         cdef Shadow shadow
         for shadow in self.shadows.pop(address, ()):
-            shadow.what.exporter.account.router.remove(shadow.sub)
+            shadow.stream_import.exporter.account.router.remove(shadow.sub)
 
     cdef void unsubscribed(self, Sink sink, sub_t *sub) noexcept:
         cdef bytes subject
@@ -481,34 +493,35 @@ cdef class Imports(Importer):
             self.unchecked = self.by_reply.mask + 1
         elif links_first(&self.by_reply, tw_hash(
                 &self.crossing.key, subject, <size_t>len(subject))) != NULL:
-            self.unwanted.append(subject)
+            self.unsubscribed_replies.append(subject)
         else:
             return
         self.crossing.turn.add(PHASE_STORE, self)
 
     # --- pending responses
 
-    cdef response_t *expect_batch(self, ServiceExport export, Imports asker, const record_t *rec,
+    cdef response_t *expect_batch(self, ServiceExport export, Imports requester,
+                                  const record_t *rec,
                                   size_t inbox_len, bint share) except NULL:
-        """Remember that `asker` waits for answers to fast batches below this inbox."""
+        """Record that `requester` waits for answers to fast batches below this inbox."""
         cdef link_t *link = links_first(
-            &asker.by_reply, tw_hash(&self.crossing.key, rec.reply, inbox_len))
+            &requester.by_reply, tw_hash(&self.crossing.key, rec.reply, inbox_len))
         cdef response_t *r
         while link != NULL:
             r = <response_t *>link.item
-            if r.inbox_len == inbox_len and r.holder == <void *>self and (
+            if r.inbox_len == inbox_len and r.responder == <void *>self and (
                     r.export == <void *>export and r.share == share) and (
                     memcmp(r.reply, rec.reply, inbox_len) == 0):
                 export.unlink(r)
                 export.append(r, self.crossing.turn.now_ns)
                 return r
             link = links_next(link)
-        return self.expect(export, asker, rec, share, None, inbox_len)
+        return self.expect(export, requester, rec, share, None, inbox_len)
 
-    cdef response_t *expect(self, ServiceExport export, Imports asker, const record_t *rec,
+    cdef response_t *expect(self, ServiceExport export, Imports requester, const record_t *rec,
                             bint share, object sample, size_t inbox_len=0) except NULL:
-        """Remember that `asker` waits for an answer of this account on rec.reply. `inbox_len`: for
-        answers to fast batches, the length of the common part of their reply subjects."""
+        """Record that `requester` waits for an answer of this account on rec.reply. `inbox_len`:
+        for answers to fast batches, the length of the common part of their reply subjects."""
         cdef Crossing x = self.crossing
         cdef response_t *r
         if self.inbox == NULL:
@@ -516,7 +529,7 @@ cdef class Imports(Importer):
             self.inbox = self.account.router.add(
                 self, subject, <size_t>len(subject), b'', 0, b'', 0)
         if export.size >= <uint32_t>limits.NATS_RESPONSES_OPEN:
-            (<Imports>export.oldest.holder).finish(export.oldest, STATUS_LATE)
+            (<Imports>export.oldest.responder).finish(export.oldest, STATUS_TIMEOUT)
         r = <response_t *>calloc(1, sizeof(response_t) + rec.reply_len)
         if r == NULL:
             raise MemoryError
@@ -530,12 +543,12 @@ cdef class Imports(Importer):
         r.inbox_len = <uint16_t>inbox_len
         r.by_reply.hash = tw_hash(&x.key, r.reply, inbox_len if inbox_len else r.reply_len)
         r.by_token.item = r.by_reply.item = r
-        r.holder = <void *>self
-        r.asker = <void *>asker
+        r.responder = <void *>self
+        r.requester = <void *>requester
         r.export = <void *>export
         r.share = share
         links_put(&self.by_token, &r.by_token)
-        links_put(&asker.by_reply, &r.by_reply)
+        links_put(&requester.by_reply, &r.by_reply)
         if sample is not None:
             Py_INCREF(sample)
             r.sample = <void *>sample
@@ -573,9 +586,9 @@ cdef class Imports(Importer):
     cdef void finish(self, response_t *r, int status) noexcept:
         """Remove a response; a status other than 0 is published to the latency subject."""
         cdef ServiceExport export = <ServiceExport>r.export
-        cdef Imports asker = <Imports>r.asker
+        cdef Imports requester = <Imports>r.requester
         links_drop(&self.by_token, &r.by_token)
-        links_drop(&asker.by_reply, &r.by_reply)
+        links_drop(&requester.by_reply, &r.by_reply)
         export.unlink(r)
         if r.sample != NULL:
             try:
@@ -587,15 +600,15 @@ cdef class Imports(Importer):
             Py_DECREF(<object>r.sample)
         free(r)
 
-    def finish_any(self, bint here):
-        """End the responses that this account sends (`here`), or those that it waits for."""
-        cdef links_t *table = &self.by_token if here else &self.by_reply
+    def finish_responses(self, bint to_others):
+        """Remove the responses that this account sends, or else those that it waits for."""
+        cdef links_t *table = &self.by_token if to_others else &self.by_reply
         cdef response_t *r
         cdef uint32_t i
         for i in range(table.mask + 1):
             while table.slots[i] != NULL:
                 r = <response_t *>table.slots[i].item
-                (<Imports>r.holder).finish(r, STATUS_DONE)
+                (<Imports>r.responder).finish(r, STATUS_DONE)
 
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         try:
@@ -605,25 +618,25 @@ cdef class Imports(Importer):
         return 1
 
     cdef int answer(self, const record_t *rec) except -1:
-        """Pass an answer to the account that sent the request."""
+        """Route an answer in the account that sent the request."""
         cdef Crossing x = self.crossing
         cdef response_t *r = self.find(rec.subject, rec.subject_len)
         cdef ServiceExport export
-        cdef Imports asker
+        cdef Imports requester
         cdef parcel_t parcel
-        cdef bytes own, back = b'', reply
-        cdef uint32_t taken = 0
+        cdef bytes response_subject, next_reply = b'', reply
+        cdef uint32_t receivers = 0
         cdef size_t n
         if r == NULL:
             return 0
         export = <ServiceExport>r.export
-        asker = <Imports>r.asker
+        requester = <Imports>r.requester
         if not x.enter(r.export, r.share, True):
             return 0
         try:
-            own = rec.subject[:rec.subject_len]
+            response_subject = rec.subject[:rec.subject_len]
             if r.inbox_len:
-                reply = r.reply[:r.inbox_len] + own[<int>PREFIX_LEN + <int>TOKEN_LEN:]
+                reply = r.reply[:r.inbox_len] + response_subject[<int>PREFIX_LEN + <int>TOKEN_LEN:]
             else:
                 reply = r.reply[:r.reply_len]
             if r.sample != NULL and not r.answered:
@@ -631,18 +644,19 @@ cdef class Imports(Importer):
                 x.publish_later(self.account, export.latency_subject, latency.answered(
                     <object>r.sample, x.publisher(), x.server))
             if rec.reply_len and keeps_reply(rec):
-                back = rec.reply[:rec.reply_len]
-            elif rec.reply_len:     # the asker may answer in turn; this may end the oldest response
-                back = asker.reply_to(asker.expect(export, self, rec, r.share, None))
-            n = x.map(asker.account, reply, <size_t>len(reply), x.scratch)
+                next_reply = rec.reply[:rec.reply_len]
+            elif rec.reply_len:
+                # The requester may reply to the answer. This may remove the oldest response.
+                next_reply = requester.reply_to(requester.expect(export, self, rec, r.share, None))
+            n = x.map(requester.account, reply, <size_t>len(reply), x.scratch)
             if n:
-                x.pack(&parcel, rec, x.scratch, n, back, None, False)
-                taken = x.send(&parcel, asker.account)
-            r = self.find(own, <size_t>len(own))
+                x.pack(&parcel, rec, x.scratch, n, next_reply, None, False)
+                receivers = x.send(&parcel, requester.account)
+            r = self.find(response_subject, <size_t>len(response_subject))
             if r == NULL:
                 return 0
-            if not taken:
-                self.finish(r, STATUS_NOBODY)
+            if not receivers:
+                self.finish(r, STATUS_NO_RESPONDERS)
             elif not r.inbox_len and (export.singleton or rec.total_len == 0):
                 self.finish(r, STATUS_DONE)
             else:
@@ -655,11 +669,11 @@ cdef class Imports(Importer):
     # --- responses without a waiting requester
 
     cdef void run(self) noexcept:
-        cdef list unwanted = self.unwanted
+        cdef list unsubscribed_replies = self.unsubscribed_replies
         cdef uint32_t left = limits.NATS_REPLY_CHECKS
-        self.unwanted = []
+        self.unsubscribed_replies = []
         try:
-            for reply in unwanted:
+            for reply in unsubscribed_replies:
                 self.check_reply(reply)
             while left and self.unchecked:
                 if self.by_reply.size == 0:
@@ -676,7 +690,7 @@ cdef class Imports(Importer):
             self.crossing.turn.add(PHASE_STORE, self)
 
     cdef int check_reply(self, bytes reply) except -1:
-        """End the responses to this subject if it has no subscribers any more."""
+        """Remove the responses to this subject if it has no subscribers any more."""
         if self.account.router.match(reply, <size_t>len(reply)).size:
             return 0
         cdef link_t *link = links_first(
@@ -692,17 +706,17 @@ cdef class Imports(Importer):
             r = <response_t *>link.item
             link = link.next
             if not r.answered and self.account.router.match(r.reply, r.reply_len).size == 0:
-                (<Imports>r.holder).finish(r, STATUS_UNWANTED)
+                (<Imports>r.responder).finish(r, STATUS_UNSUBSCRIBED)
         return 0
 
     @property
     def waiting(self):
-        """The number of pending answers: (to others, to this account)."""
+        """The numbers of pending responses: (to other accounts, to this account)."""
         return self.by_token.size, self.by_reply.size
 
 
 cdef list subscriptions(Router router):
-    """The addresses of the subscriptions in a router that get what is imported."""
+    """The addresses of the subscriptions in a router that receive imported messages."""
     cdef uint32_t i
     cdef list found = []
     gather(router.root, found)

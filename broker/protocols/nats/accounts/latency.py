@@ -29,7 +29,7 @@ Headers = dict[str, list[str]]
 class Sample:
     """One measured request."""
 
-    asker: object  # the session, or None
+    requester: object  # the session, or None
     share: bool
     headers: Headers  # those that requested the measurement
     start_ns: int = field(default_factory=time.time_ns)
@@ -46,13 +46,13 @@ def parse_headers(block: bytes) -> Headers:
     return found
 
 
-def wanted(sampling: int, block: bytes) -> Headers | None:
+def sampling_headers(sampling: int, block: bytes) -> Headers | None:
     """The headers that request a measurement (empty: chosen by chance); None: do not measure.
 
     `sampling` is in percent; -1 means that only headers decide."""
     if sampling == 0:
         return None
-    import random  # a module of its own, which would cost each start a millisecond
+    import random  # imported here, because it would take a millisecond of each start
 
     # As in the original, which samples one percent more than configured.
     if sampling > 0 and (sampling >= 100 or random.randrange(100) <= sampling):  # noqa: S311
@@ -95,26 +95,26 @@ def answered(sample: Sample, responder: object, server: Mapping[str, str]) -> by
     """The event for the first answer; `responder`: its session."""
     now_ns = time.time_ns()
     took = now_ns - sample.start_ns
-    asked = client_info(sample.asker, server if sample.share else None)
-    answer = client_info(responder, server)
-    asked_rtt, answer_rtt = asked.get("rtt", 0), answer.get("rtt", 0)
-    system = time.time_ns() - now_ns if answer_rtt else 0
+    requester = client_info(sample.requester, server if sample.share else None)
+    service = client_info(responder, server)
+    requester_rtt, service_rtt = requester.get("rtt", 0), service.get("rtt", 0)
+    system = time.time_ns() - now_ns if service_rtt else 0
     times = {
-        "start": go_time(sample.start_ns - asked_rtt),
-        "service": max(0, took - answer_rtt),
+        "start": go_time(sample.start_ns - requester_rtt),
+        "service": max(0, took - service_rtt),
         "system": system,
-        "total": asked_rtt + took + system,
+        "total": requester_rtt + took + system,
     }
-    return _event(sample, 200, {"requestor": asked, "responder": answer}, times)
+    return _event(sample, 200, {"requestor": requester, "responder": service}, times)
 
 
 def failed(sample: Sample, status: int, server: Mapping[str, str]) -> bytes:
     """The event for a request without an answer. Status: 400 no answer requested, 408 the requester
     has disconnected, 503 no responder, 504 timeout."""
-    asked = client_info(sample.asker, server if sample.share else None)
-    start = go_time(sample.start_ns - asked.get("rtt", 0))
+    requester = client_info(sample.requester, server if sample.share else None)
+    start = go_time(sample.start_ns - requester.get("rtt", 0))
     times = {"start": start, "service": 0, "system": 0, "total": 0}
-    return _event(sample, status, {"requestor": asked}, times)
+    return _event(sample, status, {"requestor": requester}, times)
 
 
 def _event(
@@ -130,7 +130,7 @@ def _event(
     }
     if status in errors.NATS_LATENCY_STATUS:
         event["description"] = errors.NATS_LATENCY_STATUS[status]
-    event |= {who: info for who, info in clients.items() if info}
+    event |= {role: info for role, info in clients.items() if info}
     if sample.headers:
         event["header"] = dict(sorted(sample.headers.items()))
     return go_json(event | times)

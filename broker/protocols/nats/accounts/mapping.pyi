@@ -5,7 +5,7 @@ from typing import final
 from broker.protocols.nats.accounts.transform import Transform
 from broker.protocols.nats.settings import Mapping
 
-def ways(mapping: Mapping, cluster: str = "") -> list[tuple[Transform, int]]: ...
+def weighted_transforms(mapping: Mapping, cluster: str = "") -> list[tuple[Transform, int]]: ...
 
 @final
 class Mapper:

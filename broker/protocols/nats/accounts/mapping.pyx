@@ -2,7 +2,7 @@
 """Subject mappings of an account.
 
     orders.*   80 % -> new.orders.$1        below 80
-               (20 % stay)                  below 100
+               (20 % are unchanged)         below 100
 
 A literal source takes precedence over patterns; of patterns, the first in the configuration wins.
 The original's order is undefined: that of a Go map. Source: accounts.go AddWeightedMappings,
@@ -25,7 +25,7 @@ from broker.protocols.nats.accounts.subjects import has_wildcard, is_subject, nu
 from broker.protocols.nats.accounts.placeholders import MappingError, check_destination
 
 
-def ways(mapping, str cluster=''):
+def weighted_transforms(mapping, str cluster=''):
     """[(Transform, below)] of one settings.Mapping on a server of this cluster; MappingError."""
     cdef dict by_cluster = {'': []}
     cdef set seen = set()
@@ -43,11 +43,11 @@ def ways(mapping, str cluster=''):
             raise MappingError(errors.NATS_MAPPING_WEIGHTS)
         check_destination(destination.subject)
         found.append((Transform(mapping.source, destination.subject), destination.weight))
-    chosen = [way for way in by_cluster.get(cluster) or by_cluster[''] if way[1]]
+    chosen = [entry for entry in by_cluster.get(cluster) or by_cluster[''] if entry[1]]
     rest = 100 - sum(weight for _, weight in chosen)
     if rest and mapping.source not in seen:     # a mapping to the source itself means a loss
         chosen.append((Transform(mapping.source, numbered(mapping.source)), rest))
-    chosen.sort(key=lambda way: way[1])
+    chosen.sort(key=lambda entry: entry[1])
     below = 0
     for index, (transform, weight) in enumerate(chosen):
         below += weight
@@ -65,7 +65,7 @@ cdef class Mapper:
         self.random = int.from_bytes(os.urandom(8), 'little') | 1
         self.kept = []
         for mapping in mappings:    # a later mapping replaces an earlier one of the same source
-            rules[mapping.source] = ways(mapping, cluster)
+            rules[mapping.source] = weighted_transforms(mapping, cluster)
             choices += <uint32_t>len(rules[mapping.source])
         order = sorted(rules, key=has_wildcard)
         self.literals = <uint32_t>sum(not has_wildcard(source) for source in order)

@@ -2,9 +2,9 @@
 each pair.
 
 Clients choose the lists of subjects that are compared, up to some thousands in one request
-(JS_SUBJECTS_MAX). A set of patterns is a set of bits, one for each pattern, which the words of a
-subject narrow one by one. That costs one operation on such a set for each token of the subject: for
-n patterns, n * n / 64 operations on machine words, whatever the patterns are. A walk through a trie
+(JS_SUBJECTS_MAX). A set of patterns is a set of bits, one for each pattern, which each token of a
+subject reduces. That costs one operation on such a set for each token of the subject: for n
+patterns, n * n / 64 operations on machine words, whatever the patterns are. A search in a trie
 would visit all of it for a subject that begins with `*`. A few patterns are compared one by one,
 which is faster.
 """
@@ -22,20 +22,20 @@ _DIRECT: Final = 8  # up to this number, patterns are compared one by one
 _FEW: Final = 4  # up to this number, positions are a list, which is smaller than a set of bits
 
 # Indices of patterns, in order; a number if it is a set of bits already.
-_Places = list[int] | int
+_Indices = list[int] | int
 
 
 class _Level:
-    """The words of the patterns at one position."""
+    """The tokens of the patterns at one position."""
 
-    __slots__ = ("ends", "loose", "stars", "tails", "words")
+    __slots__ = ("ends", "loose", "stars", "tails", "tokens")
 
     def __init__(self) -> None:
-        self.words: dict[str, _Places] = {}
-        self.stars: _Places = []  # words that begin with *, as in the original
-        self.loose: _Places = []  # or with >
-        self.tails: _Places = []  # words >
-        self.ends: _Places = []  # patterns that end before this position
+        self.tokens: dict[str, _Indices] = {}
+        self.stars: _Indices = []  # tokens that begin with *, as in the original
+        self.loose: _Indices = []  # or with >
+        self.tails: _Indices = []  # tokens >
+        self.ends: _Indices = []  # patterns that end before this position
 
 
 _NO_LEVEL: Final = _Level()
@@ -47,7 +47,7 @@ class PatternSet:
     def __init__(self, patterns: Iterable[str]) -> None:
         self.patterns: Sequence[str] = list(patterns)
         self._levels: list[_Level] = []
-        self._same: dict[str, _Places] = {}
+        self._same: dict[str, _Indices] = {}
         self._all = (1 << len(self.patterns)) - 1
         self._wild = 0
         if len(self.patterns) > _DIRECT:
@@ -56,30 +56,30 @@ class PatternSet:
     def _build(self) -> None:
         wild: list[int] = []
         for index, pattern in enumerate(self.patterns):
-            _note(self._same, pattern, index)
+            _add_index(self._same, pattern, index)
             if self._add(index, pattern.split(".")):
                 wild.append(index)
         self._wild = _bits(wild)
 
-    def _add(self, index: int, words: list[str]) -> bool:
-        """Add the words of a pattern. Returns whether it has wildcards."""
-        while len(self._levels) <= len(words):
+    def _add(self, index: int, tokens: list[str]) -> bool:
+        """Add the tokens of a pattern. Returns whether it has wildcards."""
+        while len(self._levels) <= len(tokens):
             self._levels.append(_Level())
         wild = False
-        for level, word in zip(self._levels, words, strict=False):
-            _note(level.words, word, index)
-            if word[:1] not in {"*", ">"}:
+        for level, part in zip(self._levels, tokens, strict=False):
+            _add_index(level.tokens, part, index)
+            if part[:1] not in {"*", ">"}:
                 continue
             _append(level.loose, index)
-            if word[0] == "*":
+            if part[0] == "*":
                 _append(level.stars, index)
-            elif word == ">":
+            elif part == ">":
                 _append(level.tails, index)
-            wild = wild or len(word) == 1
-        _append(self._levels[len(words)].ends, index)
+            wild = wild or len(part) == 1
+        _append(self._levels[len(tokens)].ends, index)
         return wild
 
-    # --- questions
+    # --- queries
 
     def has_overlaps(self) -> bool:
         """Whether two of the patterns overlap."""
@@ -118,10 +118,10 @@ class PatternSet:
                 for index, pattern in enumerate(self.patterns)
                 if collide(pattern, subject)
             )
-        words = subject.split(".")
+        tokens = subject.split(".")
         found = _set_of(self._same, subject)
-        if "*" in words or ">" in words:
-            return found | self._literals_in(words) | self._meeting(words)
+        if "*" in tokens or ">" in tokens:
+            return found | self._literals_in(tokens) | self._overlapping_wildcards(tokens)
         return found | self._containing(subject)
 
     def _containing(self, subject: str) -> int:
@@ -135,86 +135,86 @@ class PatternSet:
         left, found = self._wild, 0
         if not left:
             return 0
-        words = subject.split(".")
-        for depth, word in enumerate(words):
+        tokens = subject.split(".")
+        for depth, part in enumerate(tokens):
             level = self._level(depth)
             found |= left & _cached(level, "tails")
-            if word == ">":
+            if part == ">":
                 return found
-            left &= _set_of(level.words, word) | (_cached(level, "stars") if word != "*" else 0)
+            left &= _set_of(level.tokens, part) | (_cached(level, "stars") if part != "*" else 0)
             if not left:
                 return found
-        return found | (left & _cached(self._level(len(words)), "ends"))
+        return found | (left & _cached(self._level(len(tokens)), "ends"))
 
-    def _literals_in(self, words: list[str]) -> int:
+    def _literals_in(self, tokens: list[str]) -> int:
         """The patterns without wildcards that a subject with wildcards contains."""
         left = self._all & ~self._wild
-        for depth, word in enumerate(words):
+        for depth, part in enumerate(tokens):
             level = self._level(depth)
             left &= ~_cached(level, "ends")
-            if word == ">" or not left:
+            if part == ">" or not left:
                 return left
-            if word[:1] != "*":
-                left &= _set_of(level.words, word)
-        return left & _cached(self._level(len(words)), "ends")
+            if part[:1] != "*":
+                left &= _set_of(level.tokens, part)
+        return left & _cached(self._level(len(tokens)), "ends")
 
-    def _meeting(self, words: list[str]) -> int:
+    def _overlapping_wildcards(self, tokens: list[str]) -> int:
         """The patterns with wildcards that overlap with a subject with wildcards."""
         left, found = self._wild, 0
-        for depth, word in enumerate(words):
+        for depth, part in enumerate(tokens):
             level = self._level(depth)
             left &= ~_cached(level, "ends")
             found |= left & _cached(level, "tails")
-            if word[:1] not in {"*", ">"}:
-                left &= _set_of(level.words, word) | _cached(level, "loose")
+            if part[:1] not in {"*", ">"}:
+                left &= _set_of(level.tokens, part) | _cached(level, "loose")
             if not left:
                 return found
-        if ">" in words:
+        if ">" in tokens:
             return found | left
-        return found | (left & _cached(self._level(len(words)), "ends"))
+        return found | (left & _cached(self._level(len(tokens)), "ends"))
 
 
-def _note(table: dict[str, _Places], key: str, index: int) -> None:
-    places = table.get(key)
-    if places is None:
+def _add_index(table: dict[str, _Indices], key: str, index: int) -> None:
+    indices = table.get(key)
+    if indices is None:
         table[key] = [index]
     else:
-        _append(places, index)
+        _append(indices, index)
 
 
-def _append(places: _Places, index: int) -> None:
-    assert isinstance(places, list)  # sets of bits are made of it later
-    places.append(index)
+def _append(indices: _Indices, index: int) -> None:
+    assert isinstance(indices, list)  # sets of bits are made of it later
+    indices.append(index)
 
 
-def _set_of(table: dict[str, _Places], key: str) -> int:
-    places = table.get(key)
-    if places is None:
+def _set_of(table: dict[str, _Indices], key: str) -> int:
+    indices = table.get(key)
+    if indices is None:
         return 0
-    if isinstance(places, int):
-        return places
-    found = _bits(places)
-    if len(places) > _FEW:
+    if isinstance(indices, int):
+        return indices
+    found = _bits(indices)
+    if len(indices) > _FEW:
         table[key] = found
     return found
 
 
 def _cached(level: _Level, name: str) -> int:
-    places: _Places = getattr(level, name)
-    if isinstance(places, int):
-        return places
-    found = _bits(places)
-    if len(places) > _FEW:
+    indices: _Indices = getattr(level, name)
+    if isinstance(indices, int):
+        return indices
+    found = _bits(indices)
+    if len(indices) > _FEW:
         setattr(level, name, found)
     return found
 
 
-def _bits(places: list[int]) -> int:
-    if not places:
+def _bits(indices: list[int]) -> int:
+    if not indices:
         return 0
-    if len(places) <= _FEW:
-        return sum(1 << index for index in places)
-    bits = bytearray(places[-1] // 8 + 1)
-    for index in places:
+    if len(indices) <= _FEW:
+        return sum(1 << index for index in indices)
+    bits = bytearray(indices[-1] // 8 + 1)
+    for index in indices:
         bits[index >> 3] |= 1 << (index & 7)
     return int.from_bytes(bits, "little")

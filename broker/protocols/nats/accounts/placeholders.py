@@ -53,9 +53,9 @@ class Placeholder(NamedTuple):
     delimiter: str = ""
 
 
-def wrong(why: str, token: str) -> MappingError:
+def wrong(error: str, token: str) -> MappingError:
     """The error for one token."""
-    return MappingError(errors.NATS_MAPPING.format(why=why, token=token))
+    return MappingError(errors.NATS_MAPPING.format(why=error, token=token))
 
 
 def integer(text: str) -> int | None:
@@ -124,13 +124,13 @@ def _int32(value: int) -> int:
 def check_destination(subject: str) -> None:
     """Raise MappingError for an invalid destination, before the source is checked."""
     tokens = subject.split(".")
-    behind_tail = False
+    after_tail = False
     for token in tokens:
         if not token:
             raise MappingError(errors.NATS_MAPPING_BLANK)
-        if behind_tail:
+        if after_tail:
             raise wrong(errors.NATS_MAPPING_SUBJECT, token)
-        behind_tail = token == TAIL
+        after_tail = token == TAIL
         if is_function(token):
             if not any(pattern.search(token) for pattern in _FUNCTIONS.values()):
                 raise wrong(errors.NATS_MAPPING_FUNCTION, token)
@@ -157,18 +157,17 @@ def compile_tokens(
     found = []
     used = 0
     for token in tokens:
-        place = parse(token)
-        found.append((token, place))
-        if place is None:
+        placeholder = parse(token)
+        found.append((token, placeholder))
+        if placeholder is None:
             continue
-        if strict and place.function != "wildcard" and (wildcards or tail):
+        if strict and placeholder.function != "wildcard" and (wildcards or tail):
             raise wrong(errors.NATS_MAPPING_IMPORT, token)
-        if wildcards == 0 and (place.wildcards or place.function not in _WHOLE):
-            raise wrong(
-                errors.NATS_MAPPING_RANGE, f"{token}: [{place.wildcards[0]}]" if tail else token
-            )
-        used += len(place.wildcards)
-        for number in place.wildcards:
+        if wildcards == 0 and (placeholder.wildcards or placeholder.function not in _WHOLE):
+            shown = f"{token}: [{placeholder.wildcards[0]}]" if tail else token
+            raise wrong(errors.NATS_MAPPING_RANGE, shown)
+        used += len(placeholder.wildcards)
+        for number in placeholder.wildcards:
             if number > wildcards:
                 raise wrong(errors.NATS_MAPPING_RANGE, f"{token}: [{number}]")
     if strict and used < wildcards:

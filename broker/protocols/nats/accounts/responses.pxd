@@ -12,21 +12,21 @@ ctypedef struct link_t:
     void *item              # the response_t that contains it
     uint32_t hash
 
-# A request from one account to another. Owned by its holder's table.
+# A request from one account to another. Owned by the responder's table.
 ctypedef struct response_t:
-    link_t by_token         # in the holder's table
-    link_t by_reply         # in the asker's table
+    link_t by_token         # in the responder's table
+    link_t by_reply         # in the requester's table
     response_t *older       # of the same export, by last use
     response_t *newer
-    void *holder            # the Imports of the service's account; borrowed
-    void *asker             # the Imports of the requester's account; borrowed
-    void *export            # the ServiceExport; borrowed, lives as long as it has responses
+    void *responder         # the Imports of the account that answers; borrowed
+    void *requester         # the Imports of the account that waits; borrowed
+    void *export            # the ServiceExport; borrowed, exists as long as it has responses
     void *sample            # owned reference to a latency.Sample, or NULL
     int64_t used_ns         # monotonic: last message
     char token[TOKEN_LEN]
     uint16_t reply_len
-    uint16_t inbox_len      # of a fast batch: bytes of `reply` before what differs; 0 = no batch
-    uint8_t share           # whether the requester's info may be passed on
+    uint16_t inbox_len      # of a fast batch: length of the common part of `reply`; 0 = no batch
+    uint8_t share           # whether the requester's info may be sent to the next account
     uint8_t answered
     char reply[1]           # reply subject: reply_len bytes inline
 

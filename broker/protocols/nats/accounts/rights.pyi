@@ -1,4 +1,4 @@
-"""Where the server may send what a client asks for."""
+"""Checks whether the server may send an answer to the subject that a client chose."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""Where the server may send what a client asks for.
+"""Checks whether the server may send an answer to the subject that a client chose.
 
-A client chooses the subject of an answer, and the server may publish anywhere, so the client itself
-must be permitted to use that subject. Inboxes are exempt, because clients expect answers there.
+The server itself may publish to any subject, so the client must be permitted to publish or
+subscribe to that subject. Inboxes are exempt, because clients expect answers there.
 This is a separate module because every part that answers clients uses it.
 """
 from libc.stddef cimport size_t

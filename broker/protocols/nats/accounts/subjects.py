@@ -63,24 +63,24 @@ def numbered(subject: str) -> str:
 def unnumbered(subject: str) -> tuple[str, list[str]]:
     """Replace $2 and {{wildcard(2)}} by *; also returns the replaced tokens in order."""
     tokens = subject.split(".")
-    places = []
+    placeholders = []
     for index, token in enumerate(tokens):
         if _NUMBERED.fullmatch(token) or _WILDCARD.search(token):
-            places.append(token)
+            placeholders.append(token)
             tokens[index] = "*"
-    return ".".join(tokens), places
+    return ".".join(tokens), placeholders
 
 
 def reverse(source: str, destination: str) -> tuple[str, str]:
     """The source and destination of the inverse transform; see Transform."""
-    pattern, places = unnumbered(destination)
-    wanted = [place.wildcards[0] for place in map(parse, places) if place is not None]
+    pattern, placeholders = unnumbered(destination)
+    wildcards = [place.wildcards[0] for place in map(parse, placeholders) if place is not None]
     tokens = source.split(".")
     count = 0
     for index, text in enumerate(tokens):
         if text == "*":
             count += 1
-            if count not in wanted:
+            if count not in wildcards:
                 raise wrong(errors.NATS_MAPPING_UNUSED, destination)
-            tokens[index] = f"${wanted.index(count) + 1}"
+            tokens[index] = f"${wildcards.index(count) + 1}"
     return pattern, ".".join(tokens)

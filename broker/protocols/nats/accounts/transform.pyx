@@ -41,24 +41,24 @@ KINDS = {
     'random': PIECE_RANDOM,
 }
 
-# Of xorshift, for PIECE_RANDOM; never 0.
-cdef uint64_t dice = int.from_bytes(os.urandom(8), 'little') | 1
+# The state of xorshift, for PIECE_RANDOM; never 0.
+cdef uint64_t random_state = int.from_bytes(os.urandom(8), 'little') | 1
 
 cdef uint32_t FNV_BASIS = <uint32_t>2166136261
 
 # The output written so far.
-cdef struct ink_t:
+cdef struct output_t:
     char *p
     char *end
     bint full
 
 
-cdef inline void put(ink_t *ink, const char *text, size_t n) noexcept nogil:
-    if <size_t>(ink.end - ink.p) < n:
-        ink.full = True
+cdef inline void put(output_t *output, const char *text, size_t n) noexcept nogil:
+    if <size_t>(output.end - output.p) < n:
+        output.full = True
         return
-    memcpy(ink.p, text, n)
-    ink.p += n
+    memcpy(output.p, text, n)
+    output.p += n
 
 
 @cython.final
@@ -81,8 +81,8 @@ cdef class Transform:
         if self.tail:
             self.size -= 1      # the rest of the subject is written after the pieces
         for i in range(self.size):
-            token, place = tokens[i]
-            self.fill(i, token, place, stars)
+            token, placeholder = tokens[i]
+            self.fill(i, token, placeholder, stars)
             if self.pieces[i].kind == PIECE_RANDOM:
                 self.random = True
                 self.literal = False
@@ -96,22 +96,22 @@ cdef class Transform:
             free(self.pieces)
         free(self.cuts)
 
-    def fill(self, uint32_t i, str token, place, list stars):
+    def fill(self, uint32_t i, str token, placeholder, list stars):
         """Compile one token of the destination."""
         cdef piece_t *piece = self.pieces + i
         cdef uint32_t j
         cdef bytes text
-        if place is not None:
-            piece.kind = <uint8_t>KINDS[place.function]
-            piece.number = <int32_t><uint32_t>(place.number & 0xFFFFFFFF)
-            piece.tokens = <uint32_t *>malloc(max(len(place.wildcards), 1) * sizeof(uint32_t))
+        if placeholder is not None:
+            piece.kind = <uint8_t>KINDS[placeholder.function]
+            piece.number = <int32_t><uint32_t>(placeholder.number & 0xFFFFFFFF)
+            piece.tokens = <uint32_t *>malloc(max(len(placeholder.wildcards), 1) * sizeof(uint32_t))
             if piece.tokens == NULL:
                 raise MemoryError
-            for number in place.wildcards:
+            for number in placeholder.wildcards:
                 j = <uint32_t>stars[number - 1] if number > 0 else 0
                 piece.tokens[piece.tokens_size] = j
                 piece.tokens_size += 1
-            token = place.delimiter
+            token = placeholder.delimiter
         text = token.encode('utf-8', 'surrogateescape')
         piece.text = <char *>malloc(max(len(text), 1))
         if piece.text == NULL:
@@ -129,29 +129,29 @@ cdef class Transform:
         return f'Transform({self.source!r}, {self.destination!r})'
 
     cdef Py_ssize_t apply(self, const char *subject, size_t n, char *out) noexcept nogil:
-        cdef ink_t ink
+        cdef output_t output
         cdef uint32_t i
         cdef const char *rest
-        ink.p = out
-        ink.end = out + SUBJECT_MAX
-        ink.full = False
+        output.p = out
+        output.end = out + SUBJECT_MAX
+        output.full = False
         if not self.literal:
             if cut(subject, n, self.cuts, self.source_tokens) < 0:
                 return -1
         for i in range(self.size):
             if i:
-                put(&ink, b'.', 1)
+                put(&output, b'.', 1)
             if self.pieces[i].kind == PIECE_PARTITION and not self.pieces[i].tokens_size:
-                write_number(&ink, self.pieces + i, fnv(
+                write_number(&output, self.pieces + i, fnv(
                     FNV_BASIS, subject, 0 if self.literal else n))
             else:
-                write(&ink, self.pieces + i, self.cuts)
+                write(&output, self.pieces + i, self.cuts)
         if self.tail:
             if self.size:
-                put(&ink, b'.', 1)
+                put(&output, b'.', 1)
             rest = self.cuts[self.source_tokens - 1].ptr
-            put(&ink, rest, <size_t>(subject + n - rest))
-        return -1 if ink.full else ink.p - out
+            put(&output, rest, <size_t>(subject + n - rest))
+        return -1 if output.full else output.p - out
 
 
 cdef int cut(const char *subject, size_t n, cut_t *cuts, uint32_t count) noexcept nogil:
@@ -171,56 +171,56 @@ cdef int cut(const char *subject, size_t n, cut_t *cuts, uint32_t count) noexcep
     return 0
 
 
-cdef void write(ink_t *ink, piece_t *piece, cut_t *cuts) noexcept nogil:
+cdef void write(output_t *output, piece_t *piece, cut_t *cuts) noexcept nogil:
     """Write one token of the destination; a function may produce several."""
     cdef cut_t *token = cuts + piece.tokens[0] if piece.tokens_size else NULL
     cdef uint32_t at = <uint32_t>piece.number
     # a position outside of the token leaves it unchanged
     cdef bint whole = token == NULL or piece.number <= 0 or at >= token.len
     if piece.kind == PIECE_TEXT:
-        put(ink, piece.text, piece.text_len)
+        put(output, piece.text, piece.text_len)
     elif piece.kind == PIECE_PARTITION:
-        write_partition(ink, piece, cuts)
+        write_partition(output, piece, cuts)
     elif piece.kind == PIECE_RANDOM:
-        write_number(ink, piece, roll())
+        write_number(output, piece, next_random())
     elif piece.kind == PIECE_SPLIT:
-        write_split(ink, piece, token)
+        write_split(output, piece, token)
     elif piece.kind == PIECE_TOKEN or whole:
-        put(ink, token.ptr, token.len)
+        put(output, token.ptr, token.len)
     elif piece.kind == PIECE_SPLIT_LEFT:
-        write_parts(ink, token, at, token.len)
+        write_parts(output, token, at, token.len)
     elif piece.kind == PIECE_SPLIT_RIGHT:
-        write_parts(ink, token, token.len - at, token.len)
+        write_parts(output, token, token.len - at, token.len)
     elif piece.kind == PIECE_SLICE_LEFT:
-        write_parts(ink, token, at, at)
+        write_parts(output, token, at, at)
     elif piece.kind == PIECE_SLICE_RIGHT:
-        write_parts(ink, token, token.len % at, at)
+        write_parts(output, token, token.len % at, at)
     elif piece.kind == PIECE_LEFT:
-        put(ink, token.ptr, at)
+        put(output, token.ptr, at)
     else:
-        put(ink, token.ptr + token.len - at, at)
+        put(output, token.ptr + token.len - at, at)
 
 
-cdef void write_parts(ink_t *ink, cut_t *token, uint32_t first, uint32_t size) noexcept nogil:
+cdef void write_parts(output_t *output, cut_t *token, uint32_t first, uint32_t size) noexcept nogil:
     """Write the first `first` bytes (if any), then `size` at a time, separated by dots."""
     cdef uint32_t start = 0, end = first if first else size
     while True:
         if end > token.len:
             end = token.len
-        put(ink, token.ptr + start, end - start)
+        put(output, token.ptr + start, end - start)
         if end == token.len:
             return
-        put(ink, b'.', 1)
+        put(output, b'.', 1)
         start = end
         end = start + size
 
 
-cdef void write_partition(ink_t *ink, piece_t *piece, cut_t *cuts) noexcept nogil:
+cdef void write_partition(output_t *output, piece_t *piece, cut_t *cuts) noexcept nogil:
     """Write FNV-1a of the joined tokens, modulo the number of partitions."""
     cdef uint32_t h = FNV_BASIS, i
     for i in range(piece.tokens_size):
         h = fnv(h, cuts[piece.tokens[i]].ptr, cuts[piece.tokens[i]].len)
-    write_number(ink, piece, h)
+    write_number(output, piece, h)
 
 
 cdef inline uint32_t fnv(uint32_t h, const char *text, size_t n) noexcept nogil:
@@ -231,16 +231,16 @@ cdef inline uint32_t fnv(uint32_t h, const char *text, size_t n) noexcept nogil:
     return h
 
 
-cdef uint32_t roll() noexcept nogil:
-    """A number that need not be secret."""
-    global dice
-    dice ^= dice << 13
-    dice ^= dice >> 7
-    dice ^= dice << 17
-    return <uint32_t>(dice >> 32)
+cdef uint32_t next_random() noexcept nogil:
+    """A random number, which clients may be able to predict."""
+    global random_state
+    random_state ^= random_state << 13
+    random_state ^= random_state >> 7
+    random_state ^= random_state << 17
+    return <uint32_t>(random_state >> 32)
 
 
-cdef void write_number(ink_t *ink, piece_t *piece, uint32_t h) noexcept nogil:
+cdef void write_number(output_t *output, piece_t *piece, uint32_t h) noexcept nogil:
     """Write a number modulo that of the piece; 0 if the piece has none."""
     cdef char digits[10]
     cdef char *p = digits + sizeof(digits)
@@ -251,7 +251,7 @@ cdef void write_number(ink_t *ink, piece_t *piece, uint32_t h) noexcept nogil:
         h //= 10
         if h == 0:
             break
-    put(ink, p, <size_t>(digits + sizeof(digits) - p))
+    put(output, p, <size_t>(digits + sizeof(digits) - p))
 
 
 cdef uint32_t find_part(cut_t *token, uint32_t start, piece_t *piece) noexcept nogil:
@@ -267,18 +267,18 @@ cdef uint32_t find_part(cut_t *token, uint32_t start, piece_t *piece) noexcept n
     return token.len
 
 
-cdef void write_split(ink_t *ink, piece_t *piece, cut_t *token) noexcept nogil:
+cdef void write_split(output_t *output, piece_t *piece, cut_t *token) noexcept nogil:
     """Write the parts between delimiters; only an empty second part leaves an empty token."""
     cdef uint32_t start = 0, end, next_start, next_end, j = 0
     end = find_part(token, 0, piece)
     while True:
-        put(ink, token.ptr + start, end - start)
+        put(output, token.ptr + start, end - start)
         next_start = end + piece.text_len
         if end == token.len:
             return
         next_end = find_part(token, next_start, piece)
         if next_end != next_start and not (j == 0 and end == start):
-            put(ink, b'.', 1)
+            put(output, b'.', 1)
         start = next_start
         end = next_end
         j += 1

@@ -1,10 +1,10 @@
 """Compression of leaf links: each side has a mode, by which it compresses its output.
 
     hub -> INFO with its mode
-    leaf -> INFO with its mode                 from here on both directions are S2 streams
+    leaf -> INFO with its mode                 after this, both directions are S2 streams
     hub -> INFO, then CONNECT and so on as without compression
 
-If one side wants none, CONNECT follows the first INFO, and both directions stay plain. Source:
+If one side does not compress, CONNECT follows the first INFO, and nothing is compressed. Source:
 nats-server server.go selectCompressionMode, selectS2AutoModeBasedOnRTT, reload.go
 applyCompressionChanges.
 """
@@ -36,7 +36,7 @@ def is_wanted(mode: str) -> bool:
 def choose(own: Compression, peer: str) -> str:
     """The mode for what this side sends, or why nothing is compressed: "off", "not supported".
 
-    `own` wants compression; `peer`: the mode in the peer's INFO. CompressionUnknown.
+    `own` is a mode that negotiates; `peer`: the mode in the peer's INFO. CompressionUnknown.
     """
     if peer in ("", NOT_SUPPORTED):
         return NOT_SUPPORTED

@@ -4,8 +4,9 @@
     INFO nonce, leafnode_urls        -->
                                     (TLS)
                                      <--        CONNECT name, cluster, credentials, account
-    (login, account, rights)
-    INFO connect_info, rights, LS+   -->
+    (login, account, permissions)
+    INFO connect_info, permissions,
+    LS+                              -->
                                      <--        LS+
 
 The acceptor is the hub, unless the solicitor sends `is_hub`. Compression is negotiated between INFO
@@ -58,7 +59,7 @@ log = logging.getLogger("broker.nats")
 
 
 class LeafHandshake:
-    """Called by the links of one server at each step; also holds their shared state."""
+    """The handshakes of the links of one server, and the state that the links share."""
 
     def __init__(self, context: NatsContext) -> None:
         self.context = context
@@ -112,7 +113,7 @@ class LeafHandshake:
             session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
 
     def info(self, session: LeafSession, raw: bytes) -> None:
-        """Handle INFO. A server that joins this one cannot change anything by it."""
+        """Handle INFO. From a server that joins this one, only its compression is used."""
         if session.remote is not None:
             self.solicitor.info(session, raw)
         else:
@@ -134,7 +135,7 @@ class LeafHandshake:
     # --- compression
 
     def compression_of(self, session: LeafSession) -> Compression:
-        """What is configured for this link; a WebSocket link has none."""
+        """The configured compression of this link; a WebSocket link has none."""
         if session.kind != "LEAFNODE":
             return compression.NONE
         if session.remote is None:
@@ -142,16 +143,16 @@ class LeafHandshake:
         return session.remote.config.compression
 
     def negotiate(self, session: LeafSession, peer: str) -> bool:
-        """Agree on compression with a peer that has this mode. True: it begins now, and the peer
-        answers with INFO or has received ours. CompressionUnknown."""
+        """Agree on compression with a peer that has this mode. True: compression begins now; a hub
+        has sent its INFO, and a leaf waits for that of its hub. CompressionUnknown."""
         own = self.compression_of(session)
         if not compression.is_wanted(own.mode):
             unable = not peer or own.mode == compression.NOT_SUPPORTED
-            session.agree(own, compression.NOT_SUPPORTED if unable else compression.OFF)
+            session.set_compression(own, compression.NOT_SUPPORTED if unable else compression.OFF)
             return False
         mode = compression.choose(own, peer)
         if not compression.is_wanted(mode):
-            session.agree(own, mode)
+            session.set_compression(own, mode)
             return False
         level = self._level(session, own, mode)
         shown = compression.AUTO if own.mode == compression.AUTO else level
@@ -186,7 +187,7 @@ class LeafHandshake:
             return
         found = session.compression
         if found == compression.NOT_SUPPORTED or found == own.mode == compression.OFF:
-            session.agree(own, found)
+            session.set_compression(own, found)
         elif found == compression.OFF or own.mode in compression.NEEDS_NEGOTIATION:
             session.end(None, nats_errors.NATS_CLOSED_CLIENT)
         else:
@@ -255,7 +256,7 @@ class LeafHandshake:
             self._delay(session)
             session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
 
-    def loop(self, session: LeafSession) -> None:
+    def loop_detected(self, session: LeafSession) -> None:
         """Handle a loop: the peer announces this server's own loop subject."""
         account = session.account.name.encode() if session.account is not None else b""
         self._delay(session)
@@ -266,10 +267,11 @@ class LeafHandshake:
         )
         session.end(errors.NATS_LEAF_LOOP, nats_errors.NATS_CLOSED_PROTOCOL, account=account)
 
-    def unwanted(self, session: LeafSession, subject: bytes) -> None:
+    def subscription_denied(self, session: LeafSession, subject: bytes) -> None:
         """Handle a subscription to a subject that must not be sent to the peer."""
         if session.spoke:
-            return  # a hub announces to all leafs; this side does not send denied messages
+            # A hub announces subscriptions to all leafs; denied messages are not sent to it.
+            return
         self._delay(session)
         log.error(
             "%s - Subscription Violation on %s - Check other side configuration",
@@ -278,10 +280,10 @@ class LeafHandshake:
         )
         session.end(errors.NATS_LEAF_UNWANTED, nats_errors.NATS_CLOSED_PROTOCOL, subject=subject)
 
-    def violated(self, session: LeafSession, subject: bytes) -> None:
+    def publish_denied(self, session: LeafSession, subject: bytes) -> None:
         """Handle a dropped message to a subject that the peer may not publish to."""
         if session.spoke or session.remote is not None:
-            return  # the peer does not know what this side does not import
+            return  # the peer does not know which subjects this side does not import
         session.send_error(errors.NATS_LEAF_VIOLATED, subject=subject)
 
     @staticmethod
@@ -320,12 +322,14 @@ class Acceptor:
         """Send INFO, begin TLS if it is configured, and wait for CONNECT."""
         log.info("%s - Leafnode connection created", who(session))
         if self.handshake.tls is not None and session.kind == "LEAFNODE":
-            session.start_tls(TlsHandshake(self.handshake.tls, session, self._greet, self._begin))
+            session.start_tls(
+                TlsHandshake(self.handshake.tls, session, self._send_info, self._wait_for_connect)
+            )
             return
-        self._greet(session, False)
-        self._begin(session, session.tls_peer)
+        self._send_info(session, _after_tls=False)
+        self._wait_for_connect(session, session.tls_peer)
 
-    def _greet(self, session: LeafSession, _behind_tls: bool) -> None:
+    def _send_info(self, session: LeafSession, _after_tls: bool) -> None:
         mode = self.handshake.compression_of(session).mode
         shown = {} if mode == compression.NOT_SUPPORTED else {"compression": mode}
         if compression.is_wanted(mode):
@@ -345,15 +349,15 @@ class Acceptor:
         except ValueError:
             session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
 
-    def _begin(self, session: LeafSession, tls: TlsPeer | None) -> None:
+    def _wait_for_connect(self, session: LeafSession, tls: TlsPeer | None) -> None:
         """Wait for CONNECT, with a deadline."""
         session.finish_tls(tls)
-        session.hurry(self.handshake.login_timeout_ns)
+        session.set_deadline(self.handshake.login_timeout_ns)
 
     def connect(self, session: LeafSession, raw: bytes) -> None:
         """Handle CONNECT of a server that joins this one."""
         options = ClientOptions()
-        session.hurry(0)
+        session.set_deadline(0)
         try:
             options.merge(raw)
             self._pending[session] = PeerConnect.read(raw)
@@ -362,7 +366,7 @@ class Acceptor:
             return
         if not session.compression:
             found = self._pending[session].compression or compression.NOT_SUPPORTED
-            session.agree(self.handshake.compression_of(session), found)
+            session.set_compression(self.handshake.compression_of(session), found)
         session.take(options)
         login = self.login(session)
         try:
@@ -379,7 +383,7 @@ class Acceptor:
         task.add_done_callback(self.handshake.tasks.discard)
 
     def login(self, session: LeafSession) -> Login:
-        """The facts about the peer for the authenticator."""
+        """The login of the peer, for the authenticator."""
         return Login(
             options=session.options or ClientOptions(),
             nonce=session.nonce or b"",
@@ -420,8 +424,8 @@ class Acceptor:
         session.end(refusal.error, refusal.why)
 
     def _admit(self, session: LeafSession, identity: Identity) -> None:
-        """Admit a valid login: check the rest of its CONNECT, and begin."""
-        hello, options = self._pending.pop(session), session.options
+        """Check the other fields of CONNECT after a valid login, and complete the handshake."""
+        connect, options = self._pending.pop(session), session.options
         assert options is not None
         account = self.handshake.context.handshake.account(identity.account)
         if account is None:
@@ -434,47 +438,50 @@ class Acceptor:
             )
         elif options.lang:
             session.end(errors.NATS_LEAF_PORT, nats_errors.NATS_CLOSED_WRONG_PORT)
-        elif any(letter.isspace() for letter in hello.cluster):
+        elif any(letter.isspace() for letter in connect.cluster):
             session.end(errors.NATS_LEAF_CLUSTER_BLANK, nats_errors.NATS_CLOSED_PROTOCOL)
-        elif hello.cluster and hello.cluster == self.handshake.cluster:
+        elif connect.cluster and connect.cluster == self.handshake.cluster:
             session.end(errors.NATS_LEAF_CLUSTER, nats_errors.NATS_CLOSED_CLUSTER)
-        elif hello.gateway:
+        elif connect.gateway:
             session.end(
                 errors.NATS_LEAF_GATEWAY,
                 nats_errors.NATS_CLOSED_GATEWAY,
-                name=hello.gateway.encode(),
+                name=connect.gateway.encode(),
             )
-        elif not at_least(hello.version, self.handshake.config.min_version):
+        elif not at_least(connect.version, self.handshake.config.min_version):
             self._too_old(session, account)
         else:
-            self._accept(session, account, identity, hello)
+            self._accept(session, account, identity, connect)
 
     def _too_old(self, session: LeafSession, account: Account) -> None:
-        """Handle a too old version: the peer is kept for a while, as it would reconnect at once."""
+        """Refuse a peer with a too old version. Its connection stays open for
+        NATS_LEAF_VERSION_WAIT, because the peer would reconnect at once."""
         least = self.handshake.config.min_version
         session.send(
             self.handshake.info_line(session, connect_info=True, remote_account=account.name)
         )
         session.send_error(errors.NATS_LEAF_VERSION, version=least.encode())
         session.wait()  # pause input, because the link has no account
-        session.hurry(limits.NATS_LEAF_VERSION_WAIT)
+        session.set_deadline(limits.NATS_LEAF_VERSION_WAIT)
 
     def _accept(
-        self, session: LeafSession, account: Account, identity: Identity, hello: PeerConnect
+        self, session: LeafSession, account: Account, identity: Identity, connect: PeerConnect
     ) -> None:
         try:
-            rights = identity.permissions or Permissions()
-            send, want = denied(rights.subscribe, hello.deny_pub), rights.publish
+            permissions = identity.permissions or Permissions()
+            send = denied(permissions.subscribe, connect.deny_pub)
+            receive = permissions.publish
         except ValueError:
             session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
             return
         replies = None
-        if rights.responses is not None:
-            replies = Replies(rights.responses.max_msgs, rights.responses.expires_ns)
-            if want.allow is None:
-                want = Rules((), want.deny)
-        session.admit(identity, hello)
-        session.rights(Rules(send.allow or None, send.deny), want, replies)
+        if permissions.responses is not None:
+            responses = permissions.responses
+            replies = Replies(responses.max_msgs, responses.expires_ns)
+            if receive.allow is None:
+                receive = Rules((), receive.deny)
+        session.admit(identity, connect)
+        session.set_permissions(Rules(send.allow or None, send.deny), receive, replies)
         self.handshake.bind(session, account, identity)
         self._replace(session, account)
         session.begin()
@@ -489,7 +496,7 @@ class Acceptor:
         self.handshake.begun(session)
 
     def _replace(self, session: LeafSession, account: Account) -> None:
-        """End an older connection of the same server, which must be dead."""
+        """Close an older connection of the same server, which the peer no longer uses."""
         if not session.peer_name or not session.peer_account:
             return
         for other in list(account.leafs):
@@ -503,7 +510,7 @@ class Acceptor:
                 other.end(errors.NATS_LEAF_DUPLICATE, nats_errors.NATS_CLOSED_DUPLICATE)
 
     def late(self, session: LeafSession) -> None:
-        """CONNECT is overdue, or a too old peer was kept for long enough."""
+        """Handle a missed deadline: no CONNECT, or the end of NATS_LEAF_VERSION_WAIT."""
         if session.options is not None:
             session.end(None, nats_errors.NATS_CLOSED_VERSION)
         else:
@@ -535,7 +542,7 @@ class Solicitor:
             return
         log.info("%s - Leafnode connection created for account: %s", who(session), account.name)
         self.handshake.bind(session, account, None)
-        session.hurry(session.remote.config.first_info_timeout_ns)
+        session.set_deadline(session.remote.config.first_info_timeout_ns)
         if session.remote.tls_first:
             session.remote.secure(session)
 
@@ -548,65 +555,66 @@ class Solicitor:
             return
         remote = session.remote
         assert remote is not None
-        if not session.greeted and (not info.client_id or info.urls is None):
+        if not session.info_received and (not info.client_id or info.urls is None):
             log.error("%s - %s", who(session), errors.NATS_LEAF_WRONG_PORT)
             session.end(None, nats_errors.NATS_CLOSED_WRONG_PORT)
             return
         if info.urls:
-            remote.learn(info.urls)
+            remote.add_urls(info.urls)
         if info.publish is not None or info.subscribe is not None:
-            self._take_rights(session, info.publish, info.subscribe)
+            self._set_permissions(session, info.publish, info.subscribe)
         if session in self._negotiating:
             self._negotiating.discard(session)
             self._connect(session)
             return
-        if session.greeted:
+        if session.info_received:
             if info.remote_account:
-                session.enter(info.remote_account)
+                session.set_peer_account(info.remote_account)
             if info.connect_info:
                 self._finish(session)
             return
-        session.greet(info)
+        session.set_info(info)
         if info.publish is None and info.subscribe is None:
-            self._take_rights(session, None, None)
-        remote.answered = info.info_on_connect
-        if session.tls_peer is None and remote.wants_tls(asked=info.tls_required):
+            self._set_permissions(session, None, None)
+        remote.answers_connect = info.info_on_connect
+        if session.tls_peer is None and remote.uses_tls(required=info.tls_required):
             self._offers[session] = info.compression
             remote.secure(session)
         else:
-            self._introduce(session, info.compression)
+            self._negotiate_or_connect(session, info.compression)
 
-    def _take_rights(
+    def _set_permissions(
         self, session: LeafSession, publish: Rules | None, subscribe: Rules | None
     ) -> None:
         assert session.remote is not None
         config = session.remote.config
-        session.rights(denied(publish, config.deny_exports), denied(subscribe, config.deny_imports))
+        send = denied(publish, config.deny_exports)
+        session.set_permissions(send, denied(subscribe, config.deny_imports))
 
     def secured(self, session: LeafSession, cause: str | None) -> None:
         """TLS with the other server has begun, or has failed for this `cause`."""
         assert session.remote is not None
-        if cause is None and not session.remote.knows(session.link.certificate):
+        if cause is None and not session.remote.accepts_certificate(session.link.certificate):
             cause = "certificate not pinned"
         if cause is not None:
             log.error("%s - TLS leafnode handshake error: %s", who(session), cause)
             session.end(None, nats_errors.NATS_CLOSED_TLS)
             return
         session.finish_tls(peer_of(session.link.security, session.link.certificate))
-        if session.greeted:
-            self._introduce(session, self._offers.pop(session, ""))
+        if session.info_received:
+            self._negotiate_or_connect(session, self._offers.pop(session, ""))
 
-    def _introduce(self, session: LeafSession, offer: str) -> None:
-        """Begin compression if both sides want it, else send CONNECT."""
+    def _negotiate_or_connect(self, session: LeafSession, offer: str) -> None:
+        """Begin compression if both sides support it, else send CONNECT."""
         try:
-            begins = self.handshake.negotiate(session, offer)
+            compressed = self.handshake.negotiate(session, offer)
         except compression.CompressionUnknown as problem:
             log.error("%s - %s", who(session), problem)
             session.end(None, nats_errors.NATS_CLOSED_PROTOCOL)
             return
-        if begins:
+        if compressed:
             self._negotiating.add(session)
-            session.hurry(limits.NATS_LEAF_ANSWER)
+            session.set_deadline(limits.NATS_LEAF_ANSWER)
         else:
             self._connect(session)
 
@@ -616,7 +624,7 @@ class Solicitor:
         assert remote is not None
         assert account is not None
         try:
-            login = sign_in(remote.config, session.nonce or b"", *remote.user())
+            login = sign_in(remote.config, session.nonce or b"", *remote.credentials())
         except CredentialsError as problem:
             log.error("%s - %s", who(session), problem)
             session.end(None, nats_errors.NATS_CLOSED_AUTHENTICATION)
@@ -640,8 +648,8 @@ class Solicitor:
                 }
             )
         )
-        session.hurry(limits.NATS_LEAF_ANSWER)
-        if not remote.answered:
+        session.set_deadline(limits.NATS_LEAF_ANSWER)
+        if not remote.answers_connect:
             self._finish(session)
 
     def _finish(self, session: LeafSession) -> None:
@@ -654,7 +662,7 @@ class Solicitor:
         if cluster and any(
             leaf.peer_cluster == cluster and not leaf.spoke for leaf in account.leafs
         ):
-            self.handshake.loop(session)
+            self.handshake.loop_detected(session)
             return
         if 0 <= account.leafs_max <= len(account.leafs):
             session.end(
@@ -671,7 +679,7 @@ class Solicitor:
 
     def late(self, session: LeafSession) -> None:
         """Handle a missed deadline of the handshake."""
-        if session.greeted:
+        if session.info_received:
             session.end(errors.NATS_LEAF_STALE, nats_errors.NATS_CLOSED_STALE)
         else:
             session.end(None, nats_errors.NATS_CLOSED_READ)

@@ -93,7 +93,7 @@ class PeerInfo:
     client_id: int
     nonce: str
     headers: bool
-    max_payload: int  # 0 = it does not say
+    max_payload: int  # 0 = not reported
     tls_required: bool
     info_on_connect: bool
     connect_info: bool
@@ -133,10 +133,11 @@ def _rules(fields: dict[str, Any], key: str, *, empty_allows: bool) -> Rules | N
     if key not in fields:
         return None
     inner = _take(fields, key, dict, None)
-    given = {name.lower(): value for name, value in inner.items() if value is not None}
-    allow = _subjects(_strings(given, "allow")) if "allow" in given else None
+    lists = {name.lower(): value for name, value in inner.items() if value is not None}
+    allow = _subjects(_strings(lists, "allow")) if "allow" in lists else None
     return Rules(
-        allow=None if empty_allows and not allow else allow, deny=_subjects(_strings(given, "deny"))
+        allow=None if empty_allows and not allow else allow,
+        deny=_subjects(_strings(lists, "deny")),
     )
 
 
@@ -207,22 +208,22 @@ def _read_credentials(path: str) -> tuple[str, nkeys.KeyPair]:
         raise CredentialsError(f"credentials file {path} has a malformed seed") from None
 
 
-def _read_nkey(given: str) -> nkeys.KeyPair:
+def _read_nkey(text: str) -> nkeys.KeyPair:
     """A seed, or the path of a file with one."""
     try:
-        return nkeys.KeyPair.from_seed(given)
+        return nkeys.KeyPair.from_seed(text)
     except ValueError:
         pass
     try:
-        return nkeys.KeyPair.from_seed(Path(given).read_text().strip())
+        return nkeys.KeyPair.from_seed(Path(text).read_text().strip())
     except (OSError, ValueError):
         raise CredentialsError("the remote's nkey is neither a seed nor a file with one") from None
 
 
 def connect_line(fields: dict[str, Any]) -> bytes:
     """The CONNECT line, without empty fields."""
-    given = {name: value for name, value in fields.items() if value}
-    return b"CONNECT " + orjson.dumps(given) + b"\r\n"
+    present = {name: value for name, value in fields.items() if value}
+    return b"CONNECT " + orjson.dumps(present) + b"\r\n"
 
 
 def at_least(version: str, least: str) -> bool:

@@ -77,9 +77,9 @@ def bucket_of(key: bytes) -> int:
 
 
 class Interest:
-    """The subscriptions of one account, and the links that they are announced to. It counts even
-    before the first link, because counting a million subscriptions then would block clients for
-    seconds."""
+    """The subscriptions of one account, and the links that they are announced to. They are counted
+    even without a link, because counting a million subscriptions for the first link would block
+    clients for seconds."""
 
     def __init__(self, account: Account) -> None:
         self.account = account
@@ -90,8 +90,8 @@ class Interest:
         self._clusters: dict[str, list[LeafSession]] = {}
         self._next_bucket: dict[LeafSession, int] = {}  # the first bucket not sent to it yet
         self.local = Tally()  # subscriptions of this server
-        self.below = Tally()  # of its leafs
-        self.above = Tally()  # of its hubs
+        self.leafs = Tally()  # of its leafs
+        self.hubs = Tally()  # of its hubs
         self._forced: tuple[bytes, ...] = ()
         for subject, queue, _, sink, *_ in account.router.listing():
             if isinstance(sink, Shadow) and isinstance(sink.sink, LeafSession):
@@ -117,14 +117,14 @@ class Interest:
         if number is None:
             return False
         lines: list[bytes] = []
-        looked_at = 0
+        checked = 0
         tallies = [self.local]
         if not link.isolated:
-            tallies += [self.below] if link.spoke else [self.below, self.above]
-        while number < limits.NATS_LEAF_BUCKETS and looked_at < limits.NATS_LEAF_ANNOUNCE:
+            tallies += [self.leafs] if link.spoke else [self.leafs, self.hubs]
+        while number < limits.NATS_LEAF_BUCKETS and checked < limits.NATS_LEAF_ANNOUNCE:
             for key in {key for tally in tallies for key in tally.buckets.get(number, ())}:
-                looked_at += 1
-                count = self._seen_by(link, key)
+                checked += 1
+                count = self._announced_count(link, key)
                 if (
                     count > 0
                     and key != self.loop_subject
@@ -145,26 +145,26 @@ class Interest:
             return
         self.links.remove(link)
         self._next_bucket.pop(link, None)
-        twins = self._clusters[link.peer_cluster]
-        twins.remove(link)
-        if not twins:
+        peers = self._clusters[link.peer_cluster]
+        peers.remove(link)
+        if not peers:
             del self._clusters[link.peer_cluster]
 
-    def _seen_by(self, link: LeafSession, key: bytes) -> int:
+    def _announced_count(self, link: LeafSession, key: bytes) -> int:
         """The number of a key's subscriptions that are announced to this peer."""
         if link.isolated:
             return self.local.get(key)
-        upward = not link.spoke or key.startswith(LOOP_PREFIX)
-        count = self.local.get(key) + self.below.get(key)
-        if upward:
-            count += self.above.get(key)
-        for twin in self._clusters[link.peer_cluster] if link.peer_cluster else (link,):
-            if upward or not twin.spoke:
-                count -= twin.weight(key)
+        from_hubs = not link.spoke or key.startswith(LOOP_PREFIX)
+        count = self.local.get(key) + self.leafs.get(key)
+        if from_hubs:
+            count += self.hubs.get(key)
+        for peer in self._clusters[link.peer_cluster] if link.peer_cluster else (link,):
+            if from_hubs or not peer.spoke:
+                count -= peer.weight(key)
         return count
 
     def _counts_of(self, source: LeafSession) -> Tally:
-        return self.above if source.spoke else self.below
+        return self.hubs if source.spoke else self.leafs
 
     # --- changes
 
@@ -173,14 +173,14 @@ class Interest:
         if isinstance(sink, Shadow) and isinstance(sink.sink, LeafSession):
             self.leaf_changed(sink.sink, subject, queue, delta)  # a session of another account
         elif not isinstance(sink, LeafSession):
-            self._changed_here(_key(subject, queue), delta)
+            self._local_changed(_key(subject, queue), delta)
 
-    def _changed_here(self, key: bytes, delta: int) -> None:
+    def _local_changed(self, key: bytes, delta: int) -> None:
         count = self.local.add(key, delta)
         if not self.links:
             return
         if count > 0 and count > delta and b" " not in key:
-            return  # it had subscriptions before and still has: the peers know it
+            return  # the subject had subscriptions before, so the peers know it
         for link in tuple(self.links):
             self._announce(link, key, delta)
 
@@ -199,22 +199,22 @@ class Interest:
     def _announce(self, link: LeafSession, key: bytes, delta: int) -> None:
         if bucket_of(key) >= self._next_bucket.get(link, limits.NATS_LEAF_BUCKETS):
             return
-        count = self._seen_by(link, key)
+        count = self._announced_count(link, key)
         if b" " not in key and (count > 0) == (count - delta > 0):
             return
         if link.may_announce(key.partition(b" ")[0]):
             link.send(line(key, count))
 
-    def force(self, subjects: Iterable[bytes]) -> None:
-        """Announce these subjects, the sources of mappings; replaces those of the last call."""
+    def announce_mapped(self, subjects: Iterable[bytes]) -> None:
+        """Announce these subjects, the sources of mappings, instead of those of the last call."""
         new = tuple(subjects)
         old, self._forced = self._forced, new
         if new == old:
             return
         for subject in new:
-            self._changed_here(subject, 1)
+            self._local_changed(subject, 1)
         for subject in old:
-            self._changed_here(subject, -1)
+            self._local_changed(subject, -1)
 
 
 def mapped_subjects(account: Account) -> tuple[bytes, ...]:
@@ -234,15 +234,15 @@ class Interests:
         return self._by_account.keys()
 
     def of(self, account: Account) -> Interest:
-        """The interest of one account; counting begins now if it had not begun."""
+        """The interest of one account; the first call counts its subscriptions."""
         if account not in self._by_account:
             self._by_account[account] = Interest(account)
-            self._by_account[account].force(mapped_subjects(account))
+            self._by_account[account].announce_mapped(mapped_subjects(account))
         return self._by_account[account]
 
-    def refresh(self, present: Collection[Account]) -> None:
-        """After a reload: drop accounts that are not present, read the mappings of all."""
+    def refresh(self, accounts: Collection[Account]) -> None:
+        """After a reload: remove accounts that no longer exist, and read the mappings of all."""
         for account, interest in list(self._by_account.items()):
-            if account not in present and not interest.links:
+            if account not in accounts and not interest.links:
                 del self._by_account[account]
-            interest.force(mapped_subjects(account))
+            interest.announce_mapped(mapped_subjects(account))

@@ -57,7 +57,7 @@ class LeafNodes:
         self.handshake = LeafHandshake(context)
         self.listener: LeafListener | None = None
         self.remotes: list[RemoteLink] = []
-        self._dials = False
+        self._dialling = False
         self._announced_cluster: str | None = None  # its last announced name, after the start
 
     @property
@@ -69,39 +69,39 @@ class LeafNodes:
         """Count the subscriptions of an account with links; for new accounts and mappings."""
         config = self.config
         if config.listen is not None or any(one.account == account.name for one in config.remotes):
-            self.handshake.interests.of(account).force(mapped_subjects(account))
+            self.handshake.interests.of(account).announce_mapped(mapped_subjects(account))
 
     def configure(self) -> None:
-        """Apply the current certificates, mappings and remotes; addresses stay."""
+        """Apply the current certificates, mappings and remotes, but not the address."""
         tls = self.config.tls
         if self.config.listen is not None and tls is not None:
             self.handshake.tls = TlsPolicy(tls, former=self.handshake.tls)
         if self._announced_cluster not in {None, self.handshake.cluster}:
             self._rename()
-        if self._dials:
-            self._follow_remotes()
+        if self._dialling:
+            self._update_remotes()
         for session in list(self.handshake.sessions):
             self.handshake.compress_again(session)
         self.handshake.interests.refresh(set(self.context.accounts.values()))
 
-    def _follow_remotes(self) -> None:
-        """Leave the servers that are no longer configured, and join those that are new."""
-        wanted = {remote.key: remote for remote in self.config.remotes}
+    def _update_remotes(self) -> None:
+        """Disconnect from servers that are no longer configured, and connect to new ones."""
+        configured = {remote.key: remote for remote in self.config.remotes}
         for link in list(self.remotes):
-            remote = wanted.pop(link.config.key, None)
+            remote = configured.pop(link.config.key, None)
             if remote is None:
                 self.remotes.remove(link)
                 link.leave()
             else:
-                link.follow(remote)
-        for remote in wanted.values():
+                link.reconfigure(remote)
+        for remote in configured.values():
             link = RemoteLink(self.handshake, remote)
             self.remotes.append(link)
             link.start()
 
     async def recheck(self, sessions: Iterable[LeafSession] | None = None) -> None:
-        """Close links whose login is no longer valid or now has other rights (the peer may join
-        again), and the newest links of an account over its limit. `sessions`: None means all."""
+        """Close links whose login is no longer valid or now has other permissions (the peer may
+        reconnect), and the newest links of an account over its limit. `sessions`: None = all."""
         clients = self.context.handshake
         rechecked = list(self.handshake.sessions if sessions is None else sessions)
         for session in rechecked:
@@ -123,10 +123,10 @@ class LeafNodes:
             if identity != session.identity and session.link is not None:
                 session.end(None, errors.NATS_CLOSED_AUTHENTICATION)
         for account in {one.account for one in rechecked if one.account is not None}:
-            there = sorted(
+            links = sorted(
                 (one for one in account.leafs if not one.ending), key=lambda one: one.client_id
             )
-            for session in there[account.leafs_max :] if account.leafs_max >= 0 else ():
+            for session in links[account.leafs_max :] if account.leafs_max >= 0 else ():
                 session.end(errors.NATS_ACCOUNT_CONNECTIONS, errors.NATS_CLOSED_ACCOUNT_CONNECTIONS)
 
     # --- life cycle
@@ -143,8 +143,8 @@ class LeafNodes:
                 shown = self.handshake.own_info["ip"]
                 log.info("Advertise address for leafnode is set to %s", shown)
         self._announced_cluster = self.handshake.cluster
-        self._dials = True
-        self._follow_remotes()
+        self._dialling = True
+        self._update_remotes()
 
     def _rename(self) -> None:
         """Reconnect to the hubs after a change of the cluster's name, to announce the new one."""
@@ -161,7 +161,7 @@ class LeafNodes:
         context = self.context
         config = self.config
         shown, shown_port = advertised(config.advertise, (public_address(host), port))
-        place = join(shown, shown_port)
+        address = join(shown, shown_port)
         self.handshake.own_info = {
             **server_info(
                 context.server_id,
@@ -171,9 +171,9 @@ class LeafNodes:
                 max_payload=context.settings.max_payload,
             ),
             "auth_required": True,
-            "ip": place,
+            "ip": address,
             "info_on_connect": True,
-            "leafnode_urls": [place],
+            "leafnode_urls": [address],
         }
         if self.handshake.cluster:
             self.handshake.own_info["cluster"] = self.handshake.cluster
@@ -181,8 +181,8 @@ class LeafNodes:
             self.handshake.own_info |= self.handshake.tls.info()
 
     async def close(self) -> None:
-        """Stop accepting and dialling; open links stay."""
-        self._dials = False
+        """Stop accepting and dialling; open links are kept."""
+        self._dialling = False
         if self.listener is not None:
             await self.listener.close()
         await asyncio.gather(*(remote.stop() for remote in self.remotes))

@@ -1,7 +1,7 @@
 """A remote: a server that this one joins, dialled again after each disconnect until `stop`.
 
 Attempts are spaced by the configured interval plus a random part of it, and by half a minute after
-an error that another attempt would meet again. A hub may be joined through its WebSocket listener:
+an error that would be repeated. A hub may be joined through its WebSocket listener:
 
     dialled -> (TLS) -> GET .../leafnode -> 101 -> LeafSession with a WebSocket filter below it
 
@@ -107,14 +107,14 @@ class RemoteLink:
         self.config = config
         self.delay_ns = 0  # before the next attempt
         self.session: LeafSession | None = None
-        self.answered = True  # whether the hub answers CONNECT with an INFO
+        self.answers_connect = True  # whether the hub answers CONNECT with an INFO
         self.conns: set[Conn] = set()
         self._configured = [read_url(text) for text in config.urls]
         self._urls = list(self._configured)
         if config.randomize:
             random.shuffle(self._urls)
         self._current: SplitResult | None = None
-        self._gone = asyncio.Event()
+        self._disconnected = asyncio.Event()
         self._joined = False
         self._task: asyncio.Task[None] | None = None
         self._relays: set[asyncio.Task[None]] = set()  # with a proxy over TLS
@@ -132,13 +132,13 @@ class RemoteLink:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
-        """Stop dialling; an open connection stays."""
+        """Stop dialling; an open connection is kept."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    def follow(self, config: Remote) -> None:
+    def reconfigure(self, config: Remote) -> None:
         """Use another configuration with the same URLs: it may disable the remote, or enable it."""
         self.config = config
         self._tls = self._tls or config.tls is not None
@@ -161,15 +161,15 @@ class RemoteLink:
         for conn in list(self.conns):
             conn.close()
         try:
-            await asyncio.wait_for(self._emptied(), net_limits.CLOSE_GRACE / SECOND)
+            await asyncio.wait_for(self._wait_disconnected(), net_limits.CLOSE_GRACE / SECOND)
         except TimeoutError:
             for conn in list(self.conns):
                 conn.abort()
-            await self._emptied()
+            await self._wait_disconnected()
 
-    async def _emptied(self) -> None:
+    async def _wait_disconnected(self) -> None:
         while self.conns:
-            await self._gone.wait()
+            await self._disconnected.wait()
 
     @property
     def peer(self) -> str:
@@ -191,7 +191,7 @@ class RemoteLink:
                 self._report(attempts, problem)
             else:
                 attempts = 0
-                await self._gone.wait()
+                await self._disconnected.wait()
             await asyncio.sleep(self._pause_ns() / SECOND)
 
     def _pause_ns(self) -> int:
@@ -202,9 +202,9 @@ class RemoteLink:
         """Log the first failure, then every n-th one; after a successful connection, each."""
         settings = self.handshake.context.settings
         every = settings.reconnect_error_reports if self._joined else settings.connect_error_reports
-        often = attempts == 1 or attempts % max(1, every) == 0
+        shown = attempts == 1 or attempts % max(1, every) == 0
         log.log(
-            logging.ERROR if often else logging.DEBUG,
+            logging.ERROR if shown else logging.DEBUG,
             'Error trying to connect as leafnode to remote server "%s" (attempt %d): %s',
             self.peer,
             attempts,
@@ -221,8 +221,8 @@ class RemoteLink:
             return
         async with asyncio.timeout(dial_ns / SECOND):
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-            address = random.choice(found)[4]  # noqa: S311 - any of them will do
-            self._gone.clear()
+            address = random.choice(found)[4]  # noqa: S311 - only spreads load
+            self._disconnected.clear()
             await loop.create_connection(self._connected, str(address[0]), int(address[1]))
 
     async def _dial_through(self, config: HttpProxy, target: str, dial_ns: int) -> None:
@@ -233,7 +233,7 @@ class RemoteLink:
         if tunnel.relay is not None:
             self._relays.add(tunnel.relay)
             tunnel.relay.add_done_callback(self._relays.discard)
-        self._gone.clear()
+        self._disconnected.clear()
         try:
             await self.runtime.loop.create_connection(self._connected, sock=tunnel.sock)
         except BaseException:
@@ -246,7 +246,7 @@ class RemoteLink:
 
     def _first_session(self) -> Session:
         if self._current is not None and self.by_websocket:
-            return HandoverSession(Call(self, self._current))
+            return HandoverSession(WebSocketDial(self, self._current))
         self.session = LeafSession(self.handshake.context.frontend, self.handshake, self)
         return self.session
 
@@ -271,21 +271,21 @@ class RemoteLink:
     def ended(self) -> None:
         """The connection has ended."""
         self.session = None
-        self._gone.set()
+        self._disconnected.set()
 
-    def user(self) -> tuple[str, str]:
+    def credentials(self) -> tuple[str, str]:
         """The name and password in the URL in use, else in a configured one."""
         for url in (self._current, *self._configured):
             if url is not None and url.username:
                 return unquote(url.username), unquote(url.password or "")
         return "", ""
 
-    def learn(self, texts: tuple[str, ...]) -> None:
+    def add_urls(self, texts: tuple[str, ...]) -> None:
         """Add addresses that the hub announces; they are tried before the configured ones."""
         if self.by_websocket or self.config.ignores_discovered:
-            return  # the addresses belong to another listener, or are not wanted
+            return  # they are addresses of another listener, or ignored by the configuration
         known = {address_of(url) for url in self._configured}
-        fresh = []
+        discovered = []
         for text in texts:
             try:
                 url = read_url(text)
@@ -293,9 +293,9 @@ class RemoteLink:
                 log.error("Error parsing url %r", text)
                 continue
             if address_of(url) not in known:
-                fresh.append(url)
+                discovered.append(url)
                 self._keep_name(url)
-        self._urls = [*fresh, *self._configured]
+        self._urls = [*discovered, *self._configured]
 
     # --- TLS
 
@@ -310,14 +310,14 @@ class RemoteLink:
         tls = self.config.tls
         return tls is not None and tls.handshake_first and not self.by_websocket
 
-    def wants_tls(self, *, asked: bool) -> bool:
-        """Whether to use TLS; `asked`: the hub requires it, which is always granted."""
-        self._tls = self._tls or asked
+    def uses_tls(self, *, required: bool) -> bool:
+        """Whether to use TLS. `required`: the hub requires it."""
+        self._tls = self._tls or required
         return self._tls and not self.by_websocket
 
     def secure(self, session: LeafSession) -> None:
         """Begin TLS; LeafHandshake.secured is called at its end."""
-        session.hurry(0)
+        session.set_deadline(0)
         problem = self.begin_tls(session.link)
         if problem:
             self.handshake.secured(session, problem)
@@ -334,7 +334,7 @@ class RemoteLink:
         link.secure(context, tls.timeout_ns, name)
         return ""
 
-    def knows(self, certificate: bytes | None) -> bool:
+    def accepts_certificate(self, certificate: bytes | None) -> bool:
         """Whether the certificate is pinned, or none is."""
         tls = self.config.tls
         return is_known(tls.pinned_certs if tls is not None else frozenset(), certificate)
@@ -349,7 +349,8 @@ class RemoteLink:
         return self._urls[0]
 
     def _keep_name(self, url: SplitResult) -> None:
-        """Remember the first host that is a name, because certificates are for names."""
+        """Store the first host that is a name: it is used for certificates if an address is
+        dialled."""
         host = address_of(url)[0]
         if not is_address(host):
             self._tls_name = self._tls_name or host
@@ -364,7 +365,7 @@ def _reason(problem: OSError, peer: str) -> str:
     return f"dial tcp {peer}: i/o timeout" if isinstance(problem, TimeoutError) else str(problem)
 
 
-class Call:
+class WebSocketDial:
     """One dialled connection: receives the events of its HandoverSession."""
 
     def __init__(self, remote: RemoteLink, url: SplitResult) -> None:
@@ -374,30 +375,30 @@ class Call:
         self._tls_peer: TlsPeer | None = None
 
     @property
-    def _secret(self) -> bool:
+    def _uses_tls(self) -> bool:
         return self.url.scheme == "wss" or self.remote.config.tls is not None
 
     def opened(self, handover: HandoverSession) -> None:
         """The connection is open."""
-        if self._secret:
+        if self._uses_tls:
             problem = self.remote.begin_tls(handover.link)
             if problem:
                 self.secured(handover, problem)
         else:
-            self._ask(handover)
+            self._send_request(handover)
 
     def secured(self, handover: HandoverSession, cause: str | None) -> None:
         """TLS has begun, or has failed for this `cause`."""
-        if cause is None and not self.remote.knows(handover.link.certificate):
+        if cause is None and not self.remote.accepts_certificate(handover.link.certificate):
             cause = "certificate not pinned"
         if cause is not None:
             log.error("%s - TLS leafnode handshake error: %s", self.remote.peer, cause)
             handover.link.close()
             return
         self._tls_peer = peer_of(handover.link.security, handover.link.certificate)
-        self._ask(handover)
+        self._send_request(handover)
 
-    def _ask(self, handover: HandoverSession) -> None:
+    def _send_request(self, handover: HandoverSession) -> None:
         config = self.remote.config
         lines = [
             f"GET {self.url.path.rstrip('/')}{LEAF_PATH} HTTP/1.1",
@@ -420,13 +421,13 @@ class Call:
         head, end, early = bytes(handover.head).partition(HEAD_END)
         if not end:
             if len(head) > net_limits.WEBSOCKET_REQUEST_MAX:
-                self._give_up(handover, errors.HTTP_TOO_LARGE)
+                self._fail(handover, errors.HTTP_TOO_LARGE)
             return
         try:
             answer = read_answer(head)
             compression = self._check(answer)
         except (NotHttp, ValueError) as problem:
-            self._give_up(handover, str(problem))
+            self._fail(handover, str(problem))
             return
         masks = answer.first(NO_MASKING.lower()) != "true"
         frames = WebSocket(compression=compression, masked=False, masks=masks)
@@ -451,23 +452,23 @@ class Call:
             or answer.first("sec-websocket-accept") != accept_key(self._key)
         ):
             raise ValueError("invalid websocket connection")
-        wanted = answer.first("sec-websocket-extensions")
-        if not wanted:
+        extension = answer.first("sec-websocket-extensions")
+        if not extension:
             return False
-        name, *parts = (part.strip() for part in wanted.split(";"))
+        name, *parts = (part.strip() for part in extension.split(";"))
         agreed = self.remote.config.ws_compression and name == _EXTENSION
         if not agreed or not _NO_CONTEXT.issubset(parts):
             raise ValueError("compression negotiation error")
         return True
 
-    def _give_up(self, handover: HandoverSession, why: str) -> None:
-        log.error("Error soliciting websocket connection: %s", why)
+    def _fail(self, handover: HandoverSession, reason: str) -> None:
+        log.error("Error soliciting websocket connection: %s", reason)
         handover.wait(0)
         handover.link.abort()
 
     def late(self, handover: HandoverSession) -> None:
         """Handle an overdue answer."""
-        self._give_up(handover, "timed out")
+        self._fail(handover, "timed out")
 
     def left(self, handover: HandoverSession) -> None:  # noqa: ARG002
         """The connection has ended."""

@@ -1,12 +1,12 @@
 # cython: language_level=3
 """Leaf links: messages and subscriptions between a hub and its leaf, after the handshake.
 
-    LMSG -> publish -> publish_to -> give -> Router.route_listed -> deliver of each sink
+    LMSG -> publish -> publish_to -> route_message -> Router.route_listed -> deliver of each sink
     deliver (for each subscription of the peer) -> routed -> write: one LMSG
 
-A message that JetStream delivers has two subjects: the inbox that it goes to, and the one that it
-was stored under, which clients see. Between servers it is sent to the inbox, and the other one is
-behind its reply subject: `$JS.ACK.<7 tokens>@<stored subject>`.
+A message that JetStream delivers has two subjects: the inbox that it is delivered to, and the one
+that it was stored under, which clients receive. Between servers it is sent to the inbox, and the
+stored subject follows its reply subject: `$JS.ACK.<7 tokens>@<stored subject>`.
 
 The peer's subscriptions are in its account's router, marked as those of another server. The
 handshake is in `handshake`, the announcements to the peer are in `interest`.
@@ -39,7 +39,7 @@ from broker.protocols.nats.client.replies cimport Replies
 from broker.protocols.nats.client.session cimport NatsSession
 from broker.protocols.nats.client.subscriptions cimport sid_hash, subs_find
 from broker.protocols.nats.leafnodes.wire cimport (
-    can_travel, leaf_head_bytes, put_leaf_head, scan_leaf)
+    is_sendable, leaf_head_bytes, put_leaf_head, scan_leaf)
 from broker.protocols.nats.wire.wire cimport (
     OP_INFO, OP_PUB, OP_SUB, OP_UNSUB, SIZES_MAX, TW_SLACK, fill_record, op_t, tw_put_run)
 from broker.protocols.nats.wire.wire import NAMES
@@ -92,7 +92,7 @@ cdef class LeafSession(LineSession):
         cdef int i
         for i in range(WAITING_DEPTH):
             free(self.waiting_for[i].names)
-        free(self.both)
+        free(self.reply_buffer)
 
     # --- life cycle
 
@@ -130,15 +130,16 @@ cdef class LeafSession(LineSession):
         self.subs_max = subs_max
         self.unknown = False
 
-    def rights(self, send, want, Replies replies=None):
-        """Set the subjects that may be sent to the peer and announced to it: settings.Rules."""
+    def set_permissions(self, send, receive, Replies replies=None):
+        """Set the subjects that may be sent to the peer, and those that may be received from it and
+        are announced to it: settings.Rules."""
         self.replies = replies
         self.send_allow = None if send.allow is None else Patterns(send.allow)
         self.send_deny = Patterns(send.deny) if send.deny else None
-        self.want_allow = None if want.allow is None else Patterns(want.allow)
-        self.want_deny = Patterns(want.deny) if want.deny else None
-        self.want_patterns = tuple(
-            rule.subject.encode() for rule in want.allow or () if not rule.queue)
+        self.receive_allow = None if receive.allow is None else Patterns(receive.allow)
+        self.receive_deny = Patterns(receive.deny) if receive.deny else None
+        self.receive_patterns = tuple(
+            rule.subject.encode() for rule in receive.allow or () if not rule.queue)
         self.memo_slot = NULL
 
     def begin(self):
@@ -166,9 +167,9 @@ cdef class LeafSession(LineSession):
         self.isolated = self.isolated or connect.isolate
         self.state.headers = self.frontend.headers and connect.headers
 
-    def greet(self, info):
+    def set_info(self, info):
         """Store the first INFO (PeerInfo) of the server that this one joins."""
-        self.greeted = True
+        self.info_received = True
         self.nonce = info.nonce.encode()
         self.peer_name = info.name or info.server_id
         self.peer_cluster = info.cluster
@@ -176,11 +177,11 @@ cdef class LeafSession(LineSession):
         self.peer_payload_max = min(info.max_payload, <uint64_t>0xFFFFFFFF)
         self.state.headers = self.frontend.headers and info.headers
 
-    def enter(self, str account):
+    def set_peer_account(self, str account):
         """Store the peer's account of the link, which a later INFO names."""
         self.peer_account = account
 
-    def hurry(self, int64_t timeout_ns):
+    def set_deadline(self, int64_t timeout_ns):
         """Set the deadline of the next step of the handshake; 0 = none."""
         self.handshake_due_ns = self.frontend.turn.now_ns + timeout_ns if timeout_ns else 0
         self.set_timer()
@@ -211,15 +212,15 @@ cdef class LeafSession(LineSession):
         """Let the peer send INFO before CONNECT, once."""
         self.negotiable = True
 
-    def agree(self, config, str found):
-        """Store what was agreed by this configuration, without compression."""
+    def set_compression(self, config, str found):
+        """Store the compression (a level, "off" ...) that was agreed with this configuration."""
         self.compression_config = config
         self.compression = found
 
     def compress(self, config, str level, bint packs, bint by_rtt):
-        """From here on both directions are S2 streams; `packs`: ours is compressed. Later: change
-        the level."""
-        self.agree(config, level)
+        """From now on both directions are S2 streams; `packs`: the output is compressed. A later
+        call changes the level."""
+        self.set_compression(config, level)
         self.by_rtt = by_rtt
         if self.stream is None:
             self.stream = S2(packs)
@@ -262,7 +263,7 @@ cdef class LeafSession(LineSession):
 
     cdef int trace(self, op_t *op) except -1:
         self.frontend.tracer.came_by_link(
-            self, traced(op), op.data[:op.total_len] if op.kind == OP_PUB else None)
+            self, trace_line(op), op.data[:op.total_len] if op.kind == OP_PUB else None)
         return 0
 
     # --- messages from the peer: for plain subscriptions, and for the groups that it lists
@@ -271,7 +272,7 @@ cdef class LeafSession(LineSession):
         if recalls(self, subject, n):
             return self.memo
         remember(self, subject, n)
-        self.memo_denied = not self.may_bring(subject, n)
+        self.memo_denied = not self.accepts_message(subject, n)
         return self.memo
 
     cdef int publish(self, op_t *op) except -1:
@@ -281,13 +282,14 @@ cdef class LeafSession(LineSession):
         return self.publish_mapped(op, self.account.mapper)
 
     cdef int publish_to(self, op_t *op, bint mapped) except -1:
-        """`mapped`: the peer could not know the groups, so without a list all groups are meant."""
+        """`mapped`: a mapping changed the subject, so the peer could not list the queue groups: a
+        message without a list is for all of them."""
         cdef const match_t *m = self.find(op.subject, op.subject_len)
         cdef const op_t *sent = self.asked if mapped else op
         cdef op_t one
         cdef uint32_t k
-        # Rights are those to the subject that was sent, not to what a mapping makes of it.
-        cdef bint denied = self.memo_denied if not mapped else not self.may_bring(
+        # The permissions apply to the subject that was sent, not to that of a mapping.
+        cdef bint denied = self.memo_denied if not mapped else not self.accepts_message(
             sent.subject, sent.subject_len)
         if denied and op.count > 1:     # each message may be the last one allowed
             one = op[0]
@@ -300,18 +302,18 @@ cdef class LeafSession(LineSession):
             return 0
         if denied and (self.replies is None or not self.replies.take(
                 sent.subject[:sent.subject_len], self.frontend.turn.now_ns)):
-            self.handshake.violated(self, op.subject[:op.subject_len])
+            self.handshake.publish_denied(self, op.subject[:op.subject_len])
             return 0
         if m.size:
             self.account.current_publisher.session = <void *>self
             try:
-                self.give(op, m, mapped and op.groups == NULL)
+                self.route_message(op, m, mapped and op.groups == NULL)
             finally:
                 self.account.current_publisher.session = NULL   # later messages are not the peer's
                 self.account.current_publisher.inbox = NULL
         return 0
 
-    cdef int give(self, op_t *op, const match_t *m, bint all_groups) except -1:
+    cdef int route_message(self, op_t *op, const match_t *m, bint all_groups) except -1:
         """Deliver a message; `all_groups`: to one member of each group."""
         cdef CurrentPublisher current = self.account.current_publisher
         cdef record_t rec
@@ -346,17 +348,17 @@ cdef class LeafSession(LineSession):
                 break
         return 0
 
-    cdef bint may_bring(self, const char *subject, size_t n) except -1:
-        """Whether a message of the peer is accepted: answers to requests of other accounts and
-        acknowledgements always are, because no permission can name their subjects."""
+    cdef bint accepts_message(self, const char *subject, size_t n) except -1:
+        """Whether a message of the peer is accepted. Answers to requests of other accounts and
+        acknowledgements always are, because permissions cannot contain their subjects."""
         if n > 4 and memcmp(subject, b'_R_.', 4) == 0 or is_ack(subject, n):
             return True
-        return self.spoke and is_exempt(subject[:n]) or self.may_come(subject[:n])
+        return self.spoke and is_exempt(subject[:n]) or self.peer_may_publish(subject[:n])
 
     # --- messages for the peer
 
     cdef bint may_send(self, const char *subject, size_t n) except -1:
-        if n and subject[0] == c'$' and of_streams(subject, n, self.system):
+        if n and subject[0] == c'$' and is_stream_subject(subject, n, self.system):
             return False
         if self.send_allow is not None and not self.send_allow.has(subject, n):
             return False
@@ -366,7 +368,7 @@ cdef class LeafSession(LineSession):
         if space != <void *>self.router:
             return False
         if right == RIGHT_WRITE:
-            return self.spoke or self.may_come(subject[:n])
+            return self.spoke or self.peer_may_publish(subject[:n])
         return self.may_send(subject, n)
 
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
@@ -378,33 +380,33 @@ cdef class LeafSession(LineSession):
 
     cdef int deliver_as(self, sub_t *sub, const record_t *rec, const char *subject, size_t n,
                         Router router) noexcept:
-        cdef waiting_t *w = self.waits_as(rec, subject, n)
-        if w == NULL:
+        cdef waiting_t *entry = self.waiting_entry(rec, subject, n)
+        if entry == NULL:
             if self.closing or self.depth == WAITING_DEPTH or (
                     self.peer_cluster and self.from_same_cluster()):
                 return 0
-            if not can_travel(subject, n, rec) or not self.may_send(subject, n):
+            if not is_sendable(subject, n, rec) or not self.may_send(subject, n):
                 return 0
             if self.is_too_long(rec):
                 return 0
             if rec.flags & REC_TRACED and self.traced_only(sub):
                 return 1
-            w = &self.waiting_for[self.depth]
-            w.names_len = w.subject_len = 0
-            w.stored = subject == self.account.current_publisher.inbox
-            if subject != rec.subject and not put_name(w, subject, n):
+            entry = &self.waiting_for[self.depth]
+            entry.names_len = entry.subject_len = 0
+            entry.stored = subject == self.account.current_publisher.inbox
+            if subject != rec.subject and not put_name(entry, subject, n):
                 return 0
-            w.subject_len = w.names_len
-            w.rec = rec
+            entry.subject_len = entry.names_len
+            entry.rec = rec
             self.depth += 1
             router.wait(self)
-        if sub.group and not put_name(w, queue_of(sub).name, queue_of(sub).name_len):
+        if sub.group and not put_name(entry, queue_of(sub).name, queue_of(sub).name_len):
             return 0
         sub.delivered += 1
         return 1
 
     cdef bint is_too_long(self, const record_t *rec) noexcept:
-        """Whether the hub would end the link because of this message."""
+        """Whether the message exceeds the max_payload of the hub, which would close the link."""
         if not self.peer_payload_max or rec.total_len <= self.peer_payload_max:
             return False
         if not self.too_long:
@@ -414,7 +416,8 @@ cdef class LeafSession(LineSession):
         return True
 
     cdef bint traced_only(self, sub_t *sub) noexcept:
-        """Report a traced message that the other server is to get; True: it is not sent."""
+        """Report a traced message that would be sent to the other server. True: it is not sent,
+        because it is only to be traced."""
         cdef object trace = self.account.current_publisher.trace
         if trace is None:
             return False
@@ -425,18 +428,19 @@ cdef class LeafSession(LineSession):
             LOG.exception('message trace')
         return trace.only
 
-    cdef waiting_t *waits_as(self, const record_t *rec, const char *subject, size_t n) noexcept:
-        """The entry of this message that already waits with this subject, or NULL."""
+    cdef waiting_t *waiting_entry(self, const record_t *rec, const char *subject,
+                                  size_t n) noexcept:
+        """The entry in waiting_for of this message with this subject, or NULL."""
         cdef uint32_t i = self.depth
-        cdef waiting_t *w
+        cdef waiting_t *entry
         while i and self.waiting_for[i - 1].rec == rec:
             i -= 1
-            w = &self.waiting_for[i]
-            if w.subject_len == 0:
+            entry = &self.waiting_for[i]
+            if entry.subject_len == 0:
                 if subject == rec.subject:
-                    return w
-            elif w.subject_len == n + 1 and memcmp(w.names, subject, n) == 0:
-                return w
+                    return entry
+            elif entry.subject_len == n + 1 and memcmp(entry.names, subject, n) == 0:
+                return entry
         return NULL
 
     cdef bint from_same_cluster(self) noexcept:
@@ -447,40 +451,40 @@ cdef class LeafSession(LineSession):
             and (<LeafSession>publisher).account is self.account)
 
     cdef void routed(self, const record_t *rec) noexcept:
-        cdef waiting_t *w
+        cdef waiting_t *entry
         cdef size_t n
         cdef record_t renamed
         if self.depth == 0 or self.waiting_for[self.depth - 1].rec != rec:
             return
         self.depth -= 1
-        w = &self.waiting_for[self.depth]
-        w.rec = NULL
-        if w.subject_len:
+        entry = &self.waiting_for[self.depth]
+        entry.rec = NULL
+        if entry.subject_len:
             renamed = rec[0]
-            renamed.subject = w.names
-            renamed.subject_len = <uint16_t>(w.subject_len - 1)
-            if w.stored and not self.put_both(&renamed, rec):
+            renamed.subject = entry.names
+            renamed.subject_len = <uint16_t>(entry.subject_len - 1)
+            if entry.stored and not self.append_stored_subject(&renamed, rec):
                 return
             rec = &renamed
-        n = w.names_len - w.subject_len
-        self.write(rec, w.names + w.subject_len if n else NULL, n)
+        n = entry.names_len - entry.subject_len
+        self.write(rec, entry.names + entry.subject_len if n else NULL, n)
 
-    cdef bint put_both(self, record_t *rec, const record_t *stored) noexcept:
+    cdef bint append_stored_subject(self, record_t *rec, const record_t *stored) noexcept:
         """Append the subject that a message was stored under to its reply; False: no memory."""
         cdef size_t n = stored.reply_len + 1 + <size_t>stored.subject_len
         cdef char *grown
         if n > 0xFFFF or not is_ack(stored.reply, stored.reply_len):
-            return True     # it goes without
-        if n > self.both_cap:
-            grown = <char *>realloc(self.both, 2 * n)
+            return True     # the message is sent without it
+        if n > self.reply_buffer_cap:
+            grown = <char *>realloc(self.reply_buffer, 2 * n)
             if grown == NULL:
                 return False
-            self.both = grown
-            self.both_cap = 2 * n
-        memcpy(self.both, stored.reply, stored.reply_len)
-        self.both[stored.reply_len] = c'@'
-        memcpy(self.both + stored.reply_len + 1, stored.subject, stored.subject_len)
-        rec.reply = self.both
+            self.reply_buffer = grown
+            self.reply_buffer_cap = 2 * n
+        memcpy(self.reply_buffer, stored.reply, stored.reply_len)
+        self.reply_buffer[stored.reply_len] = c'@'
+        memcpy(self.reply_buffer + stored.reply_len + 1, stored.subject, stored.subject_len)
+        rec.reply = self.reply_buffer
         rec.reply_len = <uint16_t>n
         return True
 
@@ -505,7 +509,7 @@ cdef class LeafSession(LineSession):
         q[size] = c'\r'
         q[size + 1] = c'\n'
         out_commit(self.out, <size_t>(q - p) + size + 2)
-        self.counted(rec, 1, size)
+        self.count_sent(rec, 1, size)
         if self.frontend.tracer is not None:
             self.frontend.tracer.went(self, p[:q - p])
 
@@ -516,7 +520,7 @@ cdef class LeafSession(LineSession):
         cdef const char *data = op.data
         cdef char *p
         cdef char *q
-        if self.closing or not can_travel(rec.subject, rec.subject_len, rec) or not self.may_send(
+        if self.closing or not is_sendable(rec.subject, rec.subject_len, rec) or not self.may_send(
                 rec.subject, rec.subject_len) or (
                 self.peer_cluster and self.from_same_cluster()) or self.is_too_long(rec):
             return
@@ -524,7 +528,7 @@ cdef class LeafSession(LineSession):
             cut = rec.headers_len
         body = rec.total_len - cut + 2
         while left:
-            # write the head of the first message; the others copy it
+            # The head is written for the first message and copied for the others.
             room = leaf_head_bytes(rec, 0) + body + TW_SLACK
             p = self.out.data + self.out.len
             if self.out.len + room > self.out.cap:
@@ -547,10 +551,10 @@ cdef class LeafSession(LineSession):
             q = tw_put_run(q, p, head, data + cut, op.stride, body, n, limit)
             data += n * op.stride
             out_commit(self.out, <size_t>(q - p))
-            self.counted(rec, n + 1, (n + 1) * (body - 2))
+            self.count_sent(rec, n + 1, (n + 1) * (body - 2))
             left -= n + 1
 
-    cdef inline void counted(self, const record_t *rec, uint64_t messages,
+    cdef inline void count_sent(self, const record_t *rec, uint64_t messages,
                              uint64_t nbytes) noexcept:
         if self.replies is not None and rec.reply_len:
             self.replies.note(rec.reply[:rec.reply_len], self.frontend.turn.now_ns)
@@ -572,12 +576,12 @@ cdef class LeafSession(LineSession):
         cdef sub_t *sub
         self.active_ns = self.frontend.turn.now_ns
         if subject == self.interest.loop_subject:
-            self.handshake.loop(self)
+            self.handshake.loop_detected(self)
             return 0
         if not shape & SUBJECT_WILDCARD and not is_exempt(subject) and not self.may_send(
                 op.subject, op.subject_len):
-            if not of_streams(op.subject, op.subject_len, self.system):
-                self.handshake.unwanted(self, subject)
+            if not is_stream_subject(op.subject, op.subject_len, self.system):
+                self.handshake.subscription_denied(self, subject)
             return 0
         sub = subs_find(&self.subs, hash, key, <size_t>len(key))
         if sub != NULL:
@@ -609,22 +613,23 @@ cdef class LeafSession(LineSession):
         return 0
 
     def may_announce(self, bytes subject):
-        """Whether interest in a subject may be announced; the peer may always answer requests."""
-        return is_exempt(subject) or self.may_come(subject) or (
+        """Whether interest in a subject may be announced. If the peer may publish to reply
+        subjects, it may be any subject except those of streams."""
+        return is_exempt(subject) or self.peer_may_publish(subject) or (
             self.replies is not None
-            and not of_streams(subject, <size_t>len(subject), self.system))
+            and not is_stream_subject(subject, <size_t>len(subject), self.system))
 
-    cpdef bint may_come(self, bytes subject) except -1:
+    cpdef bint peer_may_publish(self, bytes subject) except -1:
         """Whether the peer may send messages with this subject, which may have wildcards."""
         cdef const char *text = subject
         cdef size_t n = <size_t>len(subject)
-        if of_streams(text, n, self.system):
+        if is_stream_subject(text, n, self.system):
             return False
-        if self.want_allow is not None and not self.want_allow.has(text, n) and not (
+        if self.receive_allow is not None and not self.receive_allow.has(text, n) and not (
                 subject_shape(text, n) & SUBJECT_WILDCARD
-                and is_within_any(self.want_patterns, subject)):
+                and is_within_any(self.receive_patterns, subject)):
             return False
-        return self.want_deny is None or not self.want_deny.has(text, n)
+        return self.receive_deny is None or not self.receive_deny.has(text, n)
 
     def weight(self, bytes key):
         """The weight that the peer announced for `subject[ queue]`; 0 = none."""
@@ -671,8 +676,8 @@ cdef bint is_ack(const char *reply, size_t n) noexcept nogil:
 
 
 cdef size_t stored_at(const char *reply, size_t n) noexcept nogil:
-    """Where the subject begins that a message was stored under; 0 = the reply has none. Names of
-    streams and consumers may have an @."""
+    """The offset of the stored subject in a reply; 0 = it has none. An @ counts only after
+    ACK_DOTS dots, because names of streams and consumers may contain it."""
     cdef size_t i
     cdef int dots = 0
     if not is_ack(reply, n):
@@ -685,20 +690,20 @@ cdef size_t stored_at(const char *reply, size_t n) noexcept nogil:
     return 0
 
 
-cdef bint put_name(waiting_t *w, const char *name, size_t n) noexcept nogil:
+cdef bint put_name(waiting_t *entry, const char *name, size_t n) noexcept nogil:
     """Append a name and a blank to the list; False: no memory."""
     cdef size_t cap
     cdef char *grown
-    if w.names_len + n + 1 > w.names_cap:
-        cap = 2 * (w.names_len + n + 1)
-        grown = <char *>realloc(w.names, cap)
+    if entry.names_len + n + 1 > entry.names_cap:
+        cap = 2 * (entry.names_len + n + 1)
+        grown = <char *>realloc(entry.names, cap)
         if grown == NULL:
             return False
-        w.names = grown
-        w.names_cap = cap
-    memcpy(w.names + w.names_len, name, n)
-    w.names[w.names_len + n] = c' '
-    w.names_len += n + 1
+        entry.names = grown
+        entry.names_cap = cap
+    memcpy(entry.names + entry.names_len, name, n)
+    entry.names[entry.names_len + n] = c' '
+    entry.names_len += n + 1
     return True
 
 
@@ -709,7 +714,7 @@ cdef bint is_within_any(tuple patterns, bytes subject) except -1:
     return False
 
 
-cdef bytes traced(const op_t *op):
+cdef bytes trace_line(const op_t *op):
     cdef bytes line
     if op.kind == OP_PUB:
         line = op.subject[:op.data - op.subject]
@@ -723,7 +728,7 @@ cdef bytes traced(const op_t *op):
     return line + b' ' + op.data[:op.total_len] if op.total_len else line
 
 
-cdef bint of_streams(const char *subject, size_t n, bint system) noexcept nogil:
+cdef bint is_stream_subject(const char *subject, size_t n, bint system) noexcept nogil:
     if n < 5 or subject[0] != c'$':
         return False
     if memcmp(subject, b'$KV.', 4) == 0 or (n > 8 and memcmp(subject, b'$JS.API.', 8) == 0) or (

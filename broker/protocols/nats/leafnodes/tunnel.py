@@ -1,9 +1,9 @@
-"""A TCP connection to a server behind an HTTP proxy, which is asked with CONNECT (RFC 9110, 9.3.6).
+"""A TCP connection to a server through an HTTP proxy, by a CONNECT request (RFC 9110, 9.3.6).
 
     dialled -> (TLS with the proxy) -> CONNECT HOST:PORT -> 200 -> the bytes of the server
 
-The socket that is returned has the bytes of the server only. Over TLS it is one end of a pair of
-sockets, and a task carries bytes between the other end and the proxy until one of them ends.
+The returned socket has only the bytes of the server. With TLS to the proxy, it is one end of a pair
+of sockets, and a task copies bytes between the other end and the proxy until one of them is closed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class TunnelError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy, and what it needs to know."""
+    """The address of a proxy, and the settings for its connections."""
 
     address: tuple[str, int]
     login: tuple[str, str] | None  # user and password
@@ -44,7 +44,7 @@ class Tunnel:
     """A connection through a proxy."""
 
     sock: socket.socket
-    relay: asyncio.Task[None] | None  # carries the bytes; ends with the connection
+    relay: asyncio.Task[None] | None  # copies the bytes; ends with the connection
 
 
 async def open_tunnel(proxy: Proxy, target: str) -> Tunnel:
@@ -83,7 +83,7 @@ async def _plain(proxy: Proxy, request: bytes) -> socket.socket:
             await loop.sock_sendall(sock, request)
             head = bytearray()
             while not head.endswith(HEAD_END):
-                # Byte by byte: what comes behind the head is for the owner of the socket.
+                # Byte by byte, because the bytes after the head are for the owner of the socket.
                 byte = await loop.sock_recv(sock, 1)
                 if not byte or len(head) >= net_limits.WEBSOCKET_REQUEST_MAX:
                     raise TunnelError("failed to read proxy response: unexpected EOF")
@@ -96,18 +96,18 @@ async def _plain(proxy: Proxy, request: bytes) -> socket.socket:
 
 
 async def _dial(address: tuple[str, int]) -> socket.socket:
-    """A connection to the first address of a name that answers."""
+    """A connection to the first address of the host that accepts one."""
     loop = asyncio.get_running_loop()
     failed: OSError | None = None
     try:
         found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
     except OSError as problem:
         raise _unreachable(problem) from problem
-    for family, kind, protocol, _, place in found:
+    for family, kind, protocol, _, sockaddr in found:
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
-            await loop.sock_connect(sock, place)
+            await loop.sock_connect(sock, sockaddr)
         except OSError as problem:
             sock.close()
             failed = problem
@@ -158,12 +158,12 @@ async def _secured(proxy: Proxy, context: ssl.SSLContext, request: bytes) -> Tun
     except BaseException:
         writer.close()
         raise
-    both = _both_ways((reader, writer), inner)
-    return Tunnel(ours, asyncio.get_running_loop().create_task(both))
+    relays = _relay_both((reader, writer), inner)
+    return Tunnel(ours, asyncio.get_running_loop().create_task(relays))
 
 
-async def _both_ways(one: Streams, other: Streams) -> None:
-    """Carry bytes between two connections until one of them ends; then both do."""
+async def _relay_both(one: Streams, other: Streams) -> None:
+    """Copy bytes between two connections until one of them is closed; then close both."""
     relays = [
         asyncio.ensure_future(_relay(one[0], other[1])),
         asyncio.ensure_future(_relay(other[0], one[1])),

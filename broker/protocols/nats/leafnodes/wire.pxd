@@ -22,5 +22,6 @@ cdef bint next_group(const char **p, const char *end, token_t *name) noexcept no
 cdef size_t leaf_head_bytes(const record_t *rec, size_t groups_len) noexcept nogil
 cdef char *put_leaf_head(char *p, const record_t *rec, const char *groups, size_t groups_len,
                          bint headers) noexcept nogil
-# Whether a server reads this and rec's reply as single subjects: clients may send a CR in them.
-cdef bint can_travel(const char *subject, size_t n, const record_t *rec) noexcept nogil
+# Whether a message may be sent to another server under this subject. False if the server could not
+# parse the subject or rec's reply, because clients may send a CR in them.
+cdef bint is_sendable(const char *subject, size_t n, const record_t *rec) noexcept nogil

@@ -262,14 +262,14 @@ cdef char *put_leaf_head(char *p, const record_t *rec, const char *groups, size_
     return put_sizes(p, rec, with_headers)
 
 
-cdef bint can_travel(const char *subject, size_t n, const record_t *rec) noexcept nogil:
+cdef bint is_sendable(const char *subject, size_t n, const record_t *rec) noexcept nogil:
     if rec.flags & REC_AT_HOME and not (
             n > 6 and (memcmp(subject, b'_INBOX', 6) == 0 or memcmp(subject, b'_STAN.', 6) == 0)):
-        return False    # a log of that name there would send it back through its consumers
+        return False    # a log of that name on the other server would send it back
     return not (has_line_end(subject, n)
                 or (rec.reply_len and has_line_end(rec.reply, rec.reply_len)))
 
 
 cdef inline bint has_line_end(const char *text, size_t n) noexcept nogil:
-    # a token of a client's PUB may hold a CR anywhere and begin with an LF
+    # A token of a client's PUB may contain a CR anywhere and begin with an LF.
     return n == 0 or text[0] == c'\n' or memchr(text, c'\r', n) != NULL

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from broker.protocols.nats.settings import Mapping
     from broker.protocols.nats.views import AccountView, ServerView
 
-# What nats-server shows while JetStream is on, also for accounts that may not use it.
+# nats-server shows this import while JetStream is enabled, also for accounts without JetStream.
 _JETSTREAM_API = "$JS.API.>"
 _RESPONSES = {"singleton": "Singleton", "stream": "Streamed", "chunked": "Chunked"}
 
@@ -109,8 +109,8 @@ def _imports(server: ServerView, account: AccountView) -> tuple[Import, ...]:
     if account is system:
         return (*imports, user)
     own = [
-        Import(system.name, f"{about}.{what}", service=True, to=f"$SYS.REQ.{asked}.PING.{what}")
-        for asked, what in (("ACCOUNT", "CONNZ"), ("SERVER", "CONNZ"), ("ACCOUNT", "STATZ"))
+        Import(system.name, f"{about}.{what}", service=True, to=f"$SYS.REQ.{level}.PING.{what}")
+        for level, what in (("ACCOUNT", "CONNZ"), ("SERVER", "CONNZ"), ("ACCOUNT", "STATZ"))
     ]
     if server.jetstream is not None:
         own.append(Import(system.name, _JETSTREAM_API, service=True, share=True))
@@ -119,7 +119,7 @@ def _imports(server: ServerView, account: AccountView) -> tuple[Import, ...]:
 
 
 def _destinations(mapping: Mapping) -> list[dict[str, Any]]:
-    """Destinations from small to large shares, with cumulated weights, as in the original."""
+    """Destinations by ascending weight, with cumulated weights, as in the original."""
     by_cluster: dict[str, list[tuple[int, str]]] = {"": []}
     for to in mapping.destinations:
         by_cluster.setdefault(to.cluster, []).append((to.weight, to.subject))

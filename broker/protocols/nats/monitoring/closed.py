@@ -1,8 +1,8 @@
 """The last closed connections, for /connz?state=closed.
 
-Subscriptions are remembered only for the latest of them: a limit on their total number keeps ten
-thousand clients with ten thousand subscriptions each from filling the memory. The list of each is
-made while its session removes them, so that thousands of connections may close at once.
+Subscriptions are kept only for the latest of them, up to a limit for all together: otherwise ten
+thousand clients with ten thousand subscriptions each could fill the memory. Each list is built
+while the session removes its subscriptions, so that thousands of connections may close at once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HIDDEN = "[REDACTED]"
 
 
 def raw_user(connection: SessionView) -> str:
-    """The name that a client gave, or its verified name; tokens are secret."""
+    """The name in CONNECT, or else the verified name; tokens are secret."""
     options, identity = connection.options, connection.identity
     known = identity.user if identity is not None else ""
     if options is None or (identity is not None and identity.key.startswith("jwt:")):
@@ -39,7 +39,7 @@ def raw_user(connection: SessionView) -> str:
 def closed_connection(
     connection: Connection, *, subs_most: int = limits.MONITOR_CLOSED_SUBSCRIPTIONS
 ) -> ClosedConnection:
-    """The entry for a connection that ends now."""
+    """The entry for a connection that is being closed."""
     options, identity, tls = connection.options, connection.identity, connection.tls_peer
     stop_ns = time.time_ns()
     account = connection.account
@@ -88,10 +88,10 @@ class ClosedConnections:
         subs_most: int = limits.MONITOR_CLOSED_SUBSCRIPTIONS,
     ) -> None:
         self.subs_most = subs_most
-        self.subs_held = 0
+        self.subs_total = 0
         self.total = 0  # since the start
         self._records: deque[ClosedConnection] = deque()
-        self._with_subs: deque[ClosedConnection] = deque()  # those with remembered subscriptions
+        self._with_subs: deque[ClosedConnection] = deque()  # those with subscriptions
         self._most = most
 
     def __len__(self) -> int:
@@ -101,12 +101,12 @@ class ClosedConnections:
         return iter(self._records)
 
     def resize(self, most: int) -> None:
-        """Set the number of remembered connections."""
+        """Set the number of connections to keep."""
         self._most = most
-        self._forget_oldest()
+        self._drop_oldest()
 
     def add(self, connection: Connection) -> ClosedConnection | None:
-        """Remember a connection that ends now; None if the limit is 0."""
+        """Add a connection that is being closed; None if the limit is 0."""
         self.total += 1
         if self._most <= 0:
             return None
@@ -114,18 +114,18 @@ class ClosedConnections:
         self._records.append(record)
         if record.subs_kept:
             self._with_subs.append(record)
-            self.subs_held += record.subs_kept
-        self._forget_oldest()
+            self.subs_total += record.subs_kept
+        self._drop_oldest()
         return record
 
-    def _forget_oldest(self) -> None:
+    def _drop_oldest(self) -> None:
         while len(self._records) > self._most:
-            gone = self._records.popleft()
-            if self._with_subs and self._with_subs[0] is gone:
+            record = self._records.popleft()
+            if self._with_subs and self._with_subs[0] is record:
                 self._with_subs.popleft()
-                self.subs_held -= gone.subs_kept
-        while self.subs_held > self.subs_most:
+                self.subs_total -= record.subs_kept
+        while self.subs_total > self.subs_most:
             oldest = self._with_subs.popleft()
-            self.subs_held -= oldest.subs_kept
+            self.subs_total -= oldest.subs_kept
             oldest.subs = []
             oldest.subs_kept = 0

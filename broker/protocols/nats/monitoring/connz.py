@@ -70,8 +70,8 @@ class _Entries:
     def make(self, row: Row) -> dict[str, Any]:
         """Build one entry."""
         is_leaf = row.kind.startswith(_LEAF)
-        gone = row if isinstance(row, ClosedConnection) else None
-        end_ns = gone.stop_ns if gone is not None else self.now_ns
+        closed = row if isinstance(row, ClosedConnection) else None
+        end_ns = closed.stop_ns if closed is not None else self.now_ns
         last_ns = self.last_ns(row)
         entry: dict[str, Any] = {
             "cid": row.client_id,
@@ -85,8 +85,8 @@ class _Entries:
             "start": rfc3339(row.start_ns),
             "last_activity": rfc3339(last_ns),
         }
-        if gone is not None:
-            entry |= {"stop": rfc3339(gone.stop_ns), "reason": gone.reason}
+        if closed is not None:
+            entry |= {"stop": rfc3339(closed.stop_ns), "reason": closed.reason}
         entry |= {
             "rtt": round_trip(row.rtt_ns),
             "uptime": uptime(end_ns - row.start_ns),
@@ -103,7 +103,7 @@ class _Entries:
         return entry
 
     def _of_open(self, row: Connection) -> Iterator[tuple[str, object]]:
-        auth, named, tls, who = self.options.auth, row.options, row.tls_peer, row.identity
+        auth, named, tls, identity = self.options.auth, row.options, row.tls_peer, row.identity
         if named is not None:
             yield from (("name", named.name), ("lang", named.lang), ("version", named.version))
         if tls is not None:
@@ -113,22 +113,22 @@ class _Entries:
             yield "tls_first", bool(getattr(tls, "first", False))
         if auth:
             yield "authorized_user", raw_user(row)
-            yield "account", _shown(row.account.name if row.account is not None else "")
+            yield "account", _account_field(row.account.name if row.account is not None else "")
         account = row.account.name if row.account is not None else ""
         if self.options.subscriptions or self.options.subscriptions_detail:
             most = min(self.subs_left, limits.MONITOR_SUBSCRIPTIONS_EACH)
             yield from self._subs(row, account, row.list_subs(most))
-        if auth and who is not None:
-            yield from (("jwt", who.jwt), ("issuer_key", who.issuer_key))
-            yield from (("name_tag", who.name_tag or account), ("tags", list(who.tags)))
-        yield "proxy", _proxy(who.proxy_key if who is not None else "")
+        if auth and identity is not None:
+            yield from (("jwt", identity.jwt), ("issuer_key", identity.issuer_key))
+            yield from (("name_tag", identity.name_tag or account), ("tags", list(identity.tags)))
+        yield "proxy", _proxy(identity.proxy_key if identity is not None else "")
 
     def _of_closed(self, row: ClosedConnection) -> Iterator[tuple[str, object]]:
         yield from (("name", row.name), ("lang", row.lang), ("version", row.version))
         yield from (("tls_version", row.tls_version), ("tls_cipher_suite", row.tls_cipher))
         yield "tls_first", row.tls_first
         if self.options.auth:
-            yield from (("authorized_user", row.user), ("account", _shown(row.account)))
+            yield from (("authorized_user", row.user), ("account", _account_field(row.account)))
         yield from self._subs(row, row.account, row.subs[: self.subs_left], with_account=True)
         if self.options.auth:  # nats-server shows these without a login
             yield from (("jwt", row.jwt), ("issuer_key", row.issuer_key))
@@ -148,11 +148,11 @@ class _Entries:
 
 
 def _proxy(key: str) -> dict[str, str]:
-    """The trusted proxy that a connection came through; empty without one."""
+    """The trusted proxy of a connection; empty without one."""
     return {"key": key} if key else {}
 
 
-def _shown(account: str) -> str:
+def _account_field(account: str) -> str:
     return "" if account == GLOBAL_ACCOUNT else account
 
 
@@ -250,20 +250,20 @@ def _rows(server: ServerView, options: ConnzOptions) -> tuple[list[Row], int]:
     total = 0
     account = server.accounts[options.acc] if options.acc else None
     if options.state in (OPEN, ANY):
-        there: Iterable[Connection] = server.sessions
+        sessions: Iterable[Connection] = server.sessions
         if account is not None:
-            there = (*account.sessions, *account.leafs)
-        found: list[Connection] = list(there)
+            sessions = (*account.sessions, *account.leafs)
+        found: list[Connection] = list(sessions)
         total += len(found)
         rows += _filtered_open(found, options, account)
     if options.state in (CLOSED, ANY):
-        gone = [
+        closed = [
             row
             for row in server.closed
             if account is None or (row.account or GLOBAL_ACCOUNT) == account.name
         ]
-        total += len(gone)
-        rows += _filtered_closed(gone, options)
+        total += len(closed)
+        rows += _filtered_closed(closed, options)
     return rows, total
 
 
@@ -287,9 +287,11 @@ def _filtered_open(
     return [row for row in found if id(row) in known]
 
 
-def _filtered_closed(gone: list[ClosedConnection], options: ConnzOptions) -> list[ClosedConnection]:
+def _filtered_closed(
+    closed: list[ClosedConnection], options: ConnzOptions
+) -> list[ClosedConnection]:
     if options.cid:
-        return [row for row in gone if row.client_id == options.cid]
+        return [row for row in closed if row.client_id == options.cid]
     if options.mqtt_client:
         return []
-    return [row for row in gone if not options.user or row.user == options.user]
+    return [row for row in closed if not options.user or row.user == options.user]

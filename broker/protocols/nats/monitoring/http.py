@@ -1,6 +1,6 @@
 """The monitoring listener: pages for NATS tools and load balancers over HTTP, HTTPS or both.
 
-The pages are built in other modules; here are paths, statuses, headers and JSONP, as in
+The pages are built in other modules; this one has paths, statuses, headers and the login, as in
 nats-server. Services of the server may add pages (`/metrics` is one).
 """
 
@@ -117,21 +117,21 @@ class MonitorHttp:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        known = self.login is None or self._knows(request)
-        if not known and request.path != self.base + _HEALTHZ:
+        authorized = self.login is None or self._is_authorized(request)
+        if not authorized and request.path != self.base + _HEALTHZ:
             headers = {"WWW-Authenticate": 'Basic realm="monitoring", charset="UTF-8"'}
             return web.Response(status=401, text=errors.LOGIN, headers=headers)
         fault = request.match_info.http_exception
         if fault is not None and fault.status == 404:
             clean = posixpath.normpath("/" + request.path.lstrip("/"))
             if "//" in request.path and clean != request.path:
-                asked = request.rel_url.raw_query_string
-                where = quote(clean) + (f"?{asked}" if asked else "")
+                query = request.rel_url.raw_query_string
+                location = quote(clean) + (f"?{query}" if query else "")
                 return web.Response(
                     status=307,
-                    text=f'<a href="{html.escape(where)}">Temporary Redirect</a>.\n\n',
+                    text=f'<a href="{html.escape(location)}">Temporary Redirect</a>.\n\n',
                     content_type="text/html",
-                    headers={"Location": where},
+                    headers={"Location": location},
                 )
             return web.Response(
                 status=404, body=errors.NOT_FOUND.encode(), headers=_TEXT | _NO_SNIFF
@@ -141,16 +141,16 @@ class MonitorHttp:
         except PageError as error:
             return web.Response(status=400, body=_bytes(str(error)), headers=_TEXT)
 
-    def _knows(self, request: web.Request) -> bool:
+    def _is_authorized(self, request: web.Request) -> bool:
         assert self.login is not None
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        scheme, _, credentials = request.headers.get("Authorization", "").partition(" ")
         try:
-            user, colon, password = base64.b64decode(given).partition(b":")
+            user, colon, password = base64.b64decode(credentials).partition(b":")
         except (binascii.Error, ValueError):
             return False
-        known = same(self.login[0], user.decode("utf-8", "surrogateescape"))
-        matches = same(self.login[1], password.decode("utf-8", "surrogateescape"))
-        return scheme.lower() == "basic" and bool(colon) and known and matches
+        user_matches = same(self.login[0], user.decode("utf-8", "surrogateescape"))
+        password_matches = same(self.login[1], password.decode("utf-8", "surrogateescape"))
+        return scheme.lower() == "basic" and bool(colon) and user_matches and password_matches
 
     # --- pages
 
@@ -162,14 +162,14 @@ class MonitorHttp:
         return serve
 
     async def _connz(self, request: web.Request) -> web.StreamResponse:
-        asked = options.ConnzOptions.from_query(Query(request.query))
+        parsed = options.ConnzOptions.from_query(Query(request.query))
         self.pages.requests["/connz"] += 1
-        return await _long(request, self.pages.connz(asked), private=asked.auth)
+        return await _answer_page(request, self.pages.connz(parsed), private=parsed.auth)
 
     async def _subsz(self, request: web.Request) -> web.StreamResponse:
         self.pages.requests["/subsz"] += 1
-        asked = options.SubszOptions.from_query(Query(request.query))
-        return await _long(request, self.pages.subsz(asked))
+        parsed = options.SubszOptions.from_query(Query(request.query))
+        return await _answer_page(request, self.pages.subsz(parsed))
 
     async def _healthz(self, request: web.Request) -> web.StreamResponse:
         self.pages.requests[_HEALTHZ] += 1
@@ -177,7 +177,7 @@ class MonitorHttp:
             return json_answer(b'{"status":"ok"}')
         health = self.pages.healthz(options.HealthzOptions.from_query(Query(request.query)))
         page = health.page
-        if self.login is not None and not self._knows(request):
+        if self.login is not None and not self._is_authorized(request):
             page = {"status": page["status"]}  # probes have no login; reasons name files
         return json_answer(encode(page, indent=False), health.code)
 
@@ -220,7 +220,7 @@ def json_answer(body: bytes, status: int = 200) -> web.Response:
     return web.Response(status=status, body=body, headers=_headers(private=False))
 
 
-async def _long(
+async def _answer_page(
     request: web.Request, page: LongPage, *, private: bool = False
 ) -> web.StreamResponse:
     """Answer with a page: short ones at once, long ones piece by piece as the client reads."""

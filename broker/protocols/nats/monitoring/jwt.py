@@ -22,12 +22,12 @@ def payload(token: str) -> dict[str, Any]:
     """The unverified claims of a token; {} if it is invalid."""
     parts = token.split(".")
     try:
-        said = orjson.loads(nkeys.from_base64(parts[1]))
+        claims = orjson.loads(nkeys.from_base64(parts[1]))
     except (IndexError, ValueError):
         return {}
-    if not isinstance(said, dict):
+    if not isinstance(claims, dict):
         return {}
-    return {name: said[name] for name in _CLAIMS if name in said} | said
+    return {name: claims[name] for name in _CLAIMS if name in claims} | claims
 
 
 def known(server: ServerView, name: str) -> Account | None:

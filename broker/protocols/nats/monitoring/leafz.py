@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def leafz(server: ServerView, options: LeafzOptions) -> dict[str, Any]:
-    """Servers that joined this one as leafs, and those that it joined."""
+    """Leaf nodes of this server, and the servers that it is a leaf node of."""
     shown = [
         link
         for link in links(server)
@@ -52,7 +52,7 @@ def _leafs(shown: list[Link], most: int) -> Iterator[dict[str, Any]]:
 
 def leaf_facts(link: Link) -> dict[str, Any]:
     """One leaf link, without its subscriptions."""
-    who = link.identity
+    proxy_key = link.identity.proxy_key if link.identity is not None else ""
     return {
         "id": link.client_id,
         "name": link.remote_name,
@@ -68,7 +68,7 @@ def leaf_facts(link: Link) -> dict[str, Any]:
         "out_bytes": link.out_bytes,
         "subscriptions": link.subscriptions,
         **({"compression": link.compression} if link.compression else {}),
-        **({"proxy": {"key": who.proxy_key}} if who is not None and who.proxy_key else {}),
+        **({"proxy": {"key": proxy_key}} if proxy_key else {}),
     }
 
 

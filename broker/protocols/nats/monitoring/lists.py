@@ -67,9 +67,9 @@ def collide(one: bytes, other: bytes) -> bool:
     if one == other:
         return True
     left, right = one.split(b"."), other.split(b".")
-    for mine, yours in zip(left, right, strict=False):
-        if b">" in (mine, yours):
+    for left_token, right_token in zip(left, right, strict=False):
+        if b">" in (left_token, right_token):
             return True
-        if mine != yours and mine not in _WILD and yours not in _WILD:
+        if left_token != right_token and left_token not in _WILD and right_token not in _WILD:
             return False
     return len(left) == len(right)

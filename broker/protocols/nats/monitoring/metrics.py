@@ -1,7 +1,7 @@
 """The series of prometheus-nats-exporter for the monitoring pages, under its names.
 
-Grafana panels and alerts written for it find `gnatsd_varz_connections` and its other series here
-too, labelled with the server_id. All are gauges, as most are in the exporter. Its rules: numbers
+Grafana panels and alerts for the exporter can use these series (`gnatsd_varz_connections` ...),
+which have the label server_id. All are gauges, as most are in the exporter. Its rules: numbers
 become gauges, nested ones with `_` between the names; a few strings become a label `value`; times
 are milliseconds since 1970. Series of JetStream, gateways and single connections are missing.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 _PREFIX: Final = "gnatsd"
-_SAID: Final = frozenset({"server_id", "server_name", "version", "domain", "leader", "name"})
+_LABELLED: Final = frozenset({"server_id", "server_name", "version", "domain", "leader", "name"})
 _TIMES: Final = frozenset({"start", "config_load_time"})
 _SKIPPED: Final = frozenset({"leaf", "trusted_operators_claim"})
 _SUMMED: Final = (
@@ -71,7 +71,7 @@ class NatsFacts:
 
 
 def nats_facts(pages: MonitorPages) -> NatsFacts:
-    """Copy the present values; must be called on the loop's thread."""
+    """Copy the current values; must be called on the loop's thread."""
     server = pages.server
     sessions = list(server.sessions)
     sums = {name: sum(map(attrgetter(name), sessions)) for name in _SUMMED}
@@ -89,7 +89,7 @@ def nats_facts(pages: MonitorPages) -> NatsFacts:
 
 
 def nats_metrics(pages: MonitorPages) -> Block:
-    """The series of a NATS server with its present values; must be called on the loop's thread."""
+    """The series of a NATS server with its current values; must be called on the loop's thread."""
     return nats_block(nats_facts(pages))
 
 
@@ -133,10 +133,10 @@ class NatsFamilies:
         yield from self._generic("routez", facts.routez)
         for name, number in facts.connz.items():
             yield _gauge(f"connz_{name}", ["server_id"], [(me, number)])
-        well = facts.health == "ok"
-        yield _gauge("healthz_status", ["server_id"], [(me, float(not well))])
+        healthy = facts.health == "ok"
+        yield _gauge("healthz_status", ["server_id"], [(me, float(not healthy))])
         yield _gauge(
-            "healthz_status_value", ["server_id", "value"], [([*me, facts.health], float(well))]
+            "healthz_status_value", ["server_id", "value"], [([*me, facts.health], float(healthy))]
         )
         yield from self._leafs()
         yield from self._accounts()
@@ -151,7 +151,7 @@ class NatsFamilies:
                 yield _gauge(full, ["server_id"], [([me], value)])
             elif isinstance(value, str) and key in _TIMES:
                 yield _gauge(full, ["server_id"], [([me], _milliseconds(value))])
-            elif isinstance(value, str) and key in _SAID:
+            elif isinstance(value, str) and key in _LABELLED:
                 yield _gauge(full, ["server_id", "value"], [([me, value], 1)])
 
     def _leafs(self) -> Iterator[Metric]:
@@ -193,10 +193,10 @@ class NatsFamilies:
         for name, key in _ACCOUNT:
             known = [(labels, float(stat[key])) for labels, stat in rows]
             yield _gauge(f"accstatz_{name}", _ACCOUNT_LABELS, known)
-        for way in ("sent", "received"):
+        for direction in ("sent", "received"):
             for unit, key in (("messages", "msgs"), ("bytes", "bytes")):
-                known = [(labels, float(stat[way][key])) for labels, stat in rows]
-                yield _gauge(f"accstatz_{way}_{unit}", _ACCOUNT_LABELS, known)
+                known = [(labels, float(stat[direction][key])) for labels, stat in rows]
+                yield _gauge(f"accstatz_{direction}_{unit}", _ACCOUNT_LABELS, known)
 
 
 def _milliseconds(rfc3339: str) -> float:

@@ -107,10 +107,10 @@ class _FromJson:
     __slots__ = ()
 
     @classmethod
-    def from_json(cls, given: Mapping[str, Any]) -> Self:
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
         """The options; absent fields keep their defaults, unknown ones are ignored."""
         names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
-        return cls(**{name: given[key] for name in names if (key := _key(name)) in given})
+        return cls(**{name: values[key] for name in names if (key := _key(name)) in values})
 
 
 def _key(name: str) -> str:

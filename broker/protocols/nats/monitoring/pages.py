@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 __all__ = ["MonitorPages", "PageError"]
 
 
-def _all_is_well() -> str | None:
+def _no_problem() -> str | None:
     return None
 
 
 class MonitorPages:
     """Builds each page on request; PageError for invalid options."""
 
-    def __init__(self, server: ServerView, broken: Callable[[], str | None] = _all_is_well) -> None:
-        """`broken` returns the problem of the rest of this process, or None."""
+    def __init__(self, server: ServerView, broken: Callable[[], str | None] = _no_problem) -> None:
+        """`broken` returns a problem of another part of this process, or None."""
         self.server = server
         self.broken = broken
         self.requests: Counter[str] = Counter()  # over HTTP, by path
@@ -42,41 +42,41 @@ class MonitorPages:
             "VARZ": lambda _given: self.varz(),
             "CONNZ": self._connz,
             "SUBSZ": self._subsz,
-            "ROUTEZ": lambda given: routez(server, options.RoutezOptions.from_json(given)),
-            "GATEWAYZ": lambda given: gatewayz(server, options.GatewayzOptions.from_json(given)),
-            "LEAFZ": lambda given: leafz(server, options.LeafzOptions.from_json(given)),
-            "ACCOUNTZ": lambda given: accountz(server, options.AccountzOptions.from_json(given)),
-            "ACCSTATZ": lambda given: accstatz(server, options.AccstatzOptions.from_json(given)),
-            "INFO": lambda given: account_info(server, given.get("account", "")),
-            "JSZ": lambda given: jsz(server, options.JszOptions.from_json(given)),
+            "ROUTEZ": lambda fields: routez(server, options.RoutezOptions.from_json(fields)),
+            "GATEWAYZ": lambda fields: gatewayz(server, options.GatewayzOptions.from_json(fields)),
+            "LEAFZ": lambda fields: leafz(server, options.LeafzOptions.from_json(fields)),
+            "ACCOUNTZ": lambda fields: accountz(server, options.AccountzOptions.from_json(fields)),
+            "ACCSTATZ": lambda fields: accstatz(server, options.AccstatzOptions.from_json(fields)),
+            "INFO": lambda fields: account_info(server, fields.get("account", "")),
+            "JSZ": lambda fields: jsz(server, options.JszOptions.from_json(fields)),
             "HEALTHZ": self._health,
         }
 
-    def page(self, name: str, given: Mapping[str, Any]) -> Json:
-        """The answer to a request in the system account; `given`: its validated JSON."""
-        return self._named[name](given)
+    def page(self, name: str, fields: Mapping[str, Any]) -> Json:
+        """The answer to a request in the system account; `fields`: its validated JSON."""
+        return self._named[name](fields)
 
     def varz(self) -> Json:
         return varz(self.server, self.server.cpu, self.requests)
 
-    def connz(self, asked: options.ConnzOptions) -> LongPage:
-        return connz(self.server, asked, self.clock)
+    def connz(self, parsed: options.ConnzOptions) -> LongPage:
+        return connz(self.server, parsed, self.clock)
 
-    def subsz(self, asked: options.SubszOptions) -> LongPage:
-        return subsz(self.server, asked)
+    def subsz(self, parsed: options.SubszOptions) -> LongPage:
+        return subsz(self.server, parsed)
 
-    def healthz(self, asked: options.HealthzOptions) -> Health:
-        return healthz(self.server, asked, self.broken)
+    def healthz(self, parsed: options.HealthzOptions) -> Health:
+        return healthz(self.server, parsed, self.broken)
 
-    def _connz(self, given: Mapping[str, Any]) -> Json:
-        asked = options.ConnzOptions.from_json(given)
-        return connz(self.server, asked, self.clock, limits.MONITOR_SUBSCRIPTIONS_WHOLE).whole()
+    def _connz(self, fields: Mapping[str, Any]) -> Json:
+        parsed = options.ConnzOptions.from_json(fields)
+        return connz(self.server, parsed, self.clock, limits.MONITOR_SUBSCRIPTIONS_WHOLE).whole()
 
-    def _subsz(self, given: Mapping[str, Any]) -> Json:
-        asked = options.SubszOptions.from_json(given)
-        return subsz(self.server, asked, limits.MONITOR_SUBSCRIPTIONS_WHOLE).whole()
+    def _subsz(self, fields: Mapping[str, Any]) -> Json:
+        parsed = options.SubszOptions.from_json(fields)
+        return subsz(self.server, parsed, limits.MONITOR_SUBSCRIPTIONS_WHOLE).whole()
 
-    def _health(self, given: Mapping[str, Any]) -> Json:
-        health = self.healthz(options.HealthzOptions.from_json(given))
+    def _health(self, fields: Mapping[str, Any]) -> Json:
+        health = self.healthz(options.HealthzOptions.from_json(fields))
         status, *rest = health.page.items()
         return dict([status, ("status_code", health.code), *rest])

@@ -27,7 +27,7 @@ def resident_bytes() -> int:
 
 
 class CpuMeter:
-    """CPU use in percent of one core since the last call, which must be a while ago."""
+    """CPU use in percent of one core, averaged over at least MONITOR_CPU_SPAN."""
 
     def __init__(self) -> None:
         self._wall_ns, self._cpu_ns = time.monotonic_ns(), time.process_time_ns()
@@ -47,14 +47,14 @@ class Clock:
     """Converts monotonic times to wall clock times, consistently."""
 
     def __init__(self) -> None:
-        self._ahead_ns = time.time_ns() - time.monotonic_ns()
+        self._offset_ns = time.time_ns() - time.monotonic_ns()
 
     def wall_ns(self, monotonic_ns: int) -> int:
         """The wall clock time; follows a clock that was set."""
-        ahead_ns = time.time_ns() - time.monotonic_ns()
-        if abs(ahead_ns - self._ahead_ns) > SECOND:
-            self._ahead_ns = ahead_ns
-        return monotonic_ns + self._ahead_ns
+        offset_ns = time.time_ns() - time.monotonic_ns()
+        if abs(offset_ns - self._offset_ns) > SECOND:
+            self._offset_ns = offset_ns
+        return monotonic_ns + self._offset_ns
 
 
 def stacks() -> bytes:

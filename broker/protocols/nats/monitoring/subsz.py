@@ -89,16 +89,16 @@ def _entries(
         while skip < size and most > 0:
             step = min(most, limits.MONITOR_LISTED)
             if test:
-                seen = matching(account.router, test, True, skip, step)
+                listed = matching(account.router, test, local=True, skip=skip, most=step)
             else:
-                seen = window(account.router, skip, step, local=True)
-            if not seen:
+                listed = window(account.router, skip, step, local=True)
+            if not listed:
                 break  # some were removed meanwhile
-            for subject, queue, sid, sink, delivered, limit, _far in seen:
+            for subject, queue, sid, sink, delivered, limit, _far in listed:
                 # subscriptions of the server itself have no connection
                 cid = getattr(sink, "client_id", 0)
                 sub = (subject, queue, sid, delivered, limit)
                 yield detail(sub, cid, account.name)
-            skip += len(seen)
-            most -= len(seen)
+            skip += len(listed)
+            most -= len(listed)
         skip = max(0, skip - size)

@@ -45,13 +45,13 @@ _UNAVAILABLE: Final = 503
 def varz(server: ServerView, cpu: CpuMeter, requests: Counter[str]) -> dict[str, Any]:
     """The page; `requests`: the number of requests to each page."""
     now_ns = time.time_ns()
-    page = _who(server) | _configured(server) | _now(server, now_ns, cpu)
+    page = _identity(server) | _configured(server) | _current(server, now_ns, cpu)
     page |= {
         "http_req_stats": dict(sorted(requests.items())),
         "config_load_time": rfc3339(server.reload_ns),
         "config_digest": server.settings.digest,
     }
-    page |= _trust(server)
+    page |= _operator_fields(server)
     page["slow_consumer_stats"] = _of_clients(server.frontend.slow_consumers)
     page["stale_connection_stats"] = _of_clients(server.frontend.stale)
     page["disk_io_wait_stats"] = dict.fromkeys(
@@ -64,11 +64,11 @@ def _of_clients(count: int) -> dict[str, int]:
     return {"clients": count, "routes": 0, "gateways": 0, "leafs": 0}
 
 
-def _who(server: ServerView) -> dict[str, Any]:
+def _identity(server: ServerView) -> dict[str, Any]:
     info = server.handshake.info
     host, port = server.ports.get("nats", ("", 0))
     # With a no_auth_user, INFO requires no login, although users exist.
-    asks = {"auth_required": True} if server.settings.no_auth_user else {}
+    required = {"auth_required": True} if server.settings.no_auth_user else {}
     page: dict[str, Any] = {
         "server_id": server.server_id,
         "server_name": server.server_name,
@@ -81,20 +81,20 @@ def _who(server: ServerView) -> dict[str, Any]:
         "port": info.get("port") or port,
     }
     names = ("auth_required", "tls_required", "tls_verify", "ip", "connect_urls")
-    page |= filled({name: info.get(name, "") for name in (*names, "ws_connect_urls")} | asks)
+    page |= filled({name: info.get(name, "") for name in (*names, "ws_connect_urls")} | required)
     return page
 
 
 def _configured(server: ServerView) -> dict[str, Any]:
     settings = server.settings
-    asked, pages = settings.http or settings.https, _page_ports(server)
+    address, pages = settings.http or settings.https, _page_ports(server)
     page: dict[str, Any] = {"max_connections": settings.max_connections}
     if settings.max_subscriptions:
         page["max_subscriptions"] = settings.max_subscriptions
     page |= {
         "ping_interval": settings.ping_interval_ns,
         "ping_max": settings.ping_max,
-        "http_host": asked[0] if asked is not None else settings.address[0],
+        "http_host": address[0] if address is not None else settings.address[0],
         "http_port": pages.get("http", 0),
         "http_base_path": settings.http_base_path,
         "https_port": pages.get("https", 0),
@@ -130,7 +130,7 @@ def _page_ports(server: ServerView) -> dict[str, int]:
     return {kind: server.ports[name][1] for kind, name in names.items() if name in server.ports}
 
 
-def _now(server: ServerView, now_ns: int, cpu: CpuMeter) -> dict[str, Any]:
+def _current(server: ServerView, now_ns: int, cpu: CpuMeter) -> dict[str, Any]:
     in_msgs, in_bytes, out_msgs, out_bytes = server.frontend.traffic()
     clients = (in_msgs, in_bytes, out_msgs, out_bytes)
     leafs = list(links(server))
@@ -167,7 +167,7 @@ def _now(server: ServerView, now_ns: int, cpu: CpuMeter) -> dict[str, Any]:
     }
 
 
-def _trust(server: ServerView) -> dict[str, Any]:
+def _operator_fields(server: ServerView) -> dict[str, Any]:
     system = server.system_account
     settings = server.settings
     own = {"tags": list(settings.server_tags), "metadata": dict(sorted(settings.server_metadata))}
@@ -269,7 +269,7 @@ def healthz(
 
 
 def _jetstream(server: ServerView, options: HealthzOptions) -> Health | None:
-    """A failed check of JetStream; None if it is well or off."""
+    """A failed check of JetStream; None if it has no problem or is disabled."""
     found = server.jetstream.problem(options) if server.jetstream is not None else None
     return None if found is None else _failed(options, *found)
 

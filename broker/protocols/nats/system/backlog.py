@@ -29,7 +29,8 @@ class Clock(Protocol):
 
 
 class Backlog:
-    """A queue of jobs, limited per turn of the loop so that clients need not wait."""
+    """A queue of jobs. The time for them in one turn of the loop is limited, because clients wait
+    meanwhile."""
 
     def __init__(
         self,

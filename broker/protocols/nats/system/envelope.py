@@ -55,7 +55,7 @@ class Envelope:
         self.use(identity)
 
     def use(self, identity: ServerIdentity) -> None:
-        """Use this identity from now on."""
+        """Replace the identity."""
         self.identity = identity
         tags = tuple(dict.fromkeys(t for tag in identity.tags if (t := tag.strip().lower())))
         self.tags = frozenset(tags)
@@ -72,11 +72,11 @@ class Envelope:
     def server(self) -> Json:
         """The server block of the next message."""
         self.sequence += 1
-        on = self.has_jetstream()
+        enabled = self.has_jetstream()
         return {
             **self._head,
-            "jetstream": on,
-            "flags": _JETSTREAM_FLAGS if on else 0,
+            "jetstream": enabled,
+            "flags": _JETSTREAM_FLAGS if enabled else 0,
             "seq": self.sequence,
             "time": rfc3339(time.time_ns()),
         }

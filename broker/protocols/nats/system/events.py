@@ -1,7 +1,7 @@
 """Events of the system account: statistics, and the begin and end of connections.
 
-An event is built only if the router has a subscriber for it. During routing and at the end of a
-session it is only noted; the backlog publishes it later.
+An event is built only if it has a subscriber. When a connection begins or ends, the event is only
+queued; the backlog publishes it later.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LEAF = "LEAFNODE"
 _STATSZ = ("start", "mem", "cores", "cpu", "connections", "total_connections")
 
 
-def client_block(session: SessionView, account: str, *, gone_ns: int = 0) -> Json:
+def client_block(session: SessionView, account: str, *, stop_ns: int = 0) -> Json:
     """The client in an advisory, without empty fields."""
     options, identity = session.options or ClientOptions(), session.identity
     is_leaf = session.kind.startswith(_LEAF)
@@ -43,8 +43,8 @@ def client_block(session: SessionView, account: str, *, gone_ns: int = 0) -> Jso
         "name": options.name,
         "lang": options.lang,
         "ver": options.version,
-        "rtt": session.rtt_ns if gone_ns else 0,
-        "stop": rfc3339(gone_ns) if gone_ns else "",
+        "rtt": session.rtt_ns if stop_ns else 0,
+        "stop": rfc3339(stop_ns) if stop_ns else "",
         "jwt": _shown_jwt(options, identity),
         "issuer_key": identity.issuer_key if identity is not None else "",
         "name_tag": (identity.name_tag if identity is not None else "") or account,
@@ -56,16 +56,17 @@ def client_block(session: SessionView, account: str, *, gone_ns: int = 0) -> Jso
 
 
 def _shown_jwt(options: ClientOptions, identity: Identity | None) -> str:
-    """The token of an admitted client. That of a refused client may be a bearer token: a secret."""
+    """The token of an accepted client. That of a refused client is hidden, because it may be a
+    bearer token, which is a secret."""
     if identity is not None:
         return identity.jwt
     return HIDDEN if options.jwt else ""
 
 
-class _Gone(NamedTuple):
+class _Ended(NamedTuple):
     """A client that has disconnected or was refused."""
 
-    home: LocalAccount  # the account of the event
+    event_account: LocalAccount  # the account of the event
     subject: bytes
     session: SessionView
     account: str
@@ -88,9 +89,9 @@ class Events:
         self._statsz = f"$SYS.SERVER.{name}.STATSZ".encode()
         self._auth_error = f"$SYS.SERVER.{name}.CLIENT.AUTH.ERR".encode()
         self._reporting: set[str] = set()  # accounts with a pending report
-        self._beats: dict[str, int] = {}  # account -> time of the next report, oldest first
+        self._report_times: dict[str, int] = {}  # account -> time of the next report, oldest first
         self._statsz_timer: Timer | None = None
-        self._beat_timer: Timer | None = None
+        self._report_timer: Timer | None = None
         self._statsz_pause_ns = limits.NATS_STATSZ_FIRST
         self._statsz_last_ns = 0
 
@@ -99,16 +100,16 @@ class Events:
         self._statsz_in(self._statsz_pause_ns)
 
     def stop(self) -> None:
-        for timer in (self._statsz_timer, self._beat_timer):
+        for timer in (self._statsz_timer, self._report_timer):
             if timer is not None:
                 timer.cancel()
-        self._statsz_timer = self._beat_timer = None
-        self._beats.clear()
+        self._statsz_timer = self._report_timer = None
+        self._report_times.clear()
 
     def _now_ns(self) -> int:
         return int(self.clock.time() * SECOND)
 
-    def _wanted(self, subject: bytes, account: LocalAccount | None = None) -> bool:
+    def _has_subscribers(self, subject: bytes, account: LocalAccount | None = None) -> bool:
         return (account or self.account).interest(subject) > 0
 
     # --- statistics -------------------------------------------------------------------------
@@ -118,10 +119,10 @@ class Events:
 
     def _statsz_due(self) -> None:
         self._statsz_pause_ns = min(2 * self._statsz_pause_ns, limits.NATS_STATSZ)
-        apart_ns = min(limits.NATS_STATSZ_APART, self._statsz_pause_ns)
+        interval_ns = min(limits.NATS_STATSZ_APART, self._statsz_pause_ns)
         since_ns = self._now_ns() - self._statsz_last_ns
-        if self._statsz_last_ns and since_ns < apart_ns:
-            self._statsz_in(apart_ns - since_ns)
+        if self._statsz_last_ns and since_ns < interval_ns:
+            self._statsz_in(interval_ns - since_ns)
             return
         self._statsz_in(self._statsz_pause_ns)
         self.send_statsz()
@@ -129,7 +130,7 @@ class Events:
     def send_statsz(self) -> None:
         """Publish STATSZ at once, if it has subscribers."""
         self._statsz_last_ns = self._now_ns()
-        if self._wanted(self._statsz):
+        if self._has_subscribers(self._statsz):
             self.station.publish(self._statsz, self.statsz())
 
     def statsz(self) -> Json:
@@ -139,12 +140,12 @@ class Events:
         accounts = self.server.accounts.values()
         stats["active_accounts"] = sum(bool(a.sessions or a.leafs) for a in accounts)
         stats["subscriptions"] = page["subscriptions"]
-        for name, way in (("sent", "out"), ("received", "in")):
-            stats[name] = {"msgs": page[f"{way}_msgs"], "bytes": page[f"{way}_bytes"]}
-            peer = f"{name}_to_clients" if way == "out" else f"{name}_from_clients"
+        for name, direction in (("sent", "out"), ("received", "in")):
+            stats[name] = {"msgs": page[f"{direction}_msgs"], "bytes": page[f"{direction}_bytes"]}
+            peer = f"{name}_to_clients" if direction == "out" else f"{name}_from_clients"
             stats[peer] = {
-                "msgs": page[f"{way}_client_msgs"],
-                "bytes": page[f"{way}_client_bytes"],
+                "msgs": page[f"{direction}_client_msgs"],
+                "bytes": page[f"{direction}_client_bytes"],
             }
         stats["slow_consumers"] = page["slow_consumers"]
         stats["active_servers"] = 1
@@ -162,9 +163,9 @@ class Events:
         account = session.account
         if account is None or account.name == GLOBAL_ACCOUNT:
             return
-        self._changed(account)
+        self._report_connections(account)
         subject = f"$SYS.ACCOUNT.{account.name}.CONNECT".encode()
-        if self._wanted(subject):
+        if self._has_subscribers(subject):
             job = partial(self._connect, subject, session, account.name, time.time_ns())
             self.backlog.add(job)
 
@@ -179,10 +180,10 @@ class Events:
         account = session.account
         if account is None or account.name == GLOBAL_ACCOUNT:
             return
-        self._changed(account)
+        self._report_connections(account)
         subject = f"$SYS.ACCOUNT.{account.name}.DISCONNECT".encode()
-        if self._wanted(subject):
-            self._gone(self.account, subject, session, account.name, reason)
+        if self._has_subscribers(subject):
+            self._queue_disconnect(self.account, subject, session, account.name, reason)
 
     def refused(
         self,
@@ -190,46 +191,56 @@ class Events:
         reason: str = errors.NATS_CLOSED_AUTHENTICATION,
         account: LocalAccount | None = None,
     ) -> None:
-        """Report a rejected login in `account`, or else in the global account."""
-        home = account or session.account or self.server.accounts.get(GLOBAL_ACCOUNT)
-        if home is not None and self._wanted(b"$SYS.ACCOUNT.CLIENT.AUTH.ERR", home):
-            self._gone(home, b"$SYS.ACCOUNT.CLIENT.AUTH.ERR", session, home.name, reason)
-        if self._wanted(self._auth_error):
+        """Report a rejected login in the system account and in `account`; by default that is the
+        session's account, or else the global account."""
+        event_account = account or session.account or self.server.accounts.get(GLOBAL_ACCOUNT)
+        if event_account is not None and self._has_subscribers(
+            b"$SYS.ACCOUNT.CLIENT.AUTH.ERR", event_account
+        ):
+            self._queue_disconnect(
+                event_account, b"$SYS.ACCOUNT.CLIENT.AUTH.ERR", session, event_account.name, reason
+            )
+        if self._has_subscribers(self._auth_error):
             name = session.account.name if session.account is not None else GLOBAL_ACCOUNT
             failure = errors.NATS_CLOSED_AUTHENTICATION
-            self._gone(self.account, self._auth_error, session, name, failure)
+            self._queue_disconnect(self.account, self._auth_error, session, name, failure)
 
-    def _gone(
-        self, home: LocalAccount, subject: bytes, session: SessionView, account: str, reason: str
+    def _queue_disconnect(
+        self,
+        event_account: LocalAccount,
+        subject: bytes,
+        session: SessionView,
+        account: str,
+        reason: str,
     ) -> None:
-        gone = _Gone(home, subject, session, account, reason, time.time_ns())
-        self.backlog.add(partial(self._disconnect, gone))
+        ended = _Ended(event_account, subject, session, account, reason, time.time_ns())
+        self.backlog.add(partial(self._disconnect, ended))
 
-    def _disconnect(self, gone: _Gone) -> None:
-        session = gone.session
+    def _disconnect(self, ended: _Ended) -> None:
+        session = ended.session
         if session.closed_because == errors.NATS_CLOSED_ACCOUNT_CONNECTIONS:
             return  # the login itself was valid
-        event = self.envelope.event("client_disconnect", gone.wall_ns)
+        event = self.envelope.event("client_disconnect", ended.wall_ns)
         event["server"] = self.envelope.server()
-        event["client"] = client_block(session, gone.account, gone_ns=gone.wall_ns)
+        event["client"] = client_block(session, ended.account, stop_ns=ended.wall_ns)
         # From the client's point of view.
         event["sent"] = {"msgs": session.in_msgs, "bytes": session.in_bytes}
         event["received"] = {"msgs": session.out_msgs, "bytes": session.out_bytes}
-        event["reason"] = gone.reason
-        self.station.publish(gone.subject, event, gone.home)
+        event["reason"] = ended.reason
+        self.station.publish(ended.subject, event, ended.event_account)
 
     # --- an account's connections ---------------------------------------------------------------
 
-    def _changed(self, account: LocalAccount) -> None:
-        """Schedule a report of an account's connections; merges several changes."""
-        self._beat_later(account)
+    def _report_connections(self, account: LocalAccount) -> None:
+        """Queue a report of an account's connections, one for several changes."""
+        self._schedule_report(account)
         name = account.name
         if name in self._reporting:
             return
         subjects = [
             subject
             for text in (f"$SYS.SERVER.ACCOUNT.{name}.CONNS", f"$SYS.ACCOUNT.{name}.SERVER.CONNS")
-            if self._wanted(subject := text.encode())
+            if self._has_subscribers(subject := text.encode())
         ]
         if subjects and self.backlog.add(partial(self._publish_connections, account, subjects)):
             self._reporting.add(name)
@@ -248,27 +259,27 @@ class Events:
         head = self.envelope.event("account_connections")
         return {**head, "server": {}, **(found[0] if found else {"acc": account.name})}
 
-    def _beat_later(self, account: LocalAccount) -> None:
-        """Schedule the next report, unless no connection is left by then."""
-        self._beats.pop(account.name, None)
-        self._beats[account.name] = self._now_ns() + limits.NATS_ACCOUNT_BEAT
-        if self._beat_timer is None:
-            self._arm_beat()
+    def _schedule_report(self, account: LocalAccount) -> None:
+        """Schedule the next report. It is not sent if the account has no connection then."""
+        self._report_times.pop(account.name, None)
+        self._report_times[account.name] = self._now_ns() + limits.NATS_ACCOUNT_BEAT
+        if self._report_timer is None:
+            self._set_report_timer()
 
-    def _arm_beat(self) -> None:
-        self._beat_timer = None
-        if self._beats:
-            wait_ns = max(0, next(iter(self._beats.values())) - self._now_ns())
-            self._beat_timer = self.clock.call_later(wait_ns / SECOND, self._beat)
+    def _set_report_timer(self) -> None:
+        self._report_timer = None
+        if self._report_times:
+            wait_ns = max(0, next(iter(self._report_times.values())) - self._now_ns())
+            self._report_timer = self.clock.call_later(wait_ns / SECOND, self._report_due)
 
-    def _beat(self) -> None:
-        """Report one account that is due; the next one gets a job of its own."""
-        self._beat_timer = None
-        name, due_ns = next(iter(self._beats.items()))
+    def _report_due(self) -> None:
+        """Report the first account if it is due; the timer is set again for the next one."""
+        self._report_timer = None
+        name, due_ns = next(iter(self._report_times.items()))
         if due_ns <= self._now_ns():
-            del self._beats[name]
+            del self._report_times[name]
             account = self.server.accounts.get(name)
             if account is not None and (account.sessions or account.leafs):
-                self._changed(account)
-        if self._beat_timer is None:
-            self._arm_beat()
+                self._report_connections(account)
+        if self._report_timer is None:
+            self._set_report_timer()

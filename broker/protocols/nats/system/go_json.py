@@ -28,7 +28,7 @@ _ZERO: Final[dict[str, Any]] = {
     "[]string": (),
 }
 # Go types and the basic types that they are based on.
-_UNDERNEATH: Final = {
+_BASE_TYPES: Final = {
     "server.SortOpt": "string",
     "server.ConnState": "int",
     "time.Duration": "int",
@@ -36,7 +36,7 @@ _UNDERNEATH: Final = {
 _RANGES: Final = {"int": (INT64_MIN, INT64_MAX), "uint64": (0, 2**64 - 1)}
 _INTEGER: Final = {"int": r"-?\d{1,20}", "uint64": r"\d{1,20}"}
 
-_LONELY: Final = lazy_pattern("[\ud800-\udfff]")  # lone surrogates
+_LONE_SURROGATE: Final = lazy_pattern("[\ud800-\udfff]")  # lone surrogates
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ FILTERS: Final = {
 }
 
 
-class BadBody(Exception):  # noqa: N818 - the requester's, not ours
+class BadBody(Exception):  # noqa: N818 - a mistake of the requester
     """The body is invalid; the text is Go's error."""
 
 
@@ -72,7 +72,7 @@ def decode(body: bytes, shape: Shape) -> dict[str, Any]:
     """All options by name; those missing in the body have their defaults."""
     types = {**{name: (t, shape.group) for name, t in shape.fields.items()}}
     types.update({name: (t, shape.filters) for name, t in FILTERS.items()})
-    options = {name: _ZERO[_UNDERNEATH.get(t, t)] for name, (t, _) in types.items()}
+    options = {name: _ZERO[_BASE_TYPES.get(t, t)] for name, (t, _) in types.items()}
     if not body:
         return options
     value = _parse(body)
@@ -112,26 +112,26 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return {key: value for key, value in pairs if value is not None}  # null changes nothing
 
 
-def _value(found: Any, go_type: str, place: str) -> Any:
-    kind = _UNDERNEATH.get(go_type, go_type)
+def _value(found: Any, go_type: str, where: str) -> Any:
+    kind = _BASE_TYPES.get(go_type, go_type)
     if kind == "string" and isinstance(found, str) and not isinstance(found, _Number):
-        return _LONELY.sub("\ufffd", found)
+        return _LONE_SURROGATE.sub("\ufffd", found)
     if kind == "bool" and isinstance(found, bool):
         return found
     if kind == "[]string" and isinstance(found, list):
-        return tuple(_value("" if each is None else each, "string", place) for each in found)
+        return tuple(_value("" if each is None else each, "string", where) for each in found)
     if kind in _RANGES and isinstance(found, _Number):
         low, high = _RANGES[kind]
         if re.fullmatch(_INTEGER[kind], found, re.ASCII) and low <= (number := int(found)) <= high:
             return number
-        raise BadBody(errors.GO_JSON_TYPE.format(f"number {found}", place, go_type))
-    return _refuse(found, place, go_type)
+        raise BadBody(errors.GO_JSON_TYPE.format(f"number {found}", where, go_type))
+    return _refuse(found, where, go_type)
 
 
-def _refuse(found: Any, place: str, go_type: str = "") -> NoReturn:
+def _refuse(found: Any, where: str, go_type: str = "") -> NoReturn:
     names = {_Number: "number", str: "string", bool: "bool", list: "array", dict: "object"}
-    what = names[type(found)]
-    text = errors.GO_JSON_TYPE.format(what, place, go_type)
+    name = names[type(found)]
+    text = errors.GO_JSON_TYPE.format(name, where, go_type)
     raise BadBody(text if go_type else text.removesuffix(" of type "))
 
 
@@ -149,7 +149,7 @@ _NUMBER_STEPS: Final = (
 )
 
 
-class _Stop(Exception):  # noqa: N818 - how the scanner ends
+class _Stop(Exception):  # noqa: N818 - it ends the scanner
     pass
 
 
@@ -159,7 +159,7 @@ def syntax_error(body: bytes) -> str:
 
 
 def syntax_error_at(body: bytes) -> tuple[str, int]:
-    """The same, with the number of bytes that Go has read by then."""
+    """The same error, and the number of bytes that Go has read before it."""
     scanner = _Scanner(body)
     try:
         scanner.run()

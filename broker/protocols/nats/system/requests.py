@@ -1,7 +1,7 @@
 """Requests to the system account, and their answers.
 
-Requests without a reply subject, and those meant for other servers, are not answered. A page is
-only built if a requester waits for it.
+Requests without a reply subject, and those for other servers, are not answered. A page is only
+built if the reply subject has a subscriber.
 """
 
 from __future__ import annotations
@@ -80,21 +80,21 @@ class Requests:
         }
         for name in system_options.PAGES:
             per_server[name] = partial(self._page, name)
-        me = self.envelope.identity.server_id
+        server_id = self.envelope.identity.server_id
         for name, handler in per_server.items():
             found[f"$SYS.REQ.SERVER.{_PING}.{name}"] = handler
-            found[f"$SYS.REQ.SERVER.{me}.{name}"] = handler
-        found[f"$SYS.REQ.SERVER.{me}.RELOAD"] = self._reload
-        found[f"$SYS.REQ.SERVER.{me}.KICK"] = partial(self._act, "kick")
-        found[f"$SYS.REQ.SERVER.{me}.LDM"] = partial(self._act, "lame_duck")
+            found[f"$SYS.REQ.SERVER.{server_id}.{name}"] = handler
+        found[f"$SYS.REQ.SERVER.{server_id}.RELOAD"] = self._reload
+        found[f"$SYS.REQ.SERVER.{server_id}.KICK"] = partial(self._act, "kick")
+        found[f"$SYS.REQ.SERVER.{server_id}.LDM"] = partial(self._act, "lame_duck")
         for name in system_options.ACCOUNT_PAGES:
             found[f"$SYS.REQ.ACCOUNT.*.{name}"] = partial(self._account_page, name)
         found["$SYS.REQ.ACCOUNT.*.INFO"] = self._account_info
         found["$SYS.REQ.ACCOUNT.*.STATZ"] = self._account_statz
         found["$SYS.REQ.ACCOUNT.*.CONNS"] = self._account_conns
         found[f"$SYS.REQ.ACCOUNT.{_PING}.STATZ"] = self._all_statz
-        found["$SYS.REQ.ACCOUNT.NSUBS"] = self._count_asked_by_server
-        found["$SYS.REQ.USER.*.INFO"] = self._nobody
+        found["$SYS.REQ.ACCOUNT.NSUBS"] = self._subscribers_for_server
+        found["$SYS.REQ.USER.*.INFO"] = self._unknown_user
         found["$SYS.REQ.USER.INFO"] = self._user_info
         found["$SYS.DEBUG.SUBSCRIBERS"] = self._subscribers
         return found
@@ -126,7 +126,7 @@ class Requests:
         if encoding in ("", "identity") or len(body) <= limits.NATS_PACK_INLINE:
             account.publish(reply, pack(body, encoding), headers=content_encoding(encoding))
             return
-        self._later(self._send_packed(account, reply, body, encoding))
+        self._spawn(self._send_packed(account, reply, body, encoding))
 
     async def _send_packed(
         self, account: LocalAccount, reply: bytes, body: bytes, encoding: str
@@ -134,7 +134,7 @@ class Requests:
         packed = await asyncio.to_thread(pack, body, encoding)
         account.publish(reply, packed, headers=content_encoding(encoding))
 
-    def _later(self, work: Awaitable[None]) -> None:
+    def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -151,21 +151,21 @@ class Requests:
         except BadBody as error:
             self._fail(account, message.reply, _BAD_REQUEST, str(error))
             return None
-        return options if self._is_meant(options) else None
+        return options if self._is_for_this_server(options) else None
 
-    def _is_meant(self, options: Json) -> bool:
-        who = self.envelope.identity
+    def _is_for_this_server(self, options: Json) -> bool:
+        identity = self.envelope.identity
         exact = options["exact_match"]
-        for asked, ours in (
-            (options["server_name"], who.name),
-            (options["host"], who.host),
-            (options["cluster"], who.cluster),
+        for pattern, value in (
+            (options["server_name"], identity.name),
+            (options["host"], identity.host),
+            (options["cluster"], identity.cluster),
         ):
-            if asked and (asked != ours if exact else asked not in ours):
+            if pattern and (pattern != value if exact else pattern not in value):
                 return False
         if any(tag.strip().lower() not in self.envelope.tags for tag in options["tags"]):
             return False
-        return options["domain"] in ("", who.domain)
+        return options["domain"] in ("", identity.domain)
 
     def _answer(
         self,
@@ -208,8 +208,8 @@ class Requests:
 
     def _idz(self, account: LocalAccount, message: Message) -> None:
         if message.reply:
-            who = self.envelope.identity
-            block = {"name": who.name, "host": who.host, "id": who.server_id}
+            identity = self.envelope.identity
+            block = {"name": identity.name, "host": identity.host, "id": identity.server_id}
             self._send(account, message.reply, encode(block), "")
 
     def _profilez(self, account: LocalAccount, message: Message) -> None:
@@ -225,18 +225,18 @@ class Requests:
         if not message.reply:
             return
         if self._options(account, message, system_options.FILTERS_ONLY) is not None:
-            self._later(self._reload_now(account, message.reply))
+            self._spawn(self._reload_now(account, message.reply))
 
     async def _reload_now(self, account: LocalAccount, reply: bytes) -> None:
-        wrong = errors.RELOAD_NO_FILE
+        problem = errors.RELOAD_NO_FILE
         if self.actions.reload is not None:
-            wrong = await self.actions.reload()
-        if wrong:
-            self._fail(account, reply, _FAILED, wrong)
+            problem = await self.actions.reload()
+        if problem:
+            self._fail(account, reply, _FAILED, problem)
         else:
             self.respond(account, reply)
 
-    def _act(self, what: str, account: LocalAccount, message: Message) -> None:
+    def _act(self, action: str, account: LocalAccount, message: Message) -> None:
         """KICK and LDM of one client."""
         if not message.reply or not message.data:
             return
@@ -246,10 +246,10 @@ class Requests:
             return
         if self._options(account, message, system_options.FILTERS_ONLY) is None:
             return
-        act: Callable[[int], str] | None = getattr(self.actions, what)
-        wrong = act(client_id) if act is not None else errors.LAME_DUCK_UNABLE
-        if wrong:
-            self._fail(account, message.reply, _FAILED, wrong)
+        act: Callable[[int], str] | None = getattr(self.actions, action)
+        problem = act(client_id) if act is not None else errors.LAME_DUCK_UNABLE
+        if problem:
+            self._fail(account, message.reply, _FAILED, problem)
         else:
             self.respond(account, message.reply)
 
@@ -259,12 +259,12 @@ class Requests:
         self, page: str, account: LocalAccount, message: Message, *, name: str = ""
     ) -> None:
         """`name`: the account of the requester; if empty, the account in the subject."""
-        about = name or _account_of(message)
+        target = name or _account_of(message)
 
         def build(options: Json) -> Json:
             if page == "JSZ" and self.server.jetstream is None:
                 raise PageError(errors.NO_JETSTREAM)
-            options[system_options.ACCOUNT_PAGES[page]] = about
+            options[system_options.ACCOUNT_PAGES[page]] = target
             if page == "SUBSZ":
                 options["subscriptions"] = True
             return self.pages.page(page, options)
@@ -278,12 +278,12 @@ class Requests:
         self._answer(account, message, system_options.INFO, build)
 
     def _account_statz(self, account: LocalAccount, message: Message, *, name: str = "") -> None:
-        about = name or _account_of(message)
-        if about == _PING and not name:
+        target = name or _account_of(message)
+        if target == _PING and not name:
             return  # handled by another subscription
 
         def build(options: Json) -> Json | None:
-            options["accounts"] = (about,)
+            options["accounts"] = (target,)
             return self._statz_page(options)
 
         self._answer(account, message, system_options.ACCSTATZ, build)
@@ -296,20 +296,20 @@ class Requests:
         return page if page["account_statz"] or options["include_unused"] else None
 
     def _account_conns(self, account: LocalAccount, message: Message) -> None:
-        """Answer servers with the account's event."""
-        about = self.server.accounts.get(_account_of(message))
-        if not message.reply or about is None or not (about.sessions or about.leafs):
+        """Answer a server with the account's event."""
+        target = self.server.accounts.get(_account_of(message))
+        if not message.reply or target is None or not (target.sessions or target.leafs):
             return
         try:
             options = decode(message.data, Shape("accNumConnsReq", "", {"acc": "string"}, ""))
         except BadBody:
             return
-        if options["acc"] in ("", about.name):
-            event = self.events.account_event(about)
+        if options["acc"] in ("", target.name):
+            event = self.events.account_event(target)
             event["server"] = self.envelope.server()
             self._send(account, message.reply, encode(event), "")
 
-    def _nobody(self, account: LocalAccount, message: Message) -> None:
+    def _unknown_user(self, account: LocalAccount, message: Message) -> None:
         """Answer a request whose subject does not identify the requester."""
         if message.reply:
             self.respond(account, message.reply, data={"user": "", "account": ""})
@@ -325,22 +325,22 @@ class Requests:
         """Count the subscribers of the subject, or of the queue group, in the body."""
         if not message.reply:
             return
-        about = account
+        target = account
         if message.session is not None and message.session.account is not None:
-            about = message.session.account  # the request crossed an import
+            target = message.session.account  # the request crossed an import
         subject, _, queue = message.data.strip().partition(b" ")
-        count = count_subscribers(about, subject, queue.split(b" ")[0])
+        count = count_subscribers(target, subject, queue.split(b" ")[0])
         self._send(account, message.reply, b"%d" % count, "")
 
-    def _count_asked_by_server(self, account: LocalAccount, message: Message) -> None:
+    def _subscribers_for_server(self, account: LocalAccount, message: Message) -> None:
         try:
             shape = Shape("accNumSubsReq", "", {"acc": "string", "subject": "string"}, "")
             options = decode(message.data, shape)
         except BadBody:
             return
-        about = self.server.accounts.get(options["acc"])
-        if message.reply and about is not None and (about.sessions or about.leafs):
-            count = count_subscribers(about, options["subject"].encode(), b"")
+        target = self.server.accounts.get(options["acc"])
+        if message.reply and target is not None and (target.sessions or target.leafs):
+            count = count_subscribers(target, options["subject"].encode(), b"")
             self._send(account, message.reply, b"%d" % count, "")
 
 
@@ -404,8 +404,8 @@ def count_subscribers(account: LocalAccount, subject: bytes, queue: bytes) -> in
     if shape(subject) & _WILDCARD:
         found = [
             (group, sink)
-            for mine, group, _, sink, *_ in account.router.listing()
-            if covers(subject, mine)
+            for subscribed, group, _, sink, *_ in account.router.listing()
+            if covers(subject, subscribed)
         ]
     else:
         found = subscribers(account.router, subject)
@@ -415,14 +415,14 @@ def count_subscribers(account: LocalAccount, subject: bytes, queue: bytes) -> in
 
 def covers(pattern: bytes, subject: bytes) -> bool:
     """Whether every match of `subject` also matches `pattern`."""
-    wide, narrow = pattern.split(b"."), subject.split(b".")
-    for at, token in enumerate(wide):
-        if at >= len(narrow):
+    pattern_tokens, subject_tokens = pattern.split(b"."), subject.split(b".")
+    for at, token in enumerate(pattern_tokens):
+        if at >= len(subject_tokens):
             return False
-        if token == b">" and at == len(wide) - 1:
+        if token == b">" and at == len(pattern_tokens) - 1:
             return True
-        if narrow[at] == b">" and at == len(narrow) - 1:
+        if subject_tokens[at] == b">" and at == len(subject_tokens) - 1:
             return False
-        if token not in (b"*", narrow[at]):
+        if token not in (b"*", subject_tokens[at]):
             return False
-    return len(wide) == len(narrow)
+    return len(pattern_tokens) == len(subject_tokens)

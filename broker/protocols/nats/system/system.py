@@ -2,7 +2,7 @@
 
 A server creates one `System` for its system account, starts it after its listener is open, and
 reports its sessions to it. Requests and events wait in one backlog and are processed between turns
-of the loop in bounded parts, so nothing here runs while a message is routed.
+of the loop in parts of limited time, not while a message is routed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class System:
     # --- called by the server --------------------------------------------------------------------
 
     def start(self) -> None:
-        """Subscribe, also in existing accounts; the first STATSZ is published a moment later."""
+        """Subscribe, also in existing accounts, and set the timer of the first STATSZ."""
         self._running = True
         for subject, handler in self.requests.handlers().items():
             self.register(subject, handler)
@@ -59,16 +59,16 @@ class System:
         self.events.start()
 
     def adopt(self, account: LocalAccount) -> None:
-        """Let an account send requests about itself; must be called for each later account, and
-        again after its configuration has changed."""
+        """Subscribe to requests of an account about itself. Must be called for each account that is
+        added after the start, and again after its configuration has changed."""
         if not self._running or account.name == self.account.name:
             return
-        open_ones = self._subscriptions.setdefault(account.name, {})
-        taken = _imported(account)
+        subscriptions = self._subscriptions.setdefault(account.name, {})
+        imported = _imported(account)
         for subject, handler in self.requests.imports(account).items():
-            if subject in taken and subject in open_ones:
-                open_ones.pop(subject).close()
-            elif subject not in taken and subject not in open_ones:
+            if subject in imported and subject in subscriptions:
+                subscriptions.pop(subject).close()
+            elif subject not in imported and subject not in subscriptions:
                 self._listen(account, subject, handler)
 
     def forget(self, account: LocalAccount) -> None:
@@ -88,9 +88,9 @@ class System:
                 subscription.close()
         self._subscriptions.clear()
 
-    def rename(self, who: ServerIdentity) -> None:
+    def rename(self, identity: ServerIdentity) -> None:
         """Apply a changed identity of the server."""
-        self.envelope.use(who)
+        self.envelope.use(identity)
 
     def register(self, subject: str, handler: Handler) -> None:
         """Handle requests on a subject of the system account; `answer` replies to them."""
@@ -119,36 +119,38 @@ class System:
         reason: str = errors.NATS_CLOSED_AUTHENTICATION,
         account: LocalAccount | None = None,
     ) -> None:
-        """Report a rejected login. The event goes to `account` as well."""
+        """Report a rejected login, in the system account and in `account`."""
         if self._running:
             self.events.refused(session, reason, account)
 
     def lame_duck(self) -> None:
         """Report that the server accepts no more connections."""
-        self._leave("LAMEDUCK")
+        self._publish_event("LAMEDUCK")
 
     def shutdown(self) -> None:
         """Publish the shutdown event, while sessions still receive it; then stop the service."""
-        self._leave("SHUTDOWN")
+        self._publish_event("SHUTDOWN")
         self.stop()
 
-    def _leave(self, what: str) -> None:
+    def _publish_event(self, name: str) -> None:
         if self._running:
-            subject = f"$SYS.SERVER.{self.envelope.identity.server_id}.{what}"
+            subject = f"$SYS.SERVER.{self.envelope.identity.server_id}.{name}"
             self.station.publish(subject.encode(), self.envelope.server())
 
-    # --- inside -------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------
 
     def _listen(self, account: LocalAccount, subject: str, handler: Handler) -> None:
-        mine = self._subscriptions.setdefault(account.name, {})
-        if subject in mine:
-            mine.pop(subject).close()
-        mine[subject] = account.listen(subject.encode(), partial(self._heard, account, handler))
+        subscriptions = self._subscriptions.setdefault(account.name, {})
+        if subject in subscriptions:
+            subscriptions.pop(subject).close()
+        subscriptions[subject] = account.listen(
+            subject.encode(), partial(self._on_request, account, handler)
+        )
 
-    def _heard(self, account: LocalAccount, handler: Handler, message: Message) -> None:
+    def _on_request(self, account: LocalAccount, handler: Handler, message: Message) -> None:
         """Queue a request; drop it if too many wait, or if its answer may not be sent."""
         if message.reply and not may_receive(account, message.session, message.reply):
-            return  # the server may publish anywhere, its client may not
+            return  # the client is not permitted to use this reply subject
         if self._waiting >= limits.NATS_SYSTEM_REQUESTS:
             log.debug("a request is dropped", extra=fields(subject=message.subject))
             return

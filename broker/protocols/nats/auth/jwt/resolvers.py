@@ -80,7 +80,7 @@ class Directory:
             return None
         timeout_s = self._config.timeout_ns / SECOND
         question = Question(LOOKUP.format(name).encode())
-        answer = await ask(bus, question, timeout_s, wanted=bool)
+        answer = await ask(bus, question, timeout_s, accepted=bool)
         if not answer:
             return None
         text = answer[: limits.NATS_TOKEN_BYTES_MAX].decode("utf-8", "replace")

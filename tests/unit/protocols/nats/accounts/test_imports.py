@@ -436,7 +436,7 @@ def test_imports_that_cannot_be_are_left_out(caplog: pytest.LogCaptureFixture) -
         ),
     )
     member = nats.exchange.members[GLOBAL_ACCOUNT]
-    assert [service.there for service in member.services] == [b"svc"]
+    assert [service.exported_subject for service in member.services] == [b"svc"]
     assert member.streams == []
     assert caplog.text.count("import of") == 3
 
