@@ -1,11 +1,11 @@
-"""Who uses the bulk API: the broker's own identity, its callers and their permissions.
+"""Access to the bulk API: callers with their permissions, and the identity of the broker.
 
 The token file has a line for each token: `NAME TOKEN RIGHTS [PATTERN ...]`. RIGHTS is a list of
 read, write and hold, separated by commas; patterns match topics, and none means all topics. Blank
 lines and those that begin with # are ignored.
 
-The identity, an id and a partition number, stays with the data folder: offsets of pipelines name
-it.
+The identity, an id and a partition number, is stored in the data folder, because offsets of
+pipelines contain it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 READ: Final = "read"
 WRITE: Final = "write"
 HOLD: Final = "hold"
-RIGHTS: Final = frozenset({READ, WRITE, HOLD})
+PERMISSIONS: Final = frozenset({READ, WRITE, HOLD})
 
 
 log = logging.getLogger("broker.bulk")
@@ -46,26 +46,26 @@ class Caller:
     """The client of a request, and its permissions."""
 
     name: str
-    rights: frozenset[str] = RIGHTS
+    permissions: frozenset[str] = PERMISSIONS
     patterns: tuple[str, ...] = ()  # none: every topic
     owner: str | None = None  # the name of the token; None: tokens are not configured
 
-    def may(self, right: str, topic: str | None = None) -> bool:
-        """Whether the caller has this right, for this topic or for any."""
-        return right in self.rights and (
+    def may(self, permission: str, topic: str | None = None) -> bool:
+        """Whether the caller has this permission, for this topic or for any."""
+        return permission in self.permissions and (
             topic is None
             or not self.patterns
             or any(pattern_matches(pattern, topic) for pattern in self.patterns)
         )
 
-    def need(self, right: str, topic: str | None = None) -> None:
-        """RefusedError unless the caller has this right."""
-        if not self.may(right, topic):
-            raise RefusedError(errors.BULK_FORBIDDEN, name=self.name, right=right)
+    def need(self, permission: str, topic: str | None = None) -> None:
+        """RefusedError unless the caller has this permission."""
+        if not self.may(permission, topic):
+            raise RefusedError(errors.BULK_FORBIDDEN, name=self.name, right=permission)
 
 
 def digest(token: str) -> bytes:
-    """The stored and compared form of a token: its length says nothing about the token's."""
+    """The stored and compared form of a token; its length does not depend on the token's."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
 
 
@@ -73,14 +73,14 @@ def read_tokens(path: Path) -> list[tuple[bytes, Caller]]:
     """The tokens of a file. OSError; TokenFileError."""
     found = []
     for number, line in enumerate(path.read_text("utf-8", "surrogateescape").splitlines(), 1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
+        fields = line.split()
+        if not fields or fields[0].startswith("#"):
             continue
-        if len(words) < 3:
+        if len(fields) < 3:
             raise TokenFileError(f"{path}:{number}: expected NAME TOKEN RIGHTS [PATTERN ...]")
-        name, token, rights, *patterns = words
-        if not RIGHTS.issuperset(rights.split(",")):
-            # not the word: of a file in the format of the console it is the token
+        name, token, permissions, *patterns = fields
+        if not PERMISSIONS.issuperset(permissions.split(",")):
+            # Without the word: in a file in the format of the console it is the token.
             raise TokenFileError(
                 f"{path}:{number}: unknown right; expected NAME TOKEN RIGHTS [PATTERN ...], "
                 f"where RIGHTS are of {READ}, {WRITE}, {HOLD}"
@@ -90,7 +90,7 @@ def read_tokens(path: Path) -> list[tuple[bytes, Caller]]:
                 check_pattern(pattern)
             except ValueError as problem:
                 raise TokenFileError(f"{path}:{number}: {problem}") from None
-        caller = Caller(name, frozenset(rights.split(",")), tuple(patterns), name)
+        caller = Caller(name, frozenset(permissions.split(",")), tuple(patterns), name)
         found.append((digest(token), caller))
     return found
 
@@ -104,13 +104,13 @@ class Access:
         self.tokens = [] if path is None else read_tokens(path)
 
     def reload(self) -> None:
-        """Read the file again; OSError and TokenFileError leave everything as it was."""
+        """Read the file again; after OSError and TokenFileError the old tokens are used."""
         if self.path is not None:
             self.tokens = read_tokens(self.path)
 
     def caller(self, authorization: str | None, peer: str) -> Caller:
-        """The caller whose token an Authorization header has; without tokens the address `peer`
-        names it. RefusedError."""
+        """The caller whose token an Authorization header has; without tokens its name is the
+        address `peer`. RefusedError."""
         if self.path is None:
             return Caller(peer)
         scheme, _, token = (authorization or "").partition(" ")
@@ -118,9 +118,9 @@ class Access:
             raise RefusedError(errors.BULK_NO_TOKEN)
         import hmac
 
-        given, found = digest(token.strip()), None
-        for known, caller in self.tokens:  # always all: the time taken must not reveal which
-            if hmac.compare_digest(known, given):
+        presented, found = digest(token.strip()), None
+        for known, caller in self.tokens:  # always all, so that the time does not depend on which
+            if hmac.compare_digest(known, presented):
                 found = caller
         if found is None:
             raise RefusedError(errors.BULK_BAD_TOKEN)
@@ -129,7 +129,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The broker as clients know it."""
+    """The identity of the broker in responses."""
 
     name: str
     broker_id: str
@@ -141,23 +141,23 @@ class Identity:
 
 
 class IdentityError(ValueError):
-    """The identity file is unreadable; with a new identity all stored offsets would be void."""
+    """The identity file is unreadable. A new identity would invalidate all stored offsets."""
 
 
 def identity(folder: Path, name: str, partition: int | None) -> Identity:
-    """The identity in the folder, or a new one, which is stored; `partition` replaces the stored
+    """The identity in the folder, or a new one, which is stored. `partition` replaces the stored
     number. IdentityError: the file cannot be read."""
     path = folder / IDENTITY
     try:
-        kept = _read(path)
+        stored = _read(path)
     except FileNotFoundError:
-        kept = None
+        stored = None
     except OSError as problem:
         raise IdentityError(str(problem)) from problem
-    found = dict(kept or {"broker_id": os.urandom(16).hex(), "partition": 0})
+    found = dict(stored or {"broker_id": os.urandom(16).hex(), "partition": 0})
     if partition is not None:
         found["partition"] = partition
-    if found != kept:
+    if found != stored:
         try:
             save(path, orjson.dumps(found, option=orjson.OPT_APPEND_NEWLINE))
         except OSError as problem:  # a full disk must not keep the broker from starting

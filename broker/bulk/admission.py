@@ -1,10 +1,10 @@
-"""Admission control: how much the bulk API does at once, so that live traffic is not slowed.
+"""Admission control: limits what the bulk API does at once, so that live traffic is not slowed.
 
 slot    permission to serve one range. Their number is limited in total, per client and by bytes.
-        A request that gets none waits in line for a limited time
-turn    permission to hand one slice to a socket; one slice in each turn of the loop
+        A request without a slot waits in a queue for a limited time
+turn    permission to write one slice to a socket; one slice in each turn of the loop
 
-Compression for slow links is here too: it is work per range, on the same threads.
+This module also compresses frames for slow links, because that is work per range too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ZSTD = "zstd"
 GZIP = "gzip"
 _ENTRY = re.compile(r"\s*([!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*(?:;\s*q\s*=\s*([0-9.]+)\s*)?")
-_GZIP_WINDOW = 31  # zlib's word for a gzip header and the largest window
+_GZIP_WINDOW = 31  # zlib's wbits for a gzip header and the largest window
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,53 +52,53 @@ class _Waiting:
 
 
 class Admission:
-    """Ranges under way, and requests in line."""
+    """Ranges that are being served, and requests in the queue."""
 
     def __init__(self, bounds: Bounds | None = None) -> None:
         self.bounds = bounds or Bounds()
-        self.under_way = 0
+        self.active = 0
         self.bytes = 0
         self.refused = 0
         self._clients: Counter[str] = Counter()
-        self._line: deque[_Waiting] = deque()
+        self._queue: deque[_Waiting] = deque()
         self._turns: deque[asyncio.Future[None]] = deque()
         self._serving = False
 
     @property
     def waiting(self) -> int:
-        """Requests in line."""
-        return len(self._line)
+        """Requests in the queue."""
+        return len(self._queue)
 
     @contextlib.asynccontextmanager
     async def slot(self, client: str, size: int) -> AsyncIterator[None]:
         """A slot for a range of `size` bytes. RefusedError: none was free in time."""
-        await self._enter(client, size)
+        await self._acquire(client, size)
         try:
             yield
         finally:
-            self._leave(client, size)
+            self._release(client, size)
 
     def _fits(self, client: str, size: int) -> bool:
         return (
-            self.under_way < self.bounds.ranges_max
+            self.active < self.bounds.ranges_max
             and self._clients[client] < self.bounds.client_max
             and (self.bytes + size <= self.bounds.bytes_max or not self.bytes)
         )
 
-    def _take(self, client: str, size: int) -> None:
-        self.under_way += 1
+    def _reserve(self, client: str, size: int) -> None:
+        self.active += 1
         self.bytes += size
         self._clients[client] += 1
 
-    async def _enter(self, client: str, size: int) -> None:
-        if not self._line and self._fits(client, size):
-            self._take(client, size)
+    async def _acquire(self, client: str, size: int) -> None:
+        if not self._queue and self._fits(client, size):
+            self._reserve(client, size)
             return
-        if len(self._line) >= self.bounds.waiting_max:
+        if len(self._queue) >= self.bounds.waiting_max:
             self.refused += 1
             raise RefusedError(errors.BULK_BUSY)
         entry = _Waiting(client, size, asyncio.get_running_loop().create_future())
-        self._line.append(entry)
+        self._queue.append(entry)
         self._admit()
         try:
             async with asyncio.timeout(self.bounds.wait_ns / SECOND):
@@ -106,17 +106,17 @@ class Admission:
         except (TimeoutError, asyncio.CancelledError) as problem:
             if entry.admitted.done():
                 if isinstance(problem, TimeoutError):
-                    return  # admitted at the last moment
-                self._leave(client, size)
+                    return  # admitted when the time ended
+                self._release(client, size)
             else:
-                self._line.remove(entry)
+                self._queue.remove(entry)
             if not isinstance(problem, TimeoutError):
                 raise
             self.refused += 1
             raise RefusedError(errors.BULK_BUSY) from None
 
-    def _leave(self, client: str, size: int) -> None:
-        self.under_way -= 1
+    def _release(self, client: str, size: int) -> None:
+        self.active -= 1
         self.bytes -= size
         self._clients[client] -= 1
         if not self._clients[client]:
@@ -125,17 +125,17 @@ class Admission:
 
     def _admit(self) -> None:
         """Admit waiting requests in order; a client at its own limit does not delay others."""
-        for entry in list(self._line):
+        for entry in list(self._queue):
             if self._clients[entry.client] >= self.bounds.client_max:
                 continue
             if not self._fits(entry.client, entry.size):
                 break
-            self._line.remove(entry)
-            self._take(entry.client, entry.size)
+            self._queue.remove(entry)
+            self._reserve(entry.client, entry.size)
             entry.admitted.set_result(None)
 
     async def turn(self) -> None:
-        """Wait for permission to hand one slice to a socket."""
+        """Wait for permission to write one slice to a socket."""
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
         self._turns.append(ready)

@@ -1,4 +1,4 @@
-"""The HTTP application of the bulk API: its routes, and who may use them."""
+"""The HTTP application of the bulk API: its routes, and the identification of callers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class BulkApp:
     ) -> web.StreamResponse:
         if self.stopping:
             raise RefusedError(errors.BULK_STOPPING)
-        await asyncio.sleep(0)  # what aiohttp did takes 0.2 ms: live traffic may have come
+        await asyncio.sleep(0)  # aiohttp has used 0.2 ms: let the loop handle live traffic
         authorization = request.headers.get("Authorization")
         request[CALLER] = self.access.caller(authorization, request.remote or "")
         return await handler(request)

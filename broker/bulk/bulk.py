@@ -35,26 +35,26 @@ def own_identity(host: Host) -> Identity:
 
 
 class Bulk:
-    """What clients of the bulk API use. It is ready for them after `begin` and `open`."""
+    """The bulk API of one broker. It can serve clients after `begin` and `open`."""
 
-    def __init__(self, host: Host, who: Identity, writes: Writes) -> None:
-        """`writes`: with its intents found, and not started yet."""
+    def __init__(self, host: Host, identity: Identity, writes: Writes) -> None:
+        """`writes`: after its `find_intents`, and before its `start`."""
         assert host.data is not None
-        self.context = BulkContext(host.engine, who)
-        # Loaded before retention can drop what they hold.
+        self.context = BulkContext(host.engine, identity)
+        # Loaded before retention can drop the records that they hold.
         folder = host.data / BULK_FOLDER / READERS_FOLDER
         self.readers = Readers(host.engine, folder, self.context.in_thread)
-        self.readers.share(writes.holds)
+        self.readers.use_holds(writes.holds)
         self.readers.load()
         self.writes = writes
-        self.app: BulkApp | None = None  # made for the first client
+        self.app: BulkApp | None = None  # created for the first client
 
     async def begin(self) -> None:
         """Finish commits that have begun, and accept new ones. OSError."""
         await self.writes.start(self.context.engine)
 
     async def open(self) -> None:
-        """Clients may come: readers that do not renew themselves expire from now on. OSError."""
+        """Sync all records before clients read them, and start to expire readers. OSError."""
         await self._sync()
         self.readers.begin()
 
@@ -67,11 +67,11 @@ class Bulk:
         return self.app.build()
 
     async def _sync(self) -> None:
-        """Bring all records that recovery found onto the disk, before a client can read them.
+        """Sync all records that recovery found, before a client can read them.
 
         An earlier process that was killed may have written records that are only in the page
-        cache. A reader stores an offset after such a record; if a power cut then took it, its seq
-        would be given to another record, which the reader would never see.
+        cache. A reader stores an offset after such a record. If a power cut then removed it, its
+        seq would be used for another record, which the reader would never read.
         """
         context = self.context
         root = context.engine.shared.root
@@ -82,12 +82,12 @@ class Bulk:
             raise OSError(error, os.strerror(error), root)
 
     def count(self, stats: BulkStats) -> None:
-        """Fill in its counters at this moment."""
+        """Fill in the current counters."""
         from broker.bulk.stats import LagStats
 
         admission = self.context.admission
         stats.refused = admission.refused
-        stats.under_way = admission.under_way
+        stats.under_way = admission.active
         stats.waiting = admission.waiting
         stats.expired = self.readers.expired
         stats.lags = [LagStats(*lag) for lag in self.readers.lags()]

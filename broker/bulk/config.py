@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-# In the data folder. They outlive a listener: readers hold records, and commits are finished.
+# In the data folder. They are also used without a listener: readers hold records, and commits are
+# finished.
 BULK_FOLDER: Final = "bulk"
 STAGED_FOLDER: Final = "staged"
 

@@ -1,5 +1,5 @@
-"""What the handlers of the bulk API share: the engine, the caller of a request, threads for the
-disk, admission control. It is below all handlers; `app` is above them."""
+"""The objects that the handlers of the bulk API share: the engine, the identity, threads for the
+disk, admission control. All handlers import it; `app` imports the handlers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def bounds(log: Log) -> tuple[int, int]:
 
 
 def readable_logs(engine: Engine) -> dict[str, Log]:
-    """The logs by name, those of streams included."""
+    """The logs by name, including those of streams."""
     streams = {name: log for name, log in engine.owned.items() if log.owner is not None}
     return {**engine.logs, **streams}
 
@@ -52,7 +52,7 @@ class BulkRoute(NamedTuple):
 
 
 class BulkContext:
-    """The parts that handlers share: the logs, the caller of a request, threads, slots."""
+    """The engine, the identity, admission control and threads."""
 
     def __init__(self, engine: Engine, identity: Identity) -> None:
         self.engine = engine
@@ -70,7 +70,7 @@ class BulkContext:
         return found
 
     def refuse_quarantined(self, name: str) -> None:
-        """A log that could not be opened must not look like a deleted one. RefusedError."""
+        """RefusedError if the log is quarantined: a client must not take it for a deleted one."""
         if self.is_quarantined(name):
             raise RefusedError(errors.BULK_QUARANTINED, topic=name)
 
@@ -82,7 +82,7 @@ class BulkContext:
         )
 
     async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        """Run what waits for a disk, or takes long, on one of the threads."""
+        """Run work that waits for a disk or takes long, on one of the threads."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, work, *arguments)
 
@@ -95,6 +95,6 @@ class BulkContext:
 
 
 def lower_priority() -> None:
-    """Let the loop's thread go first where there are more threads than cores."""
+    """Give this thread a lower priority than that of the loop."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), limits.BULK_NICE)

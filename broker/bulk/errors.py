@@ -1,4 +1,4 @@
-"""Every error of the bulk API: a client gets it as `{"error": text, ...}`."""
+"""All errors of the bulk API; a client receives them as `{"error": text, ...}`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which records retention must keep for readers and commits.
+"""The records that retention must keep for readers and commits.
 
-It is separate because readers (`read/`) and commits (`write/`) share one object of it: several of
-them may need the same log, and the lowest seq counts.
+This is a separate module because readers (`read/`) and commits (`write/`) share one RetentionHolds:
+several of them may hold records of one log, and the lowest seq counts.
 """
 
 from __future__ import annotations

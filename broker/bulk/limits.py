@@ -13,19 +13,19 @@ BULK_PORT: Final = 4171
 BULK_FRAME_BYTES: Final = 4 * MIB  # records of one range by default
 BULK_FRAME_BYTES_MAX: Final = 64 * MIB
 BULK_MEMORY_BYTES_MAX: Final = 4 * MIB  # of a log in memory: it is copied on the loop's thread
-# What one system call copies into a socket, 25 to 200 us, in which many kernels give the processor
-# to nobody else. A thread makes it; if the connection encrypts, the loop does, one such slice a
-# turn for all clients: others wait for one at most.
+# What one system call copies into a socket. It takes 25 to 200 us, and many kernels do not
+# interrupt it. A thread makes the call; for a connection with TLS the loop does, one slice in each
+# turn for all clients, so that other work waits for one at most.
 BULK_SLICE_BYTES: Final = 128 * KIB
-BULK_RANGES_MAX: Final = 32  # under way at once, of all clients together
-BULK_RANGES_CLIENT_MAX: Final = 16  # of one of them
-BULK_PINNED_BYTES_MAX: Final = 512 * MIB  # of mappings and compressed frames under way
-BULK_WAITING_MAX: Final = 512  # requests in line for one of these places; more are refused
-BULK_WAIT: Final = 5 * SECOND  # in that line; then 429
-BULK_RETRY_AFTER: Final = 1 * SECOND  # how long 429 and 503 ask the client to wait
+BULK_RANGES_MAX: Final = 32  # served at once, for all clients together
+BULK_RANGES_CLIENT_MAX: Final = 16  # for one client
+BULK_PINNED_BYTES_MAX: Final = 512 * MIB  # of mappings and compressed frames in use
+BULK_WAITING_MAX: Final = 512  # requests that wait for a slot; more are refused
+BULK_WAIT: Final = 5 * SECOND  # for a slot; then 429
+BULK_RETRY_AFTER: Final = 1 * SECOND  # Retry-After of 429 and 503
 BULK_STALL: Final = 30 * SECOND  # a client that reads no slice for this long is disconnected
-BULK_THREADS: Final = 2  # of each kind: that serve ranges, that compress and search
-BULK_NICE: Final = 5  # niceness of those that are not SCHED_IDLE: the loop goes first
+BULK_THREADS: Final = 2  # of each kind: threads that send ranges, threads that compress and search
+BULK_NICE: Final = 5  # niceness of those that are not SCHED_IDLE
 BULK_DROPPED_TRIES: Final = 3  # attempts to find a range whose file is dropped meanwhile
 
 # --- requests --------------------------------------------------------------------------------
@@ -35,10 +35,10 @@ BULK_BODY_WAIT: Final = 30 * SECOND
 BULK_BODY_RATE: Final = 64 * KIB  # of a block: one more second for this many received bytes
 BULK_TOPICS_MAX: Final = 10_000  # names in one request
 BULK_PATTERN_MAX: Final = 1_024  # characters of ?pattern=
-BULK_STEP: Final = 1 * MS  # of listing topics; then other tasks have their turn
+BULK_STEP: Final = 1 * MS  # of listing topics, before other tasks run
 BULK_PARTITION_MAX: Final = 2**31 - 1  # Spark's int
 
-BULK_ZSTD_LEVEL: Final = 1  # of what the fast link between two machines in a rack is worth
+BULK_ZSTD_LEVEL: Final = 1  # higher levels are slower than a fast network
 BULK_GZIP_LEVEL: Final = 1
 
 assert BULK_SLICE_BYTES <= BULK_FRAME_BYTES <= BULK_FRAME_BYTES_MAX <= BULK_PINNED_BYTES_MAX
@@ -65,15 +65,15 @@ STAGED_FILES_MAX: Final = 200_000  # attempts of all writers; more: 507
 STAGED_DISK_RESERVE: Final = 256 * MIB  # stays free besides the space for commits
 STAGED_TTL: Final = HOUR  # after the last upload: then uncommitted blocks are dropped
 STAGED_LOOK: Final = 5 * MINUTE  # between checks for blocks to drop
-STAGED_UPLOADS_MAX: Final = 8  # blocks in memory, one for each; more wait in line
+STAGED_UPLOADS_MAX: Final = 8  # uploads at once, each with a block in memory; more wait
 STAGED_THREADS: Final = 2  # that check, write, sync and read
 STAGED_READ_BYTES: Final = 1 * MIB  # compared at a time when a block is repeated
 
 WRITER_NAME_BYTES_MAX: Final = 200  # as a file name, percent-encoded
 ATTEMPT_NAME_MAX: Final = 32
-WRITERS_MAX: Final = 100_000  # remembered on disk; more: 507
+WRITERS_MAX: Final = 100_000  # with state on disk; more: 507
 WRITERS_KEPT: Final = 1_000  # in memory, the most recently used ones
-WRITER_TTL: Final = 30 * DAY  # without a commit; then its epochs are forgotten
+WRITER_TTL: Final = 30 * DAY  # without a commit; then its state is deleted
 
 COMMIT_TOPICS_MAX: Final = 10_000
 COMMIT_ATTEMPTS_MAX: Final = 100_000

@@ -1,4 +1,4 @@
-"""Requests and responses of the bulk API: JSON bodies and arguments in, JSON and errors out."""
+"""Requests and responses of the bulk API: JSON bodies, arguments, and errors as JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _INCARNATION = re.compile("[0-9a-f]{32}")
 
 
 def caller_of(request: web.Request) -> Caller:
-    """The caller as its token identifies it; the application's middleware has set it."""
+    """The caller, whom the application's middleware has identified by the token."""
     return request[CALLER]
 
 
@@ -52,7 +52,7 @@ def _refuse(refusal: RefusedError) -> web.Response:
 async def errors_as_json(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Every error becomes a response of the same form."""
+    """Convert every error to a response of the same form."""
     try:
         return await handler(request)
     except RefusedError as refusal:

@@ -1,7 +1,7 @@
-"""The bulk API as a service of the broker: its listener, and its place in a start.
+"""The bulk API as a service of the broker: its listener, its start and its end.
 
-Most brokers have no pipeline. Unless the API was in use before with this data folder, nothing of it
-but this module is imported before the first client connects.
+Most brokers have no pipeline. Unless the API was used before with this data folder, only this
+module of it is imported before the first client connects.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ class BulkService(Service):
         self._certificates: Certificates | None = None
         self._pages: Pages | None = None
         self._address: tuple[str, int] | None = None
-        self._is_kept_closed = False
+        self._stays_closed = False
 
     def prepare(self) -> None:
         """Find the commits that an earlier process has begun."""
         assert self.host.data is not None
         if any((self.host.data / name).exists() for name in (BULK_FOLDER, STAGED_FOLDER)):
-            self.writes = self._found_writes()
+            self.writes = self._create_writes()
 
-    def _found_writes(self) -> Writes:
+    def _create_writes(self) -> Writes:
         from broker.bulk.write.service import Writes
 
         assert self.host.data is not None
@@ -71,7 +71,7 @@ class BulkService(Service):
         return writes
 
     async def recover(self) -> None:
-        """Hold what readers need, before retention drops anything; finish commits."""
+        """Hold records for readers before retention can drop them, and finish commits."""
         if self.writes is None:
             return
         if self.config.listen is not None:
@@ -79,12 +79,12 @@ class BulkService(Service):
             from broker.bulk.bulk import Bulk, own_identity
 
             try:
-                who = own_identity(self.host)
+                identity = own_identity(self.host)
             except IdentityError as problem:
-                # Clients would take our offsets for another broker's.
+                # With a new identity, clients would take the offsets for those of another broker.
                 self._keep_closed("identity", problem)
-                who = Identity(self.host.name, "", 0)
-            self.bulk = Bulk(self.host, who, self.writes)
+                identity = Identity(self.host.name, "", 0)
+            self.bulk = Bulk(self.host, identity, self.writes)
             await self.bulk.begin()
             return
         from broker.bulk.bulk import READERS_FOLDER
@@ -94,7 +94,7 @@ class BulkService(Service):
         assert self.host.data is not None
         folder = self.host.data / BULK_FOLDER / READERS_FOLDER
         readers = Readers(self.host.engine, folder, asyncio.to_thread)
-        readers.share(self.writes.holds)
+        readers.use_holds(self.writes.holds)
         readers.load()
         await self.writes.start(self.host.engine)
 
@@ -103,7 +103,7 @@ class BulkService(Service):
         if self.config.listen is None:
             return
         if self.config.token_file:
-            self._access = self._made_access()
+            self._access = self._create_access()
         if self.config.tls_cert:
             client: ClientCertificate = "require-verify" if self.config.tls_client_ca else ""
             self._certificates = Certificates(
@@ -112,14 +112,14 @@ class BulkService(Service):
                 )
             )
 
-    def _made_access(self) -> Access:
+    def _create_access(self) -> Access:
         from broker.bulk.access import Access
 
         return Access(Path(self.config.token_file) if self.config.token_file else None)
 
     async def listen(self) -> None:
         """Open the listener, unless the identity or the disk forbids it. ListenError."""
-        if self.config.listen is None or self._is_kept_closed:
+        if self.config.listen is None or self._stays_closed:
             return
         if self.bulk is not None:
             try:
@@ -135,28 +135,28 @@ class BulkService(Service):
         self._address = self._pages.address
 
     def _keep_closed(self, name: str, problem: Exception) -> None:
-        self._is_kept_closed = True
+        self._stays_closed = True
         self.host.engine.shared.health.add(PROBLEM, name, str(problem))
         log.error("the bulk API stays closed: %s", problem)
 
     async def begin(self) -> None:
-        """Make what clients use, before the first of them is served. OSError, IdentityError."""
+        """Create the Bulk for the first client, unless it exists. OSError, IdentityError."""
         if self.bulk is not None:
             return
         health = self.host.engine.shared.health
         try:
-            self.bulk = await self._begun()
+            self.bulk = await self._create_bulk()
         except BaseException as problem:
             health.add(PROBLEM, "disk", str(problem))
             raise
         health.remove(PROBLEM, "disk")
         self.writes = self.bulk.writes
 
-    async def _begun(self) -> Bulk:
+    async def _create_bulk(self) -> Bulk:
         from broker.bulk.bulk import Bulk, own_identity
 
-        who = await asyncio.to_thread(own_identity, self.host)  # it waits for the disk
-        bulk = Bulk(self.host, who, self._found_writes())
+        identity = await asyncio.to_thread(own_identity, self.host)  # it waits for the disk
+        bulk = Bulk(self.host, identity, self._create_writes())
         try:
             await bulk.begin()
             await bulk.open()
@@ -173,12 +173,12 @@ class BulkService(Service):
     def _application(self) -> web.Application:
         assert self.bulk is not None
         if self._access is None:
-            self._access = self._made_access()
+            self._access = self._create_access()
         return self.bulk.application(self._access)
 
     async def drain(self) -> None:
-        """Close the listener and let requests under way end while their threads and files exist;
-        then accept no more commits."""
+        """Close the listener and let running requests end, which need threads and files. Then
+        accept no more commits."""
         if self.bulk is not None:
             self.bulk.refuse()
         if self._pages is not None:
@@ -188,7 +188,7 @@ class BulkService(Service):
             await self.writes.stop()
 
     async def stop(self) -> None:
-        """End requests under way, then the threads; close the files."""
+        """End running requests, then the threads; close the files."""
         await self.drain()
         if self.bulk is not None:
             await self.bulk.close()
@@ -196,8 +196,7 @@ class BulkService(Service):
         self.writes = None
 
     async def reload(self) -> None:
-        """Read tokens and certificates again; a file with an error changes nothing and is
-        logged."""
+        """Read tokens and certificates again. A file with an error is logged and not used."""
         if self._access is not None and self._access.path is not None:
             from broker.bulk.access import TokenFileError
 
@@ -217,7 +216,7 @@ class BulkService(Service):
         return {} if self._address is None else {self.name: self._address}
 
     def counters(self) -> BulkStats:
-        """Its counters at this moment."""
+        """Its current counters."""
         from broker.bulk.stats import BulkStats
 
         found = BulkStats()

@@ -62,8 +62,8 @@ class BulkStats:
     refused: int = 0  # ranges that got no slot in time, since start
     cut_off: int = 0  # requests whose client read nothing for too long, since start
     damaged_bytes: int = 0  # found in ranges, since start
-    under_way: int = 0  # ranges, now
-    waiting: int = 0  # ranges in line, now
+    under_way: int = 0  # ranges that are being served, now
+    waiting: int = 0  # ranges that wait for a slot, now
     expired: int = 0  # registered readers, since start
     staged_bytes: int = 0  # of blocks that wait for their commit, now
     staged_attempts: int = 0  # the files with those blocks, now

@@ -70,7 +70,7 @@ class Victim:
         self.steps = 0
         limits_bulk.COMMIT_TURN_BYTES = 2000  # type: ignore[misc]
         for module in (intents, commits, staging):
-            for name in ("replace_file", "remove_file", "sync_path", "write_at", "breathe"):
+            for name in ("replace_file", "remove_file", "sync_path", "write_at", "end_turn"):
                 if hasattr(module, name):
                     self.watch(module, name)
         self.watch_logs()

@@ -14,7 +14,7 @@ from broker.bulk.access import READ
 from broker.bulk.admission import compressed, encoding_of
 from broker.bulk.context import bounds
 from broker.bulk.errors import RefusedError
-from broker.bulk.read.sending import send_past_loop, socket_past_loop
+from broker.bulk.read.sending import duplicate_socket, send_in_thread
 from broker.bulk.responses import caller_of, incarnation_of, number
 from broker.engine.bulk.background import Outgoing
 from broker.engine.bulk.ranges import Range
@@ -53,13 +53,13 @@ class RangeHandlers:
         caller.need(READ, name)
         start = number(request, "start", None, 0, SEQ_MAX)
         end = number(request, "end", SEQ_MAX, 0, SEQ_MAX)
-        wanted = number(request, "max_bytes", limits.BULK_FRAME_BYTES, 1, COUNT_MAX)
-        wanted = min(wanted, limits.BULK_FRAME_BYTES_MAX)
+        max_bytes = number(request, "max_bytes", limits.BULK_FRAME_BYTES, 1, COUNT_MAX)
+        max_bytes = min(max_bytes, limits.BULK_FRAME_BYTES_MAX)
         incarnation = incarnation_of(request.query.get("inc"))
         self._begin(name, start, incarnation)  # rejected before it waits for a slot
-        async with self.context.admission.slot(caller.name, wanted):
-            found = await self._read(name, start, end, wanted, incarnation)
-            await asyncio.sleep(0)  # the loop may have live traffic to serve, here and below
+        async with self.context.admission.slot(caller.name, max_bytes):
+            found = await self._read(name, start, end, max_bytes, incarnation)
+            await asyncio.sleep(0)  # let the loop handle live traffic, here and below
             parts: list[Part] = found.parts()
             self.ranges += 1
             self.records += found.count
@@ -89,12 +89,12 @@ class RangeHandlers:
         return log
 
     async def _read(
-        self, name: str, start: int, end: int, wanted: int, incarnation: str | None
+        self, name: str, start: int, end: int, max_bytes: int, incarnation: str | None
     ) -> Range:
         problem: OSError | None = None
         for _ in range(limits.BULK_DROPPED_TRIES):
             log = self._begin(name, start, incarnation)
-            size = wanted if log.folder else min(wanted, limits.BULK_MEMORY_BYTES_MAX)
+            size = max_bytes if log.folder else min(max_bytes, limits.BULK_MEMORY_BYTES_MAX)
             found = Range(log, start, end, size)
             try:
                 await self.context.background.read(found)
@@ -124,11 +124,11 @@ class RangeHandlers:
             await response.write_eof()
         except OSError as problem:
             if request.transport is not None:
-                request.transport.abort()  # what the client lacks cannot be sent any more
+                request.transport.abort()  # the rest of the frame cannot be sent
             if isinstance(problem, TimeoutError):
                 self.cut_off += 1
             elif not isinstance(problem, ConnectionError):
-                raise  # it is no fault of the client
+                raise  # not caused by the client
         return response
 
     async def _send_parts(
@@ -137,9 +137,9 @@ class RangeHandlers:
         outgoing = Outgoing(parts)
         if len(outgoing) > limits.BULK_SLICE_BYTES:
             await response.write(b"")  # the header
-            sock = await socket_past_loop(request)
+            sock = await duplicate_socket(request)
             if sock is not None:
-                await send_past_loop(sock, outgoing, self.context.background.send)
+                await send_in_thread(sock, outgoing, self.context.background.send)
                 return
         for part in parts:
             view = memoryview(part)

@@ -1,4 +1,4 @@
-"""Registered readers over HTTP: who may see, renew and delete them."""
+"""HTTP handlers that list, renew and delete registered readers, with the permissions for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker.base.units import SECOND, SEQ_MAX
 from broker.bulk import errors, limits
 from broker.bulk.access import HOLD, READ
 from broker.bulk.errors import wrong
-from broker.bulk.read.readers import Kept, Position
+from broker.bulk.read.readers import Position, StoredReader
 from broker.bulk.responses import answer, caller_of, incarnation_of, read_json
 from broker.net.http.requests import client_address
 from broker.runtime.pauses import Pauses
@@ -31,7 +31,7 @@ log = logging.getLogger("broker.bulk")
 
 
 class ReaderUpdate(msgspec.Struct):
-    """The body of a PUT. Missing fields stay as they are; null removes a position."""
+    """The body of a PUT. Missing fields are not changed; null removes a position."""
 
     ttl_s: int | None = None
     positions: dict[str, Position | None] = {}
@@ -52,7 +52,7 @@ class ReaderHandlers:
         name = request.query.get("name")
         found, pauses = [], Pauses(limits.BULK_STEP)
         for reader in list(self.readers.known.values()):
-            if name in (None, reader.kept.name):
+            if name in (None, reader.stored.name):
                 await pauses.rest_if_over()
                 found.append(self._page(reader, caller))
         return answer({"readers": sorted(found, key=lambda page: page["name"])})
@@ -63,51 +63,54 @@ class ReaderHandlers:
         update = await read_json(request, ReaderUpdate)
         _check(update)
         known = self.readers.known.get(name)
-        before = known.kept if known is not None else Kept(name, _seconds(limits.BULK_TTL))
+        before = (
+            known.stored if known is not None else StoredReader(name, _seconds(limits.BULK_TTL))
+        )
         holds = before.hold if update.hold is None else update.hold
         self._need(caller, holds or before.hold, {*update.positions, *before.positions})
-        kept = Kept(
+        stored = StoredReader(
             name,
             before.ttl_s if update.ttl_s is None else update.ttl_s,
             holds,
             {topic: at for topic, at in update.positions.items() if at is not None},
             time.time_ns(),
         )
-        gone = [topic for topic, at in update.positions.items() if at is None]
-        said = {"ttl_s": update.ttl_s, "hold": update.hold}
-        unsaid = [field for field, value in said.items() if value is None]
-        return answer(self._page(await self.readers.put(kept, gone, unsaid), caller))
+        removed = [topic for topic, at in update.positions.items() if at is None]
+        optional = {"ttl_s": update.ttl_s, "hold": update.hold}
+        omitted = [field for field, value in optional.items() if value is None]
+        return answer(self._page(await self.readers.put(stored, removed, omitted), caller))
 
     async def delete(self, request: web.Request) -> web.StreamResponse:
         """Delete a reader and its hold."""
         caller, name = caller_of(request), _name(request)
         known = self.readers.known.get(name)
         if known is not None:
-            self._need(caller, known.kept.hold, known.kept.positions)
+            self._need(caller, known.stored.hold, known.stored.positions)
         deleted = await self.readers.delete(name)
         if deleted:
-            who = fields(reader=name, token=caller.owner, client=client_address(request))
-            log.info("reader is deleted", extra=who)
+            details = fields(reader=name, token=caller.owner, client=client_address(request))
+            log.info("reader is deleted", extra=details)
         return answer({"deleted": deleted})
 
     def _need(self, caller: Caller, holds: bool, topics: Iterable[str]) -> None:
-        """A position needs the right to read its topic, a hold the right to hold."""
-        right = HOLD if holds else READ
-        caller.need(right)
+        """Check the permissions of a change: to hold the topics if it has a hold, else to read
+        them."""
+        permission = HOLD if holds else READ
+        caller.need(permission)
         for topic in topics:
-            caller.need(right, topic)
+            caller.need(permission, topic)
 
     def _page(self, reader: Reader, caller: Caller) -> dict[str, Any]:
-        left_ns = max(0, reader.expires_ns - self.readers.now_ns())
+        remaining_ns = max(0, reader.expires_ns - self.readers.now_ns())
         return {
-            "name": reader.kept.name,
-            "ttl_s": reader.kept.ttl_s,
-            "expires_in_s": left_ns // SECOND,
-            "renewed_ns": reader.kept.renewed_ns,
-            "hold": reader.kept.hold,
+            "name": reader.stored.name,
+            "ttl_s": reader.stored.ttl_s,
+            "expires_in_s": remaining_ns // SECOND,
+            "renewed_ns": reader.stored.renewed_ns,
+            "hold": reader.stored.hold,
             "positions": {
                 topic: self.readers.position(topic, at)
-                for topic, at in sorted(reader.kept.positions.items())
+                for topic, at in sorted(reader.stored.positions.items())
                 if caller.may(READ, topic) or caller.may(HOLD, topic)
             },
         }

@@ -1,8 +1,8 @@
 """Registered readers: their offsets, the records that they hold, their lag.
 
-Each is a file in `<data>/bulk/readers/`, written beside the old one and renamed over it. A reader
-that is not renewed within its time to live expires, and its hold ends. That time starts again with
-the broker: while it was down, no reader could renew itself.
+Each reader is a file in `<data>/bulk/readers/`, which is replaced by rename. A reader that is not
+renewed within its time to live expires, and its hold ends. That time starts again when the broker
+starts, because no reader could renew itself while it was down.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEALTH = "reader"  # the kind of reason for an unhealthy answer
 OK = "ok"
 GONE = "no_topic"
 OTHER = "other_incarnation"
-STREAM = "stream"  # never held: its messages go by its own limits, and one by one
+STREAM = "stream"  # never held: the limits of the stream drop its messages, one by one
 IN_MEMORY = "in_memory"  # never held: a held record would make the log refuse new ones
 
 
@@ -55,7 +55,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredReader:
     """A reader as it is stored."""
 
     name: str
@@ -67,11 +67,11 @@ class Kept:
 
 @dataclass(slots=True)
 class Reader:
-    """A reader, and when it expires."""
+    """A registered reader and the time at which it expires."""
 
-    kept: Kept
+    stored: StoredReader
     expires_ns: int = 0  # monotonic
-    doubtful: bool = False  # a sync failed: the file may differ from `kept`
+    unsynced: bool = False  # a sync failed: the file may differ from `stored`
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -85,7 +85,7 @@ class Readers:
         in_thread: Callable[..., Awaitable[None]],
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        """`in_thread` does file work. Call `load` before retention can drop anything."""
+        """`in_thread` does file work. Call `load` before retention can drop records."""
         self.engine = engine
         self.folder = folder
         self.in_thread = in_thread
@@ -94,20 +94,21 @@ class Readers:
         self.expired = 0
         self.holds = RetentionHolds()
         self._by_topic: defaultdict[str, set[str]] = defaultdict(set)
-        # Readers with unreadable files, until they are renewed or deleted. What they need is
+        # Readers with unreadable files, until they are renewed or deleted. Their positions are
         # unknown, so all records of all topics are held.
         self._unknown: set[str] = set()
         self._expiring: asyncio.Task[None] | None = None
 
-    def share(self, holds: RetentionHolds) -> None:
-        """Use these holds, which commits share; before anything is held."""
+    def use_holds(self, holds: RetentionHolds) -> None:
+        """Use these holds, which commits share. Called before `load`."""
         self.holds = holds
         self._hold(list(self._by_topic))
 
     # --- files
 
     def load(self) -> None:
-        """Read the folder and hold what its readers need. An unreadable file holds everything."""
+        """Read the folder and hold records for its readers. An unreadable file holds all records of
+        all topics."""
         try:
             paths = sorted(self.folder.iterdir())
         except FileNotFoundError:
@@ -123,12 +124,12 @@ class Readers:
                 import msgspec
 
                 try:
-                    kept = msgspec.json.decode(unsealed(path.read_bytes()), type=Kept)
+                    stored = msgspec.json.decode(unsealed(path.read_bytes()), type=StoredReader)
                 except (msgspec.MsgspecError, ValueError, OSError) as problem:
-                    # the file stays, so that the next start finds it too
+                    # The file is kept, so that the next start holds all topics, too.
                     self._hold_all(unescape(path.name.removesuffix(SUFFIX)), problem)
                 else:
-                    self._adopt(kept)
+                    self._add(stored)
         self.engine.watch(self._log_changed)
 
     def _hold_all(self, name: str, problem: Exception) -> None:
@@ -137,8 +138,9 @@ class Readers:
         self._unknown.add(name)
         self._hold(list(self.engine.logs))
 
-    def _known_again(self, name: str) -> None:
-        """A reader with an unreadable file was renewed or deleted: stop holding everything."""
+    def _mark_readable(self, name: str) -> None:
+        """A reader with an unreadable file was renewed or deleted: it no longer holds all
+        topics."""
         if name in self._unknown:
             self._unknown.discard(name)
             self.engine.shared.health.remove(HEALTH, name)
@@ -151,10 +153,10 @@ class Readers:
     def _path(self, name: str) -> Path:
         return self.folder / (escape(name) + SUFFIX)
 
-    def _write(self, kept: Kept) -> None:
+    def _write(self, stored: StoredReader) -> None:
         import msgspec
 
-        save(self._path(kept.name), msgspec.json.encode(kept))
+        save(self._path(stored.name), msgspec.json.encode(stored))
 
     def _remove(self, name: str) -> None:
         self._path(name).unlink(missing_ok=True)  # missing if only the last sync failed
@@ -164,56 +166,56 @@ class Readers:
     # --- changes
 
     async def put(
-        self, kept: Kept, removed: Iterable[str] = (), unsaid: Iterable[str] = ()
+        self, stored: StoredReader, removed: Iterable[str] = (), omitted: Iterable[str] = ()
     ) -> Reader:
-        """Renew a reader; its positions are updated, and the fields `unsaid` stay as they are then.
-        RefusedError: the change is not stored; the reader is renewed nevertheless, with its old
+        """Renew a reader and update its positions; the fields `omitted` are not changed.
+        RefusedError: the change is not stored, but the reader is renewed with its old
         positions."""
         while True:
-            reader = self.known.get(kept.name)
+            reader = self.known.get(stored.name)
             if reader is None:
                 if len(self.known) >= limits.BULK_READERS_MAX:
                     limit = limits.BULK_READERS_MAX
                     raise RefusedError(errors.BULK_READERS, limit=limit)
-                reader = self._adopt(Kept(kept.name, kept.ttl_s))  # holds nothing yet
+                reader = self._add(StoredReader(stored.name, stored.ttl_s))  # holds nothing yet
             async with reader.changing:
-                if self.known.get(kept.name) is reader:  # else it expired while we waited
-                    # another request may have set them since this one was read
-                    as_they_are = {name: getattr(reader.kept, name) for name in unsaid}
-                    await self._change(reader, replace(kept, **as_they_are), removed)
+                if self.known.get(stored.name) is reader:  # else it has expired meanwhile
+                    # Another request may have changed these fields meanwhile.
+                    current = {name: getattr(reader.stored, name) for name in omitted}
+                    await self._change(reader, replace(stored, **current), removed)
                     return reader
 
-    async def _change(self, reader: Reader, kept: Kept, removed: Iterable[str]) -> None:
+    async def _change(self, reader: Reader, stored: StoredReader, removed: Iterable[str]) -> None:
         self._renew(reader)
-        positions = {**reader.kept.positions, **kept.positions}
+        positions = {**reader.stored.positions, **stored.positions}
         for topic in removed:
             positions.pop(topic, None)
-        self._bound(positions, kept.positions)
-        fresh = replace(kept, positions=positions)
-        is_new = not reader.kept.renewed_ns
-        as_before = fresh == replace(reader.kept, renewed_ns=fresh.renewed_ns)
-        if is_new or reader.doubtful or not as_before:
+        self._bound(positions, stored.positions)
+        changed_reader = replace(stored, positions=positions)
+        is_new = not reader.stored.renewed_ns
+        unchanged = changed_reader == replace(reader.stored, renewed_ns=changed_reader.renewed_ns)
+        if is_new or reader.unsynced or not unchanged:
             try:
-                if kept.name in self._unknown:
-                    await self.in_thread(_keep_aside, self._path(kept.name))
-                await self.in_thread(self._write, fresh)
+                if stored.name in self._unknown:
+                    await self.in_thread(_link_aside, self._path(stored.name))
+                await self.in_thread(self._write, changed_reader)
             except OSError as problem:
-                reader.doubtful |= isinstance(problem, UnsyncedError)
+                reader.unsynced |= isinstance(problem, UnsyncedError)
                 if is_new:
-                    self._forget(reader)
-                raise _not_kept(problem) from problem
-            reader.doubtful = False
-        self._replace(reader, fresh)
+                    self._discard(reader)
+                raise _not_stored(problem) from problem
+            reader.unsynced = False
+        self._replace(reader, changed_reader)
         self._renew(reader)
-        self._known_again(kept.name)
+        self._mark_readable(stored.name)
 
-    def _bound(self, positions: dict[str, Position], said: Container[str]) -> None:
+    def _bound(self, positions: dict[str, Position], updated: Container[str]) -> None:
         """If there are too many positions, drop those of deleted topics. RefusedError: there are
         still too many."""
         most = limits.BULK_TOPICS_MAX
         if len(positions) > most:
             for topic, at in list(positions.items()):
-                if topic not in said and self.state(topic, at) in (GONE, OTHER):
+                if topic not in updated and self.state(topic, at) in (GONE, OTHER):
                     del positions[topic]
         if len(positions) > most:
             raise wrong("positions", errors.BULK_TOO_MANY.format(limit=most))
@@ -227,8 +229,8 @@ class Readers:
             try:
                 await self.in_thread(_put_aside, self._path(name))
             except OSError as problem:
-                raise _not_kept(problem) from problem
-            self._known_again(name)
+                raise _not_stored(problem) from problem
+            self._mark_readable(name)
             return True
         async with reader.changing:
             if self.known.get(name) is not reader:
@@ -236,46 +238,46 @@ class Readers:
             try:
                 await self.in_thread(self._remove, name)
             except OSError as problem:
-                reader.doubtful = True
-                raise _not_kept(problem) from problem
-            self._forget(reader)
+                reader.unsynced = True
+                raise _not_stored(problem) from problem
+            self._discard(reader)
         return True
 
-    def _adopt(self, kept: Kept) -> Reader:
-        reader = self.known[kept.name] = Reader(Kept(kept.name, kept.ttl_s))
+    def _add(self, stored: StoredReader) -> Reader:
+        reader = self.known[stored.name] = Reader(StoredReader(stored.name, stored.ttl_s))
         self._renew(reader)
-        self._replace(reader, kept)
+        self._replace(reader, stored)
         return reader
 
     def _renew(self, reader: Reader) -> None:
-        reader.expires_ns = self.now_ns() + reader.kept.ttl_s * SECOND
+        reader.expires_ns = self.now_ns() + reader.stored.ttl_s * SECOND
 
-    def _replace(self, reader: Reader, kept: Kept) -> None:
-        before, reader.kept = reader.kept, kept
-        for topic in before.positions.keys() - kept.positions.keys():
-            self._by_topic[topic].discard(kept.name)
-        for topic in kept.positions:
-            self._by_topic[topic].add(kept.name)
-        changed = before.positions.keys() | kept.positions.keys()
-        if before.hold == kept.hold:  # all of them would take long: others read them too
+    def _replace(self, reader: Reader, stored: StoredReader) -> None:
+        before, reader.stored = reader.stored, stored
+        for topic in before.positions.keys() - stored.positions.keys():
+            self._by_topic[topic].discard(stored.name)
+        for topic in stored.positions:
+            self._by_topic[topic].add(stored.name)
+        changed = before.positions.keys() | stored.positions.keys()
+        if before.hold == stored.hold:  # only these, because a topic may have many readers
             changed = {
                 topic
                 for topic in changed
-                if before.positions.get(topic) != kept.positions.get(topic)
+                if before.positions.get(topic) != stored.positions.get(topic)
             }
         self._hold(changed)
 
-    def _forget(self, reader: Reader) -> None:
-        if self.known.get(reader.kept.name) is reader:
-            del self.known[reader.kept.name]
-        for topic in reader.kept.positions:
-            self._by_topic[topic].discard(reader.kept.name)
-        self._hold(reader.kept.positions)
+    def _discard(self, reader: Reader) -> None:
+        if self.known.get(reader.stored.name) is reader:
+            del self.known[reader.stored.name]
+        for topic in reader.stored.positions:
+            self._by_topic[topic].discard(reader.stored.name)
+        self._hold(reader.stored.positions)
 
     # --- holds
 
     def _hold(self, topics: Iterable[str]) -> None:
-        """Hold what the readers of these topics have not read."""
+        """Hold the records of these topics that readers with a hold have not read."""
         for topic in list(topics):
             names = self._by_topic.get(topic, set())
             if not names:
@@ -285,15 +287,15 @@ class Readers:
                 continue
             readable = self.engine.readable(topic)
             incarnation = None if readable is None else readable.log_id.hex()
-            held = (self.known[name].kept for name in names)
-            places = [kept.positions[topic] for kept in held if kept.hold]
-            seqs = [at.seq for at in places if incarnation in (None, at.incarnation)]
+            held = (self.known[name].stored for name in names)
+            positions = [stored.positions[topic] for stored in held if stored.hold]
+            seqs = [at.seq for at in positions if incarnation in (None, at.incarnation)]
             if self._unknown:
                 seqs.append(entry.first_seq)
             self.holds.hold(entry, self, min(seqs, default=None))
 
     def state(self, topic: str, position: Position) -> str:
-        """Whether a position still means a record of its log."""
+        """The state of a position: whether it is valid for the current log of its topic."""
         entry = self.engine.readable(topic)
         if entry is None:
             return GONE
@@ -304,7 +306,7 @@ class Readers:
         return IN_MEMORY if entry.folder is None else OK
 
     def position(self, topic: str, at: Position) -> dict[str, Any]:
-        """A position as clients see it, with the number of records after it."""
+        """A position in a response, with the number of records after it."""
         state = self.state(topic, at)
         page = {"seq": at.seq, "incarnation": at.incarnation, "state": state, "lag": None}
         entry = self.engine.readable(topic)
@@ -320,10 +322,10 @@ class Readers:
     def lags(self) -> Iterator[tuple[str, str, int]]:
         """(reader, topic, unread records) for each position whose lag is known."""
         for reader in self.known.values():
-            for topic, at in reader.kept.positions.items():
+            for topic, at in reader.stored.positions.items():
                 lag = self.position(topic, at)["lag"]
                 if lag is not None:
-                    yield reader.kept.name, topic, lag
+                    yield reader.stored.name, topic, lag
 
     # --- time
 
@@ -344,17 +346,17 @@ class Readers:
                 continue
             if self.known.get(name) is not reader:  # while another one was deleted
                 continue
-            log.warning("reader has expired", extra=fields(reader=name, ttl_s=reader.kept.ttl_s))
+            log.warning("reader has expired", extra=fields(reader=name, ttl_s=reader.stored.ttl_s))
             self.expired += 1
             async with reader.changing:
                 try:
                     await self.in_thread(self._remove, name)
                 except OSError as problem:
-                    log.warning("%s stays until the next start: %s", self._path(name), problem)
-                self._forget(reader)  # last: a new reader of that name writes the same file
+                    log.warning("%s is kept until the next start: %s", self._path(name), problem)
+                self._discard(reader)  # last: a new reader of that name writes the same file
 
     async def end(self) -> None:
-        """Stop the timer; holds stay as they are."""
+        """Stop the timer; holds remain."""
         self.engine.unwatch(self._log_changed)
         if self._expiring is not None:
             self._expiring.cancel()
@@ -378,16 +380,16 @@ def _put_aside(path: Path) -> None:
         sync_path(path.parent)
 
 
-def _keep_aside(path: Path) -> None:
-    """Give an unreadable file a second name. OSError.
+def _link_aside(path: Path) -> None:
+    """Add a second name to an unreadable file. OSError.
 
-    It keeps the first one until a good file replaces it: an unreadable file must hold everything
-    after a restart too.
+    The file keeps its first name until a good file replaces it, so that it holds all topics after a
+    restart, too.
     """
     with contextlib.suppress(FileNotFoundError):
         os.link(path, _aside(path))
         sync_path(path.parent)
 
 
-def _not_kept(problem: OSError) -> RefusedError:
+def _not_stored(problem: OSError) -> RefusedError:
     return RefusedError(errors.BULK_NOT_KEPT, reason=problem.strerror or str(problem))

@@ -1,8 +1,8 @@
-"""Sends the body of a range past the loop: a thread copies it into the socket.
+"""Sends the body of a range in a thread instead of the loop.
 
-Copying 128 KiB into a socket takes 25 to 200 us, in which the loop would answer nobody. A thread
-without the interpreter sends until the socket is full, and the loop waits for room: slow clients
-hold no thread.
+Copying 128 KiB into a socket takes 25 to 200 us, in which the loop could not serve other clients. A
+thread writes without the interpreter lock until the socket is full. The loop then waits until the
+socket is writable, so slow clients occupy no thread.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     Send = Callable[[socket.socket, Outgoing], asyncio.Future[bool]]
 
 
-async def socket_past_loop(request: web.Request) -> socket.socket | None:
-    """A second descriptor of the connection's socket, once all that was written is in the socket.
-    Close it. None: this connection encrypts.
+async def duplicate_socket(request: web.Request) -> socket.socket | None:
+    """A duplicate of the connection's socket, after all earlier output is in the socket. The caller
+    closes it. None: the connection uses TLS.
 
-    TimeoutError: the client has read nothing for BULK_STALL. ConnectionError: it is gone. OSError:
-    there is no descriptor for it.
+    TimeoutError: the client has read nothing for BULK_STALL. ConnectionError: it has disconnected.
+    OSError: no descriptor is free.
     """
     transport = request.transport
     if transport is None:
         raise ConnectionResetError
-    own = transport.get_extra_info("socket")
-    if own is None or transport.get_extra_info("ssl_object") is not None:
+    original = transport.get_extra_info("socket")
+    if original is None or transport.get_extra_info("ssl_object") is not None:
         return None
     transport.set_write_buffer_limits(0)
     try:
@@ -45,22 +45,22 @@ async def socket_past_loop(request: web.Request) -> socket.socket | None:
             await request.writer.drain()
     finally:
         transport.set_write_buffer_limits()
-    if own.fileno() < 0:
+    if original.fileno() < 0:
         raise ConnectionResetError
-    # If the connection is closed, its own number may soon be another connection's.
-    return socket.socket(own.family, own.type, own.proto, os.dup(own.fileno()))
+    # Duplicated, because the number of a closed connection's socket may be used again.
+    return socket.socket(original.family, original.type, original.proto, os.dup(original.fileno()))
 
 
-async def send_past_loop(sock: socket.socket, outgoing: Outgoing, send: Send) -> None:
-    """Send what is left of `outgoing`, and close `sock`. TimeoutError: the client has read nothing
-    for BULK_STALL. ConnectionError: it is gone. OSError: the body does not read."""
+async def send_in_thread(sock: socket.socket, outgoing: Outgoing, send: Send) -> None:
+    """Send the rest of `outgoing`, and close `sock`. TimeoutError: the client has read nothing for
+    BULK_STALL. ConnectionError: it has disconnected. OSError: the body cannot be read."""
     job: asyncio.Future[bool] | None = None
     try:
         while True:
             job = send(sock, outgoing)
             if await asyncio.shield(job):
                 break
-            await _room(sock)
+            await _wait_writable(sock)
     finally:
         if job is None or job.done():
             sock.close()
@@ -70,15 +70,15 @@ async def send_past_loop(sock: socket.socket, outgoing: Outgoing, send: Send) ->
 
 def _close(sock: socket.socket, job: asyncio.Future[bool]) -> None:
     if not job.cancelled():
-        job.exception()  # nobody else asks for it
+        job.exception()  # retrieved, because no other code does
     sock.close()
 
 
-async def _room(sock: socket.socket) -> None:
-    """Wait until the socket takes more. TimeoutError."""
+async def _wait_writable(sock: socket.socket) -> None:
+    """Wait until the socket is writable. TimeoutError."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
-    loop.add_writer(sock, _set, ready)
+    loop.add_writer(sock, _set_ready, ready)
     try:
         async with asyncio.timeout(limits.BULK_STALL / SECOND):
             await ready
@@ -86,6 +86,6 @@ async def _room(sock: socket.socket) -> None:
         loop.remove_writer(sock)
 
 
-def _set(ready: asyncio.Future[None]) -> None:
+def _set_ready(ready: asyncio.Future[None]) -> None:
     if not ready.done():
         ready.set_result(None)

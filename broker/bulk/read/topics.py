@@ -1,4 +1,4 @@
-"""Topics: which ones exist, their bounds, and the offset of a time in each."""
+"""Topics: their names and bounds, and the offset of a time in each."""
 
 from __future__ import annotations
 
@@ -67,15 +67,15 @@ class TopicHandlers:
         found = []
         logs, pauses = readable_logs(self.context.engine), Pauses(limits.BULK_STEP)
         names, pattern = self._names(request)
-        wanted = pattern is not None or "subscribe" in request.query
+        selected = pattern is not None or "subscribe" in request.query
         for name in names:
             await pauses.rest_if_over()
             if pattern is not None and not pattern.fullmatch(name):
                 continue
             log = logs.get(name)
             quarantined = log is None and self.context.is_quarantined(name)
-            if quarantined and wanted and caller.may(READ, name):
-                self.context.refuse_quarantined(name)  # the client must not take it for deleted
+            if quarantined and selected and caller.may(READ, name):
+                self.context.refuse_quarantined(name)
             if log is not None and caller.may(READ, name):
                 found.append(page_of(log))
         return answer({**self.context.identity.page(), "topics": found})
@@ -86,11 +86,11 @@ class TopicHandlers:
         if names is not None and pattern is not None:
             raise wrong("pattern", errors.BULK_ONE_OF)
         if names is not None:
-            given = [name.strip() for name in names.split(",") if name.strip()]
-            if len(given) > limits.BULK_TOPICS_MAX:
+            names_given = [name.strip() for name in names.split(",") if name.strip()]
+            if len(names_given) > limits.BULK_TOPICS_MAX:
                 limit = limits.BULK_TOPICS_MAX
                 raise wrong("subscribe", errors.BULK_TOO_MANY.format(limit=limit))
-            return dict.fromkeys(given), None
+            return dict.fromkeys(names_given), None
         engine = self.context.engine
         known = sorted({*engine.logs, *engine.owned, *engine.quarantined})
         return known, None if pattern is None else _compiled(pattern)
@@ -98,12 +98,12 @@ class TopicHandlers:
     async def offsets(self, request: web.Request) -> web.StreamResponse:
         """For each topic the first record stored at or after a time."""
         caller = caller_of(request)
-        asked = (await read_json(request, Moments)).topics
-        if len(asked) > limits.BULK_TOPICS_MAX:
+        moments = (await read_json(request, Moments)).topics
+        if len(moments) > limits.BULK_TOPICS_MAX:
             limit = limits.BULK_TOPICS_MAX
             raise wrong("topics", errors.BULK_TOO_MANY.format(limit=limit))
         found = {}
-        for name, moment in asked.items():
+        for name, moment in moments.items():
             caller.need(READ, name)
             time_ns = _time_ns(moment)
             found[name] = await self._offset(self.context.log(name), time_ns)

@@ -1,12 +1,12 @@
-"""Commits: what a writer has staged for an epoch is appended to the logs, exactly once.
+"""Commits: the staged blocks of a writer's epoch are appended to the logs, exactly once.
 
     files and logs synced -> intent -> appended -> logs synced -> epoch stored -> answered
 
-Before the intent is on the disk, nothing has happened. From then on the commit will be finished:
-by a retry, by a later commit of the writer, or by the next start. Each record has the id of its
-commit and its number in the commit, so a record that is already in its log is not appended again.
+Before the intent is on the disk, the commit has no effect. After that it will be finished: by a
+retry, by a later commit of the writer, or by the next start. Each record has the id of its commit
+and its number in the commit, so a record that is already in its log is not appended again.
 
-Blocks are appended slowly enough for live traffic to go on: a thread reads and checks the next
+The rate of appends is limited, so that live traffic continues: a thread reads and checks the next
 block while the loop appends one. Each turn of the loop appends a limited number of bytes, and a
 limited number may wait for the disk.
 """
@@ -34,9 +34,9 @@ from broker.bulk.write.intents import (
     Intent,
     IntentError,
     Plan,
+    find_stored,
     forget_writer,
     intent_path,
-    learn,
     load_state,
     remove_intent,
     save_intent,
@@ -66,21 +66,21 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.ENOBUFS})
 log = logging.getLogger("broker.bulk")
 Pages = dict[str, dict[str, object]]  # by topic
 R = TypeVar("R")
-Wanted = dict[str, list[tuple[int, str, int]]]  # topic -> part, attempt, bytes
+AttemptsByTopic = dict[str, list[tuple[int, str, int]]]  # topic -> part, attempt, bytes
 
 
 class Writer:
-    """The state of one writer, and its commit under way."""
+    """The state of one writer, and its pending commit."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.lock = asyncio.Lock()
         self.done: dict[str, Done] = {}
         self.owner: str | None = None  # the name of the only token that may use it
-        self.remembered = False  # `done` and `owner` are in a file
+        self.has_file = False  # `done` and `owner` are in a file
         self.loaded = False  # that file has been read
         self.intent: Intent | None = None  # of a commit that is not finished
-        self.unsaved = False  # the intent has more than its file
+        self.unsaved = False  # the intent differs from its file
         self.broken: str | None = None  # why the commit cannot be finished
         self.batch: Batch | None = None  # the staged blocks that it appends
         self.retry: asyncio.TimerHandle | None = None
@@ -100,12 +100,12 @@ class _Publisher:
         """Nothing to do: nothing is appended before `resume`."""
 
     def resume(self) -> None:
-        """The log accepts records again."""
+        """Called by the log when it accepts records again."""
         if not self.resumed.done():
             self.resumed.set_result(None)
 
 
-async def breathe(log: Log, ahead: int) -> None:
+async def end_turn(log: Log, ahead: int) -> None:
     """Let the turn of the loop end; wait while more than `ahead` bytes wait for the disk."""
     await asyncio.sleep(0)
     while log.waiting_bytes > ahead and not log.deleted and log.folder is not None:
@@ -122,7 +122,7 @@ async def append_all(appender: Appender, log: Log, block: bytes | bytearray) -> 
     appender.load(block)
     while True:
         more = appender.step(limits.COMMIT_TURN_BYTES)
-        await breathe(log, limits.COMMIT_AHEAD_BYTES)
+        await end_turn(log, limits.COMMIT_AHEAD_BYTES)
         if more < 0 or appender.failed:
             return False
         if more == 0:
@@ -135,7 +135,7 @@ def log_refusal(log: Log, error: int, reason: str = "") -> RefusedError:
     return RefusedError(kind, topic=log.name, reason=reason or os.strerror(error))
 
 
-async def bring(log: Log) -> None:
+async def sync_log(log: Log) -> None:
     """Wait until all records of the log are on the disk, whatever its sync policy. RefusedError.
 
     The log syncs its files itself: it knows which ones had a failed sync.
@@ -150,7 +150,7 @@ class Blocks:
     """The blocks of some files in order, read on a thread."""
 
     def __init__(self, files: Iterator[tuple[Path, int]], topic: str) -> None:
-        """`files`: paths and sizes, taken one by one on that thread: there may be 100,000."""
+        """`files`: paths and sizes, iterated on that thread, because there may be 100,000."""
         self.files = files
         self.topic = topic.encode()
         self.file: tuple[Path, int] | None = None
@@ -172,7 +172,7 @@ class Blocks:
                     raise BrokenBlocksError(f"{path}: no block at {self.at}")
                 file.seek(self.at)
                 block = file.read(length)
-                # Synced, and read for the last time: its pages are better used for the log.
+                # The file is synced and will not be read again, so its pages are released.
                 os.posix_fadvise(file.fileno(), self.at, length, os.POSIX_FADV_DONTNEED)
         except OSError as problem:
             raise BrokenBlocksError(str(problem)) from problem
@@ -183,7 +183,7 @@ class Blocks:
 
 
 class Feed:
-    """The part of a commit that goes to one topic."""
+    """The part of a commit for one topic."""
 
     def __init__(self, staging: Staging, batch: Batch | None, topic: str, plan: Plan) -> None:
         self.staging = staging
@@ -229,30 +229,30 @@ class Feed:
         """Append the records that the log does not have yet. RefusedError, BrokenBlocksError."""
         self.log = log
         self.appender = Appender(log, commit_id, self.plan.have)
-        coming = asyncio.ensure_future(self.staging.run(self.blocks.read))
+        next_block = asyncio.ensure_future(self.staging.run(self.blocks.read))
         try:
-            while (block := await coming) is not None:
-                coming = asyncio.ensure_future(self.staging.run(self.blocks.read))
+            while (block := await next_block) is not None:
+                next_block = asyncio.ensure_future(self.staging.run(self.blocks.read))
                 if not await append_all(self.appender, log, block) and not log.deleted:
                     raise log_refusal(log, log.last_error, log.refusal)
                 if log.deleted:
                     break
         finally:
-            coming.cancel()
+            next_block.cancel()
 
-    async def quiet(self) -> None:
+    async def wait_appended(self) -> None:
         """Wait until every append has ended, with success or not."""
         if self.log is not None and self.appender is not None and self.appender.records:
             await settled(self.log, self.appender.last_ticket)
             if self.log.folder is None and not self.deleted:
-                # a log in memory has no files to search, and loses nothing that it accepted
-                self.plan.learn(
+                # A log in memory has no files to search. It has all records that it accepted.
+                self.plan.add_stored(
                     [(0, self.appender.number)], self.appender.first_seq, self.appender.last_seq
                 )
 
-    async def settle(self) -> None:
+    async def check_appended(self) -> None:
         """Wait until every append has ended. RefusedError: one has failed."""
-        await self.quiet()
+        await self.wait_appended()
         if self.log is not None and self.appender is not None and not self.deleted:
             error = self.appender.failed
             if error:
@@ -261,30 +261,30 @@ class Feed:
     async def sync(self) -> None:
         """Wait until all records are on the disk. RefusedError."""
         if self.log is not None and not self.deleted:
-            await bring(self.log)
+            await sync_log(self.log)
 
     @property
-    def is_shown(self) -> bool:
-        """Whether readers can see its records, or never will."""
+    def is_readable(self) -> bool:
+        """Whether readers can read its records, or never will be able to."""
         log, last = self.log, self.last
         if log is None or last is None or log.deleted or log.last_error:
             return True
         return log.sync.durable_next > last
 
 
-async def shown(feeds: Iterable[Feed]) -> None:
-    """Wait until readers can see the records, so that a client can read what it has committed.
+async def wait_readable(feeds: Iterable[Feed]) -> None:
+    """Wait until readers can read the records, so that a client can read what it has committed.
 
-    Readers see what the log knows to be synced. That takes a moment only, and the wait is bounded:
-    the commit itself is already durable.
+    Readers get records that the log knows to be synced. The wait is short and limited, because the
+    commit itself is already durable.
     """
-    left = [feed for feed in feeds if not feed.is_shown]
+    unreadable = [feed for feed in feeds if not feed.is_readable]
     for pause_s in limits.COMMIT_SHOWN_S:
-        for feed in left:
+        for feed in unreadable:
             if feed.log is not None:
                 feed.log.sync.now()
-        left = [feed for feed in left if not feed.is_shown]
-        if not left:
+        unreadable = [feed for feed in unreadable if not feed.is_readable]
+        if not unreadable:
             return
         await asyncio.sleep(pause_s)
 
@@ -318,41 +318,41 @@ class Commits:
         self.unknown: dict[str, str] = {}  # writers that cannot commit until the next start: why
         self._used: WeakValueDictionary[str, Writer] = WeakValueDictionary()  # by requests
         self.stopping = False
-        self.remembered = 0  # writers with a file, when they were last counted
-        self.finished = self.failed = self.records = 0  # since start
-        self._places = asyncio.Semaphore(limits.COMMITS_MAX)
+        self.stored_writers = 0  # writers with a file, when they were last counted
+        self.finished = self.failed = self.records = 0  # since the start
+        self._slots = asyncio.Semaphore(limits.COMMITS_MAX)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
-    def under_way(self) -> int:
-        """Commits that have begun, including those that wait for another try."""
+    def pending(self) -> int:
+        """Commits that have begun and are not finished, including those that wait for a retry."""
         return sum(writer.intent is not None for writer in self.writers.values())
 
     # --- start and end
 
-    def start(self, intents: list[Intent], unsure: Container[str] = ()) -> None:
-        """Finish these commits in the background; `intents` and `unsure` as `survey` found
-        them. Those of `unknown` writers are not finished, but what they need is kept."""
+    def start(self, intents: list[Intent], uncertain: Container[str] = ()) -> None:
+        """Finish these commits in the background; `intents` and `uncertain` as `survey` returned
+        them. Commits of `unknown` writers are not finished, but their logs and blocks are kept."""
         for intent in intents:
             writer = self.writers.setdefault(intent.writer, Writer(intent.writer))
-            self._take_up(writer, intent)
+            self._set_pending(writer, intent)
             for topic, plan in intent.topics.items():
-                self._look_back(topic, plan)
+                self._lower_first(topic, plan)
             writer.unsaved = True
             if intent.writer not in self.unknown:
-                self._spawn(self._again(writer, surveyed=intent.writer not in unsure))
+                self._spawn(self._finish_later(writer, surveyed=intent.writer not in uncertain))
 
-    def _look_back(self, topic: str, plan: Plan) -> None:
+    def _lower_first(self, topic: str, plan: Plan) -> None:
         entry = self._log_of(topic, plan)
         if entry is not None:
-            # after a power cut the log may have lost its end, and gives those seqs again
+            # After a power cut the log may have lost its end and use those seqs again.
             plan.first = min(plan.first, entry.visible)
 
     def log_found(self, topic: str) -> None:
-        """A log was created, or left quarantine: hold what commits need of it."""
+        """A log was created or has left the quarantine: hold records for pending commits."""
         for writer in self.writers.values():
             if writer.intent is not None and topic in writer.intent.topics:
-                self._look_back(topic, writer.intent.topics[topic])
+                self._lower_first(topic, writer.intent.topics[topic])
                 self._hold(writer.intent, held=True)
 
     async def stop(self) -> None:
@@ -376,10 +376,10 @@ class Commits:
         if not task.cancelled():
             task.exception()  # retrieved: it was raised to the waiting request, or logged
 
-    # --- what requests ask for
+    # --- requests
 
     async def writer(self, name: str) -> Writer:
-        """A writer with its stored state. RefusedError."""
+        """The writer, with its stored state. RefusedError."""
         if name in self.unknown:
             raise RefusedError(errors.BULK_STATE, reason=self.unknown[name])
         writer = self.writers.pop(name, None) or self._used.get(name) or Writer(name)
@@ -393,7 +393,7 @@ class Commits:
                 writer.loaded = True
                 if state is not None:
                     writer.done, writer.owner = state.topics, state.owner
-                    writer.remembered = True
+                    writer.has_file = True
         for old in list(self.writers.values())[: -limits.WRITERS_KEPT]:
             if not old.lock.locked() and old.intent is None and old is not writer:
                 del self.writers[old.name]
@@ -404,8 +404,8 @@ class Commits:
 
         Otherwise any caller that may write the topic could commit as this writer with the highest
         epoch, and all later commits of the real writer would be answered as already done. The owner
-        is on the disk before anything else of the writer. `owner` is None where tokens are not
-        configured; then nothing is bound.
+        is stored before anything else of the writer. `owner` None: tokens are not configured, and
+        the writer is not bound.
         """
         if owner is None:
             return
@@ -423,34 +423,34 @@ class Commits:
 
     async def _save_state(self, writer: Writer, done: dict[str, Done], owner: str | None) -> None:
         await self._disk(save_state, self.root, writer.name, done, owner)
-        self.remembered += not writer.remembered
-        writer.done, writer.owner, writer.remembered = done, owner, True
+        self.stored_writers += not writer.has_file
+        writer.done, writer.owner, writer.has_file = done, owner, True
 
-    async def commit(self, name: str, epoch: int, wanted: Wanted) -> Pages:
-        """Commit these attempts; the outcome for each topic. RefusedError.
+    async def commit(self, name: str, epoch: int, topics: AttemptsByTopic) -> Pages:
+        """Commit these attempts; returns the outcome for each topic. RefusedError.
 
-        The commit goes on when the request is cancelled.
+        The commit continues if the request is cancelled.
         """
         if self.stopping:
             raise RefusedError(errors.BULK_STOPPING)
-        for topic, attempts in wanted.items():
+        for topic, attempts in topics.items():
             for part, count in Counter(part for part, _, _ in attempts).most_common(1):
                 if count > 1:
                     raise RefusedError(errors.BULK_SAME_PART, part=part, topic=topic)
-        return await asyncio.shield(self._spawn(self._commit(name, epoch, wanted)))
+        return await asyncio.shield(self._spawn(self._commit(name, epoch, topics)))
 
-    async def _commit(self, name: str, epoch: int, wanted: Wanted) -> Pages:
+    async def _commit(self, name: str, epoch: int, topics: AttemptsByTopic) -> Pages:
         writer = await self.writer(name)
         async with writer.lock:
             if writer.intent is not None:
                 await self._finish(writer)
-            before = {t: writer.done[t] for t in wanted if self._is_done(writer, t, epoch)}
-            fresh = {topic: wanted[topic] for topic in wanted if topic not in before}
-            if fresh:
-                await self._begin(writer, epoch, fresh)
-                await self._finish(writer, fresh=True)
+            before = {t: writer.done[t] for t in topics if self._is_done(writer, t, epoch)}
+            new_topics = {topic: topics[topic] for topic in topics if topic not in before}
+            if new_topics:
+                await self._begin(writer, epoch, new_topics)
+                await self._finish(writer, stored_known=True)
             found: Pages = {}
-            for topic in wanted:
+            for topic in topics:
                 done = before.get(topic, writer.done[topic])
                 found[topic] = done.page(epoch, "already" if topic in before else done.state)
             return found
@@ -462,7 +462,7 @@ class Commits:
     async def drop(
         self, name: str, epoch: int, check: Callable[[str], None], owner: str | None = None
     ) -> None:
-        """Drop what is staged for an epoch, and a commit of it that cannot be finished."""
+        """Drop the staged blocks of an epoch, and a commit of it that cannot be finished."""
         writer = await self.writer(name)
         async with writer.lock:
             self.check_owner(writer, owner)
@@ -479,60 +479,60 @@ class Commits:
             if batch is not None:
                 await self.staging.drop(batch)
 
-    async def forget(self, now_ns: int) -> None:
+    async def forget_old(self, now_ns: int) -> None:
         """Drop the state of writers without a commit for WRITER_TTL, and count the others."""
         before_ns = now_ns - limits.WRITER_TTL
         names, count = await self.staging.run(writers_before, self.root, before_ns)
         for name in names:
             try:
                 writer = await self.writer(name)
-            except RefusedError:  # its state is unreadable: that is for the operator
+            except RefusedError:  # its state is unreadable: an operator has to handle it
                 continue
             async with writer.lock:
                 if writer.intent is None and await self.staging.run(
                     forget_writer, self.root, name, before_ns
                 ):
                     self.writers.pop(name, None)
-                    # requests that hold this object go on with a writer without any state
-                    writer.done, writer.owner, writer.remembered = {}, None, False
+                    # Requests that use this object continue with a writer without state.
+                    writer.done, writer.owner, writer.has_file = {}, None, False
                     count -= 1
-        self.remembered = count
+        self.stored_writers = count
 
     # --- the beginning
 
-    async def _begin(self, writer: Writer, epoch: int, wanted: Wanted) -> None:
-        batch = await self.staging.lasting(writer.name, epoch)
+    async def _begin(self, writer: Writer, epoch: int, topics: AttemptsByTopic) -> None:
+        batch = await self.staging.settled_batch(writer.name, epoch)
         sizes: dict[Key, int] = {
             (topic, part, attempt): size
-            for topic, attempts in wanted.items()
+            for topic, attempts in topics.items()
             for part, attempt, size in attempts
         }
         if batch is not None:
-            self.staging.seal(batch, sizes, True)
-            batch.busy += 1
+            self.staging.seal(batch, sizes, sealed=True)
+            batch.users += 1
         intent = Intent(VERSION, writer.name, epoch, os.urandom(COMMIT_ID_LEN).hex(), {})
         try:
-            unlike = await self.staging.unlike(batch, sizes.items())
-            if unlike:
-                facts: dict[str, object] = {"missing": unlike[: limits.COMMIT_MISSING_SHOWN]}
-                raise RefusedError(errors.BULK_NOT_STAGED, facts, count=len(unlike))
+            mismatched = await self.staging.mismatched(batch, sizes.items())
+            if mismatched:
+                facts: dict[str, object] = {"missing": mismatched[: limits.COMMIT_MISSING_SHOWN]}
+                raise RefusedError(errors.BULK_NOT_STAGED, facts, count=len(mismatched))
             if batch is not None:
                 await self._disk(self.staging.sync, batch, [k for k in sizes if sizes[k]])
-            await self._plan(intent, wanted)
+            await self._plan(intent, topics)
             await self._save_intent(intent)
         except BaseException:
             self.failed += 1
             self._hold(intent, held=False)
             if batch is not None:
-                self.staging.seal(batch, sizes, False)
+                self.staging.seal(batch, sizes, sealed=False)
             raise
         finally:
             if batch is not None:
-                batch.busy -= 1
-        self._take_up(writer, intent)
+                batch.users -= 1
+        self._set_pending(writer, intent)
 
-    async def _plan(self, intent: Intent, wanted: Wanted) -> None:
-        for topic, attempts in wanted.items():
+    async def _plan(self, intent: Intent, topics: AttemptsByTopic) -> None:
+        for topic, attempts in topics.items():
             try:
                 entry = self.open_log(topic)
             except OSError as problem:
@@ -544,30 +544,30 @@ class Commits:
             named = sorted(one for one in attempts if one[2])
             intent.topics[topic] = Plan(entry.log_id.hex(), entry.visible, named)
             self.hold_from(entry, intent.id, entry.visible)
-            # an intent must not name a log that a power cut can remove
-            await bring(entry)
+            # Synced, because an intent must not name a log that a power cut can remove.
+            await sync_log(entry)
 
     async def _save_intent(self, intent: Intent) -> None:
         try:
             await self._disk(save_intent, self.root, intent)
         except RefusedError:
             path = os.fsencode(intent_path(self.root, intent.writer))
-            await self.staging.run(remove_file, path)  # the failed call may have written it
+            await self.staging.run(remove_file, path)  # the failed call may have created it
             raise
 
-    def _take_up(self, writer: Writer, intent: Intent) -> None:
-        """Make this the writer's commit under way, and hold what it needs."""
+    def _set_pending(self, writer: Writer, intent: Intent) -> None:
+        """Make this the writer's pending commit, and hold its batch and its records."""
         writer.intent, writer.broken = intent, None
         writer.batch = self.staging.batch(writer.name, intent.epoch)
         if writer.batch is not None:
-            writer.batch.busy += 1
+            writer.batch.users += 1
         self._hold(intent, held=True)
 
     def _release(self, writer: Writer) -> None:
         assert writer.intent is not None
         self._hold(writer.intent, held=False)
         if writer.batch is not None:
-            writer.batch.busy -= 1
+            writer.batch.users -= 1
         writer.intent = writer.batch = writer.broken = None
         writer.unsaved = False
 
@@ -578,60 +578,59 @@ class Commits:
                 self.hold_from(entry, intent.id, min(plan.first, entry.visible) if held else None)
 
     def _log_of(self, topic: str, plan: Plan) -> Log | None:
-        """The log that the commit means: one of that name and incarnation."""
+        """The log of the commit: that with this name and incarnation."""
         entry = self.find_log(topic)
-        same = entry is not None and not entry.deleted and entry.log_id.hex() == plan.log_id
-        return entry if same else None
+        matches = entry is not None and not entry.deleted and entry.log_id.hex() == plan.log_id
+        return entry if matches else None
 
     # --- the end
 
-    async def _again(self, writer: Writer, *, surveyed: bool = False) -> None:
-        """Finish a commit in the background."""
+    async def _finish_later(self, writer: Writer, *, surveyed: bool = False) -> None:
+        """Finish a pending commit, in the background."""
         try:
             await self.writer(writer.name)
             async with writer.lock:
                 if writer.intent is None or writer.broken is not None:
                     return
-                await self._finish(writer, fresh=surveyed)
+                await self._finish(writer, stored_known=surveyed)
         except RefusedError as refusal:
-            why = fields(writer=writer.name, reason=refusal.text)
-            log.error("a commit cannot be finished now", extra=why)
+            details = fields(writer=writer.name, reason=refusal.text)
+            log.error("a commit cannot be finished now", extra=details)
 
-    def _try_later(self, writer: Writer) -> None:
-        """Schedule one more try, in place of one that is scheduled already."""
+    def _schedule_retry(self, writer: Writer) -> None:
+        """Schedule a retry, instead of one that is scheduled already."""
         if writer.retry is not None:
             writer.retry.cancel()
         if not self.stopping:
             wait, loop = limits.COMMIT_RETRY / SECOND, asyncio.get_running_loop()
-            writer.retry = loop.call_later(wait, lambda: self._spawn(self._again(writer)))
+            writer.retry = loop.call_later(wait, lambda: self._spawn(self._finish_later(writer)))
 
-    async def _finish(self, writer: Writer, *, fresh: bool = False) -> None:
-        """Finish the commit that has begun. `fresh`: it is known which records the logs have.
-
-        RefusedError: it is tried again later.
+    async def _finish(self, writer: Writer, *, stored_known: bool = False) -> None:
+        """Finish the commit that has begun. `stored_known`: its plans contain the records that the
+        logs have. RefusedError: a retry is scheduled.
         """
         intent = writer.intent
         assert intent is not None
         try:
-            async with self._places:
-                await self._bring_to_end(writer, intent, fresh)
+            async with self._slots:
+                await self._append_and_store(writer, intent, stored_known)
         except BrokenBlocksError as problem:
             self.failed += 1
             writer.broken, epoch = str(problem), intent.epoch
-            why = fields(writer=writer.name, reason=writer.broken)
-            log.error("a commit cannot be finished", extra=why)
+            details = fields(writer=writer.name, reason=writer.broken)
+            log.error("a commit cannot be finished", extra=details)
             raise RefusedError(errors.BULK_BROKEN, epoch=epoch, reason=problem) from problem
         except RefusedError:
             self.failed += 1
-            self._try_later(writer)
+            self._schedule_retry(writer)
             raise
 
-    async def _bring_to_end(self, writer: Writer, intent: Intent, fresh: bool) -> None:
+    async def _append_and_store(self, writer: Writer, intent: Intent, stored_known: bool) -> None:
         if writer.unsaved:
             await self._disk(save_intent, self.root, intent)
             writer.unsaved = False
-        if not fresh:
-            await self._learn(writer, intent)
+        if not stored_known:
+            await self._find_stored(writer, intent)
         for topic in intent.topics:
             if topic in self.quarantined and not self._is_done(writer, topic, intent.epoch):
                 raise RefusedError(errors.BULK_QUARANTINED, topic=topic)
@@ -646,14 +645,14 @@ class Commits:
                     await feeds[topic].append(entry, bytes.fromhex(intent.id))
         finally:
             for feed in feeds.values():
-                await feed.quiet()
+                await feed.wait_appended()
         done = dict(writer.done)
         for topic, feed in feeds.items():
-            await feed.settle()
+            await feed.check_appended()
             await feed.sync()
             state = DELETED if feed.deleted else COMMITTED
             done[topic] = Done(intent.epoch, feed.records, feed.first, feed.last, state)
-        await shown(feeds.values())
+        await wait_readable(feeds.values())
         if feeds:
             await self._save_state(writer, done, writer.owner)
         await self._disk(remove_intent, self.root, writer.name)
@@ -664,16 +663,18 @@ class Commits:
         if batch is not None:
             self._spawn(self.staging.drop(batch, topics))
 
-    async def _learn(self, writer: Writer, intent: Intent) -> None:
-        """Find out which records of an earlier try the logs have."""
+    async def _find_stored(self, writer: Writer, intent: Intent) -> None:
+        """Find the records of an earlier attempt that the logs have."""
         if writer.broken is not None:
             raise BrokenBlocksError(writer.broken)
         for topic, plan in intent.topics.items():
             entry = self._log_of(topic, plan)
             if entry is not None and entry.folder is not None:
-                await bring(entry)  # records that count as stored must be durable
+                await sync_log(entry)  # records that are taken as stored must be durable
                 ends = {segment.first_seq: segment.planned for segment in entry.segments}
-                await self._disk(learn, plan, folder_of(entry), bytes.fromhex(intent.id), ends)
+                await self._disk(
+                    find_stored, plan, folder_of(entry), bytes.fromhex(intent.id), ends
+                )
 
     async def _disk(self, call: Callable[..., object], *args: object) -> None:
         """File work on a thread. RefusedError."""

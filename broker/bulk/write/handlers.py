@@ -6,7 +6,7 @@
     POST /append/{topic}?dedupe=1    the same without records whose Nats-Msg-Id the topic received
     recently
 
-Deduplication reads the ids from the log itself. So it knows messages of every publisher, and those
+Deduplication reads the ids from the log itself, so it covers messages of all publishers, and those
 from before a restart. The ids in memory are bounded and can be dropped at any time.
 """
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from broker.bulk.access import Caller
     from broker.bulk.context import BulkContext
-    from broker.bulk.write.commits import Commits, Wanted, Writer
+    from broker.bulk.write.commits import AttemptsByTopic, Commits, Writer
     from broker.bulk.write.staging import Key, Staging
     from broker.engine.log.log import Log
 
@@ -62,7 +62,7 @@ Attempts = list[tuple[int, int | str, int]]  # part, name, bytes
 ID_HEADER: Final = b"Nats-Msg-Id"
 
 
-class Named(msgspec.Struct):
+class CommitBody(msgspec.Struct):
     """The body of a commit."""
 
     topics: dict[str, msgspec.Raw]  # Attempts
@@ -108,7 +108,7 @@ class WriteHandlers:
         """The state of a writer. RefusedError: it is new and there are too many, or it belongs to
         another token."""
         writer, most = await self.commits.writer(name), limits.WRITERS_MAX
-        if not writer.remembered and self.commits.remembered >= most:
+        if not writer.has_file and self.commits.stored_writers >= most:
             reason = errors.BULK_WRITERS.format(limit=most)
             raise RefusedError(errors.BULK_STAGED_FULL, reason=reason)
         await self.commits.claim(writer, caller.owner)
@@ -118,23 +118,23 @@ class WriteHandlers:
         """Publish the attempts that the body lists."""
         writer, epoch = writer_of(request), _number(request, "epoch", EPOCH_MAX)
         caller = caller_of(request)
-        caller.need(WRITE)  # a body that names no topic binds the writer too
-        wanted = await self._wanted(request)
-        for topic in wanted:
+        caller.need(WRITE)  # required without topics, too, because the commit binds the writer
+        topics = await self._read_attempts(request)
+        for topic in topics:
             caller.need(WRITE, topic)
             if self.context.engine.log(topic) is None:
                 check_topic(topic)
         await self._writer(writer, caller)
-        return answer({"topics": await self.commits.commit(writer, epoch, wanted)})
+        return answer({"topics": await self.commits.commit(writer, epoch, topics)})
 
     @staticmethod
-    async def _wanted(request: web.Request) -> Wanted:
+    async def _read_attempts(request: web.Request) -> AttemptsByTopic:
         limit = limits.COMMIT_BODY_BYTES_MAX
-        named = (await read_json(request, Named, limit)).topics
+        named = (await read_json(request, CommitBody, limit)).topics
         if len(named) > limits.COMMIT_TOPICS_MAX:
             limit = limits.COMMIT_TOPICS_MAX
             raise wrong("topics", errors.BULK_TOO_MANY.format(limit=limit))
-        wanted: Wanted = {}
+        topics: AttemptsByTopic = {}
         count, pauses = 0, Pauses(limits.BULK_STEP)
         for topic, text in named.items():
             await pauses.rest_if_over()  # 100,000 attempts take a tenth of a second
@@ -143,13 +143,13 @@ class WriteHandlers:
             if count > limits.COMMIT_ATTEMPTS_MAX:
                 limit = limits.COMMIT_ATTEMPTS_MAX
                 raise wrong("topics", errors.BULK_ATTEMPTS.format(limit=limit))
-            wanted[topic] = [(part, attempt_of(str(name)), size) for part, name, size in attempts]
+            topics[topic] = [(part, attempt_of(str(name)), size) for part, name, size in attempts]
             if any(not 0 <= part <= PART_MAX or size < 0 for part, _, size in attempts):
                 raise wrong("topics", errors.BULK_ATTEMPT)
-        return wanted
+        return topics
 
     async def show(self, request: web.Request) -> web.StreamResponse:
-        """The state of a writer: its last commits, what is staged, the commit under way."""
+        """The state of a writer: its last commits, staged blocks, the pending commit."""
         caller = caller_of(request)
         caller.need(WRITE)
         name = writer_of(request)
@@ -170,7 +170,7 @@ class WriteHandlers:
             str(batch.epoch): {
                 "attempts": len(batch.attempts),
                 "bytes": batch.bytes,
-                "expires_s": max(0, self._left_ns(batch.touched_ns) // SECOND),
+                "expires_s": max(0, self._remaining_ns(batch.touched_ns) // SECOND),
             }
             for batch in self.staging.batches_of(name)
         }
@@ -178,11 +178,11 @@ class WriteHandlers:
         page = {"writer": name, "topics": topics, "committing": pending, "staged": staged}
         return answer({**page, "broken": writer.broken})
 
-    def _left_ns(self, touched_ns: int) -> int:
+    def _remaining_ns(self, touched_ns: int) -> int:
         return touched_ns + self.staging.bounds.ttl_ns - time.time_ns()
 
     async def drop(self, request: web.Request) -> web.StreamResponse:
-        """Drop what is staged for an epoch."""
+        """Drop the staged blocks of an epoch."""
         caller = caller_of(request)
         caller.need(WRITE)
         epoch = _number(request, "epoch", EPOCH_MAX)
@@ -190,8 +190,10 @@ class WriteHandlers:
         await self.commits.drop(
             writer, epoch, lambda topic: caller.need(WRITE, topic), caller.owner
         )
-        who = fields(writer=writer, epoch=epoch, token=caller.owner, client=client_address(request))
-        log.info("staged blocks are dropped", extra=who)
+        details = fields(
+            writer=writer, epoch=epoch, token=caller.owner, client=client_address(request)
+        )
+        log.info("staged blocks are dropped", extra=details)
         return answer({})
 
 
@@ -228,22 +230,22 @@ def check_topic(name: str) -> None:
 
 
 async def read_block(request: web.Request) -> bytearray:
-    """The body. RefusedError: longer than a block may be, or too slow: few clients can upload at
-    once."""
+    """The body. RefusedError: it is longer than a block may be, or too slow. Slow bodies are
+    refused because few clients can upload at once."""
     limit = limits.STAGED_BLOCK_BYTES_MAX
     size = request.content_length
     if size is not None and size > limit:
         raise RefusedError(errors.BULK_BODY_BIG, limit=limit)
     block = bytearray()
     loop = asyncio.get_running_loop()
-    begun, wait = loop.time(), limits.BULK_BODY_WAIT / SECOND
+    start, wait = loop.time(), limits.BULK_BODY_WAIT / SECOND
     while True:
-        due = begun + wait + len(block) / limits.BULK_BODY_RATE
+        deadline = start + wait + len(block) / limits.BULK_BODY_RATE
         try:
-            async with asyncio.timeout_at(due):
+            async with asyncio.timeout_at(deadline):
                 piece = await request.content.readany()
         except TimeoutError:
-            seconds = round(due - begun)
+            seconds = round(deadline - start)
             raise RefusedError(errors.BULK_BODY_SLOW, seconds=seconds) from None
         if not piece:
             return block
@@ -252,8 +254,8 @@ async def read_block(request: web.Request) -> bytearray:
         block += piece
 
 
-class Known:
-    """The message ids that one topic got lately."""
+class RecentIds:
+    """The message ids that one topic received recently."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -263,7 +265,7 @@ class Known:
 
     @property
     def weight(self) -> int:
-        """Ids to count for its memory: a few take as much as DEDUPE_IDS_MIN."""
+        """The number of ids to count for its memory, at least DEDUPE_IDS_MIN."""
         return max(self.window.size, limits.DEDUPE_IDS_MIN)
 
 
@@ -276,7 +278,7 @@ class AppendHandlers:
         self.context = context
         self.staging = staging
         self.open_log = open_log
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, RecentIds] = {}
         self._ids = 0
         self._uploads = asyncio.Semaphore(limits.STAGED_UPLOADS_MAX)
 
@@ -293,9 +295,11 @@ class AppendHandlers:
         dedupe = number(request, "dedupe", 0, 0, 1)
         async with self._uploads:
             block = await read_block(request)
-            wrong, count = await self.staging.run(check_block, block, topic.encode(), HEADERS_BEGIN)
-            if wrong != GOOD:
-                reason = errors.BULK_BLOCK_REASONS[wrong].format(number=count)
+            problem, count = await self.staging.run(
+                check_block, block, topic.encode(), HEADERS_BEGIN
+            )
+            if problem != GOOD:
+                reason = errors.BULK_BLOCK_REASONS[problem].format(number=count)
                 raise RefusedError(errors.BULK_BLOCK, reason=reason)
             try:
                 log = self.open_log(topic)
@@ -313,27 +317,27 @@ class AppendHandlers:
 
     async def _append(self, log: Log, block: bytearray, window: Window | None = None) -> Appender:
         appender = Appender(log, window=window)
-        taken = await append_all(appender, log, block)
+        appended = await append_all(appender, log, block)
         reason, error = log.refusal, log.last_error
         if appender.records:
             await settled(log, appender.last_ticket)
         if appender.failed:
             raise log_refusal(log, appender.failed)
-        if not taken or log.deleted:
+        if not appended or log.deleted:
             raise log_refusal(log, error, reason)
         appender.stored()
         return appender
 
     async def _dedupe(self, log: Log, block: bytearray) -> Appender:
-        known = self._known.pop(log.name, None) or Known()
-        self._known[log.name] = known  # in order of use
-        known.users += 1
+        recent = self._known.pop(log.name, None) or RecentIds()
+        self._known[log.name] = recent  # in order of use
+        recent.users += 1
         try:
-            async with known.lock:
-                return await self._append_once(known.window, log, block)
+            async with recent.lock:
+                return await self._append_once(recent.window, log, block)
         finally:
-            known.users -= 1
-            self._bound(known)
+            recent.users -= 1
+            self._bound(recent)
 
     async def _append_once(self, window: Window, log: Log, block: bytearray) -> Appender:
         plan = window.look(log, limits.DEDUPE_READ_BYTES)
@@ -342,19 +346,19 @@ class AppendHandlers:
                 await self.staging.run(window.read, plan)
             return await self._append(log, block, window)
         except BaseException:
-            window.reset(None)  # it has ids of records that may not be stored
+            window.reset(None)  # it may have ids of records that are not stored
             raise
 
-    def _bound(self, used: Known) -> None:
-        """Drop the windows used longest ago: they can be read from their logs again. One in use
-        stays: a second window of its topic would not know what the first one appends."""
+    def _bound(self, used: RecentIds) -> None:
+        """Drop the least recently used windows; they can be read from their logs again. A window in
+        use is kept, because a second one for its topic would lack the ids that the first adds."""
         self._ids += used.weight - used.counted
         used.counted = used.weight
         if self._ids <= limits.DEDUPE_IDS_ALL_MAX:
             return
-        for name, known in list(self._known.items()):
+        for name, recent in list(self._known.items()):
             if self._ids <= limits.DEDUPE_IDS_ALL_MAX:
                 break
-            if not known.users:
-                self._ids -= known.counted
+            if not recent.users:
+                self._ids -= recent.counted
                 del self._known[name]

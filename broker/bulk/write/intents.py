@@ -1,11 +1,11 @@
-"""Files of commits and writers, each replaced atomically and synced.
+"""Files of commits and writers. Each is replaced atomically and synced.
 
     <data>/staged/.intents/<writer>.json    a commit that has begun; removed when it is finished
     <data>/staged/<writer>/state.json       the last epoch of each topic
 
-A commit begins when its intent is on the disk; an intent that is found later is finished. Both
-files carry a checksum. While one is unreadable, its writer cannot commit until an operator has
-handled it: it is unknown which of the writer's records are in the logs.
+A commit begins when its intent is on the disk; an intent that the next start finds is finished.
+Both files have a checksum. While one is unreadable, its writer cannot commit until an operator has
+handled it, because it is unknown which of the writer's records are in the logs.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ INTENTS: Final = ".intents"
 STATE: Final = "state.json"
 COMMITTED: Final = "committed"
 DELETED: Final = "deleted"
-READ_AGAIN_S: Final = (0.02, 0.2)  # an intent that cannot be read is read again after so long
+READ_AGAIN_S: Final = (0.02, 0.2)  # pauses before an intent that cannot be read is read again
 FILE_HEADER_BYTES: Final = 64
 _SEQ_END: Final = 2**64 - 1
 Range = tuple[int, int]  # [start, end)
-F = TypeVar("F", "Intent", "Remembered")
+F = TypeVar("F", "Intent", "WriterState")
 
 
 class IntentError(Exception):
@@ -71,8 +71,8 @@ class Plan:
     low: int | None = None  # the lowest and highest seq of those records
     high: int | None = None
 
-    def learn(self, ranges: Iterable[Range], low: int, high: int) -> None:
-        """Note records that are in the log."""
+    def add_stored(self, ranges: Iterable[Range], low: int, high: int) -> None:
+        """Add records that are in the log."""
         self.have = merged([*self.have, *ranges])
         self.low = low if self.low is None else min(self.low, low)
         self.high = high if self.high is None else max(self.high, high)
@@ -107,7 +107,7 @@ class Done:
 
 
 @dataclass(slots=True)
-class Remembered:
+class WriterState:
     """The stored state of a writer."""
 
     version: int
@@ -117,7 +117,7 @@ class Remembered:
 
 
 def merged(ranges: Iterable[Range]) -> list[Range]:
-    """Sorted; ranges that touch each other are joined."""
+    """The ranges, sorted; those that touch or overlap are joined."""
     found: list[Range] = []
     for start, end in sorted(ranges):
         if found and start <= found[-1][1]:
@@ -143,18 +143,18 @@ def _load(path: Path, kind: type[F]) -> F | None:
     return found
 
 
-def _save(path: Path, what: Intent | Remembered) -> None:
+def _save(path: Path, state: Intent | WriterState) -> None:
     """OSError."""
     import msgspec
 
-    data = sealed(msgspec.json.encode(what))
+    data = sealed(msgspec.json.encode(state))
     error = replace_file(os.fsencode(path), data, os.fsencode(path.parent))
     if error:
         raise OSError(error, os.strerror(error), str(path))
 
 
 def intent_path(root: Path, writer: str) -> Path:
-    """The file of a writer's commit under way."""
+    """The file of a writer's pending commit."""
     return root / INTENTS / f"{escape(writer)}.json"
 
 
@@ -176,8 +176,8 @@ def load_intents(root: Path) -> tuple[list[Intent], dict[str, str]]:
     folder cannot be read.
 
     An unreadable file is put aside, and blocks its writer for as long as it exists. That includes
-    a file that only fails to read now: until the next start nothing would hold the files of its
-    logs, and that start would append again what had been read and dropped.
+    a file that cannot be read only now: until the next start nothing would hold the records of its
+    logs, and that start would append records again that had been read and dropped.
     """
     folder, found, unknown = root / INTENTS, list[Intent](), dict[str, str]()
     if not folder.exists():
@@ -188,19 +188,19 @@ def load_intents(root: Path) -> tuple[list[Intent], dict[str, str]]:
             unknown[writer] = f"{path}: the commit under way is unreadable"
         elif path.suffix == ".json":
             try:
-                intent = _load_again(path)
+                intent = _load_with_retries(path)
             except VersionError as problem:
                 unknown[writer] = str(problem)
             except (IntentError, OSError) as problem:
                 unknown[writer] = str(problem)
-                with contextlib.suppress(OSError):  # else the next start finds it in its place
+                with contextlib.suppress(OSError):  # if it fails, the next start reads it again
                     path.replace(path.with_name(path.name + UNREADABLE_SUFFIX))
             else:
                 found += [] if intent is None else [intent]
     return found, unknown
 
 
-def _load_again(path: Path) -> Intent | None:
+def _load_with_retries(path: Path) -> Intent | None:
     """Read an intent; a failed read is repeated after each pause of READ_AGAIN_S."""
     for pause_s in READ_AGAIN_S:
         try:
@@ -211,16 +211,16 @@ def _load_again(path: Path) -> Intent | None:
     return _load(path, Intent)
 
 
-def load_state(root: Path, writer: str) -> Remembered | None:
-    """The stored state of a writer, None: there is none. IntentError, OSError."""
-    return _load(root / escape(writer) / STATE, Remembered)
+def load_state(root: Path, writer: str) -> WriterState | None:
+    """The stored state of a writer; None if it has none. IntentError, OSError."""
+    return _load(root / escape(writer) / STATE, WriterState)
 
 
 def save_state(root: Path, writer: str, topics: dict[str, Done], owner: str | None) -> None:
     """Store the last epochs and the owner. OSError."""
     folder = root / escape(writer)
     folder.mkdir(parents=True, exist_ok=True)
-    _save(folder / STATE, Remembered(VERSION, writer, topics, owner))
+    _save(folder / STATE, WriterState(VERSION, writer, topics, owner))
     _sync(root)
 
 
@@ -239,8 +239,8 @@ def writers_before(root: Path, time_ns: int) -> tuple[list[str], int]:
 
 
 def forget_writer(root: Path, writer: str, time_ns: int) -> bool:
-    """Remove a writer's state, so that its epochs can be used again; False: it is younger than
-    `time_ns`, because of a commit since `writers_before`. OSError."""
+    """Remove a writer's state, so that its epochs can be used again. False: the state is newer than
+    `time_ns`, because of a commit after `writers_before`. OSError."""
     folder = root / escape(writer)
     state = folder / STATE
     if state.exists() and state.stat().st_mtime_ns >= time_ns:
@@ -272,10 +272,10 @@ def segment_files(folder: Path, first: int) -> list[tuple[int, int, Path]]:
     return [(seq, end, path) for (seq, path), end in zip(found, ends, strict=False) if end > first]
 
 
-def learn(
+def find_stored(
     plan: Plan, folder: Path, commit_id: bytes, ends: Mapping[int, int] | None = None
 ) -> None:
-    """Find out which records of the commit are in the files of a log. OSError.
+    """Add the records of the commit that are in the files of a log to the plan. OSError.
 
     `ends`: for a log that is open and synced, the bytes of each file by its first seq.
     """
@@ -284,47 +284,47 @@ def learn(
             break  # created after `ends` was made
         name = os.fsencode(path)
         if ends is None:
-            _sync(path)  # records that count as stored must be durable
+            _sync(path)  # records that are taken as stored must be durable
         size = sys.maxsize if ends is None else ends.get(first, sys.maxsize)
         ranges, low, high = find_staged(
             name, bytes.fromhex(plan.log_id), first, end, commit_id, size
         )
         if ranges:
-            plan.learn(ranges, low, high)
+            plan.add_stored(ranges, low, high)
 
 
 def survey(
-    root: Path, logs: Path, unsure: set[str] | None = None
+    root: Path, logs: Path, uncertain: set[str] | None = None
 ) -> tuple[list[Intent], dict[str, str]]:
     """All commits that have begun, with the records that their logs already have; and by writer,
     why its commit cannot be finished now. OSError.
 
     It runs before the engine opens the logs, because opening a log drops segments that its readers
-    are done with. The intents are stored with what was found, as the records may be dropped later.
-    `unsure` gets the writers whose logs could not be read; those must be searched again. A commit
-    whose writer's state is unreadable is in both results: it waits for the operator, and until then
-    its logs and staged blocks must be kept.
+    have finished. The intents are stored with the records that were found, which may be dropped
+    later. Writers whose logs could not be read are added to `uncertain`; these logs must be
+    searched again. A commit whose writer's state is unreadable is in both results: it waits for
+    the operator, and until then its logs and staged blocks must be kept.
     """
     intents, unknown = load_intents(root)
-    unsure = set() if unsure is None else unsure
+    uncertain = set() if uncertain is None else uncertain
     found = []
     for intent in intents:
         try:
-            _look_for(intent, _done(root, intent.writer, unknown), logs)
+            _find_records(intent, _done(root, intent.writer, unknown), logs)
         except (FormatError, OSError) as problem:
             log.error("the commit of writer %s: %s", intent.writer, problem)
-            unsure.add(intent.writer)
+            uncertain.add(intent.writer)
         try:
             save_intent(root, intent)
-        except OSError as problem:  # a full disk: it is stored before the commit goes on
+        except OSError as problem:  # a full disk: it is stored before the commit continues
             log.warning("the commit of writer %s: %s", intent.writer, problem)
         found.append(intent)
     return found, unknown
 
 
 def _done(root: Path, writer: str, unknown: dict[str, str]) -> Mapping[str, Done]:
-    """The last epoch of each topic; none if the writer's state is unreadable, and `unknown` then
-    gets the reason. OSError."""
+    """The last epoch of each topic. None if the writer's state is unreadable; the reason is added
+    to `unknown`. OSError."""
     try:
         state = load_state(root, writer)
     except IntentError as problem:
@@ -333,21 +333,21 @@ def _done(root: Path, writer: str, unknown: dict[str, str]) -> Mapping[str, Done
     return {} if state is None else state.topics
 
 
-def _look_for(intent: Intent, done: Mapping[str, Done], logs: Path) -> None:
-    """Note which records of a commit are in the logs. OSError, FormatError."""
+def _find_records(intent: Intent, done: Mapping[str, Done], logs: Path) -> None:
+    """Add the records of a commit that are in the logs to its plans. OSError, FormatError."""
     for topic, plan in intent.topics.items():
         folder = logs / escape(topic)
         if topic in done and done[topic].epoch >= intent.epoch:
             continue
         if folder.is_dir():
-            for problem in settle_names(str(folder)):  # the records in files of any name are found
+            for problem in settle_names(str(folder)):  # so that all its files are searched
                 log.warning("%s", problem)
         if _log_id(folder) == plan.log_id:
-            learn(plan, folder, bytes.fromhex(intent.id))
+            find_stored(plan, folder, bytes.fromhex(intent.id))
 
 
 def _log_id(folder: Path) -> str | None:
-    """The id of the log in a folder, None: there is no such log. OSError, FormatError."""
+    """The id of the log in a folder; None if it has no log. OSError, FormatError."""
     try:
         meta = load_meta(str(folder))
     except MetaError:

@@ -49,22 +49,22 @@ class Writes:
         self.holds = RetentionHolds()
         self._intents: list[Intent] = []
         self.unknown: dict[str, str] = {}  # writers whose commits wait for an operator, and why
-        self._unsure: set[str] = set()
+        self._uncertain: set[str] = set()
         self._engine: Engine | None = None
         self._commits: Commits | None = None
         self._open_log: Callable[[str], Log] | None = None
-        self._look: asyncio.Task[None] | None = None
+        self._housekeeper: asyncio.Task[None] | None = None
 
     @property
     def commits(self) -> Commits:
-        """Only after start."""
+        """The commits. Call it only after `start`."""
         assert self._commits is not None
         return self._commits
 
     def find_intents(self) -> None:
         """Find the commits that an earlier process has begun. OSError."""
         root = self.staging.root
-        self._intents, self.unknown = survey(root, self.logs, self._unsure)
+        self._intents, self.unknown = survey(root, self.logs, self._uncertain)
         for writer, reason in self.unknown.items():
             log.error("a writer cannot commit: %s", reason, extra=fields(writer=writer))
 
@@ -86,10 +86,10 @@ class Writes:
         await self.staging.start()
         for path, reason in self.staging.problems:
             engine.shared.health.add("staged", path, reason)
-        self._commits.start(self._intents, self._unsure)
+        self._commits.start(self._intents, self._uncertain)
         self._engine = engine
         engine.watch(self._log_changed)
-        self._look = asyncio.create_task(self._housekeeping())
+        self._housekeeper = asyncio.create_task(self._housekeeping())
 
     def _log_changed(self, name: str, cursor: str | None, made: bool) -> None:
         if made and cursor is None:
@@ -109,25 +109,25 @@ class Writes:
         stats.staged_bytes, stats.staged_attempts = self.staging.bytes, self.staging.files
         stats.commits, stats.commits_failed = self.commits.finished, self.commits.failed
         stats.committed_records = self.commits.records
-        stats.commits_under_way = self.commits.under_way
+        stats.commits_under_way = self.commits.pending
 
     async def _housekeeping(self) -> None:
         while True:
             try:
                 await self.staging.expire(time.time_ns())
-                await self.commits.forget(time.time_ns())
+                await self.commits.forget_old(time.time_ns())
             except (OSError, RefusedError) as problem:
                 log.error("expired staged blocks cannot be dropped: %s", problem)
             await asyncio.sleep(limits.STAGED_LOOK / SECOND)
 
     async def stop(self) -> None:
-        """Accept no more; commits that have begun are finished after the next start."""
+        """Accept no more commits; those that have begun are finished after the next start."""
         if self._engine is not None:
             self._engine.unwatch(self._log_changed)
             self._engine = None
-        if self._look is not None:
-            self._look.cancel()
-            await asyncio.gather(self._look, return_exceptions=True)
+        if self._housekeeper is not None:
+            self._housekeeper.cancel()
+            await asyncio.gather(self._housekeeper, return_exceptions=True)
         if self._commits is not None:
             await self._commits.stop()
         await asyncio.to_thread(self.staging.close)

@@ -1,10 +1,10 @@
-"""Blocks that wait for their commit: one file for each attempt of a task.
+"""Staged blocks, which wait for their commit: one file for each attempt of a task.
 
     <data>/staged/<writer>/<epoch>/<topic>~<part>~<attempt>.blk
 
-A file is a sequence of whole blocks; a block counts once it has been checked and is in the file as
-a whole. Files of an earlier process are checked when they are first used; half a block at the end,
-left by a crash, is cut off then.
+A file is a sequence of whole blocks. A block is checked before it is written. Files of an earlier
+process are checked when they are first used; then a part of a block at the end, left by a crash, is
+cut off.
 """
 
 from __future__ import annotations
@@ -51,28 +51,30 @@ R = TypeVar("R")
 
 @dataclass(slots=True)
 class Attempt:
-    """What one attempt of a task has uploaded for one topic."""
+    """The blocks that one attempt of a task has uploaded for one topic."""
 
     size: int = 0
     checked: bool = True  # False: found at start and not checked yet
     sealed: bool = False  # named by a commit
-    doubtful: bool = False  # a sync of the file has failed
-    gone: bool = False  # dropped while a request waited for the lock
+    unsynced: bool = False  # a sync of the file has failed
+    dropped: bool = False  # dropped while a request waited for the lock
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class Batch:
-    """What one writer has staged for one epoch."""
+    """The blocks that one writer has staged for one epoch."""
 
     def __init__(self, root: Path, writer: str, epoch: int) -> None:
         self.writer = writer
         self.epoch = epoch
         self.folder = root / escape(writer) / str(epoch)
-        self.made = False
+        self.has_folder = False
         self.attempts: dict[Key, Attempt] = {}
-        self.blank: set[Key] = set()  # those that may have no block: there may be 200,000 others
+        self.maybe_empty: set[Key] = (
+            set()
+        )  # those that may have no block: there may be 200,000 others
         self.touched_ns = time.time_ns()
-        self.busy = 0  # requests and commits that use it
+        self.users = 0  # requests and commits that use it
         self.dropping: asyncio.Event | None = None
 
     @property
@@ -87,7 +89,7 @@ class Batch:
 
 
 def key_of(name: str) -> Key | None:
-    """The attempt whose file has this name, None: it is another file."""
+    """The attempt whose file has this name; None for other files."""
     parts = name.removesuffix(SUFFIX).rsplit("~", 2)
     if not name.endswith(SUFFIX) or len(parts) != 3 or not parts[1].isdigit():
         return None
@@ -95,7 +97,8 @@ def key_of(name: str) -> Key | None:
 
 
 def remove_folder(folder: Path, trash: Path) -> None:
-    """Remove a folder. It is renamed to `trash` first: its name may be used again at once."""
+    """Remove a folder. It is renamed to `trash` first, because its name may be used again at
+    once."""
     try:
         folder.rename(trash)
     except FileNotFoundError:
@@ -111,7 +114,7 @@ def remove_files(paths: list[Path]) -> None:
         path.unlink(missing_ok=True)
 
 
-def is_there(path: Path, offset: int, block: bytearray) -> bool:
+def has_bytes(path: Path, offset: int, block: bytearray) -> bool:
     """Whether the file has these bytes at the offset."""
     with path.open("rb") as file:
         file.seek(offset)
@@ -120,28 +123,28 @@ def is_there(path: Path, offset: int, block: bytearray) -> bool:
         return all(file.read(step) == view[at : at + step] for at in range(0, len(view), step))
 
 
-def whole_blocks(path: Path, topic: bytes) -> int:
-    """How many bytes at the start of a file are whole blocks; the rest is cut off."""
-    good = 0
+def truncate_to_blocks(path: Path, topic: bytes) -> int:
+    """Cut off everything after the last whole block at the start of a file. Returns the size."""
+    valid_bytes = 0
     with path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
-        while good < size:
-            file.seek(good)
+        while valid_bytes < size:
+            file.seek(valid_bytes)
             length = block_bytes(file.read(BLOCK_HEAD_BYTES).ljust(BLOCK_HEAD_BYTES, b"\0"))
-            if not 0 < length <= limits.STAGED_BLOCK_BYTES_MAX or good + length > size:
+            if not 0 < length <= limits.STAGED_BLOCK_BYTES_MAX or valid_bytes + length > size:
                 break
-            file.seek(good)
+            file.seek(valid_bytes)
             if check_block(file.read(length), topic, HEADERS_BEGIN)[0] != GOOD:
                 break
-            good += length
-        if good < size:
-            file.truncate(good)
-    return good
+            valid_bytes += length
+        if valid_bytes < size:
+            file.truncate(valid_bytes)
+    return valid_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much may be staged, and for how long."""
+    """Limits of staged bytes and files, and their time to live."""
 
     writer_bytes_max: int = limits.STAGED_WRITER_BYTES_MAX
     bytes_max: int = limits.STAGED_BYTES_MAX
@@ -157,17 +160,17 @@ def disk_refusal(error: int) -> RefusedError:
     return RefusedError(kind, reason=os.strerror(error))
 
 
-def renew(path: Path, topic: bytes, size: int) -> None:
-    """Copy a file to a new one of that name: after a failed sync of the old one, a sync that
-    succeeds proves nothing. OSError."""
-    if whole_blocks(path, topic) < size:
+def rewrite_file(path: Path, topic: bytes, size: int) -> None:
+    """Replace a file by a synced copy, because after a failed sync a later one that succeeds does
+    not prove that the file is on the disk. OSError."""
+    if truncate_to_blocks(path, topic) < size:
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
     from shutil import copyfile
 
-    fresh = path.with_suffix(".new")
-    copyfile(path, fresh)
-    sync_durable(fresh)
-    fresh.replace(path)
+    new_path = path.with_suffix(".new")
+    copyfile(path, new_path)
+    sync_durable(new_path)
+    new_path.replace(path)
 
 
 class Staging:
@@ -179,7 +182,7 @@ class Staging:
         self.bytes = 0
         self.files = 0
         self.pool = ThreadPoolExecutor(limits.STAGED_THREADS, "twinwire-staged")
-        self._root_known = False  # the folder's name is on the disk
+        self._root_synced = False  # the folder's name is on the disk
         self.problems: list[tuple[str, str]] = []  # (path, why it could not be read)
         self._by_writer: dict[str, int] = {}
         self._batches: dict[tuple[str, int], Batch] = {}
@@ -192,21 +195,21 @@ class Staging:
 
     async def start(self) -> None:
         """Find the files of an earlier process."""
-        for batch in await self.run(self._found):
+        for batch in await self.run(self._find_batches):
             self._batches[batch.writer, batch.epoch] = batch
             self._count(batch.writer, batch.bytes, len(batch.attempts))
 
-    def _found(self) -> list[Batch]:
+    def _find_batches(self) -> list[Batch]:
         found: list[Batch] = []
         try:
-            self._name_root()
-        except OSError as problem:  # no commit succeeds until it works
+            self._create_root()
+        except OSError as problem:  # commits fail until the root can be synced
             self._report(self.root, problem)
         try:
             entries = list(self.root.iterdir())
         except FileNotFoundError:
             return found
-        except OSError as problem:  # nothing can be staged until it works
+        except OSError as problem:  # the files of an earlier process stay unknown
             self._report(self.root, problem)
             return found
         for entry in entries:
@@ -227,7 +230,7 @@ class Staging:
             if path.name.isdigit():
                 try:
                     found.append(self._read(path))
-                except OSError as problem:  # a commit of it is refused: it is not staged
+                except OSError as problem:  # a commit of it is refused as not staged
                     self._report(path, problem)
         return found
 
@@ -237,7 +240,7 @@ class Staging:
 
     def _read(self, folder: Path) -> Batch:
         batch = Batch(self.root, unescape(folder.parent.name), int(folder.name))
-        batch.made = True
+        batch.has_folder = True
         batch.touched_ns = folder.stat().st_mtime_ns
         for path in folder.iterdir():
             key = key_of(path.name)
@@ -261,72 +264,72 @@ class Staging:
         """The batch of an epoch."""
         return self._batches.get((writer, epoch))
 
-    async def lasting(self, writer: str, epoch: int) -> Batch | None:
-        """The batch of an epoch, once a batch that is being dropped is gone."""
+    async def settled_batch(self, writer: str, epoch: int) -> Batch | None:
+        """The batch of an epoch, after waiting for a batch that is being dropped."""
         while (batch := self._batches.get((writer, epoch))) and batch.dropping is not None:
             await batch.dropping.wait()
         return batch
 
     async def stage(self, writer: str, epoch: int, key: Key, offset: int, block: bytearray) -> int:
         """Add a block to an attempt at this offset; the attempt's size then. RefusedError."""
-        wrong, count = await self.run(check_block, block, key[0].encode(), HEADERS_BEGIN)
-        if wrong != GOOD:
-            reason = errors.BULK_BLOCK_REASONS[wrong].format(number=count)
+        problem, count = await self.run(check_block, block, key[0].encode(), HEADERS_BEGIN)
+        if problem != GOOD:
+            reason = errors.BULK_BLOCK_REASONS[problem].format(number=count)
             raise RefusedError(errors.BULK_BLOCK, reason=reason)
         batch = await self._open(writer, epoch)
-        batch.busy += 1
+        batch.users += 1
         try:
             attempt = batch.attempts.get(key)
             if attempt is None:
                 if offset:
                     raise RefusedError(errors.BULK_OFFSET, {"offset": 0}, have=0)
-                self._admit(writer, len(block), 1)
+                self._check_limits(writer, len(block), 1)
                 attempt = batch.attempts[key] = Attempt()
-                batch.blank.add(key)
+                batch.maybe_empty.add(key)
                 self._count(writer, 0, 1)
             async with attempt.lock:
                 await self._add(batch, key, attempt, offset, block)
             return attempt.size
         finally:
-            batch.busy -= 1
+            batch.users -= 1
             batch.touched_ns = time.time_ns()
-            self._forget_empty(batch)
+            self._remove_empty(batch)
 
     async def _open(self, writer: str, epoch: int) -> Batch:
-        batch = await self.lasting(writer, epoch)
+        batch = await self.settled_batch(writer, epoch)
         if batch is None:
             batch = self._batches[writer, epoch] = Batch(self.root, writer, epoch)
         return batch
 
-    def _forget_empty(self, batch: Batch) -> None:
-        """Forget attempts without a block, and the batch if nothing is left."""
-        if batch.busy:
+    def _remove_empty(self, batch: Batch) -> None:
+        """Remove attempts without a block, and the batch if it has no attempts and no folder."""
+        if batch.users:
             return
-        for key in batch.blank:
+        for key in batch.maybe_empty:
             attempt = batch.attempts.get(key)
             if attempt is not None and not attempt.size:
                 del batch.attempts[key]
                 self._count(batch.writer, 0, -1)
-        batch.blank.clear()
-        if not batch.attempts and not batch.made:
+        batch.maybe_empty.clear()
+        if not batch.attempts and not batch.has_folder:
             self._batches.pop((batch.writer, batch.epoch), None)
 
     async def _add(
         self, batch: Batch, key: Key, attempt: Attempt, offset: int, block: bytearray
     ) -> None:
-        if attempt.gone:
+        if attempt.dropped:
             raise RefusedError(errors.BULK_OFFSET, {"offset": 0}, have=0)
-        await self._look_at(batch, key, attempt)
+        await self._check_found(batch, key, attempt)
         facts: dict[str, object] = {"offset": attempt.size}
         if offset < attempt.size:
-            if await self.run(is_there, batch.path(key), offset, block):
-                return  # a repeated upload: our first response was lost
+            if await self.run(has_bytes, batch.path(key), offset, block):
+                return  # a repeated upload: the first response was lost
             raise RefusedError(errors.BULK_OTHER_BYTES, facts, have=attempt.size)
         if offset > attempt.size:
             raise RefusedError(errors.BULK_OFFSET, facts, have=attempt.size)
         if attempt.sealed:
             raise RefusedError(errors.BULK_COMMITTING, facts, epoch=batch.epoch)
-        self._admit(batch.writer, len(block), 0)
+        self._check_limits(batch.writer, len(block), 0)
         self._count(batch.writer, len(block), 0)
         try:
             error = await self.run(self._write, batch, key, offset, block, self.bytes)
@@ -343,32 +346,32 @@ class Staging:
         try:
             self.root.mkdir(exist_ok=True)
             disk = os.statvfs(self.root)
-            # the commit needs the same space again
+            # `staged` is added because commits copy these bytes to the logs.
             if disk.f_bavail * disk.f_frsize < len(block) + staged + self.bounds.disk_reserve:
                 return errno.ENOSPC
-            if not batch.made:
+            if not batch.has_folder:
                 batch.folder.mkdir(parents=True, exist_ok=True)
-                batch.made = True
+                batch.has_folder = True
         except OSError as problem:
             return problem.errno or errno.EIO
         return write_at(os.fsencode(batch.path(key)), offset, block)
 
-    async def _look_at(self, batch: Batch, key: Key, attempt: Attempt) -> None:
+    async def _check_found(self, batch: Batch, key: Key, attempt: Attempt) -> None:
         """Check a file that was found at start."""
         if attempt.checked:
             return
         try:
-            good = await self.run(whole_blocks, batch.path(key), key[0].encode())
+            valid_bytes = await self.run(truncate_to_blocks, batch.path(key), key[0].encode())
         except OSError as problem:
             raise disk_refusal(problem.errno or errno.EIO) from problem
-        self._count(batch.writer, good - attempt.size, 0)
-        attempt.size, attempt.checked = good, True
-        if not good:
-            batch.blank.add(key)
+        self._count(batch.writer, valid_bytes - attempt.size, 0)
+        attempt.size, attempt.checked = valid_bytes, True
+        if not valid_bytes:
+            batch.maybe_empty.add(key)
 
     # --- limits
 
-    def _admit(self, writer: str, size: int, files: int) -> None:
+    def _check_limits(self, writer: str, size: int, files: int) -> None:
         bounds = self.bounds
         if self._by_writer.get(writer, 0) + size > bounds.writer_bytes_max:
             reason = errors.BULK_WRITER_BYTES.format(limit=bounds.writer_bytes_max)
@@ -383,15 +386,15 @@ class Staging:
     def _count(self, writer: str, size: int, files: int) -> None:
         self.bytes += size
         self.files += files
-        of_writer = self._by_writer.get(writer, 0) + size
-        if of_writer:
-            self._by_writer[writer] = of_writer
+        writer_bytes = self._by_writer.get(writer, 0) + size
+        if writer_bytes:
+            self._by_writer[writer] = writer_bytes
         else:
             self._by_writer.pop(writer, None)
 
     # --- for commits
 
-    async def unlike(self, batch: Batch | None, wanted: Iterable[tuple[Key, int]]) -> list[Key]:
+    async def mismatched(self, batch: Batch | None, wanted: Iterable[tuple[Key, int]]) -> list[Key]:
         """The attempts that are not staged with exactly the given size."""
         found = []
         for key, size in wanted:
@@ -400,7 +403,7 @@ class Staging:
                 pass
             elif attempt.lock.locked() or not attempt.checked:
                 async with attempt.lock:
-                    await self._look_at(batch, key, attempt)
+                    await self._check_found(batch, key, attempt)
             if (attempt.size if attempt is not None else 0) != size:
                 found.append(key)
         return found
@@ -415,21 +418,21 @@ class Staging:
         """Sync attempts and the folders of their names; runs on a thread. OSError."""
         for key in keys:
             attempt, path = batch.attempts[key], batch.path(key)
-            if attempt.doubtful:
+            if attempt.unsynced:
                 attempt.checked = False  # checked again at its next use
-                renew(path, key[0].encode(), attempt.size)
-            attempt.doubtful = True  # until its sync has succeeded
+                rewrite_file(path, key[0].encode(), attempt.size)
+            attempt.unsynced = True  # until its sync has succeeded
             self._sync(path)
-            attempt.doubtful = False
+            attempt.unsynced = False
         for path in (batch.folder, batch.folder.parent, self.root):
             self._sync(path)
-        if not self._root_known:
-            self._name_root()
+        if not self._root_synced:
+            self._create_root()
 
-    def _name_root(self) -> None:
+    def _create_root(self) -> None:
         """Create the folder of all writers if it is missing, and sync its name. OSError."""
         make_folder(self.root)
-        self._root_known = True
+        self._root_synced = True
 
     @staticmethod
     def _sync(path: Path) -> None:
@@ -440,21 +443,21 @@ class Staging:
     async def drop(self, batch: Batch, topics: Iterable[str] | None = None) -> None:
         """Remove the batch of an epoch, or only its attempts for these topics."""
         if topics is not None:
-            wanted = set(topics)
-            gone = [key for key in batch.attempts if key[0] in wanted]
-            if len(gone) < len(batch.attempts):
-                await self._drop_files(batch, gone)
+            names = set(topics)
+            dropped = [key for key in batch.attempts if key[0] in names]
+            if len(dropped) < len(batch.attempts):
+                await self._drop_files(batch, dropped)
                 return
         if batch.dropping is not None:
             await batch.dropping.wait()
             return
         if self.batch(batch.writer, batch.epoch) is not batch:
-            return  # dropped before; its folder may now be a new batch's
+            return  # already dropped; its folder may be that of a new batch
         batch.dropping = asyncio.Event()
         try:
             for attempt in list(batch.attempts.values()):
                 async with attempt.lock:  # waits for an upload that is being written
-                    attempt.gone = True
+                    attempt.dropped = True
             trash = self.root / f"{TRASH}{os.urandom(16).hex()}"
             await self.run(remove_folder, batch.folder, trash)
             self._count(batch.writer, -batch.bytes, -len(batch.attempts))
@@ -472,7 +475,7 @@ class Staging:
         for key in keys:
             attempt = batch.attempts[key]
             async with attempt.lock:
-                attempt.gone = True
+                attempt.dropped = True
                 del batch.attempts[key]
                 self._count(batch.writer, -attempt.size, -1)
         await self.run(remove_files, paths)
@@ -480,7 +483,7 @@ class Staging:
     async def expire(self, now_ns: int) -> None:
         """Drop batches without an upload for the time to live."""
         for batch in list(self._batches.values()):
-            if not batch.busy and batch.touched_ns + self.bounds.ttl_ns < now_ns:
+            if not batch.users and batch.touched_ns + self.bounds.ttl_ns < now_ns:
                 details = fields(writer=batch.writer, epoch=batch.epoch, bytes=batch.bytes)
                 log.info("staged blocks have expired", extra=details)
                 await self.drop(batch)

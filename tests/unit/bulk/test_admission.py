@@ -50,13 +50,13 @@ async def test_so_many_in_all() -> None:
     guests = [Guest(control, str(number)) for number in range(4)]
     await settle()
     assert inside(guests) == [True, True, False, False]
-    assert (control.under_way, control.waiting) == (2, 2)
+    assert (control.active, control.waiting) == (2, 2)
     await guests[1].go()
     await settle()
     assert inside(guests) == [True, True, True, False], "in order"
     for guest in guests:
         await guest.go()
-    assert (control.under_way, control.bytes, control.waiting) == (0, 0, 0)
+    assert (control.active, control.bytes, control.waiting) == (0, 0, 0)
 
 
 async def test_one_client_does_not_hold_up_the_others() -> None:
@@ -93,7 +93,7 @@ async def test_who_waits_too_long_is_refused() -> None:
     with pytest.raises(RefusedError) as caught:
         await second.task
     assert caught.value.status == errors.BULK_BUSY.status == 429
-    assert (control.refused, control.waiting, control.under_way) == (1, 0, 1)
+    assert (control.refused, control.waiting, control.active) == (1, 0, 1)
     await first.go()
     third = Guest(control)
     await settle()
@@ -122,7 +122,7 @@ async def test_who_goes_from_the_line_leaves_no_trace() -> None:
     guests[2].task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await guests[2].task
-    assert (control.under_way, control.bytes, control.waiting) == (0, 0, 0)
+    assert (control.active, control.bytes, control.waiting) == (0, 0, 0)
 
 
 async def test_who_goes_at_the_moment_of_being_let_in() -> None:
@@ -134,7 +134,7 @@ async def test_who_goes_at_the_moment_of_being_let_in() -> None:
     guests[1].task.cancel()
     await settle()
     assert inside(guests)[2]
-    assert control.under_way == 1
+    assert control.active == 1
 
 
 async def test_one_slice_in_each_turn_of_the_loop() -> None:

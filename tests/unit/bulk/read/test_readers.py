@@ -14,7 +14,7 @@ from broker.base import durable as files
 from broker.bulk import limits
 from broker.bulk.errors import RefusedError
 from broker.bulk.read import readers as module
-from broker.bulk.read.readers import GONE, IN_MEMORY, OK, OTHER, Kept, Position, Readers
+from broker.bulk.read.readers import GONE, IN_MEMORY, OK, OTHER, Position, Readers, StoredReader
 from broker.engine.bulk.ranges import Range
 from broker.engine.cursor.local import LocalConsumer
 
@@ -58,7 +58,7 @@ class Case:
 
     def put(self, name: str, log: Any, seq: int, *, hold: bool = True, **more: Any) -> None:
         at = Position(seq, more.pop("incarnation", log.log_id.hex()))
-        kept = Kept(name, TTL, hold, {log.name: at}, 1)
+        kept = StoredReader(name, TTL, hold, {log.name: at}, 1)
         run(self.readers.put(kept, **more))
 
     def restart(self) -> None:
@@ -158,7 +158,7 @@ def test_holds_survive_a_restart(case: Case) -> None:
     case.rig.advance(3)
     assert log.retention.readable_from <= 40
     assert log.retention.retained_from == 40
-    assert case.readers.known["p"].kept.positions["t"].seq == 10
+    assert case.readers.known["p"].stored.positions["t"].seq == 10
 
 
 def test_a_hold_is_there_before_anything_is_trimmed(case: Case) -> None:
@@ -201,7 +201,7 @@ def test_the_time_begins_anew_with_a_start(case: Case) -> None:
 def test_another_incarnation_holds_nothing(case: Case) -> None:
     log = case.filled()
     case.put("r", log, 40)
-    position = case.readers.known["r"].kept.positions["t"]
+    position = case.readers.known["r"].stored.positions["t"]
     assert case.readers.state("t", position) == OK
     case.rig.engine.delete_log("t")
     assert case.readers.state("t", position) == GONE
@@ -220,7 +220,7 @@ def test_nothing_is_held_in_memory(tmp_path: Path) -> None:
         log = case.filled()
         case.put("r", log, 40)
         assert log.retention.retained_from is None
-        assert case.readers.state("t", case.readers.known["r"].kept.positions["t"]) == IN_MEMORY
+        assert case.readers.state("t", case.readers.known["r"].stored.positions["t"]) == IN_MEMORY
 
 
 def full(*_: object) -> None:
@@ -261,7 +261,7 @@ def test_a_place_in_doubt_is_written_again(
     assert log.retention.retained_from == 40
     case.put("r", log, again)
     case.restart()
-    assert case.readers.known["r"].kept.positions["t"].seq == again
+    assert case.readers.known["r"].stored.positions["t"].seq == again
     assert case.rig.engine.log("t").retention.retained_from == again
 
 
@@ -359,7 +359,7 @@ async def test_changes_of_one_reader_follow_each_other(tmp_path: Path) -> None:
 
         readers = Readers(rig.engine, tmp_path / "readers", slowly, lambda: 0)
         at = [Position(seq, log.log_id.hex()) for seq in range(9)]
-        kept = [Kept("r", TTL, True, {"t": one}, 1) for one in at]
+        kept = [StoredReader("r", TTL, True, {"t": one}, 1) for one in at]
         work = [asyncio.create_task(readers.put(one)) for one in kept[:4]]
         work.append(asyncio.create_task(readers.delete("r")))
         work += [asyncio.create_task(readers.put(one)) for one in kept[4:]]
@@ -370,7 +370,7 @@ async def test_changes_of_one_reader_follow_each_other(tmp_path: Path) -> None:
         assert log.retention.retained_from == 8
         again = Readers(rig.engine, tmp_path / "readers", slowly, lambda: 0)
         again.load()
-        assert again.known["r"].kept == readers.known["r"].kept
+        assert again.known["r"].stored == readers.known["r"].kept
 
 
 def test_positions_do_not_pile_up(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -381,10 +381,10 @@ def test_positions_do_not_pile_up(case: Case, monkeypatch: pytest.MonkeyPatch) -
         case.put("r", log, 1)
     with pytest.raises(RefusedError, match="more than 3 names"):
         case.put("r", logs[3], 1)
-    assert sorted(case.readers.known["r"].kept.positions) == ["t0", "t1", "t2"]
+    assert sorted(case.readers.known["r"].stored.positions) == ["t0", "t1", "t2"]
     case.rig.engine.delete_log("t1")
     case.put("r", logs[3], 1)
-    assert sorted(case.readers.known["r"].kept.positions) == ["t0", "t2", "t3"]
+    assert sorted(case.readers.known["r"].stored.positions) == ["t0", "t2", "t3"]
 
 
 async def test_a_reader_that_comes_back_as_it_is_forgotten(tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ async def test_a_reader_that_comes_back_as_it_is_forgotten(tmp_path: Path) -> No
             work(*arguments)
 
         readers = Readers(rig.engine, tmp_path / "readers", two_threads, lambda: now_ns)
-        kept = Kept("r", TTL, True, {"t": Position(1, log.log_id.hex())}, 1)
+        kept = StoredReader("r", TTL, True, {"t": Position(1, log.log_id.hex())}, 1)
         await readers.put(kept)
         now_ns += TTL * 10**9 + 1
         expiring = asyncio.create_task(readers.expire())
@@ -411,7 +411,7 @@ async def test_a_reader_that_comes_back_as_it_is_forgotten(tmp_path: Path) -> No
         await expiring
         again = Readers(rig.engine, tmp_path / "readers", two_threads, lambda: now_ns)
         again.load()
-        assert again.known["r"].kept == kept
+        assert again.known["r"].stored == kept
 
 
 async def test_a_request_that_does_not_name_the_hold_leaves_it_as_it_is(tmp_path: Path) -> None:
@@ -426,14 +426,16 @@ async def test_a_request_that_does_not_name_the_hold_leaves_it_as_it_is(tmp_path
 
         readers = Readers(rig.engine, tmp_path / "readers", slowly, lambda: 0)
         at = {"t": Position(1, log.log_id.hex())}
-        first = asyncio.create_task(readers.put(Kept("r", TTL, True, at, 1)))
-        unsaid = ["hold", "ttl_s"]
-        second = asyncio.create_task(readers.put(Kept("r", 9, False, at, 1), unsaid=unsaid))
+        first = asyncio.create_task(readers.put(StoredReader("r", TTL, True, at, 1)))
+        omitted = ["hold", "ttl_s"]
+        second = asyncio.create_task(
+            readers.put(StoredReader("r", 9, False, at, 1), omitted=omitted)
+        )
         await asyncio.sleep(0)
         allowed.set()
         await asyncio.gather(first, second)
         assert log.retention.retained_from == 1
-        assert readers.known["r"].kept.ttl_s == TTL
+        assert readers.known["r"].stored.ttl_s == TTL
 
 
 def test_a_renewal_looks_at_what_has_changed_alone(
@@ -442,7 +444,7 @@ def test_a_renewal_looks_at_what_has_changed_alone(
     """Of a thousand topics that a hundred readers read, all would take the loop's time."""
     logs = [case.filled(f"t{number}", count=3) for number in range(4)]
     at = {log.name: Position(1, log.log_id.hex()) for log in logs}
-    run(case.readers.put(Kept("r", TTL, True, at, 1)))
+    run(case.readers.put(StoredReader("r", TTL, True, at, 1)))
     looked, hold = list[str](), case.readers.holds.hold
 
     def noted(log: Any, *more: Any) -> None:
@@ -450,7 +452,7 @@ def test_a_renewal_looks_at_what_has_changed_alone(
         hold(log, *more)
 
     monkeypatch.setattr(case.readers.holds, "hold", noted)
-    run(case.readers.put(Kept("r", TTL, True, at, 1)))
+    run(case.readers.put(StoredReader("r", TTL, True, at, 1)))
     assert looked == []
     case.put("r", logs[2], 2)
     assert looked == ["t2"]
@@ -474,12 +476,12 @@ async def test_a_reader_made_anew_while_another_one_expires(tmp_path: Path) -> N
         readers = Readers(rig.engine, tmp_path / "readers", threads, lambda: now_ns)
         at = {"t": Position(1, log.log_id.hex())}
         for name in ("a", "b"):
-            await readers.put(Kept(name, TTL, True, at, 1))
+            await readers.put(StoredReader(name, TTL, True, at, 1))
         now_ns += TTL * 10**9 + 1
         expiring = asyncio.create_task(readers.expire())
         await removing.wait()
         await readers.delete("b")
-        await readers.put(Kept("b", TTL, True, at, 1))
+        await readers.put(StoredReader("b", TTL, True, at, 1))
         goes_on.set()
         await expiring
         again = Readers(rig.engine, tmp_path / "readers", threads, lambda: now_ns)

@@ -13,7 +13,7 @@ from support.engine import Rig
 from broker.bulk import limits
 from broker.bulk.access import Caller, Identity
 from broker.bulk.read.reader_handlers import ReaderHandlers
-from broker.bulk.read.readers import Kept, Readers
+from broker.bulk.read.readers import Readers, StoredReader
 from broker.bulk.read.topics import TopicHandlers
 from broker.bulk.responses import CALLER
 
@@ -77,7 +77,7 @@ async def test_readers_are_shown_with_pauses(
     with Rig(tmp_path / "logs") as rig:
         readers = Readers(rig.engine, tmp_path / "readers", nowhere)
         for number in range(50):
-            await readers.put(Kept(f"r{number}", 60))
+            await readers.put(StoredReader(f"r{number}", 60))
         live = asyncio.create_task(others())
         context: Any = SimpleNamespace()
         response: Any = await ReaderHandlers(context, readers).show(asking())

@@ -18,7 +18,7 @@ from support.loops import DEADLINE_S, on_uvloop
 
 from broker.base.units import MIB, MS, SECOND
 from broker.bulk import limits
-from broker.bulk.read.sending import send_past_loop, socket_past_loop
+from broker.bulk.read.sending import duplicate_socket, send_in_thread
 from broker.engine.bulk.background import Background, Outgoing
 from broker.net.http.config import HttpConfig
 from broker.net.http.pages import Pages
@@ -43,12 +43,12 @@ class Sender:
         problem: BaseException | None = None
         try:
             await response.write(HEAD)
-            sock = await socket_past_loop(request)
+            sock = await duplicate_socket(request)
             if sock is None:
                 await response.write(BODY)
             else:
                 self.descriptor = sock.fileno()
-                await send_past_loop(sock, Outgoing([BODY]), self.background.send)
+                await send_in_thread(sock, Outgoing([BODY]), self.background.send)
             await response.write_eof()
         except BaseException as found:
             problem = found
@@ -168,7 +168,7 @@ async def test_a_descriptor_stays_open_while_a_thread_sends() -> None:
 
     ours, theirs = socket.socketpair()
     number = ours.fileno()
-    task = asyncio.ensure_future(send_past_loop(ours, Outgoing([b"x"]), send))
+    task = asyncio.ensure_future(send_in_thread(ours, Outgoing([b"x"]), send))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -14,7 +14,7 @@ from support.clients.upload import record, sealed
 from support.engine import scratch
 
 from broker.bulk import limits
-from broker.bulk.write.handlers import AppendHandlers, Known
+from broker.bulk.write.handlers import AppendHandlers, RecentIds
 from broker.bulk.write.staging import Bounds
 
 
@@ -61,7 +61,7 @@ async def test_what_somebody_is_at_is_not_forgotten(
         waiting = asyncio.create_task(pages._dedupe(log, with_id(1)))
         await asyncio.sleep(0)
     monkeypatch.setattr(limits, "DEDUPE_IDS_ALL_MAX", 0)
-    pages._bound(Known())
+    pages._bound(RecentIds())
     assert pages._known == {"t": known}
     await waiting
     assert rig.rows("t") == [b"x"]

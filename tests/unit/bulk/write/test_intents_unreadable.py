@@ -18,7 +18,7 @@ from broker.bulk.write.intents import (
     VERSION,
     Intent,
     Plan,
-    Remembered,
+    WriterState,
     intent_path,
     load_intents,
     load_state,
@@ -195,7 +195,7 @@ def test_a_state_that_was_written_without_a_sum_reads(tmp_path: Path) -> None:
     folder = tmp_path / "w"
     folder.mkdir()
     (folder / "state.json").write_bytes(b'{"version":1,"writer":"w","topics":{}}')
-    assert load_state(tmp_path, "w") == Remembered(1, "w", {}, None)
+    assert load_state(tmp_path, "w") == WriterState(1, "w", {}, None)
 
 
 def test_an_identity_is_not_another_one(tmp_path: Path) -> None:

@@ -62,9 +62,9 @@ async def test_what_nobody_commits_expires(start: Any) -> None:
         assert (rig.writes.staging.bytes, rig.writes.staging.files) == (0, 0)
         assert list(rig.folder.rglob("*.blk")) == []
         await rig.publish(0, "t", ROWS)
-        await rig.writes.commits.forget(later)
+        await rig.writes.commits.forget_old(later)
         assert (await rig.publish(0, "t", ROWS))["state"] == "already"
-        await rig.writes.commits.forget(time.time_ns() + limits.WRITER_TTL + 1)
+        await rig.writes.commits.forget_old(time.time_ns() + limits.WRITER_TTL + 1)
         assert not list((rig.folder / "staged").rglob("state.json"))
         assert (await rig.publish(0, "t", ROWS))["state"] == "committed"
 
@@ -115,10 +115,10 @@ async def test_a_state_that_does_not_read_stays_and_others_are_forgotten(start: 
             await rig.writes.commits.commit(name, 0, {"t": [named]})
         rig.writes.commits.writers.clear()
         (rig.folder / "staged" / "w" / "state.json").write_bytes(b"{")
-        await rig.writes.commits.forget(time.time_ns() + limits.WRITER_TTL + 1)
+        await rig.writes.commits.forget_old(time.time_ns() + limits.WRITER_TTL + 1)
         left = [path.parent.name for path in (rig.folder / "staged").glob("*/state.json")]
         assert left == ["w"]
-        assert rig.writes.commits.remembered == 1
+        assert rig.writes.commits.stored_writers == 1
 
 
 async def test_a_writer_that_comes_back_as_it_is_forgotten(start: Any) -> None:
@@ -132,7 +132,7 @@ async def test_a_writer_that_comes_back_as_it_is_forgotten(start: Any) -> None:
         async with writer.lock:
             committing = asyncio.create_task(rig.commit(1, {"t": [named]}))
             await asyncio.sleep(0)
-            forgetting = asyncio.create_task(commits.forget(time.time_ns()))
+            forgetting = asyncio.create_task(commits.forget_old(time.time_ns()))
             while len(writer.lock._waiters or ()) < 2:  # noqa: ASYNC110 - it saw an old writer
                 await asyncio.sleep(0)
         assert (await committing)["t"]["state"] == "committed"
