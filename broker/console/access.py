@@ -1,9 +1,9 @@
-"""Who uses the console: users with passwords, tools with tokens, and their roles.
+"""Access to the console: users with passwords, tools with tokens, and their roles.
 
-The users file has a line for each user, `NAME ROLE HASH`, the hash being bcrypt's; the token file
-one for each token, `NAME ROLE TOKEN`. A role includes those before it: viewer, operator, admin.
-Blank lines and those that begin with # are ignored. Logins are kept in memory, so a restart of the
-broker ends them; a reload logs out whoever is removed from the file or has another password in it.
+The users file has a line for each user, `NAME ROLE HASH`, with a bcrypt hash; the token file one
+for each token, `NAME ROLE TOKEN`. A role includes those before it: viewer, operator, admin. Blank
+lines and those that begin with # are ignored. Logins are kept in memory, so a restart of the broker
+ends them. A reload ends the logins of users that were removed or have another password.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ VIEWER: Final = "viewer"
 OPERATOR: Final = "operator"
 ADMIN: Final = "admin"
 ROLES: Final = (VIEWER, OPERATOR, ADMIN)
-# Checked for unknown users, so that the time of an answer does not tell which users there are.
+# Checked for unknown users, so that the time of an answer does not depend on whether a user exists.
 _NOBODY: Final = "$2b$10$" + "." * 53
 
 
@@ -44,15 +44,15 @@ class UsersFileError(ValueError):
 class Caller:
     """The client of a request."""
 
-    user: str | None  # None: nobody has logged in
+    user: str | None  # None: not logged in
     role: str | None
-    by_token: bool = False  # a tool: no page of another site can send its token
-    # The stored form of the password or token that was given, and the key of the login, if any.
+    by_token: bool = False  # a tool: pages of other sites cannot send its token
+    # The stored form of the password or token that was used, and the key of the login, if any.
     secret: str | bytes = field(default="", repr=False, compare=False)
     login: bytes = field(default=b"", repr=False, compare=False)
 
     def may(self, role: str | None) -> bool:
-        """Whether it may do what this role may; None: what everybody may."""
+        """Whether the caller has this role or a higher one; None: no role is required."""
         if role is None:
             return True
         return self.role is not None and ROLES.index(self.role) >= ROLES.index(role)
@@ -63,30 +63,30 @@ class Login:
     """A logged-in user."""
 
     user: str
-    secret: str  # the hash of the password that was given
+    secret: str  # the hash of the password that was used
     expires_ns: int  # monotonic
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(path.read_text("utf-8", "surrogateescape").splitlines(), 1):
-        words = line.split()
-        if words and not words[0].startswith("#"):
-            yield number, words
+        fields = line.split()
+        if fields and not fields[0].startswith("#"):
+            yield number, fields
 
 
-def read_file(path: Path, what: str) -> dict[str, tuple[str, str]]:
+def read_file(path: Path, kind: str) -> dict[str, tuple[str, str]]:
     """Name -> role and secret, of a file of users or tokens. OSError; UsersFileError."""
     found: dict[str, tuple[str, str]] = {}
-    for number, words in _lines(path):
-        if len(words) != 3:
-            raise UsersFileError(f"{path}:{number}: expected NAME ROLE {what}")
-        name, role, secret = words
+    for number, fields in _lines(path):
+        if len(fields) != 3:
+            raise UsersFileError(f"{path}:{number}: expected NAME ROLE {kind}")
+        name, role, secret = fields
         if role not in ROLES:
             roles = ", ".join(ROLES)
-            # not the word: of a file in the format of the bulk API it is the token
-            expected = f"NAME ROLE {what}, where ROLE is one of {roles}"
+            # Without the word: in a file in the format of the bulk API it is the token.
+            expected = f"NAME ROLE {kind}, where ROLE is one of {roles}"
             raise UsersFileError(f"{path}:{number}: unknown role; expected {expected}")
-        if what == "HASH" and not is_hash(secret):
+        if kind == "HASH" and not is_hash(secret):
             raise UsersFileError(f"{path}:{number}: expected a bcrypt hash ($2b$...)")
         if name in found:
             raise UsersFileError(f"{path}:{number}: {name} is there twice")
@@ -95,12 +95,12 @@ def read_file(path: Path, what: str) -> dict[str, tuple[str, str]]:
 
 
 def digest(secret: str) -> bytes:
-    """The stored and compared form of a token: its length says nothing about the token's."""
+    """The stored and compared form of a token; its length does not depend on the token's."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
 class Access:
-    """The users and tokens in force, and who is logged in."""
+    """The users and tokens in force, and the logins."""
 
     def __init__(
         self, config: ConsoleConfig, now_ns: Callable[[], int] = time.monotonic_ns
@@ -117,16 +117,16 @@ class Access:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody needs to log in."""
+        """Whether no login is required."""
         return not self.config.users_file and not self.config.token_file
 
     def reload(self) -> None:
-        """Read the files again; OSError and UsersFileError leave everything as it was."""
+        """Read the files again; after OSError and UsersFileError the old ones are used."""
         users, tokens = self.config.users_file, self.config.token_file
         read = read_file(Path(users), "HASH") if users else {}
-        given = read_file(Path(tokens), "TOKEN") if tokens else {}
+        presented = read_file(Path(tokens), "TOKEN") if tokens else {}
         self.users = read
-        self.tokens = {name: (role, digest(token)) for name, (role, token) in given.items()}
+        self.tokens = {name: (role, digest(token)) for name, (role, token) in presented.items()}
 
     # --- callers
 
@@ -137,7 +137,7 @@ class Access:
         if authorization is not None:
             scheme, _, token = authorization.partition(" ")
             if scheme.lower() == "bearer":
-                return self._of_token(token.strip())
+                return self._caller_of_token(token.strip())
         key = digest(cookie) if cookie else b""
         login = self._logins.get(key)
         if login is None or login.expires_ns <= self.now_ns():
@@ -148,17 +148,17 @@ class Access:
         login.expires_ns = self.now_ns() + self.config.session_ttl_ns
         return Caller(login.user, role, secret=secret, login=key)
 
-    def _of_token(self, token: str) -> Caller:
-        given, found = digest(token), None
+    def _caller_of_token(self, token: str) -> Caller:
+        presented, found = digest(token), None
         for name, (role, known) in self.tokens.items():  # always all, see bulk/access.py
-            if hmac.compare_digest(known, given):
+            if hmac.compare_digest(known, presented):
                 found = Caller(name, role, by_token=True, secret=known)
         if found is None:
             raise RefusedError(errors.UNAUTHENTICATED)
         return found
 
     def is_valid(self, caller: Caller) -> bool:
-        """Whether the caller still has its role. A stream asks again and again, because the files
+        """Whether the caller still has its role. A stream checks it repeatedly, because the files
         may change and the user may log out while it is open."""
         if self.is_open:
             return caller.role == ADMIN
@@ -173,13 +173,13 @@ class Access:
     # --- logins
 
     async def login(self, user: str, password: str, client: str) -> tuple[str, Caller]:
-        """Check a password; the value of the new cookie. RefusedError."""
+        """Check a password. Returns the value of the new cookie and the caller. RefusedError."""
         since_ns, count = self._failures.get(client, (0, 0))
         if self.now_ns() - since_ns > limits.LOGIN_WINDOW:
             since_ns, count = self.now_ns(), 0
         if count >= limits.LOGIN_FAILURES_MAX:
             raise RefusedError(errors.TOO_MANY)
-        # Counted before the check, so that many at once do not pass.
+        # Counted before the check, so that concurrent attempts are limited, too.
         self._failures[client] = (since_ns, count + 1)
         self._failures.move_to_end(client)
         while len(self._failures) > limits.LOGIN_CLIENTS_MAX:

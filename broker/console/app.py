@@ -1,7 +1,7 @@
-"""The HTTP application of the console: what happens to a request before and after its handler.
+"""The HTTP application of the console: checks requests, calls their handlers, and logs changes.
 
-Each path of openapi.json has one handler with the name of its operation. Everything else is a file
-of the page, or an address of nsqadmin that the page has under another name.
+Each path of openapi.json has one handler with the name of its operation. Other paths are files of
+the page, or addresses of nsqadmin, which are redirected to the page.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.console")
 
-# A cookie whose name begins so must be Secure, have the path / and no domain: browsers check it.
+# Browsers require that a cookie with the prefix __Host- is Secure, with the path / and no domain.
 SECURE_COOKIE: Final = "__Host-twinwire"
-PLAIN_COOKIE: Final = "twinwire"  # over plain HTTP, where browsers refuse the other one
+PLAIN_COOKIE: Final = "twinwire"  # over plain HTTP, where browsers refuse SECURE_COOKIE
 CHANGE_HEADER: Final = "Twinwire-Console"  # a page of another site cannot set it
 PREFIX: Final = "/v1/"
 DOCUMENT: Final = FILE.read_bytes()
@@ -54,8 +54,8 @@ _SECURITY: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-_QUIET: Final = frozenset({"login", "logout"})  # logged by themselves
-# Of a request's body: what messages contain is not logged.
+_QUIET: Final = frozenset({"login", "logout"})  # their handlers log them
+# Fields of a request's body that are not logged, because they have the contents of messages.
 _UNLOGGED: Final = frozenset({"body", "headers", "encoding", "password"})
 
 
@@ -89,7 +89,7 @@ class ConsoleApp:
         self.streams = Streams()
         self.handlers: Handlers = handlers_of(context)
         # These need the request itself.
-        self.own = {
+        self.request_handlers = {
             "session": self._session,
             "login": self._login,
             "logout": self._logout,
@@ -108,7 +108,7 @@ class ConsoleApp:
         return app
 
     def stop(self) -> None:
-        """End streams; refuse what comes now."""
+        """End streams, and refuse new requests."""
         self.streams.stop()
         self.context.history.end()
 
@@ -141,9 +141,9 @@ class ConsoleApp:
             if changes and not caller.by_token and request.headers.get(CHANGE_HEADER) != "1":
                 raise RefusedError(errors.FORGED)
             call = await self._call(request, operation, names, caller)
-            own = self.own.get(operation.name)
-            if own is not None:
-                response = await own(request, call)
+            request_handlers = self.request_handlers.get(operation.name)
+            if request_handlers is not None:
+                response = await request_handlers(request, call)
             else:
                 response = answer(await self.handlers[operation.name](call))
             status = response.status
@@ -153,8 +153,8 @@ class ConsoleApp:
             raise
         finally:
             if changes and operation.name not in _QUIET:
-                what = None if call is None else call.body
-                self._audit(request, caller, what, status, time.monotonic_ns() - start_ns)
+                body = None if call is None else call.body
+                self._audit(request, caller, body, status, time.monotonic_ns() - start_ns)
 
     async def _call(
         self, request: web.Request, operation: Operation, names: dict[str, str], caller: Caller
@@ -181,13 +181,13 @@ class ConsoleApp:
     def _audit(
         request: web.Request, caller: Caller, body: Any, status: int, elapsed_ns: int
     ) -> None:
-        """Log who changed what, in the form of the NSQ HTTP API."""
-        given = {} if body is None else body
-        what = {k: v for k, v in given.items() if v is not None and k not in _UNLOGGED}
-        who = fields(**{**what, "user": caller.user or "-", "role": caller.role or "-"})
+        """Log a change with its caller, in the form of the NSQ HTTP API."""
+        fields_of_body = {} if body is None else body
+        body = {k: v for k, v in fields_of_body.items() if v is not None and k not in _UNLOGGED}
+        details = fields(**{**body, "user": caller.user or "-", "role": caller.role or "-"})
         client, elapsed = client_address(request), duration_text(elapsed_ns)
         uri = request.rel_url.raw_path_qs
-        log.info("%d %s %s (%s) %s", status, request.method, uri, client, elapsed, extra=who)
+        log.info("%d %s %s (%s) %s", status, request.method, uri, client, elapsed, extra=details)
 
     # --- logins
 
@@ -202,19 +202,19 @@ class ConsoleApp:
         }
 
     async def _session(self, _request: web.Request, call: Call) -> web.Response:
-        """Who the caller is."""
+        """The user and role of the caller."""
         return answer(self._session_page(call.caller))
 
     async def _login(self, request: web.Request, call: Call) -> web.Response:
         """Check a password and set the cookie."""
         user, host = call.body["user"], call.client.rpartition(":")[0]
-        who = fields(user=user, client=call.client)
+        details = fields(user=user, client=call.client)
         try:
             value, caller = await self.access.login(user, call.body["password"], host)
         except RefusedError as refusal:
-            log.warning("login refused: %s", refusal.code, extra=who)
+            log.warning("login refused: %s", refusal.code, extra=details)
             raise
-        log.info("login", extra=who)
+        log.info("login", extra=details)
         response = answer(self._session_page(caller))
         secure = _is_secure(request)
         response.set_cookie(
@@ -244,18 +244,18 @@ class ConsoleApp:
     # --- live
 
     async def _events(self, request: web.Request, call: Call) -> web.StreamResponse:
-        """Follow another request."""
+        """Send the answers of another request whenever they change."""
         url = urlsplit(call.query["of"])
         operation, names = self.operations.find("GET", url.path)
         if not operation.live:
             raise RefusedError(errors.NOT_LIVE, path=url.path)
         self._permit(operation, call.caller)
         query = operation.arguments(dict(parse_qsl(url.query, keep_blank_values=True)))
-        asked = Call(operation, names, query, None, call.caller, call.client)
+        followed = Call(operation, names, query, None, call.caller, call.client)
         handler = self.handlers[operation.name]
         is_overview = operation.name == "overview"
         interval_ns = limits.OVERVIEW_INTERVAL if is_overview else limits.EVENTS_INTERVAL
-        events = self.streams.follow(call.query["of"], lambda: handler(asked), interval_ns)
+        events = self.streams.follow(call.query["of"], lambda: handler(followed), interval_ns)
         return await self._stream(request, call, events)
 
     async def _tail(self, request: web.Request, call: Call) -> web.StreamResponse:
@@ -263,7 +263,7 @@ class ConsoleApp:
         return await self._stream(request, call, tail(self.context, call))
 
     async def _object(self, request: web.Request, call: Call) -> web.StreamResponse:
-        """The content of an object. The connection breaks if it is damaged."""
+        """The content of an object. The connection is aborted if the object is damaged."""
         found = stored_object(self.context, call)
         name = quote(found.name.rsplit("/", 1)[-1], safe="")
         response = web.StreamResponse(
@@ -303,7 +303,7 @@ class ConsoleApp:
 
 
 def nsqadmin_target(path: str) -> str | None:
-    """The address in the console for one of nsqadmin; None: it has no such page."""
+    """The address in the console for one of nsqadmin; None if nsqadmin has no such page."""
     head, *names = path.strip("/").split("/")
     names = [quote(unquote(name), safe="") for name in names]
     found = None
@@ -322,7 +322,7 @@ def nsqadmin_target(path: str) -> str | None:
 
 
 def _is_secure(request: web.Request) -> bool:
-    # A proxy that ends TLS says so. A client that lies gets a cookie that it cannot use.
+    # A proxy that ends TLS sets it. A client that sets it without TLS cannot use the cookie.
     return request.secure or request.headers.get("X-Forwarded-Proto", "") == "https"
 
 

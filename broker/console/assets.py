@@ -1,6 +1,6 @@
 """The files of the page, in memory: read and compressed when this module is imported.
 
-Pages imports it on a thread, because that takes longer than a turn of the loop may.
+The class Pages imports it on a thread, because that takes too long for a turn of the loop.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Asset:
     etag: str
 
     def response(self, request: web.Request) -> web.Response:
-        """The file, or that the client's copy is the same."""
+        """The file, or 304 if the client's copy is the same."""
         headers = {
             "ETag": self.etag,
-            "Cache-Control": "no-cache",  # asked again each time: there is one name per file
+            "Cache-Control": "no-cache",  # checked each time, because names have no version
             "Vary": "Accept-Encoding",
         }
         known = request.headers.get("If-None-Match", "")

@@ -23,7 +23,7 @@ class ConsoleConfig:
     listen: Address | None = kinds.listen_setting(limits.CONSOLE_PORT, flag="--console")
     tls_cert: str = kinds.file_setting()
     tls_key: str = kinds.file_setting()
-    users_file: str = kinds.file_setting()  # empty: nobody needs to log in
+    users_file: str = kinds.file_setting()  # empty: no login is required
     token_file: str = kinds.file_setting()
     read_only: bool = kinds.setting(kinds.flag(), False)
     session_ttl_ns: int = kinds.setting(

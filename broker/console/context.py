@@ -1,4 +1,4 @@
-"""What the handlers of the console share: the broker, and the arguments of a request."""
+"""The objects that the handlers of the console use: the broker, and the arguments of a request."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ConsoleContext:
 
     @property
     def server_name(self) -> str:
-        """What the page calls this broker."""
+        """The name of this broker on the page."""
         return self.host.name or socket.gethostname()
 
     def log(self, name: str) -> Log:
@@ -77,7 +77,7 @@ class ConsoleContext:
         return found
 
     def topic(self, name: str) -> Log:
-        """The same, if it is a topic of NSQ: the others are changed by their clients."""
+        """The same, if it is a topic of NSQ. RefusedError: only clients change the others."""
         log = self.log(name)
         if log.protocol is not None:
             raise RefusedError(errors.FOREIGN, topic=name, protocol=log.protocol)

@@ -1,4 +1,4 @@
-"""Every error of the console's API: a client gets it as `{"code": ..., "message": ...}`."""
+"""All errors of the console's API; a client receives them as `{"code": ..., "message": ...}`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Server-sent events: answers of requests whenever they change.
 
-All clients that follow the same request share one task, which asks it and encodes the answer once.
-A client that reads slowly misses values and gets the newest one. A hidden page closes its stream,
-and a request that nobody follows is not asked.
+All clients that follow the same request share one task, which calls its handler and encodes the
+answer once. A client that reads slowly misses values and receives the newest one. A hidden page
+closes its stream, and a request without followers is not made.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.console")
 
-Ask = Callable[[], Awaitable[dict[str, Any]]]
+Request = Callable[[], Awaitable[dict[str, Any]]]
 HEARTBEAT = b": \n\n"
 
 
@@ -36,8 +36,8 @@ def event(name: str, data: object) -> bytes:
 class Feed:
     """The answers of one request."""
 
-    def __init__(self, ask: Ask, interval_ns: int) -> None:
-        self._ask = ask
+    def __init__(self, request_answer: Request, interval_ns: int) -> None:
+        self._request = request_answer
         self._interval_s = interval_ns / SECOND
         self.followers = 0
         self.number = 0  # of the newest value
@@ -46,10 +46,10 @@ class Feed:
         self.task: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
-        """Ask again and again."""
+        """Make the request periodically."""
         while True:
             try:
-                found = event("data", await self._ask())
+                found = event("data", await self._request())
             except RefusedError as refusal:
                 found = event("problem", {"status": refusal.status, **refusal.page()})
             except Exception:
@@ -70,7 +70,7 @@ class Streams:
     def __init__(self) -> None:
         self.stopping = False
         self.open = 0
-        self._woken = asyncio.Event()
+        self._wake = asyncio.Event()
         self._feeds: dict[str, Feed] = {}
 
     def stop(self) -> None:
@@ -82,23 +82,26 @@ class Streams:
                 feed.task.cancel()
 
     def recheck(self) -> None:
-        """End the streams whose login has ended; to be called when some may have."""
-        self._woken.set()
-        self._woken = asyncio.Event()
+        """End the streams whose login has ended. Called when a login may have ended."""
+        self._wake.set()
+        self._wake = asyncio.Event()
 
-    async def follow(self, key: str, ask: Ask, interval_ns: int) -> AsyncIterator[bytes]:
-        """The answers of a request, each when it has changed. `key`: equal requests share one."""
+    async def follow(
+        self, key: str, request_answer: Request, interval_ns: int
+    ) -> AsyncIterator[bytes]:
+        """The answers of a request, each when it has changed. Requests with the same `key` share a
+        task."""
         feed = self._feeds.get(key)
         if feed is None:
-            feed = self._feeds[key] = Feed(ask, interval_ns)
+            feed = self._feeds[key] = Feed(request_answer, interval_ns)
             feed.task = asyncio.get_running_loop().create_task(feed.run())
         feed.followers += 1
-        seen = 0
+        sent_number = 0
         try:
             while True:
-                if feed.number == seen:
+                if feed.number == sent_number:
                     await feed.changed.wait()
-                seen = feed.number
+                sent_number = feed.number
                 yield feed.newest
         finally:
             feed.followers -= 1
@@ -113,42 +116,42 @@ class Streams:
         events: AsyncIterator[bytes],
         is_valid: Callable[[], bool],
     ) -> web.StreamResponse:
-        """Send the events until the client leaves, the broker stops or the login ends."""
+        """Send the events until the client disconnects, the broker stops or the login ends."""
         if self.open >= limits.STREAMS_MAX:
             raise RefusedError(errors.STREAMS)
         response = web.StreamResponse(
             headers={
                 "Content-Type": "text/event-stream",
                 "Cache-Control": "no-store",
-                "X-Accel-Buffering": "no",  # nginx would keep events back
+                "X-Accel-Buffering": "no",  # nginx would delay events
             }
         )
         self.open += 1
         source = aiter(events)
         waiting: asyncio.Task[bytes] | None = None
-        woken = asyncio.create_task(self._woken.wait())
+        wake = asyncio.create_task(self._wake.wait())
         try:
             await response.prepare(request)
             while not self.stopping and is_valid():
                 if waiting is None:
                     waiting = asyncio.ensure_future(anext(source))
                 await asyncio.wait(
-                    (waiting, woken),
+                    (waiting, wake),
                     timeout=limits.EVENTS_HEARTBEAT / SECOND,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-                if woken.done():
-                    woken = asyncio.create_task(self._woken.wait())
+                if wake.done():
+                    wake = asyncio.create_task(self._wake.wait())
                 elif waiting.done():
                     await response.write(waiting.result())
                     waiting = None
                 else:
                     await response.write(HEARTBEAT)
         except (ConnectionError, StopAsyncIteration):
-            pass  # the client has left
+            pass  # the client has disconnected, or there are no more events
         finally:
             self.open -= 1
-            woken.cancel()
+            wake.cancel()
             await _end(source, waiting)
         return response
 

@@ -22,7 +22,7 @@ COUNTERS = ("in_msgs", "out_msgs", "in_bytes", "out_bytes")
 
 
 class History:
-    """A ring of samples, and the rates of now."""
+    """The samples of the last minutes, and the current rates."""
 
     def __init__(self, host: Host, listing: Listing) -> None:
         self.host = host
@@ -37,18 +37,18 @@ class History:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """Record from now on."""
+        """Start to record."""
         if self._timer is None:
             self._step = (time.monotonic_ns(), self._totals())
-            self._again()
+            self._set_timer()
 
     def end(self) -> None:
-        """Record no longer."""
+        """Stop recording."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _again(self) -> None:
+    def _set_timer(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(limits.HISTORY_STEP / SECOND, self._record)
 
@@ -61,12 +61,12 @@ class History:
         now_ns, totals = time.monotonic_ns(), self._totals()
         at_ns, before = self._step
         rates = per_second(before, totals, max(1, now_ns - at_ns))
-        self.listing.count_few()  # for the next step
+        self.listing.count_if_quick()  # for the next sample
         sweep = self.listing.sweep
         depth = None if sweep is None else sweep.totals["depth"]
         self._values.append((tuple(rate or 0.0 for rate in rates), depth))
         self._end, self._step = time.time(), (now_ns, totals)
-        self._again()
+        self._set_timer()
 
     def rates(self) -> dict[str, float]:
         """Per second, over at least one second."""

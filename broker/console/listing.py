@@ -1,9 +1,9 @@
 """The list of topics: sorted by name at all times, by other values on request.
 
 With 100,000 topics neither a sort nor a count fits into one turn of the loop. The names are kept in
-order as topics are made and deleted. Other values are counted in steps ("a sweep"), at most so
-often that it takes a hundredth of a core, and only while somebody looks. The rows of a page have
-the values of the moment; only the order is as old as the last sweep.
+order when topics are created and deleted. Other values are counted in steps ("a sweep"), at most so
+often that it takes a hundredth of a core, and only while clients request them. The rows of a page
+have current values; only the order is that of the last sweep.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class Counts(NamedTuple):
     channels: int
     consumers: int
     delivered: int  # finished or dropped, of all channels together
-    odd: bool  # a channel is paused, or cannot write its dead letters
+    needs_attention: bool  # a channel is paused, or cannot write its dead letters
 
 
 def counts_of(log: Log) -> Counts:
-    """The numbers at this moment."""
+    """The current numbers."""
     depth = in_flight = deferred = consumers = passed = channels = 0
-    odd = False
+    needs_attention = False
     for cursor in cursors_of(log).values():
-        odd = odd or cursor.paused or _is_failing(cursor)
+        needs_attention = needs_attention or cursor.paused or _is_failing(cursor)
         channels += 1
         depth += cursor.depth
         in_flight += cursor.in_flight_count
@@ -74,15 +74,15 @@ def counts_of(log: Log) -> Counts:
         channels,
         consumers,
         passed - waiting,
-        odd,
+        needs_attention,
     )
 
 
 def _is_failing(cursor: Cursor) -> bool:
     if cursor.dead is None:
         return False
-    dead = dead_letters_of(cursor)
-    return dead is not None and dead.failing
+    dead_letters = dead_letters_of(cursor)
+    return dead_letters is not None and dead_letters.failing
 
 
 COLUMNS = Counts._fields[:-1]
@@ -91,7 +91,7 @@ _SUMMED = ("depth", "in_flight", "deferred", "channels", "bytes")
 
 
 class Rates:
-    """Values per second of counters, from one look to a later one."""
+    """Values per second of counters, between two calls of `of`."""
 
     def __init__(self, now_ns: Callable[[], int]) -> None:
         self._now_ns = now_ns
@@ -101,7 +101,7 @@ class Rates:
         ] = OrderedDict()
 
     def of(self, key: object, counters: tuple[int, ...]) -> tuple[float | None, ...]:
-        """The rates of these counters; None: this is the first look."""
+        """The rates of these counters since an earlier call; None in the first call."""
         now_ns = self._now_ns()
         sample = self._samples.get(key)
         if sample is not None:
@@ -121,25 +121,26 @@ class Rates:
 def per_second(
     before: Sequence[int], after: Sequence[int], elapsed_ns: int
 ) -> tuple[float | None, ...]:
-    """The rates of counters; one that has been set back has none."""
+    """The rates of counters; 0 for one that was reset."""
     return tuple(
         round(max(0, b - a) * SECOND / elapsed_ns, 1) for a, b in zip(before, after, strict=True)
     )
 
 
 class Sweep:
-    """The values of all topics at one time, in columns: 100,000 tuples would have to be looked at
-    by the garbage collector, and freed at once."""
+    """The values of all topics at one time, in columns, because the garbage collector would have to
+    traverse 100,000 tuples."""
 
     def __init__(self, at_ns: int) -> None:
         self.at_ns = at_ns
-        self.took_ns = 0
+        self.duration_ns = 0
         self.names: list[str] = []  # in order
         self.columns = {name: array("q") for name in COLUMNS}
         self.rates = {name: array("d") for name in RATES}
         self.totals = dict.fromkeys((*_SUMMED, "paused"), 0)
-        self.noticed: list[str] = []  # topics that need attention, perhaps
-        self.broken = ""  # one that cannot be written, or has lost its metadata; empty: none
+        self.suspects: list[str] = []  # topics that may need attention
+        # A topic that cannot be written or has lost its metadata; empty: none.
+        self.broken = ""
 
     def add(self, log: Log) -> None:
         """Count one topic."""
@@ -153,10 +154,10 @@ class Sweep:
         if not self.broken and is_broken(log):
             self.broken = log.name
         if (
-            log.last_error or log.unclaimed or log.paused or counts.odd
+            log.last_error or log.unclaimed or log.paused or counts.needs_attention
             or counts.depth >= limits.ATTENTION_DEPTH
-        ) and len(self.noticed) < limits.NOTICED_MAX:  # fmt: skip
-            self.noticed.append(log.name)
+        ) and len(self.suspects) < limits.NOTICED_MAX:  # fmt: skip
+            self.suspects.append(log.name)
 
     async def compare(self, before: Sweep | None) -> None:
         """Set the rates since an earlier sweep; 0 for new topics."""
@@ -190,7 +191,7 @@ class Sweep:
 
 
 class Selection(NamedTuple):
-    """Which rows of a list are wanted."""
+    """The filter, order and part of a list that a request selects."""
 
     filter: str | None
     sort: str
@@ -209,43 +210,43 @@ class Listing:
         self.rates = Rates(now_ns)
         self.names: list[str] = []  # in order, after `ready`
         self._sorting: asyncio.Task[None] | None = None
-        self._missed: list[tuple[str, bool]] | None = []  # changes while the names are sorted
+        self._changes: list[tuple[str, bool]] | None = []  # changes while the names are sorted
         self.sweep: Sweep | None = None
         self._sweeping: asyncio.Task[Sweep] | None = None
-        self._dropping: asyncio.TimerHandle | None = None
+        self._drop_timer: asyncio.TimerHandle | None = None
         engine.watch(self._changed)
 
     def close(self) -> None:
-        """Watch no longer."""
+        """Stop watching the engine."""
         self.engine.unwatch(self._changed)
-        if self._dropping is not None:
-            self._dropping.cancel()
+        if self._drop_timer is not None:
+            self._drop_timer.cancel()
         if self._sweeping is not None:
             self._sweeping.cancel()
 
     def _changed(self, name: str, cursor: str | None, made: bool) -> None:
         if cursor is not None:
             return
-        if self._missed is not None:
-            self._missed.append((name, made))
+        if self._changes is not None:
+            self._changes.append((name, made))
             return
         at = bisect_left(self.names, name)
         known = at < len(self.names) and self.names[at] == name
-        if made and not known and name in self.engine.logs:  # else a stream stands for it
+        if made and not known and name in self.engine.logs:  # not for streams
             insort(self.names, name)
         elif not made and known:
             del self.names[at]
 
     async def ready(self) -> None:
-        """Wait until the names are in order: the first time they are sorted, in steps."""
-        if self._missed is None:
+        """Wait until the names are in order; the first call sorts them, in steps."""
+        if self._changes is None:
             return
         if self._sorting is None:
             self._sorting = asyncio.get_running_loop().create_task(self._sort())
         await asyncio.shield(self._sorting)
 
     async def _sort(self) -> None:
-        self._missed = []
+        self._changes = []
         names, pauses, chunks = list(self.engine.logs), Pauses(), []
         for at in range(0, len(names), limits.SORT_CHUNK):
             chunks.append(sorted(names[at : at + limits.SORT_CHUNK]))
@@ -254,56 +255,55 @@ class Listing:
             self.names.append(name)
             if pauses.is_due():
                 await pauses.rest()
-        missed, self._missed = self._missed, None
-        for name, made in missed:
+        changes, self._changes = self._changes, None
+        for name, made in changes:
             self._changed(name, None, made)
 
     # --- sweeps
 
-    async def lately(self) -> Sweep | None:
-        """The values of all topics; None if they are so many that the first count takes a while,
-        and it is under way."""
+    async def recent_sweep(self) -> Sweep | None:
+        """The values of all topics. None while many topics are counted for the first time."""
         await self.ready()
         if self.sweep is None and len(self.names) > limits.SWEEP_TOPICS_QUICK:
             self._begin()
             return None
-        return await self.swept()
+        return await self.current_sweep()
 
-    async def swept(self) -> Sweep:
-        """The values of all topics: counted now if that is quick, else lately."""
+    async def current_sweep(self) -> Sweep:
+        """The values of all topics: counted now if the last count was quick, else the last ones."""
         await self.ready()
         last, task = self.sweep, self._begin()
-        if task is not None and (last is None or last.took_ns < limits.SWEEP_QUICK):
+        if task is not None and (last is None or last.duration_ns < limits.SWEEP_QUICK):
             return await asyncio.shield(task)
         assert last is not None
         return last
 
-    def count_few(self) -> None:
-        """Begin to count if that is so quick that it may be done while nobody looks."""
-        if self._missed is not None or len(self.names) > limits.HISTORY_TOPICS_MAX:
+    def count_if_quick(self) -> None:
+        """Start to count if there are so few topics that it costs little without a request."""
+        if self._changes is not None or len(self.names) > limits.HISTORY_TOPICS_MAX:
             return
         if self.sweep is None or self.now_ns() - self.sweep.at_ns >= limits.HISTORY_COUNT_AGE:
             self._begin()
 
     def _begin(self) -> asyncio.Task[Sweep] | None:
-        """Count again if the values are old; the task if they are being counted."""
-        self._keep()
+        """Start to count if the values are old. Returns the task that counts, if any."""
+        self._reset_drop_timer()
         last, wait_ns = self.sweep, 0
         if last is not None:
-            wait_ns = max(limits.SWEEP_AGE, limits.SWEEP_SHARE * last.took_ns)
+            wait_ns = max(limits.SWEEP_AGE, limits.SWEEP_SHARE * last.duration_ns)
         if self._sweeping is None and (last is None or self.now_ns() - last.at_ns >= wait_ns):
             self._sweeping = asyncio.get_running_loop().create_task(self._run())
         return self._sweeping
 
-    def _keep(self) -> None:
-        """Drop the values a while after the last request."""
+    def _reset_drop_timer(self) -> None:
+        """Drop the values SWEEP_KEPT after the last request."""
         loop = asyncio.get_running_loop()
-        if self._dropping is not None:
-            self._dropping.cancel()
-        self._dropping = loop.call_later(limits.SWEEP_KEPT / SECOND, self._drop)
+        if self._drop_timer is not None:
+            self._drop_timer.cancel()
+        self._drop_timer = loop.call_later(limits.SWEEP_KEPT / SECOND, self._drop)
 
     def _drop(self) -> None:
-        self._dropping = self.sweep = None
+        self._drop_timer = self.sweep = None
 
     async def _run(self) -> Sweep:
         try:
@@ -319,31 +319,31 @@ class Listing:
             if log is not None:
                 found.add(log)
             if pauses.is_due():
-                found.took_ns += time.monotonic_ns() - since_ns
+                found.duration_ns += time.monotonic_ns() - since_ns
                 await pauses.rest()
                 since_ns = time.monotonic_ns()
-        found.took_ns += time.monotonic_ns() - since_ns
+        found.duration_ns += time.monotonic_ns() - since_ns
         await found.compare(self.sweep)
         return found
 
     # --- pages
 
-    async def page(self, asked: Selection) -> dict[str, Any]:
-        """The topics that are selected, as the API answers them."""
+    async def page(self, selection: Selection) -> dict[str, Any]:
+        """A page of the selected topics, in the form of the API."""
         await self.ready()
         sweep, age_s = None, 0.0
-        column = asked.sort.removeprefix("-")
-        if asked.non_empty or column != "name":
-            sweep = await self.swept()
+        column = selection.sort.removeprefix("-")
+        if selection.non_empty or column != "name":
+            sweep = await self.current_sweep()
             age_s = round((self.now_ns() - sweep.at_ns) / SECOND, 1)
         elif self.sweep is None:
-            self._begin()  # so that the first choice of another order is answered at once
+            self._begin()  # so that another sort order can be answered at once
         else:
-            self._keep()
-        if asked.filter or asked.non_empty or asked.kind or column != "name":
-            matched, names = await self._select(asked, sweep)
+            self._reset_drop_timer()
+        if selection.filter or selection.non_empty or selection.kind or column != "name":
+            matched, names = await self._select(selection, sweep)
         else:
-            matched, names = len(self.names), self._by_name(asked)
+            matched, names = len(self.names), self._by_name(selection)
         pauses, rows = Pauses(), []
         for name in names:
             log = self.engine.logs.get(name)
@@ -354,55 +354,59 @@ class Listing:
         return {
             "total": len(self.names),
             "matched": matched,
-            "offset": asked.offset,
-            "limit": asked.limit,
-            "sort": asked.sort,
+            "offset": selection.offset,
+            "limit": selection.limit,
+            "sort": selection.sort,
             "age_s": age_s,
             "topics": rows,
         }
 
-    def _by_name(self, asked: Selection) -> list[str]:
-        if not asked.sort.startswith("-"):
-            return self.names[asked.offset : asked.offset + asked.limit]
-        end = max(0, len(self.names) - asked.offset)
-        return self.names[max(0, end - asked.limit) : end][::-1]
+    def _by_name(self, selection: Selection) -> list[str]:
+        if not selection.sort.startswith("-"):
+            return self.names[selection.offset : selection.offset + selection.limit]
+        end = max(0, len(self.names) - selection.offset)
+        return self.names[max(0, end - selection.limit) : end][::-1]
 
-    async def _select(self, asked: Selection, sweep: Sweep | None) -> tuple[int, list[str]]:
-        """How many names match, and those of the page."""
+    async def _select(self, selection: Selection, sweep: Sweep | None) -> tuple[int, list[str]]:
+        """The number of names that match, and the names of the page."""
         names, pauses = list(self.names) if sweep is None else sweep.names, Pauses()
         matched: Sequence[int] = range(len(names))
-        if asked.filter or asked.non_empty or asked.kind:
+        if selection.filter or selection.non_empty or selection.kind:
             found = array("q")
             for at in range(0, len(names), limits.SELECT_CHUNK):
                 part = range(at, min(at + limits.SELECT_CHUNK, len(names)))
-                found.extend(self._wanted(part, names, asked, sweep))
+                found.extend(self._matching(part, names, selection, sweep))
                 if pauses.is_over():
                     await pauses.rest()
             matched = found
-        column, falls = asked.sort.removeprefix("-"), asked.sort.startswith("-")
-        end = asked.offset + asked.limit
+        column, descending = selection.sort.removeprefix("-"), selection.sort.startswith("-")
+        end = selection.offset + selection.limit
         if column == "name":
-            rows = matched[::-1] if falls else matched
-            return len(matched), [names[number] for number in rows[asked.offset : end]]
+            rows = matched[::-1] if descending else matched
+            return len(matched), [names[number] for number in rows[selection.offset : end]]
         assert sweep is not None
         value = sweep.column(column).__getitem__
-        shown = await ordered(matched, value, asked.offset, end, falls=falls)
+        shown = await ordered(matched, value, selection.offset, end, descending=descending)
         return len(matched), [names[number] for number in shown]
 
-    def _wanted(
-        self, rows: Sequence[int], names: list[str], asked: Selection, sweep: Sweep | None
+    def _matching(
+        self, rows: Sequence[int], names: list[str], selection: Selection, sweep: Sweep | None
     ) -> Sequence[int]:
-        """Those of some rows that match; one comprehension for each condition, because there may
-        be very many."""
-        if asked.filter:
-            text = asked.filter.lower()
+        """The rows that match; one comprehension for each condition, because there may be very many
+        rows."""
+        if selection.filter:
+            text = selection.filter.lower()
             rows = [number for number in rows if text in names[number].lower()]
-        if asked.non_empty:
+        if selection.non_empty:
             assert sweep is not None
-            depth, flying, late = (sweep.columns[k] for k in ("depth", "in_flight", "deferred"))
-            rows = [number for number in rows if depth[number] or flying[number] or late[number]]
-        if asked.kind is not None:
-            rows = [number for number in rows if self._is_of(names[number], asked.kind)]
+            depth, in_flight, deferred = (
+                sweep.columns[k] for k in ("depth", "in_flight", "deferred")
+            )
+            rows = [
+                number for number in rows if depth[number] or in_flight[number] or deferred[number]
+            ]
+        if selection.kind is not None:
+            rows = [number for number in rows if self._is_of(names[number], selection.kind)]
         return rows
 
     def _is_of(self, name: str, kind: str) -> bool:
@@ -410,7 +414,7 @@ class Listing:
         return log is not None and kind_of(log) == kind
 
     def row(self, log: Log) -> Row:
-        """A topic with its values of now."""
+        """A topic with its current values."""
         counts = counts_of(log)
         received, delivered = self.rates.of(
             ("", log.name, log.log_id), (counts.messages, counts.delivered)
@@ -434,11 +438,11 @@ class Listing:
         }
 
     def channel_row(self, cursor: Cursor) -> Row:
-        """A channel with its values of now."""
+        """A channel with its current values."""
         depth, in_flight = cursor.depth, cursor.in_flight_count
         deferred, messages = cursor.deferred_count, cursor.message_count
         done = messages - depth - in_flight - deferred
-        log, dead = cursor.log, dead_letters_of(cursor)
+        log, dead_letters = cursor.log, dead_letters_of(cursor)
         (rate,) = self.rates.of((cursor.name, log.name, log.log_id), (done,))
         return {
             "name": cursor.name,
@@ -450,7 +454,7 @@ class Listing:
             "messages": messages,
             "requeued": cursor.requeue_count,
             "timed_out": cursor.timeout_count,
-            "dead_letters": 0 if dead is None else dead.count,
+            "dead_letters": 0 if dead_letters is None else dead_letters.count,
             "out_rate": rate,
             "paused": cursor.paused,
             "ephemeral": cursor.ephemeral,
@@ -468,7 +472,7 @@ def is_broken(log: Log) -> bool:
 
 
 def problem_of(log: Log) -> str | None:
-    """Why the log is unhealthy; None: all is well."""
+    """Why the log is unhealthy; None if it is healthy."""
     if log.last_error:
         return log.refusal
     found = (p for p in log.shared.health.problems() if p.name == log.name)
@@ -482,17 +486,17 @@ async def ordered(
     start: int,
     end: int,
     *,
-    falls: bool = False,
+    descending: bool = False,
 ) -> list[int]:
     """The rows from `start` to `end` in order of their values, sorted in steps."""
     chunks, pauses = [], Pauses()
     for at in range(0, len(rows), limits.SORT_CHUNK):
-        chunk = sorted(rows[at : at + limits.SORT_CHUNK], key=value, reverse=falls)
+        chunk = sorted(rows[at : at + limits.SORT_CHUNK], key=value, reverse=descending)
         chunks.append(chunk[:end])
         if pauses.is_over():
             await pauses.rest()
     found: list[int] = []
-    for number, row in enumerate(heapq.merge(*chunks, key=value, reverse=falls)):
+    for number, row in enumerate(heapq.merge(*chunks, key=value, reverse=descending)):
         if number >= end:
             break
         if number >= start:

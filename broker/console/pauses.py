@@ -1,6 +1,6 @@
 """Long loops in steps, so that other tasks of the loop run in between.
 
-It is separate because the list of topics, which handlers get in their context, needs it too.
+This is a separate module because both the list of topics and the handlers use it.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from broker.runtime import pauses
 
 
 class Pauses(pauses.Pauses):
-    """Lets other tasks run while one loops over very many rows, for each of which a look at the
-    clock would take too long."""
+    """Lets other tasks run during a loop over very many rows. The time is not read for each row,
+    because that would take too long."""
 
     def __init__(self) -> None:
         super().__init__(limits.CONSOLE_STEP)
         self._steps = 0
 
     def is_due(self) -> bool:
-        """Whether the task has run long enough; called for each row, `is_over` after many rows."""
+        """Whether the task has run long enough. Called for each row; reads the time after many."""
         self._steps += 1
         return self._steps % limits.CONSOLE_STEP_ROWS == 0 and self.is_over()

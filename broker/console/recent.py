@@ -1,4 +1,4 @@
-"""The last lines of the log, for the console: texts without secrets, as the log shows them."""
+"""The last lines of the log, for the console: the texts of the log, which have no secrets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROOT = "broker."
 
 
 class RecentLines(logging.Handler):
-    """A ring of log lines."""
+    """Keeps the last lines of the log."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -33,11 +33,11 @@ class RecentLines(logging.Handler):
         self._lines.append((self._number, time_ns, record.levelno, name, text))
 
     def begin(self) -> None:
-        """Keep what is logged from now on."""
+        """Start to keep lines."""
         logging.getLogger().addHandler(self)
 
     def end(self) -> None:
-        """Keep no more."""
+        """Stop keeping lines."""
         logging.getLogger().removeHandler(self)
 
     def page(self, level: str, contains: str | None, after: int, limit: int) -> dict[str, Any]:

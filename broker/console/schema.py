@@ -1,7 +1,7 @@
 """The operations of openapi.json, and checks of arguments and bodies against their schemas.
 
-The server reads its own description: an argument that is not described is refused, and a default
-stands in one place. It knows the few keywords that the requests of that file use.
+The server reads its own description, so an argument that is not described is refused, and each
+default is defined once. Only the keywords that the requests of that file use are supported.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ class Operation:
     name: str
     method: str
     path: str
-    role: str | None  # the least one that may use it; None: everybody
+    role: str | None  # the lowest role that may use it; None: no role is required
     live: bool
     query: dict[str, Schema]
     required: frozenset[str]
     body: Schema | None
 
-    def arguments(self, given: Mapping[str, str]) -> dict[str, Any]:
+    def arguments(self, values: Mapping[str, str]) -> dict[str, Any]:
         """The arguments of a query, with their types and defaults. RefusedError."""
-        for name in given:
+        for name in values:
             if name not in self.query:
                 raise RefusedError(errors.ARGUMENT, name=name, reason=errors.UNKNOWN)
         found: dict[str, Any] = {}
         for name, schema in self.query.items():
-            if name in given:
-                found[name] = _from_text(name, given[name], schema)
+            if name in values:
+                found[name] = _from_text(name, values[name], schema)
             elif name in self.required:
                 raise RefusedError(errors.ARGUMENT, name=name, reason=errors.MISSING)
             else:
@@ -133,7 +133,7 @@ def _from_text(name: str, text: str, schema: Schema) -> Any:
 
 
 def mismatch(value: Any, schema: Schema, name: str = "") -> str:
-    """What is wrong with a value; empty: nothing."""
+    """What is wrong with a value; empty if it is valid."""
     where = f"{name}: " if name else ""
     kinds = schema.get("type", ())
     kinds = [kinds] if isinstance(kinds, str) else kinds

@@ -1,6 +1,6 @@
-"""The console as a service of the broker: its listener, its files, its place in a start.
+"""The console as a service of the broker: its listener, its files, its start and its end.
 
-Nothing of it but this module is imported before the first client connects.
+Only this module of the console is imported before the first client connects.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _APP_MODULES: Final = ("broker.console.app",)
 
 
 class ConsoleService(Service):
-    """The console of one broker. An address that is in use is logged and stops nothing else."""
+    """The console of one broker. If its address is in use, that is logged, and the broker starts
+    without it."""
 
     name = "console"
 
@@ -36,7 +37,7 @@ class ConsoleService(Service):
         self.host = host
         self.config = host.section(ConsoleConfig)
         self.access: Access | None = None
-        self.app: ConsoleApp | None = None  # made for the first client
+        self.app: ConsoleApp | None = None  # created for the first client
         self._certificates: Certificates | None = None
         self._recent: RecentLines | None = None
         self._listing: Listing | None = None
@@ -92,7 +93,7 @@ class ConsoleService(Service):
             self._pages = None
 
     async def stop(self) -> None:
-        """Release everything."""
+        """Stop the listener and the history, and release all objects."""
         await self.drain()
         if self._listing is not None:
             self._listing.close()
@@ -104,7 +105,8 @@ class ConsoleService(Service):
             self._recent = None
 
     async def reload(self) -> None:
-        """Read users, tokens and certificates again; a file with an error changes nothing."""
+        """Read users, tokens and certificates again. A file with an error is logged and not
+        used."""
         if self.access is not None and not self.access.is_open:
             try:
                 self.access.reload()

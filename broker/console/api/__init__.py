@@ -1,7 +1,7 @@
 """The handlers of the console's API, by the area of the broker that they show and change.
 
-Each takes a checked Call and returns the answer; `handlers_of` names them as openapi.json does. The
-application above is the only importer.
+Each takes a checked Call and returns the answer; `handlers_of` names them as openapi.json does.
+Only `app` imports this package.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Changes of topics and channels: those of the NSQ HTTP API, with a confirmation where data go."""
+"""Changes of topics and channels by the NSQ HTTP API; those that delete data need confirmation."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class ChangeHandlers:
             "unsetDeadLetterPolicy": self.unset_policy,
         }
 
-    async def _ask(self, path: str, **arguments: object) -> Any:
-        """Let the NSQ HTTP API do it. RefusedError."""
+    async def _request(self, path: str, **arguments: object) -> Any:
+        """Send a request to the NSQ HTTP API. RefusedError."""
         api = need_nsq(self.context).api
         query = Query(urlencode(arguments, quote_via=quote))
         try:
@@ -68,7 +68,7 @@ class ChangeHandlers:
 
     async def create_topic(self, call: Call) -> Json:
         """Create a topic; nothing happens if it exists."""
-        await self._ask("/topic/create", topic=call.body["name"])
+        await self._request("/topic/create", topic=call.body["name"])
         return DONE
 
     async def delete_topic(self, call: Call) -> Json:
@@ -79,7 +79,7 @@ class ChangeHandlers:
         log = self.context.topic(call.topic)
         if confirmed:
             call.confirmed(log.name)
-        await self._ask(path, topic=log.name)
+        await self._request(path, topic=log.name)
         return DONE
 
     async def set_topic(self, call: Call) -> Json:
@@ -111,26 +111,26 @@ class ChangeHandlers:
     async def create_channel(self, call: Call) -> Json:
         """Create a channel; nothing happens if it exists."""
         log = self.context.log(call.topic)
-        await self._ask("/channel/create", topic=log.name, channel=call.body["name"])
+        await self._request("/channel/create", topic=log.name, channel=call.body["name"])
         return DONE
 
     async def _on_channel(self, call: Call, path: str, *, confirmed: bool = False) -> Json:
         cursor = self._channel(call)
         if confirmed:
             call.confirmed(cursor.name)
-        await self._ask(path, topic=cursor.log.name, channel=cursor.name)
+        await self._request(path, topic=cursor.log.name, channel=cursor.name)
         return DONE
 
     async def seek(self, call: Call) -> Json:
-        """Let the channel go on at another message; answer after that is stored."""
+        """Set the position of the channel; the answer is sent after it is stored."""
         cursor = self._channel(call)
         call.confirmed(cursor.name)
-        given = {key: value for key, value in call.body.items() if value is not None}
-        if len(given) != 1:
+        options = {key: value for key, value in call.body.items() if value is not None}
+        if len(options) != 1:
             reason = errors.ONE_OF.format(first="to", second="seq")
             raise RefusedError(errors.BODY, reason=reason)
-        where = {"topic": cursor.log.name, "channel": cursor.name}
-        found: Json = await self._ask("/v1/channel/rewind", **where, **given)
+        target = {"topic": cursor.log.name, "channel": cursor.name}
+        found: Json = await self._request("/v1/channel/rewind", **target, **options)
         return found
 
     # --- dead letters
@@ -139,7 +139,7 @@ class ChangeHandlers:
         """Set the dead-letter policy of the channel."""
         cursor = self._channel(call)
         target = call.body["dead_letter_topic"] or default_target(cursor.log.name)
-        await self._ask(
+        await self._request(
             "/v1/deadletters/set",
             topic=cursor.log.name,
             channel=cursor.name,
@@ -149,9 +149,9 @@ class ChangeHandlers:
         return self._policy(cursor)
 
     async def unset_policy(self, call: Call) -> Json:
-        """Let the configuration apply again."""
+        """Remove the policy of the channel, so that the configuration applies."""
         cursor = self._channel(call)
-        await self._ask("/v1/deadletters/unset", topic=cursor.log.name, channel=cursor.name)
+        await self._request("/v1/deadletters/unset", topic=cursor.log.name, channel=cursor.name)
         return self._policy(cursor)
 
     def _policy(self, cursor: Cursor) -> Json:
@@ -160,4 +160,4 @@ class ChangeHandlers:
         return page
 
 
-_NO_REQUEST: Any = None  # these handlers read the query alone
+_NO_REQUEST: Any = None  # these handlers only use the query

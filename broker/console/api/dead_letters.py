@@ -1,4 +1,4 @@
-"""Dead letters: their topics, groups by reason and origin, and the way back, in the background."""
+"""Dead letters: their topics, groups by reason and origin, and requeueing in the background."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _REASON, _TOPIC, _FROM = "Twinwire-Reason", "Twinwire-Topic", "Twinwire-Channel"
 
 @dataclass(slots=True)
 class Job:
-    """Messages on their way back."""
+    """Messages that are being requeued."""
 
     topic: str
     total: int
     rate: float | None
     to_topic: bool
     start_ns: int
-    seqs: list[int] | None = None  # those not tried yet; None: whatever waits
+    seqs: list[int] | None = None  # those not tried yet; None: all that wait
     moved: int = 0
     kept: int = 0
     failed: str = ""
@@ -51,7 +51,7 @@ class Job:
     task: asyncio.Task[None] | None = None
 
     def page(self) -> Json:
-        """As the API shows it."""
+        """Its fields in responses."""
         return {
             "topic": self.topic,
             "running": self.running,
@@ -83,7 +83,7 @@ class DeadLetterHandlers:
     # --- lists
 
     async def show(self, _call: Call) -> Json:
-        """Topics that are, or look like, a target of dead letters; and all policies."""
+        """Topics that are targets of dead letters or have such a name, and all policies."""
         await self.context.listing.ready()
         found: set[str] = set()
         policies: list[Json] = []
@@ -115,7 +115,7 @@ class DeadLetterHandlers:
         return {"topics": topics, "policies": policies, "complete": complete}
 
     async def groups(self, call: Call) -> Json:
-        """What waits in one topic, by reason and origin."""
+        """The dead letters that wait in one topic, by reason and origin."""
         entry = self.context.log(call.topic)
         cursor, scan = _channel(entry), call.query["scan"]
         groups: dict[tuple[str, ...], Json] = {}
@@ -143,24 +143,24 @@ class DeadLetterHandlers:
             "requeue": None if job is None else job.page(),
         }
 
-    # --- the way back
+    # --- requeueing
 
     async def requeue(self, call: Call) -> Json:
-        """Begin to send messages back."""
+        """Start to requeue messages."""
         need_nsq(self.context)
         entry = self.context.topic(call.topic)
         before = self.jobs.get(entry.name)
         if before is not None and before.running:
             raise RefusedError(errors.BUSY, topic=entry.name)
-        given = call.body
-        seqs = None if given["seqs"] is None else sorted(set(given["seqs"]))
+        body = call.body
+        seqs = None if body["seqs"] is None else sorted(set(body["seqs"]))
         waiting = _waiting(entry) if seqs is None else len(seqs)
-        total = min(waiting, given["limit"] or COUNT_MAX)
-        to_topic = given["to"] == "topic"
+        total = min(waiting, body["limit"] or COUNT_MAX)
+        to_topic = body["to"] == "topic"
         cursor = _channel(entry)
         if cursor is None:
             cursor = open_cursor(entry, _CHANNEL)
-        job = Job(entry.name, total, given["rate"], to_topic, time.time_ns(), seqs)
+        job = Job(entry.name, total, body["rate"], to_topic, time.time_ns(), seqs)
         self.jobs[entry.name] = job
         self.jobs.move_to_end(entry.name)
         while len(self.jobs) > limits.JOBS_MAX and not next(iter(self.jobs.values())).running:
@@ -172,7 +172,7 @@ class DeadLetterHandlers:
         return job.page()
 
     async def stop(self, call: Call) -> Json:
-        """End it; what was moved stays moved."""
+        """Stop requeueing; messages that were moved are not moved back."""
         job = self.jobs.get(call.topic)
         if job is None:
             raise RefusedError(errors.NO_JOB, topic=call.topic)
@@ -186,12 +186,12 @@ class DeadLetterHandlers:
         try:
             while job.moved + job.kept < job.total and not job.failed:
                 start_ns = time.monotonic_ns()
-                done = await self._some(job, cursor)
+                done = await self._requeue_step(job, cursor)
                 job.moved += done.moved
                 job.kept += done.kept
                 job.failed = done.failed
                 if not (done.moved or done.kept or job.seqs):
-                    break  # nothing waits, and no more are named
+                    break  # no message waits, and no more were selected
                 if job.rate is not None:
                     used_s = (time.monotonic_ns() - start_ns) / SECOND
                     await asyncio.sleep(max(0.0, done.moved / job.rate - used_s))
@@ -203,19 +203,19 @@ class DeadLetterHandlers:
         finally:
             job.running = False
 
-    async def _some(self, job: Job, cursor: Cursor) -> Returned:
+    async def _requeue_step(self, job: Job, cursor: Cursor) -> Returned:
         step = limits.REQUEUE_STEP
         if job.rate is not None:
             step = max(1, min(step, int(job.rate)))
-        # Those that cannot go back are first again: look beyond them.
-        most = min(step + job.kept, job.total - job.moved)
+        # Messages that could not be requeued are the first ones again, so read beyond them.
+        count = min(step + job.kept, job.total - job.moved)
         topics = need_nsq(self.context).api.topics
         if job.seqs is None:
-            done = await give_back(topics, cursor, most, to_topic=job.to_topic)
+            done = await give_back(topics, cursor, count, to_topic=job.to_topic)
             return done._replace(kept=max(0, done.kept - job.kept))
-        only, job.seqs = job.seqs[:most], job.seqs[most:]
+        selected, job.seqs = job.seqs[:count], job.seqs[count:]
         return await give_back(
-            topics, cursor, COUNT_MAX, to_topic=job.to_topic, only=frozenset(only)
+            topics, cursor, COUNT_MAX, to_topic=job.to_topic, only=frozenset(selected)
         )
 
 

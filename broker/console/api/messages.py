@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Search(NamedTuple):
-    """What a message must have to be shown."""
+    """The conditions of a search for messages."""
 
     contains: str = ""
     header: str = ""  # NAME, or NAME: VALUE
@@ -60,7 +60,7 @@ class Search(NamedTuple):
 
 
 def shown(row: Json, form: str) -> Json:
-    """A message as a page shows it: a long body is cut."""
+    """A message for a page; a long body is cut."""
     row["truncated"] = False
     if form == "none":
         row.pop("body", None)

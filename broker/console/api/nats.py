@@ -53,7 +53,7 @@ class NatsHandlers:
 
     @property
     def server(self) -> NatsServer | None:
-        """The server; None: it is off."""
+        """The server; None if it is disabled."""
         return nats_of(self.context)
 
     async def show(self, _call: Call) -> Json:
@@ -94,7 +94,7 @@ class NatsHandlers:
             acc=query["account"] or "",
         )
         page = server.pages.connz(options).whole()
-        rows = page["connections"] or []  # null: nobody knows the account
+        rows = page["connections"] or []  # null: the account is unknown
         for row in rows:
             row.pop("jwt", None)
         return {"total": page["total"], "offset": offset, "limit": limit, "connections": rows}
@@ -170,7 +170,7 @@ class NatsHandlers:
 
 
 def nats_of(context: ConsoleContext) -> NatsServer | None:
-    """The NATS server; None: it is off."""
+    """The NATS server; None if it is disabled."""
     service = context.host.service(NatsService)
     return None if service is None else service.server
 
@@ -194,10 +194,10 @@ async def _rows(accounts: list[AccountView], skip: int) -> AsyncIterator[Json]:
         at = min(skip, size)
         skip -= at
         while at < size:
-            seen = window(account.router, at, _STEP, local=True)
-            if not seen:
+            listed = window(account.router, at, _STEP, local=True)
+            if not listed:
                 break
-            for subject, queue, sid, sink, delivered, _limit, _far in seen:
+            for subject, queue, sid, sink, delivered, _limit, _far in listed:
                 yield {
                     "account": account.name,
                     "subject": subject.decode("utf-8", "replace"),
@@ -206,5 +206,5 @@ async def _rows(accounts: list[AccountView], skip: int) -> AsyncIterator[Json]:
                     "sid": sid.decode("utf-8", "replace"),
                     "messages": delivered,
                 }
-            at += len(seen)
+            at += len(listed)
             await pauses.rest()

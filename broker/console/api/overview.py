@@ -1,4 +1,4 @@
-"""The broker at a glance: rates, totals, health, and what needs attention now."""
+"""The overview of the broker: rates, totals, health, and current problems."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class OverviewHandlers:
         self._start_ns = time.time_ns() - (time.monotonic_ns() - _process_start_ns())
         self._cpu = (time.monotonic_ns(), time.process_time_ns(), 0.0)
         self._streams = StreamAttention(context)
-        self._slow: deque[tuple[int, int]] = deque()  # when, and the count after it
+        self._slow: deque[tuple[int, int]] = deque()  # time, and the count after it
 
     def handlers(self) -> Handlers:
         """By operation."""
@@ -57,8 +57,8 @@ class OverviewHandlers:
         }
 
     async def overview(self, _call: Call) -> Json:
-        """Everything that the first page shows."""
-        sweep = await self.context.listing.lately()
+        """The values of the first page."""
+        sweep = await self.context.listing.recent_sweep()
         problems = self.host.engine.shared.health.problems()
         now_ns = time.time_ns()
         return {
@@ -93,8 +93,8 @@ class OverviewHandlers:
         }
 
     def _is_broken(self, sweep: Sweep | None) -> bool:
-        """Whether a log makes the broker unhealthy; as `host.health()`, which looks at all logs in
-        one turn of the loop."""
+        """Whether a log makes the broker unhealthy. `host.health()` answers the same, but checks
+        all logs in one turn of the loop."""
         log = None if sweep is None else self.host.engine.logs.get(sweep.broken)
         return log is not None and is_broken(log)
 
@@ -149,7 +149,7 @@ class OverviewHandlers:
         ):
             percent = 100 * disk["free_bytes"] // disk["total_bytes"]
             found.append(_item("warning", f"{percent} % of the disk is free ({disk['path']})"))
-        for name in () if sweep is None else sweep.noticed:
+        for name in () if sweep is None else sweep.suspects:
             log = self.host.engine.logs.get(name)
             if log is not None:
                 found += _of_topic(log)
@@ -157,14 +157,15 @@ class OverviewHandlers:
         return found[: limits.ATTENTION_MAX]
 
     def _slow_consumers(self) -> int:
-        """Of the last minutes, as far back as the console was asked."""
+        """The number of slow consumers in the last ATTENTION_SLOW, or since the console was first
+        used."""
         server = nats_of(self.context)
         if server is None:
             return 0
         now_ns, count = time.monotonic_ns(), server.frontend.slow_consumers
         if not self._slow or count != self._slow[-1][1]:
             self._slow.append((now_ns, count))
-        # The first one is the count before those of the last minutes.
+        # The first entry is the count at the beginning of ATTENTION_SLOW.
         while len(self._slow) > 1 and now_ns - self._slow[1][0] > limits.ATTENTION_SLOW:
             self._slow.popleft()
         return count - self._slow[0][1]
@@ -219,8 +220,8 @@ def _process_start_ns() -> int:
 
 
 def _item(severity: str, text: str, topic: str | None = None, channel: str | None = None) -> Json:
-    where = {"topic": topic, "channel": channel, "account": None, "stream": None}
-    return {"severity": severity, "text": text, **where}
+    channel_name = {"topic": topic, "channel": channel, "account": None, "stream": None}
+    return {"severity": severity, "text": text, **channel_name}
 
 
 def _of_topic(log: Log) -> Iterator[Json]:
@@ -232,13 +233,13 @@ def _of_topic(log: Log) -> Iterator[Json]:
     if log.paused:
         yield _item("warning", f"topic {log.name} is paused", log.name)
     for cursor in cursors_of(log).values():
-        where = f"channel {cursor.name} of {log.name}"
-        dead = dead_letters_of(cursor)
-        if dead is not None and dead.failing:
-            text = f"{where} cannot write its dead letters to {dead.target}"
+        channel_name = f"channel {cursor.name} of {log.name}"
+        dead_letters = dead_letters_of(cursor)
+        if dead_letters is not None and dead_letters.failing:
+            text = f"{channel_name} cannot write its dead letters to {dead_letters.target}"
             yield _item("error", text, log.name, cursor.name)
         if cursor.paused:
-            yield _item("warning", f"{where} is paused", log.name, cursor.name)
+            yield _item("warning", f"{channel_name} is paused", log.name, cursor.name)
         elif not cursor.consumers and cursor.depth >= limits.ATTENTION_DEPTH:
-            text = f"{where}: {cursor.depth:,} messages wait and no consumer is connected"
+            text = f"{channel_name}: {cursor.depth:,} messages wait and no consumer is connected"
             yield _item("warning", text, log.name, cursor.name)

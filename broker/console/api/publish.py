@@ -42,10 +42,10 @@ def subject_of(text: str, *, wildcards: bool = False) -> bytes:
     return text.encode()
 
 
-def headers_of(given: dict[str, list[str]] | None) -> bytes:
+def headers_of(fields: dict[str, list[str]] | None) -> bytes:
     """Headers as they are stored and sent; empty: none. RefusedError."""
     lines = []
-    for name, values in (given or {}).items():
+    for name, values in (fields or {}).items():
         for value in values:
             if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
                 raise RefusedError(errors.ARGUMENT, name="headers", reason=errors.HEADER)
@@ -71,18 +71,18 @@ class PublishHandlers:
 
     async def publish(self, call: Call) -> Json:
         """Publish; a topic's message is stored before the answer."""
-        given = call.body
-        body = bytes_of(given)
-        headers = headers_of(given["headers"])
-        if (given["topic"] is None) == (given["subject"] is None):
+        fields = call.body
+        body = bytes_of(fields)
+        headers = headers_of(fields["headers"])
+        if (fields["topic"] is None) == (fields["subject"] is None):
             reason = errors.ONE_OF.format(first="topic", second="subject")
             raise RefusedError(errors.BODY, reason=reason)
-        if given["subject"] is not None:
-            subject = subject_of(given["subject"])
-            reply = subject_of(given["reply"]) if given["reply"] else b""
-            account = need_account(self.context, given["account"])
+        if fields["subject"] is not None:
+            subject = subject_of(fields["subject"])
+            reply = subject_of(fields["reply"]) if fields["reply"] else b""
+            account = need_account(self.context, fields["account"])
             return {"published": 1, "subscribers": account.publish(subject, body, reply, headers)}
-        await self._store(given["topic"], body, headers, given["delay_ms"] or 0)
+        await self._store(fields["topic"], body, headers, fields["delay_ms"] or 0)
         return {"published": 1}
 
     async def _store(self, name: str, body: bytes, headers: bytes, delay_ms: int) -> None:
@@ -99,7 +99,7 @@ class PublishHandlers:
             reason = f"expected at most {most_ns // MS}"
             raise RefusedError(errors.ARGUMENT, name="delay_ms", reason=reason)
         if name in host.engine.reserved:
-            await self._give_to_stream(name, body, has_more=bool(headers or delay_ms))
+            await self._publish_to_stream(name, body, has_more=bool(headers or delay_ms))
             return
         try:
             log = host.engine.open_log(name, ephemeral=is_ephemeral(name.encode()))
@@ -117,7 +117,7 @@ class PublishHandlers:
         if not ticket or outcome(log, ticket) <= 0:
             raise RefusedError(errors.NOT_SAVED, reason=log.refusal)
 
-    async def _give_to_stream(self, name: str, body: bytes, *, has_more: bool) -> None:
+    async def _publish_to_stream(self, name: str, body: bytes, *, has_more: bool) -> None:
         """Publish to a topic that is a stream. `has_more`: with headers or a delay."""
         host = self.context.host
         stream: StreamTopic | None = host.engine.reserved[name]
@@ -130,10 +130,10 @@ class PublishHandlers:
             raise RefusedError(errors.NOT_SAVED, reason=reason) from problem
 
 
-def bytes_of(given: Json) -> bytes:
-    """The bytes that `body` and `encoding` of a request stand for. RefusedError."""
-    body: str = given["body"]
-    if given["encoding"] == "base64":
+def bytes_of(fields: Json) -> bytes:
+    """The body of a message, from `body` and `encoding` of a request. RefusedError."""
+    body: str = fields["body"]
+    if fields["encoding"] == "base64":
         try:
             return base64.b64decode(body, validate=True)
         except (binascii.Error, ValueError):

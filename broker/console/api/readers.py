@@ -32,7 +32,7 @@ class ReaderHandlers:
 
     @property
     def service(self) -> BulkService | None:
-        """The bulk API; None: it is off."""
+        """The bulk API; None if it is disabled."""
         found = self.context.host.service(BulkService)
         return None if found is None or found.config.listen is None else found
 
@@ -75,18 +75,18 @@ class ReaderHandlers:
 
 def _page(readers: Readers, reader: Reader) -> Json:
     positions = []
-    for topic, at in sorted(reader.kept.positions.items()):
+    for topic, at in sorted(reader.stored.positions.items()):
         found = readers.position(topic, at)
         shown = {key: found[key] for key in ("seq", "state", "lag")}
         positions.append({"topic": topic, **shown})
-    left_ns = max(0, reader.expires_ns - readers.now_ns())
-    renewed_ns = reader.kept.renewed_ns
+    remaining_ns = max(0, reader.expires_ns - readers.now_ns())
+    renewed_ns = reader.stored.renewed_ns
     return {
-        "name": reader.kept.name,
-        "ttl_s": reader.kept.ttl_s,
-        "expires_in_s": left_ns // SECOND,
+        "name": reader.stored.name,
+        "ttl_s": reader.stored.ttl_s,
+        "expires_in_s": remaining_ns // SECOND,
         "renewed": moment(renewed_ns) if renewed_ns else None,
-        "hold": reader.kept.hold,
+        "hold": reader.stored.hold,
         "lag": sum(at["lag"] or 0 for at in positions),
         "positions": positions,
     }

@@ -1,4 +1,4 @@
-"""New messages of a topic or a NATS subject, as they come. None is consumed."""
+"""New messages of a topic or a NATS subject, soon after they arrive. None is consumed."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ async def _of_topic(context: ConsoleContext, name: str, search: Search) -> Async
             error = RefusedError(errors.NO_TOPIC, topic=name)
             yield event("problem", {"status": error.status, **error.page()})
             return
-        behind = log.visible - at - limits.TAIL_MESSAGES_MAX
-        if behind > 0:
-            yield event("dropped", {"count": behind})
-            at += behind
+        skipped = log.visible - at - limits.TAIL_MESSAGES_MAX
+        if skipped > 0:
+            yield event("dropped", {"count": skipped})
+            at += skipped
         if at >= log.visible:
             continue
         page = peek_log(log, at, limits.TAIL_MESSAGES_MAX)
@@ -69,7 +69,7 @@ async def _of_subject(account: Any, subject: bytes, search: Search) -> AsyncIter
     dropped = number = 0
     arrived = asyncio.Event()
 
-    def take(message: Any) -> None:
+    def on_message(message: Any) -> None:
         nonlocal dropped, number
         number += 1
         if len(received) >= limits.TAIL_MESSAGES_MAX:
@@ -78,7 +78,7 @@ async def _of_subject(account: Any, subject: bytes, search: Search) -> AsyncIter
             received.append(_row(message, number))
         arrived.set()
 
-    subscription = account.listen(subject, take)
+    subscription = account.listen(subject, on_message)
     try:
         yield b": begins\n\n"
         while True:

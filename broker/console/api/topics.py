@@ -53,7 +53,7 @@ class TopicHandlers:
         log, query = self.context.log(call.topic), call.query
         cursors, pauses = [cursor for _, cursor in sorted(cursors_of(log).items())], Pauses()
         text, values, matched = (query["filter"] or "").lower(), [], []
-        column, falls = query["sort"].removeprefix("-"), query["sort"].startswith("-")
+        column, descending = query["sort"].removeprefix("-"), query["sort"].startswith("-")
         for number, cursor in enumerate(cursors):
             value = number if column == "name" else self.listing.channel_row(cursor)[column]
             values.append(value or 0)
@@ -62,7 +62,9 @@ class TopicHandlers:
             if pauses.is_due():
                 await pauses.rest()
         end = query["offset"] + query["limit"]
-        shown = await ordered(matched, values.__getitem__, query["offset"], end, falls=falls)
+        effective = await ordered(
+            matched, values.__getitem__, query["offset"], end, descending=descending
+        )
         return {
             "topic": log.name,
             "total": len(cursors),
@@ -71,7 +73,7 @@ class TopicHandlers:
             "limit": query["limit"],
             "sort": query["sort"],
             "channels": [
-                self.listing.channel_row(cursors[n]) for n in shown if not cursors[n].deleted
+                self.listing.channel_row(cursors[n]) for n in effective if not cursors[n].deleted
             ],
         }
 
@@ -96,13 +98,13 @@ class TopicHandlers:
 
 
 def _client(session: NsqSession) -> Json:
-    who = session.identity
+    identity = session.identity
     _state, ready, in_flight, delivered, finished, requeued = session.numbers()
     return {
-        "client_id": who.client_id,
-        "hostname": who.hostname,
+        "client_id": identity.client_id,
+        "hostname": identity.hostname,
         "address": session.remote_address,
-        "user_agent": who.user_agent,
+        "user_agent": identity.user_agent,
         "ready": ready,
         "in_flight": in_flight,
         "messages": delivered,
@@ -113,7 +115,7 @@ def _client(session: NsqSession) -> Json:
 
 
 def topic_page(context: ConsoleContext, log: Log) -> Json:
-    """Everything about one topic but its channels."""
+    """Everything about one topic except its channels."""
     subjects = log.policy.subjects
     return {
         **context.listing.row(log),
@@ -130,28 +132,28 @@ def topic_page(context: ConsoleContext, log: Log) -> Json:
 
 
 def _settings(context: ConsoleContext, log: Log) -> list[Json]:
-    """The settings in force, each with where it comes from."""
+    """The settings in force, each with its origin."""
     page = TopicSettings(context.host.engine).show(log)
-    shown, own = page["settings"], page["set"]
-    assert isinstance(shown, dict)
-    assert isinstance(own, dict)
+    effective, overridden = page["settings"], page["set"]
+    assert isinstance(effective, dict)
+    assert isinstance(overridden, dict)
     configured = context.host.section(StorageConfig).for_topic(log.name)
     defaults = TopicConfig(sync=StorageConfig().sync)
     found = []
-    for key, value in shown.items():
+    for key, value in effective.items():
         attribute = key if hasattr(configured, key) else f"{key}_ns"
         differs = getattr(configured, attribute) != getattr(defaults, attribute)
-        origin = "topic" if key in own else "configuration" if differs else "default"
+        origin = "topic" if key in overridden else "configuration" if differs else "default"
         found.append({"key": key, "value": value, "origin": origin})
     return found
 
 
 def policy_page(context: ConsoleContext, cursor: Cursor) -> Json | None:
-    """The dead-letter policy of a channel; None: there is no NSQ listener, which has them."""
+    """The dead-letter policy of a channel; None without an NSQ listener, which has the policies."""
     service = context.host.service(NsqService)
     if service is None or service.listener is None:
         return None
-    policies, dead = service.listener.dead_letters, dead_letters_of(cursor)
+    policies, dead_letters = service.listener.dead_letters, dead_letters_of(cursor)
     policy = policies.policy(cursor)
     return {
         "topic": cursor.log.name,
@@ -159,13 +161,13 @@ def policy_page(context: ConsoleContext, cursor: Cursor) -> Json | None:
         "max_attempts": policy.max_attempts,
         "dead_letter_topic": policy.topic,
         "set_for_channel": policies.is_own(cursor),
-        "dead_letters": 0 if dead is None else dead.count,
-        "failing": dead is not None and dead.failing,
+        "dead_letters": 0 if dead_letters is None else dead_letters.count,
+        "failing": dead_letters is not None and dead_letters.failing,
     }
 
 
 def need_nsq(context: ConsoleContext) -> NsqService:
-    """The NSQ service with its listener. RefusedError: it is off."""
+    """The NSQ service with its listener. RefusedError: it is disabled."""
     service = context.host.service(NsqService)
     if service is None or service.listener is None:
         raise RefusedError(errors.NO_SERVICE, what="[nsq] listen")

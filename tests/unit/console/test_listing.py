@@ -84,9 +84,9 @@ async def test_values_of_channels(listing: tuple[Rig, Listing]) -> None:
 async def test_a_sweep_is_shared_and_kept(listing: tuple[Rig, Listing]) -> None:
     rig, found = listing
     rig.engine.open_log("t")
-    first, second = await asyncio.gather(found.swept(), found.swept())
+    first, second = await asyncio.gather(found.current_sweep(), found.current_sweep())
     assert first is second
-    assert await found.swept() is first  # it is younger than SWEEP_AGE
+    assert await found.current_sweep() is first  # it is younger than SWEEP_AGE
     assert first.totals["depth"] == 0
 
 
@@ -95,7 +95,7 @@ async def test_values_are_dropped_when_nobody_looks(
 ) -> None:
     monkeypatch.setattr(limits, "SWEEP_KEPT", 1)
     _, found = listing
-    await found.swept()
+    await found.current_sweep()
     async with asyncio.timeout(10):
         while found.sweep is not None:  # noqa: ASYNC110 - nothing reports it
             await asyncio.sleep(0)
@@ -113,23 +113,23 @@ async def test_few_topics_are_counted_while_nobody_looks(
 ) -> None:
     rig, found = listing
     rig.engine.open_log("t")
-    found.count_few()  # the names are not in order yet
+    found.count_if_quick()  # the names are not in order yet
     assert found._sweeping is None
     await found.ready()
     monkeypatch.setattr(limits, "HISTORY_TOPICS_MAX", 0)
-    found.count_few()
+    found.count_if_quick()
     assert found._sweeping is None
     monkeypatch.undo()
-    found.count_few()
+    found.count_if_quick()
     assert found._sweeping is not None
     await found._sweeping
     first = found.sweep
     assert first is not None
     first.at_ns -= limits.SWEEP_AGE
-    found.count_few()  # a page that is open would count again
+    found.count_if_quick()  # a page that is open would count again
     assert found._sweeping is None
     first.at_ns -= limits.HISTORY_COUNT_AGE
-    found.count_few()
+    found.count_if_quick()
     assert found._sweeping is not None
     await found._sweeping
     assert found.sweep is not first
@@ -144,7 +144,10 @@ async def test_ordered_in_steps() -> None:
     wanted = sorted(rows, key=value)
     assert await ordered(rows, value, 0, 50) == wanted[:50]
     assert await ordered(rows, value, 2990, 3100) == wanted[2990:]
-    assert await ordered(rows, value, 0, 9, falls=True) == sorted(rows, key=value, reverse=True)[:9]
+    assert (
+        await ordered(rows, value, 0, 9, descending=True)
+        == sorted(rows, key=value, reverse=True)[:9]
+    )
     assert await ordered([], value, 0, 50) == []
 
 

@@ -1,5 +1,5 @@
 """Streams, consumers, buckets and objects of JetStream in the console's API.
 
-What is shown is read from the streams themselves, so no consumer is made for it and nothing is
-consumed. Changes are requests to the JetStream API, as clients send them.
+Messages are read from the streams without a consumer, so they are not consumed. Changes are
+requests to the JetStream API, as clients send them.
 """

@@ -1,9 +1,9 @@
-"""What of JetStream needs attention: streams that cannot be opened or read, consumers that stall.
+"""Problems of JetStream: streams that cannot be opened or read, consumers that do not deliver.
 
-The overview is asked for every second by each open page, and there may be many consumers: they are
-looked at once in `ATTENTION_AGE`, some thousands at most, with pauses. A consumer stalls if many
-messages wait for it and none was delivered since the last look; whether a client asks for messages
-just then says nothing, because clients fetch now and again.
+Each open page requests the overview every second, and there may be many consumers. They are checked
+once in `ATTENTION_AGE`, at most some thousands, with pauses. A consumer is reported if many
+messages wait for it and none was delivered since the last check. Whether a client requests messages
+at the time of a check does not matter, because clients fetch only sometimes.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 
 
 class StreamAttention:
-    """Remembers the last look."""
+    """The problems that the last check found."""
 
     def __init__(self, context: ConsoleContext) -> None:
         self.context = context
         self._found: list[Json] = []
-        self._looked_ns = 0
+        self._checked_ns = 0
         self._delivered: dict[_Key, int] = {}
 
     async def items(self) -> list[Json]:
-        """What the overview lists."""
+        """The items for the overview."""
         now_ns = time.monotonic_ns()
-        if now_ns - self._looked_ns >= limits.ATTENTION_AGE or not self._looked_ns:
-            self._looked_ns = now_ns  # first: requests that come meanwhile get what is known
-            self._found = await self._look()
+        if now_ns - self._checked_ns >= limits.ATTENTION_AGE or not self._checked_ns:
+            self._checked_ns = now_ns  # set first: concurrent requests get the old items
+            self._found = await self._check()
         return self._found
 
-    async def _look(self) -> list[Json]:
+    async def _check(self) -> list[Json]:
         before, self._delivered = self._delivered, {}
         found: list[Json] = []
-        left, pauses = limits.ATTENTION_CONSUMERS_MAX, Pauses()
+        consumers_left, pauses = limits.ATTENTION_CONSUMERS_MAX, Pauses()
         for account in enabled_accounts(self.context):
             for name, reason in list(account.offline.items()):
                 found.append(_item("error", f"stream {name} is offline: {reason}"))
@@ -57,15 +57,15 @@ class StreamAttention:
                     await pauses.rest()
                 if stream.store.messages < limits.ATTENTION_DEPTH:
                     continue
-                for consumer in list(stream.consumers.values())[:left]:
-                    left -= 1
-                    if item := self._of_consumer(account, stream, consumer, before):
+                for consumer in list(stream.consumers.values())[:consumers_left]:
+                    consumers_left -= 1
+                    if item := self._consumer_item(account, stream, consumer, before):
                         found.append(item)
                     if pauses.is_due():
                         await pauses.rest()
         return found[: limits.ATTENTION_MAX]
 
-    def _of_consumer(
+    def _consumer_item(
         self, account: JetStreamAccount, stream: Stream, consumer: Consumer, before: dict[_Key, int]
     ) -> Json | None:
         info = consumer.info()

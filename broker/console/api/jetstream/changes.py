@@ -1,7 +1,7 @@
 """Changes of streams, consumers and keys: requests to the JetStream API, and messages to streams.
 
-They are answered when they are stored, as for any client, and have its errors: 403 would be the
-console's, `JS10059` is JetStream's.
+They are answered after they are stored, as for other clients, and with the errors of the JetStream
+API, such as `JS10059`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Json = dict[str, Any]
 
 DONE = {"done": True}
-_REMOVED = {  # the header by which clients know that a key is gone
+_REMOVED = {  # the header by which clients recognize a deleted key
     False: b"NATS/1.0\r\nKV-Operation: DEL\r\n\r\n",
     True: b"NATS/1.0\r\nKV-Operation: PURGE\r\nNats-Rollup: sub\r\n\r\n",
 }
@@ -62,7 +62,7 @@ class StreamChangeHandlers:
         return DONE
 
     async def update(self, call: Call) -> Json:
-        """Give a stream another configuration: what is not named stays as it is."""
+        """Change the configuration of a stream; missing fields are not changed."""
         account, stream = need_stream(self.context, call)
         info = await request(account, f"STREAM.INFO.{_token(stream.name)}")
         config = {**info["config"], **call.body}
@@ -84,8 +84,8 @@ class StreamChangeHandlers:
         account, stream = need_stream(self.context, call)
         call.confirmed(stream.name)
         names = {"subject": "filter", "before": "seq", "keep": "keep"}
-        given = {names[key]: value for key, value in call.body.items() if value is not None}
-        answer = await request(account, f"STREAM.PURGE.{_token(stream.name)}", given)
+        options = {names[key]: value for key, value in call.body.items() if value is not None}
+        answer = await request(account, f"STREAM.PURGE.{_token(stream.name)}", options)
         return {"purged": answer["purged"]}
 
     async def delete_message(self, call: Call) -> Json:
@@ -101,7 +101,7 @@ class StreamChangeHandlers:
     # --- consumers
 
     def _consumer(self, call: Call) -> tuple[JetStreamAccount, str]:
-        """The account and the end of the subject of a request."""
+        """The account, and the last tokens of the subject of a request."""
         account, stream = need_stream(self.context, call)
         return account, f"{_token(stream.name)}.{_token(call.names['consumer'])}"
 
@@ -113,7 +113,7 @@ class StreamChangeHandlers:
         return DONE
 
     async def pause_consumer(self, call: Call) -> Json:
-        """Deliver nothing to a consumer until a time."""
+        """Pause a consumer until a time."""
         try:
             until = time_text(moment_ns(call.body["until"]))
         except ApiError:
@@ -121,7 +121,7 @@ class StreamChangeHandlers:
         return await self._pause(call, until)
 
     async def unpause_consumer(self, call: Call) -> Json:
-        """Deliver again."""
+        """Resume a paused consumer."""
         return await self._pause(call, ZERO_TIME)
 
     async def _pause(self, call: Call, until: str) -> Json:
@@ -140,13 +140,13 @@ class StreamChangeHandlers:
         return account, subject_of(f"$KV.{bucket}.{call.names['key']}")
 
     async def put_key(self, call: Call) -> Json:
-        """Store a value; answered with its revision."""
+        """Store a value. Returns its revision."""
         account, subject = self._key(call)
         answer = await send(account, Question(subject, bytes_of(call.body)))
         return {"revision": answer["seq"]}
 
     async def delete_key(self, call: Call) -> Json:
-        """Mark a key as deleted, with `purge` without its history."""
+        """Mark a key as deleted; with `purge` its history is removed."""
         account, subject = self._key(call)
         call.confirmed(call.names["key"])
         answer = await send(account, Question(subject, b"", _REMOVED[call.query["purge"]]))

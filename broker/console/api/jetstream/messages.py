@@ -1,7 +1,7 @@
 """Messages of a stream: by sequence, time, subject, text and header. None is consumed.
 
-With `latest` the newest message of each subject alone: the keys of a bucket, and the objects of an
-object store, whose subjects have one such message each.
+With `latest` only the newest message of each subject: these are the keys of a bucket, and the
+objects of an object store.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class StreamMessageHandlers:
             scanned += step
             for message in messages:
                 if len(found) == query["limit"]:
-                    next_seq = message[0]  # the first one that is not shown
+                    next_seq = message[0]  # the first one after the page
                     break
                 row = _row(message)
                 if name in row["subject"].lower() and search.finds(row):
@@ -80,11 +80,11 @@ class StreamMessageHandlers:
 
 
 def _first(stream: Stream, query: Json) -> int:
-    """Where a page begins; 0: nowhere."""
+    """The seq at which a page begins; 0: no message matches."""
     if query["time"] is None:
         default = stream.store.last_seq if query["newest_first"] else 1
-        given: int | None = query["from"]
-        return default if given is None else min(max(given, 1), INT64_MAX)
+        first_seq: int | None = query["from"]
+        return default if first_seq is None else min(max(first_seq, 1), INT64_MAX)
     if query["from"] is not None:
         reason = errors.ONE_OF.format(first="from", second="time")
         raise RefusedError(errors.ARGUMENT, name="time", reason=reason)

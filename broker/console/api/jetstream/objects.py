@@ -1,4 +1,4 @@
-"""The content of an object of an object store, in the pieces in which it is stored."""
+"""The content of an object of an object store, in the stored pieces."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NUID = re.compile(r"[\w-]+", re.ASCII)  # it becomes a token of a subject
 
 
 class StoredObject(NamedTuple):
-    """An object: its size in bytes, its digest, and where its pieces are."""
+    """An object: its size in bytes, its digest, and the subject of its pieces."""
 
     name: str
     size: int
@@ -35,7 +35,7 @@ class StoredObject(NamedTuple):
     stream: Stream
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Its content. ValueError at the end if that is not what was stored."""
+        """Its content. ValueError at the end if the size or digest differs."""
         summed, size, seq, pauses = hashlib.sha256(), 0, 1, Pauses()
         while seq:
             found, seq = self.stream.lookup.page(
@@ -60,26 +60,26 @@ def stored_object(context: ConsoleContext, call: Call) -> StoredObject:
     found, _ = stream.lookup.page(
         f"$O.{bucket}.M.{token}", stream.store.last_seq, newest_first=True, limit=1
     )
-    about = _about(found[0][-1]) if found else None
-    if about is None:
+    fields = _read_fields(found[0][-1]) if found else None
+    if fields is None:
         raise RefusedError(errors.NO_OBJECT, object=name)
-    size, digest, nuid = about
+    size, digest, nuid = fields
     return StoredObject(name, size, digest, f"$O.{bucket}.C.{nuid}", stream)
 
 
-def _about(body: bytes) -> tuple[int, str, str] | None:
+def _read_fields(body: bytes) -> tuple[int, str, str] | None:
     """Size, digest and id of an object from its last message, which any client may have written.
-    None: it is deleted, a link, or no object at all."""
+    None: the object is deleted or a link, or the message is invalid."""
     try:
-        about: Any = orjson.loads(body)
+        fields: Any = orjson.loads(body)
     except ValueError:
         return None
-    if not isinstance(about, dict) or about.get("deleted"):
+    if not isinstance(fields, dict) or fields.get("deleted"):
         return None
-    options = about.get("options")
+    options = fields.get("options")
     if isinstance(options, dict) and options.get("link"):
         return None
-    size, digest, nuid = about.get("size", 0), about.get("digest", ""), about.get("nuid")
+    size, digest, nuid = fields.get("size", 0), fields.get("digest", ""), fields.get("nuid")
     if type(size) is not int or size < 0 or not isinstance(digest, str):
         return None
     if not isinstance(nuid, str) or not _NUID.fullmatch(nuid):

@@ -1,4 +1,4 @@
-"""The JetStream service behind the handlers: its streams, and requests to its API."""
+"""Access of the handlers to JetStream: its streams, and requests to its API."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GENERAL = 500
 
 
 def jetstream_of(context: ConsoleContext) -> JetStream | None:
-    """The service; None: it is off."""
+    """The service; None if it is disabled."""
     service = context.host.service(JetStreamService)
     return None if service is None else service.jetstream
 
@@ -54,20 +54,20 @@ def need_stream(context: ConsoleContext, call: Call) -> tuple[JetStreamAccount, 
 
 
 async def request(account: JetStreamAccount, verb: str, body: Json | None = None) -> Json:
-    """The answer of the JetStream API. RefusedError: it is an error."""
+    """The answer of the JetStream API. RefusedError: the answer is an error."""
     data = b"" if body is None else orjson.dumps(body)
     return await send(account, Question(f"$JS.API.{verb}".encode(), data))
 
 
 async def send(account: JetStreamAccount, question: Question) -> Json:
-    """The answer to a request or a published message. RefusedError: it is an error."""
+    """The answer to a request or a published message. RefusedError: the answer is an error."""
     found = await ask(account.account, question, limits.JETSTREAM_WAIT / SECOND)
     if found is None:
         raise RefusedError(errors.NO_ANSWER)
     answer: Json = orjson.loads(found)
     error = answer.get("error")
     if error is not None:
-        # 500 is JetStream's answer to some mistakes of clients too
+        # JetStream also answers some mistakes of clients with 500.
         status = HTTPStatus.CONFLICT if error["code"] == _GENERAL else error["code"]
         row = ConsoleError(status, f"JS{error['err_code']}", "{text}")
         raise RefusedError(row, text=error.get("description", ""))

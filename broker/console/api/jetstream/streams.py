@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]
 
-# Client libraries name the streams of buckets so.
+# The prefixes that client libraries use for the streams of buckets.
 KV_PREFIX: Final = "KV_"
 OBJECT_PREFIX: Final = "OBJ_"
 _TOTALS: Final = ("streams", "consumers", "messages", "bytes", "memory", "storage")
@@ -34,7 +34,7 @@ _NONE: Final = dict.fromkeys(
 
 
 def kind_of(stream: Stream) -> str:
-    """What clients use the stream as: "kv", "object" or "stream"."""
+    """What clients use the stream for: "kv", "object" or "stream"."""
     subjects = stream.config.subjects
     if stream.name.startswith(KV_PREFIX):
         bucket = stream.name.removeprefix(KV_PREFIX)
@@ -48,7 +48,7 @@ def kind_of(stream: Stream) -> str:
 
 
 def enabled_accounts(context: ConsoleContext, name: str | None = None) -> list[JetStreamAccount]:
-    """The accounts with JetStream; `name`: that one alone."""
+    """The accounts with JetStream; `name`: only that account."""
     jetstream = jetstream_of(context)
     if jetstream is None:
         return []
@@ -60,7 +60,7 @@ def enabled_accounts(context: ConsoleContext, name: str | None = None) -> list[J
 
 
 async def totals(accounts: list[JetStreamAccount]) -> dict[str, int]:
-    """What all streams of some accounts hold together."""
+    """The totals of all streams of some accounts."""
     found, pauses = dict.fromkeys(_TOTALS, 0), Pauses()
     for account in accounts:
         for stream in list(account.streams.values()):
@@ -127,10 +127,10 @@ class StreamHandlers:
                     found.append((account, stream))
                 if pauses.is_due():
                     await pauses.rest()
-        column, falls = query["sort"].removeprefix("-"), query["sort"].startswith("-")
+        column, descending = query["sort"].removeprefix("-"), query["sort"].startswith("-")
         end = query["offset"] + query["limit"]
         if column == "name":
-            rows = range(len(found))[::-1] if falls else range(len(found))
+            rows = range(len(found))[::-1] if descending else range(len(found))
             shown = list(rows[query["offset"] : end])
         else:
             value = _COLUMNS[column]
@@ -139,7 +139,7 @@ class StreamHandlers:
                 lambda number: value(found[number][1]),
                 query["offset"],
                 end,
-                falls=falls,
+                descending=descending,
             )
         return {
             "total": total,
