@@ -1,7 +1,7 @@
-"""The data source `twinwire`, where Spark looks for data sources.
+"""The data source `twinwire`.
 
-Spark imports every module whose name begins with `pyspark_`, in each session, whether or not the
-session uses it: nothing of the broker is imported before it is needed.
+Spark imports all modules whose name begins with `pyspark_` in each session, even if the session
+does not use them. So this module imports the broker's code only when it is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DefaultSource"]
 
-# The worker that pushes filters down; Spark uses it only if it is configured to.
+# The worker that applies filters; Spark uses it only if it is configured to.
 _FILTER_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 

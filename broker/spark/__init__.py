@@ -4,6 +4,6 @@
     task:    partition -> fetch -> Arrow batches;   Arrow batches -> upload -> commit message
 
 Start with `offsets` and `topics`, then `source/` and `sink/`; the jobs are in `jobs/`. The modules
-of offsets, options, positions and planning import neither Spark nor Arrow. Imported by
+`offsets`, `options`, `positions` and `planning` import neither Spark nor Arrow. Imported by
 `pyspark_twinwire` and the command line.
 """

@@ -29,7 +29,7 @@ NS_PER_MS = 1_000_000
 
 
 class Brokers:
-    """Connections to all servers of a query or a task; they stay open until `close`."""
+    """Connections to all servers of a query or a task; they are open until `close`."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
@@ -53,7 +53,8 @@ class Brokers:
         return self._connections[server]
 
     def survey(self, wanted: Wanted, *, patient: bool) -> Survey:
-        """Ask every broker. One that is down, after the retries, is an error unless `patient`."""
+        """Request the topics of all brokers. A broker that is down, after the retries, is an error
+        unless `patient`."""
         entries: dict[TopicPartition, Entry] = {}
         owners: dict[int, tuple[str, str]] = {}  # ordinal -> broker id, server
         down: dict[str, Unreachable] = {}
@@ -93,8 +94,8 @@ class Brokers:
         for server, partitions in _by_server(survey, times_ms).items():
             for first in range(0, len(partitions), TOPICS_PER_REQUEST):
                 some = partitions[first : first + TOPICS_PER_REQUEST]
-                asked = {tp.topic: times_ms[tp] * NS_PER_MS for tp in some}
-                answer = self.at(server).offsets(asked)
+                times = {tp.topic: times_ms[tp] * NS_PER_MS for tp in some}
+                answer = self.at(server).offsets(times)
                 for tp in some:
                     at = answer.get(tp.topic)
                     found[tp] = at.seq if at is not None and at.exact else None
@@ -110,7 +111,7 @@ class Brokers:
                     positions = {tp.topic: offsets[tp] for tp in some}
                     self.at(server).put_reader(name, positions, progress.ttl_s, hold=progress.hold)
             except (Refused, Unreachable) as error:
-                if progress.asked_for and isinstance(error, Refused):
+                if progress.required and isinstance(error, Refused):
                     raise
                 log.warning("progress is not stored on %s: %s", self.access.servers[server], error)
 

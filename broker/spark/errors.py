@@ -10,7 +10,8 @@ class OptionError(ValueError):
 
 
 class DataLossError(RuntimeError):
-    """Records that the query should read are removed or damaged, and `failOnDataLoss` is true."""
+    """Records that the query should read were removed or are damaged, and `failOnDataLoss` is
+    true."""
 
 
 class RowError(ValueError):

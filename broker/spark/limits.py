@@ -12,7 +12,7 @@ from broker.base.units import MIB
 # --- reading ---------------------------------------------------------------------------------
 
 PARTITION_RECORDS: Final = 500_000  # at most, in one task (`maxRecordsPerPartition`)
-# A task costs about 50 ms of CPU, a record about 1 us: fewer records than this are not worth one.
+# A task costs about 50 ms of CPU, a record about 1 us, so a task has at least this many records.
 PARTITION_RECORDS_MIN: Final = 250_000
 PARTITION_BYTES: Final = 256 * MIB  # a task with large records gets fewer of them
 # A small read is split for this many cores; a larger one has enough tasks anyway.
@@ -23,7 +23,7 @@ FETCH_BYTES_MAX: Final = 64 * MIB  # the most that a broker returns
 FETCH_RETRIES: Final = 5
 FETCH_TIMEOUT_MS: Final = 30_000
 
-# Holds of readers expire: a query that never returns must not fill the disk.
+# Holds of readers expire, so that a query that is never resumed does not fill the disk.
 READER_TTL_STREAM_S: Final = 24 * 3600
 READER_TTL_BATCH_S: Final = 3600
 READER_RENEWALS: Final = 4  # without new records, a hold is renewed this often within its time

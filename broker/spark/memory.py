@@ -1,10 +1,10 @@
 """Memory of tasks: freed buffers are kept for the next ones.
 
-Tasks use hundreds of buffers of a few MiB, each for a moment. The C library and Arrow's own pool
-would return each to the kernel and request fresh pages at once. On a virtual machine each such page
-costs a fault of the host, which stops the processor with everything on it, also the broker.
+Tasks use hundreds of buffers of a few MiB, each for a short time. The C library and Arrow's own
+pool would return each to the kernel and request new pages at once. On a virtual machine each new
+page costs a fault of the host, which stops the virtual processor, also for the broker.
 
-It is separate because the source, the sink and the jobs' tasks use it.
+This is a separate module because the source, the sink and the jobs' tasks use it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _M_MMAP_THRESHOLD = -3
 def keep_memory() -> None:
     """Keep up to KEPT_MEMORY_BYTES of freed memory; takes effect once per process."""
     library = ctypes.CDLL(None)
-    if hasattr(library, "gnu_get_libc_version"):  # others have numbers of their own, or no mallopt
+    if hasattr(library, "gnu_get_libc_version"):  # other libraries have other options, or none
         library.mallopt(_M_MMAP_THRESHOLD, KEPT_MEMORY_BYTES)
         library.mallopt(_M_TRIM_THRESHOLD, KEPT_MEMORY_BYTES)
         pa.set_memory_pool(pa.system_memory_pool())

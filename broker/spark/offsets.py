@@ -1,4 +1,4 @@
-"""Offsets: how far a query has read each topic of each broker, and ranges between two of them.
+"""Offsets: the positions of a query in each topic of each broker, and ranges between two of them.
 
     {"orders": {"0": {"seq": 42, "inc": "9f3a..."}}}
 

@@ -44,34 +44,34 @@ def bad(name: str, value: object, wanted: str) -> OptionError:
     return OptionError(BAD_VALUE.format(name=name, value=value, wanted=wanted))
 
 
-class Words:
+class ParsedOptions:
     """The options of one query, read by name and type. OptionError."""
 
     def __init__(self, options: Mapping[str, str], known: Iterable[str]) -> None:
         names = {name.lower(): name for name in known}
         self._values: dict[str, str] = {}
-        for given, value in options.items():
-            name = names.get(given.lower())
+        for option, value in options.items():
+            name = names.get(option.lower())
             if name is None:
-                close = difflib.get_close_matches(given.lower(), names, 1)
+                close = difflib.get_close_matches(option.lower(), names, 1)
                 hint = f"; did you mean {names[close[0]]!r}?" if close else ""
-                raise OptionError(UNKNOWN.format(name=given, hint=hint))
+                raise OptionError(UNKNOWN.format(name=option, hint=hint))
             self._values[name] = value
 
     def has(self, name: str) -> bool:
         return name in self._values
 
-    def given(self, names: Iterable[str]) -> list[str]:
+    def present(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if name in self._values]
 
     def only_one(self, names: Iterable[str], *, required: bool = False) -> str | None:
         names = tuple(names)
-        given = self.given(names)
-        if len(given) > 1 and not required:
-            raise OptionError(CONFLICT.format(first=given[0], second=given[1]))
-        if len(given) != 1 and required:
+        present = self.present(names)
+        if len(present) > 1 and not required:
+            raise OptionError(CONFLICT.format(first=present[0], second=present[1]))
+        if len(present) != 1 and required:
             raise OptionError(ONE_OF.format(names=", ".join(map(repr, names))))
-        return given[0] if given else None
+        return present[0] if present else None
 
     def needs(self, name: str, other: str) -> None:
         if self.has(name) and not self.has(other):
@@ -83,7 +83,7 @@ class Words:
             raise bad(name, value, "a text")
         return value
 
-    def flag(self, name: str, default: bool) -> bool:
+    def flag(self, name: str, *, default: bool) -> bool:
         value = self._values.get(name)
         if value is None:
             return default
@@ -145,37 +145,37 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to connect to the brokers, and how often to retry."""
+    """The addresses of the brokers, and the options of connections to them."""
 
     servers: tuple[str, ...]
     options: Options
 
 
-def access(words: Words) -> Access:
-    if not words.has("servers"):
+def access(parsed: ParsedOptions) -> Access:
+    if not parsed.has("servers"):
         raise OptionError(MISSING.format(name="servers"))
-    servers = words.names("servers")
+    servers = parsed.names("servers")
     for server in servers:
         try:
             parse_server(server)
         except ValueError:
             raise bad("servers", server, "HOST:PORT or https://HOST:PORT") from None
-    words.only_one(("token", "tokenFile"))
-    words.needs("tls.key", "tls.cert")
+    parsed.only_one(("token", "tokenFile"))
+    parsed.needs("tls.key", "tls.cert")
     tls = None
-    if words.given(TLS):
-        ca, cert, key, name = (words.text(option) or "" for option in TLS)
+    if parsed.present(TLS):
+        ca, cert, key, name = (parsed.text(option) or "" for option in TLS)
         tls = Tls(ca_file=ca, cert_file=cert, key_file=key, server_name=name)
-    compress = words.choice("fetchCompression", "none", ("none", "zstd", "gzip"))
+    compress = parsed.choice("fetchCompression", "none", ("none", "zstd", "gzip"))
     return Access(
         servers,
         Options(
-            token=words.text("token") or "",
-            token_file=words.text("tokenFile") or "",
+            token=parsed.text("token") or "",
+            token_file=parsed.text("tokenFile") or "",
             tls=tls,
-            timeout_s=words.number("fetchTimeoutMs", FETCH_TIMEOUT_MS, high=3_600_000) / 1000,
-            retries=words.number("fetchRetries", FETCH_RETRIES, low=0, high=1000),
-            fetch_bytes=words.size("fetchBytes", FETCH_BYTES, low=4096, high=FETCH_BYTES_MAX),
+            timeout_s=parsed.number("fetchTimeoutMs", FETCH_TIMEOUT_MS, high=3_600_000) / 1000,
+            retries=parsed.number("fetchRetries", FETCH_RETRIES, low=0, high=1000),
+            fetch_bytes=parsed.size("fetchBytes", FETCH_BYTES, low=4096, high=FETCH_BYTES_MAX),
             compress="" if compress == "none" else compress,
         ),
     )
@@ -183,7 +183,8 @@ def access(words: Words) -> Access:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which topics: by name, by a regular expression, or each with the ordinals of its brokers."""
+    """The selected topics: by name, by a regular expression, or each with the ordinals of its
+    brokers."""
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
@@ -200,12 +201,12 @@ class Wanted:
 SUBSCRIPTIONS: Final = ("subscribe", "subscribePattern", "assign")
 
 
-def wanted(words: Words) -> Wanted:
-    kind = words.only_one(SUBSCRIPTIONS, required=True)
+def wanted(parsed: ParsedOptions) -> Wanted:
+    kind = parsed.only_one(SUBSCRIPTIONS, required=True)
     if kind == "subscribe":
-        return Wanted(names=words.names("subscribe"))
+        return Wanted(names=parsed.names("subscribe"))
     if kind == "subscribePattern":
-        pattern = words.text("subscribePattern")
+        pattern = parsed.text("subscribePattern")
         assert pattern is not None
         try:
             re.compile(pattern)
@@ -213,7 +214,7 @@ def wanted(words: Words) -> Wanted:
             raise bad("subscribePattern", pattern, f"a regular expression: {error}") from None
         return Wanted(pattern=pattern)
     text = 'of the form {"topic": [0, 1]}'
-    tree = words.json("assign", text)
+    tree = parsed.json("assign", text)
     try:
         assigned = {t: tuple(sorted({int(p) for p in parts})) for t, parts in tree.items()}
         if not assigned or not all(assigned.values()):
@@ -235,12 +236,12 @@ class Reading:
     subject_filter: str | None = None
 
 
-def reading(words: Words) -> Reading:
-    fail = words.flag("failOnDataLoss", True)
-    gap_rows = words.flag("gapRows", False)
+def reading(parsed: ParsedOptions) -> Reading:
+    fail = parsed.flag("failOnDataLoss", default=True)
+    gap_rows = parsed.flag("gapRows", default=False)
     if fail and gap_rows:
         raise OptionError(CONFLICT.format(first="gapRows", second="failOnDataLoss = true"))
-    subjects = words.text("subjectFilter")
+    subjects = parsed.text("subjectFilter")
     if subjects is not None and not is_subject_filter(subjects):
         raise bad(
             "subjectFilter",
@@ -250,9 +251,9 @@ def reading(words: Words) -> Reading:
     return Reading(
         fail_on_loss=fail,
         gap_rows=gap_rows,
-        headers=words.flag("includeHeaders", False),
-        metadata=words.flag("includeMetadata", False),
-        key_header=words.text("keyHeader"),
+        headers=parsed.flag("includeHeaders", default=False),
+        metadata=parsed.flag("includeMetadata", default=False),
+        key_header=parsed.text("keyHeader"),
         subject_filter=subjects,
     )
 
@@ -275,13 +276,13 @@ class Splitting:
     records_per_partition: int = PARTITION_RECORDS
 
 
-def splitting(words: Words) -> Splitting:
-    words.only_one(("maxOffsetsPerTrigger", "maxBytesPerTrigger"))
+def splitting(parsed: ParsedOptions) -> Splitting:
+    parsed.only_one(("maxOffsetsPerTrigger", "maxBytesPerTrigger"))
     return Splitting(
-        records_per_trigger=words.number("maxOffsetsPerTrigger", None),
-        bytes_per_trigger=words.size("maxBytesPerTrigger", None),
-        partitions_min=words.number("minPartitions", 1),
-        records_per_partition=words.number("maxRecordsPerPartition", PARTITION_RECORDS),
+        records_per_trigger=parsed.number("maxOffsetsPerTrigger", None),
+        bytes_per_trigger=parsed.size("maxBytesPerTrigger", None),
+        partitions_min=parsed.number("minPartitions", 1),
+        records_per_partition=parsed.number("maxRecordsPerPartition", PARTITION_RECORDS),
     )
 
 
@@ -299,16 +300,16 @@ class Progress:
     name: str | None = None
     hold: bool = True
     ttl_s: int = READER_TTL_STREAM_S
-    asked_for: bool = False  # an option requires it: a rejection ends the query
+    required: bool = False  # by an option: a rejection ends the query
 
 
-def progress(words: Words, ttl_s: int) -> Progress:
-    name = words.text("reader")
+def progress(parsed: ParsedOptions, ttl_s: int) -> Progress:
+    name = parsed.text("reader")
     if name is not None and not is_name(name):
         raise bad("reader", name, NAME)
     return Progress(
         name=name,
-        hold=words.flag("hold", True),
-        ttl_s=words.seconds("readerTtl", ttl_s),
-        asked_for=bool(words.given(("reader", "hold", "readerTtl"))),
+        hold=parsed.flag("hold", default=True),
+        ttl_s=parsed.seconds("readerTtl", ttl_s),
+        required=bool(parsed.present(("reader", "hold", "readerTtl"))),
     )

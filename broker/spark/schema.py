@@ -63,7 +63,7 @@ WRITABLE: Final[dict[str, tuple[DataType, ...]]] = {
 
 
 def readable(*, headers: bool, metadata: bool) -> StructType:
-    """The schema of a query that does not give its own."""
+    """The schema of a query without a schema of its own."""
     columns = dict(ALWAYS)
     if headers:
         columns["headers"] = HEADERS
@@ -78,7 +78,7 @@ def check_readable(schema: StructType) -> None:
         wanted = READABLE.get(column.name)
         if wanted is None:
             raise OptionError(_unknown(column.name, READABLE))
-        if not _same(column.dataType, wanted):
+        if not _same_type(column.dataType, wanted):
             raise OptionError(
                 COLUMN_TYPE.format(
                     name=column.name,
@@ -94,7 +94,7 @@ def check_writable(schema: StructType, settings: WriteSettings) -> None:
         types = WRITABLE.get(column.name)
         if types is None:
             raise OptionError(_unknown(column.name, WRITABLE))
-        if not any(_same(column.dataType, kind) for kind in types):
+        if not any(_same_type(column.dataType, kind) for kind in types):
             wanted = " or ".join(kind.simpleString() for kind in types)
             given = column.dataType.simpleString()
             raise OptionError(COLUMN_TYPE.format(name=column.name, wanted=wanted, given=given))
@@ -113,7 +113,7 @@ def _unknown(name: str, columns: Iterable[str]) -> str:
     return UNKNOWN_COLUMN.format(name=name, known=", ".join(columns))
 
 
-def _same(given: DataType, wanted: DataType) -> bool:
+def _same_type(given: DataType, wanted: DataType) -> bool:
     """Whether two types are equal except for nullability, which depends on the origin of a
     column."""
     return bool(given.simpleString() == wanted.simpleString())

@@ -61,8 +61,8 @@ class Survey:
     down: tuple[str, ...] = field(default=())
 
     def knows(self, tp: TopicPartition) -> bool:
-        """Whether a topic that is not in `entries` does not exist: its broker has answered, or all
-        have."""
+        """Whether a topic that is not in `entries` certainly does not exist: its broker, or all
+        brokers, have answered."""
         return tp in self.entries or tp.partition in self.reached or not self.down
 
     def earliest(self) -> Offsets:
@@ -73,10 +73,11 @@ class Survey:
 
 
 def unseen(wanted: Wanted, survey: Survey) -> list[str]:
-    """A line for each named topic that does not exist: a typing error, or it will be created."""
+    """A line for each named topic that does not exist, perhaps by a typing error, perhaps because
+    it will be created later."""
     if survey.down:
         return []
     if wanted.pattern is not None:
         return [] if survey.entries else [NO_MATCH.format(pattern=wanted.pattern)]
-    there = {tp.topic for tp in survey.entries}
-    return [NO_TOPIC.format(topic=topic) for topic in wanted.names if topic not in there]
+    existing = {tp.topic for tp in survey.entries}
+    return [NO_TOPIC.format(topic=topic) for topic in wanted.names if topic not in existing]

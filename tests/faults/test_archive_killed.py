@@ -37,4 +37,4 @@ def test_killed_everywhere(broker_for: Callable[[Any], Server], uniq: str, tmp_p
     archiver(SPARK, folder, lake, uniq).run()
     assert keys(folder) == [(uniq, 0, n) for n in range(1, count + 1)]
     assert parquet_files(folder) == counted(folder)
-    assert Manifest(folder).noted("pending.json") is None
+    assert Manifest(folder).saved("pending.json") is None

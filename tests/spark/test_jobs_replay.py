@@ -75,7 +75,7 @@ def test_how_much_is_left(spark: SparkSession, lake: Server, folder: Path, topic
     stopped = build(spark, job, replaying, lines.append)
     stopped.stop.set()
     stopped.run()
-    assert (lines, stopped.left) == ([], 100)
+    assert (lines, stopped.remaining) == ([], 100)
     build(spark, job, replaying, lines.append).run()
     assert [line.rpartition("lag ")[2] for line in lines] == ["60", "20", "0"]
 

@@ -77,7 +77,7 @@ def test_archive(
     archiver(spark, folder, lake, topic).run()
     assert keys(folder) == expected(topic, 4000)
     assert parquet_files(folder) == counted(folder)
-    assert Manifest(folder).noted("pending.json") is None
+    assert Manifest(folder).saved("pending.json") is None
 
 
 def test_compact(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.spark.rollup.page import Shown
+from broker.spark.rollup.page import RollupData
 
 HOUR = 3600 * 10**6
 START = 1_763_740_800 * 10**6
@@ -37,5 +37,5 @@ def channel_row(topic: str, channel: str, hour: int, **more: Any) -> dict[str, A
     }  # fmt: skip
 
 
-def shown(topics: list[Any], channels: list[Any], **more: Any) -> Shown:
-    return Shown(HOUR, START, START + 48 * HOUR, topics, channels, **more)
+def shown(topics: list[Any], channels: list[Any], **more: Any) -> RollupData:
+    return RollupData(HOUR, START, START + 48 * HOUR, topics, channels, **more)

@@ -1,8 +1,8 @@
 """A task of `compact`: merges the files of one day of a topic into few, in the order of offsets.
 
 Files whose offsets overlap, because the clock was set back while they were written, are merged;
-others are concatenated. At most one row group of each open file is in memory. Each new file is
-read again before the manifest names it: it must have the same offsets, each once.
+others are concatenated. At most one row group of each open file is in memory. The new files are
+read again before the manifest names them, to check that they have the same offsets, each once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The result for one day; no old file has been removed yet."""
+    """The result for one day; the old files still exist."""
 
     add: tuple[DataFile, ...] = ()
     remove: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ def merge_day(day: Day) -> Merged:
     add: list[DataFile] = []
     try:
         for one in _write(day, archive):
-            add.append(one)  # noqa: PERF402 - those that are there are removed if the next fails
+            add.append(one)  # noqa: PERF402 - if the next one fails, these are removed
         old = digest(merge([archive / one.path for one in day.files], ["offset"]))
         new = digest(batch for one in add for batch in row_groups(archive / one.path, ["offset"]))
         if old != new or old[0] != sum(one.records for one in day.files):
@@ -167,11 +167,11 @@ def merge(
         while starts and starts[-1][0] <= bound:
             sources += _opened(_Source(starts.pop()[1], columns, bounds))
             bound = min(source.last for source in sources)
-        taken = [part for source in sources if (part := source.take(bound)).num_rows]
-        rows = taken[0]
-        if len(taken) > 1:
+        parts = [part for source in sources if (part := source.take(bound)).num_rows]
+        rows = parts[0]
+        if len(parts) > 1:
             table = pa.Table.from_batches(
-                [aligned(part, _widest(taken)) for part in taken]
+                [aligned(part, _widest(parts)) for part in parts]
             ).combine_chunks()
             rows = table.sort_by("offset").combine_chunks().to_batches()[0]
         before = _check(rows.column("offset"), before, sources[0].path)
@@ -194,7 +194,7 @@ def _widest(batches: Sequence[pa.RecordBatch]) -> pa.Schema:
 
 
 def _check(offsets: pa.Array, before: int, path: Path) -> int:
-    """The last offset, if each is above the one before."""
+    """The last offset. JobError unless each offset is above the one before."""
     steps = pc.subtract(offsets.slice(1), offsets.slice(0, len(offsets) - 1))
     least = pc.min(steps).as_py() if len(steps) else 1
     if offsets[0].as_py() <= before or least <= 0:

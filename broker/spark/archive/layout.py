@@ -68,12 +68,12 @@ def folder(topic: str, hour: int | None, date: str = "") -> str:
 def file_name(topic: str, name: Name, records: int | None = None) -> str:
     """`records` is in the names of merged files, whose bounds may equal those of a file they
     replace."""
-    plain = _short(escape(topic), _NAME_CHARS)
-    if plain[0] in "._":  # readers would ignore it as a hidden file
-        plain = f"%{ord(plain[0]):02X}{plain[1:]}"
+    escaped = _short(escape(topic), _NAME_CHARS)
+    if escaped[0] in "._":  # readers would ignore it as a hidden file
+        escaped = f"%{ord(escaped[0]):02X}{escaped[1:]}"
     count = "" if records is None else f".{records}"
     bounds = f"{name.partition}-{name.first}-{name.last}"
-    return f"{plain}-{bounds}-{short_incarnation(name.incarnation)}{count}{SUFFIX}"
+    return f"{escaped}-{bounds}-{short_incarnation(name.incarnation)}{count}{SUFFIX}"
 
 
 def short_incarnation(incarnation: str) -> str:

@@ -6,9 +6,9 @@
                   pending.json            the ranges of the current batch
                   JOB.lock                locked while such a job runs
 
-A version is written once, by the process that links its name first; from then on the files of its
-batch count. All seqs of a range are in one of the files, in a gap, or were never used. This
-module needs neither Spark nor PyArrow.
+A version is written once, by the process that links its name first; after that, the files of its
+batch belong to the archive. All seqs of a range are in one of the files, in a gap, or were never
+used. This module needs neither Spark nor PyArrow.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class State:
     version: int = 0
     batch: str = ""  # of the last archive job
     files: dict[str, DataFile] = field(default_factory=dict)
-    ranges: list[OffsetRange] = field(default_factory=list)  # neighbours are joined
+    ranges: list[OffsetRange] = field(default_factory=list)  # adjacent ranges are joined
     gaps: list[Gap] = field(default_factory=list)
     offsets: Offsets = field(default_factory=dict)  # how far each topic is archived
     trash: tuple[
@@ -98,7 +98,7 @@ class State:
     ] = ()  # removed by the last version; a killed job may have left them in the folder
 
     def refused(self, change: Change) -> bool:
-        """Whether a change contradicts this state: some records would count twice."""
+        """Whether a change contradicts this state: some records would be in it twice."""
         removed = set(change.remove)
         if removed - self.files.keys():
             return True
@@ -164,9 +164,9 @@ class Manifest:
         path = self.folder / "archive.json"
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
-            made = {"format": FORMAT, "id": secrets.token_hex(8), "created": _now()}
+            created = {"format": FORMAT, "id": secrets.token_hex(8), "created": _now()}
             with contextlib.suppress(FileExistsError):
-                publish(path, _json(made), must_be_new=True)
+                publish(path, _json(created), must_be_new=True)
         return self.id()
 
     def id(self) -> str:
@@ -186,7 +186,7 @@ class Manifest:
     def _load(self) -> State:
         names = [path.name for path in self.folder.iterdir()]
         snapshots = sorted(name for name in names if name.startswith("s0"))
-        state = _thaw(self.folder / snapshots[-1]) if snapshots else State()
+        state = _read_snapshot(self.folder / snapshots[-1]) if snapshots else State()
         for version in sorted(_number(name) for name in names if name.startswith("v0")):
             if version <= state.version:
                 continue
@@ -201,29 +201,29 @@ class Manifest:
             state.apply(change)
         return state
 
-    def commit(self, change: Change, state: State, still: Callable[[State], bool]) -> State:
+    def commit(self, change: Change, state: State, is_valid: Callable[[State], bool]) -> State:
         """Write the next version. If another job has written it, `still` decides whether this
         change is still valid. ConflictError."""
         text = _json({"format": FORMAT, "time": _now(), **_plain(change)})
         while True:
             if state.refused(change):
                 raise ConflictError(CONFLICT.format(folder=self.archive, version=state.version))
-            if not self._claim(state.version + 1, text):
+            if not self._create_version(state.version + 1, text):
                 state = self.load()
-                if not still(state):
+                if not is_valid(state):
                     raise ConflictError(CONFLICT.format(folder=self.archive, version=state.version))
                 continue
             state.apply(change)
             if state.version % SNAPSHOT_EVERY == 0:
-                self._freeze(state)
+                self._write_snapshot(state)
             return state
 
-    def _claim(self, version: int, text: bytes) -> bool:
-        """Write a version; False: another process has.
+    def _create_version(self, version: int, text: bytes) -> bool:
+        """Write a version. False: another process has written it.
 
         The name can also be free because the version is in a snapshot and its file was removed; a
-        file written then would never be read. So snapshots are checked before, and after it again,
-        for a process that was slow in between.
+        file written then would never be read. So snapshots are checked before the write, and again
+        after it, because another process may have written one meanwhile.
         """
         if self._newest("v0", "s0") >= version:
             return False
@@ -231,19 +231,19 @@ class Manifest:
             publish(self.folder / _version(version), text, must_be_new=True)
         except FileExistsError:
             return False
-        # the next snapshot may include it already
+        # The next snapshot may include this version already.
         return self._newest("s0") < version + SNAPSHOT_EVERY
 
     def _newest(self, *kinds: str) -> int:
         names = (path.name for path in self.folder.iterdir())
         return max((_number(name) for name in names if name.startswith(kinds)), default=0)
 
-    def _freeze(self, state: State) -> None:
+    def _write_snapshot(self, state: State) -> None:
         """Write a snapshot, one file for all versions, and remove files that the previous snapshot
         replaces."""
         names = [path.name for path in self.folder.iterdir()]
         before = self._newest("s0")
-        whole = {
+        snapshot = {
             "version": state.version,
             "batch": state.batch,
             "files": [list(one) for one in state.files.values()],
@@ -252,7 +252,7 @@ class Manifest:
             "marks": [[*tp, at.incarnation, at.seq] for tp, at in state.offsets.items()],
             "trash": list(state.trash),
         }
-        data = gzip.compress(_json({"format": FORMAT, **whole}), 1)
+        data = gzip.compress(_json({"format": FORMAT, **snapshot}), 1)
         publish(self.folder / f"s{state.version:012d}.json.gz", data)
         for name in names:
             if name[:2] in {"v0", "s0"} and _number(name) < before + (name[0] == "v"):
@@ -269,18 +269,18 @@ class Manifest:
                 raise JobError(LOCKED.format(job=job, folder=self.archive)) from None
             yield
 
-    # What a job stores before it begins, so that it does the same after a crash.
+    # Plans that a job stores before it begins, so that it does the same after a crash.
 
-    def note(self, name: str, value: Any) -> None:
+    def save(self, name: str, value: Any) -> None:
         path = self.folder / name
         path.parent.mkdir(exist_ok=True)
         publish(path, _json(value))
 
-    def noted(self, name: str) -> Any:
+    def saved(self, name: str) -> Any:
         path = self.folder / name
         return _read(path) if path.exists() else None
 
-    def forget(self, name: str) -> None:
+    def remove_saved(self, name: str) -> None:
         (self.folder / name).unlink(missing_ok=True)
 
 
@@ -349,12 +349,12 @@ def _plain(change: Change) -> dict[str, Any]:
 
 
 def _fields(one: DataFile | OffsetRange | Gap) -> dict[str, Any]:
-    """By their keys in the file, where an incarnation is `inc`."""
+    """The fields by their keys in the file, where an incarnation is `inc`."""
     return {"inc" if name == "incarnation" else name: at for name, at in one._asdict().items()}
 
 
-def _made(kind: type[Entry], value: Mapping[str, Any]) -> Entry:
-    """From the keys in the file. TypeError."""
+def _from_fields(kind: type[Entry], value: Mapping[str, Any]) -> Entry:
+    """An entry from its fields in the file. TypeError."""
     return kind(**{"incarnation" if name == "inc" else name: at for name, at in value.items()})
 
 
@@ -375,16 +375,16 @@ def _change(path: Path, value: Any) -> Change:
         return Change(
             job=value["job"],
             batch=value["batch"],
-            add=tuple(_made(DataFile, one) for one in value["add"]),
+            add=tuple(_from_fields(DataFile, one) for one in value["add"]),
             remove=tuple(value["remove"]),
-            ranges=tuple(_made(OffsetRange, one) for one in value["ranges"]),
-            gaps=tuple(_made(Gap, one) for one in value["gaps"]),
+            ranges=tuple(_from_fields(OffsetRange, one) for one in value["ranges"]),
+            gaps=tuple(_from_fields(Gap, one) for one in value["gaps"]),
         )
     except (KeyError, TypeError) as error:
         raise JobError(BAD_MANIFEST.format(path=path, text=repr(error))) from None
 
 
-def _thaw(path: Path) -> State:
+def _read_snapshot(path: Path) -> State:
     value = _read(path)
     try:
         return State(

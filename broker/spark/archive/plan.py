@@ -1,4 +1,4 @@
-"""What a batch of the archive reads: from the end of the manifest to the end of the logs.
+"""Plans a batch of the archive: the ranges from the end of the manifest to the end of the logs.
 
 A log that was trimmed, deleted, recreated or truncated since the last batch leaves a gap. A gap
 ends the job or is recorded in the manifest, as the option says; it is never ignored.
@@ -28,7 +28,7 @@ from broker.spark.topics import Entry, Survey
 
 TRIMMED: Final = "trimmed"
 DELETED: Final = "deleted"
-RECREATED: Final = "made anew"  # these words stand in manifests on disk
+RECREATED: Final = "made anew"  # these texts are in manifests on disk
 SET_BACK: Final = "set back"
 _TEXTS: Final = {
     TRIMMED: LOST_TRIMMED,
@@ -38,7 +38,7 @@ _TEXTS: Final = {
 }
 
 
-def said(gap: Gap) -> str:
+def gap_text(gap: Gap) -> str:
     """A gap as a line of text."""
     text = _TEXTS.get(
         gap.reason, "topic {topic} ({partition}): records {first} to {last} are {reason}"
@@ -48,7 +48,7 @@ def said(gap: Gap) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What the tasks of one batch read; it is stored before they begin."""
+    """The ranges that the tasks of one batch read; stored before the tasks begin."""
 
     id: str
     tasks: tuple[tuple[OffsetRange, ...], ...]
@@ -89,9 +89,9 @@ class Start:
     gaps: tuple[Gap, ...]
 
 
-def left_alone(survey: Survey) -> Change:
-    """The first version of an archive that begins with the current ends of the logs. It is stored
-    at once: otherwise a second run without new records would begin at later ends."""
+def starting_change(survey: Survey) -> Change:
+    """The first version of an archive that begins at the current ends of the logs. It is stored at
+    once; otherwise, if the first run stores no records, the second would begin at later ends."""
     ranges = [entry.read(entry.next, entry.next).range for entry in survey.entries.values()]
     return Change("archive", ranges=tuple(sorted(ranges)))
 
@@ -121,7 +121,7 @@ def _next_seq(tp: TopicPartition, at: Offset, entry: Entry, gaps: list[Gap]) -> 
         gaps.append(Gap(*tp, at.incarnation, at.seq, at.seq, RECREATED))
         return entry.first
     if entry.next < at.seq:
-        # Records that get these seqs now would be a second version of archived offsets.
+        # Records that use these seqs now would be a second version of archived offsets.
         gaps.append(Gap(*tp, at.incarnation, entry.next, at.seq, SET_BACK))
     elif at.seq < entry.first:
         if not entry.stream:
@@ -133,7 +133,7 @@ def _next_seq(tp: TopicPartition, at: Offset, entry: Entry, gaps: list[Gap]) -> 
 def refuse(gaps: Iterable[Gap]) -> None:
     """Raise JobError for the first gap."""
     for gap in gaps:
-        raise JobError(DATA_LOSS.format(text=said(gap)))
+        raise JobError(DATA_LOSS.format(text=gap_text(gap)))
 
 
 def targets(start: Start, survey: Survey, frozen: Offsets | None) -> Offsets:
@@ -142,18 +142,18 @@ def targets(start: Start, survey: Survey, frozen: Offsets | None) -> Offsets:
     for tp, at in start.offsets.items():
         end = survey.entries[tp].next
         if frozen is not None:
-            same = tp in frozen and frozen[tp].incarnation == at.incarnation
-            end = min(end, frozen[tp].seq) if same else at.seq
+            same_log = tp in frozen and frozen[tp].incarnation == at.incarnation
+            end = min(end, frozen[tp].seq) if same_log else at.seq
         ends[tp] = Offset(max(at.seq, end), at.incarnation)
     return ends
 
 
 def next_batch(
-    start: Start, target: Offsets, survey: Survey, most: int, splitting: Splitting
+    start: Start, target: Offsets, survey: Survey, limit: int, splitting: Splitting
 ) -> Batch | None:
-    """The next `most` records, divided in proportion to each topic's backlog; None: nothing is
-    left."""
-    end = admit_records(start.offsets, target, most)
+    """The next `limit` records, divided in proportion to each topic's backlog; None if no records
+    are left."""
+    end = admit_records(start.offsets, target, limit)
     ranges = [
         survey.entries[tp].read(start.offsets[tp].seq, at.seq)
         for tp, at in end.items()

@@ -49,8 +49,8 @@ class Part(NamedTuple):
     range: OffsetRange
 
 
-def line(state: State, selection: ReplaySelection) -> list[OffsetRange]:
-    """Everything to read, in order."""
+def ranges_of(state: State, selection: ReplaySelection) -> list[OffsetRange]:
+    """All ranges to read, in order."""
     bounds: dict[tuple[str, int, str], tuple[int, int, int]] = {}
     for one in state.select(selection.topics, selection.since_us, selection.until_us):
         had = bounds.get(
@@ -119,10 +119,10 @@ def dump(
     }
 
 
-def load(noted: Mapping[str, Any]) -> tuple[dict[str, str], ReplaySelection, list[OffsetRange]]:
+def load(stored: Mapping[str, Any]) -> tuple[dict[str, str], ReplaySelection, list[OffsetRange]]:
     """Read the output of `dump`."""
     return (
-        noted["given"],
-        ReplaySelection.from_json(noted["wish"]),
-        [OffsetRange(*one) for one in noted["line"]],
+        stored["given"],
+        ReplaySelection.from_json(stored["wish"]),
+        [OffsetRange(*one) for one in stored["line"]],
     )

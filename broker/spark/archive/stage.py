@@ -1,6 +1,6 @@
 """A task of `replay`: uploads the rows of a part, which a commit publishes later.
 
-It is separate from `replay`, which runs on the driver without PyArrow.
+This is a separate module because `replay` runs on the driver without PyArrow.
 """
 
 from __future__ import annotations
@@ -60,52 +60,52 @@ class Staged:
 def stage_part(stage: Stage) -> Staged:
     topic = stage.selection.to.replace("{topic}", stage.part.range.topic)
     # A later run must not append to the upload of this one.
-    attempt, behind, records = secrets.token_hex(8), 0, 0
+    attempt, offset, records = secrets.token_hex(8), 0, 0
     try:
         with Connection(stage.server, stage.options) as connection:
             for rows in chosen_rows(stage):
                 for _, block in blocks(rows, topic=topic, as_read=True):
-                    behind = connection.stage(
-                        stage.writer, stage.epoch, topic, stage.part.number, attempt, block, behind
+                    offset = connection.stage(
+                        stage.writer, stage.epoch, topic, stage.part.number, attempt, block, offset
                     )
                 records += rows.num_rows
     except (BulkError, JobError, OSError, pa.ArrowException) as error:
         return Staged(topic, stage.part.number, failure=str(error) or repr(error))
-    return Staged(topic, stage.part.number, attempt, behind, records)
+    return Staged(topic, stage.part.number, attempt, offset, records)
 
 
 def chosen_rows(stage: Stage) -> Iterator[pa.RecordBatch]:
     """Value and headers of the selected rows of a part, by offset."""
     one, selection = stage.part.range, stage.selection
-    wanted = None
+    chosen = None
     if stage.chosen is not None:
         bounds = [("offset", ">=", one.start), ("offset", "<", one.end)]
-        wanted = pq.read_table(stage.chosen, columns=["offset"], filters=bounds)["offset"]
+        chosen = pq.read_table(stage.chosen, columns=["offset"], filters=bounds)["offset"]
     paths = [Path(path) for path in stage.files]
     for batch in merge(paths, _COLUMNS, (one.start, one.end)):
-        keep = _between(batch.column("offset"), one.start, one.end)
+        mask = _between(batch.column("offset"), one.start, one.end)
         times = batch.column("timestamp").cast(pa.int64())
-        keep = pc.and_(keep, _between(times, selection.since_us, selection.until_us))
+        mask = pc.and_(mask, _between(times, selection.since_us, selection.until_us))
         if selection.subject is not None:
             pattern = subject_pattern(selection.subject)
-            keep = pc.and_(keep, pc.match_substring_regex(batch.column("subject"), pattern))
-        if wanted is not None:
-            keep = pc.and_(keep, pc.is_in(batch.column("offset"), value_set=wanted))
-        rows = batch.filter(keep)
+            mask = pc.and_(mask, pc.match_substring_regex(batch.column("subject"), pattern))
+        if chosen is not None:
+            mask = pc.and_(mask, pc.is_in(batch.column("offset"), value_set=chosen))
+        rows = batch.filter(mask)
         for at in range(0, rows.num_rows, MERGE_ROWS):
-            yield with_origin(rows.slice(at, MERGE_ROWS), f"{one.topic}:{one.partition}")
+            yield add_origin(rows.slice(at, MERGE_ROWS), f"{one.topic}:{one.partition}")
 
 
 def _between(values: pa.Array, start: int | None, end: int | None) -> pa.Array:
-    keep = pc.is_valid(values)
+    mask = pc.is_valid(values)
     if start is not None:
-        keep = pc.and_(keep, pc.greater_equal(values, start))
+        mask = pc.and_(mask, pc.greater_equal(values, start))
     if end is not None:
-        keep = pc.and_(keep, pc.less(values, end))
-    return keep
+        mask = pc.and_(mask, pc.less(values, end))
+    return mask
 
 
-def with_origin(rows: pa.RecordBatch, origin: str) -> pa.RecordBatch:
+def add_origin(rows: pa.RecordBatch, origin: str) -> pa.RecordBatch:
     """Value and headers, with one more header that names the original record."""
     offsets = rows.column("offset")
     names = pa.repeat(pa.scalar(HEADER), len(offsets))
@@ -120,10 +120,10 @@ def _appended(lists: pa.Array, added: pa.StructArray) -> pa.Array:
     owners = pc.list_parent_indices(lists)
     pairs = pc.list_flatten(lists)
     if len(pairs):
-        ours = pc.equal(pc.struct_field(pairs, "key"), HEADER)
-        keep = pc.invert(pc.fill_null(ours, False))
-        pairs, owners = pairs.filter(keep), owners.filter(keep)
-    # Sorting is stable: existing pairs stay before the new one of the same row.
+        is_origin = pc.equal(pc.struct_field(pairs, "key"), HEADER)
+        mask = pc.invert(pc.fill_null(is_origin, False))
+        pairs, owners = pairs.filter(mask), owners.filter(mask)
+    # Sorting is stable, so the new pair of a row is after its existing ones.
     every = pa.concat_arrays([pairs.cast(_PAIR), added])
     rows = pa.array(range(len(lists)), pa.int64())
     order = pc.sort_indices(
@@ -136,6 +136,6 @@ def _appended(lists: pa.Array, added: pa.StructArray) -> pa.Array:
     return pa.ListArray.from_arrays(ends, every.take(order)).cast(_LIST)
 
 
-def as_words(staged: Staged) -> tuple[int, Any, int]:
+def commit_entry(staged: Staged) -> tuple[int, Any, int]:
     """The attempt in the form that a commit needs."""
     return staged.part, staged.attempt, staged.bytes

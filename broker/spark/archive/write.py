@@ -1,8 +1,9 @@
 """A task of the archive: fetches ranges, decodes them, writes each hour's records to a file.
 
-PyArrow writes the files: Spark's own writer takes rows one by one and three times as long. A file
-is complete and on the disk before it gets its name, and the name depends on its records, so a task
-that runs twice leaves the same files. Only files that the manifest names count.
+PyArrow writes the files, because Spark's own writer takes rows one by one and three times as long.
+A file is complete and on the disk before it is renamed to its name, and the name depends on its
+records, so a task that runs twice leaves the same files. Only files that the manifest names belong
+to the archive.
 """
 
 from __future__ import annotations
@@ -106,16 +107,16 @@ def _write_range(work: Work, one: OffsetRange, connection: Connection, outcome: 
         end=one.end,
     )
     constants = {"topic": one.topic, "partition": one.partition, "broker": work.broker}
-    wanted = columns(work.key_header)
-    with HourFiles(Path(work.archive), one, wanted) as hours:
+    names = columns(work.key_header)
+    with HourFiles(Path(work.archive), one, names) as hour_files:
         for frame in frames(piece, skip_trimmed=True, told_gap=trimmed):
             opened = checked(piece, frame, work.key_header)
             for gap in opened.gaps:
                 reason = _REASONS.get(gap.reason, "missing")
                 gaps.append(Gap(*one[:3], gap.first, min(gap.next, one.end), reason))
-            for batch in batches_of(opened, wanted, constants, ROW_GROUP_ROWS, ROW_GROUP_BYTES):
-                hours.add(batch)
-        outcome.files += hours.finish()
+            for batch in batches_of(opened, names, constants, ROW_GROUP_ROWS, ROW_GROUP_BYTES):
+                hour_files.add(batch)
+        outcome.files += hour_files.finish()
     outcome.gaps += gaps
     outcome.done.append(one)
 
@@ -127,9 +128,9 @@ def split(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
     if least == most:
         yield least, batch
         return
-    hours = pc.divide(pc.subtract(times, least * layout.HOUR_US), layout.HOUR_US)
-    for hour in sorted(pc.unique(hours).to_pylist()):
-        yield least + hour, batch.filter(pc.equal(hours, hour))
+    hour_files = pc.divide(pc.subtract(times, least * layout.HOUR_US), layout.HOUR_US)
+    for hour in sorted(pc.unique(hour_files).to_pylist()):
+        yield least + hour, batch.filter(pc.equal(hour_files, hour))
 
 
 def _bounds(values: pa.Array) -> tuple[int, int]:
@@ -138,7 +139,7 @@ def _bounds(values: pa.Array) -> tuple[int, int]:
 
 
 class HourFiles:
-    """The files of one range, one for each hour; a range may go back and forth between hours."""
+    """The files of one range, one for each hour. The times in a range need not be in order."""
 
     def __init__(self, archive: Path, one: OffsetRange, names: Sequence[str]) -> None:
         self._archive = archive
@@ -179,10 +180,10 @@ class HourFiles:
 
 
 def schema(names: Sequence[str], one: OffsetRange) -> pa.Schema:
-    """The columns of a file. Topic, date and hour are in the path; columns of these names would
+    """The schema of a file. Topic, date and hour are in the path, and columns of these names would
     conflict with it."""
-    about = {"twinwire.topic": one.topic, "twinwire.incarnation": one.incarnation}
-    return pa.schema([SCHEMA.field(name) for name in names], metadata=about)
+    metadata = {"twinwire.topic": one.topic, "twinwire.incarnation": one.incarnation}
+    return pa.schema([SCHEMA.field(name) for name in names], metadata=metadata)
 
 
 class PartFile:
@@ -221,12 +222,12 @@ class PartFile:
 
     @property
     def bytes(self) -> int:
-        """Written so far."""
+        """The number of bytes written so far."""
         return self._writer.bytes
 
     def finish(self, *, with_count: bool = False) -> DataFile:
-        """Complete the file. With its count in the name it differs from a file of the same
-        bounds."""
+        """Complete the file. `with_count`: its name has the number of records, so that it differs
+        from another file with the same bounds."""
         self._flush()
         one = self._range
         name = layout.Name(one.partition, self._first, self._last, one.incarnation)
@@ -242,22 +243,22 @@ class PartFile:
 
 
 class ParquetFile:
-    """A file that gets its name when it is complete and on the disk."""
+    """A file with a temporary name until it is complete and on the disk."""
 
     def __init__(self, archive: Path, folder: str, schema: pa.Schema) -> None:
         self._archive = archive
         self._folder = folder
         self._temp = archive / folder / f".{secrets.token_hex(8)}.tmp"
         self._file = self._open()
-        plain = [name for name in ("offset", "timestamp") if name in schema.names]
+        delta_columns = [name for name in ("offset", "timestamp") if name in schema.names]
         self._writer = pq.ParquetWriter(
             self._file,
             schema,
             compression="zstd",
             compression_level=ZSTD_LEVEL,
             use_dictionary=[name for name in ("partition", "subject") if name in schema.names],
-            column_encoding=dict.fromkeys(plain, "DELTA_BINARY_PACKED"),
-            write_statistics=[*plain, "partition"],
+            column_encoding=dict.fromkeys(delta_columns, "DELTA_BINARY_PACKED"),
+            write_statistics=[*delta_columns, "partition"],
         )
 
     def _open(self) -> IO[bytes]:
@@ -272,15 +273,15 @@ class ParquetFile:
         return self._file.tell()
 
     def write(self, table: pa.Table) -> None:
-        """One row group."""
+        """Write one row group."""
         self._writer.write_table(table, row_group_size=max(table.num_rows, 1))
 
     def finish(self, name: str) -> tuple[str, int]:
-        """(path in the archive, bytes)."""
+        """Complete the file under this name. Returns (path in the archive, bytes)."""
         self._writer.close()
         self._file.flush()
         os.fsync(self._file.fileno())
-        # The page cache is for the broker's logs, which are read next, not for the finished file.
+        # Its pages are released: the page cache is better used for the broker's logs.
         os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         size = self._file.tell()
         self._file.close()

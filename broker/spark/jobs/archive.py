@@ -1,10 +1,10 @@
 """`archive`: writes topics to Parquet files by topic, date and hour, each record exactly once.
 
-    plan -> store the batch -> tasks write its files -> a version of the manifest -> the hold moves
+    plan -> store the batch -> tasks write its files -> a version of the manifest -> a new hold
 
 The manifest is the checkpoint: it has the end of the archived range of each topic. A batch is
-stored before it begins, so a run after a crash reads the same ranges and writes files of the same
-names. No file counts before a version names it.
+stored before it begins, so a run after a crash reads the same ranges and writes files with the same
+names. A file belongs to the archive only after a version names it.
 """
 
 from __future__ import annotations
@@ -87,23 +87,23 @@ class ArchiveOptions:
     allow_missing: bool = False  # topics that do not exist are no error of a single run
 
 
-class _Seen(NamedTuple):
+class _TestRead(NamedTuple):
     """The text that a task read from the driver's test file; None: it could not."""
 
     host: str
     text: str | None
 
 
-def _read_token(path: str) -> _Seen:
+def _read_token(path: str) -> _TestRead:
     try:
         text = str(json.loads(Path(path).read_bytes()))
     except (OSError, ValueError):
         text = None
-    return _Seen(socket.gethostname(), text)
+    return _TestRead(socket.gethostname(), text)
 
 
 class _ChangedError(Exception):
-    """A log has changed since the batch was planned: plan again."""
+    """A log has changed since the batch was planned, so a new plan is needed."""
 
 
 class Archiver:
@@ -155,24 +155,24 @@ class Archiver:
         if self._args.latest and not state.version:
             if survey.down:
                 return state, survey.down  # it is unknown which records they have already
-            change = planned.left_alone(survey)
+            change = planned.starting_change(survey)
             state = self._manifest.commit(change, state, lambda now: not now.version)
         frozen = survey.latest()
-        held = False
+        has_held = False
         while not self.stop.is_set():
             start = planned.begin(state, survey, self.job.wanted)
             if not self._args.gaps:
                 planned.refuse(start.gaps)
-            if not held:
+            if not has_held:
                 self._hold(survey, start.offsets)
-                held = True
+                has_held = True
             target = planned.targets(start, survey, frozen)
             batch = planned.next_batch(
                 start, target, survey, self._args.batch_records, self._splitting
             )
             if batch is None:
                 break
-            self._manifest.note(PENDING, batch.to_json())
+            self._manifest.save(PENDING, batch.to_json())
             try:
                 state = self._finish(batch, state, survey)
             except _ChangedError:
@@ -183,7 +183,7 @@ class Archiver:
     def _survey(self, wanted: Wanted) -> Survey:
         """List the topics. Some brokers may be down; if all are, wait for one.
 
-        A single run does not wait for the first answer: the addresses may be wrong.
+        A single run does not wait before a first answer, because the addresses may be wrong.
         """
         deadline = time.monotonic() + self._args.patience_s
         reported = False
@@ -214,12 +214,12 @@ class Archiver:
 
     def _resume(self, state: State) -> State:
         """Finish the batch that an earlier run has begun."""
-        noted = self._manifest.noted(PENDING)
+        noted = self._manifest.saved(PENDING)
         if noted is None:
             return state
         batch = Batch.from_json(noted)
         if batch.id == state.batch:  # everything was done except removing this file
-            self._manifest.forget(PENDING)
+            self._manifest.remove_saved(PENDING)
             return state
         self._sweep(batch, state)
         self.reporter(f"archive: completing an unfinished batch of {batch.records:,} records first")
@@ -240,7 +240,7 @@ class Archiver:
         if not self._args.gaps:
             planned.refuse(gap for gap in found if gap.reason == planned.TRIMMED)
         _check_covered(batch, outcomes)
-        self._check_there(files)
+        self._check_visible(files)
         ended = {one.topic_partition for one in batch.ranges}
         before = {tp: state.offsets.get(tp) for tp in ended}
         state = self._manifest.commit(
@@ -248,7 +248,7 @@ class Archiver:
             state,
             lambda now: all(now.offsets.get(tp) == offset for tp, offset in before.items()),
         )
-        self._manifest.forget(PENDING)
+        self._manifest.remove_saved(PENDING)
         self._report(state, survey, [*batch.gaps, *found], files, time.monotonic() - began)
         self._hold(survey, state.offsets)
         return state
@@ -265,8 +265,8 @@ class Archiver:
         if seen.text != token:
             raise JobError(NOT_SHARED.format(folder=self._args.folder, host=seen.host))
 
-    def _check_there(self, files: Sequence[DataFile]) -> None:
-        """Check that the driver sees the files that tasks report, before they count. JobError."""
+    def _check_visible(self, files: Sequence[DataFile]) -> None:
+        """Check that the driver can see the files that tasks report. JobError."""
         for one in files:
             path = self._manifest.archive / one.path
             try:
@@ -277,13 +277,13 @@ class Archiver:
                 raise JobError(WRONG_SIZE.format(path=path, found=found, said=one.bytes))
 
     def _work(self, batch: Batch, survey: Survey) -> list[Outcome]:
-        """Run the tasks; retry those that did not reach their broker after a while."""
+        """Run the tasks; retry those that did not reach their broker, after a pause."""
         deadline = time.monotonic() + self._args.patience_s
         outcomes: list[Outcome] = []
-        left = list(batch.tasks)
-        while left:
-            works = [self._work_of(task, survey) for task in left]
-            found = run_tasks(self.spark, _task, works, even=True)
+        remaining = list(batch.tasks)
+        while remaining:
+            works = [self._work_of(task, survey) for task in remaining]
+            found = run_tasks(self.spark, _task, works, same_size=True)
             for outcome in found:
                 if outcome.changed:
                     raise _ChangedError(outcome.failure)
@@ -291,9 +291,11 @@ class Archiver:
                     raise JobError(FAILED_TASK.format(text=outcome.failure))
             outcomes += [outcome for outcome in found if not outcome.failure]
             failed = [outcome.failure for outcome in found if outcome.failure]
-            left = [task for task, outcome in zip(left, found, strict=True) if outcome.failure]
-            if left:
-                self.reporter(f"archive: {len(left)} of {len(works)} tasks wait: {failed[0]}")
+            remaining = [
+                task for task, outcome in zip(remaining, found, strict=True) if outcome.failure
+            ]
+            if remaining:
+                self.reporter(f"archive: {len(remaining)} of {len(works)} tasks wait: {failed[0]}")
                 self._wait_for_broker(failed[0], deadline)
         return outcomes
 
@@ -318,23 +320,26 @@ class Archiver:
 
     def _abandon(self, batch: Batch, state: State) -> None:
         self._sweep(batch, state)
-        self._manifest.forget(PENDING)
+        self._manifest.remove_saved(PENDING)
 
     def _sweep(self, batch: Batch, state: State) -> None:
-        """Remove files that a batch has left and no version of the manifest names."""
+        """Remove files of a batch that no version of the manifest names."""
         ranges = [one for task in batch.tasks for one in task]
         for topic in {one.topic for one in ranges}:
             top = self._manifest.archive / layout.topic_folder(topic)
-            mine = {(one.partition, layout.short_incarnation(one.incarnation)): (one.start, one.end)
-                    for one in batch.ranges if one.topic == topic}  # fmt: skip
+            bounds = {
+                (one.partition, layout.short_incarnation(one.incarnation)): (one.start, one.end)
+                for one in batch.ranges
+                if one.topic == topic
+            }
             for path in top.glob("date=*/hour=[0-9]*/*"):  # but not those that `compact` is writing
                 name = layout.parse_name(path.name)
-                ours = path.name.startswith(".") and path.suffix == ".tmp"
-                if name is not None and (name.partition, name.incarnation) in mine:
-                    start, end = mine[name.partition, name.incarnation]
+                is_leftover = path.name.startswith(".") and path.suffix == ".tmp"
+                if name is not None and (name.partition, name.incarnation) in bounds:
+                    start, end = bounds[name.partition, name.incarnation]
                     unnamed = str(path.relative_to(self._manifest.archive)) not in state.files
-                    ours = start <= name.first and name.last < end and unnamed
-                if ours:
+                    is_leftover = start <= name.first and name.last < end and unnamed
+                if is_leftover:
                     path.unlink(missing_ok=True)
 
     # --- reports and holds
@@ -342,7 +347,7 @@ class Archiver:
     def _hold(self, survey: Survey, offsets: Offsets) -> None:
         if not self._args.hold:
             return
-        progress = Progress(hold=True, ttl_s=self._args.hold_ttl_s, asked_for=True)
+        progress = Progress(hold=True, ttl_s=self._args.hold_ttl_s, required=True)
         current = {
             tp: offset
             for tp, offset in offsets.items()
@@ -367,7 +372,7 @@ class Archiver:
         seconds: float,
     ) -> None:
         for gap in gaps:
-            self.reporter(f"archive: {planned.said(gap)}; this is in the manifest")
+            self.reporter(f"archive: {planned.gap_text(gap)}; this is in the manifest")
         records = sum(one.records for one in files)
         self.batches, self.records = self.batches + 1, self.records + records
         self.gaps += len(gaps)

@@ -1,4 +1,4 @@
-"""What all jobs share: options, the Spark session, signals, progress, errors as one line.
+"""Code that all jobs share: options, the Spark session, signals, progress, errors as one line.
 
 @click.command("archive")
 @job_options(topics=True)
@@ -35,7 +35,7 @@ import click
 
 import broker
 from broker.client.bulk.errors import BulkError
-from broker.spark import options as given
+from broker.spark import options as query_options
 from broker.spark.errors import DOWN, BrokerDownError, DataLossError, OptionError
 from broker.spark.jobs.errors import (
     BAD_DURATION,
@@ -50,7 +50,7 @@ from broker.spark.jobs.errors import (
     JobError,
 )
 from broker.spark.jobs.limits import PROGRESS_S
-from broker.spark.jobs.tasks import is_of_spark, telling_line
+from broker.spark.jobs.tasks import error_line, is_of_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -123,12 +123,12 @@ _LOCAL: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-# For a JVM that only schedules tasks: its optimising compiler would cost more time than it saves.
+# For a JVM that only schedules tasks: the optimising compiler would take more time than it saves.
 _LIGHT: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _JAVA: Final = "spark.driver.extraJavaOptions"
 _LOG_PROPERTIES: Final = "log4j2.properties"
-# Errors only, from the first line on: `spark.log.level` is too late for what a start prints, and is
-# reported itself. Spark reports a level for its shell that differs from the root's.
+# Errors only, from the first line on. `spark.log.level` takes effect too late for the lines of the
+# start, and setting it is logged. Spark logs a level of its shell that differs from the root's.
 _LOG4J: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = console
@@ -150,7 +150,7 @@ def ends_with_signals(stop: threading.Event, job: str) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
-        # Not print: the signal may have interrupted one.
+        # print() is not used, because the signal may have interrupted it.
         os.write(2, ENDS.format(job=job).encode())
 
     for number in _NUMBERS:
@@ -159,16 +159,16 @@ def ends_with_signals(stop: threading.Event, job: str) -> None:
 
 @contextlib.contextmanager
 def until_started(job: str) -> Iterator[None]:
-    """Hold back signals until Spark has started: an orphaned Java process would never end."""
+    """Delay signals until Spark has started, because an orphaned Java process would never end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came = threading.Event()
+    arrived = threading.Event()
 
     def handler(_number: int, _frame: FrameType | None) -> None:
-        if came.is_set():
+        if arrived.is_set():
             raise KeyboardInterrupt
-        came.set()
+        arrived.set()
         os.write(2, ENDS_SOON.format(job=job).encode())
 
     before = {number: signal.signal(number, handler) for number in _NUMBERS}
@@ -178,7 +178,7 @@ def until_started(job: str) -> Iterator[None]:
         for number, had in before.items():
             if signal.getsignal(number) is handler:  # PySpark sets one of its own
                 signal.signal(number, had)
-        if came.is_set():  # also replaces Spark's own error if the signal reached Java too
+        if arrived.is_set():  # also replaces Spark's own error if the signal reached Java too
             raise KeyboardInterrupt
 
 
@@ -282,13 +282,15 @@ class Job:
             _ = self.wanted
 
     @property
-    def access(self) -> given.Access:
-        known = (*given.SHARED, "fetchBytes", "fetchCompression")
-        return given.access(given.Words(self.servers, known))
+    def access(self) -> query_options.Access:
+        known = (*query_options.SHARED, "fetchBytes", "fetchCompression")
+        return query_options.access(query_options.ParsedOptions(self.servers, known))
 
     @property
-    def wanted(self) -> given.Wanted:
-        return given.wanted(given.Words(self.topics, given.SUBSCRIPTIONS))
+    def wanted(self) -> query_options.Wanted:
+        return query_options.wanted(
+            query_options.ParsedOptions(self.topics, query_options.SUBSCRIPTIONS)
+        )
 
 
 class Duration(click.ParamType[float]):
@@ -360,7 +362,7 @@ def job_options(
             except Exception as error:
                 if not is_of_spark(error):
                     raise
-                raise click.ClickException(telling_line(str(error))) from error
+                raise click.ClickException(error_line(str(error))) from error
 
         chosen = (
             *({True: _SERVERS, False: (), None: _MAYBE_SERVERS}[servers]),
@@ -406,7 +408,7 @@ def pair_of(text: str, option: str) -> tuple[str, str]:
 
 
 def run(command: click.Command, argv: Sequence[str]) -> NoReturn:
-    """As the main program, under spark-submit."""
+    """Run a command as the main program, under spark-submit."""
     command.main(args=list(argv), prog_name=command.name)
 
 
@@ -418,8 +420,8 @@ def needs(module: str) -> None:
 
 @contextlib.contextmanager
 def session(job: Job, name: str, *, light: bool = False) -> Iterator[SparkSession]:
-    """A Spark session, on this machine unless a master is given. It is stopped if it was created
-    here.
+    """A Spark session, on this machine unless a master is configured. It is stopped at the end if
+    this function created it.
 
     `light`: no records go through Java.
     """
@@ -440,12 +442,12 @@ def session(job: Job, name: str, *, light: bool = False) -> Iterator[SparkSessio
     logging.getLogger().addFilter(_is_no_echo)
     builder = SparkSession.builder.appName(f"twinwire-{name}")
     with tempfile.TemporaryDirectory(prefix="twinwire-") as folder:
-        given = settings(job, submitted=submitted, light=light)
+        query_options = settings(job, submitted=submitted, light=light)
         if not submitted:
-            given[_JAVA] = java_options(given.get(_JAVA, ""), Path(folder))
+            query_options[_JAVA] = java_options(query_options.get(_JAVA, ""), Path(folder))
         if job.ship_code:
-            given |= shipped_settings(pack_code(Path(folder)))
-        for key, value in given.items():
+            query_options |= shipped_settings(pack_code(Path(folder)))
+        for key, value in query_options.items():
             builder = builder.config(key, value)
         try:
             with until_started(name):
@@ -453,7 +455,7 @@ def session(job: Job, name: str, *, light: bool = False) -> Iterator[SparkSessio
         except Exception as error:
             if not isinstance(error, PySparkException) and not _is_java_gone(error):
                 raise
-            raise JobError(NO_SPARK.format(text=telling_line(str(error)))) from error
+            raise JobError(NO_SPARK.format(text=error_line(str(error)))) from error
         try:
             yield spark
         except Exception as error:
@@ -471,7 +473,7 @@ def _is_no_echo(record: logging.LogRecord) -> bool:
 
 
 def _is_java_gone(error: Exception) -> bool:
-    """Whether Java has ended: a signal to all processes, as sent by systemd, ends it at once."""
+    """Whether Java has ended. A signal to all processes, as systemd sends it, ends Java at once."""
     return type(error) is ConnectionRefusedError or (
         type(error).__module__.startswith("py4j") and "Network" in type(error).__name__
     )
@@ -532,4 +534,4 @@ def await_query(query: StreamingQuery, name: str) -> None:
             if stop.is_set() and not ended:
                 query.stop()  # not by the handler: it may run in the middle of a call to Java
     except StreamingQueryException as error:
-        raise JobError(QUERY_FAILED.format(text=telling_line(str(error)))) from error
+        raise JobError(QUERY_FAILED.format(text=error_line(str(error)))) from error

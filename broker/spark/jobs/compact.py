@@ -3,10 +3,10 @@
     plan -> tasks write day files and check them -> a version of the manifest -> a later run
     removes the old files, when the grace period is over
 
-The version exchanges the old files for the new ones in one step. A query that was planned before
-still reads the old ones, so they stay for a grace period; REPLACED stores its start. A run that is
-killed before the version has only written files that do not count, one that is killed after it
-leaves files that no longer count: a later run removes both.
+The version replaces the old files by the new ones in one step. A query that was planned before it
+still reads the old ones, so they are kept for a grace period; REPLACED stores its start. A run that
+is killed before the version leaves new files that no version names; one that is killed after it
+leaves old files that no version names any more. A later run removes both.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def days_of(state: State, args: CompactOptions, today: str) -> list[Day]:
 
 
 def over_before(now: datetime, after_s: float) -> str:
-    """The earliest date that may still get records."""
+    """The earliest date that may still receive records."""
     return f"{now - timedelta(seconds=after_s):%Y-%m-%d}"
 
 
@@ -107,21 +107,21 @@ class Compacter:
         self._now_s = now.timestamp()
         with self._manifest.lock("compact"):
             state = self._manifest.load()
-            self._replaced = dict(self._manifest.noted(REPLACED) or {})
-            # Also those of a run that was killed before it stored the time. A clock that was set
-            # back must not keep files for ever.
-            fresh = {path: self._now_s for path in state.trash if path not in self._replaced}
+            self._replaced = dict(self._manifest.saved(REPLACED) or {})
+            # Including those of a run that was killed before it stored the time. After the clock
+            # was set back, a stored time may be in the future and must not keep files for ever.
+            new_paths = {path: self._now_s for path in state.trash if path not in self._replaced}
             self._replaced |= {
                 path: self._now_s
-                for path, since_s in (self._replaced | fresh).items()
-                if path in fresh or since_s > self._now_s
+                for path, since_s in (self._replaced | new_paths).items()
+                if path in new_paths or since_s > self._now_s
             }
             self._drop_replaced(state)
             days = days_of(state, self._args, over_before(now, self._args.after_s))
             for at in range(0, len(days), COMPACT_GROUPS):
-                state = self._swap(days[at : at + COMPACT_GROUPS], state)
+                state = self._replace(days[at : at + COMPACT_GROUPS], state)
 
-    def _swap(self, days: Sequence[Day], state: State) -> State:
+    def _replace(self, days: Sequence[Day], state: State) -> State:
         self._sweep(days, state)
         results = run_tasks(self.spark, _task, days)
         done = [one for one in results if not one.failure]
@@ -133,7 +133,7 @@ class Compacter:
                 change, state, lambda now: all(path in now.files for path in remove)
             )
             self._replaced |= dict.fromkeys(remove, self._now_s)
-            self._manifest.note(REPLACED, self._replaced)
+            self._manifest.save(REPLACED, self._replaced)
         self.days += len(done)
         self.reporter(
             f"compact: {len(remove)} files of {len(done)} days became {len(add)}, "
@@ -145,7 +145,7 @@ class Compacter:
         return state
 
     def _sweep(self, days: Sequence[Day], state: State) -> None:
-        """Remove day files that an earlier run has left and no version of the manifest names."""
+        """Remove day files of an earlier run that no version of the manifest names."""
         archive = self._manifest.archive
         for day in days:
             folder = layout.folder(day.files[0].topic, None, day.date)
@@ -155,17 +155,17 @@ class Compacter:
                     path.unlink(missing_ok=True)
 
     def _drop_replaced(self, state: State) -> None:
-        """Remove files that no query can still be reading."""
+        """Remove replaced files whose grace period is over."""
         before_s = self._now_s - self._args.grace_s
-        over = [path for path, since_s in self._replaced.items() if since_s <= before_s]
-        self._remove(path for path in over if path not in state.files)
-        for path in over:
+        expired = [path for path, since_s in self._replaced.items() if since_s <= before_s]
+        self._remove(path for path in expired if path not in state.files)
+        for path in expired:
             del self._replaced[path]
         for path in [
             path for path in self._replaced if not (self._manifest.archive / path).exists()
         ]:
             del self._replaced[path]  # of the last version, already removed by an earlier run
-        self._manifest.note(REPLACED, self._replaced)
+        self._manifest.save(REPLACED, self._replaced)
 
     def _remove(self, paths: Iterable[str]) -> None:
         for path in [self._manifest.archive / one for one in paths]:

@@ -23,7 +23,7 @@ ZSTD_LEVEL: Final = 1  # level 3 is 10 % smaller and takes a third longer
 # Hours that a task has open at once. Records are in the order of time unless they were imported.
 OPEN_HOURS: Final = 16
 HOLD_TTL_S: Final = 3 * 24 * 3600  # a daily run may fail twice without a loss
-BROKER_PATIENCE_S: Final = 300  # a broker that restarts is waited for
+BROKER_PATIENCE_S: Final = 300  # how long to wait for a broker that restarts
 BROKER_RETRY_S: Final = 2
 SNAPSHOT_EVERY: Final = 50  # versions per snapshot; a reader reads at most this many small files
 
@@ -31,14 +31,14 @@ SNAPSHOT_EVERY: Final = 50  # versions per snapshot; a reader reads at most this
 
 DAY_FILE_BYTES: Final = 256 * MIB
 MERGE_ROWS: Final = 32_768
-COMPACT_AFTER_S: Final = 3600  # a day that ended this long ago gets few further records or none
+COMPACT_AFTER_S: Final = 3600  # after this, a past day receives few further records or none
 COMPACT_GRACE_S: Final = 24 * 3600  # for queries that were planned before files were replaced
 COMPACT_GROUPS: Final = 16  # days (of any topic) in one version of the manifest
 
 # --- windows ---------------------------------------------------------------------------------
 
-# Partitions of the state. Each costs a task and a few files per batch: Spark's 200 take a laptop a
-# minute. A checkpoint stores the number of its first start.
+# Partitions of the state. Each costs a task and a few files per batch; Spark's default of 200 takes
+# a laptop a minute. A checkpoint stores the number of its first start.
 WINDOWS_PARTITIONS: Final = 8
 
 # --- replay ----------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ GAPS_REPORTED: Final = 100  # of one task
 WINDOW_SETTLED_S: Final = 60
 FILES_PER_TASK: Final = 16  # of an archive
 FILE_BYTES_PER_TASK: Final = 256 * MIB
-TASK_PATIENCE_S: Final = 300.0  # a broker that restarts is waited for
+TASK_PATIENCE_S: Final = 300.0  # how long to wait for a broker that restarts
 TASK_RETRY_S: Final = 2.0
 
 # --- reports ---------------------------------------------------------------------------------
@@ -84,12 +84,12 @@ NAME_CHARS: Final = (
 REASON_CHARS: Final = 64
 SAMPLES: Final = 3  # of a group
 SAMPLE_BYTES: Final = 2 * KIB
-SHAPE_BYTES: Final = 64 * KIB  # a longer body is not read as JSON
+SHAPE_BYTES: Final = 64 * KIB  # a longer body is not parsed as JSON
 SHAPE_FIELDS: Final = 24  # keys of an object in its shape
 SHAPE_DEPTH: Final = 3
 TRIAGE_BATCH_ROWS: Final = 2_000
 REPORT_GROUPS: Final = 200
 # A broker drops a writer's state 30 days after its last commit (WRITER_TTL of the bulk API).
-# Dead letters older than one day less are not sent back: whether they were before is unknown.
+# Dead letters older than 29 days are not sent back, because it is unknown whether they were before.
 REMEMBERED_S: Final = 29 * 24 * 3600
-STAGE_BYTES: Final = 4 * MIB  # of one block that goes back
+STAGE_BYTES: Final = 4 * MIB  # of one block that is sent back

@@ -73,7 +73,9 @@ class ReplayOptions:
     folder: str
     id: str
     selection: ReplaySelection
-    given: Mapping[str, str] = field(default_factory=dict)  # the options that define `selection`
+    selection_options: Mapping[str, str] = field(
+        default_factory=dict
+    )  # the options that define `selection`
     rate: float | None = None
 
 
@@ -94,72 +96,74 @@ class Replayer:
         self.reporter = reporter
         self.stop = threading.Event()
         self.records = 0
-        self.left = 0  # seqs of the plan not published yet, including later epochs
+        self.remaining = 0  # seqs of the plan not published yet, including later epochs
         self._server, self._options = access.servers[0], access.options
         self._args = args
         self._selection = args.selection
         self._manifest = Manifest(args.folder)
-        self._note = f"replays/{args.id}.json"
-        self._done = f"replays/{args.id}.done.json"
+        self._plan_path = f"replays/{args.id}.json"
+        self._done_path = f"replays/{args.id}.done.json"
 
     def run(self) -> None:
         """Publish from the epoch after the last finished one to the end of the plan."""
         state = self._manifest.load()
         ranges = self._plan(state)
-        self.left = sum(one.end - one.start for one in ranges)
-        noted = self._manifest.noted(self._done)
-        done = int(noted["epoch"]) if noted else 0
-        began = time.monotonic()
+        self.remaining = sum(one.end - one.start for one in ranges)
+        stored = self._manifest.saved(self._done_path)
+        done = int(stored["epoch"]) if stored else 0
+        start_s = time.monotonic()
         with Connection(self._server, self._options) as connection:
             broker = self._broker(connection)
-            if done and broker and noted and noted.get("broker", broker) != broker:
+            if done and broker and stored and stored.get("broker", broker) != broker:
                 raise JobError(REPLAY_ELSEWHERE.format(id=self._args.id, server=self._server))
             all_ = planned.epochs(ranges, self._selection.epoch_records, REPLAY_PART_RECORDS)
             for epoch, parts in enumerate(all_, 1):
                 if epoch > done and self.stop.is_set():
                     return
-                self.left -= sum(part.range.end - part.range.start for part in parts)
+                self.remaining -= sum(part.range.end - part.range.start for part in parts)
                 if epoch <= done:
                     continue
                 state = self._publish(connection, epoch, parts, state)
-                self._manifest.note(self._done, {"epoch": epoch, "broker": broker})
-                self._pause(began)
+                self._manifest.save(self._done_path, {"epoch": epoch, "broker": broker})
+                self._pause(start_s)
 
     def _broker(self, connection: Connection) -> str:
-        """The broker's id, which stays the same if the broker moves; empty if the token lacks
-        `read`."""
+        """The broker's id, which does not change with its address; empty if the token lacks the
+        permission `read`."""
         try:
             return connection.topics(["-"]).broker_id
         except Unauthorized:
             return ""
 
-    def _pause(self, began: float) -> None:
+    def _pause(self, start_s: float) -> None:
         if self._args.rate is not None:
-            due = began + self.records / self._args.rate
+            due = start_s + self.records / self._args.rate
             self.stop.wait(max(0.0, due - time.monotonic()))
 
     def _plan(self, state: State) -> list[OffsetRange]:
-        noted = self._manifest.noted(self._note)
-        if noted is not None:
-            had, self._selection, ranges = planned.load(noted)
-            if had != self._args.given:
-                raise JobError(REPLAY_CHANGED.format(id=self._args.id, options=_words(had)))
+        stored = self._manifest.saved(self._plan_path)
+        if stored is not None:
+            had, self._selection, ranges = planned.load(stored)
+            if had != self._args.selection_options:
+                raise JobError(REPLAY_CHANGED.format(id=self._args.id, options=_options_text(had)))
             return ranges
-        ranges = planned.line(state, self._selection)
+        ranges = planned.ranges_of(state, self._selection)
         if not ranges:
             raise JobError(NOTHING_TO_REPLAY.format(folder=self._args.folder))
         if self._selection.where is not None:
             self._choose(ranges, state)
-        self._manifest.note(self._note, planned.dump(self._args.given, self._selection, ranges))
+        self._manifest.save(
+            self._plan_path, planned.dump(self._args.selection_options, self._selection, ranges)
+        )
         return ranges
 
     def _publish(
         self, connection: Connection, epoch: int, parts: Sequence[Part], state: State
     ) -> State:
-        began = time.monotonic()
+        start_s = time.monotonic()
         state = self._current(state, parts)
-        # The archive is part of the writer's name: the same replay id in two archives means two
-        # replays.
+        # The archive is part of the writer's name, because the same replay id in another archive
+        # is another replay.
         writer = f"replay-{self._manifest.id()}-{self._args.id}"
         staged = self._stage(writer, epoch, parts, state)
         topics: dict[str, list[tuple[int, str | int, int]]] = defaultdict(list)
@@ -171,7 +175,7 @@ class Replayer:
         self.records += records
         size = sum(one.bytes for one in staged)
         self.reporter(
-            Done(records, size, time.monotonic() - began, self.left).line("replay", epoch)
+            Done(records, size, time.monotonic() - start_s, self.remaining).line("replay", epoch)
         )
         return state
 
@@ -201,7 +205,7 @@ class Replayer:
             for part in parts
             if (files := planned.files_of(state, part, self._selection))
         ]
-        staged = run_tasks(self.spark, _task, stages, even=True)
+        staged = run_tasks(self.spark, _task, stages, same_size=True)
         for one in staged:
             if one.failure:
                 raise JobError(FAILED_TASK.format(text=one.failure))
@@ -221,7 +225,7 @@ class Replayer:
         return self._manifest.folder / "replays" / f"{self._args.id}.chosen"
 
     def _choose(self, ranges: Sequence[OffsetRange], state: State) -> None:
-        """Let Spark select the offsets once, before anything is published."""
+        """Let Spark select the offsets once, before the first record is published."""
         from pyspark.errors import PySparkException
         from pyspark.sql import functions as f
 
@@ -246,8 +250,8 @@ def _task(stage: Stage) -> Staged:
     return stage_part(stage)
 
 
-def _words(given: Mapping[str, str]) -> str:
-    return " ".join(f"--{name} {value}" for name, value in sorted(given.items()))
+def _options_text(selection_options: Mapping[str, str]) -> str:
+    return " ".join(f"--{name} {value}" for name, value in sorted(selection_options.items()))
 
 
 def build(
@@ -257,7 +261,8 @@ def build(
 
 
 def epoch_records(rate: float | None) -> int:
-    """Records of an epoch. All of them appear at once, so `--rate` makes epochs short."""
+    """The number of records of an epoch. All are published at once, so `--rate` makes epochs
+    short."""
     if rate is None:
         return REPLAY_RECORDS
     return max(1, min(REPLAY_RECORDS, int(rate * REPLAY_EPOCH_S)))
@@ -290,13 +295,15 @@ def command(job: Job, folder: str, replay_id: str, **options: Any) -> None:
     )
     Manifest(folder).id()
     rate = options.pop("rate")  # a replay may continue on another one
-    given = {name: value for name, value in options.items() if value is not None}
+    selection_options = {name: value for name, value in options.items() if value is not None}
     with session(job, "replay", light=selection.where is None) as spark:
-        replayer = build(spark, job, ReplayOptions(folder, replay_id, selection, given, rate))
+        replayer = build(
+            spark, job, ReplayOptions(folder, replay_id, selection, selection_options, rate)
+        )
         ends_with_signals(replayer.stop, "replay")
         replayer.run()
         print_line(f"replay: {replayer.records:,} records of {folder}")
-        if replayer.left:
+        if replayer.remaining:
             raise JobError(STOPPED)
 
 

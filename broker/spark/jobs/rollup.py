@@ -78,16 +78,20 @@ class Roller:
     """One run of the job. `stop` may be set by another thread or a signal."""
 
     def __init__(
-        self, spark: SparkSession, job: Job, rolling: RollupOptions, reporter: Reporter = print_line
+        self,
+        spark: SparkSession,
+        job: Job,
+        rollup_options: RollupOptions,
+        reporter: Reporter = print_line,
     ) -> None:
         from broker.spark.rollup.store import Store
 
         self.spark = spark
         self.job = job
-        self.args = rolling
+        self.args = rollup_options
         self.reporter = reporter
         self.stop = threading.Event()
-        self.store = Store(rolling.folder, rolling.window_s)
+        self.store = Store(rollup_options.folder, rollup_options.window_s)
         self.windows = self.records = 0
 
     def run(self) -> None:
@@ -102,35 +106,35 @@ class Roller:
 
         began = time.monotonic()
         now = time.time_ns() // 1000 if now_us is None else now_us
-        course = self._course()
-        if course.down:
-            self.reporter(f"rollup: {DOWN.format(servers='; '.join(course.down))}")
+        plan = self._create_plan()
+        if plan.down:
+            self.reporter(f"rollup: {DOWN.format(servers='; '.join(plan.down))}")
         wanted, events = self.job.wanted, self.args.events_topic
-        for text in course.unseen(wanted, events):
+        for text in plan.unseen(wanted, events):
             self.reporter(f"rollup: {text}")
-        counted = _sum(spread(self.spark, count, course.works, self.reporter))
+        counted = _sum(spread(self.spark, count, plan.works, self.reporter))
         window_us = self.args.window_s * SECOND_US
-        settled = now - WINDOW_SETTLED_S * SECOND_US
-        topics = states_of(counted, window_us, settled, course.bases)
-        channels = channel_rows(counted, window_us, settled, frozenset(course.cut_events))
-        self.windows = self.store.write(topics, channels, settled)
+        settled_us = now - WINDOW_SETTLED_S * SECOND_US
+        topics = states_of(counted, window_us, settled_us, plan.bases)
+        channels = channel_rows(counted, window_us, settled_us, frozenset(plan.cut_events))
+        self.windows = self.store.write(topics, channels, settled_us)
         self.records = sum(row["records"] for row in topics)
-        self._hold(course, topics)
+        self._hold(plan, topics)
         path = self._report(counted, now)
         self.reporter(
             f"rollup: {self.records:,} records and {sum(n for n, _ in counted.events.values()):,} "
             f"events in {self.windows:,} windows, {time.monotonic() - began:.1f} s; {path}"
         )
-        return course.down
+        return plan.down
 
-    def _course(self) -> RollupPlan:
+    def _create_plan(self) -> RollupPlan:
         args, wanted = self.args, self.job.wanted
-        base = self._work()
+        base = self._common_work()
         if args.archive:
             return plan.archived(args.archive, wanted, args.events_topic, base)
         return plan.live(self.job.access, wanted, args.events_topic, base)
 
-    def _work(self) -> Work:
+    def _common_work(self) -> Work:
         """The input that all tasks have in common."""
         from broker.spark.rollup.tasks import Since, Work
 
@@ -142,38 +146,36 @@ class Roller:
         end = None if until is None else -(-until // window_us) * window_us
         return Work(window_us, begin, end, args.events_topic)
 
-    def _hold(self, course: RollupPlan, topics: Sequence[Row]) -> None:
+    def _hold(self, plan: RollupPlan, topics: Sequence[Row]) -> None:
         """Hold the records of open windows, which the next run counts again."""
         from broker.spark.rollup.store import is_open
 
         args = self.args
-        if course.survey is None or not args.hold or args.since or args.until:
+        if plan.survey is None or not args.hold or args.since or args.until:
             return
-        offsets = dict(course.ends)
+        offsets = dict(plan.ends)
         for row in topics:
             tp = TopicPartition(row["topic"], row["partition"])
             if is_open(row) and offsets[tp].incarnation == row["incarnation"]:
                 first = min(offsets[tp].seq, row["first"])
                 offsets[tp] = offsets[tp]._replace(seq=first)
-        # which of its records have events of which window is unknown here
-        offsets |= {
-            p: offset for p, offset in course.starts.items() if p.topic == args.events_topic
-        }
-        progress = Progress(hold=True, ttl_s=args.hold_ttl_s, asked_for=True)
+        # It is unknown which records of the events topic belong to which window.
+        offsets |= {p: offset for p, offset in plan.starts.items() if p.topic == args.events_topic}
+        progress = Progress(hold=True, ttl_s=args.hold_ttl_s, required=True)
         with Brokers(self.job.access) as brokers:
             try:
-                brokers.put_progress(course.survey, offsets, f"rollup-{self.store.id()}", progress)
+                brokers.put_progress(plan.survey, offsets, f"rollup-{self.store.id()}", progress)
             except Unauthorized as refused:
                 raise JobError(MAY_NOT_HOLD.format(text=refused)) from refused
 
     def _report(self, counted: Counted, now_us: int) -> Path:
         from broker.spark.report.page import write
-        from broker.spark.rollup.page import Shown, rollup_page
+        from broker.spark.rollup.page import RollupData, rollup_page
 
         end = time_us(self.args.until) or now_us
         start = time_us(self.args.since) or int(end - self.args.report_days * DAY_US)
         window_us = self.args.window_s * SECOND_US
-        shown = Shown(
+        shown = RollupData(
             window_us,
             aligned(start, window_us),
             end,
@@ -196,9 +198,9 @@ def _sum(outcomes: Sequence[Counted]) -> Counted:
 
 
 def build(
-    spark: SparkSession, job: Job, rolling: RollupOptions, reporter: Reporter = print_line
+    spark: SparkSession, job: Job, rollup_options: RollupOptions, reporter: Reporter = print_line
 ) -> Roller:
-    return Roller(spark, job, rolling, reporter)
+    return Roller(spark, job, rollup_options, reporter)
 
 
 _OPTIONS = (
@@ -244,7 +246,7 @@ def command(job: Job, folder: str, **options: Any) -> None:
     window_s = int(options["window"])
     if not WINDOW_S_MIN <= window_s <= WINDOW_S_MAX:
         raise click.BadParameter(f"between {WINDOW_S_MIN}s and 7d", param_hint="--window")
-    rolling = RollupOptions(
+    rollup_options = RollupOptions(
         folder,
         window_s,
         options["archive"] or "",
@@ -257,7 +259,7 @@ def command(job: Job, folder: str, **options: Any) -> None:
         int(options["hold_ttl"]),
     )
     with session(job, "rollup") as spark:
-        roller = build(spark, job, rolling)
+        roller = build(spark, job, rollup_options)
         ends_with_signals(roller.stop, "rollup")
         roller.run()
 

@@ -1,6 +1,6 @@
-"""Tasks on Spark: running them, retrying them while a broker restarts, describing failures.
+"""Tasks on Spark: runs them, retries them while a broker restarts, describes failures.
 
-It is separate from `command` because executors import it, and they may have no click.
+This is a separate module from `command` because executors import it, and they may have no click.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ Reporter = Callable[[str], None]
 
 
 def run_tasks(
-    spark: SparkSession, function: Callable[[T], R], works: Sequence[T], *, even: bool = False
+    spark: SparkSession, function: Callable[[T], R], works: Sequence[T], *, same_size: bool = False
 ) -> list[R]:
     """Run `function` for each work on the executors; the results in the order of `works`. JobError.
 
-    Works of `even` size share tasks if there are many, because each task costs 50 ms.
+    `same_size`: the works take equally long; if there are many, they share tasks, because each task
+    costs 50 ms.
     """
     if not works:
         return []
     context = spark.sparkContext
-    most = max(context.defaultParallelism * TASKS_PER_CORE, 1) if even else len(works)
+    tasks_max = max(context.defaultParallelism * TASKS_PER_CORE, 1) if same_size else len(works)
     try:
-        tasks = context.parallelize(works, min(len(works), most))
+        tasks = context.parallelize(works, min(len(works), tasks_max))
         found: list[R] = tasks.map(partial(_in_task, function)).collect()
     except Exception as error:
         if not is_of_spark(error):
             raise
-        raise JobError(FAILED_TASK.format(text=telling_line(str(error)))) from error
+        raise JobError(FAILED_TASK.format(text=error_line(str(error)))) from error
     return found
 
 
@@ -59,15 +60,15 @@ def is_of_spark(error: Exception) -> bool:
     return module.startswith(("py4j", "pyspark")) and "Network" not in name
 
 
-def telling_line(trace: str) -> str:
+def error_line(trace: str) -> str:
     """The line of a stack trace that describes the error: Python's, which is inside Java's, or the
     first of Spark's own, `[CONDITION] text`, which a query plan follows."""
     lines = [line.strip() for line in trace.splitlines() if line.strip()]
-    said = [line for line in lines if re.match(r"[A-Z]\w*(Error|Exception|Interrupt)\b", line)]
+    raised = [line for line in lines if re.match(r"[A-Z]\w*(Error|Exception|Interrupt)\b", line)]
     spark = re.findall(r"^(?:.*?: )??(\[[A-Z][A-Z0-9_.]*\] .*)", trace, re.MULTILINE)
     frames = re.compile(r"at \S+\(|\.\.\. \d+ more")
     java = [s for s in lines if ("Exception" in s or "Error" in s) and not frames.match(s)]
-    return (said[-1:] or spark[:1] or java[-1:] or lines[-1:] or ["?"])[0].lstrip(": ")
+    return (raised[-1:] or spark[:1] or java[-1:] or lines[-1:] or ["?"])[0].lstrip(": ")
 
 
 class Outcome(Protocol):
@@ -94,18 +95,18 @@ def spread(  # noqa: PLR0913
     results in the order of `works`. JobError."""
     results: dict[int, Found] = {}
     deadline = time.monotonic() + patience_s
-    left = list(range(len(works)))
-    while left:
-        found = run_tasks(spark, function, [works[i] for i in left])
+    pending = list(range(len(works)))
+    while pending:
+        found = run_tasks(spark, function, [works[i] for i in pending])
         failed = []
-        for i, outcome in zip(left, found, strict=True):
+        for i, outcome in zip(pending, found, strict=True):
             if not outcome.failure:
                 results[i] = outcome
             elif outcome.retry:
                 failed.append((i, outcome.failure))
             else:
                 raise JobError(FAILED_TASK.format(text=outcome.failure))
-        left = [i for i, _ in failed]
+        pending = [i for i, _ in failed]
         if failed:
             text = failed[0][1]
             reporter(f"{len(failed)} of {len(found)} tasks wait: {text}")

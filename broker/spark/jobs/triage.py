@@ -43,7 +43,7 @@ from broker.spark.topics import Survey, unseen
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from broker.spark.triage.tasks import Back, Found, Key, Work
+    from broker.spark.triage.tasks import Found, Key, SentBack, Work
 
 DEAD = r".*\.dead"
 ALL = "all"
@@ -56,7 +56,7 @@ class TriageOptions:
     report: str = "triage.html"
     samples: bool = True  # bodies in the report
     requeue: tuple[str, ...] = ()  # ids of groups, or ALL
-    older: bool = False  # also dead letters older than the brokers' memory of commits
+    older: bool = False  # also dead letters that are older than the brokers' records of commits
 
 
 class Triage:
@@ -74,14 +74,14 @@ class Triage:
         """Group the dead letters, send back the chosen groups, write the report."""
         with Brokers(self.job.access) as brokers:
             survey = brokers.survey(self.job.wanted, patient=True)
-            asked = self.job.wanted
-            for text in unseen(asked, survey) if asked.pattern != DEAD else ():
+            requested = self.job.wanted
+            for text in unseen(requested, survey) if requested.pattern != DEAD else ():
                 self.reporter(f"triage: {text}")
             found = self._examine(survey)
-            wanted = self._chosen(found)
+            groups = self._chosen(found)
             found.sent = self._sent(brokers, survey, found)
-            if wanted:
-                self._send_back(brokers, survey, found, wanted)
+            if groups:
+                self._send_back(brokers, survey, found, groups)
         self._report(found)
         if found.down:
             raise BrokerDownError(DOWN.format(servers="; ".join(found.down)))
@@ -132,12 +132,13 @@ class Triage:
     # --- what was sent back before
 
     def _sent(self, brokers: Brokers, survey: Survey, found: Found) -> dict[str, dict[int, int]]:
-        """For each group the seq up to which it was sent back; empty if the token may not ask."""
+        """For each group the seq up to which it was sent back; empty if the token lacks the
+        permission."""
         sent: dict[str, dict[int, int]] = {}
         ordered = sorted(found.groups, key=lambda key: -found.groups[key].count)
-        asked = {key.id for key in ordered[:REPORT_GROUPS]} | set(self.args.requeue)
+        requested = {key.id for key in ordered[:REPORT_GROUPS]} | set(self.args.requeue)
         for key in ordered:
-            if not key.can_go_back or (key.id not in asked and ALL not in self.args.requeue):
+            if not key.can_go_back or (key.id not in requested and ALL not in self.args.requeue):
                 continue
             for partition in found.groups[key].spans:
                 try:
@@ -157,58 +158,59 @@ class Triage:
         state = brokers.at(entry.server).committed(writer_of(key.id, entry.incarnation))
         if state.get("committing") is not None and self.args.requeue:
             raise JobError(STILL_COMMITTING.format(group=key.id))
-        done = state.get("topics", {}).get(key.origin)
-        return int(done["epoch"]) if done else 0
+        topic_state = state.get("topics", {}).get(key.origin)
+        return int(topic_state["epoch"]) if topic_state else 0
 
     # --- sending back
 
     def _send_back(
-        self, brokers: Brokers, survey: Survey, found: Found, wanted: Sequence[Key]
+        self, brokers: Brokers, survey: Survey, found: Found, groups: Sequence[Key]
     ) -> None:
         from broker.spark.triage.tasks import stage
 
-        self._check_origins(brokers, found, wanted)
+        self._check_origins(brokers, found, groups)
         oldest_us = 0 if self.args.older else int((time.time() - REMEMBERED_S) * 10**6)
         works = []
         for work in self._works(survey):
-            epochs = self._epochs(survey, found, wanted, work.ranges[0].partition)
-            topics = {key.topic for key in wanted}
+            epochs = self._epochs(survey, found, groups, work.ranges[0].partition)
+            topics = {key.topic for key in groups}
             ranges = tuple(one for one in work.ranges if one.topic in topics)
             if ranges and epochs:
                 works.append(replace(work, epochs=epochs, ranges=ranges, oldest_us=oldest_us))
         outcomes = spread(self.spark, stage, works, self.reporter)
         found.skipped = sum(one.skipped for one in outcomes)
-        for key in wanted:
+        for key in groups:
             for partition in found.groups[key].spans:
-                mine = [
+                entries = [
                     one.staged[key.id]
                     for work, one in zip(works, outcomes, strict=True)
                     if key.id in one.staged and work.ranges[0].partition == partition
                 ]
-                if mine:
-                    found.back.append(self._commit(brokers, survey, key, partition, mine))
+                if entries:
+                    found.back.append(self._commit(brokers, survey, key, partition, entries))
 
     def _epochs(
-        self, survey: Survey, found: Found, wanted: Sequence[Key], partition: int
+        self, survey: Survey, found: Found, groups: Sequence[Key], partition: int
     ) -> Mapping[str, tuple[int, int]]:
-        """For each group the seqs after the last dead letter sent back and after the last one."""
+        """For each group the seq after the last dead letter that was sent back, and the seq after
+        the last dead letter."""
         return {
             key.id: (found.sent.get(key.id, {}).get(partition, 0), entry.next)
-            for key in wanted
+            for key in groups
             if (entry := survey.entries.get(TopicPartition(key.topic, partition))) is not None
         }
 
-    def _check_origins(self, brokers: Brokers, found: Found, wanted: Sequence[Key]) -> None:
+    def _check_origins(self, brokers: Brokers, found: Found, groups: Sequence[Key]) -> None:
         """Check the origins of dead letters: their headers are untrusted. JobError."""
         partitions = {
             TopicPartition(key.origin, partition): key
-            for key in wanted
+            for key in groups
             for partition in found.groups[key].spans
         }
         names = Wanted(names=tuple(sorted({tp.topic for tp in partitions})))
-        there = brokers.survey(names, patient=True).entries
+        existing = brokers.survey(names, patient=True).entries
         for tp, key in partitions.items():
-            if tp not in there:
+            if tp not in existing:
                 raise JobError(ORIGIN_GONE.format(group=key.id, **tp._asdict()))
 
     def _commit(
@@ -218,7 +220,7 @@ class Triage:
         key: Key,
         partition: int,
         staged: Sequence[tuple[int, str, int, int, str]],
-    ) -> Back:
+    ) -> SentBack:
         from broker.spark.triage.tasks import writer_of
 
         entry = survey.entries[TopicPartition(key.topic, partition)]
@@ -231,9 +233,11 @@ class Triage:
         self.reporter(
             f"triage: {count:,} dead letters of {key.id} were sent back to {key.origin} ({server})"
         )
-        from broker.spark.triage.tasks import Back
+        from broker.spark.triage.tasks import SentBack
 
-        return Back(key.id, server, key.origin, count, answer.first, answer.last, answer.already)
+        return SentBack(
+            key.id, server, key.origin, count, answer.first, answer.last, answer.already
+        )
 
     def _report(self, found: Found) -> Path:
         from broker.spark.report.page import write

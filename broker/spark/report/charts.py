@@ -1,7 +1,7 @@
 """Plots as SVG inside the page: bars and lines over time, rankings.
 
-Each has a title and a description, a title for each bar or point that the reader points at, and a
-table of its numbers below, for readers who cannot see the plot.
+Each plot has a title and a description, a title for each bar or point (shown under the pointer),
+and a table of its numbers, for readers who cannot see the plot.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 10, 10, 26
 _PLOT_W, _PLOT_H = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 LABELS_MAX: Final = 8  # below a plot; half as many if they are long
 LABEL_CHARS: Final = 8
-POINTS_MAX: Final = 400  # more are drawn as the largest of neighbours
+POINTS_MAX: Final = 400  # of more points, the largest of each group is drawn
 _ROW_H: Final = 22
 _NAME_CHARS: Final = 34
 _BAR_MAX: Final = 64.0  # width: a single bar must not look like a background
@@ -48,8 +48,8 @@ class Series:
 
 
 def nice_top(highest: float, *, binary: bool = False) -> float:
-    """The end of an axis, at or above `highest`: 1, 2, 4, 6 or 8 times a power of ten in the unit
-    that is shown, so that a quarter of it has few digits too."""
+    """The end of an axis, at or above `highest`: 1, 2, 4, 6 or 8 times a power of ten in the
+    displayed unit, so that a quarter of it has few digits, too."""
     unit = 1024.0 ** int(math.log(highest, 1024)) if binary and highest >= 1024 else 1.0
     if highest <= sys.float_info.min:  # powers of ten below it are 0
         return 1.0
@@ -68,39 +68,39 @@ def _figure(plot: Plot, svg: Sequence[Html], legend: Html | None, table: Html, h
         role="img",
         aria_labelledby=f"{plot.key}-t {plot.key}-d",
     )
-    shown = tag("details", tag("summary", "as a table"), tag("div", table, class_="wide"))
-    return tag("figure", tag("figcaption", plot.title), legend, body, shown)
+    details = tag("details", tag("summary", "as a table"), tag("div", table, class_="wide"))
+    return tag("figure", tag("figcaption", plot.title), legend, body, details)
 
 
 def _axes(ticks: Sequence[tuple[float, str]], labels: Sequence[tuple[float, str]]) -> list[Html]:
-    made = []
+    elements = []
     for y, text in ticks:
-        made.append(tag("line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=_n(y), y2=_n(y), class_="grid"))
-        made.append(tag("text", text, x=_LEFT - 6, y=_n(y + 4), text_anchor="end"))
+        elements.append(tag("line", x1=_LEFT, x2=WIDTH - _RIGHT, y1=_n(y), y2=_n(y), class_="grid"))
+        elements.append(tag("text", text, x=_LEFT - 6, y=_n(y + 4), text_anchor="end"))
     for x, text in labels:
-        made.append(tag("text", text, x=_n(x), y=HEIGHT - 8, text_anchor="middle"))
-    return made
+        elements.append(tag("text", text, x=_n(x), y=HEIGHT - 8, text_anchor="middle"))
+    return elements
 
 
 def _n(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def _every(labels: Sequence[str], place: Callable[[int], float]) -> list[tuple[float, str]]:
-    most = LABELS_MAX if max(map(len, labels), default=0) <= LABEL_CHARS else LABELS_MAX // 2
-    step = max(1, math.ceil(len(labels) / most))
-    return [(place(i), labels[i]) for i in range(0, len(labels), step)]
+def _every(labels: Sequence[str], position: Callable[[int], float]) -> list[tuple[float, str]]:
+    limit = LABELS_MAX if max(map(len, labels), default=0) <= LABEL_CHARS else LABELS_MAX // 2
+    step = max(1, math.ceil(len(labels) / limit))
+    return [(position(i), labels[i]) for i in range(0, len(labels), step)]
 
 
-def downsample(values: Sequence[float | None], most: int = POINTS_MAX) -> list[float | None]:
+def downsample(values: Sequence[float | None], limit: int = POINTS_MAX) -> list[float | None]:
     """Reduce to at most `most` values, each the largest of its neighbours, so that peaks stay."""
-    step = max(1, math.ceil(len(values) / most))
+    step = max(1, math.ceil(len(values) / limit))
     groups = [values[i : i + step] for i in range(0, len(values), step)]
     return [max((v for v in g if v is not None), default=None) for g in groups]
 
 
-def squeeze_labels(labels: Sequence[str], most: int = POINTS_MAX) -> list[str]:
-    return list(labels[:: max(1, math.ceil(len(labels) / most))])
+def squeeze_labels(labels: Sequence[str], limit: int = POINTS_MAX) -> list[str]:
+    return list(labels[:: max(1, math.ceil(len(labels) / limit))])
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> Html:
@@ -121,14 +121,14 @@ def bars(
     highest = max(drawn, default=0.0)
     width = _PLOT_W / max(len(drawn), 1)
     thick = min(max(width - min(2.0, width * 0.2), 0.5), _BAR_MAX)
-    place, marks = _powers(highest) if logarithmic else _quarters(highest, plot)
-    made = _axes(
-        [(place(value), plot.show(value)) for value in marks],
+    position, marks = _powers(highest) if logarithmic else _quarters(highest, plot)
+    elements = _axes(
+        [(position(value), plot.show(value)) for value in marks],
         _every(names, lambda i: _LEFT + width * (i + 0.5)),
     )
     for i, value in enumerate(drawn):
-        y = place(value)
-        made.append(
+        y = position(value)
+        elements.append(
             tag(
                 "rect",
                 tag("title", f"{names[i]}: {plot.show(value)}"),
@@ -140,7 +140,7 @@ def bars(
             )
         )
     rows = [(label, plot.show(value)) for label, value in zip(labels, values, strict=True)]
-    return _figure(plot, made, None, _table(("", plot.title), rows, plot.text), HEIGHT)
+    return _figure(plot, elements, None, _table(("", plot.title), rows, plot.text), HEIGHT)
 
 
 Place = Callable[[float], float]
@@ -153,14 +153,15 @@ def _quarters(highest: float, plot: Plot) -> tuple[Place, list[float]]:
 
 
 def _powers(highest: float) -> tuple[Place, list[float]]:
-    """The same for a logarithmic axis; a value of one has a third of a step, to be visible."""
-    most = max(math.ceil(math.log10(max(highest, 1.0))), 1)
+    """The same for a logarithmic axis. A value of 1 has a third of a step, so that it is
+    visible."""
+    limit = max(math.ceil(math.log10(max(highest, 1.0))), 1)
 
-    def place(value: float) -> float:
-        part = (math.log10(value) + 1 / 3) / (most + 1 / 3) if value > 0 else 0.0
+    def position(value: float) -> float:
+        part = (math.log10(value) + 1 / 3) / (limit + 1 / 3) if value > 0 else 0.0
         return _TOP + _PLOT_H * (1 - max(part, 0.0))
 
-    return place, [10.0**power for power in range(most + 1)]
+    return position, [10.0**power for power in range(limit + 1)]
 
 
 def lines(plot: Plot, labels: Sequence[str], series: Sequence[Series]) -> Html:
@@ -176,7 +177,7 @@ def lines(plot: Plot, labels: Sequence[str], series: Sequence[Series]) -> Html:
         power = math.log10(value) if value > 0 else float(low)
         return _TOP + _PLOT_H * (1 - (max(power, low) - low) / (high - low))
 
-    made = _axes(
+    elements = _axes(
         [(y_of(10.0**power), plot.show(10.0**power)) for power in range(low, high + 1)],
         _every(names, lambda i: _LEFT + step * i),
     )
@@ -184,24 +185,24 @@ def lines(plot: Plot, labels: Sequence[str], series: Sequence[Series]) -> Html:
         for run in _runs(values):
             points = " ".join(f"{_n(_LEFT + step * i)},{_n(y_of(v))}" for i, v in run)
             if len(run) > 1:
-                made.append(tag("polyline", points=points, class_=f"line s{number}"))
+                elements.append(tag("polyline", points=points, class_=f"line s{number}"))
         # Equal values of two series have one centre: the earlier dot is a ring around it.
         radius = _n(_DOT + _DOT_STEP * (len(series) - 1 - number))
         for i, value in enumerate(values):
             if value is not None:
-                said = tag("title", f"{names[i]}: {one.name} {plot.show(value)}")
+                title = tag("title", f"{names[i]}: {one.name} {plot.show(value)}")
                 x, y = _n(_LEFT + step * i), _n(y_of(value))
-                made.append(tag("circle", said, cx=x, cy=y, r=radius, class_=f"dot k{number}"))
+                elements.append(tag("circle", title, cx=x, cy=y, r=radius, class_=f"dot k{number}"))
     rows = [
         (label, *(plot.show(v) if (v := one.values[i]) is not None else "" for one in series))
         for i, label in enumerate(labels)
     ]
     head = ("", *(one.name for one in series))
-    return _figure(plot, made, _legend(series), _table(head, rows, plot.text), HEIGHT)
+    return _figure(plot, elements, _legend(series), _table(head, rows, plot.text), HEIGHT)
 
 
 def _runs(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
-    """The stretches without a gap, as (index, value)."""
+    """The runs of values without a gap, as lists of (index, value)."""
     runs: list[list[tuple[int, float]]] = [[]]
     for i, value in enumerate(values):
         if value is not None:
@@ -212,38 +213,38 @@ def _runs(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
 
 
 def _legend(series: Sequence[Series]) -> Html:
-    made = []
+    elements = []
     for number, one in enumerate(series):
         mark = tag("line", x1=0, x2=24, y1=5, y2=5, class_=f"line s{number}")
         drawn = tag("svg", mark, viewBox="0 0 24 10", aria_hidden="true")
-        made.append(tag("span", drawn, one.name))
-    return tag("div", made, class_="legend")
+        elements.append(tag("span", drawn, one.name))
+    return tag("div", elements, class_="legend")
 
 
 def ranks(plot: Plot, rows: Sequence[tuple[str, float]]) -> Html:
     """A ranking: names with a bar each, the longest first."""
     top = max((value for _, value in rows), default=0.0) or 1.0
-    left, room = 286, WIDTH - 286 - 90
+    name_width, room = 286, WIDTH - 286 - 90
     height = max(len(rows), 1) * _ROW_H + 8
-    made = []
+    elements = []
     for i, (name, value) in enumerate(rows):
         y = 4 + i * _ROW_H
         width = max(room * value / top, 1.0)
-        made += [
-            tag("text", clip(name, _NAME_CHARS), x=left - 8, y=y + 15, text_anchor="end"),
+        elements += [
+            tag("text", clip(name, _NAME_CHARS), x=name_width - 8, y=y + 15, text_anchor="end"),
             tag(
                 "rect",
                 tag("title", f"{name}: {plot.show(value)}"),
-                x=left,
+                x=name_width,
                 y=y + 3,
                 width=_n(width),
                 height=_ROW_H - 6,
                 class_="bar",
             ),
-            tag("text", plot.show(value), x=_n(left + width + 6), y=y + 15),
+            tag("text", plot.show(value), x=_n(name_width + width + 6), y=y + 15),
         ]
     table = _table(("", plot.title), [(n, plot.show(v)) for n, v in rows], plot.text)
-    return _figure(plot, made, None, table, height)
+    return _figure(plot, elements, None, table, height)
 
 
 def spark_line(values: Sequence[float], text: str) -> Html:

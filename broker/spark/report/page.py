@@ -127,9 +127,9 @@ def clip(text: str, most: int) -> str:
     return f"{cut}\N{HORIZONTAL ELLIPSIS}"
 
 
-def page(title: str, about: str, *body: Child, made: datetime | None = None) -> str:
+def page(title: str, about: str, *body: Child, created: datetime | None = None) -> str:
     """A whole document."""
-    at = made or datetime.now(UTC)
+    at = created or datetime.now(UTC)
     head = tag(
         "head",
         tag("meta", charset="utf-8"),
@@ -169,10 +169,10 @@ def table(
             for i, cell in enumerate(row[1:], 1)
         ]
         body.append(tag("tr", cells))
-    made = tag(
+    created = tag(
         "table", tag("caption", caption), tag("thead", tag("tr", columns)), tag("tbody", body)
     )
-    return tag("div", made, class_="wide")
+    return tag("div", created, class_="wide")
 
 
 def section(title: str, *body: Child) -> Html:

@@ -1,7 +1,8 @@
 """Histograms with steps of a sixteenth of a power of two: small, and their sums are exact.
 
-A quantile is off by at most 2.2 % of its value. Zero has a step of its own. It is separate because
-tasks count with it and the report, on the driver, reads quantiles without importing the tasks.
+A quantile is off by at most 2.2 % of its value. Zero has its own step. This is a separate module
+because tasks count with it, and the report computes quantiles on the driver without importing the
+tasks.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def middle(step: int) -> float:
 def quantile(
     counts: Mapping[int, int], part: float, least: float = 0.0, most: float = math.inf
 ) -> float:
-    """The value that a fraction `part` of all do not exceed, within the known least and most."""
+    """The quantile: a fraction `part` of all values is not above it. It lies between the known
+    least and most."""
     total = sum(counts.values())
     if total == 0:
         return 0.0

@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class RollupData:
     """The input of the report: rows of the store, in the order of time."""
 
     window_us: int
@@ -110,18 +110,18 @@ def missing(rows: Sequence[Row]) -> list[Missing]:
         if row["holes"] > 0:
             span = row["first"], row["last"] + 1, row["holes"]
             found.append(Missing(row["topic"], row["partition"], *span, row["window_start"]))
-    for (topic, partition, _), mine in logs.items():
-        for before, after in pairwise(sorted(mine, key=lambda row: int(row["first"]))):
-            first, behind = before["last"] + 1, after["first"]
-            # an open window was read only in part: a gap after it may be its unread rest
+    for (topic, partition, _), log_rows in logs.items():
+        for before, after in pairwise(sorted(log_rows, key=lambda row: int(row["first"]))):
+            first, next_first = before["last"] + 1, after["first"]
+            # An open window was read only in part, so a gap after it may be its unread records.
             known = not before["state"].startswith("open") and not after["state"].endswith("cut")
-            if first < behind and known:
-                span = first, behind, behind - first
+            if first < next_first and known:
+                span = first, next_first, next_first - first
                 found.append(Missing(topic, partition, *span, after["window_start"]))
     return sorted(found, key=lambda one: (one.topic, one.partition, one.first))
 
 
-def rollup_page(shown: Shown, made: datetime | None = None) -> str:
+def rollup_page(shown: RollupData, made: datetime | None = None) -> str:
     """Build the page."""
     holes = missing(shown.topics)
     topics = _sums(shown.topics, holes)
@@ -143,7 +143,7 @@ def rollup_page(shown: Shown, made: datetime | None = None) -> str:
         )
         body.append(section("Deliveries", tag("p", text, class_="soft")))
     body.append(_holes(shown, holes))
-    return page("Rollup", about, body, made=made)
+    return page("Rollup", about, body, created=made)
 
 
 def _sums(rows: Sequence[Row], holes: Sequence[Missing]) -> dict[str, Sum]:
@@ -155,7 +155,7 @@ def _sums(rows: Sequence[Row], holes: Sequence[Missing]) -> dict[str, Sum]:
     return dict(sorted(found.items(), key=lambda item: (-item[1].records, item[0])))
 
 
-def _tiles(shown: Shown, topics: Mapping[str, Sum], holes: Sequence[Missing]) -> Html:
+def _tiles(shown: RollupData, topics: Mapping[str, Sum], holes: Sequence[Missing]) -> Html:
     total = Deliveries()
     for row in shown.channels:
         total.add(row)
@@ -175,7 +175,7 @@ def _tiles(shown: Shown, topics: Mapping[str, Sum], holes: Sequence[Missing]) ->
     return tiles(*pairs)
 
 
-def _windows(shown: Shown, rows: Iterable[Row]) -> list[int]:
+def _windows(shown: RollupData, rows: Iterable[Row]) -> list[int]:
     """All windows from the first with a row to the last."""
     starts = {row["window_start"] for row in rows}
     if not starts:
@@ -183,7 +183,7 @@ def _windows(shown: Shown, rows: Iterable[Row]) -> list[int]:
     return list(range(min(starts), max(starts) + 1, shown.window_us))
 
 
-def _records(shown: Shown, topics: Mapping[str, Sum]) -> Html:
+def _records(shown: RollupData, topics: Mapping[str, Sum]) -> Html:
     windows = _windows(shown, shown.topics)
     labels = numbers.ticks(windows, shown.window_us)
     count, size = dict.fromkeys(windows, 0), dict.fromkeys(windows, 0)
@@ -210,7 +210,7 @@ def _records(shown: Shown, topics: Mapping[str, Sum]) -> Html:
     return section("Records", tag("div", plots, class_="plots"))
 
 
-def _topics(shown: Shown, topics: Mapping[str, Sum]) -> Html:
+def _topics(shown: RollupData, topics: Mapping[str, Sum]) -> Html:
     windows = _windows(shown, shown.topics)
     rows: list[list[Child]] = []
     for name, one in list(topics.items())[:REPORT_TOPICS]:
@@ -228,7 +228,7 @@ def _topics(shown: Shown, topics: Mapping[str, Sum]) -> Html:
                 _alarm(one.holes, numbers.exact),
             ]
         )
-    caption = f"Sizes are those of bodies.{_rest(len(topics), REPORT_TOPICS, 'topics')}"
+    caption = f"Sizes are those of bodies.{_omitted(len(topics), REPORT_TOPICS, 'topics')}"
     head = (
         "topic",
         "over time",
@@ -243,7 +243,7 @@ def _topics(shown: Shown, topics: Mapping[str, Sum]) -> Html:
     return section("Topics", table(caption, head, rows, words=2))
 
 
-def _rest(count: int, shown: int, what: str) -> str:
+def _omitted(count: int, shown: int, what: str) -> str:
     return f" {count - shown:,} more {what} are in the Parquet files." if count > shown else ""
 
 
@@ -251,7 +251,7 @@ def _alarm(value: float, show: Callable[[float], str]) -> Child:
     return tag("span", show(value), class_="bad") if value else show(value)
 
 
-def _deliveries(shown: Shown) -> Html:
+def _deliveries(shown: RollupData) -> Html:
     channels: dict[tuple[str, str], Deliveries] = {}
     by_window: dict[int, Deliveries] = {}
     total, lost = Deliveries(), 0
@@ -273,7 +273,7 @@ def _deliveries(shown: Shown) -> Html:
     return section("Deliveries", notes, tag("div", plots, class_="plots"), _channels(channels))
 
 
-def _latency_plot(shown: Shown, by_window: Mapping[int, Deliveries]) -> Html:
+def _latency_plot(shown: RollupData, by_window: Mapping[int, Deliveries]) -> Html:
     windows = _windows(shown, shown.channels)
     series = [
         Series(name, [one.latency(part) if (one := by_window.get(at)) else None for at in windows])
@@ -328,14 +328,14 @@ def _channels(channels: Mapping[tuple[str, str], Deliveries]) -> Html:
     caption = (
         "p50, p99, longest: time from publish to ack. Attempts: mean until the ack. Requeued, timed"
         " out, connection closed: how other attempts ended. Dead share: dead letters among all"
-        f" messages that were finished.{_rest(len(channels), REPORT_TOPICS, 'channels')}"
+        f" messages that were finished.{_omitted(len(channels), REPORT_TOPICS, 'channels')}"
     )
     head = ("topic", "channel", "acked", "p50", "p99", "longest", "attempts", "requeued",
             "timed out", "connection closed", "dead letters", "dead share")  # fmt: skip
     return table(caption, head, rows, words=2)
 
 
-def _holes(shown: Shown, holes: Sequence[Missing]) -> Html:
+def _holes(shown: RollupData, holes: Sequence[Missing]) -> Html:
     if not holes and not shown.holes:
         return section("Gaps", tag("p", "No sequence number is missing."))
     rows: list[list[Child]] = [

@@ -58,42 +58,42 @@ def live(access: Access, wanted: Wanted, events_topic: str, base: Work) -> Rollu
         if events_topic:
             events = brokers.survey(Wanted(names=(events_topic,)), patient=True)
             survey = replace(survey, entries={**survey.entries, **events.entries})
-        starts = _places(brokers, survey, base.since)
+        starts = _start_seqs(brokers, survey, base.since)
         until = {} if base.until_us is None else _until(brokers, survey, base.until_us)
-        course = RollupPlan(down=survey.down, survey=survey)
+        rollup_plan = RollupPlan(down=survey.down, survey=survey)
         ranges = []
         for tp, entry in survey.entries.items():
             start = max(starts.get(tp, entry.first), entry.first)
             end = min(until.get(tp, entry.next), entry.next)
-            _note_base(course, entry, start, events_topic)
-            course.starts[tp] = Offset(start, entry.incarnation)
-            course.ends[tp] = Offset(max(start, end), entry.incarnation)
+            _note_base(rollup_plan, entry, start, events_topic)
+            rollup_plan.starts[tp] = Offset(start, entry.incarnation)
+            rollup_plan.ends[tp] = Offset(max(start, end), entry.incarnation)
             if start < end:
                 ranges.append(entry.read(start, end))
-                course.seqs += end - start
+                rollup_plan.seqs += end - start
         for task in plan(ranges, Splitting()):
             server = access.servers[task[0].server]
-            course.works.append(
+            rollup_plan.works.append(
                 replace(
                     base, server=server, broker=task[0].broker, options=access.options,
                     ranges=tuple(one.range for one in task),
                 )
             )  # fmt: skip
-    return course
+    return rollup_plan
 
 
-def _note_base(course: RollupPlan, entry: Entry, start: int, events_topic: str) -> None:
+def _note_base(rollup_plan: RollupPlan, entry: Entry, start: int, events_topic: str) -> None:
     if start != entry.first or entry.first <= 1:
         return
-    course.bases[entry.tp.topic, entry.tp.partition, entry.incarnation] = start
+    rollup_plan.bases[entry.tp.topic, entry.tp.partition, entry.incarnation] = start
     if entry.tp.topic == events_topic:
-        course.cut_events.add(entry.tp.partition)
+        rollup_plan.cut_events.add(entry.tp.partition)
 
 
-def _places(brokers: Brokers, survey: Survey, since: Since) -> dict[TopicPartition, int]:
+def _start_seqs(brokers: Brokers, survey: Survey, since: Since) -> dict[TopicPartition, int]:
     times = {tp: since.of(tp.topic) // 1000 for tp in survey.entries}
-    asked = {tp: at for tp, at in times.items() if at > 0}
-    found = brokers.find_times(survey, asked) if asked else {}
+    with_time = {tp: at for tp, at in times.items() if at > 0}
+    found = brokers.find_times(survey, with_time) if with_time else {}
     return {p: survey.entries[p].next if seq is None else seq for p, seq in found.items()}
 
 
@@ -111,7 +111,7 @@ def archived(folder: str, wanted: Wanted, events_topic: str, base: Work) -> Roll
     """Plan to count files of an archive."""
     manifest = Manifest(folder)
     state = manifest.load()
-    course = RollupPlan()
+    rollup_plan = RollupPlan()
     chosen = [
         (
             File(
@@ -129,13 +129,13 @@ def archived(folder: str, wanted: Wanted, events_topic: str, base: Work) -> Roll
     ]
     for key, seq in _bases(state).items():
         if seq > 1:
-            course.bases[key] = seq
+            rollup_plan.bases[key] = seq
             if key[0] == events_topic:
-                course.cut_events.add(key[1])
-    course.seqs = sum(one.records for _, one in chosen)
+                rollup_plan.cut_events.add(key[1])
+    rollup_plan.seqs = sum(one.records for _, one in chosen)
     sized = [(file, one.bytes) for file, one in chosen]
-    course.works = [replace(base, files=tuple(files)) for files in _packed(sized)]
-    return course
+    rollup_plan.works = [replace(base, files=tuple(files)) for files in _packed(sized)]
+    return rollup_plan
 
 
 def _bases(state: State) -> dict[tuple[str, int, str], int]:

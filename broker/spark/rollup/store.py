@@ -27,7 +27,7 @@ from broker.spark.rollup import histogram
 from broker.spark.rollup.tasks import NO_LATENCY, Counted
 
 WHOLE: Final = "whole"
-OPEN: Final = "open"  # the window may still get records
+OPEN: Final = "open"  # the window may still receive records
 CUT: Final = "cut"  # the beginning of the window was trimmed before it was counted
 OPEN_CUT: Final = "open, cut"
 
@@ -156,23 +156,23 @@ def is_open(row: Row) -> bool:
 
 
 def _closed(row: Row) -> Row:
-    """The row as closed: it gets no further records."""
+    """The row with the state of a window that receives no further records."""
     return {**row, "state": {OPEN: WHOLE, OPEN_CUT: CUT}.get(row["state"], row["state"])}
 
 
-def _better(had: Row, new: Row, *, over: bool) -> Row:
-    """Of two counts of a window the one to keep: the later one, unless records were trimmed between
+def _better(old: Row, new: Row, *, has_ended: bool) -> Row:
+    """The better of two counts of a window: the later one, unless records were trimmed between
     them; then the one with more records. If no record is missing, the window is whole."""
-    if new["state"] not in (CUT, OPEN_CUT) or had["state"] in (CUT, OPEN_CUT):
+    if new["state"] not in (CUT, OPEN_CUT) or old["state"] in (CUT, OPEN_CUT):
         return new
-    if "first" in new and new["first"] <= had["first"]:
+    if "first" in new and new["first"] <= old["first"]:
         return {**new, "state": {CUT: WHOLE, OPEN_CUT: OPEN}[new["state"]]}
-    if _seen(had) < _seen(new):
+    if _records_of(old) < _records_of(new):
         return new
-    return {**had, "state": CUT if over and is_open(had) else had["state"]}
+    return {**old, "state": CUT if has_ended and is_open(old) else old["state"]}
 
 
-def _seen(row: Row) -> int:
+def _records_of(row: Row) -> int:
     return int(row["records"] if "records" in row else row["acked"] + row["dead"])
 
 
@@ -215,31 +215,34 @@ class Store:
         windows: dict[int, dict[tuple[Any, ...], Row]] = {}
         for row in rows:
             windows.setdefault(row["window_start"], {})[tuple(row[n] for n in names)] = row
-        for start_us, fresh in windows.items():
+        for start_us, new_rows in windows.items():
             path = self._path(kind, start_us)
-            kept = {tuple(row[n] for n in names): row for row in _read(path)}
-            topics = {row["topic"] for row in fresh.values()}
-            over = start_us + self.window_s * 10**6 <= now_us
-            for key, row in fresh.items():
-                kept[key] = _better(kept[key], row, over=over) if key in kept else row
-            for key, row in kept.items():
-                # rows not found again, such as those of an old incarnation, get no more records
-                if over and key not in fresh and row["topic"] in topics:
-                    kept[key] = _closed(row)
-            _publish(path, schema, [kept[key] for key in sorted(kept)])
+            merged = {tuple(row[n] for n in names): row for row in _read(path)}
+            topics = {row["topic"] for row in new_rows.values()}
+            has_ended = start_us + self.window_s * 10**6 <= now_us
+            for key, row in new_rows.items():
+                merged[key] = (
+                    _better(merged[key], row, has_ended=has_ended) if key in merged else row
+                )
+            for key, row in merged.items():
+                # Rows that were not counted again, such as those of an old incarnation, receive no
+                # more records.
+                if has_ended and key not in new_rows and row["topic"] in topics:
+                    merged[key] = _closed(row)
+            _publish(path, schema, [merged[key] for key in sorted(merged)])
         return len(windows)
 
     def _path(self, kind: str, start_us: int) -> Path:
         at = datetime.fromtimestamp(start_us // 10**6, UTC)
-        return self._home(kind) / f"{at:%Y-%m-%dT%H-%M-%S}.parquet"
+        return self._folder_of(kind) / f"{at:%Y-%m-%dT%H-%M-%S}.parquet"
 
-    def _home(self, kind: str) -> Path:
+    def _folder_of(self, kind: str) -> Path:
         return self.folder / kind / f"window={self.window_s}s"
 
     def rows(self, kind: str, since_us: int = 0, until_us: int | None = None) -> list[Row]:
         """The rows of windows that begin in [since, until), in the order of time."""
         found: list[Row] = []
-        for path in sorted(self._home(kind).glob("*.parquet")):
+        for path in sorted(self._folder_of(kind).glob("*.parquet")):
             start_us = _start_of(path)
             if start_us is None or start_us < since_us:
                 continue
@@ -261,14 +264,14 @@ class Store:
         """The time from which the next run counts each topic: the first open window, or the end of
         the last one. Channels have one time in common, under the empty name."""
         first_open: dict[str, int] = {}
-        behind: dict[str, int] = {}
+        last_end: dict[str, int] = {}
         for row in self.rows(kind):
             name = row["topic"] if kind == "topics" else ""
             start = row["window_start"]
             if is_open(row):
                 first_open[name] = min(first_open.get(name, start), start)
-            behind[name] = max(behind.get(name, 0), start + self.window_s * 10**6)
-        return {**behind, **first_open}
+            last_end[name] = max(last_end.get(name, 0), start + self.window_s * 10**6)
+        return {**last_end, **first_open}
 
 
 def _start_of(path: Path) -> int | None:
@@ -285,8 +288,8 @@ def _read(path: Path) -> list[Row]:
     rows: list[Row] = []
     with pq.ParquetFile(path) as file:
         table = file.read()
-    whole = table.column("window_start").cast(pa.int64()).to_pylist()
-    for row, start_us in zip(table.to_pylist(), whole, strict=True):
+    starts = table.column("window_start").cast(pa.int64()).to_pylist()
+    for row, start_us in zip(table.to_pylist(), starts, strict=True):
         row["window_start"] = start_us
         for name in _MAPS:
             if name in row:

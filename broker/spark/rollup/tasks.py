@@ -101,29 +101,29 @@ class Counted:
     retry: bool = False
 
     def add(self, other: Counted) -> None:
-        for key, more in other.records.items():
-            self._add_records(key, more)
-        for name, (count, most) in other.events.items():
-            self._add_events(name, count, most)
+        for key, added in other.records.items():
+            self._add_records(key, added)
+        for name, (count, largest) in other.events.items():
+            self._add_events(name, count, largest)
         self.holes += other.holes
         self.foreign += other.foreign
 
-    def _add_records(self, key: RecordKey, more: tuple[int, int, int, int, int, int]) -> None:
+    def _add_records(self, key: RecordKey, added: tuple[int, int, int, int, int, int]) -> None:
         had = self.records.get(key)
         if had is not None:
-            more = (
-                had[0] + more[0], had[1] + more[1], min(had[2], more[2]), max(had[3], more[3]),
-                min(had[4], more[4]), max(had[5], more[5]),
+            added = (
+                had[0] + added[0], had[1] + added[1], min(had[2], added[2]), max(had[3], added[3]),
+                min(had[4], added[4]), max(had[5], added[5]),
             )  # fmt: skip
-        self.records[key] = more
+        self.records[key] = added
 
-    def _add_events(self, key: EventKey, count: int, most: int) -> None:
+    def _add_events(self, key: EventKey, count: int, largest: int) -> None:
         had = self.events.get(key, (0, 0))
-        self.events[key] = (had[0] + count, max(had[1], most))
+        self.events[key] = (had[0] + count, max(had[1], largest))
 
     # --- batches
 
-    def count_records(self, batch: pa.RecordBatch, where: OffsetRange | File, work: Work) -> None:
+    def count_records(self, batch: pa.RecordBatch, source: OffsetRange | File, work: Work) -> None:
         """Rows of offset, timestamp, value; those without a value are gaps of an archive."""
         times = batch.column("timestamp").cast(_WHOLE)
         sizes = pc.binary_length(batch.column("value")).cast(_WHOLE)
@@ -135,14 +135,20 @@ class Counted:
                 "offset": batch.column("offset"),
                 "time": times,
             }
-        ).filter(_within(times, work, where.topic))
+        ).filter(_within(times, work, source.topic))
         grouped = table.group_by(["window", "step"], use_threads=False).aggregate(
             [("size", "count"), ("size", "sum"), ("size", "min"), ("size", "max"),
              ("offset", "min"), ("offset", "max")]
         )  # fmt: skip
         for row in _rows(grouped):
             if row["step"] is not None:
-                key = (where.topic, where.partition, where.incarnation, row["window"], row["step"])
+                key = (
+                    source.topic,
+                    source.partition,
+                    source.incarnation,
+                    row["window"],
+                    row["step"],
+                )
                 names = ("size_count", "size_sum", "size_min", "size_max", "offset_min",
                          "offset_max")  # fmt: skip
                 self._add_records(key, tuple(row[name] for name in names))
@@ -150,7 +156,7 @@ class Counted:
     def count_events(self, batch: pa.RecordBatch, partition: int, work: Work) -> None:
         """Count records of the events topic, a few at a time, because each may have thousands of
         events."""
-        # compiled: executors without the wheel need it only for events
+        # Imported here, because it is compiled: executors need the wheel only for events.
         from broker.client.bulk.arrow_events import events_of
 
         for at in range(0, batch.num_rows, EVENT_BATCH_ROWS):
@@ -174,7 +180,7 @@ class Counted:
                 "attempt": pc.if_else(final, attempts, pa.scalar(0, pa.int32())),
                 "step": pc.fill_null(steps_of(latency), NO_LATENCY),
                 "latency": pc.fill_null(latency, 0),
-                # a row of `lost` has the number of lost events as its seq
+                # The seq of a row `lost` is the number of lost events.
                 "count": pc.if_else(pc.equal(event, "lost"), events.column("seq"), 1),
             }
         ).filter(_within(times, work, work.events_topic))
@@ -249,11 +255,11 @@ def _count_file(work: Work, one: File, counted: Counted) -> None:
             _count(work, one, batch, counted)
 
 
-def _count(work: Work, where: OffsetRange | File, batch: pa.RecordBatch, counted: Counted) -> None:
-    if where.topic == work.events_topic:
-        counted.count_events(batch, where.partition, work)
+def _count(work: Work, source: OffsetRange | File, batch: pa.RecordBatch, counted: Counted) -> None:
+    if source.topic == work.events_topic:
+        counted.count_events(batch, source.partition, work)
     else:
-        counted.count_records(batch, where, work)
+        counted.count_records(batch, source, work)
 
 
 def _report_hole(counted: Counted, hole: Hole) -> None:

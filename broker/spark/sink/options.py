@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.spark import options as given
+from broker.spark import options as query_options
 from broker.spark.errors import EPOCH_OF_STREAM, OptionError
 
 FIRST: Final = "first"
@@ -16,7 +16,7 @@ ROUTINGS: Final = (FIRST, BY_TOPIC)
 
 
 WRITE: Final = (
-    *given.SHARED, "topic", "delivery", "writerId", "epoch", "routing",
+    *query_options.SHARED, "topic", "delivery", "writerId", "epoch", "routing",
     "checkpointLocation", "queryName",  # options of Spark itself that sinks receive
 )  # fmt: skip
 TRANSACTIONAL: Final = "transactional"
@@ -29,7 +29,7 @@ DELIVERIES: Final = (TRANSACTIONAL, DEDUPE, APPEND)
 class WriteSettings:
     """The options of a query that writes."""
 
-    access: given.Access
+    access: query_options.Access
     topic: str | None = None
     delivery: str = TRANSACTIONAL
     writer_id: str | None = None
@@ -39,21 +39,21 @@ class WriteSettings:
 
 
 def write_settings(options: Mapping[str, str], *, stream: bool) -> WriteSettings:
-    words = given.Words(options, WRITE)
-    words.needs("epoch", "writerId")
-    if stream and words.has("epoch"):
+    parsed = query_options.ParsedOptions(options, WRITE)
+    parsed.needs("epoch", "writerId")
+    if stream and parsed.has("epoch"):
         raise OptionError(EPOCH_OF_STREAM)
-    writer_id = words.text("writerId")
-    if writer_id is not None and not given.is_name(writer_id):
-        raise given.bad("writerId", writer_id, given.NAME)
+    writer_id = parsed.text("writerId")
+    if writer_id is not None and not query_options.is_name(writer_id):
+        raise query_options.bad("writerId", writer_id, query_options.NAME)
     return WriteSettings(
-        access=given.access(words),
-        topic=words.text("topic"),
-        delivery=words.choice("delivery", TRANSACTIONAL, DELIVERIES),
+        access=query_options.access(parsed),
+        topic=parsed.text("topic"),
+        delivery=parsed.choice("delivery", TRANSACTIONAL, DELIVERIES),
         writer_id=writer_id,
-        epoch=words.number("epoch", None, low=0, high=2**63 - 1),
-        routing=words.choice("routing", FIRST, ROUTINGS),
-        key_header=words.text("keyHeader"),
+        epoch=parsed.number("epoch", None, low=0, high=2**63 - 1),
+        routing=parsed.choice("routing", FIRST, ROUTINGS),
+        key_header=parsed.text("keyHeader"),
     )
 
 

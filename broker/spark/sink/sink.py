@@ -8,8 +8,8 @@ publishes nothing more.
     stream   writer = query id of the checkpoint, epoch = number of the batch
     batch    writer = a new id for this write, epoch 0; or the options `writerId` and `epoch`
 
-Spark creates a new writer of a stream for each batch and for its commit, and gives the commit no
-query id: the messages of the tasks carry it.
+Spark creates a new writer of a stream for each batch and for its commit. The commit receives no
+query id, so the messages of the tasks contain it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Writer:
         self.settings = settings
 
     def _write(self, batches: Iterator[pa.RecordBatch], transaction: Transaction) -> Staged:
-        """Upload the rows of one task. Each attempt, in this run or another, has its own name."""
+        """Upload the rows of one task. Each attempt has its own name, in all runs."""
         keep_memory()
         context = TaskContext.get()
         part, attempt = context.partitionId() if context else 0, uuid.uuid4().hex
@@ -159,12 +159,12 @@ class StreamWriter(Writer, DataSourceStreamArrowWriter):
     def _check(
         self, connection: Connection, transaction: Transaction, found: Mapping[str, Committed]
     ) -> None:
-        """UncommittedError: later batches were published before this one. Spark begins no batch
-        before the last one is committed, so the checkpoint was replaced by an old copy. After that
-        a batch of the same number may have other rows."""
+        """UncommittedError: later batches were published before this one. Spark does not begin a
+        batch before the last one is committed, so the checkpoint was replaced by an old copy. Then
+        a batch with the same number may have other rows."""
         writer, epoch = transaction
         for topic, one in found.items():
-            if one.already and not one.records:  # the broker counts those of the last epoch only
+            if one.already and not one.records:  # the broker has counts only for the last epoch
                 last = connection.committed(writer)["topics"][topic]["epoch"]
                 if last > epoch:
                     text = OLD_CHECKPOINT.format(epoch=epoch, topic=topic, last=last)

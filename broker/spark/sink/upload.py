@@ -21,7 +21,7 @@ class Transaction(NamedTuple):
 
 
 class Upload:
-    """The rows of one attempt of a task. Small batches are collected first: with many topics each
+    """The rows of one attempt of a task. Small batches are collected, because with many topics each
     would become many small blocks."""
 
     def __init__(

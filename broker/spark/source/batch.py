@@ -45,7 +45,7 @@ _EQUAL: Final = (EqualTo, EqualNullSafe)
 
 @dataclass(slots=True)
 class Pruning:
-    """The part of a read that filters leave. Seqs are in [first, end)."""
+    """The part of a read that filters select. Seqs are in [first, end)."""
 
     first: int = 0
     end: int = _NO_END
@@ -57,24 +57,24 @@ class Pruning:
     def take(self, filters: Iterable[Filter]) -> Iterator[Filter]:
         """Apply filters; yield those that Spark must evaluate as well."""
         for one in filters:
-            if not self._use(one):
+            if not self._apply_one(one):
                 yield one
 
-    def _use(self, one: Filter) -> bool:
+    def _apply_one(self, one: Filter) -> bool:
         path: tuple[str, ...] = getattr(one, "attribute", ())
         value = getattr(one, "value", None)
         if len(path) != 1 or value is None:
             return False
         column = path[0]
         if column == "offset":
-            return self._use_offset(one, value)
+            return self._apply_offset(one, value)
         if column in {"topic", "partition"}:
-            return self._use_name(column, one, value)
+            return self._apply_name(column, one, value)
         if column == "timestamp":
-            self._use_time(one, value)
+            self._apply_time(one, value)
         return False
 
-    def _use_offset(self, one: Filter, value: Any) -> bool:
+    def _apply_offset(self, one: Filter, value: Any) -> bool:
         if isinstance(one, In):
             numbers = [n for n in value if n is not None]
             if numbers:
@@ -96,7 +96,7 @@ class Pruning:
     def _narrow(self, first: int, end: int) -> None:
         self.first, self.end = max(self.first, first), min(self.end, end)
 
-    def _use_name(self, column: str, one: Filter, value: Any) -> bool:
+    def _apply_name(self, column: str, one: Filter, value: Any) -> bool:
         if isinstance(one, In):
             names = frozenset(name for name in value if name is not None)
         elif isinstance(one, _EQUAL):
@@ -109,7 +109,7 @@ class Pruning:
             self.partitions = names if self.partitions is None else self.partitions & names
         return True
 
-    def _use_time(self, one: Filter, value: Any) -> None:
+    def _apply_time(self, one: Filter, value: Any) -> None:
         if not isinstance(value, datetime.datetime):
             return
         moment = int(value.astimezone(datetime.UTC).timestamp() * 1000)
@@ -126,7 +126,7 @@ class Pruning:
         end: Offsets,
         find: Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int | None]],
     ) -> tuple[Offsets, Offsets]:
-        """`start` and `end` narrowed by the filters; equal for a topic of which nothing is left."""
+        """`start` and `end` narrowed by the filters; equal for a topic without selected records."""
         wanted_partitions = [p for p in end if self._has(p)]
         since = find(dict.fromkeys(wanted_partitions, self.since_ms)) if self.since_ms else {}
         until = find(dict.fromkeys(wanted_partitions, self.until_ms)) if self.until_ms else {}
@@ -146,7 +146,7 @@ class Pruning:
 
 
 class BatchReader(DataSourceReader):
-    """One scan. Spark creates a new one for each action, so each reads the records present then."""
+    """One scan. Spark creates a new one for each action, which reads the records of that time."""
 
     def __init__(self, settings: ReadSettings, columns: StructType) -> None:
         schema.check_readable(columns)
@@ -167,7 +167,7 @@ class BatchReader(DataSourceReader):
             if ranges and settings.progress.hold:
                 brokers.put_progress(survey, start, name, settings.progress)
         tasks = planning.plan(ranges, settings.splitting)
-        # Spark takes an empty list as one partition whose value is None
+        # Spark treats an empty list as one partition whose value is None.
         return [RangePartition(task) for task in tasks] or [RangePartition(())]
 
     def _bounds(self, brokers: Brokers, survey: Survey) -> tuple[Offsets, Offsets]:
@@ -175,9 +175,9 @@ class BatchReader(DataSourceReader):
         assert settings.end is not None
         start = positions.resolve(settings.start, survey, settings.wanted, find)
         end = positions.resolve(settings.end, survey, settings.wanted, find)
-        there = microbatch.base(start, survey, settings.reading.fail_on_loss)
+        readable_start = microbatch.base(start, survey, settings.reading.fail_on_loss)
         if not settings.reading.gap_rows:
-            start = there  # otherwise the task reports them as a gap row
+            start = readable_start  # otherwise the task reports them as a gap row
         if self.pruning is not None:
             return self.pruning.apply(start, end, find)
         return start, end
@@ -194,8 +194,8 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringReader(BatchReader):
-    """A reader that evaluates filters. Spark refuses one while
-    `spark.sql.python.filterPushdown.enabled` is off, so this is a class of its own."""
+    """A reader that evaluates filters. It is a separate class because Spark refuses such a reader
+    while `spark.sql.python.filterPushdown.enabled` is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self.pruning = Pruning()

@@ -52,7 +52,7 @@ GAP_REASON = "Twinwire-Gap-Reason"
 
 
 class RangePartition(InputPartition):
-    """The work of one task; all its ranges are with one broker."""
+    """The work of one task; all its ranges are on one broker."""
 
     def __init__(self, ranges: Sequence[BrokerRange]) -> None:
         super().__init__(None)
@@ -112,39 +112,39 @@ class _Range:
             at = next_seq
 
     def _fetch(self, at: int, end: int) -> tuple[memoryview | None, int]:
-        """The next frame and the seq after it; no frame: the records before that seq are lost."""
-        piece, where = self.piece, self.piece.range.topic_partition._asdict()
+        """The next frame and the seq after it. Frame None: the records before that seq are lost."""
+        piece, topic_partition = self.piece, self.piece.range.topic_partition._asdict()
         try:
             frame = self.connection.range(
                 piece.range.topic, at, end, incarnation=piece.range.incarnation
             )
         except Trimmed as error:
             next_seq = min(max(error.first, at + 1), end)
-            self._lost(TRIMMED.format(**where, start=at, end=next_seq - 1))
+            self._report_loss(TRIMMED.format(**topic_partition, start=at, end=next_seq - 1))
             return None, next_seq
         except OtherIncarnation:
-            self._lost(RECREATED.format(**where, start=at))
+            self._report_loss(RECREATED.format(**topic_partition, start=at))
             return None, piece.range.end
         except UnknownTopic:
-            self._lost(VANISHED.format(**where, start=at))
+            self._report_loss(VANISHED.format(**topic_partition, start=at))
             return None, piece.range.end
         except BeyondEnd as error:
-            self._lost(SHORTER.format(**where, start=at, next=error.next))
+            self._report_loss(SHORTER.format(**topic_partition, start=at, next=error.next))
             return None, piece.range.end
         except Unreachable as error:
             raise BrokerDownError(DOWN.format(servers=error)) from error
         next_seq = head_of(frame).next
         if next_seq <= at:
-            raise Refused(STUCK.format(**where, start=at))
+            raise Refused(STUCK.format(**topic_partition, start=at))
         return frame, next_seq
 
     def _decode(self, frame: memoryview) -> Iterator[pa.RecordBatch]:
         reading, topic = self.reading, self.piece.range.topic
         opened = open_frame(frame, topic, reading.key_header, reading.subject_filter)
         if opened.bad:  # damaged on the disk or in transit
-            again, next_seq = self._fetch(opened.first, opened.next)
-            if again is not None and next_seq == opened.next:  # else records would be repeated
-                opened = open_frame(again, topic, reading.key_header, reading.subject_filter)
+            second, next_seq = self._fetch(opened.first, opened.next)
+            if second is not None and next_seq == opened.next:  # else it has other records
+                opened = open_frame(second, topic, reading.key_header, reading.subject_filter)
         for gap in opened.gaps:
             reason = "damaged" if gap.reason == DAMAGED else "missing"
             text = UNREADABLE.format(
@@ -153,12 +153,12 @@ class _Range:
                 end=gap.next - 1,
                 reason=reason,
             )
-            self._lost(text)
+            self._report_loss(text)
             yield from self._gap_row(gap.first, gap.next, reason)
         for batch in batches_of(opened, self.schema.names, self.constants, BATCH_ROWS):
-            yield self._as_spark_has_it(batch)
+            yield self._with_spark_schema(batch)
 
-    def _as_spark_has_it(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _with_spark_schema(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The same columns, with the inner field names that Spark expects."""
         if batch.schema.equals(self.schema):
             return batch
@@ -168,7 +168,7 @@ class _Range:
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _lost(self, text: str) -> None:
+    def _report_loss(self, text: str) -> None:
         report_loss(text, self.reading.fail_on_loss)
 
     def _gap_row(self, first: int, next_seq: int, reason: str) -> Iterator[pa.RecordBatch]:

@@ -22,7 +22,7 @@ def base(start: Offsets, survey: Survey, fail: bool) -> Offsets:
         if entry is not None:
             offsets[tp] = _begin(at, entry, fail)
         elif not survey.knows(tp):
-            offsets[tp] = at  # its broker is down: the topic waits
+            offsets[tp] = at  # its broker is down: the offset does not change
         else:
             report_loss(VANISHED.format(**tp._asdict(), start=at.seq), fail)
     return offsets
@@ -81,7 +81,7 @@ def ranges_between(start: Offsets, end: Offsets, survey: Survey, fail: bool) -> 
         else:
             is_new = before is None or before.incarnation != at.incarnation
             begin = entry.first if is_new or before is None else before.seq
-            if entry.stream:  # a purge can make it begin at any later seq
+            if entry.stream:  # after a purge it may begin at any later seq
                 begin = max(begin, entry.first)
             ranges.append(entry.read(begin, at.seq))
     return [one for one in ranges if one.seqs > 0]
@@ -97,10 +97,11 @@ def _missing(
 
 
 def share(backlog: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """Divide `limit` among topics in proportion to `backlog`, at least 1 for each while it lasts.
+    """Divide `limit` among topics in proportion to `backlog`, at least 1 for each.
 
     The sum is the limit, or the whole backlog if that is less. If the limit is below the number of
-    topics, those with the largest backlog come first, so that each gets its turn.
+    topics, those with the largest backlog have 1, and the others nothing until their backlog has
+    grown.
     """
     waiting = {tp: n for tp, n in backlog.items() if n > 0}
     total = sum(waiting.values())
@@ -130,8 +131,8 @@ def admit_bytes(start: Offsets, target: Offsets, limit: int, survey: Survey) -> 
     backlog = _backlog(start, target)
     sizes = {tp: int(n * mean.get(tp, 1.0)) for tp, n in backlog.items()}
     parts = share(sizes, limit)
-    taken = {tp: min(backlog[tp], max(1, int(parts[tp] / mean.get(tp, 1.0)))) for tp in parts}
-    return _advance(start, target, taken)
+    counts = {tp: min(backlog[tp], max(1, int(parts[tp] / mean.get(tp, 1.0)))) for tp in parts}
+    return _advance(start, target, counts)
 
 
 def _backlog(start: Offsets, target: Offsets) -> dict[TopicPartition, int]:

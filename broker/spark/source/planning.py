@@ -1,7 +1,8 @@
 """Division of a read into tasks: ranges are split, small topics of a broker share a task.
 
-A task costs 50 ms whatever it reads, so it should have some 250,000 records, but not more than it
-can repeat when it fails. A broker's ranges are concatenated and split wherever a task is full.
+A task costs 50 ms, however much it reads, so it should have some 250,000 records; but it has to
+repeat all of them after a failure. A broker's ranges are concatenated and split where a task is
+full.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from broker.spark.topics import BrokerRange
 
 def plan(ranges: Iterable[BrokerRange], splitting: Splitting) -> list[tuple[BrokerRange, ...]]:
     """The tasks, each with the ranges that it reads in order."""
-    wanted = sorted(one for one in ranges if one.seqs > 0)
-    caps = {one: _records_max(one, splitting) for one in wanted}
-    load = sum(one.seqs / caps[one] for one in wanted)
-    total = sum(one.seqs for one in wanted)
+    nonempty = sorted(one for one in ranges if one.seqs > 0)
+    caps = {one: _records_max(one, splitting) for one in nonempty}
+    load = sum(one.seqs / caps[one] for one in nonempty)
+    total = sum(one.seqs for one in nonempty)
     least = max(
         splitting.partitions_min,
         min(total // PARTITION_RECORDS_MIN, PARTITIONS_OF_SMALL_READS),
     )
     factor = min(load / least, 1.0)  # a full task, in units of `caps`
     tasks: list[tuple[BrokerRange, ...]] = []
-    for server in sorted({one.server for one in wanted}):
-        mine = [one for one in wanted if one.server == server]
-        tasks += _cut(mine, {one: caps[one] * factor for one in mine})
+    for server in sorted({one.server for one in nonempty}):
+        of_server = [one for one in nonempty if one.server == server]
+        tasks += _cut(of_server, {one: caps[one] * factor for one in of_server})
     return tasks
 
 

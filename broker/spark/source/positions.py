@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from broker.spark.errors import ENDLESS, NO_RECORD, NOT_SUBSCRIBED, ONLY_BATCH, OptionError
 from broker.spark.offsets import Offset, Offsets, TopicPartition
-from broker.spark.options import Wanted, Words, bad
+from broker.spark.options import ParsedOptions, Wanted, bad
 from broker.spark.topics import Survey
 
 EARLIEST: Final = -2
@@ -20,7 +20,7 @@ LATEST: Final = -1
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 _FORM: Final = 'earliest, latest, or of the form {"topic": {"0": 42}}'
 
-# {tp: time in ms} -> {tp: the first seq at or after it, or None if there is none}
+# {tp: time in ms} -> {tp: the first seq at or after it; None if no record is that late}
 Resolve = Callable[[Mapping[TopicPartition, int]], Mapping[TopicPartition, int | None]]
 
 
@@ -36,18 +36,18 @@ class Position:
     latest_if_none: bool = False  # if there is no record at or after the time
 
 
-def starting(words: Words, *, stream: bool) -> Position:
-    strategy = words.choice("startingOffsetsByTimestampStrategy", "error", ("error", "latest"))
-    position = _position(words, "starting", LATEST if stream else EARLIEST, strategy == "latest")
+def starting(parsed: ParsedOptions, *, stream: bool) -> Position:
+    strategy = parsed.choice("startingOffsetsByTimestampStrategy", "error", ("error", "latest"))
+    position = _position(parsed, "starting", LATEST if stream else EARLIEST, strategy == "latest")
     is_endless = position.default == LATEST and not position.seqs and position.time_ms is None
     if not stream and is_endless and not position.times_ms:
         raise OptionError(ENDLESS.format(name="startingOffsets", value="latest"))
     return position
 
 
-def ending(words: Words) -> Position:
-    position = _position(words, "ending", LATEST, True)
-    if words.has("endingOffsets") and position.default == EARLIEST:
+def ending(parsed: ParsedOptions) -> Position:
+    position = _position(parsed, "ending", LATEST, latest_if_none=True)
+    if parsed.has("endingOffsets") and position.default == EARLIEST:
         raise OptionError(ENDLESS.format(name="endingOffsets", value="earliest"))
     if EARLIEST in position.seqs.values():
         raise bad("endingOffsets", EARLIEST, "an end")
@@ -61,34 +61,36 @@ STARTINGS: Final = (
 )  # fmt: skip
 
 
-def refuse_endings(words: Words) -> None:
-    for name in words.given(ENDINGS):
+def refuse_endings(parsed: ParsedOptions) -> None:
+    for name in parsed.present(ENDINGS):
         raise OptionError(ONLY_BATCH.format(name=name))
 
 
-def _position(words: Words, side: str, default: int, latest_if_none: bool) -> Position:
+def _position(parsed: ParsedOptions, side: str, default: int, latest_if_none: bool) -> Position:
     by_offset, by_time, by_times = (
         f"{side}{x}" for x in ("Offsets", "Timestamp", "OffsetsByTimestamp")
     )
-    option = words.only_one((by_offset, by_time, by_times))
+    option = parsed.only_one((by_offset, by_time, by_times))
     if option is None:
         return Position(by_offset, default)
     if option == by_time:
         return Position(
-            option, time_ms=words.number(by_time, None, low=0), latest_if_none=latest_if_none
+            option, time_ms=parsed.number(by_time, None, low=0), latest_if_none=latest_if_none
         )
     unnamed = EARLIEST if side == "starting" else LATEST
     if option == by_times:
-        times = _places(words, option, 'of the form {"topic": {"0": 1700000000000}}', 0)
+        times = _seqs_by_topic(parsed, option, 'of the form {"topic": {"0": 1700000000000}}', 0)
         return Position(option, unnamed, times_ms=times, latest_if_none=latest_if_none)
-    text = words.text(option) or ""
+    text = parsed.text(option) or ""
     if text.strip().lower() in _WORDS:
         return Position(option, _WORDS[text.strip().lower()])
-    return Position(option, unnamed, seqs=_places(words, option, _FORM, EARLIEST))
+    return Position(option, unnamed, seqs=_seqs_by_topic(parsed, option, _FORM, EARLIEST))
 
 
-def _places(words: Words, option: str, form: str, low: int) -> dict[TopicPartition, int]:
-    tree: Any = words.json(option, form)
+def _seqs_by_topic(
+    parsed: ParsedOptions, option: str, form: str, low: int
+) -> dict[TopicPartition, int]:
+    tree: Any = parsed.json(option, form)
     try:
         found = {
             TopicPartition(topic, int(partition)): int(value)
@@ -98,7 +100,7 @@ def _places(words: Words, option: str, form: str, low: int) -> dict[TopicPartiti
         if not found or min(found.values()) < low:
             raise ValueError
     except (AttributeError, TypeError, ValueError):
-        raise bad(option, words.text(option), form) from None
+        raise bad(option, parsed.text(option), form) from None
     return found
 
 

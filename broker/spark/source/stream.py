@@ -43,7 +43,7 @@ log = logging.getLogger("twinwire.spark")
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The driver keeps one for the life of a query; the tasks of each batch get a copy."""
+    """The driver has one for the whole query; the tasks of each batch receive a copy."""
 
     def __init__(self, settings: ReadSettings, columns: StructType) -> None:
         schema.check_readable(columns)
@@ -64,7 +64,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _fail(self) -> bool:
         return self.settings.reading.fail_on_loss
 
-    def _ask(self) -> Survey:
+    def _request_topics(self) -> Survey:
         if self._brokers is None:
             self._brokers = Brokers(self.settings.access)
         self._survey = self._brokers.survey(self.settings.wanted, patient=not self._fail)
@@ -73,7 +73,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._survey
 
     def initialOffset(self) -> offsets.Tree:
-        survey = self._ask()
+        survey = self._request_topics()
         assert self._brokers is not None
         find = partial(self._brokers.find_times, survey)
         start = positions.resolve(self.settings.start, survey, self.settings.wanted, find)
@@ -89,10 +89,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._frozen = self._ask().latest()
+        self._frozen = self._request_topics().latest()
 
     def latestOffset(self, start: offsets.Tree, limit: ReadLimit) -> offsets.Tree:
-        survey = self._ask()
+        survey = self._request_topics()
         before = offsets.load(start)
         begin = microbatch.known(microbatch.base(before, survey, self._fail), before, self._frozen)
         end = microbatch.target(begin, survey, self._frozen)
@@ -110,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before, after = offsets.load(start), offsets.load(end)
         survey = self._survey
         if survey is None or not survey.entries.keys() >= after.keys():
-            survey = self._ask()  # a batch of an earlier run: the brokers were not asked yet
+            survey = self._request_topics()  # a batch of an earlier run: no survey yet
         ranges = microbatch.ranges_between(before, after, survey, self._fail)
         if ranges:
             self._report(survey, before)

@@ -32,7 +32,7 @@ def triage_page(found: Found, servers: str, made: datetime | None = None) -> str
     body: list[Child] = [_tiles(found, letters)]
     if not groups:
         body.append(tag("p", "There are no dead letters."))
-        return page("Dead letters", about, body, made=made)
+        return page("Dead letters", about, body, created=made)
     plots = [_hours(found.hours), _largest(groups)]
     body.append(section("Overview", tag("div", plots, class_="plots"), _overview(groups, found)))
     body.append(_back(found))
@@ -40,7 +40,7 @@ def triage_page(found: Found, servers: str, made: datetime | None = None) -> str
     more = len(groups) - REPORT_GROUPS
     note = tag("p", f"{more:,} smaller groups are not shown.", class_="soft") if more > 0 else None
     body.append(section("Groups", cards, note))
-    return page("Dead letters", about, body, made=made)
+    return page("Dead letters", about, body, created=made)
 
 
 def _tiles(found: Found, letters: int) -> Html:
@@ -72,7 +72,7 @@ def _hours(hours: Mapping[int, int]) -> Html:
 
 
 def _largest(groups: list[tuple[Key, Group]]) -> Html:
-    # The id first: groups often differ in nothing else but the shape.
+    # The id is first, because groups often differ only in the shape.
     rows = [
         (
             f"{key.id}: {key.reason}, {key.origin or key.topic} / {key.channel or '-'}",
@@ -114,15 +114,15 @@ def _overview(groups: list[tuple[Key, Group]], found: Found) -> Html:
 
 
 def _sent(key: Key, group: Group, found: Found) -> str:
-    """How much of a group was sent back, by this run or an earlier one."""
+    """Which part of a group was sent back, by this run or an earlier one."""
     upto = dict(found.sent.get(key.id, {}))
     if any(one.group == key.id for one in found.back):
         return "all, now"
     if not upto:
         return "-"
     done = [upto.get(broker, 0) > last for broker, (_, last) in group.spans.items()]
-    begun = [upto.get(broker, 0) > first for broker, (first, _) in group.spans.items()]
-    return "all" if all(done) else "some" if any(begun) else "-"
+    started = [upto.get(broker, 0) > first for broker, (first, _) in group.spans.items()]
+    return "all" if all(done) else "some" if any(started) else "-"
 
 
 def _back(found: Found) -> Html | None:
@@ -140,7 +140,7 @@ def _back(found: Found) -> Html | None:
 
 
 def _card(key: Key, group: Group, found: Found, servers: str) -> Html:
-    where = f"{key.origin} / {key.channel}" if key.origin else "of unknown origin"
+    origin = f"{key.origin} / {key.channel}" if key.origin else "of unknown origin"
     facts = [
         ("dead letters", numbers.exact(group.count)),
         ("bytes", numbers.size(group.bytes)),
@@ -155,13 +155,13 @@ def _card(key: Key, group: Group, found: Found, servers: str) -> Html:
         for name, value in facts
     ]
     parts: list[Child] = [
-        tag("h3", tag("code", key.id), f" {key.reason}: {where}", id=f"g-{key.id}", class_="name"),
+        tag("h3", tag("code", key.id), f" {key.reason}: {origin}", id=f"g-{key.id}", class_="name"),
         tag("pre", clip(key.shape, _SHAPE_CHARS)),
         tag("table", tag("tbody", rows)),
     ]
     if key.can_go_back:
-        again = tag("details", tag("summary", "send it back"), tag("pre", _command(key, servers)))
-        parts.append(again)
+        command = tag("details", tag("summary", "send it back"), tag("pre", _command(key, servers)))
+        parts.append(command)
     if any(sample.body or sample.size == 0 for sample in group.samples):
         parts.append(
             tag("details", tag("summary", "samples"), [_sample(one) for one in group.samples])
@@ -200,7 +200,7 @@ def body_text(body: bytes, cut: bool) -> str:
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
-        # a body that was cut may end within a character
+        # A body that was cut may end within a character.
         if not cut or error.start < len(body) - 3:
             return _dump(body)
         text = body[: error.start].decode()
@@ -218,6 +218,6 @@ def _dump(body: bytes) -> str:
     lines = []
     for at in range(0, min(len(body), _HEX_BYTES), 16):
         row = body[at : at + 16]
-        seen = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-        lines.append(f"{at:04x}  {row.hex(' '):<47}  {seen}")
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{at:04x}  {row.hex(' '):<47}  {text}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The shape of a body: what messages that fail for the same reason have in common.
+"""The shape of a body, which messages that fail for the same reason often have in common.
 
     {"id": number, "lines": [{"sku": string, ...}]}      JSON: its keys and types, not its values
     XML <order>      text      binary (gzip)      empty

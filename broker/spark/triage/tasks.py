@@ -34,9 +34,9 @@ from broker.spark.offsets import OffsetRange
 from broker.spark.triage.shape import VERSION, shape_of
 
 COLUMNS: Final = ("offset", "timestamp", "value", "headers")
-OTHER: Final = "other shapes"  # all further groups of a task that has too many
+OTHER: Final = "other shapes"  # the shape of all further groups of a task that has too many
 NO_LETTER: Final = "no dead letter"
-_OURS: Final = "twinwire-"
+_OWN_PREFIX: Final = "twinwire-"
 _SUBJECT: Final = "twinwire-subject"  # the original subject, kept as a header when it is sent back
 _HOUR_US: Final = 3600 * 10**6
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -75,14 +75,14 @@ class Sample(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """The values of a dead letter's headers `Twinwire-*`; all other headers are in `kept`."""
+    """The values of a dead letter's headers `Twinwire-*`, and its other headers."""
 
     reason: str
     origin: str
     channel: str
     attempts: int
     published_us: int | None
-    kept: list[tuple[str, bytes]]
+    other_headers: list[tuple[str, bytes]]
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ class Group:
         for partition, (first, last) in other.spans.items():
             had = self.spans.get(partition, (first, last))
             self.spans[partition] = (min(had[0], first), max(had[1], last))
-        self._keep([*self.samples, *other.samples])
+        self._select_samples([*self.samples, *other.samples])
 
     def take(self, sample: Sample) -> None:
         """Add a dead letter; those of one broker are added in the order of their seqs."""
@@ -118,9 +118,9 @@ class Group:
         first, last = self.spans.get(sample.partition, (sample.seq, sample.seq))
         self.spans[sample.partition] = (min(first, sample.seq), max(last, sample.seq))
         if len(self.samples) < SAMPLES or sample.time_us >= self.samples[-1].time_us:
-            self._keep([*self.samples, sample])
+            self._select_samples([*self.samples, sample])
 
-    def _keep(self, samples: list[Sample]) -> None:
+    def _select_samples(self, samples: list[Sample]) -> None:
         """The samples to keep: the first ones, and the last."""
         ordered = sorted(samples, key=lambda one: (one.time_us, one.partition, one.seq))
         self.samples = (
@@ -129,7 +129,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Back:
+class SentBack:
     """The outcome of sending a group back, on one broker."""
 
     group: str
@@ -143,14 +143,14 @@ class Back:
 
 @dataclass(slots=True)
 class Found:
-    """The result of a run: what the report shows."""
+    """The result of a run, for the report."""
 
     groups: dict[Key, Group] = field(default_factory=dict)
     hours: dict[int, int] = field(default_factory=dict)
     sent: dict[str, dict[int, int]] = field(default_factory=dict)  # group -> broker -> up to seq
     holes: int = 0
     down: tuple[str, ...] = ()
-    back: list[Back] = field(default_factory=list)
+    back: list[SentBack] = field(default_factory=list)
     skipped: int = 0
 
 
@@ -202,34 +202,34 @@ class Outcome:
 
 def letter_of(headers: Sequence[Mapping[str, Any]] | None) -> Letter:
     """Read the headers. They are untrusted: any client can publish to a dead-letter topic."""
-    ours: dict[str, bytes] = {}
-    kept: list[tuple[str, bytes]] = []
+    own_headers: dict[str, bytes] = {}
+    other_headers: list[tuple[str, bytes]] = []
     for pair in headers or ():
         name = pair["key"].lower()
-        if name.startswith(_OURS):
-            ours.setdefault(name, pair["value"])
-        if not name.startswith(_OURS) or name == _SUBJECT:
-            kept.append((pair["key"], pair["value"]))
+        if name.startswith(_OWN_PREFIX):
+            own_headers.setdefault(name, pair["value"])
+        if not name.startswith(_OWN_PREFIX) or name == _SUBJECT:
+            other_headers.append((pair["key"], pair["value"]))
 
     def text(name: str) -> str:
-        return ours.get(_OURS + name, b"").decode("utf-8", "replace")
+        return own_headers.get(_OWN_PREFIX + name, b"").decode("utf-8", "replace")
 
-    published = _whole(text("timestamp"))
+    published = _whole_number(text("timestamp"))
     origin, channel = text("topic"), text("channel")
-    known = 0 < len(origin) <= NAME_CHARS and 0 < len(channel) <= NAME_CHARS
-    if not known:
+    has_origin = 0 < len(origin) <= NAME_CHARS and 0 < len(channel) <= NAME_CHARS
+    if not has_origin:
         origin = channel = ""
     return Letter(
-        (text("reason")[:REASON_CHARS] if known else "") or NO_LETTER,
+        (text("reason")[:REASON_CHARS] if has_origin else "") or NO_LETTER,
         origin,
         channel,
-        _whole(text("attempts")) or 0,
+        _whole_number(text("attempts")) or 0,
         None if published is None else published // 1000,
-        kept,
+        other_headers,
     )
 
 
-def _whole(text: str) -> int | None:
+def _whole_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
@@ -243,11 +243,11 @@ def stage(work: Work) -> Outcome:
     return _guarded(work, _stage)
 
 
-def _guarded(work: Work, does: Any) -> Outcome:
+def _guarded(work: Work, read: Any) -> Outcome:
     outcome = Outcome()
     try:
         with Connection(work.server, work.options) as connection:
-            does(work, connection, outcome)
+            read(work, connection, outcome)
     except (BulkError, OSError, pa.ArrowException) as error:
         retry = is_passing(error)
         return Outcome(failure=str(error) or repr(error), retry=retry)
@@ -261,16 +261,16 @@ def _letters(
         outcome.holes += gap.next - gap.first
 
     for one in work.ranges:
-        where = {"topic": one.topic, "partition": one.partition, "broker": work.broker}
+        constants = {"topic": one.topic, "partition": one.partition, "broker": work.broker}
         topic, partition, incarnation, start, end = one
         piece = Piece(connection, topic, partition, work.broker, "", incarnation, start, end)
         for frame in frames(piece, skip_trimmed=True, told_gap=hole):
             opened = checked(piece, frame)
             outcome.holes += sum(gap.next - gap.first for gap in opened.gaps)
-            for batch in batches_of(opened, COLUMNS, where, TRIAGE_BATCH_ROWS):
+            for batch in batches_of(opened, COLUMNS, constants, TRIAGE_BATCH_ROWS):
                 times = batch.column("timestamp").cast(pa.int64()).to_pylist()
-                plain = batch.drop_columns(["timestamp"]).to_pylist()
-                for row, time_us in zip(plain, times, strict=True):
+                rows = batch.drop_columns(["timestamp"]).to_pylist()
+                for row, time_us in zip(rows, times, strict=True):
                     yield one, {**row, "time_us": time_us}, letter_of(row["headers"])
 
 
@@ -308,9 +308,12 @@ class _Upload:
         self.rows: list[dict[str, Any]] = []
         self.waiting = self.count = self.offset = 0
 
-    def add(self, body: bytes, kept: Sequence[tuple[str, bytes]]) -> None:
+    def add(self, body: bytes, other_headers: Sequence[tuple[str, bytes]]) -> None:
         self.rows.append(
-            {"value": body, "headers": [{"key": name, "value": value} for name, value in kept]}
+            {
+                "value": body,
+                "headers": [{"key": name, "value": value} for name, value in other_headers],
+            }
         )
         self.count += 1
         self.waiting += len(body)
@@ -349,7 +352,7 @@ def _stage(work: Work, connection: Connection, outcome: Outcome) -> None:
         if upload is None:
             writer = writer_of(key.id, one.incarnation)
             upload = uploads[key.id] = _Upload(work, connection, key, writer)
-        upload.add(row["value"], letter.kept)
+        upload.add(row["value"], letter.other_headers)
     for group, upload in uploads.items():
         upload.flush()
         outcome.staged[group] = (

@@ -19,7 +19,7 @@ from broker.client.bulk.connection import is_lasting
 from broker.client.bulk.errors import is_passing
 from broker.spark.brokers import Brokers
 from broker.spark.errors import BrokerDownError, OptionError, WrongDoorError
-from broker.spark.options import SHARED, Access, Wanted, Words, access
+from broker.spark.options import SHARED, Access, ParsedOptions, Wanted, access
 
 EMPTY = json_answer({"broker": "b", "broker_id": "i", "partition": 0, "topics": []})
 
@@ -98,7 +98,7 @@ def test_a_torn_status_line_is_tried_again(line: str) -> None:
 
 
 def reach(servers: str) -> Access:
-    return access(Words({"servers": servers, "fetchRetries": "0"}, SHARED))
+    return access(ParsedOptions({"servers": servers, "fetchRetries": "0"}, SHARED))
 
 
 def test_two_brokers_of_one_number() -> None:

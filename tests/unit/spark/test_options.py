@@ -38,7 +38,7 @@ def test_defaults() -> None:
     assert stream.start.default == LATEST
     assert stream.end is None
     assert stream.progress.ttl_s == READER_TTL_STREAM_S
-    assert not stream.progress.asked_for
+    assert not stream.progress.required
 
 
 def test_names_in_any_case() -> None:
@@ -79,7 +79,7 @@ def test_every_value_is_read() -> None:
     assert (settings.splitting.partitions_min, settings.splitting.records_per_partition) == (3, 10)
     progress = settings.progress
     assert (progress.name, progress.hold, progress.ttl_s) == ("lake", False, 7200)
-    assert progress.asked_for
+    assert progress.required
 
 
 BAD = {

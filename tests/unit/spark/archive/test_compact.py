@@ -115,7 +115,7 @@ def test_who_planned_before_reads_on(tmp_path: Path) -> None:
     assert [row for row in rows(tmp_path) if row["topic"] == "t"] == before
     run(48)
     assert parquet_files(tmp_path) == set(counted(tmp_path))
-    assert Manifest(tmp_path).noted(REPLACED) == {}
+    assert Manifest(tmp_path).saved(REPLACED) == {}
 
 
 def test_files_whose_offsets_overlap_are_merged_in_order(tmp_path: Path) -> None:

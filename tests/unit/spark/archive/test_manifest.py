@@ -194,11 +194,11 @@ def test_one_job_at_a_time(manifest: Manifest) -> None:
 
 
 def test_notes(manifest: Manifest) -> None:
-    assert manifest.noted("pending.json") is None
-    manifest.note("pending.json", {"a": [1]})
-    assert manifest.noted("pending.json") == {"a": [1]}
-    manifest.forget("pending.json")
-    assert manifest.noted("pending.json") is None
+    assert manifest.saved("pending.json") is None
+    manifest.save("pending.json", {"a": [1]})
+    assert manifest.saved("pending.json") == {"a": [1]}
+    manifest.remove_saved("pending.json")
+    assert manifest.saved("pending.json") is None
 
 
 def test_a_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def test_on_from_the_last_version() -> None:
 def test_a_new_topic_begins_at_its_earliest_and_the_first_run_where_configured() -> None:
     assert planned.begin(state(None), survey(7), WANTED).offsets == {T: Offset(7, "a")}
     after = State()
-    after.apply(planned.left_alone(survey(7)))
+    after.apply(planned.starting_change(survey(7)))
     assert planned.begin(after, survey(7), WANTED) == planned.Start({T: Offset(100, "a")}, ())
 
 

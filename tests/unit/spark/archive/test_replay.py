@@ -41,13 +41,13 @@ FILES = (
 
 
 def test_the_line_is_by_topic_broker_age_and_offset() -> None:
-    assert planned.line(state(*FILES), ReplaySelection("t")) == [
+    assert planned.ranges_of(state(*FILES), ReplaySelection("t")) == [
         OffsetRange("a", 0, "old", 1, 61),
         OffsetRange("a", 0, "new", 1, 6),
         OffsetRange("a", 1, "q", 7, 10),
         OffsetRange("b", 0, "x", 1, 11),
     ]
-    assert planned.line(
+    assert planned.ranges_of(
         state(*FILES), ReplaySelection("t", ("a",), since_us=112, until_us=115)
     ) == [
         OffsetRange("a", 0, "old", 51, 61),
@@ -56,7 +56,7 @@ def test_the_line_is_by_topic_broker_age_and_offset() -> None:
 
 
 def test_epochs_are_pieces_of_the_line() -> None:
-    found = list(planned.epochs(planned.line(state(*FILES), ReplaySelection("t")), 40, 25))
+    found = list(planned.epochs(planned.ranges_of(state(*FILES), ReplaySelection("t")), 40, 25))
     assert [[(part.number, *part.range[2:]) for part in parts] for parts in found] == [
         [(0, "old", 1, 26), (1, "old", 26, 41)],
         [(0, "old", 41, 61), (1, "new", 1, 6), (2, "q", 7, 10), (3, "x", 1, 11)],
@@ -97,7 +97,7 @@ def test_files_of_a_part_also_after_compact() -> None:
 
 def test_a_plan_is_noted_as_it_is() -> None:
     selection = ReplaySelection("{topic}", ("a", "b"), 1, None, "x.>", "value is null", 500)
-    ranges = planned.line(state(*FILES), ReplaySelection("t"))
+    ranges = planned.ranges_of(state(*FILES), ReplaySelection("t"))
     noted = json.loads(json.dumps(planned.dump({"to": "x"}, selection, ranges)))
     assert planned.load(noted) == ({"to": "x"}, selection, ranges)
     assert ReplaySelection.from_json(

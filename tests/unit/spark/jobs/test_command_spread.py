@@ -9,7 +9,7 @@ import pytest
 from support.fakes.spark import FakeSpark
 
 from broker.spark.jobs.errors import JobError
-from broker.spark.jobs.tasks import spread, telling_line
+from broker.spark.jobs.tasks import error_line, spread
 
 
 @dataclass
@@ -79,19 +79,19 @@ def test_what_does_not_get_better() -> None:
         run(wrong, [1])
 
 
-def test_the_telling_line() -> None:
+def test_the_error_line() -> None:
     trace = (
         "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n"
         ": org.apache.spark.SparkException: Job aborted due to stage failure\n"
         '  File "x.py", line 3\n    AttributeError: no such thing\n\tat org.apache.spark.Error(x)\n'
     )
-    assert telling_line(trace) == "AttributeError: no such thing"
-    assert telling_line("a.b.SomeException: x\n at y") == "a.b.SomeException: x"
+    assert error_line(trace) == "AttributeError: no such thing"
+    assert error_line("a.b.SomeException: x\n at y") == "a.b.SomeException: x"
     trace = "[STREAM_FAILED] Query [id = 4] terminated with exception: gone\n\nPlan:\n+- ~Scan"
-    assert telling_line(trace) == trace.splitlines()[0]
+    assert error_line(trace) == trace.splitlines()[0]
     trace = (
         "o1.start.\n: a.b.XException: [NOT_FOUND] No source: x.\n\tat a.b.C\nCaused by: DException"
     )
-    assert telling_line(trace) == "[NOT_FOUND] No source: x."
-    assert telling_line("An error occurred.\n: a.b.CError: x\n\tat y.Z(W)") == "a.b.CError: x"
-    assert telling_line("") == "?"
+    assert error_line(trace) == "[NOT_FOUND] No source: x."
+    assert error_line("An error occurred.\n: a.b.CError: x\n\tat y.Z(W)") == "a.b.CError: x"
+    assert error_line("") == "?"

@@ -241,5 +241,5 @@ def test_a_page_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
     page.write(path, "two")
     assert [p.name for p in path.parent.iterdir()] == ["r.html"]
     assert path.read_text() == "two"
-    made = page.page("T", "about", made=datetime(2026, 11, 21, tzinfo=UTC))
+    made = page.page("T", "about", created=datetime(2026, 11, 21, tzinfo=UTC))
     assert "2026-11-21 00:00 UTC" in said(parse(made))

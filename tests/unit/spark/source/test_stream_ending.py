@@ -18,7 +18,7 @@ from broker.cli.pipeline import pipeline
 from broker.spark.jobs import archive, command, windows
 from broker.spark.jobs.command import Job, ends_with_signals, until_started
 from broker.spark.jobs.errors import JobError
-from broker.spark.jobs.tasks import run_tasks, telling_line
+from broker.spark.jobs.tasks import error_line, run_tasks
 from broker.spark.offsets import TopicPartition
 from broker.spark.options import Wanted
 from broker.spark.topics import Entry, Survey, unseen
@@ -68,7 +68,7 @@ def test_a_signal_waits_for_spark_to_start(capfd: pytest.CaptureFixture[str]) ->
 
 def test_a_line_of_a_trace_that_says_something() -> None:
     text = "java.lang.SomeException: it ended\n\tat a.ErrorUtils.x(Error.scala:9)\n\t... 5 more"
-    assert telling_line(text) == "java.lang.SomeException: it ended"
+    assert error_line(text) == "java.lang.SomeException: it ended"
 
 
 def test_java_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
