@@ -8,18 +8,18 @@ from broker.bench.nats_load cimport NatsLoad
 
 
 cdef class JetStreamConsume(NatsLoad):
-    cdef Texts requests         # of each reader: the command that requests a batch; none: pushed
-    cdef uint64_t batch         # messages of a request
-    cdef uint64_t *left         # of each reader: messages of the open request; owned
-    cdef uint64_t wanted        # messages in all; 0 = until the time is over
+    cdef Texts requests       # per reader: the command that requests a batch; None: pushed
+    cdef uint64_t batch       # messages of a request
+    cdef uint64_t *remaining  # per reader: messages of the open request that are missing; owned
+    cdef uint64_t target      # messages in all; 0 = until the time is over
     cdef uint64_t msgs
     cdef uint64_t body_bytes
-    cdef bint acks              # ack each message
-    cdef bint ending            # the time is over
-    cdef int pongs              # readers whose acks the server has processed
-    cdef bint pinged
+    cdef bint acks            # ack each message
+    cdef bint ending          # the time is over
+    cdef int pongs            # readers whose acks the server has processed
+    cdef bint ping_sent       # the PING that follows all acks
 
-    cdef void take(self, conn_t *c, const op_t *op) noexcept nogil
-    cdef void take_status(self, conn_t *c, const op_t *op) noexcept nogil
-    cdef void ask(self, conn_t *c) noexcept nogil
-    cdef bint is_over(self) noexcept nogil
+    cdef void on_delivery(self, conn_t *c, const op_t *op) noexcept nogil
+    cdef void on_status(self, conn_t *c, const op_t *op) noexcept nogil
+    cdef void send_request(self, conn_t *c) noexcept nogil
+    cdef bint has_ended(self) noexcept nogil

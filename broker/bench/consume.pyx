@@ -2,8 +2,8 @@
 """JetStream consuming.
 
 A pushed reader counts messages and answers flow control. Other readers request a batch, ack each
-of its messages, and request the next batch after its last message, as the usual clients do it. A
-message with headers is a status: the messages of these runs have none.
+of its messages, and request the next batch after its last message, as the usual clients do. A
+message with headers is a status, because the messages of these runs have no headers.
 """
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -22,33 +22,33 @@ cdef enum:
 
 @cython.final
 cdef class JetStreamConsume(NatsLoad):
-    """Readers that share the messages of one consumer, or one that gets all of them."""
+    """Readers that share the messages of one consumer, or one reader that receives all of them."""
 
     def __dealloc__(self):
-        free(self.left)
+        free(self.remaining)
 
-    def begin(self, list requests not None, uint64_t batch, uint64_t wanted, bint acks):
+    def begin(self, list requests not None, uint64_t batch, uint64_t target, bint acks):
         """`requests`: the command of each reader that requests `batch` messages, or an empty list
-        if they are pushed; `wanted`: number of messages, or 0 for a timed run."""
+        if they are pushed; `target`: number of messages, or 0 for a timed run."""
         if requests and <int>len(requests) != self.reader_count:
             raise ValueError("needs a request for each reader")
         self.requests = Texts(requests) if requests else None
         self.batch = batch
-        self.wanted = wanted
+        self.target = target
         self.acks = acks
-        self.left = <uint64_t *>calloc(self.reader_count, sizeof(uint64_t))
-        if self.left == NULL:
+        self.remaining = <uint64_t *>calloc(self.reader_count, sizeof(uint64_t))
+        if self.remaining == NULL:
             raise MemoryError
 
-    cdef bint is_over(self) noexcept nogil:
-        return self.ending or (self.wanted and self.msgs >= self.wanted)
+    cdef bint has_ended(self) noexcept nogil:
+        return self.ending or (self.target and self.msgs >= self.target)
 
-    cdef void ask(self, conn_t *c) noexcept nogil:
-        cdef const text_t *request = &self.requests.each[c.place]
-        self.left[c.place] = self.batch
+    cdef void send_request(self, conn_t *c) noexcept nogil:
+        cdef const text_t *request = &self.requests.each[c.index]
+        self.remaining[c.index] = self.batch
         self.put(c, request.ptr, request.len)
 
-    cdef void take(self, conn_t *c, const op_t *op) noexcept nogil:
+    cdef void on_delivery(self, conn_t *c, const op_t *op) noexcept nogil:
         cdef const char *reply = NULL
         cdef uint32_t reply_len = 0
         cdef char *to
@@ -63,13 +63,14 @@ cdef class JetStreamConsume(NatsLoad):
             memcpy(to + 4, reply, reply_len)
             memcpy(to + 4 + reply_len, b" 4\r\n+ACK\r\n", 10)
             c.out_len += reply_len + 14
-        if self.batch and self.left[c.place]:
-            self.left[c.place] -= 1
-            if self.left[c.place] == 0 and not self.is_over():
-                self.ask(c)
+        if self.batch and self.remaining[c.index]:
+            self.remaining[c.index] -= 1
+            if self.remaining[c.index] == 0 and not self.has_ended():
+                self.send_request(c)
 
-    cdef void take_status(self, conn_t *c, const op_t *op) noexcept nogil:
-        """Answer flow control; ask again after a request has ended without all of its batch."""
+    cdef void on_status(self, conn_t *c, const op_t *op) noexcept nogil:
+        """Answer flow control; send another request if the last one ended before its batch was
+        complete."""
         cdef uint32_t i = 0, start = 0
         cdef int token = 0
         if op.body_len > FLOW_LEN and memcmp(op.body, FLOW, FLOW_LEN) == 0:
@@ -86,27 +87,27 @@ cdef class JetStreamConsume(NatsLoad):
         elif self.batch and op.body_len > STATUS_HEAD and op.body[STATUS_HEAD] == c'5':
             self.fail(FAIL_PROTOCOL, c, b"no consumer takes the request", 29)
         elif self.batch and op.body_len > STATUS_HEAD and op.body[STATUS_HEAD] == c'4':
-            if not self.is_over():
-                self.ask(c)
+            if not self.has_ended():
+                self.send_request(c)
 
     cdef void on_message(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil:
         if op.text[0] == c'H':
-            self.take_status(c, op)
+            self.on_status(c, op)
         else:
-            self.take(c, op)
+            self.on_delivery(c, op)
 
     cdef void on_pong(self, conn_t *c) noexcept nogil:
         self.pongs += 1
 
     cdef bint send_more(self, int64_t now_ns) noexcept nogil:
-        """Send the first requests; and at the end a PING behind all acks."""
+        """Send the first requests and, when the run is over, a PING after all acks."""
         cdef int i
         for i in range(self.reader_count):
-            if self.batch and self.moved == 0 and self.left[i] == 0 and not self.pinged:
-                self.ask(&self.readers[i])
+            if self.batch and self.moved == 0 and self.remaining[i] == 0 and not self.ping_sent:
+                self.send_request(&self.readers[i])
                 self.flush(&self.readers[i])
-        if self.is_over() and not self.pinged:
-            self.pinged = True
+        if self.has_ended() and not self.ping_sent:
+            self.ping_sent = True
             for i in range(self.reader_count):
                 self.put(&self.readers[i], b"PING\r\n", 6)
                 self.flush(&self.readers[i])
@@ -116,7 +117,7 @@ cdef class JetStreamConsume(NatsLoad):
         self.ending = True
 
     cdef bint settled(self, int64_t now_ns) noexcept nogil:
-        if not self.is_over():
+        if not self.has_ended():
             return False
         if not self.delivered_ns:
             self.delivered_ns = now_ns
@@ -126,5 +127,5 @@ cdef class JetStreamConsume(NatsLoad):
         return True
 
     def received(self):
-        """Messages, and their bytes."""
+        """The number of messages, and the bytes of their bodies."""
         return self.msgs, self.body_bytes

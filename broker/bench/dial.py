@@ -44,9 +44,9 @@ _IDENTIFY = orjson.dumps(
 _FRAME_ERROR = 1
 
 
-SID_DATA, SID_HEARTBEAT, SID_BYE = b"1", b"2", b"3"  # bench/stan.pyx uses the same values
-GUID_DIGITS = b"0" * 16  # likewise
-# With its digits as long as the guids of the usual clients.
+SID_DATA, SID_HEARTBEAT, SID_ANSWER = b"1", b"2", b"3"  # bench/stan.pyx uses the same values
+GUID_DIGITS = b"0" * 16  # GUID_HEX digits of bench/stan.pyx, which replaces them
+# With the digits, a guid is as long as that of the usual clients.
 GUID_HEAD = b"bench-"
 PROTOCOL = 1  # clients of this level send connID and pings
 PING_SECONDS = 5
@@ -63,9 +63,9 @@ class Peer:
         except OSError as error:
             raise LoadError(f"cannot connect to {address[0]}:{address[1]}: {error}") from error
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.held = b""
+        self.unread = b""
 
-    def more(self) -> None:
+    def receive(self) -> None:
         try:
             data = self.sock.recv(65536)
         except TimeoutError as error:
@@ -74,38 +74,38 @@ class Peer:
             raise LoadError(f"handshake failed: {error.strerror}") from error
         if not data:
             raise LoadError("the server closed the connection during the handshake")
-        self.held += data
+        self.unread += data
 
     def line(self) -> bytes:
-        while b"\n" not in self.held:
-            self.more()
-        line, _, self.held = self.held.partition(b"\n")
+        while b"\n" not in self.unread:
+            self.receive()
+        line, _, self.unread = self.unread.partition(b"\n")
         return line.rstrip(b"\r")
 
-    def take(self, size: int) -> bytes:
-        while len(self.held) < size:
-            self.more()
-        data, self.held = self.held[:size], self.held[size:]
+    def read(self, size: int) -> bytes:
+        while len(self.unread) < size:
+            self.receive()
+        data, self.unread = self.unread[:size], self.unread[size:]
         return data
 
     def frame(self) -> bytes:
-        while len(self.held) < 8:
-            self.more()
-        end = 4 + int.from_bytes(self.held[:4], "big")
+        while len(self.unread) < 8:
+            self.receive()
+        end = 4 + int.from_bytes(self.unread[:4], "big")
         if end > SIZE_BYTES_MAX:
             raise LoadError("the server is not an NSQ server")
-        while len(self.held) < end:
-            self.more()
-        kind, payload = int.from_bytes(self.held[4:8], "big"), self.held[8:end]
-        self.held = self.held[end:]
+        while len(self.unread) < end:
+            self.receive()
+        kind, payload = int.from_bytes(self.unread[4:8], "big"), self.unread[8:end]
+        self.unread = self.unread[end:]
         if kind == _FRAME_ERROR:
             raise LoadError(f"the server refused the handshake: {payload.decode()}")
         return payload
 
 
-def connect_line(**more: bool) -> bytes:
+def connect_line(**options: bool) -> bytes:
     """CONNECT without the end of its line."""
-    return b"CONNECT " + orjson.dumps(_CONNECT | more)
+    return b"CONNECT " + orjson.dumps(_CONNECT | options)
 
 
 def dial_nats(
@@ -120,8 +120,8 @@ def dial_nats(
     try:
         if not peer.line().startswith(b"INFO"):
             raise LoadError(f"{address[0]}:{address[1]} is not a NATS server")
-        more = {"no_responders": True} if no_responders else {}
-        lines = [connect_line(headers=headers, **more), *(subscriptions or []), b"PING"]
+        options = {"no_responders": True} if no_responders else {}
+        lines = [connect_line(headers=headers, **options), *(subscriptions or []), b"PING"]
         peer.sock.sendall(b"\r\n".join(lines) + b"\r\n")
         while (line := peer.line()) != b"PONG":
             if line.startswith(b"-ERR"):
@@ -131,17 +131,17 @@ def dial_nats(
     except BaseException:
         peer.sock.close()
         raise
-    return peer.sock, peer.held
+    return peer.sock, peer.unread
 
 
 def ask_jetstream(
     address: tuple[str, int], verb: str, body: dict[str, object] | None = None
 ) -> dict[str, object]:
-    """Send one request to the API of JetStream. LoadError: nobody answers, or it is refused."""
+    """Send one request to the API of JetStream. LoadError: it has no responder or is refused."""
     inbox = f"_INBOX.{os.urandom(8).hex()}".encode()
-    sock, held = dial_nats(address, [b"SUB %s 1" % inbox], headers=True, no_responders=True)
+    sock, unread = dial_nats(address, [b"SUB %s 1" % inbox], headers=True, no_responders=True)
     peer = Peer.__new__(Peer)
-    peer.sock, peer.held = sock, held
+    peer.sock, peer.unread = sock, unread
     with sock:
         data = orjson.dumps(body) if body else b""
         sock.sendall(b"PUB $JS.API.%s %s %d\r\n%s\r\n" % (verb.encode(), inbox, len(data), data))
@@ -153,7 +153,7 @@ def ask_jetstream(
                 raise LoadError(f"{address[0]}:{address[1]} has no JetStream")
             elif words[:1] == [b"MSG"]:
                 break
-        answer: dict[str, object] = orjson.loads(peer.take(int(words[-1])))
+        answer: dict[str, object] = orjson.loads(peer.read(int(words[-1])))
     if (error := answer.get("error")) is not None:
         raise LoadError(f"{verb} is refused: {error}")
     return answer
@@ -177,12 +177,12 @@ def dial_nsq(
     except BaseException:
         peer.sock.close()
         raise
-    return peer.sock, peer.held
+    return peer.sock, peer.unread
 
 
 @dataclass(frozen=True)
 class Streaming:
-    """The address of the service: a NATS server, a cluster id, a channel."""
+    """A channel of NATS Streaming: the NATS server, the cluster id and the channel's name."""
 
     address: tuple[str, int]
     cluster: str
@@ -192,16 +192,16 @@ class Streaming:
 class StanPeer:
     """One client: a connection with three subscriptions."""
 
-    def __init__(self, where: Streaming) -> None:
-        self.channel = where.channel
+    def __init__(self, service: Streaming) -> None:
+        self.channel = service.channel
         self.client_id = f"bench-{os.urandom(8).hex()}"
         self.conn_id = os.urandom(11).hex().encode()
         self.inbox = f"_INBOX.{os.urandom(11).hex()}"
         self.heartbeats = f"_INBOX.{os.urandom(11).hex()}"
         self.answers = f"_INBOX.{os.urandom(11).hex()}"
-        self.peer = Peer(where.address)
+        self.peer = Peer(service.address)
         try:
-            self._subscribe(where.address)
+            self._subscribe(service.address)
             request = pb.ConnectRequest(
                 clientID=self.client_id,
                 heartbeatInbox=self.heartbeats,
@@ -210,7 +210,7 @@ class StanPeer:
                 pingInterval=PING_SECONDS,
                 pingMaxOut=PING_MAX_OUT,
             )
-            discover = f"_STAN.discover.{where.cluster}"
+            discover = f"_STAN.discover.{service.cluster}"
             self.subjects = self.ask(discover, request, pb.ConnectResponse)
         except BaseException:
             self.peer.sock.close()
@@ -228,14 +228,15 @@ class StanPeer:
                 for subject, sid in (
                     (self.inbox, SID_DATA),
                     (self.heartbeats, SID_HEARTBEAT),
-                    (self.answers, SID_BYE),
+                    (self.answers, SID_ANSWER),
                 )
             ),
         ]
         peer.sock.sendall(b"\r\n".join(lines) + b"\r\n")
 
     def ask(self, subject: str, request: Message, kind: type[Answer]) -> Answer:
-        """Send a request; repeat it for SERVICE_SECONDS while it has no responder."""
+        """Send a request and return the response; repeat the request for SERVICE_SECONDS while it
+        has no responder. LoadError."""
         deadline = time.monotonic() + SERVICE_SECONDS
         while True:
             self.peer.sock.sendall(self.line(subject, request, self.answers))
@@ -255,7 +256,7 @@ class StanPeer:
         return answer
 
     def _answer(self) -> bytes | None:
-        """The next message on the inbox for responses; None: the request had no responder."""
+        """Read the next message of the inbox for responses. None: the request had no responder."""
         while True:
             line = self.peer.line()
             verb, *words = line.split()
@@ -265,10 +266,10 @@ class StanPeer:
                 self.peer.sock.sendall(b"PONG\r\n")
             if verb not in {b"MSG", b"HMSG"}:
                 continue
-            body = self.peer.take(int(words[-1]) + 2)[:-2]
+            body = self.peer.read(int(words[-1]) + 2)[:-2]
             if words[1] == SID_HEARTBEAT:
                 self.peer.sock.sendall(b"PUB %s 0\r\n\r\n" % words[2])
-            elif words[1] == SID_BYE:
+            elif words[1] == SID_ANSWER:
                 return body if verb == b"MSG" else None
 
     @staticmethod
@@ -303,27 +304,28 @@ class StanPeer:
             startPosition=pb.NewOnly,
         )
         answer = self.ask(self.subjects.subRequests, request, pb.SubscriptionResponse)
-        bye = pb.UnsubscribeRequest(
+        unsubscribe = pb.UnsubscribeRequest(
             clientID=self.client_id, subject=self.channel, inbox=answer.ackInbox
         )
         return (
             b"PUB %s " % answer.ackInbox.encode(),
             pb.Ack(subject=self.channel).SerializeToString(),
-            self.line(self.subjects.unsubRequests, bye, self.answers),
+            self.line(self.subjects.unsubRequests, unsubscribe, self.answers),
         )
 
     def dialled(self) -> Dialled:
-        """Return the connection for the generator."""
-        return self.peer.sock, self.peer.held
+        """The connection and its unread bytes, for the generator."""
+        return self.peer.sock, self.peer.unread
 
-    def take_back(self, unread: bytes) -> None:
-        """Take the connection back from the generator; it may have read part of a heartbeat."""
-        self.peer.held = unread
+    def resume(self, unread: bytes) -> None:
+        """Continue to use the connection after the generator, which may have read the first part
+        of a heartbeat."""
+        self.peer.unread = unread
 
-    def close(self, *, politely: bool) -> None:
-        """Close the client at the service, then the connection."""
+    def close(self, *, end_client: bool) -> None:
+        """Close the connection; with `end_client` send a CloseRequest first."""
         with self.peer.sock:
-            if politely:
+            if end_client:
                 self.peer.sock.settimeout(CONNECT_SECONDS)
                 request = pb.CloseRequest(clientID=self.client_id)
                 self.ask(self.subjects.closeRequests, request, pb.CloseResponse)

@@ -9,9 +9,9 @@ cdef enum:
     OP_PONG = 3
     OP_OK = 4         # NATS +OK, NSQ OK
     OP_CLOSE = 5      # NSQ CLOSE_WAIT
-    OP_OTHER = 6      # INFO, and NSQ responses of no interest
+    OP_OTHER = 6      # INFO, and other NSQ responses, which loads ignore or refuse
     OP_ERR = 7        # -ERR, NSQ error frame: text in op_t
-    OP_BAD = 8        # not this protocol
+    OP_BAD = 8        # not a line or frame of the protocol
 
 cdef enum:
     HEAD_MAX = 64         # longest NATS header line that is remembered, bytes
@@ -21,7 +21,7 @@ cdef enum:
     ID_BYTES = 16
     NSQ_HEAD_BYTES = 34   # size, type, timestamp, attempts, id
 
-# One line or frame. Pointers lie in the scanned bytes.
+# One line or frame. The pointers point into the scanned bytes.
 ctypedef struct op_t:
     const char *text      # NATS: the line; NSQ: the message id, or the text of an error
     const char *body      # first body byte
@@ -30,7 +30,7 @@ ctypedef struct op_t:
     uint32_t body_len     # bytes
     uint16_t attempts     # NSQ messages only
 
-# A NATS subscriber's count.
+# The counts of one NATS connection.
 ctypedef struct nats_count_t:
     uint64_t msgs         # complete messages received
     uint64_t body_bytes
@@ -38,9 +38,9 @@ ctypedef struct nats_count_t:
     uint32_t skip_body    # its body length
     uint32_t pings        # PINGs not answered yet
     uint32_t pongs
-    uint32_t head_len     # remembered header line; 0 = none
+    uint32_t head_len     # bytes of `head`; 0 = none
     uint32_t head_body    # body length in that line
-    char head[HEAD_MAX]
+    char head[HEAD_MAX]   # the last header line
 
 # Bytes that are owned elsewhere.
 ctypedef struct text_t:
@@ -64,11 +64,11 @@ cdef class Block:
     cdef uint64_t *starts         # period_units + 1 offsets; owned
     cdef uint64_t first_unit(self, int part, int parts) noexcept nogil
     cdef uint64_t bytes_for(self, uint64_t units) noexcept nogil
-    cdef uint64_t units_begun(self, uint64_t nbytes) noexcept nogil
+    cdef uint64_t units_started(self, uint64_t nbytes) noexcept nogil
 
 
 cdef class Texts:
-    """Byte strings that a load takes by number."""
-    cdef list held                # owns the bytes
-    cdef text_t *each             # owned
+    """Byte strings that a load reads by index, without the GIL."""
+    cdef list texts               # owns the bytes
+    cdef text_t *each             # address and length of each; owned
     cdef uint64_t count

@@ -204,7 +204,8 @@ cdef class Block:
         free(self.starts)
 
     cdef uint64_t first_unit(self, int part, int parts) noexcept nogil:
-        """Where the stream of one of several publishers begins: evenly spread over the period."""
+        """The unit with which the stream of one of several publishers begins: the publishers are
+        spread evenly over the period."""
         return <uint64_t>part * self.period_units / <uint64_t>parts
 
     cdef uint64_t bytes_for(self, uint64_t units) noexcept nogil:
@@ -212,8 +213,8 @@ cdef class Block:
         return (units / self.period_units * self.period_bytes
                 + self.starts[units % self.period_units])
 
-    cdef uint64_t units_begun(self, uint64_t nbytes) noexcept nogil:
-        """Units of which at least one byte lies in the stream's first `nbytes`."""
+    cdef uint64_t units_started(self, uint64_t nbytes) noexcept nogil:
+        """The number of units of which at least one byte is in the stream's first `nbytes`."""
         cdef uint64_t rest = nbytes % self.period_bytes
         cdef uint64_t low = 0
         cdef uint64_t high = self.period_units
@@ -230,14 +231,14 @@ cdef class Block:
         """Bytes of the first `units` units."""
         return self.bytes_for(units)
 
-    def begun(self, uint64_t nbytes):
+    def started(self, uint64_t nbytes):
         """Number of units that begin in the first `nbytes` bytes."""
-        return self.units_begun(nbytes)
+        return self.units_started(nbytes)
 
 
 def count_nats(list pieces not None):
-    """Scan pieces as a connection receives them; return messages, body bytes, PINGs, PONGs and the
-    last kind."""
+    """Scan pieces in the order in which a connection receives them; return messages, body bytes,
+    PINGs, PONGs and the last kind."""
     cdef nats_count_t state
     cdef op_t op
     cdef size_t used = 0
@@ -255,7 +256,8 @@ def count_nats(list pieces not None):
 
 
 def scan_nsq(bytes data not None):
-    """Return (kind, text, attempts, body length) of each whole frame, then the bytes used."""
+    """Return (kind, text, attempts, body length) of each whole frame, the bytes used, and the kind
+    that ended the scan."""
     cdef op_t op
     cdef size_t pos = 0
     cdef const char *p = data
@@ -273,20 +275,20 @@ def scan_nsq(bytes data not None):
 
 @cython.final
 cdef class Texts:
-    """Byte strings whose addresses a load reads without the GIL."""
+    """Byte strings that a load reads by index, without the GIL."""
 
-    def __cinit__(self, list held not None):
+    def __cinit__(self, list texts not None):
         cdef size_t i
         cdef bytes text
-        if not held:
+        if not texts:
             raise ValueError("no texts")
-        self.held = held
-        self.count = <uint64_t>len(held)
+        self.texts = texts
+        self.count = <uint64_t>len(texts)
         self.each = <text_t *>malloc(self.count * sizeof(text_t))
         if self.each == NULL:
             raise MemoryError
         for i in range(self.count):
-            text = held[i]
+            text = texts[i]
             self.each[i].ptr = text
             self.each[i].len = <size_t>len(text)
 

@@ -17,7 +17,7 @@ cdef inline size_t bucket_of(uint64_t value) noexcept nogil:
 
 
 cdef inline uint64_t bucket_top(size_t bucket) noexcept nogil:
-    """Largest value that falls into the bucket."""
+    """The largest value of the bucket."""
     cdef int shift
     if bucket < 2 * STEPS:
         return bucket
@@ -45,11 +45,11 @@ cdef class Histogram:
             self.largest = value
 
     def record(self, int64_t value_ns):
-        """Counts one latency."""
+        """Count one latency."""
         self.add(value_ns)
 
     def count(self):
-        """Latencies counted."""
+        """The number of latencies."""
         return self.total
 
     def max_ns(self):
@@ -57,12 +57,12 @@ cdef class Histogram:
         return self.largest
 
     def percentile_ns(self, double percent):
-        """Upper end of the step with the percentile; 0 if nothing was counted."""
-        cdef double wanted = percent / 100.0 * <double>self.total
+        """The upper end of the step that contains the percentile; 0 if nothing was counted."""
+        cdef double target = percent / 100.0 * <double>self.total
         cdef uint64_t seen = 0
         cdef int i
         for i in range(BUCKETS):
             seen += self.counts[i]
-            if seen and <double>seen >= wanted:
+            if seen and <double>seen >= target:
                 return min(bucket_top(<size_t>i), self.largest)
         return self.largest

@@ -15,4 +15,4 @@ cdef class JetStreamPublish(Requests):
     cdef char refusal[REFUSAL_MAX]
     cdef uint32_t refusal_len
 
-    cdef void take_ack(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil
+    cdef void on_ack(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""JetStream publishing: messages whose answers are PubAcks."""
+"""JetStream publishing: each message is answered by a PubAck."""
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
@@ -11,21 +11,21 @@ from broker.bench.requests cimport TOKEN_HEX, Requests
 
 @cython.final
 cdef class JetStreamPublish(Requests):
-    """P publishers that each wait for `window` PubAcks at most."""
+    """Publishers that each wait for at most `window` PubAcks."""
 
     def begin(self, list heads not None, list inboxes not None, list rests not None,
-              uint64_t window, uint64_t wanted):
-        """As that of Requests."""
+              uint64_t window, uint64_t target):
+        """See `Requests.begin`."""
         if <int>len(inboxes) != self.publisher_count or self.publisher_count < 1 or window < 1:
             raise ValueError("needs publishers, an inbox for each, and a window")
-        super().begin(heads, inboxes, rests, window, wanted)
+        super().begin(heads, inboxes, rests, window, target)
 
-    cdef void take_ack(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil:
-        """Match a PubAck with its message, and publish the next one."""
-        cdef const text_t *inbox = &self.inboxes.each[c.place]
+    cdef void on_ack(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil:
+        """Find the message of a PubAck, and publish the next message."""
+        cdef const text_t *inbox = &self.inboxes.each[c.index]
         if op.text_len < 4 + inbox.len + TOKEN_HEX or memcmp(
                 op.text + 4, inbox.ptr, inbox.len) or (
-                not self.take_answer(c, op.text + 4 + inbox.len, now_ns)):
+                not self.on_answer(c, op.text + 4 + inbox.len, now_ns)):
             self.fail(FAIL_PROTOCOL, c, b"a PubAck that matches no message", 32)
             return
         if op.body_len > 9 and memcmp(op.body, b'{"error":', 9) == 0:
@@ -38,23 +38,23 @@ cdef class JetStreamPublish(Requests):
         if op.text[0] == c'H':
             self.fail(FAIL_PROTOCOL, c, b"no stream takes the subject", 27)
         else:
-            self.take_ack(c, op, now_ns)
+            self.on_ack(c, op, now_ns)
 
     cdef bint send_more(self, int64_t now_ns) noexcept nogil:
         """Publish the first messages; each PubAck triggers the next."""
-        self.ask_first(self.publishers)
+        self.send_first(self.publishers)
         return False
 
     cdef bint settled(self, int64_t now_ns) noexcept nogil:
-        if self.answered < self.wanted:
+        if self.answered < self.target:
             return False
         self.published_ns = self.finished_ns = now_ns
         return True
 
     def acknowledged(self):
-        """Messages with a PubAck without an error."""
+        """The number of messages whose PubAck has no error."""
         return self.answered - self.refused_count
 
     def refused(self):
-        """Messages that were refused, and the first error."""
+        """The number of messages that were refused, and the first error."""
         return self.refused_count, self.refusal[:self.refusal_len].decode("utf-8", "replace")

@@ -19,18 +19,18 @@ cdef enum:
     SEND_BLOCKED = 2     # EAGAIN: waiting for EPOLLOUT
     SEND_FAILED = 3
 
-# One connection. A publisher's block bytes and its `out` bytes never mix inside a command.
+# One connection. A publisher sends the bytes in `out` only between two commands of its block.
 ctypedef struct conn_t:
     int fd
     int role             # PUBLISHER or READER
-    int place            # index among those of its role
+    int index            # index among those of its role
     bint blocked         # waits for EPOLLOUT
     char *tail           # unfinished line or frame; owned
     size_t tail_len
     size_t tail_cap
-    char *out            # answers, FINs, PINGs waiting to be sent; owned
-    size_t out_off       # first byte not sent
-    size_t out_len       # bytes written so far
+    char *out            # answers, FINs and PINGs that are not sent yet; owned
+    size_t out_off       # position of the first byte that is not sent
+    size_t out_len       # bytes in `out`, including sent ones
     size_t out_cap
 
 cdef enum:
@@ -41,25 +41,26 @@ cdef int64_t monotonic_ns() noexcept nogil
 
 
 cdef class Load:
-    cdef conn_t *conns           # conn_count, readers first; owned
+    cdef conn_t *conns            # conn_count, readers first; owned
     cdef int conn_count
     cdef int publisher_count
     cdef int reader_count
-    cdef conn_t *publishers      # inside conns
-    cdef conn_t *readers         # inside conns
-    cdef list sockets            # keeps the file descriptors open
+    cdef conn_t *publishers       # inside conns
+    cdef conn_t *readers          # inside conns
+    cdef list sockets             # keeps the file descriptors open
     cdef int epfd
-    cdef int timer_fd            # -1 = none
-    cdef char *rbuf              # received bytes, after the connection's unfinished rest; owned
+    cdef int timer_fd             # -1 = none
+    cdef char *rbuf               # received bytes, after the connection's unfinished rest; owned
     cdef size_t rbuf_cap
     cdef size_t send_chunk
-    cdef bint spin               # never sleep in epoll_wait
-    cdef readonly uint64_t moved  # increases with each message sent or received
-    cdef int64_t start_ns        # first turn; 0 = not begun
-    cdef int64_t stop_ns         # publish until then; 0 = until the counts are reached
+    cdef bint spin                # never sleep in epoll_wait
+    cdef readonly uint64_t moved  # increases whenever something is published, answered or received
+    cdef int64_t start_ns         # of the first turn; 0 = not started
+    cdef int64_t stop_ns          # publish until then; 0 = until the counts are reached
     cdef int64_t duration_ns
-    cdef int64_t published_ns    # the server has processed everything sent
-    cdef int64_t delivered_ns    # everything received
+    # Times at which the state was reached; 0 = not yet.
+    cdef int64_t published_ns    # the server has processed everything that was sent
+    cdef int64_t delivered_ns    # everything was received
     cdef int64_t finished_ns
     cdef int fail_code
     cdef int fail_errno
@@ -67,8 +68,8 @@ cdef class Load:
     cdef uint32_t fail_len
     cdef char fail_text[256]
 
-    # For subclasses. on_data returns the number of processed bytes; send_more whether there is more
-    # to send at once.
+    # Subclasses override these. on_data returns the number of processed bytes; send_more returns
+    # whether more can be sent at once; settled returns whether the run has ended.
     cdef size_t on_data(self, conn_t *c, const char *p, size_t n) noexcept nogil
     cdef bint send_more(self, int64_t now_ns) noexcept nogil
     cdef void on_stop(self) noexcept nogil
@@ -80,12 +81,12 @@ cdef class Load:
     cdef char *room(self, conn_t *c, size_t n) noexcept nogil
     cdef int flush(self, conn_t *c) noexcept nogil
     cdef int push(self, conn_t *c, Block block, uint64_t *sent, uint64_t upto) noexcept nogil
-    cdef void block_on(self, conn_t *c, bint blocked) noexcept nogil
+    cdef void set_blocked(self, conn_t *c, bint blocked) noexcept nogil
     cdef void receive(self, conn_t *c) noexcept nogil
-    cdef void digest(self, conn_t *c, size_t have) noexcept nogil
-    cdef void digest_early(self) noexcept nogil
+    cdef void process(self, conn_t *c, size_t have) noexcept nogil
+    cdef void process_early(self) noexcept nogil
     cdef void arm(self, int64_t due_ns) noexcept nogil
-    cdef void turns(self, int64_t until_ns) noexcept nogil
+    cdef void run_turns(self, int64_t until_ns) noexcept nogil
     cdef int make_timer(self) except -1
-    cdef int watch(self, int i, bytes early) except -1
+    cdef int register_conn(self, int i, bytes early) except -1
     cdef str name_of(self)

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The load generator's loop.
 
-Each turn gives every publisher one send and every readable connection one recv, so neither
-side starves the other, whichever core the server runs on. Readers are always drained.
-The loop returns to Python every few milliseconds for progress, Ctrl-C and stall detection.
+Each turn does one send for every publisher and one recv for every readable connection, so neither
+side starves the other, whichever core the server runs on. The loop returns to Python every
+STEP_MS for progress, Ctrl-C and stall detection.
 """
 import os
 
@@ -87,7 +87,7 @@ cdef class Load:
 
     def open(self, list readers not None, list publishers not None, size_t recv_bytes,
              int64_t duration_ns, bint spin):
-        """Take ownership of (socket, bytes already read) pairs."""
+        """Take ownership of (socket, bytes that the handshake has read beyond its end) pairs."""
         cdef int i
         cdef conn_t *c
         cdef bytes early
@@ -114,12 +114,12 @@ cdef class Load:
             c = &self.conns[i]
             c.fd = sock.fileno()
             c.role = READER if i < self.reader_count else PUBLISHER
-            c.place = i if i < self.reader_count else i - self.reader_count
+            c.index = i if i < self.reader_count else i - self.reader_count
             self.conn_count = i + 1
-            self.watch(i, early)
+            self.register_conn(i, early)
 
-    cdef int watch(self, int i, bytes early) except -1:
-        """Register a connection, with the bytes that the handshake read beyond its end."""
+    cdef int register_conn(self, int i, bytes early) except -1:
+        """Register a connection, and store the bytes that its handshake has read beyond its end."""
         cdef conn_t *c = &self.conns[i]
         cdef epoll_event event
         event.events = EPOLLIN
@@ -166,7 +166,7 @@ cdef class Load:
         return True
 
     cdef void fail(self, int code, conn_t *c, const char *text, size_t n) noexcept nogil:
-        """Record a failure. Only the first is kept: it is the cause of the others."""
+        """Record a failure. Only the first is stored, because it causes the others."""
         if self.fail_code:
             return
         self.fail_code = code
@@ -184,7 +184,8 @@ cdef class Load:
             self.fail(FAIL_ERRNO, c, NULL, 0)
 
     cdef char *room(self, conn_t *c, size_t n) noexcept nogil:
-        """Space for n more bytes of `out`; the caller adds to out_len what it wrote."""
+        """Space for n more bytes at the end of `out`, or NULL; the caller adds the number of bytes
+        that it has written to out_len."""
         cdef size_t cap
         cdef char *grown
         if c.out_off == c.out_len:
@@ -207,7 +208,7 @@ cdef class Load:
         c.out_len += n
         return True
 
-    cdef void block_on(self, conn_t *c, bint blocked) noexcept nogil:
+    cdef void set_blocked(self, conn_t *c, bint blocked) noexcept nogil:
         cdef epoll_event event
         c.blocked = blocked
         event.events = EPOLLIN | EPOLLOUT if blocked else EPOLLIN
@@ -225,20 +226,20 @@ cdef class Load:
             if r > 0:
                 c.out_off += <size_t>r
             elif errno == EAGAIN:
-                self.block_on(c, True)
+                self.set_blocked(c, True)
             elif errno != EINTR:
                 self.fail_errno_now(c)
                 return SEND_FAILED
         return SEND_DONE
 
     cdef int push(self, conn_t *c, Block block, uint64_t *sent, uint64_t upto) noexcept nogil:
-        """Send one chunk of the block's stream, up to position `upto`; answers in `out` are sent
-        first, at the next boundary between two units."""
+        """Send one chunk of the block's stream, up to position `upto`. If `out` has bytes, they are
+        sent first, at the next boundary between two units."""
         cdef uint64_t off, n
         cdef ssize_t r
         cdef int state
         if c.out_off < c.out_len:
-            off = block.bytes_for(block.units_begun(sent[0]))
+            off = block.bytes_for(block.units_started(sent[0]))
             if sent[0] < off:
                 upto = off
             else:
@@ -261,7 +262,7 @@ cdef class Load:
             self.moved += 1
             return SEND_MORE if sent[0] < upto or c.out_off < c.out_len else SEND_DONE
         if errno == EAGAIN:
-            self.block_on(c, True)
+            self.set_blocked(c, True)
             return SEND_BLOCKED
         if errno == EINTR:
             return SEND_MORE
@@ -269,7 +270,7 @@ cdef class Load:
         return SEND_FAILED
 
     cdef void receive(self, conn_t *c) noexcept nogil:
-        """Receive once, after the unfinished rest of the previous bytes."""
+        """Receive once, and append to the unfinished line or frame of the previous bytes."""
         cdef size_t have = c.tail_len
         cdef ssize_t r
         if have >= self.rbuf_cap:
@@ -286,14 +287,14 @@ cdef class Load:
                 self.fail_errno_now(c)
             return
         have += <size_t>r
-        self.digest(c, have)
+        self.process(c, have)
 
-    cdef void digest(self, conn_t *c, size_t have) noexcept nogil:
+    cdef void process(self, conn_t *c, size_t have) noexcept nogil:
         cdef size_t used = self.on_data(c, self.rbuf, have)
         if not keep_tail(c, self.rbuf + used, have - used):
             self.fail(FAIL_MEMORY, c, NULL, 0)
 
-    cdef void digest_early(self) noexcept nogil:
+    cdef void process_early(self) noexcept nogil:
         """Process messages that arrived together with the last answer of a handshake."""
         cdef conn_t *c
         cdef size_t have
@@ -303,12 +304,12 @@ cdef class Load:
             have = c.tail_len
             if have:
                 memcpy(self.rbuf, c.tail, have)
-                self.digest(c, have)
+                self.process(c, have)
 
-    cdef void turns(self, int64_t until_ns) noexcept nogil:
+    cdef void run_turns(self, int64_t until_ns) noexcept nogil:
         cdef epoll_event events[EVENTS_CAP]
         cdef int64_t now = monotonic_ns()
-        cdef int64_t left
+        cdef int64_t timeout_ms
         cdef uint64_t expired = 0
         cdef conn_t *c
         cdef bint busy
@@ -320,8 +321,8 @@ cdef class Load:
             busy = self.send_more(now)
             if self.fail_code or self.settled(now) or now >= until_ns:
                 return
-            left = 0 if busy or self.spin else (until_ns - now + 999999) / 1000000
-            count = epoll_wait(self.epfd, events, EVENTS_CAP, <int>left)
+            timeout_ms = 0 if busy or self.spin else (until_ns - now + 999999) / 1000000
+            count = epoll_wait(self.epfd, events, EVENTS_CAP, <int>timeout_ms)
             if count < 0 and errno != EINTR:
                 self.fail_errno_now(NULL)
             for i in range(count):
@@ -330,7 +331,7 @@ cdef class Load:
                     read(self.timer_fd, &expired, sizeof(expired))
                     continue
                 if events[i].events & EPOLLOUT:
-                    self.block_on(c, False)
+                    self.set_blocked(c, False)
                     if c.role == READER:
                         self.flush(c)
                 if events[i].events & (EPOLLIN | EPOLLERR | EPOLLHUP):
@@ -346,9 +347,9 @@ cdef class Load:
             self.start_ns = now
             if self.duration_ns:
                 self.stop_ns = now + self.duration_ns
-            self.digest_early()
+            self.process_early()
         with nogil:
-            self.turns(now + <int64_t>milliseconds * 1000000)
+            self.run_turns(now + <int64_t>milliseconds * 1000000)
         if self.fail_code:
             raise LoadError(self.reason())
         return self.finished_ns != 0
@@ -356,35 +357,35 @@ cdef class Load:
     def reason(self):
         """Why the run failed."""
         cdef str text = self.fail_text[:self.fail_len].decode("utf-8", "replace")
-        cdef str who = self.name_of()
+        cdef str name = self.name_of()
         if self.fail_code == FAIL_CLOSED:
-            return f"the server closed the connection of {who}"
+            return f"the server closed the connection of {name}"
         if self.fail_code == FAIL_ERRNO:
-            return f"{who}: {os.strerror(self.fail_errno)}"
+            return f"{name}: {os.strerror(self.fail_errno)}"
         if self.fail_code == FAIL_SERVER:
-            return f"the server refused {who}: {text}"
+            return f"the server refused {name}: {text}"
         if self.fail_code == FAIL_SURPLUS:
-            return f"{who} received more messages than were published"
+            return f"{name} received more messages than were published"
         if self.fail_code == FAIL_MEMORY:
-            return f"{who}: out of memory"
-        return f"unexpected answer to {who}: {text}"
+            return f"{name}: out of memory"
+        return f"unexpected answer to {name}: {text}"
 
     cdef str name_of(self):
         if self.fail_conn == NULL:
             return "the generator"
         if self.fail_conn.role == PUBLISHER:
-            return f"publisher {self.fail_conn.place + 1}"
-        return f"subscriber {self.fail_conn.place + 1}"
+            return f"publisher {self.fail_conn.index + 1}"
+        return f"subscriber {self.fail_conn.index + 1}"
 
     def times_ns(self):
-        """Nanoseconds from the first send until everything was published, delivered and
-        finished."""
+        """Nanoseconds from the first turn until everything was published, until everything was
+        delivered, and until the run was finished; 0 for a state that was not reached."""
         return tuple([max(0, t - self.start_ns) if t else 0
                       for t in (self.published_ns, self.delivered_ns, self.finished_ns)])
 
     def unread(self):
-        """Received bytes of each connection that the load did not use, readers first: the beginning
-        of a frame, with which later reading must begin."""
+        """Received bytes of each connection that the load has not processed, readers first: the
+        beginning of a line or frame, which a later reader of the socket must continue."""
         cdef int i
         return [self.conns[i].tail[:self.conns[i].tail_len] if self.conns[i].tail_len else b""
                 for i in range(self.conn_count)]

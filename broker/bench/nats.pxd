@@ -7,13 +7,13 @@ from broker.bench.loadgen cimport Load, conn_t
 from broker.bench.requests cimport Requests
 
 ctypedef struct nats_pub_t:
-    uint64_t sent_bytes    # position in the block's stream
-    uint64_t end_bytes     # end of this publisher's stream
-    uint64_t first         # unit of the block with which it began
-    uint64_t begun         # messages of which at least one byte is sent
-    uint64_t wanted        # messages until end_bytes
-    nats_count_t in_       # PINGs and PONGs of the server
-    bint ping_sent         # the PONG after the last message
+    uint64_t sent_bytes  # position in the block's stream
+    uint64_t end_bytes   # end of this publisher's stream
+    uint64_t first       # index of the unit with which its stream begins
+    uint64_t started     # messages of which at least one byte is sent
+    uint64_t target      # messages until end_bytes
+    nats_count_t in_     # PINGs and PONGs of the server
+    bint ping_sent       # the PING after the last message
 
 
 cdef class NatsFlow(Load):
@@ -22,17 +22,17 @@ cdef class NatsFlow(Load):
     cdef nats_count_t *subs      # reader_count; owned
     cdef uint64_t ahead          # messages publishers may be ahead of the slowest subscriber
     cdef uint64_t resume         # free bytes at which stopped publishers continue
-    cdef bint shared             # each message goes to one of the subscribers
+    cdef bint shared             # each message is delivered to one of the subscribers
     cdef bint ending             # end_bytes are final
-    cdef void end_at(self, nats_pub_t *pub, uint64_t wanted) noexcept nogil
-    cdef uint64_t begun(self) noexcept nogil
-    cdef uint64_t taken(self) noexcept nogil
+    cdef void end_at(self, nats_pub_t *pub, uint64_t target) noexcept nogil
+    cdef uint64_t started(self) noexcept nogil
+    cdef uint64_t delivered(self) noexcept nogil
     cdef void answer_pings(self, conn_t *c, nats_count_t *count) noexcept nogil
 
 
 cdef class NatsRequest(Requests):
     cdef int requesters
-    cdef uint64_t replied        # by the responder
-    cdef uint64_t reply_bytes    # payloads of the replies
-    cdef void take_reply(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil
-    cdef void reply(self, conn_t *c, const op_t *op) noexcept nogil
+    cdef uint64_t replied        # replies that the responder has sent
+    cdef uint64_t reply_bytes    # payload bytes of received replies
+    cdef void on_reply(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil
+    cdef void send_reply(self, conn_t *c, const op_t *op) noexcept nogil

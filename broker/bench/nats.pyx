@@ -1,11 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """NATS loads.
 
-NatsFlow: publishers stream a prebuilt block, each from a place of its own in it; each ends with a
-PING, whose PONG means that the server has processed everything. Subscribers count. Publishers stay
-within a fixed distance of the slowest subscriber, the same for every server.
+NatsFlow: publishers stream a prebuilt block, each from a different position in it. Each ends with a
+PING, whose PONG means that the server has processed everything. Subscribers count messages.
+Publishers are at most a fixed number of messages ahead of the slowest subscriber, the same number
+for every server.
 
-NatsRequest: requesters, and one responder; see `Requests`.
+NatsRequest: requesters and one responder; see `Requests`.
 """
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -26,7 +27,7 @@ cdef char *PONG = b"PONG\r\n"
 
 @cython.final
 cdef class NatsFlow(Load):
-    """N publishers, M subscribers that each receive everything (or share it)."""
+    """Publishers, and subscribers that each receive every message, or share the messages."""
 
     def __dealloc__(self):
         free(self.pubs)
@@ -34,7 +35,9 @@ cdef class NatsFlow(Load):
 
     def begin(self, Block block not None, list counts not None, uint64_t ahead,
               uint64_t resume, bint shared):
-        """Says what to publish: messages per publisher, or an empty list for a timed run."""
+        """`counts`: messages per publisher, empty for a timed run; `ahead`: how many messages the
+        publishers may be ahead of the slowest subscriber; `resume`: how many of these must be free
+        before they continue; `shared`: each message is delivered to one subscriber."""
         cdef int i
         self.block = block
         self.ahead = ahead
@@ -52,19 +55,20 @@ cdef class NatsFlow(Load):
             if counts:
                 self.end_at(&self.pubs[i], counts[i])
 
-    cdef void end_at(self, nats_pub_t *pub, uint64_t wanted) noexcept nogil:
-        pub.wanted = wanted
-        pub.end_bytes = self.block.bytes_for(pub.first + wanted)
+    cdef void end_at(self, nats_pub_t *pub, uint64_t target) noexcept nogil:
+        pub.target = target
+        pub.end_bytes = self.block.bytes_for(pub.first + target)
 
-    cdef uint64_t begun(self) noexcept nogil:
+    cdef uint64_t started(self) noexcept nogil:
         cdef uint64_t total = 0
         cdef int i
         for i in range(self.publisher_count):
-            total += self.pubs[i].begun
+            total += self.pubs[i].started
         return total
 
-    cdef uint64_t taken(self) noexcept nogil:
-        """Messages delivered to the slowest subscriber, or to those that share them."""
+    cdef uint64_t delivered(self) noexcept nogil:
+        """The messages delivered to the slowest subscriber, or to all subscribers that share
+        them."""
         cdef uint64_t total = 0
         cdef uint64_t slowest = self.subs[0].msgs
         cdef int i
@@ -85,9 +89,9 @@ cdef class NatsFlow(Load):
         cdef size_t used = 0
         cdef op_t op
         if c.role == PUBLISHER:
-            count = &self.pubs[c.place].in_
+            count = &self.pubs[c.index].in_
         else:
-            count = &self.subs[c.place]
+            count = &self.subs[c.index]
         before = count.msgs + count.pongs
         refuse(self, c, nats_count(count, p, n, &used, &op), &op)
         self.moved += count.msgs + count.pongs - before
@@ -105,7 +109,7 @@ cdef class NatsFlow(Load):
         cdef bint busy = False
         cdef int i
         if self.reader_count:
-            ahead = self.begun() - self.taken()
+            ahead = self.started() - self.delivered()
             room = self.ahead - ahead if ahead < self.ahead else 0
             if room < self.resume:
                 room = 0
@@ -114,14 +118,14 @@ cdef class NatsFlow(Load):
             c = &self.publishers[i]
             upto = pub.end_bytes
             if self.reader_count:
-                upto = self.block.bytes_for(pub.first + pub.begun + room)
+                upto = self.block.bytes_for(pub.first + pub.started + room)
                 if upto > pub.end_bytes:
                     upto = pub.end_bytes
             before = pub.sent_bytes
             if self.push(c, self.block, &pub.sent_bytes, upto) == SEND_MORE:
                 busy = True
             if pub.sent_bytes != before:
-                pub.begun = self.block.units_begun(pub.sent_bytes) - pub.first
+                pub.started = self.block.units_started(pub.sent_bytes) - pub.first
             if pub.sent_bytes == pub.end_bytes and not pub.ping_sent:
                 pub.ping_sent = True
                 self.put(c, PING, 6)
@@ -132,11 +136,11 @@ cdef class NatsFlow(Load):
         """End each publisher after its current message."""
         cdef int i
         for i in range(self.publisher_count):
-            self.end_at(&self.pubs[i], self.pubs[i].begun)
+            self.end_at(&self.pubs[i], self.pubs[i].started)
         self.ending = True
 
     cdef bint settled(self, int64_t now_ns) noexcept nogil:
-        cdef uint64_t wanted = 0
+        cdef uint64_t target = 0
         cdef uint64_t total = 0
         cdef int i
         if not self.ending:
@@ -144,8 +148,8 @@ cdef class NatsFlow(Load):
         for i in range(self.publisher_count):
             if self.pubs[i].sent_bytes < self.pubs[i].end_bytes:
                 return False
-            wanted += self.pubs[i].wanted
-        if self.reader_count and not self.delivered_ns and self.taken() >= wanted:
+            target += self.pubs[i].target
+        if self.reader_count and not self.delivered_ns and self.delivered() >= target:
             self.delivered_ns = now_ns
         for i in range(self.publisher_count):
             if self.pubs[i].in_.pongs == 0:
@@ -156,21 +160,22 @@ cdef class NatsFlow(Load):
             return False
         for i in range(self.reader_count):
             total = self.subs[i].msgs + (total if self.shared else 0)
-            if total > wanted:
+            if total > target:
                 self.fail(FAIL_SURPLUS, &self.readers[i], NULL, 0)
         self.finished_ns = now_ns
         return True
 
     def published(self):
-        """Messages sent, including incomplete ones."""
-        return self.begun()
+        """The number of messages sent, including incomplete ones."""
+        return self.started()
 
     def published_each(self):
-        """Of each publisher: the unit with which it began, and its messages."""
-        return [(self.pubs[i].first, self.pubs[i].begun) for i in range(self.publisher_count)]
+        """For each publisher the unit with which its stream begins, and the number of its
+        messages."""
+        return [(self.pubs[i].first, self.pubs[i].started) for i in range(self.publisher_count)]
 
     def received(self):
-        """Total messages and payload bytes of all subscribers."""
+        """The total messages and payload bytes of all subscribers."""
         cdef uint64_t msgs = 0
         cdef uint64_t body_bytes = 0
         cdef int i
@@ -180,7 +185,7 @@ cdef class NatsFlow(Load):
         return msgs, body_bytes
 
     def per_subscriber(self):
-        """Messages of each subscriber."""
+        """The number of messages of each subscriber."""
         return [self.subs[i].msgs for i in range(self.reader_count)]
 
 
@@ -189,19 +194,19 @@ cdef class NatsRequest(Requests):
     """The last reader answers the requests of the others."""
 
     def begin(self, list heads not None, list inboxes not None, list rests not None,
-              uint64_t window, uint64_t wanted):
-        """As that of Requests; `rests` are also those of the replies."""
+              uint64_t window, uint64_t target):
+        """See `Requests.begin`; the replies have the same `rests` as the requests."""
         self.requesters = self.reader_count - 1
         if self.requesters < 1 or <int>len(inboxes) != self.requesters or window < 1:
             raise ValueError("needs requesters, a responder and at least one request in flight")
-        super().begin(heads, inboxes, rests, window, wanted)
+        super().begin(heads, inboxes, rests, window, target)
 
-    cdef void take_reply(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil:
+    cdef void on_reply(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil:
         self.reply_bytes += op.body_len
-        if not self.take_answer(c, op.text + subject_end(op) - TOKEN_HEX, now_ns):
+        if not self.on_answer(c, op.text + subject_end(op) - TOKEN_HEX, now_ns):
             self.fail(FAIL_PROTOCOL, c, b"a reply that matches no request", 31)
 
-    cdef void reply(self, conn_t *c, const op_t *op) noexcept nogil:
+    cdef void send_reply(self, conn_t *c, const op_t *op) noexcept nogil:
         cdef const text_t *rest = &self.rests.each[self.replied % self.rests.count]
         cdef const char *reply = NULL
         cdef uint32_t reply_len = 0
@@ -212,24 +217,24 @@ cdef class NatsRequest(Requests):
             self.replied += 1
 
     cdef void on_message(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil:
-        if c.place < self.requesters:
-            self.take_reply(c, op, now_ns)
+        if c.index < self.requesters:
+            self.on_reply(c, op, now_ns)
         else:
-            self.reply(c, op)
+            self.send_reply(c, op)
 
     cdef bint send_more(self, int64_t now_ns) noexcept nogil:
         """Send the first requests; each answer triggers the next."""
-        self.ask_first(self.readers)
+        self.send_first(self.readers)
         return False
 
     cdef bint settled(self, int64_t now_ns) noexcept nogil:
-        if self.answered < self.wanted:
+        if self.answered < self.target:
             return False
         self.published_ns = self.delivered_ns = self.finished_ns = now_ns
         return True
 
     def received(self):
-        """Replies, and their payload bytes."""
+        """The number of replies, and their payload bytes."""
         return self.answered, self.reply_bytes
 
 

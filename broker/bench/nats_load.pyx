@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""What loads have in common that look at each message of a NATS server."""
+"""The base of loads that process each message of a NATS server."""
 from libc.stdint cimport int64_t
 
 from broker.bench.frames cimport OP_BAD, OP_ERR, OP_MORE, OP_MSG, OP_PING, OP_PONG, nats_next, op_t
@@ -14,7 +14,8 @@ cdef void refuse(Load load, conn_t *c, int kind, const op_t *op) noexcept nogil:
 
 
 cdef class NatsLoad(Load):
-    """Answers PINGs, and hands out messages and PONGs; what they cause is sent together."""
+    """Answers PINGs, and calls `on_message` and `on_pong`; the bytes that they put into `out` are
+    sent together after each recv."""
 
     cdef size_t on_data(self, conn_t *c, const char *p, size_t n) noexcept nogil:
         cdef int64_t now = monotonic_ns()

@@ -1,14 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """NSQ loads.
 
-Publishers stream a prebuilt block of PUB or MPUB commands within a window of commands that
-wait for their OK, each from a place of its own in the block. Consumers answer each message with
-FIN, one send per recv, and end with CLS: its CLOSE_WAIT proves that the server has processed every
-FIN before it.
+Publishers stream a prebuilt block of PUB or MPUB commands, each from a different position in it; at
+most `window` commands of each wait for their OK. Consumers answer each message with FIN, one send
+per recv, and end with CLS: its CLOSE_WAIT proves that the server has processed every FIN before it.
 
 With a window of one the time from PUB to OK is measured, and bodies begin with the time at which
-they were sent (8 bytes, native byte order), for the time to delivery. At a fixed rate they begin
-with the time at which they were due, so the waiting time of a server that falls behind counts.
+they were queued (8 bytes, native byte order), for the time to delivery. At a fixed rate they begin
+with the time at which they were due, so the delay of a server that is too slow counts.
 """
 cimport cython
 from libc.stdint cimport int64_t, uint64_t
@@ -36,7 +35,7 @@ cdef char *CLS = b"CLS\n"
 
 @cython.final
 cdef class NsqFlow(Load):
-    """Publishers, and the consumers of channels: those of one channel share its messages."""
+    """Publishers, and consumers of channels; the consumers of one channel share its messages."""
 
     def __dealloc__(self):
         free(self.pubs)
@@ -44,11 +43,12 @@ cdef class NsqFlow(Load):
 
     def begin(self, Block block not None, list counts not None, uint64_t window,
               uint64_t refill, uint64_t batch, uint64_t channels, bint stamped, bint round_trip,
-              uint64_t waiting):
-        """`counts`: commands per publisher, empty for a timed run; `channels`: how often each
-        message is delivered; `stamped`: bodies have room for a time; `round_trip`: the only
-        publisher waits for the FIN before it sends the next command; `waiting`: deliveries to
-        come of what was published before."""
+              uint64_t backlog):
+        """`counts`: commands per publisher, empty for a timed run; `refill`: free part of the
+        window at which a publisher continues; `channels`: how often each message is delivered;
+        `stamped`: bodies begin with a time; `round_trip`: the only publisher sends the next command
+        after all deliveries of the previous one; `backlog`: deliveries of messages that were
+        published before the run."""
         cdef int i
         if round_trip and (window != 1 or self.publisher_count != 1 or not self.reader_count):
             raise ValueError("a round trip takes one publisher with a window of one, and consumers")
@@ -58,7 +58,7 @@ cdef class NsqFlow(Load):
         self.batch = batch
         self.channels = channels
         self.stamped = stamped
-        self.singly = window == 1
+        self.one_at_a_time = window == 1
         self.round_trip = round_trip
         self.latency = Histogram()
         self.ack_latency = Histogram()
@@ -66,19 +66,19 @@ cdef class NsqFlow(Load):
         self.subs = <nsq_sub_t *>calloc(self.reader_count + 1, sizeof(nsq_sub_t))
         if self.pubs == NULL or self.subs == NULL:
             raise MemoryError
-        self.waiting = waiting
+        self.backlog = backlog
         self.ending = bool(counts) or self.publisher_count == 0
         for i in range(self.publisher_count):
             self.pubs[i].first = block.first_unit(i, self.publisher_count)
             self.pubs[i].sent_bytes = block.bytes_for(self.pubs[i].first)
             self.pubs[i].end_bytes = <uint64_t>1 << ENDLESS_BITS
-            self.pubs[i].wanted = <uint64_t>1 << ENDLESS_BITS
+            self.pubs[i].target = <uint64_t>1 << ENDLESS_BITS
             if counts:
                 self.end_at(&self.pubs[i], counts[i])
 
-    cdef void end_at(self, nsq_pub_t *pub, uint64_t wanted) noexcept nogil:
-        pub.wanted = wanted
-        pub.end_bytes = self.block.bytes_for(pub.first + wanted)
+    cdef void end_at(self, nsq_pub_t *pub, uint64_t target) noexcept nogil:
+        pub.target = target
+        pub.end_bytes = self.block.bytes_for(pub.first + target)
 
     def pace_at(self, double per_second, uint64_t messages):
         """Publish `messages` at a fixed rate and measure the time from publish to delivery."""
@@ -89,7 +89,7 @@ cdef class NsqFlow(Load):
         self.make_timer()
 
     cdef size_t on_data(self, conn_t *c, const char *p, size_t n) noexcept nogil:
-        cdef int64_t now = monotonic_ns() if self.interval_ns or self.singly else 0
+        cdef int64_t now = monotonic_ns() if self.interval_ns or self.one_at_a_time else 0
         cdef size_t pos = 0
         cdef int kind
         cdef op_t op
@@ -98,16 +98,16 @@ cdef class NsqFlow(Load):
             if kind == OP_MORE:
                 break
             if kind == OP_MSG and c.role != PUBLISHER:
-                self.take(c, &op, now)
+                self.on_delivery(c, &op, now)
             elif kind == OP_OK and c.role == PUBLISHER:
-                self.pubs[c.place].acked += 1
+                self.pubs[c.index].acked += 1
                 self.moved += 1
-                if self.singly:
-                    self.ack_latency.add(now - self.pubs[c.place].sent_ns)
+                if self.one_at_a_time:
+                    self.ack_latency.add(now - self.pubs[c.index].sent_ns)
             elif kind == OP_PING:
                 self.put(c, NOP, 4)
             elif kind == OP_CLOSE and c.role != PUBLISHER:
-                self.subs[c.place].closed = True
+                self.subs[c.index].closed = True
             elif kind == OP_ERR:
                 self.fail(FAIL_SERVER, c, op.text, op.text_len)
                 return n
@@ -119,9 +119,9 @@ cdef class NsqFlow(Load):
             self.flush(c)
         return pos
 
-    cdef void take(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil:
+    cdef void on_delivery(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil:
         """Count one message and queue its FIN."""
-        cdef nsq_sub_t *sub = &self.subs[c.place]
+        cdef nsq_sub_t *sub = &self.subs[c.index]
         cdef char *to = self.room(c, FIN_BYTES)
         cdef int64_t stamp = 0
         if to == NULL:
@@ -136,7 +136,7 @@ cdef class NsqFlow(Load):
             return
         sub.msgs += 1
         sub.body_bytes += op.body_len
-        self.firsts += 1
+        self.first_deliveries += 1
         if self.stamped and op.body_len >= STAMP_BYTES:
             memcpy(&stamp, op.body, STAMP_BYTES)
             self.latency.add(now_ns - stamp)
@@ -144,7 +144,7 @@ cdef class NsqFlow(Load):
     cdef bint queue(self, conn_t *c, nsq_pub_t *pub, int64_t stamp_ns) noexcept nogil:
         """Queue the publisher's next command."""
         cdef uint64_t at = pub.sent_bytes % self.block.size
-        cdef uint64_t size = self.block.bytes_for(pub.first + pub.begun + 1) - pub.sent_bytes
+        cdef uint64_t size = self.block.bytes_for(pub.first + pub.started + 1) - pub.sent_bytes
         cdef char *to = self.room(c, size)
         cdef const char *head_end
         if to == NULL:
@@ -155,21 +155,21 @@ cdef class NsqFlow(Load):
             memcpy(<char *>head_end + 1 + SIZE_BYTES, &stamp_ns, STAMP_BYTES)
         c.out_len += size
         pub.sent_bytes += size
-        pub.begun += 1
+        pub.started += 1
         return True
 
     cdef void pace(self, int64_t now_ns) noexcept nogil:
         """Queue the messages that are due, on the publishers in turn."""
         cdef nsq_pub_t *pub
-        cdef int place, i
+        cdef int index, i
         if not self.due_ns:
             self.due_ns = now_ns
         while self.paced < self.paced_end and self.due_ns <= now_ns:
-            place = <int>(self.paced % <uint64_t>self.publisher_count)
-            pub = &self.pubs[place]
-            if pub.begun - pub.acked >= self.window:
+            index = <int>(self.paced % <uint64_t>self.publisher_count)
+            pub = &self.pubs[index]
+            if pub.started - pub.acked >= self.window:
                 break
-            if not self.queue(&self.publishers[place], pub, self.due_ns):
+            if not self.queue(&self.publishers[index], pub, self.due_ns):
                 return
             pub.sent_ns = now_ns
             self.paced += 1
@@ -181,16 +181,19 @@ cdef class NsqFlow(Load):
         elif self.due_ns > now_ns:
             self.arm(self.due_ns)
 
-    cdef void send_singly(self) noexcept nogil:
-        """Send the next command of each publisher that waits for nothing."""
+    cdef void send_next(self) noexcept nogil:
+        """Send the next command of each publisher that has its OK and, with round trips, its
+        deliveries."""
         cdef nsq_pub_t *pub
         cdef conn_t *c
+        cdef uint64_t expected
         cdef int i
         for i in range(self.publisher_count):
             pub = &self.pubs[i]
             c = &self.publishers[i]
-            if pub.begun == pub.acked and pub.begun < pub.wanted and not (
-                    self.round_trip and self.firsts < pub.begun * self.batch * self.channels):
+            expected = pub.started * self.batch * self.channels
+            if pub.started == pub.acked and pub.started < pub.target and not (
+                    self.round_trip and self.first_deliveries < expected):
                 pub.sent_ns = monotonic_ns()
                 if not self.queue(c, pub, pub.sent_ns):
                     return
@@ -205,57 +208,57 @@ cdef class NsqFlow(Load):
         if self.interval_ns:
             self.pace(now_ns)
             return False
-        if self.singly:
-            self.send_singly()
+        if self.one_at_a_time:
+            self.send_next()
             return False
         for i in range(self.publisher_count):
             pub = &self.pubs[i]
-            if pub.begun - pub.acked + self.refill <= self.window:
+            if pub.started - pub.acked + self.refill <= self.window:
                 upto = self.block.bytes_for(pub.first + pub.acked + self.window)
             else:
-                upto = self.block.bytes_for(pub.first + pub.begun)
+                upto = self.block.bytes_for(pub.first + pub.started)
             if upto > pub.end_bytes:
                 upto = pub.end_bytes
             before = pub.sent_bytes
             if self.push(&self.publishers[i], self.block, &pub.sent_bytes, upto) == SEND_MORE:
                 busy = True
             if pub.sent_bytes != before:
-                pub.begun = self.block.units_begun(pub.sent_bytes) - pub.first
+                pub.started = self.block.units_started(pub.sent_bytes) - pub.first
         return busy
 
     cdef void on_stop(self) noexcept nogil:
         """End each publisher after its current command."""
         cdef int i
         for i in range(self.publisher_count):
-            self.end_at(&self.pubs[i], self.pubs[i].begun)
+            self.end_at(&self.pubs[i], self.pubs[i].started)
         self.ending = True
 
     cdef bint settled(self, int64_t now_ns) noexcept nogil:
-        cdef uint64_t expected = self.waiting
+        cdef uint64_t expected = self.backlog
         cdef bint published = True
         cdef int i
         if not self.ending:
             return False
         for i in range(self.publisher_count):
-            expected += self.pubs[i].wanted * self.batch * self.channels
-            if self.pubs[i].acked < self.pubs[i].wanted:
+            expected += self.pubs[i].target * self.batch * self.channels
+            if self.pubs[i].acked < self.pubs[i].target:
                 published = False
         if published and not self.published_ns:
             self.published_ns = now_ns
-        if self.reader_count and self.firsts < expected:
+        if self.reader_count and self.first_deliveries < expected:
             return False
-        if self.firsts > expected:
+        if self.first_deliveries > expected:
             self.fail(FAIL_SURPLUS, &self.readers[0], NULL, 0)
             return True
         if self.reader_count and not self.delivered_ns:
             self.delivered_ns = now_ns
-        if not self.say_goodbye() or not published:
+        if not self.send_cls() or not published:
             return False
         self.finished_ns = now_ns
         return True
 
-    cdef bint say_goodbye(self) noexcept nogil:
-        """Send CLS after the last FIN of each consumer; true when all are answered."""
+    cdef bint send_cls(self) noexcept nogil:
+        """Send CLS once for each consumer, after its last FIN; return whether all are answered."""
         cdef bint closed = True
         cdef nsq_sub_t *sub
         cdef int i
@@ -269,19 +272,20 @@ cdef class NsqFlow(Load):
         return closed
 
     def published(self):
-        """Messages sent, including incomplete commands."""
+        """The number of messages sent, including those of incomplete commands."""
         cdef uint64_t units = 0
         cdef int i
         for i in range(self.publisher_count):
-            units += self.pubs[i].begun
+            units += self.pubs[i].started
         return units * self.batch
 
     def published_each(self):
-        """Of each publisher: the unit with which it began, and its commands."""
-        return [(self.pubs[i].first, self.pubs[i].begun) for i in range(self.publisher_count)]
+        """For each publisher the unit with which its stream begins, and the number of its
+        commands."""
+        return [(self.pubs[i].first, self.pubs[i].started) for i in range(self.publisher_count)]
 
     def acknowledged(self):
-        """Messages answered with OK."""
+        """The number of messages in commands that were answered with OK."""
         cdef uint64_t units = 0
         cdef int i
         for i in range(self.publisher_count):
@@ -289,15 +293,15 @@ cdef class NsqFlow(Load):
         return units * self.batch
 
     def received(self):
-        """First deliveries and their body bytes."""
+        """The number of first deliveries, and their body bytes."""
         cdef uint64_t body_bytes = 0
         cdef int i
         for i in range(self.reader_count):
             body_bytes += self.subs[i].body_bytes
-        return self.firsts, body_bytes
+        return self.first_deliveries, body_bytes
 
     def redelivered(self):
-        """Redeliveries."""
+        """The number of redeliveries."""
         cdef uint64_t repeats = 0
         cdef int i
         for i in range(self.reader_count):
@@ -309,5 +313,5 @@ cdef class NsqFlow(Load):
         return self.latency
 
     def ack_latencies(self):
-        """Latencies from a command to its OK; empty unless each publisher has one under way."""
+        """Latencies from a command to its OK; empty unless the window is one command."""
         return self.ack_latency

@@ -1,4 +1,4 @@
-"""Benchmark runs: a plan describes the load, its run returns a result. Used by `twinwire bench`."""
+"""Benchmark runs: a plan describes the load, and a run of it returns a result."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from broker.bench.traffic import Period, Size, bounds
 if TYPE_CHECKING:
     from broker.bench.histogram import Histogram
 
-# Called about ten times a second with messages published and received so far.
+# Called about ten times a second with the numbers of messages published and received.
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rate:
-    """Messages, and the seconds until the last of them had arrived."""
+    """Messages, and the seconds until the last of them had been processed."""
 
     msgs: int
     bytes: int
@@ -46,8 +46,9 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The result of one run. Latencies are microseconds by percentile name: of requests to their
-    reply, of NATS Streaming messages to their PubAck, of NSQ messages to their delivery."""
+    """The result of one run. Latencies are microseconds by percentile name: from requests to their
+    reply, from NATS Streaming and JetStream messages to their PubAck, from NSQ messages to their
+    delivery."""
 
     scenario: str
     msgs: int
@@ -64,7 +65,7 @@ class Result:
 
     @property
     def generator_busy(self) -> float:
-        """The generator's share of one core; near 1 the result may be its limit."""
+        """The share of one core that the generator used; near 1 it may limit the result."""
         return self.generator_cpu_seconds / self.seconds
 
 
@@ -73,9 +74,7 @@ class NatsFlowPlan:
     """Publishers and subscribers, or publishers alone. `seconds` overrides `msgs`."""
 
     address: tuple[str, int]
-    readers: tuple[str, int] | None = (
-        None  # server of the subscribers; None: that of the publishers
-    )
+    readers: tuple[str, int] | None = None  # server of the subscribers; None: `address`
     size: Size = limits.NATS_SIZE_BYTES
     msgs: int = limits.MESSAGES
     seconds: float = 0.0
@@ -85,7 +84,7 @@ class NatsFlowPlan:
     subjects: int = 1
     headers: int = 0  # of each message
     group: str = ""
-    to_one: bool = False  # each message goes to the one subscriber of its part of the subjects
+    to_one: bool = False  # each subject has one subscriber
     by_name: bool = False  # subscribe to each subject instead of to a wildcard
     ahead_bytes: int = limits.AHEAD_BYTES
 
@@ -95,7 +94,7 @@ class NatsRequestPlan:
     """Requesters and one responder."""
 
     address: tuple[str, int]
-    responder: tuple[str, int] | None = None  # its server; None: that of the requesters
+    responder: tuple[str, int] | None = None  # server of the responder; None: `address`
     size: Size = limits.NATS_SIZE_BYTES
     msgs: int = limits.REQUESTS
     seconds: float = 0.0
@@ -108,7 +107,8 @@ class NatsRequestPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class JetStreamPublishPlan:
-    """Publishers to the subjects of one stream, which is made for the run unless it is named."""
+    """Publishers to the subjects of one stream. Without `stream` the run creates a stream and
+    deletes it."""
 
     address: tuple[str, int]
     size: Size = limits.JETSTREAM_SIZE_BYTES
@@ -123,14 +123,15 @@ class JetStreamPublishPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class JetStreamConsumePlan:
-    """Readers of one stream, which is made and filled before the run unless it is named."""
+    """Readers of one stream. Without `stream` the run creates and fills a stream before the
+    measurement, and deletes it afterwards."""
 
     address: tuple[str, int]
     size: Size = limits.JETSTREAM_SIZE_BYTES
     msgs: int = limits.MESSAGES
     subs: int = 1
     batch: int = 0  # of each request; 0: the messages are pushed, in order and without acks
-    last: bool = False  # the last message of each subject only, as watchers of buckets read it
+    last: bool = False  # read only the last message of each subject, as watchers of buckets do
     subjects: int = 1
     storage: str = "file"
     stream: str = ""
@@ -139,7 +140,7 @@ class JetStreamConsumePlan:
 @dataclass(frozen=True, kw_only=True)
 class NsqFlowPlan:
     """Publishers and the consumers of each channel, or publishers alone (subs = 0), or consumers
-    alone (pubs = 0): they receive `msgs` messages that wait on each channel."""
+    alone (pubs = 0), which receive `msgs` earlier messages of each channel."""
 
     address: tuple[str, int]
     size: Size = limits.NSQ_SIZE_BYTES
@@ -150,10 +151,10 @@ class NsqFlowPlan:
     topics: int = 1
     channels: int = 1  # of each topic
     batch: int = 1
-    window: int = 0  # 0: the usual one
-    rdy: int = 0  # 0: the usual one
+    window: int = 0  # 0: PUB_WINDOW or MPUB_WINDOW
+    rdy: int = 0  # 0: RDY or ROUND_TRIP_RDY
     rate: float = 0.0
-    round_trip: bool = False  # the next PUB waits for the FIN
+    round_trip: bool = False  # each command waits for all deliveries of the previous one
     topic: str = field(default_factory=lambda: f"bench_{os.urandom(4).hex()}")
     channel: str = "bench"
 
@@ -175,7 +176,7 @@ class StanFlowPlan:
 
 
 def drive(load: Load, counts: Callable[[], tuple[int, int]], progress: Progress | None) -> float:
-    """Run to the end; return the generator's own CPU seconds."""
+    """Run the load to its end; return the CPU seconds of this thread. LoadError."""
     cpu = time.thread_time()
     moved, moved_at = load.moved, time.monotonic()
     while not load.step(limits.STEP_MS):
@@ -183,10 +184,10 @@ def drive(load: Load, counts: Callable[[], tuple[int, int]], progress: Progress 
         if load.moved != moved:
             moved, moved_at = load.moved, now
         elif now - moved_at > limits.STALL_SECONDS:
-            sent, got = counts()
+            sent, received = counts()
             raise LoadError(
                 f"no progress for {limits.STALL_SECONDS:.0f} s"
-                f" ({sent} messages sent, {got} received)"
+                f" ({sent} messages sent, {received} received)"
             )
         if progress is not None:
             progress(*counts())
@@ -209,13 +210,13 @@ def _percentiles(latency: Histogram) -> dict[str, float]:
 
 
 def _result(scenario: str, published: Rate, delivered: Rate | None, **more: object) -> Result:
-    whole = delivered or published
+    main = delivered or published
     return Result(
         scenario=scenario,
-        msgs=whole.msgs,
-        bytes=whole.bytes,
-        seconds=whole.seconds,
-        msgs_per_second=whole.msgs_per_second,
+        msgs=main.msgs,
+        bytes=main.bytes,
+        seconds=main.seconds,
+        msgs_per_second=main.msgs_per_second,
         published=published,
         delivered=delivered,
         **more,  # type: ignore[arg-type]
@@ -228,12 +229,12 @@ def _close(dialled: list[Dialled]) -> None:
 
 
 def _recv_bytes(size: Size) -> int:
-    """Space for two whole messages with their lines, at least the default."""
+    """The size of the receive buffer: two whole messages with their lines, at least the default."""
     return max(limits.RECV_BUFFER_BYTES, 2 * bounds(size)[1] + 65536)
 
 
 def _subjects(plan: NatsFlowPlan) -> list[str]:
-    """The subjects; with `to_one` the token before the last says whose they are."""
+    """The subjects; with `to_one` the token before the last one is the number of the subscriber."""
     if plan.to_one:
         return [f"{plan.subject}.{i % plan.subs}.{i}" for i in range(plan.subjects)]
     if plan.subjects == 1:
@@ -244,8 +245,8 @@ def _subjects(plan: NatsFlowPlan) -> list[str]:
 def _subscriptions(plan: NatsFlowPlan, subscriber: int) -> list[bytes]:
     """The SUBs of one subscriber."""
     if plan.by_name:
-        mine = slice(subscriber, None, plan.subs) if plan.to_one else slice(None)
-        subjects = _subjects(plan)[mine]
+        own = slice(subscriber, None, plan.subs) if plan.to_one else slice(None)
+        subjects = _subjects(plan)[own]
     elif plan.to_one:
         subjects = [f"{plan.subject}.{subscriber}.*"]
     else:
@@ -253,26 +254,26 @@ def _subscriptions(plan: NatsFlowPlan, subscriber: int) -> list[bytes]:
     return [f"SUB {name} {plan.group} {sid}".encode() for sid, name in enumerate(subjects, 1)]
 
 
-def _header(headers: int, dice: random.Random) -> bytes:
-    """A header block with so many lines; values of random length."""
+def _header(headers: int, rng: random.Random) -> bytes:
+    """A header block with this many lines, whose values have random lengths."""
     lines = b"".join(
-        b"Header-%d: %s\r\n" % (i, b"v" * dice.randint(*limits.HEADER_VALUE_BYTES))
+        b"Header-%d: %s\r\n" % (i, b"v" * rng.randint(*limits.HEADER_VALUE_BYTES))
         for i in range(headers)
     )
     return b"NATS/1.0\r\n" + lines + b"\r\n"
 
 
 def _nats_units(plan: NatsFlowPlan, period: Period) -> list[bytes]:
-    """What publishers send: PUB, or HPUB with headers."""
+    """The commands of a period: PUB, or HPUB with headers."""
     names = [name.encode() for name in _subjects(plan)]
-    dice = random.Random(limits.SEED)  # noqa: S311
+    rng = random.Random(limits.SEED)  # noqa: S311
     units = []
     for name, (size,) in period.units():
         body = b"x" * size
         if plan.headers:
-            head = _header(plan.headers, dice)
-            whole = len(head) + size
-            units.append(b"HPUB %s %d %d\r\n%s%s\r\n" % (names[name], len(head), whole, head, body))
+            head = _header(plan.headers, rng)
+            total = len(head) + size
+            units.append(b"HPUB %s %d %d\r\n%s%s\r\n" % (names[name], len(head), total, head, body))
         else:
             units.append(b"PUB %s %d\r\n%s\r\n" % (names[name], size, body))
     return units
@@ -286,21 +287,21 @@ def run_nats_flow(
         raise LoadError("each subscriber needs a subject of its own")
     period = Period(plan.subjects, plan.size)
     units = _nats_units(plan, period)
-    # As delivered: MSG has as many bytes as PUB, and a sid.
+    # Bytes as delivered: MSG has the bytes of PUB and a sid.
     ahead = max(1, plan.ahead_bytes * len(units) // sum(len(unit) + 2 for unit in units))
     readers: list[Dialled] = []
     publishers: list[Dialled] = []
     load = NatsFlow()
     headers = plan.headers > 0
     try:
-        there = plan.readers or plan.address
+        address = plan.readers or plan.address
         for k in range(plan.subs):
-            readers.append(dial_nats(there, _subscriptions(plan, k), headers=headers))
+            readers.append(dial_nats(address, _subscriptions(plan, k), headers=headers))
         publishers.extend(dial_nats(plan.address, headers=headers) for _ in range(plan.pubs))
         if ready is not None:
             ready()
         duration_ns = int(plan.seconds * 1e9)
-        load.open(readers, publishers, _recv_bytes(plan.size), duration_ns, False)
+        load.open(readers, publishers, _recv_bytes(plan.size), duration_ns, spin=False)
         load.begin(
             Block(units, limits.BLOCK_BYTES),
             [] if duration_ns else share(plan.msgs, plan.pubs),
@@ -339,13 +340,13 @@ def run_nats_request(
     try:
         for inbox in inboxes:
             readers.append(dial_nats(plan.address, [f"SUB {inbox}.* 1".encode()]))
-        there = plan.responder or plan.address
+        address = plan.responder or plan.address
         wildcard = "" if plan.subjects == 1 else ".*"
-        readers.append(dial_nats(there, [f"SUB {plan.subject}{wildcard} 1".encode()]))
+        readers.append(dial_nats(address, [f"SUB {plan.subject}{wildcard} 1".encode()]))
         if ready is not None:
             ready()
         duration_ns = int(plan.seconds * 1e9)
-        load.open(readers, [], _recv_bytes(plan.size), duration_ns, plan.spin)
+        load.open(readers, [], _recv_bytes(plan.size), duration_ns, spin=plan.spin)
         load.begin(
             heads,
             [f"{inbox}.".encode() for inbox in inboxes],
@@ -357,10 +358,10 @@ def run_nats_request(
     finally:
         _close(readers)
     published_ns, delivered_ns, _ = load.times_ns()
-    asked = load.published()
+    sent = load.published()
     return _result(
         "nats request",
-        _rate(asked, period.body_bytes(0, asked), published_ns),
+        _rate(sent, period.body_bytes(0, sent), published_ns),
         _rate(*load.received(), delivered_ns),
         latency_us=_percentiles(load.latencies()),
         generator_cpu_seconds=cpu,
@@ -368,7 +369,7 @@ def run_nats_request(
 
 
 def run_jetstream_publish(plan: JetStreamPublishPlan, progress: Progress | None = None) -> Result:
-    """`twinwire bench js pub`: until the last PubAck. A stream that is made for it is deleted."""
+    """`twinwire bench js pub`: until the last PubAck."""
     stream = plan.stream or f"BENCH_{os.urandom(4).hex()}"
     inboxes = [f"_INBOX.{os.urandom(8).hex()}" for _ in range(plan.pubs)]
     period = Period(plan.subjects, plan.size)
@@ -390,7 +391,7 @@ def run_jetstream_publish(plan: JetStreamPublishPlan, progress: Progress | None 
             line = f"SUB {inbox}.* 1".encode()
             publishers.append(dial_nats(plan.address, [line], headers=True, no_responders=True))
         duration_ns = int(plan.seconds * 1e9)
-        load.open([], publishers, _recv_bytes(plan.size), duration_ns, False)
+        load.open([], publishers, _recv_bytes(plan.size), duration_ns, spin=False)
         load.begin(
             heads,
             [f"{inbox}.".encode() for inbox in inboxes],
@@ -451,7 +452,7 @@ def _consume(plan: JetStreamConsumePlan, stream: str, progress: Progress | None)
     inboxes = [f"_INBOX.{os.urandom(8).hex()}" for _ in range(subs)]
     name = f"bench_{os.urandom(4).hex()}"
     config: dict[str, object] = {"name": name, "durable_name": name, "ack_policy": "explicit"}
-    if not plan.batch:  # as the usual clients make ordered consumers
+    if not plan.batch:  # the configuration that the usual clients use for ordered consumers
         config = {
             "name": name,
             "deliver_subject": inboxes[0],
@@ -475,21 +476,22 @@ def _consume(plan: JetStreamConsumePlan, stream: str, progress: Progress | None)
     try:
         for inbox in inboxes:
             readers.append(dial_nats(plan.address, [f"SUB {inbox} 1".encode()], headers=True))
-        begun = time.perf_counter_ns()
+        started_ns = time.perf_counter_ns()
         ask_jetstream(
             plan.address,
             f"CONSUMER.CREATE.{stream}.{name}",
             {"stream_name": stream, "config": config},
         )
-        before_ns = time.perf_counter_ns() - begun
-        load.open(readers, [], _recv_bytes(plan.size), 0, False)
-        wanted = min(plan.msgs, plan.subjects) if plan.last else plan.msgs
-        load.begin(requests, plan.batch, wanted, bool(plan.batch))
+        create_ns = time.perf_counter_ns() - started_ns
+        load.open(readers, [], _recv_bytes(plan.size), 0, spin=False)
+        target = min(plan.msgs, plan.subjects) if plan.last else plan.msgs
+        load.begin(requests, plan.batch, target, acks=bool(plan.batch))
         cpu = drive(load, lambda: (0, load.received()[0]), progress)
     finally:
         _close(readers)
     published_ns, delivered_ns, _ = load.times_ns()
-    end_ns = before_ns + (published_ns if plan.batch else delivered_ns)  # the last ack, or message
+    # With acks the run ends when the server has processed the last ack, else with the last message.
+    end_ns = create_ns + (published_ns if plan.batch else delivered_ns)
     return _result(
         "js fetch" if plan.batch else "js consume",
         _rate(0, 0, end_ns),
@@ -509,7 +511,7 @@ def _channels(plan: NsqFlowPlan) -> list[str]:
 
 
 def _nsq_units(plan: NsqFlowPlan, period: Period) -> list[bytes]:
-    """PUB, or MPUB of a batch, each to one topic."""
+    """The commands of a period: PUB, or MPUB of a batch."""
     topics = [topic.encode() for topic in _topics(plan)]
     units = []
     for name, sizes in period.units():
@@ -539,7 +541,7 @@ def run_nsq_flow(
     publishers: list[Dialled] = []
     load = NsqFlow()
     duration_ns = int(plan.seconds * 1e9)
-    waiting = 0 if plan.pubs else plan.msgs * plan.topics * plan.channels
+    backlog = 0 if plan.pubs else plan.msgs * plan.topics * plan.channels
     commands = []
     if plan.pubs and not duration_ns:
         commands = share(-(-plan.msgs // plan.batch), plan.pubs)
@@ -550,9 +552,8 @@ def run_nsq_flow(
         publishers.extend(dial_nsq(plan.address) for _ in range(plan.pubs))
         if ready is not None:
             ready()
-        load.open(
-            readers, publishers, _recv_bytes(plan.size), 0 if plan.rate else duration_ns, False
-        )
+        timed_ns = 0 if plan.rate else duration_ns
+        load.open(readers, publishers, _recv_bytes(plan.size), timed_ns, spin=False)
         load.begin(
             Block(_nsq_units(plan, period), limits.BLOCK_BYTES),
             [] if plan.rate else commands,
@@ -562,7 +563,7 @@ def run_nsq_flow(
             plan.channels,
             stamped,
             plan.round_trip,
-            waiting,
+            backlog,
         )
         if plan.rate:
             paced = max(1, int(plan.seconds * plan.rate)) if plan.seconds else plan.msgs
@@ -586,15 +587,15 @@ def run_nsq_flow(
 
 def run_stan_flow(plan: StanFlowPlan, progress: Progress | None = None) -> Result:
     """`twinwire bench stan pub` and `pubsub`: until the last PubAck and the last processed Ack."""
-    where = Streaming(plan.address, plan.cluster, plan.channel)
+    service = Streaming(plan.address, plan.cluster, plan.channel)
     peers: list[StanPeer] = []
     load = StanFlow()
-    politely = False
-    # Each publisher has messages of its own, so each has fewer if there are many.
+    end_client = False
+    # Each publisher has separate messages in memory: with many publishers each has fewer of them.
     period = Period(1, plan.size, bodies=1, copies=plan.pubs)
     duration_ns = int(plan.seconds * 1e9)
     try:
-        peers.extend(StanPeer(where) for _ in range(plan.subs + plan.pubs))
+        peers.extend(StanPeer(service) for _ in range(plan.subs + plan.pubs))
         readers, publishers = peers[: plan.subs], peers[plan.subs :]
         subscribed = [peer.subscribe(plan.max_in_flight) for peer in readers]
         units = [[peer.unit(b"x" * size) for _, (size,) in period.units()] for peer in publishers]
@@ -603,7 +604,7 @@ def run_stan_flow(plan: StanFlowPlan, progress: Progress | None = None) -> Resul
             [peer.dialled() for peer in publishers],
             _recv_bytes(plan.size),
             duration_ns,
-            False,
+            spin=False,
         )
         load.begin(
             units,
@@ -615,11 +616,11 @@ def run_stan_flow(plan: StanFlowPlan, progress: Progress | None = None) -> Resul
         )
         cpu = drive(load, lambda: (load.acknowledged(), load.received()[0]), progress)
         for peer, unread in zip(peers, load.unread(), strict=True):
-            peer.take_back(unread)
-        politely = True
+            peer.resume(unread)
+        end_client = True
     finally:
         for peer in peers:
-            peer.close(politely=politely)
+            peer.close(end_client=end_client)
     refused, reason = load.refused()
     if refused == load.published():
         raise LoadError(f"the server refused every message: {reason}")

@@ -7,10 +7,9 @@ Each connection is a separate client with three subscriptions:
     2   heartbeats: each is answered with an empty message
     3   the answer to the request that ends a subscription
 
-A publisher sends copies of prebuilt messages in turn, with the last digits of their guid replaced:
-number = messages before * window + slot. It may wait for `window` PubAcks. A subscriber acks each
-message; the request that ends its subscription is answered when the server has processed all of
-them.
+A publisher repeats its prebuilt messages, with the last digits of the guid replaced: number =
+messages before * window + slot. It waits for at most `window` PubAcks. A subscriber acks each
+message; the server answers the request that ends the subscription when it has processed all acks.
 """
 cimport cython
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -28,7 +27,7 @@ cdef enum:
     SIZE_DIGITS = 10        # of an Ack
     SID_DATA = 49           # '1'
     SID_HEARTBEAT = 50
-    SID_BYE = 51
+    SID_ANSWER = 51
     # tags of protobuf fields, as wire.pxd has them
     PUB_ACK_GUID = 0x0A
     PUB_ACK_ERROR = 0x12
@@ -41,7 +40,7 @@ cdef const char *HEX = b"0123456789abcdef"
 
 
 cdef char sid_of(const op_t *op) noexcept nogil:
-    """First byte of the second argument of a MSG line; 0 if there is none."""
+    """The first byte of the second argument of a MSG line; 0 if there is none."""
     cdef uint32_t i = 4
     while i < op.text_len and op.text[i] == 32:
         i += 1
@@ -53,7 +52,7 @@ cdef char sid_of(const op_t *op) noexcept nogil:
 
 
 cdef bint read_digits(const char *digits, uint64_t *out) noexcept nogil:
-    """The number at the end of a guid."""
+    """Read the hexadecimal digits at the end of a guid. False: they are invalid."""
     cdef uint64_t number = 0
     cdef int i
     for i in range(GUID_HEX):
@@ -69,7 +68,7 @@ cdef bint read_digits(const char *digits, uint64_t *out) noexcept nogil:
 
 @cython.final
 cdef class StanFlow(NatsLoad):
-    """P publishers and S subscribers of one channel; each subscriber receives everything."""
+    """Publishers and subscribers of one channel; each subscriber receives every message."""
 
     def __dealloc__(self):
         free(self.pubs)
@@ -77,13 +76,14 @@ cdef class StanFlow(NatsLoad):
         free(self.free_slots)
         free(self.awaited_slots)
         free(self.sent_slots)
-        free(self.digit_places)
+        free(self.all_digit_offsets)
 
     def begin(self, list units not None, list readers not None, list counts not None,
               uint32_t window, uint32_t refill, uint64_t ahead):
-        """`units`: the messages of each publisher in turn, as many for each: (PUB with its PubMsg,
-        position of the digits); `readers`: (PUB line of an Ack, Ack without its sequence, last
-        request) of each subscriber; `counts`: messages per publisher, empty for a timed run."""
+        """`units`: the messages of each publisher, the same number for each: (PUB with its PubMsg,
+        position of the digits); `readers`: (PUB line of an Ack, Ack without its sequence, request
+        that ends the subscription) of each subscriber; `counts`: messages per publisher, empty for
+        a timed run."""
         cdef size_t slots = <size_t>window * self.publisher_count
         cdef Texts texts
         cdef int i
@@ -93,35 +93,36 @@ cdef class StanFlow(NatsLoad):
         self.ahead = ahead
         self.latency = Histogram()
         self.parts = [readers]
-        self.turn = <uint64_t>len(units[0])
+        self.period = <uint64_t>len(units[0])
         self.pubs = <stan_pub_t *>calloc(self.publisher_count + 1, sizeof(stan_pub_t))
         self.subs = <stan_sub_t *>calloc(self.reader_count + 1, sizeof(stan_sub_t))
         self.free_slots = <uint32_t *>calloc(slots + 1, sizeof(uint32_t))
         self.awaited_slots = <uint64_t *>calloc(slots + 1, sizeof(uint64_t))
         self.sent_slots = <int64_t *>calloc(slots + 1, sizeof(int64_t))
-        self.digit_places = <size_t *>calloc(self.turn * self.publisher_count, sizeof(size_t))
+        self.all_digit_offsets = <size_t *>calloc(
+            self.period * self.publisher_count, sizeof(size_t))
         if (self.pubs == NULL or self.subs == NULL or self.free_slots == NULL
                 or self.awaited_slots == NULL or self.sent_slots == NULL
-                or self.digit_places == NULL):
+                or self.all_digit_offsets == NULL):
             raise MemoryError
         self.ending = bool(counts)
         for i in range(self.publisher_count):
             texts = Texts([unit for unit, _ in units[i]])
             self.parts.append(texts)
             self.pubs[i].units = texts.each
-            self.pubs[i].digits_at = self.digit_places + i * self.turn
-            for k in range(self.turn):
-                self.digit_places[i * self.turn + k] = units[i][k][1]
+            self.pubs[i].digit_offsets = self.all_digit_offsets + i * self.period
+            for k in range(self.period):
+                self.all_digit_offsets[i * self.period + k] = units[i][k][1]
             self.set_up(&self.pubs[i], <size_t>i * window,
                         counts[i] if counts else <uint64_t>1 << ENDLESS_BITS)
         for i in range(self.reader_count):
-            place(readers[i][0], &self.subs[i].ack, &self.subs[i].ack_len)
-            place(readers[i][1], &self.subs[i].subject, &self.subs[i].subject_len)
-            place(readers[i][2], &self.subs[i].bye, &self.subs[i].bye_len)
+            point_to(readers[i][0], &self.subs[i].ack, &self.subs[i].ack_len)
+            point_to(readers[i][1], &self.subs[i].subject, &self.subs[i].subject_len)
+            point_to(readers[i][2], &self.subs[i].end_request, &self.subs[i].end_request_len)
 
     cdef void set_up(self, stan_pub_t *pub, size_t first_slot, uint64_t count) noexcept:
         cdef uint32_t slot
-        pub.left = count
+        pub.remaining = count
         pub.free = self.free_slots + first_slot
         pub.awaited = self.awaited_slots + first_slot
         pub.sent_ns = self.sent_slots + first_slot
@@ -137,7 +138,7 @@ cdef class StanFlow(NatsLoad):
         return total
 
     cdef uint64_t slowest(self) noexcept nogil:
-        """The smallest number of messages that a subscriber has."""
+        """The number of messages of the subscriber that has received the fewest."""
         cdef uint64_t least = self.subs[0].msgs
         cdef int i
         for i in range(1, self.reader_count):
@@ -156,16 +157,16 @@ cdef class StanFlow(NatsLoad):
                 self.put(c, b"PUB ", 4)
                 self.put(c, reply, reply_len)
                 self.put(c, b" 0\r\n\r\n", 6)
-        elif sid == SID_BYE:
-            self.subs[c.place].closed = True
+        elif sid == SID_ANSWER:
+            self.subs[c.index].closed = True
         elif c.role == PUBLISHER:
-            self.take_ack(c, op, now_ns)
+            self.on_ack(c, op, now_ns)
         else:
-            self.take_message(c, op)
+            self.on_delivery(c, op)
 
-    cdef void take_ack(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil:
-        """Match a PubAck with its message."""
-        cdef stan_pub_t *pub = &self.pubs[c.place]
+    cdef void on_ack(self, conn_t *c, const op_t *op, int64_t now_ns) noexcept nogil:
+        """Find the message of a PubAck, and free its slot."""
+        cdef stan_pub_t *pub = &self.pubs[c.index]
         cdef const char *p = op.body
         cdef const char *end = p + op.body_len
         cdef const char *error = NULL
@@ -201,14 +202,14 @@ cdef class StanFlow(NatsLoad):
             self.refusal_len = min(error_len, <uint32_t>sizeof(self.refusal))
             memcpy(self.refusal, error, self.refusal_len)
 
-    cdef void take_message(self, conn_t *c, const op_t *op) noexcept nogil:
+    cdef void on_delivery(self, conn_t *c, const op_t *op) noexcept nogil:
         """Count a MsgProto and queue its Ack."""
-        cdef stan_sub_t *sub = &self.subs[c.place]
+        cdef stan_sub_t *sub = &self.subs[c.index]
         cdef const char *p = op.body
         cdef const char *end = p + op.body_len
         cdef uint64_t sequence = 0
         cdef uint32_t body_len = 0
-        cdef bint again = False
+        cdef bint redelivered = False
         cdef field_t field
         while p != NULL and p < end:
             p = take_field(p, end, &field)
@@ -219,13 +220,13 @@ cdef class StanFlow(NatsLoad):
             elif field.tag == MSG_DATA:
                 body_len = field.bytes.len
             elif field.tag == MSG_REDELIVERED:
-                again = field.value != 0
-        if sequence == 0 or (not again and sequence <= sub.last_seq):
+                redelivered = field.value != 0
+        if sequence == 0 or (not redelivered and sequence <= sub.last_seq):
             self.fail(FAIL_PROTOCOL, c, b"invalid message, or out of order", 32)
             return
         self.ack(c, sub, sequence)
         self.moved += 1
-        if again:
+        if redelivered:
             sub.repeats += 1
             return
         sub.last_seq = sequence
@@ -260,7 +261,7 @@ cdef class StanFlow(NatsLoad):
 
     cdef bint publish(self, conn_t *c, stan_pub_t *pub) noexcept nogil:
         """Queue one message in a free slot."""
-        cdef const text_t *unit = &pub.units[pub.sent % self.turn]
+        cdef const text_t *unit = &pub.units[pub.sent % self.period]
         cdef char *to = self.room(c, unit.len)
         cdef uint32_t slot
         cdef uint64_t number
@@ -274,30 +275,30 @@ cdef class StanFlow(NatsLoad):
         memcpy(to, unit.ptr, unit.len)
         pub.awaited[slot] = number + 1
         pub.sent_ns[slot] = monotonic_ns()
-        digit = to + pub.digits_at[pub.sent % self.turn] + GUID_HEX
+        digit = to + pub.digit_offsets[pub.sent % self.period] + GUID_HEX
         for _ in range(GUID_HEX):
             digit -= 1
             digit[0] = HEX[number & 15]
             number >>= 4
         c.out_len += unit.len
         pub.sent += 1
-        pub.left -= 1
+        pub.remaining -= 1
         return True
 
     cdef bint send_more(self, int64_t now_ns) noexcept nogil:
         cdef uint64_t room = <uint64_t>1 << ENDLESS_BITS
-        cdef uint64_t begun
+        cdef uint64_t undelivered
         cdef stan_pub_t *pub
         cdef conn_t *c
         cdef int i
         if self.reader_count:
-            begun = self.sent() - self.slowest()
-            room = self.ahead - begun if begun < self.ahead else 0
+            undelivered = self.sent() - self.slowest()
+            room = self.ahead - undelivered if undelivered < self.ahead else 0
         for i in range(self.publisher_count):
             pub = &self.pubs[i]
             c = &self.publishers[i]
             if pub.free_count >= self.refill:
-                while pub.free_count and pub.left and room:
+                while pub.free_count and pub.remaining and room:
                     if not self.publish(c, pub):
                         return False
                     room -= 1
@@ -307,55 +308,55 @@ cdef class StanFlow(NatsLoad):
     cdef void on_stop(self) noexcept nogil:
         cdef int i
         for i in range(self.publisher_count):
-            self.pubs[i].left = 0
+            self.pubs[i].remaining = 0
         self.ending = True
 
     cdef bint settled(self, int64_t now_ns) noexcept nogil:
-        cdef uint64_t taken = 0
+        cdef uint64_t acked = 0
         cdef stan_pub_t *pub
         cdef int i
         if not self.ending:
             return False
         for i in range(self.publisher_count):
             pub = &self.pubs[i]
-            if pub.left or pub.free_count < self.window:
+            if pub.remaining or pub.free_count < self.window:
                 return False
-            taken += pub.acked
+            acked += pub.acked
         if not self.published_ns:
             self.published_ns = now_ns
-        if self.reader_count and self.slowest() < taken:
+        if self.reader_count and self.slowest() < acked:
             return False
         for i in range(self.reader_count):
-            if self.subs[i].msgs > taken:
+            if self.subs[i].msgs > acked:
                 self.fail(FAIL_SURPLUS, &self.readers[i], NULL, 0)
                 return True
         if self.reader_count and not self.delivered_ns:
             self.delivered_ns = now_ns
-        if not self.say_goodbye():
+        if not self.end_subscriptions():
             return False
         self.finished_ns = now_ns
         return True
 
-    cdef bint say_goodbye(self) noexcept nogil:
-        """End each subscription after its last Ack; true when all are answered."""
+    cdef bint end_subscriptions(self) noexcept nogil:
+        """End each subscription after its last Ack; return whether all requests are answered."""
         cdef bint closed = True
         cdef stan_sub_t *sub
         cdef int i
         for i in range(self.reader_count):
             sub = &self.subs[i]
-            if not sub.bye_sent:
-                sub.bye_sent = True
-                self.put(&self.readers[i], sub.bye, sub.bye_len)
+            if not sub.end_sent:
+                sub.end_sent = True
+                self.put(&self.readers[i], sub.end_request, sub.end_request_len)
                 self.flush(&self.readers[i])
             closed = closed and sub.closed
         return closed
 
     def published(self):
-        """Messages sent."""
+        """The number of messages sent."""
         return self.sent()
 
     def acknowledged(self):
-        """Messages with a PubAck without an error."""
+        """The number of messages whose PubAck has no error."""
         cdef uint64_t total = 0
         cdef int i
         for i in range(self.publisher_count):
@@ -363,7 +364,7 @@ cdef class StanFlow(NatsLoad):
         return total
 
     def refused(self):
-        """Messages whose PubAck has an error, and the first error text."""
+        """The number of messages whose PubAck has an error, and the first error text."""
         cdef uint64_t total = 0
         cdef int i
         for i in range(self.publisher_count):
@@ -371,11 +372,11 @@ cdef class StanFlow(NatsLoad):
         return total, self.refusal[:self.refusal_len].decode("utf-8", "replace")
 
     def published_each(self):
-        """The messages sent by each publisher."""
+        """The number of messages of each publisher."""
         return [self.pubs[i].sent for i in range(self.publisher_count)]
 
     def received(self):
-        """First deliveries of all subscribers together, and their body bytes."""
+        """The number of first deliveries of all subscribers, and their body bytes."""
         cdef uint64_t msgs = 0
         cdef uint64_t body_bytes = 0
         cdef int i
@@ -385,7 +386,7 @@ cdef class StanFlow(NatsLoad):
         return msgs, body_bytes
 
     def redelivered(self):
-        """Deliveries that the server flags as redelivered."""
+        """The number of deliveries that the server flags as redelivered."""
         cdef uint64_t repeats = 0
         cdef int i
         for i in range(self.reader_count):
@@ -397,8 +398,8 @@ cdef class StanFlow(NatsLoad):
         return self.latency
 
 
-cdef int place(bytes text, const char **ptr, size_t *length) except -1:
-    """The address of bytes that are owned elsewhere."""
+cdef int point_to(bytes text, const char **ptr, size_t *length) except -1:
+    """Set a pointer and a length to bytes that another object owns."""
     ptr[0] = text
     length[0] = <size_t>len(text)
     return 0

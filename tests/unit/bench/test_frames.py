@@ -78,7 +78,7 @@ def test_refuses_what_is_not_nsq(data: bytes) -> None:
 def test_block_knows_where_its_units_begin() -> None:
     block = Block([b"ab", b"c", b"def"], 100)
     assert [block.measure(n) for n in range(8)] == [0, 2, 3, 6, 8, 9, 12, 14]
-    assert [block.begun(n) for n in range(9)] == [0, 1, 1, 2, 3, 3, 3, 4, 4]
+    assert [block.started(n) for n in range(9)] == [0, 1, 1, 2, 3, 3, 3, 4, 4]
     with pytest.raises(ValueError, match="units"):
         Block([], 100)
 
