@@ -1,9 +1,9 @@
 """Makes streams of JetStream from the channels of NATS Streaming in the same data folder.
 
-Messages keep their sequences, times and headers; a durable subscription becomes a durable pull
-consumer at the same place. As with other imports each stream is built in a separate folder, read
-back, and moved when it is whole. Its channel stays unless it is to be removed: then that is done
-last, so that the messages always have at least one place.
+Messages keep their sequences, times and headers. A durable subscription becomes a durable pull
+consumer at the same position. As with other imports each stream is built in a separate folder, read
+back, and moved when it is complete. With `remove` the channel is removed after the move, so that
+the messages always exist at least once.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
 
 PROGRESS: Final = "adopt-channels.json"
 STAGING: Final = ".adopt-channels"
-_SOURCE: Final = "channels"  # under which the progress is kept
-_LETTER: Final = "_"  # instead of those that the name of a stream or consumer cannot have
+_SOURCE: Final = "channels"  # the name of the source in the progress file
+_LETTER: Final = "_"  # replaces characters that names of streams and consumers cannot have
 _PAGE: Final = 10_000  # outstanding messages of a subscription that are listed at a time
 
 
@@ -75,10 +75,10 @@ class Adopted:
     messages: int = 0
     first: int = 0
     last: int = 0  # the last sequence that was used
-    gaps: int = 0  # sequences between them that were never stored, or do not read
+    gaps: int = 0  # sequences from `first` to `last` without a readable message
     consumers: list[str] = field(default_factory=list)
     unacked: int = 0
-    is_whole: bool = True  # no message and no durable was left out
+    is_whole: bool = True  # all messages and all durables were adopted
     removed: bool = False
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ class Outcome:
     """The result of one run."""
 
     channels: list[Adopted] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)  # what was not adopted as it was
+    remarks: list[str] = field(default_factory=list)  # everything that was not adopted unchanged
 
     @property
     def messages(self) -> int:
@@ -106,16 +106,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Options:
-    """What the caller wants."""
+    """The options of a run."""
 
     account: str = ""  # of the streams; empty: that of NATS Streaming
-    patterns: tuple[str, ...] = ()  # of channels; none: all
-    stream: str = ""  # the name of the stream, if there is one channel
-    remove: bool = False  # the channels afterwards
+    patterns: tuple[str, ...] = ()  # of channels; empty: all
+    stream: str = ""  # the name of the stream, if there is only one channel
+    remove: bool = False  # remove the channels afterwards
 
 
 def _may_exist(account: str, config: Config) -> bool:
-    """Whether the configuration has this account; those of operators are known while it runs."""
+    """Whether the configuration has this account, or a resolver, which may have it."""
     settings = nats_settings(config)
     names = {GLOBAL_ACCOUNT, *(each.name for each in settings.accounts)}
     return settings.resolver is not None or account in names
@@ -129,8 +129,8 @@ class Adoption:
         self.config = config
         self.options = options
         self.account = options.account or config.stan.account
-        self.advance: Callable[[int], object] = lambda _: None  # gets the number of messages read
-        self.begin: Callable[[int], object] = lambda _: None  # gets that of all messages, first
+        self.advance: Callable[[int], object] = lambda _: None  # called with message counts
+        self.begin: Callable[[int], object] = lambda _: None  # called first, with the total
         self.outcome = Outcome()
         self.placing = Placing(data, config, STAGING)
 
@@ -165,43 +165,44 @@ class Adoption:
     async def _run(self, engine: Engine, store: Store, progress: Progress | None) -> None:
         for name, reason in sorted(engine.quarantined.items()):
             self._problem(name, f"this log cannot be opened: {reason}")
-        wanted = self._wanted(engine)
-        self.begin(sum(log.next_seq - log.first_seq for log in wanted.values()))
-        taken = self._streams()
-        for channel, log in wanted.items():
+        selected = self._select(engine)
+        self.begin(sum(log.next_seq - log.first_seq for log in selected.values()))
+        existing = self._streams()
+        for channel, log in selected.items():
             config = self._stream_config(channel)
-            if config is None or not self._is_free(channel, config, taken):
+            if config is None or not self._is_free(channel, config, existing):
                 self.advance(log.next_seq - log.first_seq)
                 continue
-            taken.append(config)
-            adopted = await self._take(channel, log, config, store, progress)
+            existing.append(config)
+            adopted = await self._adopt(channel, log, config, store, progress)
             if self.options.remove:
                 self._remove(engine, log, store, adopted, dry=progress is None)
             self.outcome.channels.append(adopted)
 
-    def _wanted(self, engine: Engine) -> dict[str, Log]:
-        """The channels' logs, by channel. ImportRefusedError: a name fits none or several."""
+    def _select(self, engine: Engine) -> dict[str, Log]:
+        """The logs of the selected channels, by channel. ImportRefusedError: there is none, or
+        several for one stream."""
         patterns = self.options.patterns
         found = {
             name.removeprefix(APART): log
             for name, log in sorted(engine.logs.items())
             if log.protocol == STAN
         }
-        wanted = {
+        selected = {
             channel: log
             for channel, log in found.items()
             if not patterns or any(pattern_matches(each, channel) for each in patterns)
         }
-        if not wanted:
+        if not selected:
             raise ImportRefusedError("there is no such channel")
-        if self.options.stream and len(wanted) > 1:
+        if self.options.stream and len(selected) > 1:
             raise ImportRefusedError(
-                f"{len(wanted)} channels cannot become one stream {self.options.stream}"
+                f"{len(selected)} channels cannot become one stream {self.options.stream}"
             )
-        return wanted
+        return selected
 
     def _streams(self) -> list[StreamConfig]:
-        """The streams that the account has."""
+        """The configurations of the account's streams."""
         folder = self.data / JETSTREAM_FOLDER / files.token_of(self.account)
         if not folder.is_dir():
             return []
@@ -213,7 +214,8 @@ class Adoption:
     # --- configurations
 
     def _stream_config(self, channel: str) -> StreamConfig | None:
-        """The stream for a channel, with the same limits; None: there can be none."""
+        """The configuration of the stream for a channel, with the same limits; None: it would be
+        invalid, which is reported."""
         bounds = self.config.stan.limits_for(channel)
         name = self.options.stream or name_of(channel)
         config = StreamConfig(
@@ -232,15 +234,16 @@ class Adoption:
         config.metadata = metadata.stored(config.metadata, metadata.stream_level(config))
         return config
 
-    def _is_free(self, channel: str, config: StreamConfig, taken: list[StreamConfig]) -> bool:
-        """Whether there can be such a stream beside those that there are."""
+    def _is_free(self, channel: str, config: StreamConfig, existing: list[StreamConfig]) -> bool:
+        """Whether no existing stream has this name or stores this subject; else that is
+        reported."""
         exists = self.placing.has(self.account, config.name) or any(
-            each.name == config.name for each in taken
+            each.name == config.name for each in existing
         )
         if exists:
             self._problem(channel, f"stream {config.name} exists already: not adopted")
             return False
-        for each in taken:
+        for each in existing:
             if any(collide(subject, channel) for subject in each.subjects):
                 reason = f"stream {each.name} stores this subject already: not adopted"
                 self._problem(channel, reason)
@@ -249,7 +252,7 @@ class Adoption:
 
     # --- one channel
 
-    async def _take(
+    async def _adopt(
         self,
         channel: str,
         log: Log,
@@ -257,7 +260,7 @@ class Adoption:
         store: Store,
         progress: Progress | None,
     ) -> Adopted:
-        """Build the stream and move it to its place; without a progress nothing is written."""
+        """Build the stream and move it into the data folder; without `progress` only read."""
         adopted = Adopted(channel, config.name)
         consumers = self._consumers(channel, log, config, store, adopted)
         transfer = Transfer(Tombstones(), False)
@@ -291,7 +294,8 @@ class Adoption:
         return adopted
 
     def _read(self, log: Log, transfer: Transfer, target: StreamStore | None) -> Iterator[None]:
-        """Append all messages of a channel; what is yielded waits for the disk."""
+        """Append the messages of a channel; yield after each batch, so that the caller can wait for
+        the disk."""
         at: int | None = log.first_seq
         while at is not None:
             page = peek_log(log, at, limits.IMPORT_BATCH)
@@ -299,7 +303,7 @@ class Adoption:
             for seq, (timestamp_ns, _, subject, _, headers, body, addressed) in sorted(
                 records.items()
             ):
-                if not addressed:  # else it is for one NSQ channel only
+                if not addressed:  # otherwise the message is for one NSQ channel only
                     transfer.add(target, seq, timestamp_ns, subject, headers, body)
             self.advance(len(page.found))
             at = page.next_seq
@@ -333,7 +337,7 @@ class Adoption:
                 ack_wait=max(each.ack_wait for each in records) * SECOND,
                 max_ack_pending=sum(each.max_in_flight for each in records),
             )
-            no_limits = AccountLimits(), JetStreamConfig()  # what is there stays
+            no_limits = AccountLimits(), JetStreamConfig()  # limits apply only to new consumers
             consumer_checks.set_defaults(config, stream, *no_limits, pedantic=False)
             try:
                 consumer_checks.check(config, stream, *no_limits)
@@ -341,21 +345,21 @@ class Adoption:
                 self._problem(channel, f"consumer {name}: {problem.text}: left out")
                 adopted.is_whole = False
                 continue
-            place = cursors.get(cursor)
-            if place is None:
-                state = _untouched(max(records[0].start, log.first_seq) - 1)
+            position = cursors.get(cursor)
+            if position is None:
+                state = _acked_to(max(records[0].start, log.first_seq) - 1)
             else:
-                state = state_of(place, log)
+                state = state_of(position, log)
             found.append(FoundConsumer(config, _now(), state))
         return found
 
-    # --- the channel afterwards
+    # --- removal of the channel
 
     def _remove(
         self, engine: Engine, log: Log, store: Store, adopted: Adopted, *, dry: bool
     ) -> None:
-        """Remove the channel and its subscriptions, unless NSQ channels read it or the stream lacks
-        some of it."""
+        """Remove the channel and its subscriptions, unless NSQ channels read it or the adoption is
+        incomplete."""
         others = sorted(name for name in log.cursors if not name.startswith(CURSOR_PREFIX))
         if others:
             names = ", ".join(name.removeprefix("nsq:") for name in others)
@@ -374,38 +378,40 @@ class Adoption:
 
 
 def name_of(text: str) -> str:
-    """The name of the stream or consumer for this text."""
+    """The text with all characters replaced that names of streams and consumers cannot have."""
     name = "".join(_LETTER if each in consumer_checks.NOT_IN_NAMES else each for each in text)
     return name or _LETTER
 
 
 def consumer_names(records: Sequence[SubRecord]) -> list[str]:
-    """A name for each durable: its own; with the client ID or group if others have it too."""
-    plain = [_own_name(each) for each in records]
-    short = Counter(name_of(own) for own, _ in plain)
+    """A name for each durable: its durable name, preceded by the client ID or the group if several
+    durables have that name."""
+    pairs = [_name_and_owner(each) for each in records]
+    counts = Counter(name_of(durable) for durable, _ in pairs)
     found: list[str] = []
-    for own, more in plain:
-        name = name_of(own) if short[name_of(own)] == 1 else name_of(f"{more}-{own}")
+    for durable, owner in pairs:
+        unique = counts[name_of(durable)] == 1
+        name = name_of(durable) if unique else name_of(f"{owner}-{durable}")
         number = 2
         while name in found:
-            name = f"{name_of(more)}-{name_of(own)}-{number}"
+            name = f"{name_of(owner)}-{name_of(durable)}-{number}"
             number += 1
         found.append(name)
     return found
 
 
-def _own_name(record: SubRecord) -> tuple[str, str]:
-    """The name of a durable, and what tells it from others of that name."""
+def _name_and_owner(record: SubRecord) -> tuple[str, str]:
+    """The name of a durable, and the group or client ID that distinguishes it."""
     if record.queue_name:
         return record.durable_name, record.queue_name.removeprefix(f"{record.durable_name}:")
     return record.durable_name, record.client_id
 
 
-# --- places
+# --- positions
 
 
 def outstanding(cursor: Cursor) -> Iterator[tuple[int, int]]:
-    """The stretches (first, after) of seqs that a cursor is still to finish, in order."""
+    """The ranges [first, after) of seqs that the cursor has not finished, in order."""
     states = {WAITING, DEFERRED, IN_FLIGHT}
     begin = after = 0
     at: int | None = 0
@@ -424,25 +430,25 @@ def outstanding(cursor: Cursor) -> Iterator[tuple[int, int]]:
 
 
 def state_of(cursor: Cursor, log: Log) -> State:
-    """The place of a consumer that goes on where this subscription is: what was delivered and not
-    acked is pending, and due at once."""
+    """The state of a consumer at the position of this subscription: messages that were delivered
+    and not acked are pending and due at once."""
     end, first = log.visible, log.first_seq
     pending: list[int] = []
-    fresh = end  # the first seq that was never delivered
+    undelivered = end  # the first seq that was never delivered
     for begin, after in outstanding(cursor):
-        given = after  # those behind it are new
+        delivered_end = after  # the end of the part of this range that was delivered
         if after == end:
-            given = min(max(cursor.next_seq, begin), end)
-            fresh = given
-        pending += range(max(begin, first), given)
+            delivered_end = min(max(cursor.next_seq, begin), end)
+            undelivered = delivered_end
+        pending += range(max(begin, first), delivered_end)
     if not pending:
-        return _untouched(fresh - 1)
-    floor, delivered = pending[0] - 1, fresh - 1
+        return _acked_to(undelivered - 1)
+    floor, delivered = pending[0] - 1, undelivered - 1
     return State((floor, floor), (delivered, delivered), [Pending(seq, seq, 0) for seq in pending])
 
 
-def _untouched(seq: int) -> State:
-    """All up to this sequence is acked, and nothing else was delivered."""
+def _acked_to(seq: int) -> State:
+    """The state in which all messages up to `seq` are acked and no later one was delivered."""
     return State((seq, seq), (seq, seq))
 
 
@@ -452,7 +458,7 @@ def _now() -> str:
 
 @contextlib.contextmanager
 def adopting(data: Path, config: Config, options: Options) -> Iterator[Adoption]:
-    """Lock the data folder, also if it is only read. ImportRefusedError."""
+    """Lock the data folder, even if it is only read. ImportRefusedError."""
     make_folder(data)
     try:
         with DataLock(data):

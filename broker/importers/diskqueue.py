@@ -5,9 +5,9 @@
     NAME.diskqueue.NNNNNN.dat            records: length int32, then the message; big-endian
 
 NAME is `topic` or `topic:channel`. A message: time int64 ns, attempts uint16, 16 hex digits of its
-id, body. Files are read to their end, whatever write position the meta file has: after a
-crash they have more messages. A damaged record ends its file, because nothing marks where the
-next one begins.
+id, body. Files are read to their end, even beyond the write position of the meta file, because they
+have more messages after a crash. A damaged record ends the reading of its file, because nothing
+marks the beginning of the next record.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Topic:
 
 
 def valid_name(name: object) -> bool:
-    """Whether nsqd would store a topic or channel of that name."""
+    """Whether the name is valid in the files of nsqd."""
     return isinstance(name, str) and len(name) <= NAME_MAX and re.fullmatch(_NAME, name) is not None
 
 
@@ -156,9 +156,9 @@ def _read_metadata(
 def messages(queue: Queue, problems: list[Problem]) -> Iterator[Stored]:
     """The messages of a queue, oldest first; damaged records are added to `problems`."""
     number, offset = _start(queue, problems)
-    for this, path in sorted(queue.files.items()):
-        if this >= number:
-            yield from _file(path, offset if this == number else 0, problems)
+    for each, path in sorted(queue.files.items()):
+        if each >= number:
+            yield from _file(path, offset if each == number else 0, problems)
 
 
 def _start(queue: Queue, problems: list[Problem]) -> tuple[int, int]:
@@ -193,28 +193,29 @@ def _file(path: Path, offset: int, problems: list[Problem]) -> Iterator[Stored]:
             file.seek(offset)
             while offset < size:
                 head = file.read(_HEAD.size)
-                reason, length = _wrong(head, size - offset)
+                reason, length = _check_head(head, size - offset)
                 if reason:
-                    left = size - offset
-                    problems.append(Problem(str(path), offset, f"{reason}; {left} bytes not read"))
+                    rest = size - offset
+                    problems.append(Problem(str(path), offset, f"{reason}; {rest} bytes not read"))
                     return
                 _, timestamp_ns, attempts, _ = _HEAD.unpack(head)
                 body = file.read(length + _LENGTH.size - _HEAD.size)
-                whole = length + _LENGTH.size
-                yield Stored(timestamp_ns, attempts, body, whole)
-                offset += whole
+                record_bytes = length + _LENGTH.size
+                yield Stored(timestamp_ns, attempts, body, record_bytes)
+                offset += record_bytes
     except OSError as error:
         problems.append(Problem(str(path), offset, str(error.strerror)))
 
 
-def _wrong(head: bytes, left: int) -> tuple[str, int]:
-    """Why a record that begins like this is invalid, or an empty text; and its length."""
+def _check_head(head: bytes, remaining: int) -> tuple[str, int]:
+    """Why the record with this head is invalid (empty: it is valid), and its length; `remaining`:
+    bytes of the file from the record on."""
     if len(head) < _HEAD.size:
         return "a record is incomplete", 0
     length, timestamp_ns, _, message_id = _HEAD.unpack(head)
     if length < _HEAD.size - _LENGTH.size or length > MESSAGE_SIZE_CEILING:
         return f"invalid record length {length}", length
-    if length + _LENGTH.size > left:
+    if length + _LENGTH.size > remaining:
         return "a record is incomplete", length
     if not _HEX.issuperset(message_id) or timestamp_ns < 0:
         return "invalid record", length

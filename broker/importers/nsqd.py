@@ -1,8 +1,8 @@
 """Imports the data folder of an nsqd, topic by topic. It can be interrupted at any time.
 
-Each topic is built in a separate folder next to the logs, synced, and then renamed to its place.
-A progress file lists the finished topics, and the topic about to be renamed with the id of its
-log, so that the next run knows whether that has happened. The source is only read.
+Each topic is built in a separate folder next to the logs, synced, and then renamed into the folder
+of logs. A progress file lists the finished topics and, before a rename, the topic and the id of its
+log, so that the next run can find out whether the rename was done. The source is only read.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class Outcome(ImportOutcome):
 
 
 def hold_source(source: Path) -> int:
-    """Lock the folder, so that no nsqd can start on it; return the descriptor.
-    ImportRefusedError."""
+    """Lock the folder, so that no nsqd can start on it; return the descriptor, which the caller
+    must close. ImportRefusedError."""
     try:
         fd = os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -99,17 +99,17 @@ class Progress:
 
     def save(self) -> None:
         """Replace the file; the change survives a power cut."""
-        fresh = self.path.with_suffix(".new")
-        with fresh.open("wb") as file:
+        new = self.path.with_suffix(".new")
+        with new.open("wb") as file:
             file.write(orjson.dumps(self.all, option=orjson.OPT_INDENT_2))
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(self.path)
+        new.replace(self.path)
         sync_path(self.path.parent)
 
 
 def signature(source: Path) -> list[list[object]]:
-    """The files' state, which changes if an nsqd runs on the folder again."""
+    """The state of the files, which changes if an nsqd uses the folder again."""
     found: list[list[object]] = []
     for path in sorted(source.glob("*.dat")):
         status = path.stat()
@@ -124,7 +124,7 @@ class Import:
         self.source = source.resolve()
         self.data = data
         self.config = config
-        self.advance: Callable[[int], object] = lambda _: None  # gets the number of bytes read
+        self.advance: Callable[[int], object] = lambda _: None  # called with counts of bytes read
         self.outcome = Outcome()
         self.topics = read_folder(self.source, self.outcome.problems)
 
@@ -148,13 +148,12 @@ class Import:
             if name in progress.own["topics"]:
                 self.advance(topic.bytes)
                 continue
-            place = self.data / LOGS_FOLDER / escape(name)
-            if place.exists():
+            if (self.data / LOGS_FOLDER / escape(name)).exists():
                 reason = f"topic {name} exists already: not imported"
                 self.outcome.problems.append(Problem(str(self.source), 0, reason))
                 self.advance(topic.bytes)
                 continue
-            await self._take(name, topic, progress, staging)
+            await self._import_topic(name, topic, progress, staging)
         remaining = set(self.topics) - set(progress.own["topics"])
         progress.own["finished"] = not remaining
         progress.own["problems"] = self.outcome.remarks
@@ -173,7 +172,9 @@ class Import:
             progress.save()
         shutil.rmtree(staging, ignore_errors=True)
 
-    async def _take(self, name: str, topic: Topic, progress: Progress, staging: Path) -> None:
+    async def _import_topic(
+        self, name: str, topic: Topic, progress: Progress, staging: Path
+    ) -> None:
         runtime = Runtime()
         bounds = engine_options(self.config)
         router = Router(engine_limits.ROUTER_CACHE_SUBJECTS, engine_limits.ROUTER_CACHE_REFS)
@@ -197,8 +198,8 @@ class Import:
         self.outcome.messages += count
 
     async def _fill(self, engine: Engine, log: Log, topic: Topic) -> int:
-        """Import channels first, each with its own backlog; then messages that no channel has
-        yet."""
+        """Import the backlog of each channel, then the backlog of the topic, which all channels
+        receive."""
         cursors = {name: open_cursor(log, name) for name in sorted(topic.channels)}
         for name, cursor in cursors.items():
             others = [other for other in cursors.values() if other is not cursor]
@@ -237,7 +238,8 @@ class Import:
 def importing(
     source: Path, data: Path, config: Config, *, held: bool = False
 ) -> Iterator[Callable[[], Import]]:
-    """Lock both folders during the import; `held`: the caller has locked the source."""
+    """Lock both folders during the import; `held`: the caller has locked the source.
+    ImportRefusedError."""
     fd = -1 if held else hold_source(source)
     try:
         with DataLock(data):
@@ -250,7 +252,7 @@ def importing(
 
 
 def batches(stored: Iterator[S]) -> Iterator[list[S]]:
-    """Messages in batches of the size that may wait for the disk."""
+    """The messages in batches; the import waits for the disk after each."""
     batch: list[S] = []
     size = 0
     for one in stored:
@@ -264,7 +266,7 @@ def batches(stored: Iterator[S]) -> Iterator[list[S]]:
 
 
 def is_in_place(data: Path, name: str, log_id: str) -> bool:
-    """Whether the data folder has the log of this name that an import has built."""
+    """Whether the data folder has a log of this name with this id."""
     try:
         meta = load_meta(str(data / LOGS_FOLDER / escape(name)))
     except MetaError:
@@ -273,6 +275,6 @@ def is_in_place(data: Path, name: str, log_id: str) -> bool:
 
 
 def sync_tree(folder: Path) -> None:
-    """Sync everything below a folder."""
+    """Sync the folder and everything in it."""
     for path in (folder, *folder.rglob("*")):
         sync_path(path)

@@ -1,4 +1,4 @@
-"""What an import reports, whatever it reads."""
+"""The common part of the results of imports."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class ImportOutcome:
     """The result of one run."""
 
     problems: list[Problem] = field(default_factory=list)
-    already: bool = False  # an earlier run had finished, with these problems:
-    remembered: list[str] = field(default_factory=list)
-    changed: bool = False  # a server has used the source since then, or during the import
+    already: bool = False  # an earlier run has finished the import
+    remembered: list[str] = field(default_factory=list)  # the problems of that run
+    changed: bool = False  # a server has used the source since that run, or during this one
 
     @property
     def remarks(self) -> list[str]:
-        """Everything that was not imported as it was, one line each."""
+        """Everything that was not imported unchanged, one line each."""
         return self.remembered or [str(problem) for problem in self.problems]

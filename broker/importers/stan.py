@@ -1,9 +1,9 @@
 """Imports the file store of a NATS Streaming server, channel by channel.
 
-As with nsqd each channel is built in a separate folder, read back, synced and renamed to its place.
-Before the rename the records of its subscriptions are written to the file of clients, so that no
-channel exists without them. A server that finds them without their channel removes them, and the
-next run of the import writes them again.
+As with nsqd each channel is built in a separate folder, read back, synced and renamed into the
+folder of logs. Before the rename the records of its subscriptions are written to the file of
+clients, so that no channel exists without its subscriptions. If the rename was not done, the next
+run removes these records and writes them again.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Outcome(ImportOutcome):
 
 
 def signature(source: Path) -> list[list[object]]:
-    """The files' state, which changes if a server runs on the folder again."""
+    """The state of the files, which changes if a server uses the folder again."""
     found: list[list[object]] = []
     for path in sorted(source.rglob("*.dat")):
         status = path.stat()
@@ -138,19 +138,19 @@ class Import:
         self.source = source.resolve()
         self.data = data
         self.config = config
-        self.advance: Callable[[int], object] = lambda _: None  # gets the number of bytes read
+        self.advance: Callable[[int], object] = lambda _: None  # called with counts of bytes read
         problems: list[Problem] = []
         info = self._identify(problems)
         self.outcome = Outcome(info.cluster_id, problems=problems)
         names = channel_names(self.source, problems)
         self.clients = read_clients(self.source, problems)
-        self.wanted = [
+        self.selected = [
             name
             for name in names
             if not patterns or any(pattern_matches(each, name) for each in patterns)
         ]
-        self.all_wanted = len(self.wanted) == len(names)
-        for name in self.wanted:
+        self.all_selected = len(self.selected) == len(names)
+        for name in self.selected:
             if looks_encrypted(self.source, name):
                 raise SourceError(
                     f"{self.source}: the messages of channel {name} are encrypted: encrypted stores"
@@ -176,7 +176,7 @@ class Import:
     @property
     def bytes(self) -> int:
         """Size of all messages to read."""
-        return sum(self._size(name) for name in self.wanted)
+        return sum(self._size(name) for name in self.selected)
 
     def _size(self, name: str) -> int:
         return sum(path.stat().st_size for path in slices(self.source, name, []))
@@ -186,7 +186,7 @@ class Import:
     def look(self) -> Outcome:
         """Read everything and change nothing."""
         self.outcome.clients = len(self.clients)
-        for name in self.wanted:
+        for name in self.selected:
             channel = Channel(name)
             for stored in messages(self.source, name, self.outcome.problems):
                 channel.add(stored.sequence, stored.timestamp_ns, stored.body)
@@ -194,7 +194,7 @@ class Import:
             self._subscriptions(channel, set(self.clients), 1)
             self._check_count(channel)
             if (self.data / LOGS_FOLDER / escape(name)).exists():
-                self._exists(name)
+                self._report_existing(name)
             self.outcome.channels.append(channel)
         return self.outcome
 
@@ -218,8 +218,9 @@ class Import:
         finally:
             await store.close()
         self.outcome.changed = signature(self.source) != before
-        left = set(self.wanted) - set(progress.own["topics"])
-        progress.own["finished"] = self.all_wanted and not left and not self.outcome.changed
+        remaining = set(self.selected) - set(progress.own["topics"])
+        is_complete = self.all_selected and not remaining
+        progress.own["finished"] = is_complete and not self.outcome.changed
         progress.own["problems"] = self.outcome.remarks
         progress.own["signature"] = before
         progress.save()
@@ -230,17 +231,17 @@ class Import:
         make_folder(self.data / LOGS_FOLDER)
         self._finish_move(progress, store)
         shutil.rmtree(staging, ignore_errors=True)
-        known = self._take_clients(progress, store)
-        for name in self.wanted:
+        clients = self._import_clients(progress, store)
+        for name in self.selected:
             if name in progress.own["topics"]:
                 self.advance(self._size(name))
             elif (self.data / LOGS_FOLDER / escape(name)).exists():
-                self._exists(name)
+                self._report_existing(name)
                 self.advance(self._size(name))
             else:
-                await self._take(name, known, progress, store)
+                await self._import_channel(name, clients, progress, store)
 
-    def _exists(self, name: str) -> None:
+    def _report_existing(self, name: str) -> None:
         reason = f"channel {name} exists already: not imported"
         self.outcome.problems.append(Problem(str(self.source / name), 0, reason))
 
@@ -261,21 +262,23 @@ class Import:
         progress.own["moving"] = None
         progress.save()
 
-    def _take_clients(self, progress: Progress, store: Store) -> set[str]:
-        """Import the connected clients, once; an id that is registered already belongs to another
-        client."""
+    def _import_clients(self, progress: Progress, store: Store) -> set[str]:
+        """Import the connected clients, and return their ids. The first run decides which ids: an
+        id that is registered by then belongs to another client."""
         if "clients" not in progress.own:
             progress.own["clients"] = [name for name in self.clients if name not in store.clients]
             self.outcome.clients = len(progress.own["clients"])
             progress.save()
-        known = set(progress.own["clients"])
+        imported = set(progress.own["clients"])
         for client in self.clients.values():
-            if client.client_id in known and client.client_id not in store.clients:
+            if client.client_id in imported and client.client_id not in store.clients:
                 store.add_client(client)
         store.sync()
-        return known
+        return imported
 
-    async def _take(self, name: str, clients: set[str], progress: Progress, store: Store) -> None:
+    async def _import_channel(
+        self, name: str, clients: set[str], progress: Progress, store: Store
+    ) -> None:
         channel = Channel(name)
         staging = self.data / STAGING
         async with self._engine(staging) as engine:
@@ -284,15 +287,15 @@ class Import:
             found = self._subscriptions(channel, clients, store.next_number)
             if channel.next_seq > log.next_seq:
                 log.skip_to(channel.next_seq)
-            for place in found:
-                self._stand(log, place)
+            for position in found:
+                self._create_cursor(log, position)
             await engine.settle()
             log_id = log.log_id.hex()
         async with self._engine(staging) as engine:
             self._compare(engine.logs[name], channel)
         self._check_count(channel)
         sync_tree(staging)
-        records = [record for place in found for record in place.records]
+        records = [record for position in found for record in position.records]
         progress.own["moving"] = {
             "name": name,
             "log_id": log_id,
@@ -344,26 +347,27 @@ class Import:
 
     def _subscriptions(self, channel: Channel, clients: set[str], number: int) -> list[Place]:
         subs = read_subs(self.source, channel.name, self.outcome.problems)
-        # their sequence numbers belong to lost messages
+        # The index and the subscriptions may name sequence numbers of lost messages, which must not
+        # be used again.
         last = max(channel.last, indexed(self.source, channel.name).last)
         last = max(last, max((sub.last_sent for sub in subs), default=0))
         channel.next_seq = last + 1
         extent = Extent(channel.name, channel.first or channel.next_seq, channel.next_seq)
         found = places(extent, subs, clients, number)
-        channel.subscriptions = sum(len(place.records) for place in found)
-        channel.unacked = sum(len(place.unacked) for place in found)
+        channel.subscriptions = sum(len(position.records) for position in found)
+        channel.unacked = sum(len(position.unacked) for position in found)
         return found
 
-    def _stand(self, log: Log, place: Place) -> None:
-        cursor = open_cursor(log, place.cursor, start=place.next_seq)
+    def _create_cursor(self, log: Log, position: Place) -> None:
+        cursor = open_cursor(log, position.cursor, start=position.next_seq)
         try:
-            cursor.stand(place.next_seq, place.unacked)
+            cursor.stand(position.next_seq, position.unacked)
         except OverflowError as error:
-            # messages acknowledged since then are delivered again
-            cursor.stand(min(place.unacked), ())
-            reason = (
-                f"subscription {asdict(place.records[0])}: {error}: it starts at the first message"
-            )
+            # The cursor starts at the first message without an ack: later messages are delivered
+            # again, even if they were acknowledged.
+            cursor.stand(min(position.unacked), ())
+            subscription = asdict(position.records[0])
+            reason = f"subscription {subscription}: {error}: it starts at the first message"
             self.outcome.problems.append(Problem(str(self.source / log.name), 0, reason))
 
     def _compare(self, log: Log, channel: Channel) -> None:
@@ -433,13 +437,15 @@ class Hold:
 
 
 def is_written(path: Path) -> bool:
-    """Whether a process has the file open for writing, as far as this process may know."""
+    """Whether a process has the file open for writing. If leases are not possible: whether another
+    process that this one may inspect has it open."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False  # the reader of the file reports it
     try:
-        fcntl.fcntl(fd, _SET_SIGNAL, signal.SIGURG)  # whose default does not end the process
+        # A broken lease sends this signal, whose default action does not end the process.
+        fcntl.fcntl(fd, _SET_SIGNAL, signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
     except OSError as error:
@@ -451,7 +457,7 @@ def is_written(path: Path) -> bool:
     return False
 
 
-def _is_open(wanted: os.stat_result) -> bool:
+def _is_open(selected: os.stat_result) -> bool:
     """Whether another process, among those that this one may inspect, has the file open."""
     for process in Path("/proc").iterdir():
         if not process.name.isdigit() or int(process.name) == os.getpid():
@@ -459,7 +465,7 @@ def _is_open(wanted: os.stat_result) -> bool:
         with contextlib.suppress(OSError):
             for entry in (process / "fd").iterdir():
                 with contextlib.suppress(OSError):
-                    if os.path.samestat(entry.stat(), wanted):
+                    if os.path.samestat(entry.stat(), selected):
                         return True
     return False
 
@@ -476,7 +482,8 @@ def _not_a_folder(source: Path) -> str:
 def importing(
     source: Path, data: Path, config: Config, patterns: Sequence[str] = (), *, dry: bool = False
 ) -> Iterator[Callable[[], Import]]:
-    """Lock both folders during the import; the data folder only if it is written to."""
+    """Lock both folders during the import; the data folder only if it is written to.
+    ImportRefusedError."""
     if source.resolve() in (data.resolve(), *data.resolve().parents):
         raise ImportRefusedError(f"{data} is inside {source}, which must not change")
     try:

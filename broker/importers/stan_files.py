@@ -14,8 +14,8 @@ All numbers are little-endian. The original removes slices of the oldest message
 messages that limits have dropped may still be in the files. A damaged record is skipped: the next
 one is found by the bytes with which every record of that file begins.
 
-The subscriptions become cursors and records of Twinwire. Those of clients that had not closed are
-kept, as in the original when it restarts: the client continues without noticing, or does not answer
+The subscriptions become cursors and records of Twinwire. Subscriptions of clients that had not
+closed are imported, as the original does when it restarts: the client continues, or does not answer
 heartbeats and is closed.
 """
 
@@ -48,10 +48,10 @@ VERSION = struct.Struct("<I")
 HEAD = struct.Struct("<II")  # length, crc
 _KNOWN_VERSION = 1
 _CLIENT_KINDS, _SUB_KINDS = range(1, 3), range(1, 6)
-_NEW, _CHANGED, _GONE, _ACKED, _SENT = 1, 2, 3, 4, 5
+_NEW, _CHANGED, _REMOVED, _ACKED, _SENT = 1, 2, 3, 4, 5
 _INDEX = struct.Struct("<QQqII")  # sequence, offset, time, size, crc
 _CRC = struct.Struct("<I")
-_CIPHERS = (1, 2)  # first byte of an encrypted body; 12 of the nonce follow, and 16 of a tag
+_CIPHERS = (1, 2)  # first byte of an encrypted body; it also has 12 bytes of nonce and 16 of tag
 _ENCRYPTED_MIN = 1 + 12 + 16
 
 
@@ -60,7 +60,7 @@ class SourceError(Exception):
 
     def __init__(self, text: str, damaged: Problem | None = None) -> None:
         super().__init__(text if damaged is None else str(damaged))
-        self.damaged = damaged  # a file of the store, but damaged
+        self.damaged = damaged  # the file belongs to a store, but is damaged
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Sub:
 
     number: int
     client_id: str
-    queue: str  # of a durable group: with the durable name before it
+    queue: str  # for a durable group: DURABLE:GROUP
     inbox: str
     ack_inbox: str
     max_in_flight: int
@@ -101,7 +101,7 @@ class Info(NamedTuple):
 
 
 def wrong_version(data: bytes) -> str:
-    """Why a file that begins like this cannot be read; empty = it can."""
+    """Why a file that begins with `data` cannot be read; empty = it can."""
     if len(data) < VERSION.size:
         return "the file ends before its version"
     (version,) = VERSION.unpack_from(data)
@@ -221,11 +221,11 @@ class Indexed(NamedTuple):
 
     messages: int
     last: int
-    complete: bool  # whether each slice has a readable one
+    complete: bool  # whether each slice has a readable index
 
 
 def indexed(folder: Path, channel: str) -> Indexed:
-    """The number of messages, and the sequence number of the last one."""
+    """Read the indexes of a channel."""
     count = last = 0
     complete = True
     for path in slices(folder, channel, []):
@@ -287,8 +287,7 @@ def looks_encrypted(folder: Path, channel: str) -> bool:
 
 
 def messages(folder: Path, channel: str, problems: list[Problem]) -> Iterator[Stored]:
-    """The messages of a channel, in the order of their sequence numbers, without unreadable
-    ones."""
+    """The readable messages of a channel, in the order of their sequence numbers."""
     last = 0
     for path in slices(folder, channel, problems):
         for stored in _slice(path, channel, problems):
@@ -324,22 +323,22 @@ def _records(path: Path, file: Any, channel: str, problems: list[Problem]) -> It
                 yield stored
             at += stored.size
             continue
-        again = _next_message(file, at, size, channel)
+        next_at = _next_message(file, at, size, channel)
         file.seek(at)
-        if again < 0:
+        if next_at < 0:
             reason = torn(file.read(limits.IMPORT_READ_BYTES))
             problems.append(Problem(str(path), at, f"{reason}; {size - at} bytes not read"))
             return
-        reason = f"a message is unreadable; {again - at} bytes skipped"
+        reason = f"a message is unreadable; {next_at - at} bytes skipped"
         problems.append(Problem(str(path), at, reason))
-        file.seek(again)
-        at = again
+        file.seek(next_at)
+        at = next_at
 
 
 class _Leftovers:
     """Messages that were written just before a crash and are not in the index.
 
-    Their sequence numbers were used again by later ones.
+    Later messages have the same sequence numbers.
     """
 
     def __init__(self, index: memoryview | None) -> None:
@@ -353,12 +352,13 @@ class _Leftovers:
         return self.entry is not None and self.entry[1] > offset and self.entry[0] <= sequence
 
 
-def _message(head: bytes, file: Any, left: int, channel: str) -> Stored | None:
-    """The message that begins with `head` and continues in the file, if there is one."""
+def _message(head: bytes, file: Any, remaining: int, channel: str) -> Stored | None:
+    """The message that begins with `head` and continues in the file, if there is one. `remaining`:
+    bytes of the file from the head on."""
     if len(head) < HEAD.size:
         return None
     length, crc = HEAD.unpack(head)
-    if not 0 < length <= left - HEAD.size:
+    if not 0 < length <= remaining - HEAD.size:
         return None
     body = file.read(length)
     if zlib.crc32(body) != crc:
@@ -378,7 +378,8 @@ def _message(head: bytes, file: Any, left: int, channel: str) -> Stored | None:
 def _next_message(file: Any, at: int, size: int, channel: str) -> int:
     """The offset of the next readable message after `at`; -1 = none.
 
-    All begin with their sequence number, 1 to 10 bytes after its tag, and the name of the channel.
+    Every message begins with the tag of its sequence number, 1 to 10 bytes of it, and the name of
+    the channel.
     """
     name = channel.encode()
     mark = b"\x12" + _encoded(len(name)) + name
@@ -445,23 +446,22 @@ def read_subs(folder: Path, channel: str, problems: list[Problem]) -> list[Sub]:
     If records are damaged, messages count as unacked unless a record has their acknowledgement.
     """
     subs: dict[int, Sub] = {}
-    named: dict[
-        int, tuple[int, set[int]]
-    ] = {}  # the last sent one of the first record, and the sequence numbers in later records
+    # By subscription: `last_sent` of its first record, and the sequence numbers in later records.
+    named: dict[int, tuple[int, set[int]]] = {}
     before = len(problems)
     for kind, found in _typed(folder / channel / SUBS, _SUB_KINDS, problems):
         number = _number(found, 1)
         known = subs.get(number)
         if kind in (_NEW, _CHANGED):
-            fresh = _sub(found)
+            sub = _sub(found)
             if kind == _CHANGED and known is not None:
-                fresh.unacked = known.unacked
+                sub.unacked = known.unacked
             else:
-                named[number] = (fresh.last_sent, set())
-            subs[number] = fresh
+                named[number] = (sub.last_sent, set())
+            subs[number] = sub
         elif known is None:
             continue
-        elif kind == _GONE:
+        elif kind == _REMOVED:
             del subs[number]
         else:
             sequence = _number(found, 2)
@@ -472,12 +472,12 @@ def read_subs(folder: Path, channel: str, problems: list[Problem]) -> list[Sub]:
             else:
                 known.unacked.discard(sequence)
     if len(problems) > before:
-        _doubt(subs, named)
+        _add_unrecorded(subs, named)
     return [subs[number] for number in sorted(subs)]
 
 
-def _doubt(subs: dict[int, Sub], named: dict[int, tuple[int, set[int]]]) -> None:
-    """Treat sent messages that are in no record as unacked, because records are missing."""
+def _add_unrecorded(subs: dict[int, Sub], named: dict[int, tuple[int, set[int]]]) -> None:
+    """Mark sent messages that are in no record as unacked, because their records may be missing."""
     groups: dict[object, list[Sub]] = {}
     for sub in subs.values():
         groups.setdefault(sub.queue or sub.number, []).append(sub)
@@ -490,7 +490,7 @@ def _doubt(subs: dict[int, Sub], named: dict[int, tuple[int, set[int]]]) -> None
 
 def _sub(found: dict[int, Any]) -> Sub:
     queue = text(found, 3)
-    is_durable_group = queue and _number(found, 10)  # its durable name is only in the group's
+    is_durable_group = queue and _number(found, 10)  # the durable name is then only in `queue`
     return Sub(
         number=_number(found, 1),
         client_id=text(found, 2),
@@ -526,14 +526,14 @@ def _typed(
             yield kind, found
             at += size
             continue
-        again = next((i for i in range(at + 1, len(data)) if _typed_record(data, i, kinds)), None)
-        if again is None:
+        next_at = next((i for i in range(at + 1, len(data)) if _typed_record(data, i, kinds)), None)
+        if next_at is None:
             reason = torn(data[at:])
             problems.append(Problem(str(path), at, f"{reason}; {len(data) - at} bytes not read"))
             return
-        reason = f"a record is unreadable; {again - at} bytes skipped"
+        reason = f"a record is unreadable; {next_at - at} bytes skipped"
         problems.append(Problem(str(path), at, reason))
-        at = again
+        at = next_at
 
 
 def _typed_record(data: bytes, at: int, kinds: range) -> tuple[int, dict[int, Any], int] | None:
@@ -578,16 +578,18 @@ class Extent:
 def places(
     extent: Extent, subs: Iterable[Sub], clients: Container[str], first_number: int
 ) -> list[Place]:
-    """`clients`: the existing ones; `first_number`: number of the first record."""
+    """The cursors of a channel. `clients`: ids of the clients that exist; `first_number`: number of
+    the first record."""
     number = itertools.count(first_number).__next__
-    return [_place(extent, members, known, number) for members, known in _readers(subs, clients)]
+    groups = _readers(subs, clients)
+    return [_place(extent, members, imported, number) for members, imported in groups]
 
 
 def _readers(
     subs: Iterable[Sub], clients: Container[str]
 ) -> Iterator[tuple[list[Sub], list[tuple[Sub, bool]]]]:
-    """Groups of subscriptions that share a cursor, each with those kept and whether it is
-    offline."""
+    """Groups of subscriptions that share a cursor. Each has all its subscriptions, and those to
+    import with whether they are offline."""
     groups: dict[tuple[str, ...], list[Sub]] = {}
     for sub in subs:
         if sub.queue:
@@ -601,17 +603,17 @@ def _readers(
         if live:
             yield members, [(sub, False) for sub in live]
         elif any(sub.durable for sub in members):
-            # the most advanced member of a group determines its position
+            # The most advanced member of a group represents it.
             yield members, [(max(members, key=lambda sub: sub.last_sent), True)]
 
 
 def _place(
     extent: Extent,
     members: list[Sub],
-    known: list[tuple[Sub, bool]],
+    imported: list[tuple[Sub, bool]],
     number: Callable[[], int],
 ) -> Place:
-    sub = known[0][0]
+    sub = imported[0][0]
     if sub.queue:
         name = cursor_name("q", sub.queue)
     elif sub.durable:
@@ -625,7 +627,7 @@ def _place(
         name,
         next_seq,
         {sequence for sequence in unacked if extent.first <= sequence < next_seq},
-        [_record(extent.channel, name, sub, number(), offline) for sub, offline in known],
+        [_record(extent.channel, name, sub, number(), offline) for sub, offline in imported],
     )
 
 

@@ -1,8 +1,8 @@
 """Imports the store of a nats-server, stream by stream.
 
 Each stream is built in a separate folder: its log, which is read back, and its configuration with
-those of its consumers and their places. Both are then moved to their places (see placing.py). An
-interrupted import continues after the last stream that was moved.
+the configurations and positions of its consumers. Both are then moved into the data folder (see
+placing.py). An interrupted import continues after the last stream that was moved.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Stream:
     bytes: int = 0
     first: int = 0
     last: int = 0  # the last seq that was used
-    gaps: int = 0  # seqs between the first and the last message without one
+    gaps: int = 0  # seqs without a message between the first and the last message
     consumers: int = 0
     unacked: int = 0
 
@@ -81,11 +81,11 @@ class Outcome(ImportOutcome):
 
 @dataclass(frozen=True)
 class Options:
-    """What the caller wants."""
+    """The options of a run."""
 
     key: str = ""  # of the server, if its files are encrypted
-    accounts: tuple[str, ...] = ()  # none: all
-    verify: bool = True  # the checksum of each message
+    accounts: tuple[str, ...] = ()  # accounts to import; empty: all
+    verify: bool = True  # verify the checksum of each message
 
 
 class Import:
@@ -96,7 +96,7 @@ class Import:
         self.data = data
         self.config = config
         self.options = options
-        self.advance: Callable[[int], object] = lambda _: None  # gets the number of bytes read
+        self.advance: Callable[[int], object] = lambda _: None  # called with counts of bytes read
         self.outcome = Outcome()
         self.placing = Placing(data, config, STAGING)
         self.streams = find_streams(
@@ -105,7 +105,7 @@ class Import:
 
     @property
     def bytes(self) -> int:
-        """Size of all blocks; each is read twice."""
+        """The bytes to read: each block is read twice."""
         return 2 * sum(stream.bytes for stream in self.streams)
 
     # --- a dry run
@@ -124,7 +124,7 @@ class Import:
             stream = self._result(found, transfer, surveys, found.consumers())
             self._adjust(found)
             if self.placing.has(found.account, found.name):
-                self._exists(found)
+                self._report_existing(found)
             self.outcome.streams.append(stream)
         return self.outcome
 
@@ -134,7 +134,7 @@ class Import:
         return surveys
 
     def _is_beyond(self, found: FoundStream, surveys: list[Survey]) -> bool:
-        """Whether the stream has sequences that no log here reaches; that is reported."""
+        """Whether the stream has sequences that are too large for a log here; that is reported."""
         last = max((survey.last for survey in surveys), default=0)
         if last <= JS_TAKEN_SEQ_MAX:
             return False
@@ -149,7 +149,7 @@ class Import:
         consumers: list[FoundConsumer],
     ) -> Stream:
         last = max([found.tombstones.known_to, *(survey.last for survey in surveys)])
-        for consumer in consumers:  # their seqs belong to messages that are gone
+        for consumer in consumers:  # the last delivered messages may have been deleted
             last = max(last, consumer.state.delivered[0] if consumer.state else 0)
         last = min(max(last, found.config.first_seq - 1), JS_TAKEN_SEQ_MAX)
         pending = [each.state.pending for each in consumers if each.state]
@@ -186,25 +186,25 @@ class Import:
             if _log_of(found) in progress.own["topics"]:
                 self.advance(2 * found.bytes)
             elif self.placing.has(found.account, found.name):
-                self._exists(found)
+                self._report_existing(found)
                 self.advance(2 * found.bytes)
             else:
-                await self._take(found, progress)
+                await self._import_stream(found, progress)
         self.placing.clear()
         self.outcome.changed = signature(self.source) != before
-        left = {_log_of(found) for found in self.streams} - set(progress.own["topics"])
-        whole = not self.options.accounts and not left
-        progress.own["finished"] = whole and not self.outcome.changed
+        remaining = {_log_of(found) for found in self.streams} - set(progress.own["topics"])
+        is_complete = not self.options.accounts and not remaining
+        progress.own["finished"] = is_complete and not self.outcome.changed
         progress.own["problems"] = self.outcome.remarks
         progress.own["signature"] = before
         progress.save()
         return self.outcome
 
-    def _exists(self, found: FoundStream) -> None:
+    def _report_existing(self, found: FoundStream) -> None:
         reason = f"stream {found.name} of account {found.account} exists already: not imported"
         self.outcome.problems.append(Problem(str(found.folder), 0, reason))
 
-    async def _take(self, found: FoundStream, progress: Progress) -> None:
+    async def _import_stream(self, found: FoundStream, progress: Progress) -> None:
         placing, log_name = self.placing, _log_of(found)
         transfer = Transfer(found.tombstones, found.config.allow_msg_ttl)
         surveys = self._survey(found)
@@ -247,7 +247,7 @@ class Import:
             self.advance(path.stat().st_size)
 
     def _adjust(self, found: FoundStream) -> None:
-        """Change what one server cannot have."""
+        """Change settings that a single server does not support."""
         config = found.config
         path = found.folder
         if config.num_replicas > 1:
@@ -264,7 +264,7 @@ def _log_of(found: FoundStream) -> str:
 
 
 def _in_order(surveys: list[Survey]) -> Iterator[tuple[Path, int]]:
-    """Each block, with the seq from which on later blocks have the better copies."""
+    """Each block, and the first seq of later blocks: from there on their copies are used."""
     before = _SEQ_MAX
     found = []
     for survey in reversed(surveys):
@@ -284,7 +284,8 @@ def signature(source: Path) -> list[list[object]]:
 
 
 def _refuse_busy(source: Path) -> None:
-    """ImportRefusedError: a server uses the folder. It takes no lock, and closes idle files."""
+    """ImportRefusedError: a nats-server uses the folder. It locks nothing and closes idle files, so
+    a recent write counts as use."""
     newest = 0.0
     for path in source.rglob("*.blk"):
         newest = max(newest, path.stat().st_mtime)

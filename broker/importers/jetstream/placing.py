@@ -1,8 +1,8 @@
-"""Puts streams into a data folder: each is built in a separate folder, and moved when it is whole.
+"""Adds streams to a data folder: each is built in a separate folder, and moved when it is complete.
 
 A log is moved before its configuration, because a configuration without a log would be an empty
-stream. Which stream is being moved is in a progress file: a run that ended between the two renames
-is completed by the next one.
+stream. A progress file names the stream that is being moved: if a run ends between the two renames,
+the next run completes the move.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ class Placing:
     """The streams of a data folder, and the folder in which new ones are built."""
 
     def __init__(self, data: Path, config: Config, staging: str) -> None:
-        """`staging`: name of the folder, in the data folder."""
+        """`staging`: the name of the folder for new streams, which is in the data folder."""
         self.data = data
         self.config = config
         self.staging = data / staging
 
     @property
     def logs(self) -> Path:
-        """Where logs are built."""
+        """The folder in which logs are built."""
         return self.staging / _LOGS
 
     def config_folder(self, account: str, name: str) -> Path:
-        """Where the configuration of a stream is built."""
+        """The folder in which the configuration of a stream is built."""
         return self.staging / _CONFIGS / _config_path(account, name)
 
     def has(self, account: str, name: str) -> bool:
-        """Whether the data folder has something of such a stream."""
-        place = self.data / JETSTREAM_FOLDER / _config_path(account, name)
-        return place.exists() or (self.data / LOGS_FOLDER / escape(log_of(account, name))).exists()
+        """Whether the data folder has a configuration or a log of this stream."""
+        config = self.data / JETSTREAM_FOLDER / _config_path(account, name)
+        return config.exists() or (self.data / LOGS_FOLDER / escape(log_of(account, name))).exists()
 
     def clear(self) -> None:
-        """Remove what was built and not moved."""
+        """Remove everything that was built and not moved."""
         shutil.rmtree(self.staging, ignore_errors=True)
 
     # --- building
@@ -94,7 +94,7 @@ class Placing:
         progress.save()
 
     def move(self, account: str, name: str, log_id: str, messages: int, progress: Progress) -> None:
-        """Sync what was built of a stream, and move it to its place. OSError."""
+        """Sync the files of a stream, and move them into the data folder. OSError."""
         log, config = log_of(account, name), _config_path(account, name)
         sync_tree(self.staging)
         make_folder(self.data / LOGS_FOLDER)
@@ -114,11 +114,11 @@ class Placing:
 
     def _move_config(self, path: Path) -> None:
         staged = self.staging / _CONFIGS / path
-        place = self.data / JETSTREAM_FOLDER / path
+        target = self.data / JETSTREAM_FOLDER / path
         if staged.exists():
-            make_folder(place.parent)
-            staged.rename(place)
-            sync_path(place.parent)
+            make_folder(target.parent)
+            staged.rename(target)
+            sync_path(target.parent)
 
 
 def log_of(account: str, name: str) -> str:
@@ -131,12 +131,12 @@ def _config_path(account: str, name: str) -> Path:
 
 
 def open_stream(engine: Engine, name: str) -> StreamStore:
-    """The log of a stream without limits: these apply when a server opens it."""
+    """Open the log of a stream without limits, which apply only when a server opens it."""
     return open_store(engine, name, StreamLimits(), protocol=_PROTOCOL, sync="none")
 
 
 async def settle(engine: Engine, store: StreamStore) -> None:
-    """Wait until all that was appended is in the files. OSError."""
+    """Wait until all appended messages are written. OSError."""
     await engine.settle()
     if store.log.last_error:
         raise OSError(store.log.last_error, os.strerror(store.log.last_error), store.log.folder)

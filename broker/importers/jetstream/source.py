@@ -18,14 +18,14 @@ _RAFT: Final = "_js_"  # the state of a cluster, in the folder of the system acc
 
 
 def root_of(source: Path) -> Path:
-    """The folder of accounts: `jetstream` in a store_dir, or what was given."""
+    """The folder of accounts: `jetstream` in `source` if it exists, or `source` itself."""
     return source / "jetstream" if (source / "jetstream").is_dir() else source
 
 
 def find_streams(
     source: Path, key: str, accounts: tuple[str, ...], problems: list[Problem]
 ) -> list[FoundStream]:
-    """The streams of a store, of these accounts or of all. SourceError: there is no store."""
+    """The streams of a store: those of these accounts, or all. SourceError: there is no stream."""
     root = root_of(source)
     folders = sorted(root.glob("*/streams/*/")) if root.is_dir() else []
     if not any((folder / META).exists() for folder in folders):
