@@ -1,5 +1,5 @@
 """OpenTelemetry: metrics and spans of messages by OTLP; off unless [telemetry] has an endpoint.
 
-Start with `service`. `spans` sees NATS traffic on the loop's thread and only collects; `export`
-converts and sends on a thread of its own, and alone imports the SDK. Imported by the server.
+Start with `service`. `spans` collects the spans of NATS messages on the loop's thread; `export`
+converts and sends them on a separate thread. Only `export` imports the SDK. Imported by the server.
 """

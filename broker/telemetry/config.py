@@ -44,8 +44,8 @@ class TelemetryConfig:
     """[telemetry]: metrics and spans by OTLP over HTTP."""
 
     endpoint: str = kinds.setting(kinds.text(check_endpoint), "")  # empty: off
-    metrics: bool = kinds.setting(kinds.flag(), True)
-    traces: bool = kinds.setting(kinds.flag(), True)
+    metrics: bool = kinds.setting(kinds.flag(), default=True)
+    traces: bool = kinds.setting(kinds.flag(), default=True)
     sample_ratio: float = kinds.setting(Kind(_ratio, _number), 1.0)
     interval_ns: int = kinds.duration_setting(limits.INTERVAL)
     timeout_ns: int = field(

@@ -1,8 +1,8 @@
 # cython: language_level=3
 """Spans of deliveries from logs: NSQ channels and durable subscriptions of NATS Streaming.
 
-It takes the place of the log of delivery events, which it passes each event on to. The headers of a
-record are read when its delivery ends; records without headers cost no more than that check.
+It replaces the receiver of delivery events, to which it passes each event on. Each record is read
+when its delivery ends; a record without headers has no span.
 """
 from libc.stdint cimport int64_t
 
@@ -25,29 +25,29 @@ OUTCOMES = {EVENT_TIMEOUT: 'timeout', EVENT_REQUEUE: 'requeue', EVENT_CLOSE: 'cl
 
 cdef class DeliverySpans(DeliveryEvents):
     cdef EngineState shared
-    cdef DeliveryEvents after       # gets each event too; None = nobody
-    cdef object ended               # called with what a span needs: see SpanTracer.settled
+    cdef DeliveryEvents next        # also receives each event; None = none
+    cdef object ended               # called for each delivery that ended: see SpanTracer.settled
 
     def __init__(self, EngineState shared, ended):
         self.shared = shared
         self.ended = ended
 
     def begin(self):
-        """Note every delivery from now on."""
-        self.after = self.shared.events
+        """Start receiving events."""
+        self.next = self.shared.events
         self.shared.events = self
 
     def end(self):
-        """Note no more."""
+        """Stop receiving events."""
         if self.shared.events is self:
-            self.shared.events = self.after
-        self.after = None
+            self.shared.events = self.next
+        self.next = None
 
     cdef void note(self, Cursor cursor, const entry_t *e, int event, int64_t latency_ns) noexcept:
         cdef stored_t s
         cdef int64_t sent_ns = self.shared.turn.wall_ns
-        if self.after is not None:
-            self.after.note(cursor, e, event, latency_ns)
+        if self.next is not None:
+            self.next.note(cursor, e, event, latency_ns)
         if cursor.position.read_entry(<entry_t *>e, &s) <= 0 or s.rec.headers_len == 0:
             return
         if e.state == ENTRY_SENT:

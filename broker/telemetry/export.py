@@ -1,4 +1,5 @@
-"""Sends spans and metrics by OTLP over HTTP, on a thread of its own; alone imports the SDK."""
+"""Sends spans and metrics by OTLP over HTTP, on a separate thread; only this module imports the
+SDK."""
 
 from __future__ import annotations
 
@@ -48,39 +49,39 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broker.telemetry")
 _SCOPE: Final = InstrumentationScope("twinwire", __version__)
-_KINDS: Final = {PUBLISH: SpanKind.SERVER}  # others are internal
-_TYPES: Final = {PUBLISH: "send", DELIVER: "receive"}  # messaging.operation.type; others settle
-_ADDED: Final = AggregationTemporality.CUMULATIVE
+_KINDS: Final = {PUBLISH: SpanKind.SERVER}  # other operations are INTERNAL
+_TYPES: Final = {PUBLISH: "send", DELIVER: "receive"}  # other operations are "settle"
+_CUMULATIVE: Final = AggregationTemporality.CUMULATIVE
 
 
 def resource_of(config: TelemetryConfig, instance: str) -> Resource:
-    """Who sends: what the configuration says overrides what is known."""
-    known: dict[str, str | int] = {
+    """The attributes of this broker; the configuration overrides the defaults."""
+    defaults: dict[str, str | int] = {
         "service.name": config.service_name,
         "service.version": __version__,
         "service.instance.id": instance,
         "host.name": platform.node(),
         "process.pid": os.getpid(),
     }
-    given = (text.partition("=") for text in config.resource)
-    return Resource({**known, **{name: value for name, _, value in given}})
+    configured = (text.partition("=") for text in config.resource)
+    return Resource({**defaults, **{name: value for name, _, value in configured}})
 
 
 def readable(span: Span, resource: Resource) -> ReadableSpan:
-    """A span as the SDK exports it."""
+    """The span in the form that the SDK exports."""
     state = TraceState.from_header([span.state]) if span.state else None
     flags = TraceFlags(span.flags)
 
-    where: dict[str, str | int] = {}
+    more: dict[str, str | int] = {}
     if span.client:
-        where = {
+        more = {
             "messaging.client.id": str(span.client),
             "network.peer.address": span.host,
             "network.peer.port": span.port,
         }
     if span.group:
-        where["messaging.consumer.group.name"] = span.group
-        where["twinwire.delivery.attempt"] = span.attempts
+        more["messaging.consumer.group.name"] = span.group
+        more["twinwire.delivery.attempt"] = span.attempts
 
     def context(number: int, *, remote: bool) -> SpanContext:
         return SpanContext(span.trace_id, number, remote, flags, state)
@@ -97,7 +98,7 @@ def readable(span: Span, resource: Resource) -> ReadableSpan:
             "messaging.destination.name": span.subject,
             "messaging.message.body.size": span.body_bytes,
             "messaging.message.envelope.size": span.envelope_bytes,
-            **where,
+            **more,
         },
         kind=_KINDS.get(span.operation, SpanKind.INTERNAL),
         status=Status(StatusCode.ERROR) if span.operation in FAILED else Status(),
@@ -112,15 +113,15 @@ def metrics_of(families: Iterable[Family], start_ns: int, now_ns: int) -> Iterat
     for family in families:
         data: Any
         if family.type == "histogram":
-            data = Histogram(list(_histograms(family, start_ns, now_ns)), _ADDED)
+            data = Histogram(list(_histograms(family, start_ns, now_ns)), _CUMULATIVE)
         else:
             points = [
                 NumberDataPoint(dict(sample.labels), start_ns, now_ns, sample.value)
                 for sample in family.samples
                 if not sample.name.endswith("_created")
             ]
-            rises = family.type == "counter"
-            data = Sum(points, _ADDED, is_monotonic=True) if rises else Gauge(points)
+            is_counter = family.type == "counter"
+            data = Sum(points, _CUMULATIVE, is_monotonic=True) if is_counter else Gauge(points)
         yield Metric(family.name, family.documentation, family.unit or "", data)
 
 
@@ -144,7 +145,7 @@ def _histograms(family: Family, start_ns: int, now_ns: int) -> Iterator[Histogra
 
 
 class Exporter:
-    """The thread that sends. Its counters are of the whole process."""
+    """The thread that sends, and its counters."""
 
     def __init__(self, config: TelemetryConfig, instance: str, queue: deque[Span]) -> None:
         headers = {name: value for name, _, value in (h.partition("=") for h in config.headers)}
@@ -168,12 +169,13 @@ class Exporter:
         self._thread.start()
 
     def metrics(self, families: Callable[[], Sequence[Family]]) -> None:
-        """Send metrics; `families` runs on this thread. Replaces those that are not sent yet."""
+        """Send metrics soon; `families` is called on the exporter's thread. Metrics that are not
+        sent yet are replaced."""
         self._families = families
         self._wake.set()
 
     def stop(self) -> None:
-        """Send what is queued, for a limited time; a second call does nothing."""
+        """Send everything that is queued, for a limited time, and end the thread."""
         self._ending = True
         self._wake.set()
         self._thread.join(limits.STOP_S)
@@ -192,10 +194,10 @@ class Exporter:
         while self._queue:
             count = min(len(self._queue), limits.BATCH_SPANS)
             batch = [self._queue.popleft() for _ in range(count)]
-            good = self._try(partial(self._send_spans, batch))
-            self.sent += len(batch) if good else 0
-            self.failed += 0 if good else len(batch)
-            if not good and self._ending:
+            sent = self._try(partial(self._send_spans, batch))
+            self.sent += len(batch) if sent else 0
+            self.failed += 0 if sent else len(batch)
+            if not sent and self._ending:
                 break
         families, self._families = self._families, None
         if families is not None and not self._try(lambda: self._send_metrics(families)):
@@ -203,15 +205,15 @@ class Exporter:
 
     def _try(self, send: Callable[[], bool]) -> bool:
         try:
-            works, why = send(), "the receiver refused it or did not answer"
-        except Exception as error:  # a receiver must not end the thread
-            works, why = False, str(error)
+            works, reason = send(), "the receiver refused it or did not answer"
+        except Exception as error:  # an error of the receiver must not end the thread
+            works, reason = False, str(error)
         if works != self._works:
             self._works = works
             if works:
                 log.info("telemetry is received again")
             else:
-                log.warning("telemetry cannot be sent: %s", why)
+                log.warning("telemetry cannot be sent: %s", reason)
         return works
 
     def _send_spans(self, batch: Sequence[Span]) -> bool:

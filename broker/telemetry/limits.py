@@ -8,12 +8,12 @@ from broker.base.units import MINUTE, SECOND
 
 QUEUE_SPANS: Final = 20_000  # default: spans that wait for the exporter; further ones are dropped
 QUEUE_SPANS_MAX: Final = 10_000_000
-BATCH_SPANS: Final = 512  # per request
+BATCH_SPANS: Final = 512  # spans of one request
 SPANS_PERIOD_S: Final = 1.0  # spans wait at most this long for a request
 INTERVAL: Final = 15 * SECOND  # default: between two exports of metrics
-TIMEOUT: Final = 10 * SECOND  # default: of one request, with its repetitions
+TIMEOUT: Final = 10 * SECOND  # default: timeout of one request, including its repetitions
 TIMEOUT_MAX: Final = MINUTE
-STOP_S: Final = 3.0  # a stop waits this long for what is queued
-# Spans of deliveries of one run of messages; further ones are counted as dropped.
+STOP_S: Final = 3.0  # a stop waits this long until the queue is sent
+# Delivery spans of one run of messages; further ones are counted as dropped.
 DELIVERIES_MAX: Final = 1000
-TRACESTATE_BYTES: Final = 512  # as the W3C recommends to keep at least
+TRACESTATE_BYTES: Final = 512  # the length that the W3C recommends to propagate at least

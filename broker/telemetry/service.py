@@ -1,4 +1,4 @@
-"""Telemetry as a service of the broker. What sends it is imported when the service starts."""
+"""Telemetry as a service of the broker. The exporter is imported when the service starts."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ class TelemetryService(Service):
         self._collect()
 
     def _collect(self) -> None:
-        """Copy the numbers here, on the loop's thread; the exporter's thread converts them."""
+        """Collect the numbers on the loop's thread; the exporter's thread converts them."""
         blocks = sorted(self.host.metrics(), key=attrgetter("place"))
         assert self.exporter is not None
         self.exporter.metrics(lambda: [one for block in blocks for one in block.families()])
 
     async def stop(self) -> None:
-        """Send what is left, for a limited time."""
+        """Send everything that is queued, for a limited time."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -88,7 +88,7 @@ class TelemetryService(Service):
             await asyncio.to_thread(exporter.stop)
 
     def metrics(self) -> Iterable[Block]:
-        """Its own counters."""
+        """The counters of telemetry."""
         tracer, exporter = self.tracer, self.exporter
         if tracer is None or exporter is None:
             return

@@ -5,9 +5,9 @@
     deliver orders.new      from a log: from the publish until the message is sent to a consumer
       ack orders.new        from then until its answer; also requeue, timeout, close, dead
 
-The parent of a publish is the span that the header names; headers are passed on unchanged. A
-message without the header, with an invalid one or without the sampled flag has no spans. Everything
-here runs on the loop's thread, once per operation of a client, and only while tracing is on.
+The parent of a publish is the span that the header names; headers are not changed. A message
+without the header, with an invalid header or without the sampled flag has no spans. All code here
+runs on the loop's thread, once per operation of a client, and only while tracing is on.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ FAILED: Final = frozenset({"requeue", "timeout", "close", "dead"})  # outcomes o
 
 
 class Parent(NamedTuple):
-    """What the headers of a message say."""
+    """The trace context in the headers of a message."""
 
     trace_id: int
     span_id: int
@@ -50,7 +50,7 @@ class Parent(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A finished span, as the exporter takes it."""
+    """A finished span, for the exporter."""
 
     operation: str  # PUBLISH, DELIVER, or how a delivery from a log ended
     trace_id: int
@@ -65,13 +65,13 @@ class Span(NamedTuple):
     envelope_bytes: int  # headers and body
     host: str
     port: int
-    client: int  # 0: not known
+    client: int  # 0: unknown
     group: str = ""  # the channel or durable subscription
     attempts: int = 0
 
 
 def parent_of(headers: bytes) -> Parent | None:
-    """The parent that a block of headers names; None: none, or an invalid one."""
+    """The parent that a block of headers names; None: it names none, or an invalid one."""
     found = _PARENT.search(headers)
     if found is None:
         return None
@@ -94,7 +94,7 @@ class SpanTracer:
         call_soon: Callable[[Callable[[], None]], object],
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`ratio`: share of the sampled traces to record, the same ones on all brokers."""
+        """`ratio`: share of the sampled traces to record; all brokers record the same traces."""
         self.queue: deque[Span] = deque()
         self.collected = 0  # spans since start, including dropped ones
         self.dropped = 0  # spans for which the queue had no room, since start
@@ -103,15 +103,15 @@ class SpanTracer:
         self._call_soon = call_soon
         self._clock = clock
         self._ids = random.Random()  # noqa: S311 - ids, no secrets
-        # The publishes being handled: a run of messages that differ only in their bytes is received
-        # as a whole and then delivered as a whole, to one subscriber after the other.
+        # The publishes in progress. A run of messages that differ only in their bytes is first
+        # received completely and then delivered completely, to one subscriber after the other.
         self._run: list[Span | None] = []
-        self._missing = 0  # of the run
-        self._total = b""  # bytes of headers and body, as the head of a delivery writes it
+        self._missing = 0  # messages of the run that are not received yet
+        self._total = b""  # size of headers and body, as in the first line of a delivery
         self._next: dict[tuple[int, bytes], int] = {}  # subscription -> next message of the run
-        self._deliveries = 0
+        self._deliveries = 0  # delivery spans of the run
 
-    # --- what sessions call
+    # --- calls of sessions
 
     def came(
         self,
@@ -121,7 +121,7 @@ class SpanTracer:
         data: bytes,
         count: int,
     ) -> None:
-        """An operation of a client was received; `count`: messages of the run."""
+        """Called when an operation of a client was received; `count`: messages of the run."""
         if self._missing and kind == _PUB:
             self._missing -= 1
         else:
@@ -132,18 +132,18 @@ class SpanTracer:
             self._begin(session, words[0], data, int(size), total.strip())
 
     def came_by_link(self, session: LeafSession, line: bytes, data: bytes | None) -> None:
-        """An operation of another server was received."""
+        """Called when an operation of another server was received."""
         self.finish()
         parts = line.split()
         if data is not None and parts[0] == b"HMSG" and parts[-2].isdigit():
             self._begin(session, parts[1], data, int(parts[-2]), parts[-1])
 
     def went(self, session: NatsSession | LeafSession, line: bytes, count: int = 1) -> None:
-        """A line was sent; of a message only its head."""
+        """Called when a line was sent; of a message, its first line."""
         if not self._run or not line.startswith((b"HMSG ", b"MSG ")):
             return
         parts = line.split()
-        # The loop may deliver stored messages in the same turn: those are other ones.
+        # In the same turn the loop may also deliver stored messages, which are not of the run.
         if line[:1] == b"H" and parts[-1] != self._total:
             return
         key = id(session), parts[2]
@@ -151,7 +151,7 @@ class SpanTracer:
         self._next[key] = first + count
         for span in self._run[first : first + count]:
             if span is not None:
-                self._delivered(session, span, parts[1])
+                self._add_delivery(session, span, parts[1])
 
     def settled(
         self,
@@ -161,31 +161,31 @@ class SpanTracer:
         attempts: int,
         envelope: int,
     ) -> None:
-        """A delivery from a log has ended. `names`: subject, cursor, outcome; `times_ns`: of the
-        publish, of the delivery, of the consumer's answer."""
+        """Called when a delivery from a log has ended. `names`: subject, cursor, outcome;
+        `times_ns`: of the publish, of the delivery, of the consumer's answer."""
         subject, group, outcome = names
         stored_ns, sent_ns, now_ns = times_ns
         parent = parent_of(headers)
-        if parent is None or not self._wants(parent):
+        if parent is None or not self._is_selected(parent):
             return
-        stay = Span(
+        delivery = Span(
             DELIVER, parent.trace_id, self._new_id(), parent.span_id, parent.flags, parent.state,
             min(stored_ns, sent_ns), sent_ns, subject, envelope - len(headers), envelope, "", 0, 0,
             group, attempts,
         )  # fmt: skip
-        self._put(stay)
+        self._put(delivery)
         self._put(
-            stay._replace(
+            delivery._replace(
                 operation=outcome,
                 span_id=self._new_id(),
-                parent_id=stay.span_id,
+                parent_id=delivery.span_id,
                 start_ns=sent_ns,
                 end_ns=max(now_ns, sent_ns),
             )
         )
 
     def finish(self) -> None:
-        """End the publishes that are being handled."""
+        """End the spans of the publishes in progress."""
         if self._run:
             now_ns = self._clock()
             for span in self._run:
@@ -206,7 +206,7 @@ class SpanTracer:
     ) -> None:
         span = None
         parent = parent_of(data[:size])
-        if parent is not None and self._wants(parent):
+        if parent is not None and self._is_selected(parent):
             now_ns, envelope = self._clock(), int(total)
             span = Span(
                 PUBLISH, parent.trace_id, self._new_id(), parent.span_id, parent.flags,
@@ -219,10 +219,10 @@ class SpanTracer:
         self._total = total
         self._run.append(span)
 
-    def _wants(self, parent: Parent) -> bool:
+    def _is_selected(self, parent: Parent) -> bool:
         return bool(parent.flags & _SAMPLED) and parent.trace_id & _LOW_64 < self._bound
 
-    def _delivered(self, session: NatsSession | LeafSession, span: Span, subject: bytes) -> None:
+    def _add_delivery(self, session: NatsSession | LeafSession, span: Span, subject: bytes) -> None:
         self._deliveries += 1
         if self._deliveries > limits.DELIVERIES_MAX:
             self.collected += 1
