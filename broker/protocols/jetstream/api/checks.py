@@ -69,21 +69,21 @@ def complete(config: StreamConfig, around: Around) -> None:
     """Set the defaults of a configuration and check it. ApiError: the first broken rule."""
     if config.persist_mode == "default":
         config.persist_mode = ""  # answers omit the default
-    _names(config)
-    _counts(config, around)
-    _times(config, around)
-    _features(config, around)
+    _check_names(config)
+    _check_counts(config, around)
+    _check_times(config, around)
+    _check_features(config, around)
     if config.mirror is not None:
-        _mirror(config, config.mirror, around)
-    _sources(config, around)
-    _externals(config, around)
-    _cycle(config, around)
-    _subjects(config)
-    _mappings(config, around)
-    _placement(config)
+        _check_mirror(config, config.mirror, around)
+    _check_sources(config, around)
+    _check_externals(config, around)
+    _check_cycle(config, around)
+    _check_subjects(config)
+    _check_mappings(config, around)
+    _check_placement(config)
 
 
-def _names(config: StreamConfig) -> None:
+def _check_names(config: StreamConfig) -> None:
     if not is_name(config.name):
         refuse(_BAD_NAME)
     if len(config.name) > limits.JS_NAME_MAX:
@@ -111,7 +111,7 @@ def check_first_seq(config: StreamConfig) -> None:
         refuse(f"first sequence must not be above {limits.JS_SEQ_MAX}")
 
 
-def _counts(config: StreamConfig, around: Around) -> None:
+def _check_counts(config: StreamConfig, around: Around) -> None:
     for name in _COUNTS:
         value = getattr(config, name)
         if value < -1 and around.pedantic:
@@ -120,7 +120,7 @@ def _counts(config: StreamConfig, around: Around) -> None:
             setattr(config, name, -1)
 
 
-def _times(config: StreamConfig, around: Around) -> None:
+def _check_times(config: StreamConfig, around: Around) -> None:
     age, most = config.max_age, around.duplicate_window_max
     if age < 0:
         refuse("max age can not be negative")
@@ -149,17 +149,17 @@ def _times(config: StreamConfig, around: Around) -> None:
         refuse("duplicates window needs to be >= 100ms")
 
 
-def _features(config: StreamConfig, around: Around) -> None:
+def _check_features(config: StreamConfig, around: Around) -> None:
     if config.deny_purge and config.allow_rollup_hdrs:
         refuse("roll-ups require the purge permission")
     if config.allow_msg_counter:
-        _counter(config)
+        _check_counter(config)
     if config.discard_new_per_subject:
         if config.discard != "new":
             refuse("discard new per subject requires discard new policy to be set")
         if config.max_msgs_per_subject <= 0:
             refuse("discard new per subject requires max msgs per subject > 0")
-    _markers(config, around)
+    _check_markers(config, around)
     if config.allow_msg_schedules:
         if config.discard == "new":
             refuse("message scheduling cannot use discard new")
@@ -168,10 +168,10 @@ def _features(config: StreamConfig, around: Around) -> None:
                 refuse("message scheduling cannot be set if roll-ups are disabled")
             config.allow_rollup_hdrs, config.deny_purge = True, False
     if config.persist_mode == "async":
-        _async_persist(config)
+        _check_async_persist(config)
 
 
-def _async_persist(config: StreamConfig) -> None:
+def _check_async_persist(config: StreamConfig) -> None:
     if config.storage != "file":
         refuse("async persist mode is only supported on file storage")
     if config.num_replicas > 1:
@@ -180,7 +180,7 @@ def _async_persist(config: StreamConfig) -> None:
         refuse("async persist mode is not supported with atomic batch publish")
 
 
-def _counter(config: StreamConfig) -> None:
+def _check_counter(config: StreamConfig) -> None:
     if config.discard == "new":
         refuse("counter stream cannot use discard new")
     if config.allow_msg_ttl:
@@ -191,7 +191,7 @@ def _counter(config: StreamConfig) -> None:
         refuse("counter stream cannot use message schedules")
 
 
-def _markers(config: StreamConfig, around: Around) -> None:
+def _check_markers(config: StreamConfig, around: Around) -> None:
     ttl = config.subject_delete_marker_ttl
     if ttl < 0:
         refuse("subject delete marker TTL must not be negative")
@@ -212,7 +212,7 @@ def _markers(config: StreamConfig, around: Around) -> None:
 # --- origins -------------------------------------------------------------------------------------
 
 
-def _mirror(config: StreamConfig, mirror: StreamSource, around: Around) -> None:
+def _check_mirror(config: StreamConfig, mirror: StreamSource, around: Around) -> None:
     exclusive: tuple[tuple[object, ErrorRow], ...] = (
         (config.first_seq, errors.MIRROR_FIRST_SEQ),
         (config.subjects, errors.MIRROR_WITH_SUBJECTS),
@@ -230,7 +230,7 @@ def _mirror(config: StreamConfig, mirror: StreamSource, around: Around) -> None:
     if config.subject_delete_marker_ttl > 0:
         refuse("subject delete markers forbidden on mirrors")
     rows = errors.MIRROR_TRANSFORM_SOURCE, errors.MIRROR_TRANSFORM, errors.MIRROR_FILTERS_OVERLAP
-    _transforms(mirror.subject_transforms, *rows)
+    _check_transforms(mirror.subject_transforms, *rows)
     if not is_name(mirror.name):
         raise ApiError(errors.MIRROR_NAME)
     if mirror.external is not None:
@@ -264,7 +264,7 @@ def _size_max(origin: StreamConfig) -> int:
     return max(0, origin.max_msg_size)
 
 
-def _sources(config: StreamConfig, around: Around) -> None:
+def _check_sources(config: StreamConfig, around: Around) -> None:
     seen: set[bytes] = set()
     consumers: set[bytes] = set()
     rows = errors.SOURCE_TRANSFORM_SOURCE, errors.SOURCE_TRANSFORM, errors.SOURCE_FILTERS_OVERLAP
@@ -281,7 +281,7 @@ def _sources(config: StreamConfig, around: Around) -> None:
         seen.add(same)
         if source.filter_subject and source.subject_transforms:
             raise ApiError(errors.SOURCE_FILTER_AND_TRANSFORMS)
-        _transforms(source.subject_transforms, *rows)
+        _check_transforms(source.subject_transforms, *rows)
         if not _can_be_read(source):
             raise ApiError(errors.SOURCE_CONSUMER)
         if source.consumer is not None:
@@ -294,7 +294,7 @@ def _sources(config: StreamConfig, around: Around) -> None:
             raise ApiError(errors.SOURCE_MSG_SIZE)
 
 
-def _transforms(
+def _check_transforms(
     transforms: list[SubjectTransform], bad: ErrorRow, invalid: ErrorRow, overlap: ErrorRow
 ) -> None:
     what = "subject transforms of a mirror or source"
@@ -321,7 +321,7 @@ def mapping_problem(source: str, destination: str) -> str:
     return ""
 
 
-def _externals(config: StreamConfig, around: Around) -> None:
+def _check_externals(config: StreamConfig, around: Around) -> None:
     origins = [*config.sources, *([config.mirror] if config.mirror is not None else [])]
     for origin in origins:
         external = origin.external
@@ -342,7 +342,7 @@ def _externals(config: StreamConfig, around: Around) -> None:
                 raise ApiError(row, prefix=deliver, subject=subject)
 
 
-def _cycle(config: StreamConfig, around: Around) -> None:
+def _check_cycle(config: StreamConfig, around: Around) -> None:
     """Refuse a stream that would copy its own messages from one of its origins."""
     seen: set[str] = set()
     left = _origins(config)
@@ -365,7 +365,7 @@ def _origins(config: StreamConfig) -> list[str]:
 # --- subjects ------------------------------------------------------------------------------------
 
 
-def _subjects(config: StreamConfig) -> None:
+def _check_subjects(config: StreamConfig) -> None:
     if not config.subjects:
         if config.mirror is None and not config.sources:
             config.subjects = [config.name]
@@ -373,13 +373,13 @@ def _subjects(config: StreamConfig) -> None:
     check_count("subjects of a stream", len(config.subjects), limits.JS_SUBJECTS_MAX)
     patterns = PatternSet(config.subjects)
     for index, subject in enumerate(config.subjects):
-        _subject(config, subject)
+        _check_subject(config, subject)
         other = patterns.first_overlap(subject, index)
         if other is not None:
             refuse(f"subject {go_quote(other)} overlaps with {go_quote(subject)}")
 
 
-def _subject(config: StreamConfig, subject: str) -> None:
+def _check_subject(config: StreamConfig, subject: str) -> None:
     if not is_subject(subject):
         refuse("invalid subject")
     if config.no_ack:
@@ -392,7 +392,7 @@ def _subject(config: StreamConfig, subject: str) -> None:
         refuse("subjects that overlap with system api require no-ack to be true")
 
 
-def _mappings(config: StreamConfig, around: Around) -> None:
+def _check_mappings(config: StreamConfig, around: Around) -> None:
     transform = config.subject_transform
     if transform is not None:
         if transform.src and not is_subject(transform.src):
@@ -415,7 +415,7 @@ def _mappings(config: StreamConfig, around: Around) -> None:
         refuse(f"stream configuration for republish with transform {text}")
 
 
-def _placement(config: StreamConfig) -> None:
+def _check_placement(config: StreamConfig) -> None:
     placement = config.placement
     if placement is None:
         return

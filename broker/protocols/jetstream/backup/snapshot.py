@@ -180,7 +180,7 @@ class Snapshot:
         number = 0
         async for block in self._blocks():
             number += 1
-            yield _head(f"msgs/{number}.blk", len(block))
+            yield _tar_header(f"msgs/{number}.blk", len(block))
             for at in range(0, len(block), limits.JS_SNAPSHOT_PIECE):
                 yield block[at : at + limits.JS_SNAPSHOT_PIECE]
             yield bytes(-len(block) % _TAR_BLOCK)
@@ -188,7 +188,7 @@ class Snapshot:
             page = {"Created": time_text(created_ns), "Name": each, **msgspec.to_builtins(config)}
             for piece in _meta(f"obs/{each}/", f"{name}/{each}", page):
                 yield piece
-            yield _file(f"obs/{each}/{STATE}", encode_state(state))
+            yield _tar_file(f"obs/{each}/{STATE}", encode_state(state))
         yield bytes(2 * _TAR_BLOCK)
 
     async def _blocks(self) -> AsyncIterator[bytes]:
@@ -222,7 +222,7 @@ def _compress(data: bytes) -> bytes:
     return b"".join(chunk_of(piece, snappy.compress(piece)) for piece in pieces)
 
 
-def _head(name: str, size: int) -> bytes:
+def _tar_header(name: str, size: int) -> bytes:
     entry = tarfile.TarInfo(name)
     entry.size = size
     entry.mode = 0o600
@@ -230,10 +230,10 @@ def _head(name: str, size: int) -> bytes:
     return entry.tobuf(tarfile.GNU_FORMAT)
 
 
-def _file(name: str, data: bytes) -> bytes:
-    return _head(name, len(data)) + data + bytes(-len(data) % _TAR_BLOCK)
+def _tar_file(name: str, data: bytes) -> bytes:
+    return _tar_header(name, len(data)) + data + bytes(-len(data) % _TAR_BLOCK)
 
 
 def _meta(folder: str, name: str, page: dict[str, Any]) -> tuple[bytes, bytes]:
     text, checksum = meta_files(name, page)
-    return _file(f"{folder}{META}", text), _file(f"{folder}{META_SUM}", checksum)
+    return _tar_file(f"{folder}{META}", text), _tar_file(f"{folder}{META_SUM}", checksum)

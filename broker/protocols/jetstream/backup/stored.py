@@ -100,7 +100,7 @@ class FoundStream:
         self.server_key = key
         self.problems = problems
         self.tombstones = Tombstones()
-        page = self._meta(folder, self.name, self.name)
+        page = self._read_meta(folder, self.name, self.name)
         self.created = str(page.pop("Created", "") or page.pop("created", ""))
         self.config = self._config(page, StreamConfig, folder / META)
         if self.config.name != self.name:
@@ -108,7 +108,7 @@ class FoundStream:
 
     # --- configurations
 
-    def _meta(self, folder: Path, name: str, context: str) -> dict[str, Any]:
+    def _read_meta(self, folder: Path, name: str, context: str) -> dict[str, Any]:
         """The content of a meta.inf. SourceError."""
         path = folder / META
         try:
@@ -216,14 +216,14 @@ class FoundStream:
             if not (path / META).is_file():
                 continue
             try:
-                found.append(self._consumer(path))
+                found.append(self._read_consumer(path))
             except SourceError as problem:
                 self.problem(path, 0, f"the consumer is not imported: {problem}")
         return [each for each in found if not each.config.direct]
 
-    def _consumer(self, folder: Path) -> FoundConsumer:
+    def _read_consumer(self, folder: Path) -> FoundConsumer:
         context = f"{self.name}.{folder.name}"
-        page = self._meta(folder, f"{self.name}/{folder.name}", context)
+        page = self._read_meta(folder, f"{self.name}/{folder.name}", context)
         created = str(page.pop("Created", "") or page.pop("created", ""))
         page["name"] = page.pop("Name", "") or page.get("name", "")
         config = self._config(page, ConsumerConfig, folder / META)
@@ -294,24 +294,24 @@ def encode_state(state: State) -> bytes:
     out = bytearray((_STATE_MAGIC, _STATE_VERSION))
     (floor, floor_consumer), (delivered, delivered_consumer) = state.floor, state.delivered
     for number in (floor_consumer, floor, delivered_consumer, delivered, len(state.pending)):
-        _put(out, number)
+        _put_varint(out, number)
     base = max((each.sent_s for each in state.pending), default=0)
     if state.pending:
-        _put(out, 2 * base)
+        _put_varint(out, 2 * base)
     for each in state.pending:
-        _put(out, each.seq - floor)
-        _put(out, max(0, each.consumer_seq - floor_consumer))
-        _put(out, 2 * (base - each.sent_s))
+        _put_varint(out, each.seq - floor)
+        _put_varint(out, max(0, each.consumer_seq - floor_consumer))
+        _put_varint(out, 2 * (base - each.sent_s))
     again = [each for each in state.pending if each.deliveries > 1]
-    _put(out, len(again))
+    _put_varint(out, len(again))
     for each in again:
-        _put(out, each.seq - floor)
-        _put(out, each.deliveries - 1)
+        _put_varint(out, each.seq - floor)
+        _put_varint(out, each.deliveries - 1)
     return bytes(out)
 
 
-def _put(out: bytearray, number: int) -> None:
-    """Append a number in groups of 7 bits."""
+def _put_varint(out: bytearray, number: int) -> None:
+    """Append a number as a varint."""
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
         number >>= 7

@@ -54,8 +54,9 @@ cdef char *put_ack_numbers(char *p, uint64_t deliveries, uint64_t stream_seq,
     return put_u64(p + 1, pending)
 
 
-cdef const char *take_number(const char *p, const char *end, uint64_t *value) noexcept nogil:
-    """The address after the digits at p; NULL if there is none, or if the number is too large."""
+cdef const char *parse_number(const char *p, const char *end, uint64_t *value) noexcept nogil:
+    """Parse the digits at p. Returns the address after them; NULL: there are none, or the number is
+    too large."""
     cdef uint64_t v = 0
     cdef uint32_t digit
     if p == end or p[0] == c'.':
@@ -81,7 +82,7 @@ cdef bint parse_ack_numbers(const char *text, size_t n, bint more,
             if p == end:
                 return False
             p += 1
-        p = take_number(p, end, &numbers[i])
+        p = parse_number(p, end, &numbers[i])
         if p == NULL:
             return False
     if p != end and not more:
@@ -184,7 +185,7 @@ cdef inline const char *skip_blank(const char *p, const char *end) noexcept nogi
     return p
 
 
-cdef const char *take_text(const char *p, const char *end, span_t *span) noexcept nogil:
+cdef const char *parse_text(const char *p, const char *end, span_t *span) noexcept nogil:
     """Parse a string of printable ASCII without escapes; NULL: it is something else."""
     cdef const char *start = p + 1
     if p == end or p[0] != c'"':
@@ -201,7 +202,7 @@ cdef const char *take_text(const char *p, const char *end, span_t *span) noexcep
     return p + 1
 
 
-cdef const char *take_int(const char *p, const char *end, int64_t *value) noexcept nogil:
+cdef const char *parse_int(const char *p, const char *end, int64_t *value) noexcept nogil:
     """Parse an integer of JSON; NULL: it is something else, or has more than DIGITS_MAX digits."""
     cdef bint negative = p < end and p[0] == c'-'
     cdef int64_t v = 0
@@ -220,7 +221,7 @@ cdef const char *take_int(const char *p, const char *end, int64_t *value) noexce
     return p
 
 
-cdef const char *take_bool(const char *p, const char *end, bint *value) noexcept nogil:
+cdef const char *parse_bool(const char *p, const char *end, bint *value) noexcept nogil:
     if end - p >= 4 and memcmp(p, b'true', 4) == 0:
         value[0] = True
         return p + 4
@@ -230,45 +231,45 @@ cdef const char *take_bool(const char *p, const char *end, bint *value) noexcept
     return NULL
 
 
-cdef const char *take_value(int key, const char *p, const char *end,
-                            pull_t *pull) noexcept nogil:
+cdef const char *parse_value(int key, const char *p, const char *end,
+                             pull_t *pull) noexcept nogil:
     if key == KEY_BATCH:
-        return take_int(p, end, &pull.batch)
+        return parse_int(p, end, &pull.batch)
     if key == KEY_EXPIRES:
-        return take_int(p, end, &pull.expires_ns)
+        return parse_int(p, end, &pull.expires_ns)
     if key == KEY_NO_WAIT:
-        return take_bool(p, end, &pull.no_wait)
+        return parse_bool(p, end, &pull.no_wait)
     if key == KEY_BYTES:
-        return take_int(p, end, &pull.bytes_max)
+        return parse_int(p, end, &pull.bytes_max)
     if key == KEY_HEARTBEAT:
-        return take_int(p, end, &pull.heartbeat_ns)
+        return parse_int(p, end, &pull.heartbeat_ns)
     if key == KEY_GROUP:
-        return take_text(p, end, &pull.group)
+        return parse_text(p, end, &pull.group)
     if key == KEY_ID:
-        return take_text(p, end, &pull.id)
+        return parse_text(p, end, &pull.id)
     if key == KEY_MIN_PENDING:
-        return take_int(p, end, &pull.min_pending)
+        return parse_int(p, end, &pull.min_pending)
     if key == KEY_MIN_ACK_PENDING:
-        return take_int(p, end, &pull.min_ack_pending)
+        return parse_int(p, end, &pull.min_ack_pending)
     if key == KEY_PRIORITY:
-        return take_int(p, end, &pull.priority)
+        return parse_int(p, end, &pull.priority)
     return NULL
 
 
-cdef bint take_object(const char *p, const char *end, pull_t *pull) noexcept nogil:
+cdef bint parse_object(const char *p, const char *end, pull_t *pull) noexcept nogil:
     """Parse an object; False: read_pull has to parse it."""
     cdef span_t name
     p = skip_blank(p + 1, end)
     if p < end and p[0] == c'}':
         return p + 1 == end
     while True:
-        p = take_text(skip_blank(p, end), end, &name)
+        p = parse_text(skip_blank(p, end), end, &name)
         if p == NULL:
             return False
         p = skip_blank(p, end)
         if p == end or p[0] != c':':
             return False
-        p = take_value(key_of(name.ptr, name.len), skip_blank(p + 1, end), end, pull)
+        p = parse_value(key_of(name.ptr, name.len), skip_blank(p + 1, end), end, pull)
         if p == NULL:
             return False
         p = skip_blank(p, end)
@@ -293,7 +294,7 @@ cdef PullParse parse_pull(const char *body, size_t n, pull_t *pull) noexcept nog
     if text.len == 0:
         return PULL_OK
     if text.ptr[0] == c'{':
-        if not take_object(text.ptr, text.ptr + text.len, pull):
+        if not parse_object(text.ptr, text.ptr + text.len, pull):
             return PULL_OTHER
     else:
         end = text.ptr + text.len
@@ -302,7 +303,7 @@ cdef PullParse parse_pull(const char *body, size_t n, pull_t *pull) noexcept nog
             p += 1
         while end - p > 1 and p[0] == c'0':
             p += 1
-        if take_int(p, end, &pull.batch) != end:
+        if parse_int(p, end, &pull.batch) != end:
             pull.batch = 1
     if pull.batch < 1:
         pull.batch = 1

@@ -108,7 +108,7 @@ class Cron(NamedTuple):
         after = now_ns // SECOND
         today = datetime.fromtimestamp(after, self.zone).date()
         for day in self.dates(today, limits.JS_CRON_DAYS_MAX):
-            found = self._of_day(day, after)
+            found = self._first_of_day(day, after)
             if found:
                 return found * SECOND
         return 0
@@ -123,17 +123,17 @@ class Cron(NamedTuple):
             for number in range(1, size + 1) if self.either else self.days:
                 if number <= size:
                     day = date(year, month, number)
-                    if first <= day and day.toordinal() <= last and self._has(day):
+                    if first <= day and day.toordinal() <= last and self._matches_day(day):
                         yield day
             year, month = (year, month + 1) if month < 12 else (year + 1, 1)
             if year > date.max.year:
                 return
 
-    def _has(self, day: date) -> bool:
+    def _matches_day(self, day: date) -> bool:
         by_month, by_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
         return by_month or by_week if self.either else by_month and by_week
 
-    def _of_day(self, day: date, after: int) -> int:
+    def _first_of_day(self, day: date, after: int) -> int:
         """The first time of a day that is later than the second `after`; 0 = none."""
         if not self._may_have(day, (0, 0, 0), (23, 59, 59), after):
             return 0

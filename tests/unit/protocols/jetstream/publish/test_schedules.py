@@ -170,7 +170,7 @@ def test_a_pattern_without_days_is_refused_after_few_looks(
 
         return look
 
-    for name in ("_has", "_exists", "_at"):
+    for name in ("_matches_day", "_exists", "_at"):
         monkeypatch.setattr(Cron, name, count(getattr(Cron, name)))
     for pattern in ("0 0 0 30 2 *", "0 0 0 31 2,4,6,9,11 *", "0 0 0 29 2 */7"):
         with pytest.raises(ScheduleError):
