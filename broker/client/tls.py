@@ -1,4 +1,4 @@
-"""The TLS context of a client, in a module of its own because both clients need it."""
+"""The TLS context of a client, in a separate module because both clients need it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import ssl
 def client_context(
     ca_file: str | None, cert_file: str | None, key_file: str | None, *, insecure: bool
 ) -> ssl.SSLContext:
-    """The context for these files in PEM; OSError: they cannot be used, `filename` if one cannot be
-    read. `insecure`: accept any certificate."""
+    """The context for these files in PEM. OSError: they cannot be used; its `filename` is set if a
+    file cannot be read. `insecure`: accept any certificate."""
     for path in (ca_file, cert_file, key_file):
         if path is not None:
-            open(path, "rb").close()  # noqa: PTH123  OpenSSL does not say which file it is
+            open(path, "rb").close()  # noqa: PTH123  errors of OpenSSL do not name the file
     context = ssl.create_default_context(cafile=ca_file)
     if cert_file is not None:
         context.load_cert_chain(cert_file, key_file)

@@ -3,8 +3,8 @@
     from broker.client.bulk import read_arrow
     table = read_arrow("127.0.0.1:4171", "orders", columns=["offset", "value"])
 
-It runs where the broker does not, such as on a Spark executor: it imports no other part of the
-package, only its own compiled modules. PyArrow is imported when a function that needs it is used.
+It also runs on machines without a broker, such as a Spark executor: it imports no other part of the
+package, except `client.tls`. PyArrow is imported when a function that needs it is used.
 Start with `connection` (requests) and `reading` (whole topics). Imported by `spark`, `cli` and
 users.
 """

@@ -44,14 +44,14 @@ _APPEND_TIME: Final = 1  # Spark's number for the time at which the broker store
 
 
 def schema_of(columns: Sequence[str] | None) -> pa.Schema:
-    """The schema of these columns in this order; None: the eight default ones of Spark."""
-    wanted = DEFAULT_COLUMNS if columns is None else tuple(columns)
-    unknown = [name for name in wanted if name not in SCHEMA.names]
+    """The schema of these columns in this order; None: the default columns."""
+    names = DEFAULT_COLUMNS if columns is None else tuple(columns)
+    unknown = [name for name in names if name not in SCHEMA.names]
     if unknown:
         raise ValueError(
             f"unknown column {', '.join(unknown)}; known are {', '.join(SCHEMA.names)}"
         )
-    return pa.schema([SCHEMA.field(name) for name in wanted])
+    return pa.schema([SCHEMA.field(name) for name in names])
 
 
 def to_batches(
@@ -69,8 +69,8 @@ def to_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The records of a frame as batches of at most max_rows and max_bytes, but at least one record.
 
-    Raises Damaged if it is not a frame, or if records in it are unreadable or missing, unless
-    `skip_gaps` is set. Without columns a batch still has its number of rows.
+    Damaged: it is not a frame, or records in it are unreadable or missing; with `skip_gaps` such
+    records are skipped. With an empty list of columns a batch still has its number of rows.
     """
     opened = open_frame(frame, topic, key_header, subject_filter)
     if opened.gaps and not skip_gaps:
@@ -85,7 +85,7 @@ def open_frame(
     key_header: str | None = None,
     subject_filter: str | None = None,
 ) -> Frame:
-    """Check a frame and all checksums in it."""
+    """Open a frame, and check it and all checksums in it. Damaged."""
     return Frame(
         frame,
         topic.encode(),
@@ -96,8 +96,8 @@ def open_frame(
 
 def damage(topic: str, gaps: Sequence[Gap]) -> Damaged:
     """The exception for gaps."""
-    said = ", ".join(str(gap) for gap in gaps[:5]) + (", ..." if len(gaps) > 5 else "")
-    return Damaged(f"topic {topic}: records cannot be read: {said}", tuple(gaps))
+    listed = ", ".join(str(gap) for gap in gaps[:5]) + (", ..." if len(gaps) > 5 else "")
+    return Damaged(f"topic {topic}: records cannot be read: {listed}", tuple(gaps))
 
 
 def batches_of(
@@ -142,7 +142,7 @@ def _column(field: pa.Field, buffers: Any, rows: int, constants: dict[str, Any])
 
 @lru_cache(maxsize=32)
 def _constant(kind: pa.DataType, value: Any) -> pa.Array:
-    """A full batch of one value, of which shorter ones are slices."""
+    """An array of BATCH_ROWS equal values; shorter arrays are slices of it."""
     return pa.repeat(pa.scalar(value, kind), limits.BATCH_ROWS)
 
 

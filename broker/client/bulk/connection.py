@@ -1,11 +1,11 @@
 """One connection to the bulk API of one broker: synchronous, kept alive, reopened when lost.
 
 Every request can be repeated: ranges name their seqs, staged blocks their offset, a commit its
-epoch. Only a repeated `append` may publish twice: it is at least once.
+epoch. Only a repeated `append` may publish twice.
 
-Lost connections are of two kinds. A broker that restarts or a network that is cut may come back,
-so the request is repeated. A certificate that is not trusted, or a port where something else
-listens, will not change, so the request fails at once.
+There are two kinds of lost connections. If the broker restarts or the network is interrupted, the
+request is repeated. If the certificate is not trusted or the server does not use HTTP or TLS,
+another attempt fails in the same way, so the request fails at once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from broker.client.bulk.options import Options, parse_server, parse_servers
 LOST: Final = (OSError, http.client.HTTPException, EOFError)
 _HTTP: Final = "HTTP/"
 _SHOWN: Final = 60  # characters shown of an answer that is not HTTP
-# OpenSSL's reasons if the other side does not use TLS, or rejects the client certificate.
+# OpenSSL's reasons if the server does not use TLS, and if it rejects the client certificate.
 _NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"})
 _NOT_OURS: Final = frozenset({
     "TLSV13_ALERT_CERTIFICATE_REQUIRED",
@@ -58,9 +58,10 @@ _Decoded = TypeVar("_Decoded")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One log. Its records have seqs of [first, next), not all of which need exist.
+    """One log. Its records have seqs of [first, next), some of which may be missing.
 
-    Messages of a `stream` of JetStream are deleted one by one: that `first` has risen is no loss.
+    In a `stream` of JetStream single messages are deleted: a higher `first` does not mean that
+    records were dropped unread.
     """
 
     name: str
@@ -89,8 +90,8 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class TimeOffset:
-    """The first record at or after a time. If `exact` is False, there is none yet, and `seq` is
-    that of the next record."""
+    """The first record at or after a time. If `exact` is False, no such record exists yet, and
+    `seq` is that of the next record."""
 
     seq: int
     incarnation: str
@@ -117,7 +118,7 @@ class Committed:
 
 
 def _listing_of(answer: Mapping[str, Any]) -> Listing:
-    """From the response to /topics. ValueError, KeyError, TypeError: it has another form."""
+    """Parse the response to /topics. ValueError, KeyError, TypeError: it is invalid."""
     topics = tuple(
         Topic(
             str(t["topic"]),
@@ -137,7 +138,7 @@ def _listing_of(answer: Mapping[str, Any]) -> Listing:
 
 
 def _offsets_of(answer: Mapping[str, Any]) -> dict[str, TimeOffset]:
-    """From the response to /offsets. ValueError, KeyError, TypeError: it has another form."""
+    """Parse the response to /offsets. ValueError, KeyError, TypeError: it is invalid."""
     return {
         name: TimeOffset(int(t["seq"]), str(t["incarnation"]), bool(t["exact"]))
         for name, t in answer["topics"].items()
@@ -145,7 +146,7 @@ def _offsets_of(answer: Mapping[str, Any]) -> dict[str, TimeOffset]:
 
 
 def _committed_of(answer: Mapping[str, Any]) -> dict[str, Committed]:
-    """From the response to a commit. ValueError, KeyError, TypeError: it has another form."""
+    """Parse the response to a commit. ValueError, KeyError, TypeError: it is invalid."""
     return {
         name: Committed(
             int(t.get("records") or 0),
@@ -163,7 +164,7 @@ def is_lasting(error: BaseException) -> bool:
         return True
     if isinstance(error, ssl.SSLError):
         return error.reason in _NO_TLS | _NOT_OURS
-    return _speaks_else(error)
+    return _is_not_http(error)
 
 
 def describe(error: BaseException, *, plain: bool = False) -> str:
@@ -174,7 +175,7 @@ def describe(error: BaseException, *, plain: bool = False) -> str:
         return "the server does not use TLS"
     if isinstance(error, ssl.SSLError) and error.reason in _NOT_OURS:
         return f"the server rejects the client certificate ({error.reason})"
-    if _speaks_else(error):
+    if _is_not_http(error):
         return f"the server does not use HTTP: {_line(error)[:_SHOWN]!r}"
     if plain and isinstance(error, http.client.RemoteDisconnected):
         return f"{error} (a bulk API with TLS needs https://)"
@@ -182,9 +183,9 @@ def describe(error: BaseException, *, plain: bool = False) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def _speaks_else(error: BaseException) -> bool:
-    """Whether the server answered with something other than HTTP. The beginning of a status line
-    does not count: a lost connection cuts one."""
+def _is_not_http(error: BaseException) -> bool:
+    """Whether the server answered with something other than HTTP. An incomplete "HTTP/" does not
+    count, because a lost connection can cut a status line."""
     return (
         isinstance(error, http.client.BadStatusLine)
         and not isinstance(error, http.client.RemoteDisconnected)
@@ -197,7 +198,8 @@ def _line(error: BaseException) -> str:
 
 
 class _Wire(http.client.HTTPConnection):
-    """An HTTP connection, perhaps with TLS; `name` is checked against the certificate."""
+    """An HTTP connection, with TLS if there is a context; `name` is checked against the
+    certificate."""
 
     def __init__(
         self, host: str, port: int, timeout_s: float, context: ssl.SSLContext | None, name: str
@@ -214,7 +216,8 @@ class _Wire(http.client.HTTPConnection):
 
 
 class Connection:
-    """The bulk API of a broker, `HOST:PORT` or `https://HOST:PORT`. For one thread at a time."""
+    """A connection to the bulk API of a broker, `HOST:PORT` or `https://HOST:PORT`. It can be used
+    by one thread at a time."""
 
     _wait: Callable[[float], None] = staticmethod(time.sleep)
 
@@ -257,7 +260,7 @@ class Connection:
         """All logs, those with the given names, or those whose name matches the pattern."""
         queries = [{} if pattern is None else {"pattern": pattern}]
         if subscribe is not None:
-            queries = list(_named(dict.fromkeys(subscribe)))
+            queries = list(_queries_for(dict.fromkeys(subscribe)))
         found = [self._decode(_listing_of, "GET", "/topics", query) for query in queries]
         if any(other.broker_id != found[0].broker_id for other in found):
             raise BulkError(f"{self.server}: /topics: more than one broker has this address")
@@ -265,8 +268,8 @@ class Connection:
 
     def offsets(self, times_ns: Mapping[str, int]) -> dict[str, TimeOffset]:
         """For each topic the first record at or after a time."""
-        wanted = {topic: {"time_ns": at} for topic, at in times_ns.items()}
-        return self._decode(_offsets_of, "POST", "/offsets", body={"topics": wanted})
+        times = {topic: {"time_ns": at} for topic, at in times_ns.items()}
+        return self._decode(_offsets_of, "POST", "/offsets", body={"topics": times})
 
     def range(
         self,
@@ -276,13 +279,14 @@ class Connection:
         max_bytes: int | None = None,
         incarnation: str | None = None,
     ) -> memoryview:
-        """One frame of the records from `start` on, before `end`; `next_of` says where it ends."""
+        """Fetch one frame of the records from `start` on and before `end`. The frame may end
+        earlier; `next` in its head is the next seq to request."""
         query = {"start": str(start), "max_bytes": str(max_bytes or self.options.fetch_bytes)}
         if end is not None:
             query["end"] = str(end)
         if incarnation:
             query["inc"] = incarnation
-        return memoryview(self._ask("GET", f"/range/{_path(topic)}", query, frame=True))
+        return memoryview(self._request("GET", f"/range/{_path(topic)}", query, frame=True))
 
     # --- named readers
 
@@ -293,24 +297,24 @@ class Connection:
         ttl_s: float | None = None,
         hold: bool | None = None,
     ) -> None:
-        """Register or renew a reader: (seq, incarnation) per topic, None removes one.
+        """Register or renew a reader: (seq, incarnation) per topic; None removes a topic.
 
-        Omitted values stay: other topics, the time to live, the hold.
+        Omitted values are not changed: other topics, the time to live, the hold.
         """
-        sent = {
+        entries = {
             topic: None if at is None else {"seq": at[0], "incarnation": at[1]}
             for topic, at in positions.items()
         }
-        body = {"ttl_s": ttl_s, "positions": sent, "hold": hold}
-        given = {key: value for key, value in body.items() if value is not None}
-        self._ask("PUT", f"/readers/{_path(name)}", body=given)
+        values = {"ttl_s": ttl_s, "positions": entries, "hold": hold}
+        body = {key: value for key, value in values.items() if value is not None}
+        self._request("PUT", f"/readers/{_path(name)}", body=body)
 
     def delete_reader(self, name: str) -> None:
         """Delete a reader and its hold."""
-        self._ask("DELETE", f"/readers/{_path(name)}")
+        self._request("DELETE", f"/readers/{_path(name)}")
 
     def readers(self, name: str | None = None) -> dict[str, Any]:
-        """Registered readers, as the broker's JSON has them."""
+        """The registered readers, in the JSON form of the broker."""
         query = {"name": name} if name is not None else {}
         return self._decode(dict, "GET", "/readers", query)
 
@@ -319,7 +323,7 @@ class Connection:
     def append(
         self, topic: str, block: bytes | bytearray | memoryview, *, dedupe: bool = False
     ) -> dict[str, Any]:
-        """Publish a block; perhaps twice if the connection is lost."""
+        """Publish a block. If the connection is lost, its records may be published twice."""
         query = {"dedupe": "1"} if dedupe else {}
         return self._decode(dict, "POST", f"/append/{_path(topic)}", query, block)
 
@@ -335,7 +339,7 @@ class Connection:
     ) -> int:
         """Stage a block of an attempt at `offset`; return the offset of the next block.
 
-        Each attempt needs its own name, also if it repeats the work of another.
+        Each attempt needs a different name, even if it repeats the work of another attempt.
         """
         path = f"/tx/{_path(writer)}/{epoch}/{_path(topic)}/{part}/{_path(str(attempt))}"
         return self._decode(_offset, "POST", path, {"offset": str(offset)}, block)
@@ -349,12 +353,12 @@ class Connection:
         return self._decode(_committed_of, "POST", f"/tx/{_path(writer)}/{epoch}/commit", body=body)
 
     def committed(self, writer: str) -> dict[str, Any]:
-        """The last epoch of a writer per topic, as the broker's JSON has it."""
+        """The last epoch of a writer per topic, in the JSON form of the broker."""
         return self._decode(dict, "GET", f"/tx/{_path(writer)}")
 
     def drop_staged(self, writer: str, epoch: int) -> None:
         """Drop staged blocks that are not committed."""
-        self._ask("DELETE", f"/tx/{_path(writer)}/{epoch}")
+        self._request("DELETE", f"/tx/{_path(writer)}/{epoch}")
 
     # --- requests
 
@@ -366,13 +370,13 @@ class Connection:
         query: Mapping[str, str] | None = None,
         body: Any = None,
     ) -> _Decoded:
-        answer = self._ask(method, path, query, body)
+        answer = self._request(method, path, query, body)
         try:
             return decode(json.loads(answer))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BulkError(f"{self.server}: {path}: invalid response: {error!r}") from error
 
-    def _ask(
+    def _request(
         self,
         method: str,
         path: str,
@@ -381,13 +385,13 @@ class Connection:
         *,
         frame: bool = False,
     ) -> bytes:
-        """The response's body; repeats the request if the connection is lost or the broker
-        busy."""
+        """Send a request and return the body of its response; repeat it if the connection is lost
+        or the broker is busy."""
         url = _PREFIX + path + (f"?{urlencode(query)}" if query else "")
-        lost, waited_s, fresh_token = 0, 0.0, False
+        lost, waited_s, token_renewed = 0, 0.0, False
         while True:
             try:
-                status, pause, answer = self._once(method, url, body, frame)
+                status, pause, answer = self._request_once(method, url, body, frame)
             except LOST as error:
                 self.close()
                 lost += 1
@@ -403,18 +407,20 @@ class Connection:
                 waited_s += pause
                 self._wait(pause)
                 continue
-            if status == 401 and self.options.token_file and not fresh_token:
-                fresh_token, self._token = True, None
+            if status == 401 and self.options.token_file and not token_renewed:
+                token_renewed, self._token = True, None
                 continue
             raise refusal(status, path, answer, self.server)
 
     @property
     def _patience_s(self) -> float:
-        """How long to wait for a busy broker in total."""
+        """The longest total wait for a busy broker."""
         return self.options.timeout_s * self.options.retries
 
-    def _once(self, method: str, url: str, body: Any, frame: bool) -> tuple[int, float, bytes]:
-        """(status, seconds that the broker asks to wait, body)."""
+    def _request_once(
+        self, method: str, url: str, body: Any, frame: bool
+    ) -> tuple[int, float, bytes]:
+        """Send a request once. Returns (status, seconds to wait before another attempt, body)."""
         if self._token is None:
             self._token = self._read_token()
         headers = {}
@@ -450,13 +456,13 @@ def connect(
 
 
 def backoff_s(attempt: int) -> float:
-    """How long to wait after this attempt; random, so that many clients do not return at once."""
+    """How long to wait after this attempt; random, so that many clients do not retry at once."""
     longest: float = min(limits.RETRY_S * 2 ** (attempt - 1), limits.RETRY_S_MAX)
     return longest * random.uniform(0.5, 1.0)  # noqa: S311
 
 
 def retry_after_s(text: str | None) -> float:
-    """Seconds of a Retry-After header, perhaps with a fraction; RETRY_S for anything else."""
+    """The seconds of a Retry-After header, which may have a fraction; RETRY_S if it is invalid."""
     try:
         seconds = float(text or "")
     except ValueError:
@@ -465,7 +471,7 @@ def retry_after_s(text: str | None) -> float:
 
 
 def refusal(status: int, path: str, body: bytes, server: str) -> Refused:
-    """The error that a response means."""
+    """The exception for a response with an error status."""
     try:
         answer = json.loads(body)
     except ValueError:
@@ -492,26 +498,26 @@ def _path(name: str) -> str:
     return quote(name, safe="")
 
 
-def _named(names: Iterable[str]) -> Iterator[dict[str, str]]:
+def _queries_for(names: Iterable[str]) -> Iterator[dict[str, str]]:
     """Queries for these topics, each short enough for the first line of a request."""
     plain: list[str] = []
-    torn: list[str] = []  # names that cannot be in a list separated by commas
+    special: list[str] = []  # names that cannot be in a list separated by commas
     for name in names:
-        (torn if "," in name or name != name.strip() else plain).append(name)
-    for some in _pieces([re.escape(name) for name in torn], limits.PATTERN_CHARS):
-        yield {"pattern": "|".join(some)}
-    for some in _pieces(plain, limits.NAMES_BYTES):
-        yield {"subscribe": ",".join(some)}
-    if not plain and not torn:
+        (special if "," in name or name != name.strip() else plain).append(name)
+    for group in _groups([re.escape(name) for name in special], limits.PATTERN_CHARS):
+        yield {"pattern": "|".join(group)}
+    for group in _groups(plain, limits.NAMES_BYTES):
+        yield {"subscribe": ",".join(group)}
+    if not plain and not special:
         yield {"subscribe": ""}
 
 
-def _pieces(words: Sequence[str], most: int) -> Iterator[Sequence[str]]:
-    """The words in order, in groups of about `most` bytes of a URL."""
+def _groups(words: Sequence[str], bytes_max: int) -> Iterator[Sequence[str]]:
+    """The words in order, in groups of at most `bytes_max` bytes of a URL, or of one word."""
     first = size = 0
     for at, word in enumerate(words):
         size += len(quote_plus(word)) + len("%2C")
-        if size > most and at > first:
+        if size > bytes_max and at > first:
             yield words[first:at]
             first, size = at, len(quote_plus(word)) + len("%2C")
     if words:

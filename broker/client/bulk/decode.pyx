@@ -6,9 +6,8 @@
     64 gaps: from u64, to u64, reason u32, 0 u32 | offsets u32[count + 1], zeros to 8 | data
 
 A frame is not trusted: sizes are checked against its length, each record against its checksum. An
-unreadable record becomes a gap. Columns are built in three steps over at most max_rows records, all
-without the interpreter: compute the sizes, allocate, copy.
-decode_python.py does the same, slowly.
+unreadable record becomes a gap. Columns are built in three steps over at most max_rows records:
+compute the sizes, allocate, copy. decode_python.py does the same more slowly.
 """
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -18,7 +17,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memcpy, memset
 
 from broker.client.bulk.records cimport (
-    fields_of, fields_t, first_line, header_t, matches, next_header, piece_t, reads, same,
+    fields_of, fields_t, first_line, header_t, matches, next_header, piece_t, is_valid, same,
 )
 
 from broker.client.bulk.errors import DAMAGED, Damaged, Gap
@@ -82,7 +81,7 @@ cdef struct sizes_t:
     size_t subject
     size_t key
     size_t message_id
-    size_t headers          # how many
+    size_t headers          # number of headers
     size_t names
     size_t values
 
@@ -90,7 +89,7 @@ cdef struct sizes_t:
 cdef struct column_t:
     int32_t *offsets
     char *data
-    size_t at               # bytes of data so far
+    size_t at               # bytes of data that are filled
     uint8_t *valid          # bits, initially 0
 
 # The columns built from headers.
@@ -100,7 +99,7 @@ cdef struct parsed_t:
     column_t lists          # offsets and bits only
     column_t names
     column_t values
-    size_t count            # headers so far
+    size_t count            # headers that are filled
 
 cdef piece_t MESSAGE_ID_NAME
 MESSAGE_ID_NAME.ptr = "Nats-Msg-Id"
@@ -129,13 +128,13 @@ cdef inline void mark(uint8_t *bits, size_t row) noexcept nogil:
 
 
 cdef inline int64_t to_us(int64_t ns) noexcept nogil:
-    """Nanoseconds to microseconds, rounded down, also before 1970."""
+    """Nanoseconds to microseconds, rounded down, even before 1970."""
     cdef int64_t us = ns // 1000
     return us - 1 if ns % 1000 < 0 else us
 
 
 cdef piece_t piece_of(bytes text):
-    """Valid as long as the object."""
+    """A piece of this object's bytes; it is valid as long as the object."""
     cdef piece_t piece
     piece.ptr = text
     piece.n = <size_t>len(text)
@@ -153,7 +152,7 @@ cdef object bitmap(size_t rows):
 
 
 cdef tuple begin(column_t *c, size_t rows, size_t data_bytes, bint nullable):
-    """Memory for a column: validity bits, offsets, data."""
+    """Allocate a column: (validity bits or None, offsets, data)."""
     if data_bytes > INT32_MAX:
         raise Damaged(f'a column of {data_bytes} bytes exceeds the limit of Arrow')
     valid = bitmap(rows) if nullable else None
@@ -173,7 +172,7 @@ cdef tuple begin(column_t *c, size_t rows, size_t data_bytes, bint nullable):
 cdef class Frame:
     """One verified range; `take` returns its records in batches.
 
-    `data` may be any object with a buffer, which is kept as long as the frame.
+    `data` may be any object with a buffer, which the frame keeps.
     """
     cdef Py_buffer view
     cdef const char *base
@@ -182,9 +181,9 @@ cdef class Frame:
     cdef size_t data_bytes
     cdef size_t gap_count
     cdef uint32_t salt
-    cdef size_t *slots              # offsets in data of the valid, selected records
+    cdef size_t *slots              # offsets in `data` of the valid, selected records
     cdef size_t position            # index of the next record to take
-    cdef bytes topic                # the subject of records that name none; kept for the pieces
+    cdef bytes topic                # the subject of records without one; owns `topic_text`
     cdef bytes key_name
     cdef piece_t topic_text
     cdef piece_t key_text           # NULL = no column of keys
@@ -200,7 +199,7 @@ cdef class Frame:
                   bytes subject_filter=None):
         cdef Fault fault
         PyObject_GetBuffer(data, &self.view, PyBUF_SIMPLE)
-        self.topic = topic.rpartition(b'/')[2]  # js.ACCOUNT/NAME, stan/NAME: apart from topics
+        self.topic = topic.rpartition(b'/')[2]  # names of logs: js.ACCOUNT/NAME, stan/NAME
         self.key_name = key_header
         self.topic_text = piece_of(self.topic)
         if key_header is not None:
@@ -218,7 +217,7 @@ cdef class Frame:
             self.verify()
         self.gaps = self.find_gaps()
         if subject_filter is not None:
-            self.keep(subject_filter)
+            self.select_subject(subject_filter)
 
     def __dealloc__(self):
         free(self.slots)
@@ -276,7 +275,7 @@ cdef class Frame:
         self.salt = tw_crc32c(0, self.base + 32, LOG_ID_BYTES)
         for i in range(self.count):
             start = slot_of(self.offsets, i)
-            if not reads(self.data + start, slot_of(self.offsets, i + 1) - start, self.salt):
+            if not is_valid(self.data + start, slot_of(self.offsets, i + 1) - start, self.salt):
                 continue
             seq = tw_load_u64(self.data + start + 8)
             if seq < above or seq >= self.next:
@@ -301,7 +300,7 @@ cdef class Frame:
             return tuple(found)
         for i in range(self.count):
             start = slot_of(self.offsets, i)
-            # An empty slot begins where the next one does.
+            # An empty slot has the same start as the next one.
             if (good == self.rows or start != self.slots[good]
                     or start == slot_of(self.offsets, i + 1)):
                 lost = True
@@ -316,13 +315,13 @@ cdef class Frame:
             found.append(Gap(above, self.next, DAMAGED))
         return tuple(found)
 
-    cdef int keep(self, bytes pattern) except -1:
-        """Keep only records with matching subjects."""
+    cdef int select_subject(self, bytes pattern) except -1:
+        """Select the records with matching subjects."""
         cdef fields_t fields
         cdef piece_t wanted = piece_of(pattern)
         cdef bint as_topic = matches(&wanted, &self.topic_text)
         cdef bint hit
-        cdef size_t i, kept = 0
+        cdef size_t i, selected = 0
         with nogil:
             for i in range(self.rows):
                 fields_of(self.data + self.slots[i], &fields)
@@ -330,17 +329,17 @@ cdef class Frame:
                 if fields.subject.n:
                     hit = matches(&wanted, &fields.subject)
                 if hit:
-                    self.slots[kept] = self.slots[i]
-                    kept += 1
-        self.rows = kept
+                    self.slots[selected] = self.slots[i]
+                    selected += 1
+        self.rows = selected
         return 0
 
     def take(self, columns, size_t max_rows, size_t max_bytes):
-        """(rows, buffers by column) of the next records; None if there are no more.
+        """Return (rows, buffers by column) of the next records; None if there are no more.
 
-        The buffers of a column: validity bits or None, offsets, data. Of headers: bits, offsets,
-        their number, then offsets and data of names and of values. `max_bytes` limits the size of
-        the records, to at most 512 MiB; at least one record is returned.
+        The buffers of a column are validity bits or None, offsets, data. The buffers of headers are
+        bits, offsets, the number of headers, (offsets, data) of names, (offsets, data) of values.
+        `max_bytes` limits the size of the records; at least one record is returned.
         """
         cdef int wanted = 0
         cdef sizes_t sizes
@@ -392,7 +391,7 @@ cdef class Frame:
         while wanted and next_header(&at, end, &header):
             if wanted & KEY and same(&header.name, &self.key_text):
                 out.key += header.value.n
-                wanted &= ~KEY                      # the first header of a name counts
+                wanted &= ~KEY                      # only the first header of this name counts
             if wanted & MESSAGE_ID and same(&header.name, &MESSAGE_ID_NAME):
                 out.message_id += tw_text_size(header.value.ptr, header.value.n)
                 wanted &= ~MESSAGE_ID

@@ -1,7 +1,7 @@
-"""The decoder in plain Python, and `Frame`: the decoder in use.
+"""The decoder in plain Python, and `Frame`, the decoder in use.
 
-`Frame` is that of decode.pyx or, if that cannot be loaded, `PythonFrame`, which does the same much
-more slowly. Tests compare the two.
+`Frame` is the class of decode.pyx or, if that module cannot be loaded, `PythonFrame`, which does
+the same much more slowly. Tests compare the two.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Record:
 
 
 def headers_of(block: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The lines of a NATS header block after the first."""
+    """The names and values in a NATS header block."""
     for line in block.split(b"\r\n")[1:]:
         if not line:
             return
@@ -88,15 +88,15 @@ def headers_of(block: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def matches(pattern: bytes, subject: bytes) -> bool:
-    """Match NATS wildcards: `*` is one token, a final `>` one or more."""
-    wanted, tokens = pattern.split(b"."), subject.split(b".")
-    if wanted[-1] == b">":
-        wanted.pop()
-        if not b".".join(tokens[len(wanted) :]):
+    """Match NATS wildcards: `*` matches one token, a final `>` one or more."""
+    expected, tokens = pattern.split(b"."), subject.split(b".")
+    if expected[-1] == b">":
+        expected.pop()
+        if not b".".join(tokens[len(expected) :]):
             return False
-        del tokens[len(wanted) :]
-    return len(wanted) == len(tokens) and all(
-        w == t or (w == b"*" and t != b"") for w, t in zip(wanted, tokens, strict=True)
+        del tokens[len(expected) :]
+    return len(expected) == len(tokens) and all(
+        e == t or (e == b"*" and t != b"") for e, t in zip(expected, tokens, strict=True)
     )
 
 
@@ -111,7 +111,7 @@ class PythonFrame:
         subject_filter: bytes | None = None,
     ) -> None:
         view = memoryview(data).cast("B")
-        self._topic = topic.rpartition(b"/")[2]  # js.ACCOUNT/NAME, stan/NAME: apart from topics
+        self._topic = topic.rpartition(b"/")[2]  # names of logs: js.ACCOUNT/NAME, stan/NAME
         self._key = key_header
         head, gaps, slots = _tables(view)
         self.count, self.first, self.next = head.records, head.first, head.next
@@ -140,8 +140,8 @@ class PythonFrame:
         if not batch:
             return None
         self._position += len(batch)
-        made = {name: self._column(name, batch) for name in columns}
-        return len(batch), {name: column for name, column in made.items() if column is not None}
+        built = {name: self._column(name, batch) for name in columns}
+        return len(batch), {name: column for name, column in built.items() if column is not None}
 
     def _column(self, name: str, batch: list[Record]) -> Any:  # noqa: PLR0911
         match name:
@@ -203,7 +203,7 @@ def _tables(view: memoryview) -> tuple[Head, list[Gap], list[memoryview]]:
 
 
 def _good_records(slots: list[memoryview], head: Head) -> tuple[list[Record], list[Gap]]:
-    """The valid records, and the gaps that the others leave between them."""
+    """The valid records, and the gaps of the invalid ones."""
     good: list[Record] = []
     gaps: list[Gap] = []
     above, lost, salt = head.first, False, crc32c(head.log_id)
@@ -226,10 +226,10 @@ def _text(raw: bytes) -> bytes:
 
 
 def _bits(values: list[bool]) -> bytes:
-    made = bytearray((len(values) + 7) // 8)
+    bits = bytearray((len(values) + 7) // 8)
     for i, value in enumerate(values):
-        made[i >> 3] |= value << (i & 7)
-    return bytes(made)
+        bits[i >> 3] |= value << (i & 7)
+    return bytes(bits)
 
 
 def _integers(code: str, values: list[int]) -> bytes:

@@ -26,10 +26,10 @@ def blocks(
 ) -> Iterator[tuple[str, bytes]]:
     """(topic, block) for all rows, in their order within a topic; about max_bytes per block.
 
-    `value` is text or bytes; topic (unless given for all), subject, key, headers, messageId and
-    notBefore are used if present, other columns are ignored. A key needs `key_header`, the name of
-    its header. Unstorable names a row that cannot become a record; `as_read` accepts invalid
-    headers, for rows read from a log: another client has written them.
+    `value` is text or bytes. The columns topic (unless `topic` is set), subject, key, headers,
+    messageId and notBefore are used if present; other columns are ignored. A key needs
+    `key_header`, the name of its header. Unstorable: a row cannot become a record. `as_read`: the
+    rows were read from a log, so invalid headers of other clients are accepted.
     """
     if not 0 < max_bytes <= limits.BLOCK_BYTES_MAX:
         raise ValueError(f"max_bytes must be above 0 and at most {limits.BLOCK_BYTES_MAX}")
@@ -52,8 +52,8 @@ def blocks(
         not_before=_times(batch),
         as_read=as_read,
     )
-    while made := packer.next(max_bytes, limits.BLOCK_BYTES_MAX):
-        yield made[0].decode(), made[1]
+    while block := packer.next(max_bytes, limits.BLOCK_BYTES_MAX):
+        yield block[0].decode(), block[1]
 
 
 def _array(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array | None:

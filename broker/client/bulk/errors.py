@@ -15,7 +15,7 @@ class Gap(NamedTuple):
 
     first: int
     next: int
-    reason: int  # DAMAGED: their bytes are damaged; MISSING: no file has them
+    reason: int  # DAMAGED: the bytes of the records are damaged; MISSING: no file has them
 
     def __str__(self) -> str:
         return f"{self.first}-{self.next - 1} {_REASONS.get(self.reason, f'({self.reason})')}"
@@ -30,19 +30,20 @@ class Unreachable(BulkError):
 
 
 class WrongServer(Unreachable):
-    """A retry cannot help: the certificate is not trusted, or the server is not a bulk API."""
+    """A retry fails too: the certificate is not trusted, or the server does not use HTTP or TLS."""
 
 
-WrongDoor = WrongServer  # its name in earlier versions
+WrongDoor = WrongServer  # the name in earlier versions
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether a retry after a while may help."""
+    """Whether a later retry may succeed."""
     return isinstance(error, Unreachable) and not isinstance(error, WrongDoor)
 
 
 class Refused(BulkError):
-    """The broker rejects the request: HTTP's status, and the other fields of its response."""
+    """The broker rejected the request. `status` is the HTTP status, `answer` the other fields of
+    the response."""
 
     def __init__(
         self, text: str, status: int = 400, answer: Mapping[str, Any] | None = None
@@ -56,7 +57,7 @@ class Refused(BulkError):
 
 
 class Unauthorized(Refused):
-    """No token, or one without this right."""
+    """The request has no valid token, or a token without the permission."""
 
 
 class UnknownTopic(Refused):
@@ -64,7 +65,7 @@ class UnknownTopic(Refused):
 
 
 class Trimmed(Refused):
-    """The records have been dropped."""
+    """The first of the requested records was dropped."""
 
     @property
     def first(self) -> int:
@@ -82,7 +83,7 @@ class BeyondEnd(Refused):
 
 
 class OtherIncarnation(Refused):
-    """The log was deleted and recreated: its seqs mean other records."""
+    """The log was deleted and recreated: its seqs belong to other records."""
 
     @property
     def incarnation(self) -> str:

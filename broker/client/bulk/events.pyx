@@ -3,9 +3,9 @@
 
     docs/guides/delivery-events.md has the format: a head of 32 bytes, rows of 32, names.
 
-Records are not trusted: an inconsistent record counts as bad, one without the magic as foreign. Two
-passes over a column of records: check and count, then fill. A record with a number of lost events
-gives one more row, LOST, with that number as its seq and the time of the record's first event.
+Records are not trusted: an inconsistent record counts as bad, one without the magic as foreign. A
+column of records is processed twice: check and count, then fill. A record with a number of lost
+events has one more row, LOST, with that number as its seq and the time of the record's first event.
 """
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -53,14 +53,14 @@ cdef struct columns_t:
 
 
 cdef inline int64_t to_us(int64_t ns) noexcept nogil:
-    """Nanoseconds to microseconds, rounded down, also before 1970."""
+    """Nanoseconds to microseconds, rounded down, even before 1970."""
     cdef int64_t us = ns // 1000
     return us - 1 if ns % 1000 < 0 else us
 
 
 cdef Kind kind_of(const piece_t *record) noexcept nogil:
-    """Whether a record is consistent."""
-    cdef uint64_t rows, names, at, behind
+    """Check a record: FOREIGN, BAD or GOOD."""
+    cdef uint64_t rows, names, at, rows_end
     cdef uint32_t cursors, i, _i
     cdef const char *row
     if record.n < HEAD_BYTES or memcmp(record.ptr, b'TWEVENT1', MAGIC_BYTES):
@@ -68,10 +68,10 @@ cdef Kind kind_of(const piece_t *record) noexcept nogil:
     rows = tw_load_u32(record.ptr + 8)
     cursors = tw_load_u32(record.ptr + 12)
     names = tw_load_u32(record.ptr + 24)
-    behind = HEAD_BYTES + rows * ROW_BYTES
-    if behind + names != record.n:
+    rows_end = HEAD_BYTES + rows * ROW_BYTES
+    if rows_end + names != record.n:
         return BAD
-    at = behind
+    at = rows_end
     for _i in range(cursors):
         if at + 4 > record.n:
             return BAD
@@ -162,7 +162,7 @@ cdef class EventColumns:
 
 
 cdef class Records:
-    """A column of binary values in Arrow's form: offsets, data. Arrow itself does not check it."""
+    """A column of binary values in Arrow's form: offsets, data. The offsets are checked here."""
     cdef Py_buffer offsets, data
     cdef bint open_offsets, open_data
     cdef size_t start, count

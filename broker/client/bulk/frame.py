@@ -42,22 +42,22 @@ class CutShort(http.client.HTTPException):
 
 
 def head_of(frame: bytes | memoryview) -> Head:
-    """The head of a frame as `Connection.range` returns it."""
+    """The head of a frame that `Connection.range` returned."""
     return Head._make(HEAD.unpack_from(frame))
 
 
 def read_answer(response: http.client.HTTPResponse) -> bytes:
-    """A body of bounded length."""
+    """Read a body of at most ANSWER_BYTES_MAX bytes. BulkError: it is longer. CutShort."""
     body = response.read(limits.ANSWER_BYTES_MAX + 1)
     if len(body) > limits.ANSWER_BYTES_MAX:
         raise BulkError(f"the answer has more than {limits.ANSWER_BYTES_MAX} bytes")
-    if response.length:  # read(n) does not report it
+    if response.length:  # read(n) does not report an incomplete body
         raise CutShort("the answer is incomplete")
     return body
 
 
 def read_frame(response: http.client.HTTPResponse) -> bytes:
-    """Read exactly one frame, and decompress it if necessary."""
+    """Read one frame, and decompress it if necessary. BulkError, CutShort."""
     encoding = response.getheader("Content-Encoding", "identity").lower()
     if encoding == "identity":
         if response.length is not None and response.length > limits.FRAME_BYTES_MAX:

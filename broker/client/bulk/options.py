@@ -37,10 +37,10 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to connect to a broker. Without sockets, so it can be pickled.
+    """Options of a connection to a broker. They can be pickled.
 
     A token file is read for each connection, and again when the broker rejects the token, so that
-    it can be replaced while a job runs. `compress` is requested; the broker may ignore it.
+    it can be replaced while a job runs. The broker may ignore `compress`.
     """
 
     token: str = field(default="", repr=False)
@@ -67,7 +67,8 @@ class Options:
 
 
 def parse_server(text: str) -> tuple[str, int, bool]:
-    """(host, port, with TLS) of `HOST`, `HOST:PORT`, `[IPV6]:PORT` or such behind http(s)://."""
+    """(host, port, with TLS) of `HOST`, `HOST:PORT` or `[IPV6]:PORT`, which http:// or https:// may
+    precede. ValueError."""
     match = _SERVER.fullmatch(text.strip())
     port = int(match["port"] or limits.PORT) if match else 0
     if match is None or not 0 < port < 65536:
@@ -77,7 +78,7 @@ def parse_server(text: str) -> tuple[str, int, bool]:
 
 
 def parse_servers(servers: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
-    """Addresses from a list, or from a text separated by commas."""
+    """The addresses of a list, or of a text separated by commas. ValueError."""
     words = servers.split(",") if isinstance(servers, str) else servers
     found = tuple(dict.fromkeys(word.strip() for word in words if word.strip()))
     if not found:

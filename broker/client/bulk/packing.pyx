@@ -5,7 +5,7 @@
     24 records: body length u32, headers' u32, subject's u16, flags u16, 0 u32, not before i64 (ns),
        then subject, headers, body, zeros to a multiple of 8
 
-Columns are Arrow buffers; every offset in them is checked once, before any is used.
+Columns are Arrow buffers; all offsets in them are checked before they are used.
 """
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -83,21 +83,21 @@ tw_crc_init()
 @cython.no_gc       # see decode.Frame
 @cython.final
 cdef class Column:
-    """An array of text or bytes with 32-bit offsets; it keeps the buffers."""
+    """An array of text or bytes with 32-bit offsets; it owns its buffers."""
     cdef Py_buffer buffers[3]       # bits, offsets, data
     cdef const uint8_t *valid       # NULL = no value is null
     cdef const char *offsets        # of the first row
     cdef const char *data
-    cdef size_t start               # bits before the first row's
+    cdef size_t start               # bits before the bit of the first row
     cdef readonly size_t rows
 
     def __cinit__(self, size_t rows, size_t start, valid, offsets, data, size_t data_len=0):
         """`rows` rows from `start` on. Without data, offsets refer to `data_len` elements."""
         cdef bint good
         self.rows, self.start = rows, start
-        self.valid = <const uint8_t *>self.opened(0, valid, (start + rows + 7) >> 3)
-        self.offsets = self.opened(1, offsets, 4 * (start + rows + 1) if rows else 0)
-        self.data = self.opened(2, data, 0)
+        self.valid = <const uint8_t *>self.open_buffer(0, valid, (start + rows + 7) >> 3)
+        self.offsets = self.open_buffer(1, offsets, 4 * (start + rows + 1) if rows else 0)
+        self.data = self.open_buffer(2, data, 0)
         if data is not None:
             data_len = <size_t>self.buffers[2].len
         if rows:
@@ -107,7 +107,7 @@ cdef class Column:
             if not good:
                 raise ValueError('the offsets of an array are wrong')
 
-    cdef const char *opened(self, int i, buffer, size_t needed) except? NULL:
+    cdef const char *open_buffer(self, int i, buffer, size_t needed) except? NULL:
         if buffer is None:
             if i == 1 and needed:
                 raise ValueError('an array has no offsets')
@@ -141,7 +141,7 @@ cdef class Column:
         return self.valid == NULL or self.valid[bit >> 3] >> (bit & 7) & 1
 
     cdef inline bint get(self, size_t row, piece_t *out) noexcept nogil:
-        """The value of a row; for null it returns False and an empty piece."""
+        """Get the value of a row. Null: returns False and an empty piece."""
         cdef int64_t begin = self.offset(row)
         out.ptr = self.data + begin if self.data != NULL else NULL
         out.n = <size_t>(self.offset(row + 1) - begin)
@@ -167,7 +167,7 @@ cdef inline bint has_line_end(const piece_t *text) noexcept nogil:
 
 
 cdef inline bint bad_value(const piece_t *text, bint as_read) noexcept nogil:
-    """Whether a header could not be read back unchanged."""
+    """Whether a header with this value could not be read back unchanged."""
     if text.n and is_blank(text.ptr[0]):
         return True
     return has_line_end(text) if as_read else has_break(text)
@@ -215,8 +215,8 @@ cdef class Packer:
     """The rows of one batch; `next` returns blocks of them, topic by topic.
 
     `value` is required; the others may be None. `headers` are the column of lists, the validity
-    bits of their structs or None with the number of structs before the first, and columns of names
-    and values. `as_read`: headers were read from a log, and those of other clients are accepted.
+    bits of their structs, and the columns of names and values. `as_read`: headers were read from a
+    log, so invalid headers of other clients are accepted.
     """
     cdef Column value
     cdef Column topic
@@ -238,7 +238,7 @@ cdef class Packer:
     cdef size_t rows
     cdef size_t groups
     cdef size_t *order              # rows, those of a topic together
-    cdef size_t *ends               # of each topic's rows in `order`
+    cdef size_t *ends               # the end of each topic's rows in `order`
     cdef size_t group               # the current topic, and its next row in `order`
     cdef size_t at
 
@@ -369,20 +369,21 @@ cdef class Packer:
 
     cdef void by_group(self, const uint32_t *groups) noexcept nogil:
         """Counting sort: rows keep their order."""
-        cdef size_t i, behind = 0, n
+        cdef size_t i, start = 0, n
         memset(self.ends, 0, self.groups * sizeof(size_t))
         for i in range(self.rows):
             self.ends[groups[i]] += 1
         for i in range(self.groups):
             n = self.ends[i]
-            self.ends[i] = behind           # start of each topic, advanced by each row
-            behind += n
+            self.ends[i] = start            # start of each topic; each row below increments it
+            start += n
         for i in range(self.rows):
             self.order[self.ends[groups[i]]] = i
             self.ends[groups[i]] += 1
 
     def next(self, size_t bytes_wanted, size_t bytes_max):
-        """(topic, block) of the next rows of a topic, of about this size; None after the last."""
+        """Return (topic, block) of the next rows of a topic: at most `bytes_wanted`, or one row of
+        at most `bytes_max`. None after the last row. Unstorable."""
         cdef size_t size = HEAD_BYTES, end
         cdef Fault fault
         cdef char *data
@@ -411,13 +412,13 @@ cdef class Packer:
 
     cdef Fault measure(self, size_t bytes_wanted, size_t bytes_max, size_t *size,
                        size_t *end) noexcept nogil:
-        """The end of the block in `order`, or the row with an error."""
+        """Find the end of the block in `order` and its size; on an error, `end` is the row."""
         cdef row_t row
         cdef Fault fault
         cdef size_t needs, i = self.at
         while i < self.ends[self.group]:
             end[0] = i
-            fault = self.look(self.order[i], &row)
+            fault = self.check_row(self.order[i], &row)
             if fault != FINE:
                 return fault
             needs = (RECORD_BYTES + row.subject.n + row.headers_len + row.value.n + 7) & ~<size_t>7
@@ -430,7 +431,7 @@ cdef class Packer:
         end[0] = i
         return FINE
 
-    cdef Fault look(self, size_t i, row_t *row) noexcept nogil:
+    cdef Fault check_row(self, size_t i, row_t *row) noexcept nogil:
         """Read the parts of a row, and check whether they can be stored."""
         cdef piece_t topic
         memset(row, 0, sizeof(row_t))
@@ -446,10 +447,10 @@ cdef class Packer:
             else:
                 topic = self.topic_text
             if same(&topic, &row.subject):
-                row.subject.n = 0                   # its own name is stored as an empty subject
+                row.subject.n = 0                   # the topic's name is stored as an empty subject
         if self.times.buf != NULL and not self.time_of(i, &row.not_before_ns):
             return BAD_TIME
-        return self.look_at_headers(i, row)
+        return self.check_row_headers(i, row)
 
     cdef bint time_of(self, size_t i, int64_t *out) noexcept nogil:
         cdef size_t bit = self.times_start + i
@@ -463,7 +464,7 @@ cdef class Packer:
         out[0] = us * 1000 if us > 0 else 0
         return True
 
-    cdef Fault look_at_headers(self, size_t i, row_t *row) noexcept nogil:
+    cdef Fault check_row_headers(self, size_t i, row_t *row) noexcept nogil:
         cdef piece_t name, value
         cdef size_t h, n = 0
         if self.key is not None and self.key.get(i, &row.key):
@@ -491,13 +492,13 @@ cdef class Packer:
         return FINE if row.headers_len <= HEADERS_MAX else LONG_HEADERS
 
     cdef bint replaced(self, const row_t *row, const piece_t *name) noexcept nogil:
-        """The key and the id replace headers of their names."""
+        """Whether the key or the id replaces headers of this name."""
         if row.key.ptr != NULL and same(name, &self.key_text):
             return True
         return row.message_id.ptr != NULL and same(name, &MESSAGE_ID)
 
     cdef void write(self, char *block, size_t size, size_t end) noexcept nogil:
-        """Build the block of the rows from `at` to `end`, with the computed size."""
+        """Build the block of the rows from `at` to `end`."""
         cdef char *at = block + HEAD_BYTES
         cdef size_t i
         cdef uint32_t crc
@@ -512,7 +513,7 @@ cdef class Packer:
     cdef char *write_record(self, char *p, size_t i) noexcept nogil:
         cdef row_t row
         cdef char *at
-        self.look(i, &row)
+        self.check_row(i, &row)
         tw_store_u32(p, <uint32_t>row.value.n)
         tw_store_u32(p + 4, <uint32_t>row.headers_len)
         tw_store_u16(p + 8, <uint16_t>row.subject.n)

@@ -1,4 +1,4 @@
-"""Reads topics or ranges of them as Arrow batches, from all brokers that have them."""
+"""Reads topics, or ranges of them, as Arrow batches from all brokers that have them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def iter_arrow(
     options: Options | None = None,
     **changes: Any,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of the records of [start, end) that are durable now; one broker after another.
+    """Batches of the records of [start, end) that are durable when a broker is read; one broker
+    after another.
 
     Start and end are seqs, or times (datetime; without a zone UTC). Unreadable records raise
     Damaged; with on_gap="skip" they are skipped and told_gap(broker, topic, gap) is called for
@@ -130,14 +131,14 @@ def batches_of_piece(
 def locate(
     connection: Connection, topic: str, start: Place | None = None, end: Place | None = None
 ) -> Piece | None:
-    """The current records of a topic between two positions on a broker; None: it has no such
-    topic."""
+    """The current records of a topic between two positions on a broker; None: the broker does not
+    have the topic."""
     listing = connection.topics([topic])
     log = listing.find(topic)
     if log is None:
         return None
     first = log.first if start is None else seq_at(connection, topic, start)
-    behind = log.next if end is None else min(seq_at(connection, topic, end), log.next)
+    after = log.next if end is None else min(seq_at(connection, topic, end), log.next)
     return Piece(
         connection,
         topic,
@@ -146,7 +147,7 @@ def locate(
         listing.broker_id,
         log.incarnation,
         first,
-        max(first, behind),
+        max(first, after),
     )
 
 
@@ -155,7 +156,7 @@ def seq_at(connection: Connection, topic: str, place: Place) -> int:
     if not isinstance(place, datetime):
         return int(place)
     at = place if place.tzinfo is not None else place.replace(tzinfo=UTC)
-    # With integers: a float of today's nanoseconds is off by hundreds of them.
+    # A float of the current time in nanoseconds would have an error of hundreds of nanoseconds.
     since = at - datetime(1970, 1, 1, tzinfo=UTC)
     time_ns = ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1_000
     return connection.offsets({topic: time_ns})[topic].seq
@@ -167,7 +168,8 @@ def frames(
     skip_trimmed: bool = False,
     told_gap: ToldGap | None = None,
 ) -> Iterator[memoryview]:
-    """The frames of a piece in order, none of them empty of both records and gaps."""
+    """The frames of a piece in order. Records that the broker has dropped raise Trimmed, or with
+    `skip_trimmed` are a gap."""
     at = piece.start
     while at < piece.end:
         try:
@@ -197,17 +199,17 @@ def checked(
     key_header: str | None = None,
     subject_filter: str | None = None,
 ) -> Frame:
-    """Open a frame. The broker has verified its records: one that is unreadable here was damaged in
-    transit, so the same seqs are requested once more before it counts as damaged."""
+    """Open a frame. The broker has verified its records, so a record that is unreadable here was
+    damaged in transit: the same seqs are requested once more before it counts as damaged."""
     opened = open_frame(frame, piece.topic, key_header, subject_filter)
     if opened.bad:
         with contextlib.suppress(Refused):
             again = piece.connection.range(
                 piece.topic, opened.first, opened.next, incarnation=piece.incarnation
             )
-            fresh = open_frame(again, piece.topic, key_header, subject_filter)
-            if (fresh.first, fresh.next) == (opened.first, opened.next):
-                return fresh
+            second = open_frame(again, piece.topic, key_header, subject_filter)
+            if (second.first, second.next) == (opened.first, opened.next):
+                return second
     return opened
 
 

@@ -56,7 +56,7 @@ cdef inline void fields_of(const char *p, fields_t *out) noexcept nogil:
     out.body.n = tw_load_u32(p) - fixed
 
 
-cdef inline bint reads(const char *p, size_t available, uint32_t salt) noexcept nogil:
+cdef inline bint is_valid(const char *p, size_t available, uint32_t salt) noexcept nogil:
     cdef size_t length
     if available < RECORD_BYTES:
         return False

@@ -1,5 +1,5 @@
-/* Bytes that ought to be UTF-8, as Arrow's strings must be: each longest piece that cannot be part
-   of a character becomes U+FFFD, as Python's errors="replace" has it. */
+/* Conversion of bytes to valid UTF-8, which Arrow's strings must be: each longest piece that cannot
+   be part of a character becomes U+FFFD, as with Python's errors="replace". */
 #ifndef TWINWIRE_BULK_TEXT_H
 #define TWINWIRE_BULK_TEXT_H
 
@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Length of the character at p[0..n-1], n > 0; good = 0: of a piece to be replaced. */
+/* Length of the character at p[0..n-1], n > 0; good = 0: length of a piece to be replaced. */
 static inline size_t tw_utf8_step(const unsigned char *p, size_t n, int *good)
 {
     unsigned lead = p[0], low = 0x80, high = 0xBF;

@@ -1,6 +1,6 @@
 """The clock of the client: its time and its timers.
 
-It is separate because connections, the flow of RDY and readers all take one.
+It is separate because connections, the flow of RDY and readers use it.
 """
 
 from __future__ import annotations
@@ -35,5 +35,5 @@ class LoopClock:
         return asyncio.get_running_loop().time()
 
     def call_later(self, delay_s: float, callback: Callable[[], object]) -> Timer:
-        """The loop's own timer."""
+        """A timer of the loop."""
         return asyncio.get_running_loop().call_later(delay_s, callback)

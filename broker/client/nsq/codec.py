@@ -16,8 +16,8 @@ class Codec(Protocol):
         """The compressed bytes, complete enough for the other side to read all of `data`."""
 
     def decode(self, data: bytes) -> bytes:
-        """The bytes that can be decompressed so far; raises the library's error for an invalid
-        stream."""
+        """The bytes that can be decompressed with this data; raises the library's error for an
+        invalid stream."""
 
 
 class Deflate:
@@ -40,7 +40,7 @@ class Snappy:
     """The snappy framing format."""
 
     def __init__(self) -> None:
-        import snappy  # type: ignore[import-untyped]  # needed by few clients
+        import snappy  # type: ignore[import-untyped]  # only few clients need it
 
         self._out = snappy.StreamCompressor()
         self._in = snappy.StreamDecompressor()

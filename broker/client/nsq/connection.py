@@ -1,7 +1,7 @@
-"""One connection to an nsqd: handshake, upgrades, frames in, commands out.
+"""One connection to an nsqd: handshake, upgrades, received frames, sent commands.
 
 All commands of one turn of the event loop are sent in one write. Answers have the order of the
-commands, so those waiting for one are a queue of futures.
+commands, so the commands without an answer are a queue of futures.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEADER: Final = struct.Struct(">iI")
 _MESSAGE_HEAD: Final = struct.Struct(">qH16s")
 _HEARTBEAT: Final = b"_heartbeat_"
 _GREETING_BYTES: Final = 64
-# How the first bytes of other servers begin: at which byte, with what, and what to say.
+# Other servers: position and bytes by which their first bytes are recognized, and the error text.
 _OTHER_SERVERS: Final = (
     (0, b"INFO ", "this is a NATS server, not an nsqd"),
     (0, b"HTTP/", "this is an HTTP server; nsqd's TCP port is 4150 by default"),
@@ -40,7 +40,8 @@ Delivery = Callable[[bytes, int, int, bytes], None]  # id, timestamp_ns, attempt
 
 
 class Connection(asyncio.Protocol):
-    """A connection; the callbacks run on the loop, `on_lost` exactly once after `open`."""
+    """A connection. The callbacks run on the loop. After a successful `open`, `on_lost` is called
+    once."""
 
     def __init__(
         self,
@@ -66,15 +67,15 @@ class Connection(asyncio.Protocol):
         self._tail = bytearray()
         self._out: list[bytes] = []
         self._waiters: deque[asyncio.Future[bytes]] = deque()
-        self._room = asyncio.Event()
-        self._room.set()
-        self._heard_s = 0.0
-        self._watch: Timer | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._received_s = 0.0
+        self._heartbeat_timer: Timer | None = None
         self._failure: NsqError | None = None
         self._opened = False
-        self._greeting: bytes | None = b""  # the first bytes, until there is a valid frame
-        # During upgrades, bytes after an answer may have another encoding: they are kept until
-        # `_release` knows which.
+        self._greeting: bytes | None = b""  # the first bytes; None after a valid frame
+        # During upgrades the bytes after an answer may have another encoding. They are stored
+        # until `_end_upgrade` is called.
         self._upgrading = True
         self._holding = False
 
@@ -82,21 +83,21 @@ class Connection(asyncio.Protocol):
 
     async def open(self) -> None:
         """Connect and do the handshake. ConnectError."""
-        where = "{}:{}".format(*self.address)
+        server = "{}:{}".format(*self.address)
         try:
             async with asyncio.timeout(self.options.connect_timeout_s):
                 await self._open()
         except TimeoutError as error:
             self.abort(ClosedError("no answer in time"))
-            raise ConnectError(f"{where}: no answer in time") from error
+            raise ConnectError(f"{server}: no answer in time") from error
         except (OSError, NsqError, ValueError) as error:
             self.abort(ClosedError(str(error)))
-            raise ConnectError(f"{where}: {reason_of(error)}") from error
+            raise ConnectError(f"{server}: {reason_of(error)}") from error
         except BaseException:
             self.abort(ClosedError("given up"))
             raise
         self._opened = True
-        self._start_watch()
+        self._start_heartbeat_timer()
 
     async def _open(self) -> None:
         loop = asyncio.get_running_loop()
@@ -130,7 +131,7 @@ class Connection(asyncio.Protocol):
                     self._transport, self, self.options.tls, server_hostname=name
                 )
             except BaseException:
-                ready.cancel()  # or it would be reported as an error that nobody has looked at
+                ready.cancel()  # otherwise asyncio reports that its exception was never retrieved
                 raise
             self._transport = cast("asyncio.Transport", secure)
             await ready
@@ -140,17 +141,17 @@ class Connection(asyncio.Protocol):
             self._codec = Snappy()
         elif self.features.get("deflate"):
             self._codec = Deflate(self.options.deflate_level)
-        self._release()
+        self._end_upgrade()
         if switched is not None:
             await switched
 
-    def _release(self) -> None:
+    def _end_upgrade(self) -> None:
         self._upgrading = self._holding = False
         data = bytes(self._tail)
         self._tail.clear()
         self.data_received(data)
 
-    # --- out ---
+    # --- sending ---
 
     def command(self, data: bytes) -> None:
         """Send a command without an answer, at the end of this turn."""
@@ -186,7 +187,7 @@ class Connection(asyncio.Protocol):
 
     async def room(self) -> None:
         """Wait until the socket accepts more bytes."""
-        await self._room.wait()
+        await self._writable.wait()
 
     async def settled(self) -> None:
         """Wait until every command is answered."""
@@ -195,13 +196,13 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Called when the socket is full."""
-        self._room.clear()
+        self._writable.clear()
 
     def resume_writing(self) -> None:
         """Called when the socket accepts more bytes."""
-        self._room.set()
+        self._writable.set()
 
-    # --- in ---
+    # --- receiving ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called when the socket is connected."""
@@ -209,8 +210,8 @@ class Connection(asyncio.Protocol):
         self.alive = True
 
     def data_received(self, data: bytes) -> None:
-        """Process the frames of one read; an incomplete rest is kept for the next."""
-        self._heard_s = self._clock.now()
+        """Process the frames of one read; an incomplete frame is stored for the next read."""
+        self._received_s = self._clock.now()
         if self._greeting is not None:
             self._greeting = (self._greeting + data)[:_GREETING_BYTES]
         if self._holding:
@@ -271,7 +272,7 @@ class Connection(asyncio.Protocol):
         self._greeting = None
 
     def _other_server(self) -> str | None:
-        """What the other side is, if its first bytes show that it is not an nsqd."""
+        """The error text if there was no valid frame: what the server is, or what it sent."""
         if self._greeting is None:
             return None
         for at, begins, text in _OTHER_SERVERS:
@@ -290,29 +291,29 @@ class Connection(asyncio.Protocol):
         else:
             waiter.set_exception(error)
 
-    # --- the end ---
+    # --- closing ---
 
-    def _start_watch(self) -> None:
+    def _start_heartbeat_timer(self) -> None:
         interval_s = self.options.heartbeat_interval_ms / 1000
         if interval_s > 0 and self.alive:
-            self._watch = self._clock.call_later(interval_s, self._look)
+            self._heartbeat_timer = self._clock.call_later(interval_s, self._check_heartbeat)
 
-    def _look(self) -> None:
-        silent_s = self._clock.now() - self._heard_s
+    def _check_heartbeat(self) -> None:
+        silent_s = self._clock.now() - self._received_s
         if silent_s > self.options.heartbeat_interval_ms / 1000 * limits.HEARTBEATS_MISSED:
             self.abort(ClosedError("the server sent nothing for two heartbeat intervals"))
         else:
-            self._start_watch()
+            self._start_heartbeat_timer()
 
     def abort(self, error: NsqError) -> None:
-        """Close at once, for this reason."""
+        """Close at once; `error` is the reason."""
         self._failure = self._failure or error
         if self._transport is not None:
             self._transport.abort()
         self._lost()
 
     def close(self) -> None:
-        """Send what is written and close."""
+        """Send the remaining commands and close."""
         self._flush()
         if self._transport is not None:
             self._failure = self._failure or ClosedError("closed")
@@ -333,9 +334,9 @@ class Connection(asyncio.Protocol):
             return
         self.alive = False
         self._transport = None
-        self._room.set()
-        if self._watch is not None:
-            self._watch.cancel()
+        self._writable.set()
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
         error = self._failure or ClosedError("closed")
         # An error frame answered the first command; the results of the later ones are unknown.
         reason = error if isinstance(error, ClosedError) else ClosedError(str(error))

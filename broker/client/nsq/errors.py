@@ -28,7 +28,7 @@ class PendingFullError(NsqError):
 
 
 class ServerError(NsqError):
-    """An error frame: `code` is its first word, the text is the whole of it."""
+    """An error frame: `code` is its first word, the text is the whole error."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -36,8 +36,8 @@ class ServerError(NsqError):
 
     @property
     def fatal(self) -> bool:
-        """Whether the server closes the connection after this error; it does after all but
-        three."""
+        """Whether the server closes the connection after this error: True for all but three
+        codes."""
         return self.code not in NOT_FATAL
 
 
@@ -45,15 +45,15 @@ NOT_FATAL: Final = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
 
 
 def reason_of(error: BaseException) -> str:
-    """Without the number and the address that Python and aiohttp add."""
-    # aiohttp has it beside a text of its own
+    """The text of an error, without the number and the address that Python and aiohttp add."""
+    # aiohttp stores the original error in an attribute
     cause = getattr(error, "certificate_error", None) or getattr(error, "os_error", error)
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"the certificate is not trusted: {cause.verify_message}"
-    if isinstance(cause, ssl.SSLError) and cause.reason:  # its number is one of OpenSSL's
+    if isinstance(cause, ssl.SSLError) and cause.reason:  # its number is not an errno
         return cause.reason.replace("_", " ").lower()
     if not isinstance(cause, OSError) or cause.errno is None:
         return str(cause) or type(cause).__name__
-    # those of names are not the system's, and negative
+    # errors of name resolution have negative numbers, which are not errnos
     text = os.strerror(cause.errno) if cause.errno > 0 else cause.strerror or str(cause)
     return text[:1].lower() + text[1:]

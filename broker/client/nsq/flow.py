@@ -3,7 +3,7 @@
     working --failure--> waiting (RDY 0 everywhere, 2^level seconds) --> testing (RDY 1 on one)
     testing --success--> waiting at level - 1, working again at 0; --failure--> waiting at level + 1
 
-A subscription claims max(RDY, messages in flight). All claims together never exceed
+The claim of a subscription is max(RDY, messages in flight). The sum of all claims never exceeds
 max_in_flight, so a subscription without RDY counts until its last message is answered.
 """
 
@@ -18,16 +18,16 @@ from broker.client.nsq.clock import Clock, Timer
 
 
 class Subscription(Protocol):
-    """A subscribed connection as this module sees it."""
+    """The interface of a subscribed connection."""
 
     ready: int  # the RDY that was sent last
     ready_max: int
     in_flight: int
-    proven: bool  # whether it has delivered a message: then it gets its full share
-    heard_s: float  # time of the last message, or when it got RDY
-    granted_s: float
+    has_delivered: bool  # whether it has delivered a message; until then its RDY is at most 1
+    heard_s: float  # time of the last message, or when RDY became more than 0
+    granted_s: float  # time when RDY became more than 0
 
-    def say_ready(self, count: int) -> None:
+    def send_rdy(self, count: int) -> None:
         """Send RDY."""
 
 
@@ -59,23 +59,23 @@ class Flow:
         self.subscriptions: list[Subscription] = []
         self._clock = clock
         self._backoff_s_max = backoff_s_max
-        self._chance = chance or random.Random()  # noqa: S311  spreads load, guards nothing
-        self._wait: Timer | None = None
-        self._round: Timer | None = None
+        self._rng = chance or random.Random()  # noqa: S311  distributes load, no secrets
+        self._backoff_timer: Timer | None = None
+        self._redistribute_timer: Timer | None = None
 
     # --- subscriptions ---
 
     def start(self) -> None:
         """Start the timer of the redistribution."""
-        self._round = self._clock.call_later(limits.REDISTRIBUTE_S, self._redistribute)
+        self._redistribute_timer = self._clock.call_later(limits.REDISTRIBUTE_S, self._redistribute)
 
     def add(self, subscription: Subscription) -> None:
-        """A connection has subscribed."""
+        """Add a connection that has subscribed."""
         self.subscriptions.append(subscription)
         self.balance()
 
     def remove(self, subscription: Subscription) -> None:
-        """A connection was lost, and its messages with it."""
+        """Remove a connection that was lost."""
         if subscription in self.subscriptions:
             self.subscriptions.remove(subscription)
             self.balance()
@@ -85,52 +85,52 @@ class Flow:
         self.max_in_flight = max_in_flight
         self.balance()
 
-    def arrived(self, subscription: Subscription) -> None:
-        """A message was received."""
+    def received(self, subscription: Subscription) -> None:
+        """Called when a message was received."""
         subscription.in_flight += 1
         subscription.heard_s = self._clock.now()
-        if not subscription.proven:
-            subscription.proven = True
+        if not subscription.has_delivered:
+            subscription.has_delivered = True
             self.balance()
 
-    def left(self, subscription: Subscription) -> None:
-        """A message was answered."""
+    def answered(self, subscription: Subscription) -> None:
+        """Called when a message was answered."""
         subscription.in_flight -= 1
         if subscription.in_flight >= subscription.ready:
-            self.balance()  # its claim decreased: another connection may get more
+            self.balance()  # the claim has decreased, so another RDY may increase
 
     # --- RDY ---
 
     def balance(self) -> None:
-        """Give every subscription its share; decrease some first, then increase others."""
+        """Compute the RDY of every subscription; send decreases first, then increases."""
         if self.closing or self.waiting or not self.subscriptions or self.max_in_flight == 0:
-            self._silence()
+            self._pause_all()
         elif self.level:
             self._test()
         else:
             self._share()
 
-    def _silence(self) -> None:
+    def _pause_all(self) -> None:
         for subscription in self.subscriptions:
-            self._grant(subscription, 0)
+            self._set_ready(subscription, 0)
 
     def _test(self) -> None:
         if any(subscription.ready for subscription in self.subscriptions):
             chosen = next(subscription for subscription in self.subscriptions if subscription.ready)
         else:
-            chosen = self._chance.choice(self.subscriptions)
+            chosen = self._rng.choice(self.subscriptions)
         for subscription in self.subscriptions:
-            self._grant(subscription, 1 if subscription is chosen else 0)
+            self._set_ready(subscription, 1 if subscription is chosen else 0)
 
     def _share(self) -> None:
         share = max(1, self.max_in_flight // len(self.subscriptions))
-        wanted = {
-            id(subscription): min(share, subscription.ready_max) if subscription.proven else 1
-            for subscription in self.subscriptions
+        targets = {
+            id(each): min(share, each.ready_max) if each.has_delivered else 1
+            for each in self.subscriptions
         }
         for subscription in self.subscriptions:
-            if subscription.ready > wanted[id(subscription)]:
-                self._grant(subscription, wanted[id(subscription)])
+            if subscription.ready > targets[id(subscription)]:
+                self._set_ready(subscription, targets[id(subscription)])
         claimed = sum(
             max(subscription.ready, subscription.in_flight) for subscription in self.subscriptions
         )
@@ -139,47 +139,48 @@ class Flow:
             for subscription in self._shuffled():
                 if free < 0 and subscription.ready:
                     free += max(subscription.ready, subscription.in_flight) - subscription.in_flight
-                    self._grant(subscription, 0)
+                    self._set_ready(subscription, 0)
         for subscription in self._shuffled():
             claim = max(subscription.ready, subscription.in_flight)
-            count = min(wanted[id(subscription)], claim + max(free, 0))
+            count = min(targets[id(subscription)], claim + max(free, 0))
             if count > subscription.ready:
                 free -= max(count, subscription.in_flight) - claim
-                self._grant(subscription, count)
+                self._set_ready(subscription, count)
 
     def _shuffled(self) -> list[Subscription]:
         if len(self.subscriptions) <= self.max_in_flight:
             return self.subscriptions
-        return self._chance.sample(self.subscriptions, len(self.subscriptions))
+        return self._rng.sample(self.subscriptions, len(self.subscriptions))
 
-    def _grant(self, subscription: Subscription, count: int) -> None:
+    def _set_ready(self, subscription: Subscription, count: int) -> None:
         if subscription.ready != count:
             if subscription.ready == 0:
                 subscription.granted_s = subscription.heard_s = self._clock.now()
             subscription.ready = count
-            subscription.say_ready(count)
+            subscription.send_rdy(count)
 
     def _redistribute(self) -> None:
-        """Take RDY from subscriptions without messages for a while, or that had it long enough."""
-        self._round = self._clock.call_later(limits.REDISTRIBUTE_S, self._redistribute)
-        places = 1 if self.level else self.max_in_flight
-        if self.closing or self.waiting or len(self.subscriptions) <= places:
+        """If there are more subscriptions than RDY: move RDY from subscriptions that had no message
+        for RDY_IDLE_S, or had RDY for RDY_HELD_S, to subscriptions without RDY."""
+        self._redistribute_timer = self._clock.call_later(limits.REDISTRIBUTE_S, self._redistribute)
+        total = 1 if self.level else self.max_in_flight
+        if self.closing or self.waiting or len(self.subscriptions) <= total:
             return
         now = self._clock.now()
         others = [subscription for subscription in self.subscriptions if subscription.ready == 0]
         for subscription in list(self.subscriptions):
             idle = now - subscription.heard_s > limits.RDY_IDLE_S
-            held = now - subscription.granted_s > limits.RDY_HELD_S
-            if subscription.ready and others and (idle or held):
-                heir = others.pop(self._chance.randrange(len(others)))
-                self._grant(subscription, 0)
+            expired = now - subscription.granted_s > limits.RDY_HELD_S
+            if subscription.ready and others and (idle or expired):
+                other = others.pop(self._rng.randrange(len(others)))
+                self._set_ready(subscription, 0)
                 if subscription.in_flight == 0:
-                    self._grant(heir, 1)
+                    self._set_ready(other, 1)
 
     # --- backoff ---
 
     def outcome(self, outcome: Outcome) -> None:
-        """Change the backoff after an answer; ignored while waiting."""
+        """Change the backoff after an answer; does nothing while waiting."""
         if self.waiting or self.closing or self._backoff_s_max <= 0:
             return
         if outcome is Outcome.FAILURE:
@@ -195,16 +196,16 @@ class Flow:
         self.waiting = True
         self.balance()
         wait_s = min(2.0**self.level, self._backoff_s_max)
-        self._wait = self._clock.call_later(wait_s, self._waited)
+        self._backoff_timer = self._clock.call_later(wait_s, self._end_wait)
 
-    def _waited(self) -> None:
+    def _end_wait(self) -> None:
         self.waiting = False
         self.balance()
 
     def stop(self) -> None:
-        """Stop: request no more messages, cancel the timers."""
+        """Request no more messages, and cancel the timers."""
         self.closing = True
         self.balance()
-        for timer in (self._wait, self._round):
+        for timer in (self._backoff_timer, self._redistribute_timer):
             if timer is not None:
                 timer.cancel()

@@ -8,23 +8,23 @@ from __future__ import annotations
 from typing import Final
 
 PORT: Final = 4150
-NAME_MAX: Final = 64  # of a topic or channel, including #ephemeral
+NAME_MAX: Final = 64  # characters of a topic or channel, including #ephemeral
 CONNECT_S: Final = 10.0  # for connecting and the whole handshake
 HEARTBEAT_MS: Final = 30_000
 # Missing heartbeats in a row after which the connection is closed.
 HEARTBEATS_MISSED: Final = 2
-# A larger frame means that the other side is not an NSQ server.
+# If a frame is larger, the server is not an NSQ server.
 FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
 
 MAX_IN_FLIGHT: Final = 1
-RDY_MAX: Final = 2500  # of a server that does not report its own
+RDY_MAX: Final = 2500  # of a server that does not report its limit
 MAX_ATTEMPTS: Final = 5
-REQUEUE_S: Final = 90.0  # times the attempts so far
+REQUEUE_S: Final = 90.0  # multiplied by the attempts of the message
 REQUEUE_S_MAX: Final = 900.0
 BACKOFF_S_MAX: Final = 120.0
 REDISTRIBUTE_S: Final = 5.0
-RDY_IDLE_S: Final = 10.0  # without a message for this long, RDY moves to another connection
-RDY_HELD_S: Final = 30.0  # and after this long in any case
+RDY_IDLE_S: Final = 10.0  # RDY of a connection without a message for so long moves to another one
+RDY_HELD_S: Final = 30.0  # RDY moves to another connection after this time in any case
 
 RECONNECT_S: Final = 8.0  # doubled at each failure
 RECONNECT_S_MAX: Final = 120.0

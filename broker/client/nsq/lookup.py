@@ -53,7 +53,7 @@ def addresses_in(document: object) -> set[Address]:
 
 
 class Lookup:
-    """A set of nsqlookupds; results are the union of their answers."""
+    """Several nsqlookupds; results are the union of their answers."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         if find_spec("aiohttp") is None:
@@ -62,7 +62,7 @@ class Lookup:
         self._session: aiohttp.ClientSession | None = None
 
     async def producers(self, topic: str) -> tuple[set[Address], list[NsqError]]:
-        """Servers with the topic, and the errors of single nsqlookupds."""
+        """The servers with the topic, and the errors of the nsqlookupds that failed."""
         answers, failures = await self._ask("/lookup", {"topic": topic})
         found: set[Address] = set()
         for answer in answers:
@@ -80,7 +80,7 @@ class Lookup:
 
     async def _ask(self, path: str, query: dict[str, str]) -> tuple[list[Any], list[NsqError]]:
         if self._session is None:
-            import aiohttp  # which takes longer than all the rest, and most clients ask nobody
+            import aiohttp  # the import is slow, and most clients use no nsqlookupd
 
             timeout = aiohttp.ClientTimeout(total=limits.LOOKUP_TIMEOUT_S)
             self._session = aiohttp.ClientSession(timeout=timeout)

@@ -8,7 +8,7 @@ from broker.client.nsq.options import Address
 
 
 class Origin(Protocol):
-    """The interface of the connection that a message came from, which sends its answer."""
+    """The interface of the connection that received a message and sends its answer."""
 
     topic: str
     address: Address
@@ -51,31 +51,31 @@ class Message:
 
     @property
     def topic(self) -> str:
-        """The topic it was read from."""
+        """The topic of the message."""
         return self._origin.topic
 
     @property
     def address(self) -> Address:
-        """Host and port of the server it came from."""
+        """Host and port of the server that delivered it."""
         return self._origin.address
 
     def finish(self) -> bool:
-        """Finish it. False: it was answered before, or its connection is lost."""
+        """Finish the message. False: it was answered before, or its connection is lost."""
         return self._origin.finish(self)
 
     def requeue(self, delay_s: float | None = None, *, backoff: bool = True) -> bool:
-        """Let the server deliver it again after the delay (None: it grows with the attempts).
+        """Let the server redeliver the message after the delay (None: it grows with the attempts).
 
-        With `backoff` this counts as a failure and pauses the whole reader.
+        With `backoff` this counts as a failure, which pauses the whole reader. False: see `finish`.
         """
         return self._origin.requeue(self, delay_s, backoff)
 
     def touch(self) -> bool:
-        """Restart its timeout."""
+        """Restart the timeout of the message. False: see `finish`."""
         return self._origin.touch(self)
 
     def enable_async(self) -> None:
-        """Let the handler return without answering: `finish` or `requeue` comes later."""
+        """Let the handler return without answering; `finish` or `requeue` is called later."""
         self._detached = True
 
     def is_async(self) -> bool:
@@ -83,23 +83,23 @@ class Message:
         return self._detached
 
     def has_responded(self) -> bool:
-        """Whether it was finished or requeued."""
+        """Whether the message was finished or requeued."""
         return self._answered
 
-    detach = enable_async  # its name in earlier versions
+    detach = enable_async  # the name in earlier versions
 
     def __repr__(self) -> str:
         return f"<Message {self.id.decode()} attempts={self.attempts} {len(self.body)} bytes>"
 
 
 def claim_answer(message: Message) -> bool:
-    """Mark it as answered; False: it was before."""
+    """Mark the message as answered. False: it was answered before."""
     if message._answered:
         return False
     message._answered = True
     return True
 
 
-def came_from(message: Message, origin: Origin) -> bool:
-    """Whether it was received on this connection."""
+def is_from(message: Message, origin: Origin) -> bool:
+    """Whether the message was received on this connection."""
     return message._origin is origin

@@ -24,7 +24,8 @@ class Options:
     """Settings of the handshake; times are in milliseconds as in IDENTIFY, 0 = the server's
     default.
 
-    With `tls` the connection fails if the server does not offer it; compression is used if it does.
+    If the server does not offer TLS, a connection with `tls` fails. If it does not offer the
+    compression, the connection is not compressed.
     """
 
     client_id: str = ""
@@ -62,14 +63,14 @@ class Options:
             "snappy": self.snappy,
             "deflate": self.deflate,
         }
-        wishes = {
+        requested = {
             "output_buffer_size": self.output_buffer_size,
             "output_buffer_timeout": self.output_buffer_timeout_ms,
             "msg_timeout": self.msg_timeout_ms,
             "sample_rate": self.sample_rate,
             "deflate_level": self.deflate_level if self.deflate else 0,
         }
-        body.update((key, value) for key, value in wishes.items() if value)
+        body.update((key, value) for key, value in requested.items() if value)
         return json.dumps(body).encode()
 
 
@@ -105,7 +106,7 @@ def parse_options(words: Iterable[str], options: Options | None = None) -> Optio
         elif key in _STRINGS:
             changes[key] = value
         elif key in _BOOLEANS:
-            changes[key] = _truth(key, value)
+            changes[key] = _boolean(key, value)
         elif key == "tls_server_name":
             changes[key] = value
         elif key in _TLS:
@@ -113,7 +114,7 @@ def parse_options(words: Iterable[str], options: Options | None = None) -> Optio
         else:
             known = ", ".join(sorted({*_INTEGERS, *_STRINGS, *_BOOLEANS, *_TLS, "tls_server_name"}))
             raise ValueError(f"unknown option {key!r}; known are {known}")
-    if tls and _truth("tls_v1", tls.get("tls_v1", "true")):
+    if tls and _boolean("tls_v1", tls.get("tls_v1", "true")):
         changes["tls"] = _context(tls)
     return replace(options or Options(), **changes)
 
@@ -127,7 +128,7 @@ def _number(key: str, text: str) -> int:
         raise ValueError(f"{key}: invalid number {text!r}") from None
 
 
-def _truth(key: str, text: str) -> bool:
+def _boolean(key: str, text: str) -> bool:
     lowered = text.lower()
     if lowered in {"true", "1", "t", "yes"}:
         return True
@@ -137,7 +138,7 @@ def _truth(key: str, text: str) -> bool:
 
 
 def _context(words: dict[str, str]) -> ssl.SSLContext:
-    insecure = _truth("tls_insecure_skip_verify", words.get("tls_insecure_skip_verify", "false"))
+    insecure = _boolean("tls_insecure_skip_verify", words.get("tls_insecure_skip_verify", "false"))
     files = (words.get(key) for key in ("tls_root_ca_file", "tls_cert", "tls_key"))
     try:
         return client_context(*files, insecure=insecure)
@@ -160,7 +161,7 @@ def parse_address(text: str, port: int = limits.PORT) -> Address:
 
 
 def several(name: str, given: str | Iterable[str]) -> list[str]:
-    """A list of addresses from an argument that is one or several. TypeError."""
+    """The list of addresses of an argument that is one address or several. TypeError."""
     if isinstance(given, str):
         return [given]
     try:
@@ -171,7 +172,7 @@ def several(name: str, given: str | Iterable[str]) -> list[str]:
 
 
 def checked(name: str, kind: str = "topic") -> bytes:
-    """The name of a topic or channel as it is sent. ValueError, TypeError."""
+    """Check the name of a topic or channel, and encode it. ValueError, TypeError."""
     if not isinstance(name, str):
         raise TypeError(f"a {kind} name must be a str, not {type(name).__name__}")
     if len(name) > limits.NAME_MAX or not _NAME.fullmatch(name):

@@ -15,7 +15,7 @@ from broker.client.nsq.clock import Clock, LoopClock, Timer
 from broker.client.nsq.errors import ClosedError, ConnectError, NsqError
 from broker.client.nsq.flow import Flow
 from broker.client.nsq.lookup import Lookup
-from broker.client.nsq.message import Message, came_from
+from broker.client.nsq.message import Message, is_from
 from broker.client.nsq.options import Address, Options, checked, parse_address, several
 from broker.client.nsq.subscription import Subscription
 
@@ -26,11 +26,11 @@ _log = logging.getLogger("twinwire.nsq")
 class Reader:
     """A consumer: with a handler, or as an async iterator whose messages the caller answers.
 
-    The handler, plain or async, succeeds (FIN) unless it returns False or raises (REQ). At most
-    `max_in_flight` messages are in progress at any time. Servers are given as
+    If the handler, plain or async, returns False or raises, the message is requeued (REQ), else it
+    is finished (FIN). At most `max_in_flight` messages are in progress at any time. The servers are
     `nsqd_tcp_addresses`, or found through `lookupd_http_addresses`.
 
-    `async with Reader(...)` starts to connect and does not wait, since servers may come later;
+    `async with Reader(...)` starts to connect and does not wait, because servers may start later;
     `await reader.connected()` waits.
     """
 
@@ -72,28 +72,25 @@ class Reader:
         self._direct = [parse_address(text) for text in direct]
         self._lookup = Lookup(lookups) if lookups else None
         self._options = options or Options()
-        self._chance = random.Random()  # noqa: S311  spreads load, guards nothing
-        self._flow = Flow(
-            max_in_flight, self._clock, backoff_s_max=backoff_s_max, chance=self._chance
-        )
+        self._rng = random.Random()  # noqa: S311  distributes load, no secrets
+        self._flow = Flow(max_in_flight, self._clock, backoff_s_max=backoff_s_max, chance=self._rng)
         self._max_attempts = max_attempts
         self._requeue_s = (requeue_s, requeue_s_max)
         self._reconnect_s = reconnect_s
         self._lookup_s = lookup_s
         self._on_giving_up = on_giving_up
         self._on_error = on_error
-        self._subscriptions: dict[
-            Address, Subscription | None
-        ] = {}  # None while it is being connected
+        # None while the connection is being opened.
+        self._subscriptions: dict[Address, Subscription | None] = {}
         self._failures: dict[Address, int] = {}
         self._timers: dict[Address | None, Timer] = {}  # None: the next poll
         self._tasks: set[asyncio.Task[None]] = set()
         self._handling: set[asyncio.Task[None]] = set()
         self._queue: deque[Message] = deque()
         self._changed = asyncio.Event()
-        self._connected = asyncio.Event()  # or closed
+        self._connected = asyncio.Event()  # subscribed on at least one server, or closed
         self._last_error: NsqError | None = None
-        self._kinds: set[tuple[type[BaseException], str]] = set()
+        self._logged_kinds: set[tuple[type[BaseException], str]] = set()
         self._running = 0
         self._closed = False
 
@@ -106,7 +103,7 @@ class Reader:
 
     @property
     def addresses(self) -> list[Address]:
-        """The servers with a current subscription."""
+        """The servers on which it is subscribed."""
         return [
             subscription.address
             for subscription in self._flow.subscriptions
@@ -131,15 +128,15 @@ class Reader:
     async def connected(self, timeout_s: float | None = None) -> None:
         """Wait until it is subscribed on at least one server.
 
-        ConnectError: not within the timeout; its text has the last error. ClosedError: the reader
-        was closed meanwhile.
+        ConnectError: the timeout has passed; its text has the last error. ClosedError: the reader
+        was closed.
         """
         try:
             async with asyncio.timeout(timeout_s):
                 await self._connected.wait()
         except TimeoutError:
-            why = self._last_error or "no server of the topic was found"
-            raise ConnectError(f"not connected after {timeout_s} s: {why}") from None
+            reason = self._last_error or "no server of the topic was found"
+            raise ConnectError(f"not connected after {timeout_s} s: {reason}") from None
         if self._closed:
             raise ClosedError("the reader is closed")
 
@@ -150,7 +147,7 @@ class Reader:
 
     @property
     def backing_off(self) -> bool:
-        """Whether messages have failed and the reader is slowed down."""
+        """Whether the reader receives fewer messages because messages have failed."""
         return self._flow.level > 0
 
     def _spawn(self, work: Awaitable[None]) -> None:
@@ -158,7 +155,7 @@ class Reader:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _complain(self, error: NsqError) -> None:
+    def _report_error(self, error: NsqError) -> None:
         self._last_error = error
         if self._on_error is not None:
             self._on_error(error)
@@ -180,19 +177,19 @@ class Reader:
             self._flow,
             deliver=self._deliver,
             on_lost=self._lost,
-            on_error=self._complain,
-            on_answered=self._answered,
+            on_error=self._report_error,
+            on_answered=self._message_answered,
             requeue_s=self._requeue_s,
         )
         try:
             await subscription.subscribe(self.channel)
         except NsqError as error:
-            self._complain(error)
-            self._again(address)
+            self._report_error(error)
+            self._retry_later(address)
             return
         if self._closed or not subscription.connection.alive:
             subscription.connection.close()
-            self._again(address)
+            self._retry_later(address)
             return
         self._subscriptions[address] = subscription
         self._failures.pop(address, None)
@@ -201,19 +198,19 @@ class Reader:
 
     def _lost(self, subscription: Subscription, error: NsqError) -> None:
         if self._subscriptions.get(subscription.address) is not subscription:
-            return  # it had not subscribed: _connect handles that
+            return  # it was not subscribed yet: _connect handles the error
         self._flow.remove(subscription)
         if not self._flow.subscriptions and not self._closed:
             self._connected.clear()
-        for message in [m for m in self._queue if came_from(m, subscription)]:
-            self._queue.remove(message)  # the server delivers them to another consumer
+        for message in [m for m in self._queue if is_from(m, subscription)]:
+            self._queue.remove(message)  # the server redelivers it
         self._changed.set()
         if not self._closed:
-            self._complain(error)
-        self._again(subscription.address)
+            self._report_error(error)
+        self._retry_later(subscription.address)
 
-    def _again(self, address: Address) -> None:
-        """Retry later: after a doubling delay, or with the next poll."""
+    def _retry_later(self, address: Address) -> None:
+        """Retry later: after a delay that doubles with each failure, or with the next poll."""
         self._subscriptions.pop(address, None)
         if self._closed or self._lookup is not None:
             return
@@ -226,11 +223,11 @@ class Reader:
         assert self._lookup is not None
         found, failures = await self._lookup.producers(self.topic)
         for failure in failures:
-            self._complain(failure)
+            self._report_error(failure)
         for address in found:
             self._dial(address)
         if not self._closed:
-            delay_s = self._lookup_s * (1 + limits.LOOKUP_JITTER * self._chance.random())
+            delay_s = self._lookup_s * (1 + limits.LOOKUP_JITTER * self._rng.random())
             self._timers[None] = self._clock.call_later(delay_s, lambda: self._spawn(self._poll()))
 
     # --- messages ---
@@ -255,36 +252,36 @@ class Reader:
         try:
             result = self._handler(message)
         except Exception as error:
-            self._raised(message, error)
-            self._handled()
+            self._handler_failed(message, error)
+            self._handler_ended()
             return
         if inspect.isawaitable(result):
-            task = asyncio.ensure_future(self._await(message, result))
+            task = asyncio.ensure_future(self._await_handler(message, result))
             self._handling.add(task)
             task.add_done_callback(self._handling.discard)
         else:
             self._settle(message, result)
-            self._handled()
+            self._handler_ended()
 
-    async def _await(self, message: Message, result: Awaitable[bool | None]) -> None:
+    async def _await_handler(self, message: Message, result: Awaitable[bool | None]) -> None:
         try:
             self._settle(message, await result)
         except Exception as error:
-            self._raised(message, error)
+            self._handler_failed(message, error)
         finally:
-            self._handled()
+            self._handler_ended()
 
-    def _answered(self) -> None:
+    def _message_answered(self) -> None:
         if self._closed:
             self._changed.set()
 
-    def _handled(self) -> None:
+    def _handler_ended(self) -> None:
         self._running -= 1
         self._changed.set()
         if self._queue and self._handler is not None:
-            asyncio.get_running_loop().call_soon(self._next)
+            asyncio.get_running_loop().call_soon(self._handle_next)
 
-    def _next(self) -> None:
+    def _handle_next(self) -> None:
         while self._queue and self._running < max(1, self._flow.max_in_flight):
             self._handle(self._queue.popleft())
 
@@ -296,12 +293,13 @@ class Reader:
         else:
             message.finish()
 
-    def _raised(self, message: Message, error: Exception) -> None:
-        """Log a line; the traceback only for the first error of a kind, or with DEBUG."""
-        kind = type(error), _place(error)
-        shown = kind not in self._kinds and len(self._kinds) < limits.ERROR_KINDS_MAX
+    def _handler_failed(self, message: Message, error: Exception) -> None:
+        """Log the error and requeue the message; the traceback is logged for the first error of a
+        kind, or with DEBUG."""
+        kind = type(error), _location(error)
+        shown = kind not in self._logged_kinds and len(self._logged_kinds) < limits.ERROR_KINDS_MAX
         if shown:
-            self._kinds.add(kind)
+            self._logged_kinds.add(kind)
         _log.error(
             "%s/%s: the handler failed on %r: %s: %s",
             self.topic,
@@ -318,7 +316,7 @@ class Reader:
             if self._on_giving_up is not None:
                 self._on_giving_up(message)
         except Exception as error:
-            self._raised(message, error)
+            self._handler_failed(message, error)
             return
         message.finish()
 
@@ -344,13 +342,13 @@ class Reader:
         """Change max_in_flight; 0 pauses."""
         self._flow.change(count)
 
-    # --- the end ---
+    # --- closing ---
 
     async def close(self, timeout_s: float = limits.CLOSE_S) -> None:
-        """Accept no new messages, let handlers end, and close.
+        """Accept no new messages, wait for running handlers, and close.
 
-        Messages that no handler has started are requeued at once; those not answered in time are
-        redelivered after their timeout.
+        Messages that no handler has received are requeued at once; the server redelivers messages
+        that are not answered in time.
         """
         if self._closed:
             return
@@ -377,7 +375,7 @@ class Reader:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
-            self._complain(ClosedError(f"{self.in_flight} messages were not answered in time"))
+            self._report_error(ClosedError(f"{self.in_flight} messages were not answered in time"))
         for subscription in subscriptions:
             subscription.connection.close()
         for task in self._handling:
@@ -386,8 +384,8 @@ class Reader:
             await self._lookup.close()
 
 
-def _place(error: Exception) -> str:
-    """File and line where it was raised."""
+def _location(error: Exception) -> str:
+    """The file and line that raised the error."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

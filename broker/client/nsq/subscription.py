@@ -1,4 +1,4 @@
-"""A connection of a Reader: subscribed to one topic and channel; its messages are answered here."""
+"""A connection of a Reader that is subscribed to one topic and channel, and answers messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.client.nsq.options import Address, Options
 
 
 class Subscription:
-    """One subscribed connection, which answers its messages and has a share of RDY."""
+    """One subscribed connection, with a part of the reader's RDY."""
 
     def __init__(
         self,
@@ -34,9 +34,9 @@ class Subscription:
         self.topic = topic
         self.ready = self.in_flight = 0
         self.ready_max = limits.RDY_MAX
-        self.proven = False
+        self.has_delivered = False
         self.heard_s = self.granted_s = clock.now()
-        self.late_answers = 0  # answered after the server had given the message to another client
+        self.late_answers = 0  # answers that the server refused, usually after a timeout
         self._flow = flow
         self._deliver = deliver
         self._on_lost = on_lost
@@ -48,7 +48,7 @@ class Subscription:
             options,
             clock,
             on_lost=self._lost,
-            on_message=self._message,
+            on_message=self._on_message,
             on_error=self._error,
         )
 
@@ -62,12 +62,12 @@ class Subscription:
             raise
         self.ready_max = int(self.connection.features.get("max_rdy_count") or limits.RDY_MAX)
 
-    def say_ready(self, count: int) -> None:
-        """RDY."""
+    def send_rdy(self, count: int) -> None:
+        """Send RDY."""
         self.connection.command(b"RDY %d\n" % count)
 
-    def _message(self, message_id: bytes, timestamp_ns: int, attempts: int, body: bytes) -> None:
-        self._flow.arrived(self)
+    def _on_message(self, message_id: bytes, timestamp_ns: int, attempts: int, body: bytes) -> None:
+        self._flow.received(self)
         self._deliver(Message(self, message_id, timestamp_ns, attempts, body))
 
     def _lost(self, error: NsqError) -> None:
@@ -76,22 +76,22 @@ class Subscription:
     def _error(self, error: ServerError) -> None:
         if not error.fatal:
             self.late_answers += 1
-            self._on_error(error)  # after a fatal one the connection is lost, which is reported
+            self._on_error(error)  # after a fatal error the connection is lost, which is reported
 
     def finish(self, message: Message) -> bool:
-        """FIN."""
+        """Send FIN. False: the message was answered before, or the connection is lost."""
         if not claim_answer(message):
             return False
         sent = self.connection.alive
         if sent:
             self.connection.command(b"FIN %b\n" % message.id)
         self._flow.outcome(Outcome.SUCCESS)
-        self._flow.left(self)
+        self._flow.answered(self)
         self._on_answered()
         return sent
 
     def requeue(self, message: Message, delay_s: float | None, backoff: bool) -> bool:
-        """REQ; without a delay it grows with the attempts."""
+        """Send REQ; without `delay_s` the delay grows with the attempts. False: see `finish`."""
         if not claim_answer(message):
             return False
         if delay_s is None:
@@ -101,12 +101,12 @@ class Subscription:
             delay_ms = max(0, round(delay_s * 1000))
             self.connection.command(b"REQ %b %d\n" % (message.id, delay_ms))
         self._flow.outcome(Outcome.FAILURE if backoff else Outcome.NEUTRAL)
-        self._flow.left(self)
+        self._flow.answered(self)
         self._on_answered()
         return sent
 
     def touch(self, message: Message) -> bool:
-        """TOUCH."""
+        """Send TOUCH. False: see `finish`."""
         if message.has_responded() or not self.connection.alive:
             return False
         self.connection.command(b"TOUCH %b\n" % message.id)

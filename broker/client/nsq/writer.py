@@ -1,4 +1,4 @@
-"""Publishes to one nsqd or several, pipelined; connections are opened when they are needed."""
+"""Publishes to one nsqd or several, pipelined; connections are opened at the first publish."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ class _Node:
         self._options = options
         self._clock = clock
         self._retry_s = limits.WRITER_RETRY_S
-        self._dialling = asyncio.Lock()
+        self._opening = asyncio.Lock()
 
     @property
     def down(self) -> bool:
-        """Whether it was unreachable a short while ago."""
+        """Whether the last connect failed and the time of the next one has not come."""
         return self.connection is None and self._clock.now() < self.retry_at_s
 
     def _lost(self, _: NsqError) -> None:
         self.connection = None
 
     async def open(self) -> Connection:
-        """The connection; opened if there is none."""
-        async with self._dialling:
+        """Return the connection; open it if there is none. ConnectError."""
+        async with self._opening:
             if self.connection is None:
-                fresh = Connection(self.address, self._options, self._clock, on_lost=self._lost)
+                new = Connection(self.address, self._options, self._clock, on_lost=self._lost)
                 try:
-                    await fresh.open()
+                    await new.open()
                 except ConnectError:
                     self.retry_at_s = self._clock.now() + self._retry_s
                     self._retry_s = min(2 * self._retry_s, limits.WRITER_RETRY_S_MAX)
                     raise
                 self._retry_s = limits.WRITER_RETRY_S
-                self.connection = fresh
+                self.connection = new
             return self.connection
 
 
 class Writer:
-    """A publisher. With several addresses they take turns.
+    """A publisher. With several addresses, each publish uses the next server.
 
     `async with Writer("127.0.0.1:4150") as writer` connects and closes. A publish whose connection
-    is lost before the answer raises ClosedError: the server may have the message. With `failover`
-    unreachable servers are skipped; without it each has its turn. At most `pending_max` publishes
-    of one connection wait for their answer.
+    is lost before the answer raises ClosedError: the server may have stored the message. With
+    `failover` unreachable servers are skipped; without it such a publish fails. At most
+    `pending_max` publishes of one connection wait for their answer.
     """
 
     _clock: ClassVar[Clock] = LoopClock()
@@ -77,7 +77,7 @@ class Writer:
         if not given:
             raise ValueError("nsqd_tcp_addresses is empty: give at least one nsqd")
         self._nodes = [_Node(parse_address(a), options or Options(), self._clock) for a in given]
-        self._turn = 0
+        self._next_index = 0
         self._failover = failover
         self._pending_max = pending_max
         self._closed = False
@@ -96,8 +96,8 @@ class Writer:
     async def _pick(self) -> Connection:
         if self._closed:
             raise ClosedError("the writer is closed")
-        nodes = self._nodes[self._turn :] + self._nodes[: self._turn]
-        self._turn = (self._turn + 1) % len(nodes)
+        nodes = self._nodes[self._next_index :] + self._nodes[: self._next_index]
+        self._next_index = (self._next_index + 1) % len(nodes)
         if not self._failover:
             nodes = nodes[:1]
         nodes.sort(key=lambda node: node.down)  # a stable sort: unreachable servers come last
@@ -123,18 +123,18 @@ class Writer:
         return connection.ask(data)
 
     async def publish(self, topic: str, body: Body) -> None:
-        """Publish one message; return when the server has acknowledged it.
+        """Publish one message, and wait until the server has acknowledged it.
 
         Calls may be concurrent. ServerError: the server refused it. ConnectError: nothing was sent.
         """
         await self._publish(encode_pub(topic, body))
 
     async def multi_publish(self, topic: str, bodies: Iterable[Body]) -> None:
-        """Publish several messages at once: all or none."""
+        """Publish several messages with one command: all of them or none."""
         await self._publish(encode_mpub(topic, bodies))
 
     async def deferred_publish(self, topic: str, body: Body, delay_s: float) -> None:
-        """Publish one message that is delivered after the delay."""
+        """Publish one message that the server delivers after the delay."""
         await self._publish(encode_dpub(topic, body, delay_s))
 
     def send(self, topic: str, body: Body) -> asyncio.Future[bytes]:
@@ -143,19 +143,19 @@ class Writer:
         The fastest way to publish many messages; the caller limits their number.
         """
         for _ in self._nodes:
-            node = self._nodes[self._turn]
-            self._turn = (self._turn + 1) % len(self._nodes)
+            node = self._nodes[self._next_index]
+            self._next_index = (self._next_index + 1) % len(self._nodes)
             if node.connection is not None:
                 return self._ask(node.connection, encode_pub(topic, body, "send()"))
         raise ClosedError("not connected: await connect() first")
 
-    # NSQ's commands, which are the names in pynsq and ansq.
+    # The names in pynsq and ansq.
     pub = publish
     mpub = multi_publish
     dpub = deferred_publish
 
     async def close(self) -> None:
-        """Wait some time for pending answers, then close."""
+        """Wait up to CLOSE_S for pending answers, then close."""
         self._closed = True
         for node in self._nodes:
             connection = node.connection
@@ -164,18 +164,18 @@ class Writer:
                     async with asyncio.timeout(limits.CLOSE_S):
                         await connection.settled()
                 except TimeoutError:
-                    pass  # publishers that wait get the error of the closed connection
+                    pass  # pending publishes raise the error of the closed connection
                 connection.close()
 
 
 def encode_pub(topic: str, body: Body, call: str = "publish()") -> bytes:
-    """PUB; ValueError, TypeError: an argument of `call` is invalid."""
+    """The bytes of a PUB. ValueError, TypeError: an argument of `call` is invalid."""
     name, data = checked(topic), _bytes(body, call)
     return b"PUB %b\n%b%b" % (name, len(data).to_bytes(4, "big"), data)
 
 
 def encode_dpub(topic: str, body: Body, delay_s: float) -> bytes:
-    """DPUB."""
+    """The bytes of a DPUB. ValueError, TypeError."""
     call = "deferred_publish()"
     name, data = checked(topic), _bytes(body, call)
     _check_delay(delay_s, call)
@@ -184,7 +184,7 @@ def encode_dpub(topic: str, body: Body, delay_s: float) -> bytes:
 
 
 def encode_mpub(topic: str, bodies: Iterable[Body]) -> bytes:
-    """MPUB."""
+    """The bytes of an MPUB. ValueError, TypeError."""
     call = "multi_publish()"
     name = checked(topic)
     _check_list(bodies, call)

@@ -52,11 +52,11 @@ class FakeSubscription:
     def __init__(self, ready_max: int = 2500) -> None:
         self.ready = self.in_flight = 0
         self.ready_max = ready_max
-        self.proven = False
+        self.has_delivered = False
         self.heard_s = self.granted_s = 0.0
         self.said: list[int] = []
 
-    def say_ready(self, count: int) -> None:
+    def send_rdy(self, count: int) -> None:
         self.said.append(count)
 
 
@@ -76,7 +76,7 @@ def make(clock: HandClock, max_in_flight: int, subscriptions: int, **options: fl
 def prove(flow: Flow) -> None:
     """Each subscription has delivered and been answered."""
     for subscription in list(flow.subscriptions):
-        subscription.proven = True
+        subscription.has_delivered = True
     flow.balance()
 
 
@@ -93,7 +93,7 @@ def claims(flow: Flow) -> int:
 def test_a_connection_starts_at_one_and_gets_its_share_when_it_delivers(clock: HandClock) -> None:
     flow = make(clock, 10, 1)
     assert ready(flow) == [1]
-    flow.arrived(flow.subscriptions[0])
+    flow.received(flow.subscriptions[0])
     assert ready(flow) == [10]
 
 
@@ -116,9 +116,9 @@ def test_rdy_is_only_sent_when_it_changes(clock: HandClock) -> None:
     flow = make(clock, 10, 1)
     subscription = flow.subscriptions[0]
     for _ in range(50):
-        flow.arrived(subscription)
+        flow.received(subscription)
         flow.outcome(Outcome.SUCCESS)
-        flow.left(subscription)
+        flow.answered(subscription)
     assert subscription.said == [1, 10]
 
 
@@ -127,11 +127,11 @@ def test_a_newcomer_waits_for_what_is_in_flight(clock: HandClock) -> None:
     flow = make(clock, 4, 1)
     old = flow.subscriptions[0]
     for _ in range(4):
-        flow.arrived(old)
+        flow.received(old)
     new = FakeSubscription()
     flow.add(new)
     assert (old.ready, new.ready) == (2, 0)
-    flow.left(old)
+    flow.answered(old)
     assert (old.ready, new.ready) == (2, 1)
     assert claims(flow) <= 4
 
@@ -168,10 +168,10 @@ def test_a_busy_connection_gives_up_after_thirty_seconds_and_an_idle_one_after_t
 def test_rdy_moves_only_when_the_message_is_answered(clock: HandClock) -> None:
     flow = make(clock, 1, 2)
     holder = next(subscription for subscription in flow.subscriptions if subscription.ready)
-    flow.arrived(holder)
+    flow.received(holder)
     clock.advance(16)
     assert ready(flow) == [0, 0]
-    flow.left(holder)
+    flow.answered(holder)
     assert ready(flow) == [0, 1]
 
 
@@ -273,9 +273,9 @@ def test_claims_never_pass_max_in_flight(clock: HandClock, seed: int) -> None:
             flow.remove(chance.choice(flow.subscriptions))
         elif step == 2 and busy:
             flow.outcome(chance.choice(list(Outcome)))
-            flow.left(chance.choice(busy))
+            flow.answered(chance.choice(busy))
         elif step == 3:
             clock.advance(chance.random() * 10)
         elif open_:
-            flow.arrived(chance.choice(open_))
+            flow.received(chance.choice(open_))
         assert claims(flow) <= flow.max_in_flight
