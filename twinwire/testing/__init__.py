@@ -1,4 +1,4 @@
-"""A broker for tests: a process of its own, on free ports, with its data in a temporary folder.
+"""A broker for tests: a separate process on free ports, with its data in a temporary folder.
 
     from twinwire.testing import Broker
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from twinwire.testing.broker import Broker, BrokerError
     from twinwire.testing.faults import Fault, Faults
 
-# pytest loads `plugin` in every run, and a broker's process `process`: neither needs the rest.
+# pytest imports `plugin` in every run, and each broker process imports `process`. Neither needs the
+# other modules, so these are imported when they are used.
 _MODULES = {"Broker": "broker", "BrokerError": "broker", "Fault": "faults", "Faults": "faults"}
 
 __all__ = ["Broker", "BrokerError", "Fault", "Faults"]

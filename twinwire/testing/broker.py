@@ -1,4 +1,4 @@
-"""`Broker`: one broker process, as a test sees it."""
+"""`Broker`: a broker process of a test."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ HOST: Final = "127.0.0.1"
 START_S: Final = 30.0
 STOP_S: Final = 30.0
 HEALTHY_S: Final = 30.0
-_RECHECK_S: Final = 0.02  # between two questions for the health
+_RECHECK_S: Final = 0.02  # between two requests of /healthz
 _MAIN: Final = "from twinwire.testing.process import main; main()"
-_OURS: Final = "TWINWIRE_"
+_PREFIX: Final = "TWINWIRE_"
 _PORT_TRIES: Final = 5
 _PORT_IN_USE: Final = os.strerror(errno.EADDRINUSE)
 
@@ -37,11 +37,11 @@ _running: list[Broker] = []
 
 
 class BrokerError(Exception):
-    """The broker did not do what the test asked for. The text ends with its log."""
+    """A request of the test to its broker failed. The text usually ends with the broker's log."""
 
 
 def running() -> tuple[Broker, ...]:
-    """Brokers of this process that are running, oldest first."""
+    """The running brokers of this process, in the order of their start."""
     return tuple(_running)
 
 
@@ -50,8 +50,9 @@ class Broker:
 
     `config` has sections and keys as in conf/twinwire.toml: {"storage": {"sync": "always"}}; the
     addresses of the listeners cannot be changed. NATS Streaming is enabled. Without `folder` the
-    broker has a temporary one, which `close` removes. Ports and data survive `restart`, `stop` and
-    `kill`. The process ends with the one that has started it, even if that is killed.
+    broker has a temporary folder, which `close` removes. `restart`, `stop` and `kill` keep the
+    ports and the data. The broker's process ends when the test's process ends, even if that is
+    killed.
     """
 
     def __init__(
@@ -62,8 +63,8 @@ class Broker:
         start_timeout_s: float = START_S,
     ) -> None:
         self._toml = toml(config or {})
-        self._given = None if folder is None else Path(folder)
-        self._folder = self._given
+        self._is_temporary = folder is None
+        self._folder = None if folder is None else Path(folder)
         self._start_timeout_s = start_timeout_s
         self._reserved: dict[str, socket.socket] = {}
         self._addresses: dict[str, str] = {}
@@ -170,8 +171,8 @@ class Broker:
         return self._process.pid
 
     def start(self) -> None:
-        """Start it and wait until all listeners are open. BrokerError: it ended, or took too
-        long."""
+        """Start the broker, and wait until all listeners are open. BrokerError: the process ended,
+        or the start takes too long."""
         if self.is_running:
             raise BrokerError("the broker is running already")
         if self._folder is None:
@@ -185,8 +186,8 @@ class Broker:
                 self._start(file)
                 return
             except BrokerError:
-                # A program that asks for a port by its number may get a reserved one. Until the
-                # first start has succeeded nobody knows our ports, so other ports are as good.
+                # Another program may open a reserved port by its number. Until the first start has
+                # succeeded no client knows the ports, so other ports can be used.
                 if not tries_left or self._addresses or _PORT_IN_USE not in self.logs:
                     raise
                 self._release()
@@ -201,71 +202,73 @@ class Broker:
         _running.append(self)
 
     def stop(self, timeout_s: float = STOP_S) -> int:
-        """Stop it cleanly, as SIGTERM does; the exit code. BrokerError: it takes too long."""
+        """Stop the broker with SIGTERM, and return the exit code. BrokerError: the stop takes too
+        long."""
         return self._end(signal.SIGTERM, timeout_s)
 
     def kill(self) -> None:
-        """End it without warning, as a crash would: SIGKILL."""
+        """End the process with SIGKILL, like a crash."""
         self._end(signal.SIGKILL, STOP_S)
 
     def restart(self) -> None:
-        """Stop it, if it runs, and start it with the same ports and data."""
+        """Stop the broker if it is running, and start it with the same ports and data."""
         if self.is_running:
             self.stop()
         self.start()
 
     def pause(self) -> None:
-        """Let nothing in it go on, as if its host hung: connections stay and are silent."""
+        """Stop the execution of the process with SIGSTOP: its connections stay open, and it sends
+        nothing."""
         pid = self.pid
         os.kill(pid, signal.SIGSTOP)
-        os.waitid(os.P_PID, pid, os.WSTOPPED)  # it stops a moment later
+        os.waitid(os.P_PID, pid, os.WSTOPPED)  # kill() does not wait
 
     def resume(self) -> None:
         """End a pause."""
         os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> None:
-        """Stop it and remove its temporary folder."""
+        """Stop the broker, and remove its temporary folder."""
         try:
             if self.is_running:
                 self.resume()
                 self.stop()
         finally:
             self._release()
-            if self._given is None and self._folder is not None:
+            if self._is_temporary and self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
                 self._folder = None
 
-    # --- its log
+    # --- the log
 
     @property
     def logs(self) -> str:
-        """All that it has logged since the first start."""
+        """Everything that the broker has logged since the first start."""
         with self._logged:
             return "".join(self._lines)
 
     def wait_for_log(self, text: str, timeout_s: float = START_S) -> str:
-        """Wait for a line with this text, at once if there was one; the line. BrokerError: none
-        came in time."""
+        """Wait until the log has a line with this text, and return the line. BrokerError: the
+        timeout has passed."""
         with self._logged:
             found: list[str] = []
             seen = 0
 
-            def look() -> bool:
+            def find_new() -> bool:
                 nonlocal seen
                 found.extend(line for line in self._lines[seen:] if text in line)
                 seen = len(self._lines)
                 return bool(found)
 
-            if not self._logged.wait_for(look, timeout_s):
+            if not self._logged.wait_for(find_new, timeout_s):
                 raise BrokerError(f"no {text!r} in the log\n{''.join(self._lines)}")
             return found[0]
 
-    # --- inside
+    # --- the process's channels
 
     def _reserve(self) -> None:
-        """Choose the ports, and keep other programs from getting them while the broker is down: a
-        port to which a socket is bound is not given to those that ask for any."""
+        """Choose the ports, and reserve them while the broker is stopped: the system does not
+        assign a port to which a socket is bound to a program that requests any free port."""
         for listener in LISTENERS:
             if listener not in self._reserved:
                 one = socket.socket()
@@ -281,21 +284,28 @@ class Broker:
     def _spawn(self, flags: list[str]) -> None:
         for listener, one in self._reserved.items():
             flags += [f"--{listener.replace('_', '-')}", f"{HOST}:{one.getsockname()[1]}"]
-        ours, theirs = socket.socketpair()
-        with theirs:
-            # -P: a module in the working folder must not take the place of one that is imported.
-            command = [sys.executable, "-P", "-c", _MAIN, str(theirs.fileno()), str(os.getpid())]
+        test_end, broker_end = socket.socketpair()
+        with broker_end:
+            # -P: modules in the working folder must not hide the modules that are imported.
+            command = [
+                sys.executable,
+                "-P",
+                "-c",
+                _MAIN,
+                str(broker_end.fileno()),
+                str(os.getpid()),
+            ]
             self._process = subprocess.Popen(  # noqa: S603 - Python, with our arguments
                 [*command, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[broker_end.fileno()],
                 env=_environment(),
-                start_new_session=True,  # ctrl-C in a terminal is for the test, which ends it
+                start_new_session=True,  # ctrl-C in a terminal must only reach the test
             )
-        self._control = ours
-        self._answers = ours.makefile("rb")
+        self._control = test_end
+        self._answers = test_end.makefile("rb")
         assert self._process.stdout is not None
         self._reader = threading.Thread(
             target=self._read_log, args=(self._process.stdout,), daemon=True
@@ -314,7 +324,7 @@ class Broker:
         self._control.settimeout(self._start_timeout_s)
         answer = self._read_answer()
         self._control.settimeout(STOP_S)
-        return {name: str(where) for name, where in answer["ready"].items()}
+        return {name: str(address) for name, address in answer["ready"].items()}
 
     def _read_answer(self) -> dict[str, Any]:
         assert self._answers is not None
@@ -344,7 +354,7 @@ class Broker:
         return answer["ok"]
 
     def _await_health(self) -> None:
-        """A log that could not be written is tried once a second, after which it is healthy."""
+        """Wait until the broker is healthy. It retries writes to a failed log once a second."""
         deadline = time.monotonic() + HEALTHY_S
         while (reason := self._unhealthy()) is not None:
             if time.monotonic() > deadline:
@@ -365,7 +375,7 @@ class Broker:
             raise BrokerError("the broker was never started")
         if self in _running:
             _running.remove(self)
-        self.faults._forget()
+        self.faults._clear()
         if process.poll() is None:
             process.send_signal(number)
         try:
@@ -375,10 +385,10 @@ class Broker:
             process.wait()
             raise BrokerError(f"the broker did not stop in {timeout_s} s\n{self.logs}") from None
         finally:
-            self._hang_up()
+            self._close_channels()
         return code
 
-    def _hang_up(self) -> None:
+    def _close_channels(self) -> None:
         if self._reader is not None:
             self._reader.join(STOP_S)
         for end in (self._answers, self._control):
@@ -388,7 +398,8 @@ class Broker:
 
 
 def _environment() -> dict[str, str]:
-    """The test's, without settings for brokers, and with the way to this package."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith(_OURS)}
-    ways = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
-    return kept | {"PYTHONPATH": os.pathsep.join(way for way in ways if way)}
+    """The environment of the test, without settings for brokers, and with the path of this
+    package."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(_PREFIX)}
+    paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+    return kept | {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}

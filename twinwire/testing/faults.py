@@ -13,7 +13,7 @@ SLOW_S_MAX: Final = 3600.0
 
 
 class Fault:
-    """A fault that is in force: `end()` ends it, and so does the end of a `with` block."""
+    """An active fault. `end()` or the end of a `with` block ends it."""
 
     def __init__(
         self, name: str, errors: dict[int, int], delay_s: float, end: Callable[[Fault], None]
@@ -26,11 +26,11 @@ class Fault:
 
     @property
     def name(self) -> str:
-        """The method of `Faults` that began it."""
+        """The method of `Faults` that started it."""
         return self._name
 
     def end(self) -> None:
-        """End it, and wait until the broker is healthy again. Twice does nothing."""
+        """End the fault, and wait until the broker is healthy. A second call does nothing."""
         self._end(self)
 
     def __enter__(self) -> Fault:
@@ -43,8 +43,8 @@ class Fault:
 class Faults:
     """The faults of one broker: `with broker.faults.full_disk(): ...`.
 
-    Without `with`, a fault lasts until `end()`, `heal()` or the end of the process: a broker that
-    is started again has none. Several may be in force at once.
+    Without `with`, a fault lasts until `end()`, `heal()` or the end of the process; a restarted
+    broker has none. Several faults may be active at the same time.
     """
 
     def __init__(self, ask: Ask, healthy: Callable[[], None]) -> None:
@@ -55,27 +55,27 @@ class Faults:
 
     @property
     def active(self) -> tuple[str, ...]:
-        """The names of the faults in force."""
+        """The names of the active faults."""
         return tuple(fault.name for fault in self._active)
 
     def full_disk(self) -> Fault:
         """No message can be stored and no channel created: every write fails with ENOSPC.
 
-        NSQ publishers get E_PUB_FAILED (HTTP 503), NATS Streaming publishers an error in the ack;
-        topics are created, but stay empty; consumers of existing channels get what is stored, and
-        `/healthz` answers 503.
+        NSQ publishers receive E_PUB_FAILED (HTTP 503), NATS Streaming publishers an error in the
+        ack; topics are created, but stay empty; consumers of existing channels receive the stored
+        messages, and `/healthz` answers 503.
         """
         return self._begin("full_disk", {WRITE: errno.ENOSPC, CREATE: errno.ENOSPC}, 0)
 
     def refuse_publishes(self) -> Fault:
-        """Publishers get the same errors, for another reason: every write fails with EIO.
+        """Every write fails with EIO; publishers receive the same errors as with `full_disk`.
 
         `/healthz` and the log report a broken disk instead of a full one.
         """
         return self._begin("refuse_publishes", {WRITE: errno.EIO}, 0)
 
     def slow_disk(self, seconds: float) -> Fault:
-        """Each write and each sync takes this much longer.
+        """Delay each write and each sync by `seconds`.
 
         With `sync = "always"` an acknowledgement waits for both, by default only for the write.
         """
@@ -84,21 +84,21 @@ class Faults:
         return self._begin("slow_disk", {}, seconds)
 
     def drop_connections(self) -> int:
-        """Cut every TCP connection of a client, and return how many there were.
+        """Close every TCP connection of a client, and return their number.
 
         The listeners stay open: clients can connect again at once.
         """
         return int(self._ask({"do": "drop_connections"}))
 
     def heal(self) -> None:
-        """End all faults, and wait until the broker is healthy again."""
+        """End all faults, and wait until the broker is healthy."""
         if self._active:
             self._active.clear()
             self._apply()
             self._healthy()
 
-    def _forget(self) -> None:
-        """The process with the faults has ended."""
+    def _clear(self) -> None:
+        """Called when the process with the faults has ended."""
         self._active.clear()
 
     def _begin(self, name: str, errors: dict[int, int], delay_s: float) -> Fault:

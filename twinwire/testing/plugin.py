@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _running() -> tuple[Broker, ...]:
-    """Without an import for tests that have no broker."""
+    """The running brokers; tests without a broker do not import the module."""
     import sys
 
     module = sys.modules.get("twinwire.testing.broker")
@@ -31,13 +31,13 @@ def _running() -> tuple[Broker, ...]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Note how long the logs are before the test."""
+    """Record the length of the logs before the test."""
     item.stash[_marks] = {id(broker): len(broker.logs) for broker in _running()}
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Add what brokers logged during a test that failed."""
+    """Add the logs of the brokers during a failed test to its report."""
     outcome: Any = yield
     report = outcome.get_result()
     if report.failed:
@@ -66,8 +66,8 @@ def twinwire_session_broker(
 
 @pytest.fixture
 def twinwire_broker(twinwire_session_broker: Broker) -> Iterator[Broker]:
-    """A broker that all tests of the session share: it runs, and has no faults, when a test
-    begins. Use names of topics that no other test uses."""
+    """A broker that all tests of the session share. When a test starts, it is running and has no
+    faults. Use names of topics that no other test uses."""
     broker = twinwire_session_broker
     if not broker.is_running:
         broker.start()
@@ -81,18 +81,19 @@ def twinwire_broker(twinwire_session_broker: Broker) -> Iterator[Broker]:
 def make_twinwire_broker(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[..., Broker]]:
-    """A function that starts a broker, with a configuration or without; it ends with the test."""
+    """A function that starts a broker, with or without a configuration. The broker is closed after
+    the test."""
     from twinwire.testing.broker import Broker
 
-    made: list[Broker] = []
+    brokers: list[Broker] = []
 
     def make(config: Sections | None = None) -> Broker:
-        made.append(Broker(config, folder=tmp_path_factory.mktemp("twinwire")))
-        made[-1].start()
-        return made[-1]
+        brokers.append(Broker(config, folder=tmp_path_factory.mktemp("twinwire")))
+        brokers[-1].start()
+        return brokers[-1]
 
     yield make
-    for broker in reversed(made):
+    for broker in reversed(brokers):
         broker.close()
 
 
@@ -100,6 +101,6 @@ def make_twinwire_broker(
 def twinwire_fresh_broker(
     request: pytest.FixtureRequest, make_twinwire_broker: Callable[..., Broker]
 ) -> Broker:
-    """An empty broker for this test alone; the marker `twinwire` gives its configuration."""
+    """An empty broker for this test only; the marker `twinwire` sets its configuration."""
     marker = request.node.get_closest_marker("twinwire")
     return make_twinwire_broker({} if marker is None else marker.kwargs)

@@ -1,11 +1,11 @@
-"""The broker's process: `twinwire serve`, with a thread that obeys the test which started it.
+"""The broker's process: `twinwire serve`, with a thread that executes requests of the test.
 
     python -c 'from twinwire.testing.process import main; main()' FD PARENT FLAG VALUE ...
 
-FD is a socket that the process has inherited. The test sends one JSON object a line and receives
-one for each, and one when the broker is ready. Nothing else can switch a fault on: `twinwire serve`
-does not import this module, and without that socket it does not run. When the test's process ends,
-however it does, so does this one.
+FD is a socket that the process has inherited. The test sends one JSON object per line and receives
+one for each; another one is sent when the broker is ready. Only the test can start a fault:
+`twinwire serve` does not import this module, which does not run without the socket. When the test's
+process ends, this process is killed.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ class Control:
         with self._writing:
             self._socket.sendall(json.dumps(answer).encode() + b"\n")
 
-    def obey(self) -> None:
-        """Carry out requests until the test is gone; then end the process."""
+    def run(self) -> None:
+        """Execute requests until the test's process has ended; then kill this process."""
         try:
             parent = os.pidfd_open(self._parent)
-        except OSError:  # it has ended, or the kernel has no such call: the socket tells as well
+        except OSError:  # it has ended, or there is no such call: then the socket's end is enough
             parent = -1
         waiting = select.poll()
         waiting.register(self._socket, select.POLLIN)
         if parent >= 0:
             waiting.register(parent, select.POLLIN)
-        held = b""
+        rest = b""
         while True:
             if any(fd == parent for fd, _ in waiting.poll()):
                 break
             data = self._receive()
             if not data:
                 break
-            *lines, held = (held + data).split(b"\n")
+            *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 self._send(self._answer(json.loads(line)))
         os.kill(os.getpid(), signal.SIGKILL)
@@ -89,8 +89,8 @@ class Control:
 
 
 def set_faults(errors: Mapping[str, int], delay_s: float) -> int:
-    """Let file calls fail with these errnos, by kind, and writes and syncs take this much longer.
-    How many calls were to fail before this and have."""
+    """Let file calls fail with these errnos, by kind, and delay writes and syncs. Returns the
+    number of calls that failed because of the earlier faults."""
     from broker.runtime import vfs
 
     fired = sum(_FOR_EVER - left for kind in _FAIL_KINDS if (left := vfs.unfired(kind)))
@@ -103,13 +103,13 @@ def set_faults(errors: Mapping[str, int], delay_s: float) -> int:
 
 
 def drop_connections(ports: frozenset[int]) -> int:
-    """Cut every TCP connection that a client has to one of these ports; how many there were."""
+    """Close every TCP connection of a client to one of these ports, and return their number."""
     dropped = 0
     for name in [path.name for path in Path("/proc/self/fd").iterdir()]:
         try:
             if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 continue
-            # A second descriptor: the first may be closed, and its number used again, meanwhile.
+            # Another thread may close the descriptor and reuse its number, so it is duplicated.
             with socket.socket(fileno=os.dup(int(name))) as one:
                 if one.family not in {socket.AF_INET, socket.AF_INET6}:
                     continue
@@ -123,11 +123,11 @@ def drop_connections(ports: frozenset[int]) -> int:
 
 
 def main() -> None:
-    """Run the broker; the exit code is its own."""
+    """Run the broker, and exit with its exit code."""
     fd, parent, *flags = sys.argv[1:]
     control = Control(int(fd), int(parent))
-    threading.Thread(target=control.obey, name="twinwire.testing", daemon=True).start()
+    threading.Thread(target=control.run, name="twinwire.testing", daemon=True).start()
     from broker.cli import serve
 
-    given = dict(zip(flags[::2], flags[1::2], strict=True))
-    sys.exit(serve.start(given, control.ready))
+    values = dict(zip(flags[::2], flags[1::2], strict=True))
+    sys.exit(serve.start(values, control.ready))

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 
 Sections = Mapping[str, Mapping[str, object]]
-# Everything on, and nothing on fixed ports.
+# NATS Streaming is off by default.
 DEFAULTS: Sections = {"stan": {"enabled": True}}
 
 
