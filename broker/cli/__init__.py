@@ -6,6 +6,7 @@ than some originals to start; everything else is in `commands`.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -30,6 +31,20 @@ def entry() -> None:
         _entry()
     except ModuleNotFoundError as error:
         sys.exit(f"twinwire: {_missing(error.name or '')}")
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            raise
+        sys.exit(f"twinwire: {_too_few_files(error.errno)}")
+
+
+def _too_few_files(code: int) -> str:
+    """What to do if not even the modules and the event loop can be opened."""
+    if code == errno.ENFILE:
+        return "the system has no more open files (fs.file-max)"
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return f"{most} open files are too few to start: raise the limit (ulimit -n)"
 
 
 def _missing(module: str) -> str:

@@ -336,10 +336,21 @@ def restrict_umask() -> None:
 
 
 def raise_open_files_limit() -> None:
-    """Raise the soft limit: each connection is an open file, and shells set 1024 by default."""
+    """Raise the soft limit: each connection is an open file, and shells set 1024 by default.
+    OSError: there are too few even for the event loop, which cannot report that itself."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == hard:
-        return
+    if soft != hard:
+        _raise_open_files_limit(soft, hard)
+    found: list[int] = []
+    try:
+        while len(found) < limits.LOOP_FILES:
+            found.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    finally:
+        for number in found:
+            os.close(number)
+
+
+def _raise_open_files_limit(soft: int, hard: int) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError) as error:

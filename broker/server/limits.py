@@ -22,6 +22,9 @@ ARENAS_MAX: Final = 2
 HEAP_FREE_BYTES: Final = 32 << 20
 HEAP_PIECE_BYTES_MAX: Final = 8 << 20
 
+# Descriptors that the event loop needs to start and to end.
+LOOP_FILES: Final = 12
+
 SIGNAL_APART_S: Final = 0.1  # a signal that comes again sooner is the same one
 
 # Exit codes: 2 means an invalid command line, 128 + n is what shells show for signal n.

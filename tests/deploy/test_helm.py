@@ -124,7 +124,7 @@ def test_kubernetes_accepts_each_object(
 
 
 def test_the_broker_accepts_what_the_chart_sets(tmp_path: Path) -> None:
-    for values in ({}, ALL_ON):
+    for values in ({}, ALL_ON, {"ports": {"nsq": 0}}):
         found = rendered(tmp_path, values)
         file = tmp_path / "twinwire.toml"
         file.write_text(found["ConfigMap", "mq-twinwire"]["data"]["twinwire.toml"])
@@ -135,7 +135,7 @@ def test_the_broker_accepts_what_the_chart_sets(tmp_path: Path) -> None:
         addresses = {"nats": config.nats.listen, "nsq": config.nsq.listen}
         addresses |= {"nsq-http": config.nsq.http, "monitor": config.monitor.listen}
         addresses |= {"bulk": config.bulk.listen}
-        if values:
+        if values is ALL_ON:
             addresses |= {"console": config.console.listen}
         else:  # inside the pod
             assert config.console.listen == ("127.0.0.1", 8171)

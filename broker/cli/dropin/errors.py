@@ -26,6 +26,8 @@ NSQD_TLS_WITHOUT: Final = "cannot require TLS client connections without TLS key
 NSQD_CLIENT_TLS: Final = "failed to build client TLS config - {}"
 NSQD_AUTH_METHOD: Final = "--auth-http-request-method must be post or get"
 NSQD_PERCENTILE: Final = "invalid E2E processing latency percentile: {}"
+NSQD_NO_TCP: Final = "--tcp-address must not be empty"  # ours: nsqd takes an unusual address
+NSQD_NO_LOCK: Final = "failed to lock data-path: {}"
 NSQD_LOCKED: Final = (
     "failed to lock data-path: cannot flock directory {} - resource temporarily unavailable "
     "(possibly in use by another instance of nsqd)"
@@ -69,6 +71,7 @@ MONITOR_BOTH: Final = "can't specify both HTTP ({}) and HTTPs ({}) ports"
 MONITOR_TLS: Final = "TLS cert and key required for HTTPS"
 START: Final = "Can't start: {}"
 ADVERTISE: Final = "Error setting server INFO with ClientAdvertise value of {}, err={}"
+ADVERTISE_WEBSOCKET: Final = "Unable to get websocket connect URLs: {}"
 ADVERTISE_LEAF: Final = "Error setting leafnode INFO with LeafNode.Advertise value of {}, err={}"
 TLS_FILES: Final = "error parsing X509 certificate/key pair: {}"
 TLS_FIRST: Final = 'Clients that are not using "TLS Handshake First" option will fail to connect'

@@ -84,7 +84,7 @@ def plan(old: Settings, new: Settings) -> Plan:
 
 
 def advertise_problem(where: str) -> str:
-    """Why the HOST[:PORT] of client_advertise is invalid; empty if it is valid."""
+    """Why the HOST[:PORT] of an `advertise` is invalid; empty if it is valid."""
     host, colon, port = where.rpartition(":")
     if not colon or where.endswith("]"):
         return ""

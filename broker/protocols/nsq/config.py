@@ -193,6 +193,7 @@ class NsqConfig(NsqWatching):
         if bool(self.tls_cert) != bool(self.tls_key):
             reason = "a certificate and its key go together: give both nsq.tls_cert and nsq.tls_key"
             yield kinds.conflict("nsq.tls_cert", "nsq.tls_key", reason)
+        yield from self._unopened()
         if self.tls_cert:
             return
         for key, asked in (
@@ -203,3 +204,16 @@ class NsqConfig(NsqWatching):
             if asked:
                 reason = "needs a certificate: give nsq.tls_cert and nsq.tls_key"
                 yield kinds.conflict(f"nsq.{key}", "nsq.tls_cert", reason)
+
+    def _unopened(self) -> Iterator[kinds.Conflict]:
+        """HTTP listeners that are configured although NSQ is off."""
+        if self.listen is not None:
+            return
+        default = Address(kinds.LOOPBACK, limits.NSQ_HTTP_PORT)
+        for key, address, usual in (("http", self.http, default), ("https", self.https, None)):
+            if address not in (None, usual):
+                reason = (
+                    f"{address} would not be opened: nsq.listen is empty, which also turns off NSQ "
+                    f'over HTTP. Give nsq.listen an address, or nsq.{key} = ""'
+                )
+                yield kinds.conflict(f"nsq.{key}", "nsq.listen", reason)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import shlex
+from pathlib import Path
 
 import pytest
+from support.servers.dropin import once, our_command
 
 from broker.cli import serve
 from broker.cli.serve import OpenFilesMonitor, lowest_free, until_stopped
@@ -53,3 +56,14 @@ async def test_the_end_is_not_waited_for() -> None:
     await asyncio.sleep(0)
     stopping.set()
     await asyncio.wait_for(task, 10)
+
+
+@pytest.mark.parametrize("server", ["serve", "nsqd", "nats-server"])
+@pytest.mark.parametrize("most", [10, 13])
+def test_a_limit_that_allows_no_event_loop(server: str, most: int, tmp_path: Path) -> None:
+    """One line says so, also if not even all modules can be read."""
+    limit = f"ulimit -n {most}; exec {shlex.join(our_command(server))}"
+    done = once(["bash", "-c", limit], cwd=tmp_path)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line == f"twinwire: {most} open files are too few to start: raise the limit (ulimit -n)"

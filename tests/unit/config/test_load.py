@@ -187,6 +187,11 @@ def test_one_mistake(write, text: str, expected: str) -> None:
             "127.0.0.1:8171 and 0.0.0.0:8171, the address of nsq.http, exclude each other",
         ),
         (
+            "[nsq]\nlisten = ''\nhttp = '127.0.0.1:0'\n",
+            "3: nsq.http",
+            "127.0.0.1:0 would not be opened: nsq.listen is empty",
+        ),
+        (
             "[nats]\nlisten = ''\n[nsq]\nlisten = ''\nhttp = ''\n",
             "2: nats.listen",
             "no listener for clients is enabled: give nats.listen, nsq.listen or nsq.http",

@@ -145,8 +145,9 @@ async def test_a_reload_that_fails_keeps_no_other_from_it(
 async def test_a_reload_without_a_nats_listener(tmp_path: Path) -> None:
     """Others are reloaded after NATS: it must not fail where it does not listen, or not yet."""
     (tmp_path / "nats.conf").write_text("max_payload: 1MB")
-    closed = {f"TWINWIRE_{it}": "" for it in ("NATS_LISTEN", "NSQ_LISTEN", "MONITOR_LISTEN")}
+    closed = {f"TWINWIRE_{it}": "" for it in ("NATS_LISTEN", "MONITOR_LISTEN")}
     environment = closed | {
+        "TWINWIRE_NSQ_LISTEN": "127.0.0.1:0",
         "TWINWIRE_NSQ_HTTP": "127.0.0.1:0",
         "TWINWIRE_SERVER_DATA": str(tmp_path / "data"),
         "TWINWIRE_NATS_CONFIG_FILE": str(tmp_path / "nats.conf"),

@@ -434,8 +434,11 @@ def _wrong_advertise(settings: Settings) -> str:
         return errors.ADVERTISE.format(settings.client_advertise, problem)
     leafs = settings.leafnodes
     where = leafs.advertise if leafs is not None and leafs.listen is not None else ""
-    problem = reload.advertise_problem(where)
-    return errors.ADVERTISE_LEAF.format(where, problem) if problem else ""
+    if problem := reload.advertise_problem(where):
+        return errors.ADVERTISE_LEAF.format(where, problem)
+    pages = settings.websocket
+    problem = reload.advertise_problem(pages.advertise) if pages is not None else ""
+    return errors.ADVERTISE_WEBSOCKET.format(problem) if problem else ""
 
 
 def _is_port(port: int) -> bool:

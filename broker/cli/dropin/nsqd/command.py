@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from broker.base import logs
+from broker.base.gotext import system_text
 from broker.cli import notify, signals
 from broker.cli.dropin import errors, goflags
 from broker.cli.dropin.nsqd import config as translate
@@ -139,6 +140,7 @@ def nsqd(args: Sequence[str]) -> int:
     flags = nsqd_flags.nsqd()
     values, given, unknown = read("nsqd", flags, args)
     log_like(values["log-prefix"], values["log-level"])
+    raise_open_files_limit()
     try:
         translate.check(values)
         config = translate.to_config(flags, values)
@@ -175,6 +177,7 @@ def nsqlookupd(args: Sequence[str]) -> int:
     flags = nsqd_flags.nsqlookupd()
     values, _, unknown = read("nsqlookupd", flags, args)
     log_like(values["log-prefix"], values["log-level"])
+    raise_open_files_limit()
     try:
         config = translate.to_config(flags, values)
         server = lookup_server(config)
@@ -219,8 +222,13 @@ def lookup_server(config: Config) -> Callable[[], Startable]:
 
 
 def lock_folder(data: str) -> int:
-    """Lock the data folder itself, as the original does, so that the two never share one."""
-    fd = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
+    """Lock the data folder itself, as the original does, so that the two never share one.
+    StartError."""
+    try:
+        fd = os.open(data, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        reason = system_text("open", data, error)
+        raise translate.StartError(errors.NSQD_NO_LOCK.format(reason)) from None
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -299,7 +307,6 @@ async def _until_signal(work: Coroutine[Any, Any, Result]) -> Result | None:
 
 def run(program: str, make: Callable[[], Startable], addresses: tuple[str, str]) -> int:
     """Run a server until a signal; return the exit code."""
-    raise_open_files_limit()
     return until_ended(_run(program, make, addresses))
 
 

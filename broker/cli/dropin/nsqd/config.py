@@ -89,6 +89,8 @@ def check(values: Mapping[str, Any]) -> None:
     """Refuse values that the original refuses at its start, with its texts and in its order."""
     if not 1 <= values["max-deflate-level"] <= nsq_limits.NSQ_DEFLATE_LEVEL_CEILING:
         raise StartError(errors.NSQD_DEFLATE_LEVEL)
+    if not values["tcp-address"]:
+        raise StartError(errors.NSQD_NO_TCP)
     if not 0 <= values["node-id"] <= nsq_limits.NSQ_NODE_ID_MAX:
         raise StartError(errors.NSQD_NODE_ID)
     required = values["tls-required"] != "false" or values["tls-client-auth-policy"]

@@ -45,7 +45,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $found := dict }}
 {{- range $key, $name := dict "nats" "nats" "nsq" "nsq" "nsqHttp" "nsq-http" "bulk" "bulk" "console" "console" }}
 {{- $number := index $.Values.ports $key | int }}
-{{- if $number }}{{ $_ := set $found $name $number }}{{ end }}
+{{- if and $number (or (ne $key "nsqHttp") (int $.Values.ports.nsq)) }}{{ $_ := set $found $name $number }}{{ end }}
 {{- end }}
 {{- toJson $found }}
 {{- end }}

@@ -67,7 +67,9 @@ def processes() -> Iterator[list[Running]]:
         (["-tls-root-ca-file=none.pem"], 1, "",
          (r"FATAL: failed to instantiate nsqd - failed to build client TLS config - "
           r"open none\.pem: no such file or directory")),
-        (["-data-path=nowhere"], 1, "", r"FATAL: failed to instantiate nsqd - "),
+        (["-data-path=nowhere"], 1, "",
+         (r"FATAL: failed to instantiate nsqd - failed to lock data-path: "
+          r"open nowhere: no such file or directory\n")),
     ],
 )  # fmt: skip
 def test_ends_at_once(
@@ -77,6 +79,12 @@ def test_ends_at_once(
     assert done.returncode == code, done.stderr
     assert re.fullmatch(stdout, done.stdout)
     assert re.search(stderr, done.stderr), done.stderr
+
+
+def test_it_does_not_start_without_a_tcp_listener(tmp_path: Path) -> None:
+    done = once(OURS, "-tcp-address=", "-http-address=127.0.0.1:0", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.endswith("--tcp-address must not be empty\n")
 
 
 def test_how_auth_servers_are_asked_is_checked(tmp_path: Path) -> None:

@@ -251,6 +251,25 @@ def test_no_start_with_a_wrong_address_for_leafs(command: list[str], tmp_path: P
     )
 
 
+@BOTH
+@pytest.mark.parametrize(
+    ("advertised", "reason"),
+    [
+        ("a:b", 'strconv.Atoi: parsing "b": invalid syntax'),
+        ("a:1:2", "address a:1:2: too many colons in address"),
+    ],
+)
+def test_no_start_with_a_wrong_address_for_websocket(
+    command: list[str], advertised: str, reason: str, tmp_path: Path
+) -> None:
+    block = f'websocket {{ listen: "127.0.0.1:-1", no_tls: true, advertise: "{advertised}" }}'
+    (tmp_path / "server.conf").write_text(f'listen: "127.0.0.1:-1"\n{block}\n')
+    done = once(command, "-c", "server.conf", cwd=tmp_path)
+    assert done.returncode == 1
+    expected = f"[FTL] Unable to get websocket connect URLs: {reason}"
+    assert done.stderr.splitlines()[-1].endswith(expected)
+
+
 def test_no_start_without_a_folder_for_accounts(tmp_path: Path) -> None:
     """One line says so."""
     token = KEYS["OPERATOR_TOKEN"]
