@@ -309,9 +309,20 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def has_address(url: str) -> bool:
+    """Whether a URL has a host, and no port or a valid one."""
+    from urllib.parse import urlsplit
+
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
 def check_http(address: str) -> None:
     """Check that a text is HOST:PORT or an HTTP URL. ValueError."""
-    if not re.fullmatch(r"https?://[^\s/?#]+[^\s#]*", address):
+    if not re.fullmatch(r"https?://[^\s/?#]+[^\s#]*", address) or not has_address(address):
         try:
             bare = parse_address(address)
         except ValueError:

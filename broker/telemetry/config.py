@@ -14,7 +14,9 @@ from broker.telemetry import limits
 
 def check_endpoint(text: str) -> None:
     """Check the base of an OTLP receiver's URLs. ValueError."""
-    if text and not re.fullmatch(r"https?://[^\s/?#]+(?:/[^\s?#]*)?", text):
+    if not text:
+        return
+    if not re.fullmatch(r"https?://[^\s/?#]+(?:/[^\s?#]*)?", text) or not kinds.has_address(text):
         raise ValueError(f'invalid endpoint {text!r}: expected "http://127.0.0.1:4318"')
 
 
