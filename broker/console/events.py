@@ -18,6 +18,7 @@ from aiohttp import web
 from broker.base.units import SECOND
 from broker.console import errors, limits
 from broker.console.errors import RefusedError
+from broker.net.http.requests import continue_until_left
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -132,6 +133,7 @@ class Streams:
         wake = asyncio.create_task(self._wake.wait())
         try:
             await response.prepare(request)
+            continue_until_left(request)
             while not self.stopping and is_valid():
                 if waiting is None:
                     waiting = asyncio.ensure_future(anext(source))

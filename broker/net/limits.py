@@ -33,6 +33,7 @@ HTTP_TLS_TIMEOUT: Final = 10 * SECOND  # of a handshake
 HTTP_BODY_GRACE: Final = 30 * SECOND  # of a body at any rate; then the minimum rate applies
 HTTP_BODY_RATE: Final = 4 * KIB  # bytes per second, on average
 HTTP_WRITE_TIMEOUT: Final = 60 * SECOND  # for a peer that reads nothing of its answer
+HTTP_ENDED_GRACE: Final = 10 * SECOND  # of an answer, once the peer has ended its side
 HTTP_INVALID_APART: Final = 1 * MINUTE  # between log lines about requests that are no HTTP
 HTTP_CAUSES_MAX: Final = 16  # of one exception
 # Time per turn for the input of one connection: a body in chunks of one byte costs more to parse

@@ -7,6 +7,9 @@ header must be complete in time, from its first byte (the first header: from the
 must arrive at a minimum rate, an answer must be read, and the time between requests is limited. One
 timer checks all connections once a second, so a request needs none.
 
+A client may end its side after its requests (`nc -N`). Those that are complete are answered, as by
+Go's servers; but a client that has closed the connection looks the same, so not for long.
+
 At the limit, the connection that has been idle for the longest is closed for a new one; if all of
 them have requests in progress, the new one is closed. So idle clients take neither this listener
 nor the process's open files from active ones.
@@ -158,9 +161,11 @@ class HttpConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._rest = b""  # input that is parsed in the next turn
         self._body: StreamReader | None = None  # of the current request
+        self._endless = False  # the current answer
         self._received = 0  # of that body
         self._unsent = 0  # of the answer, at the last check
         self._stuck_ns = 0  # since when the peer has read nothing; 0: the transport is not full
+        self._ended_ns = 0  # when the peer ended its side, or last read after it; 0: it has not
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
@@ -244,8 +249,8 @@ class HttpConnection(asyncio.Protocol):
             return
         self._parse_pieces(rest)
         # aiohttp's own: it has paused reading itself while the handler is slower than the peer
-        paused = getattr(self._inner, "_reading_paused", False) or (
-            getattr(self._inner, "_buffer_paused", False)
+        paused = getattr(self._general, "_reading_paused", False) or (
+            getattr(self._general, "_buffer_paused", False)
         )
         if not (self._rest or paused):
             with contextlib.suppress(RuntimeError):  # it is closing
@@ -257,9 +262,33 @@ class HttpConnection(asyncio.Protocol):
                 self._transport.pause_reading()
 
     def eof_received(self) -> bool | None:
-        if self._inner is None or self._shaking:
+        if self._inner is None or self._context is not None:  # with TLS, it closes in any case
             return None
-        return self._inner.eof_received()
+        if self._endless or not self._is_answering():
+            return None
+        self._ended_ns = self.connections.now_ns()
+        self._close_after_last()
+        return True
+
+    def _is_answering(self) -> bool:
+        """Whether a request is complete, and its answer is not."""
+        if self.state == REQUEST and self._body is not None and not self._body.is_eof():
+            return False
+        if self._general is None:
+            return False
+        waiter = getattr(self._general, "_waiter", None)  # aiohttp's own: for the next request
+        return waiter is None or waiter.done()
+
+    def _close_after_last(self) -> None:
+        """Close when the request in progress is answered, unless more have been received."""
+        general = self._general
+        if general is not None and not general._messages:
+            general.close()
+
+    @property
+    def _general(self) -> Any:
+        """aiohttp's protocol; None if a front has not needed it."""
+        return getattr(self._inner, "general", self._inner)
 
     def pause_writing(self) -> None:
         if self._transport is not None:
@@ -302,11 +331,22 @@ class HttpConnection(asyncio.Protocol):
         self._enter(REQUEST)
         self._body = body
         self._received = 0
+        if not self._ended_ns:
+            return
+        if body.is_eof():
+            self._close_after_last()
+        else:
+            self.abort()  # the rest will never come
+
+    def continue_until_left(self) -> None:
+        """The answer in progress has no end: it stops when the peer ends its side."""
+        self._endless = True
 
     def end(self) -> None:
         """The request is answered."""
         self._enter(IDLE)
         self._body = None
+        self._endless = False
 
     def _enter(self, state: int) -> None:
         self.state = state
@@ -322,6 +362,10 @@ class HttpConnection(asyncio.Protocol):
             if unsent != self._unsent:
                 self._unsent, self._stuck_ns = unsent, now_ns
             return now_ns - self._stuck_ns >= limits.HTTP_WRITE_TIMEOUT
+        if self._ended_ns:
+            if self.is_writing:
+                self._ended_ns = now_ns
+            return now_ns - self._ended_ns >= limits.HTTP_ENDED_GRACE
         if self._shaking:  # handshakes have their own timer
             return False
         quiet_ns = now_ns - self.since_ns

@@ -42,6 +42,7 @@ class FrontConnection(Protocol):
     """The interface of an asyncio protocol that answers some requests itself."""
 
     answered: Callable[[], None] | None  # called after each of them
+    general: asyncio.Protocol | None  # the application's protocol, once it is needed
 
 
 Front: TypeAlias = "Callable[[Callable[[], asyncio.Protocol], HttpGuard], FrontConnection]"

@@ -240,22 +240,22 @@ class LookupConnection(asyncio.Protocol):
     ) -> None:
         self.api = api
         self.answered: Callable[[], None] | None = None  # called after each answer of this class
+        self.general: asyncio.Protocol | None = None  # the general server's, once it is needed
         self._guard = guard
-        self._general = general
-        self._inner: asyncio.Protocol | None = None
+        self._make_general = general
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass
 
     def data_received(self, data: bytes) -> None:
-        if self._inner is None:
+        if self.general is None:
             if self._answer(data):
                 return
             assert self._transport is not None
-            self._inner = self._general()
-            self._inner.connection_made(self._transport)
-        self._inner.data_received(data)
+            self.general = self._make_general()
+            self.general.connection_made(self._transport)
+        self.general.data_received(data)
 
     def _answer(self, data: bytes) -> bool:
         if not data.endswith(_END) or len(data) > limits.NSQ_LOOKUP_HEAD_MAX:
@@ -275,21 +275,18 @@ class LookupConnection(asyncio.Protocol):
             self.answered()
         return True
 
-    def eof_received(self) -> bool | None:
-        return self._inner.eof_received() if self._inner is not None else None
-
     def pause_writing(self) -> None:
-        if self._inner is not None:
-            self._inner.pause_writing()
+        if self.general is not None:
+            self.general.pause_writing()
         elif self._transport is not None:
             self._transport.pause_reading()  # until the client reads its answers
 
     def resume_writing(self) -> None:
         if self._transport is not None:
             self._transport.resume_reading()
-        if self._inner is not None:
-            self._inner.resume_writing()
+        if self.general is not None:
+            self.general.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self._inner is not None:
-            self._inner.connection_lost(error)
+        if self.general is not None:
+            self.general.connection_lost(error)

@@ -26,6 +26,7 @@ from broker.net.http.application import Application
 from broker.net.http.config import HttpConfig
 from broker.net.http.connections import IDLE, HttpConnection, HttpConnections
 from broker.net.http.pages import Pages
+from broker.net.http.requests import continue_until_left
 
 SECOND = units.SECOND
 ASK = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -42,6 +43,7 @@ class Listener:
         app.router.add_get("/wait", self.wait)
         app.router.add_post("/body", self.body)
         app.router.add_get("/long", self.long)
+        app.router.add_get("/endless", self.endless)
         self.pages = Pages(lambda: app, context, settings)
         self.pages.connections = HttpConnections(settings, lambda: self.now_ns)
 
@@ -56,6 +58,14 @@ class Listener:
     async def body(self, request: web.Request) -> web.Response:
         self.reached.set()
         return web.Response(text=str(len(await request.read())))
+
+    async def endless(self, request: web.Request) -> web.StreamResponse:
+        continue_until_left(request)
+        response = web.StreamResponse()
+        await response.prepare(request)
+        self.reached.set()
+        await self.may.wait()
+        return response
 
     async def long(self, _request: web.Request) -> web.Response:
         return web.Response(body=bytes(64 * MIB))
@@ -287,6 +297,75 @@ async def test_a_client_that_leaves_within_a_body_is_no_error(
         while listener.pages.connections.open:  # noqa: ASYNC110 - no bell
             await asyncio.sleep(0)
     assert caplog.records == []
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+@on_uvloop
+async def test_requests_of_a_client_that_has_ended_its_side(requests: int) -> None:
+    async with opened() as listener:
+        body = b"POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n123456789"
+        reader, writer = await listener.dial(body * requests)
+        writer.write_eof()
+        answers = await reader.read()
+        assert answers.count(b"HTTP/1.1 200 OK\r\n") == answers.count(b"\r\n\r\n9") == requests
+        assert listener.pages.connections.open == {}
+
+
+@on_uvloop
+async def test_a_client_ends_its_side_while_it_waits() -> None:
+    async with opened() as listener:
+        reader, writer = await listener.dial(ASK.replace(b"ping", b"wait"))
+        await listener.reached.wait()
+        writer.write_eof()
+        (connection,) = listener.pages.connections.open
+        while not connection._ended_ns:  # noqa: ASYNC110 - no bell
+            await asyncio.sleep(0)
+        listener.pass_time(limits.HTTP_ENDED_GRACE - 1)
+        listener.may.set()
+        assert (await reader.read()).endswith(b"done")
+
+
+@on_uvloop
+async def test_a_client_that_has_left_is_not_answered_for_long() -> None:
+    async with opened() as listener:
+        reader, writer = await listener.dial(ASK.replace(b"ping", b"wait"))
+        await listener.reached.wait()
+        writer.write_eof()
+        (connection,) = listener.pages.connections.open
+        while not connection._ended_ns:  # noqa: ASYNC110 - no bell
+            await asyncio.sleep(0)
+        listener.pass_time(limits.HTTP_ENDED_GRACE)
+        assert await ended(reader) == b""
+        assert listener.pages.connections.open == {}
+
+
+@on_uvloop
+async def test_an_answer_without_end_stops_when_the_client_ends_its_side() -> None:
+    async with opened() as listener:
+        reader, writer = await listener.dial(ASK.replace(b"ping", b"endless"))
+        await listener.reached.wait()
+        writer.write_eof()
+        assert (await reader.read()).startswith(b"HTTP/1.1 200 OK\r\n")
+        assert listener.pages.connections.open == {}
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        ASK[:-2],
+        b"POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nxxx",
+        ASK + b"POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nxxx",
+    ],
+)
+@on_uvloop
+async def test_a_client_that_ends_its_side_within_a_request(begun: bytes) -> None:
+    async with opened() as listener:
+        reader, writer = await listener.dial(begun)
+        writer.write_eof()
+        assert b"xxx" not in await ended(reader)
+        while listener.pages.connections.open:  # noqa: ASYNC110 - no bell
+            await asyncio.sleep(0)
 
 
 @on_uvloop
