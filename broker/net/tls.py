@@ -87,7 +87,7 @@ class Certificates:
 
 
 def common_name(link: ssl.SSLObject | None) -> str:
-    """The common name in the client's certificate, or nothing."""
+    """The common name in the client's certificate, or nothing: the last of several, as in Go."""
     if link is None:
         return ""
     der = link.getpeercert(binary_form=True)  # whether or not it was verified
@@ -97,8 +97,12 @@ def common_name(link: ssl.SSLObject | None) -> str:
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
-    names = x509.load_der_x509_certificate(der).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    return str(names[0].value) if names else ""
+    try:
+        subject = x509.load_der_x509_certificate(der).subject
+    except (ValueError, x509.InvalidVersion):  # OpenSSL accepts more than can be read here
+        return ""
+    names = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[-1].value) if names else ""
 
 
 class Handshakes:

@@ -8,14 +8,20 @@ import shutil
 import socket
 import ssl
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 from support.authority import Authority
 from support.native.filters import count_reads, finish, output, pack, shake, unpack
 
 from broker.net.filters import FilterError, Tls
-from broker.net.tls import TlsFiles, server_context
+from broker.net.tls import TlsFiles, common_name, server_context
 
 RECORD_HEAD = 5
 RECORD_PLAIN = 16_384
@@ -228,3 +234,44 @@ def test_a_key_update(authority: Authority, files: TlsFiles, tmp_path: Path) -> 
         conn.sendall(pack(server, b"three\n"))
         assert child.stdout.readline() == b"three\n"
         child.kill()
+
+
+class Shown:
+    """The server's side of a connection whose client has shown this certificate."""
+
+    def __init__(self, der: bytes) -> None:
+        self.der = der
+
+    def getpeercert(self, *, binary_form: bool) -> bytes:
+        assert binary_form
+        return self.der
+
+
+def shown_with(names: list[str], *patch: bytes) -> Any:
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name) for name in names])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject)
+    builder = builder.public_key(key.public_key()).serial_number(1)
+    builder = builder.not_valid_before(now).not_valid_after(now + timedelta(days=1))
+    der = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)
+    return Shown(der.replace(*patch) if patch else der)
+
+
+def test_the_common_name_is_the_last_one() -> None:
+    assert common_name(shown_with([])) == ""
+    assert common_name(shown_with(["one"])) == "one"
+    assert common_name(shown_with(["one", "two"])) == "two"
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        pytest.param((b"worker", b"w\xff\xferks"), id="text"),
+        pytest.param((b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x06"), id="version"),
+    ],
+)
+def test_a_certificate_that_only_openssl_reads_has_no_common_name(
+    patch: tuple[bytes, bytes],
+) -> None:
+    assert common_name(shown_with(["worker"], *patch)) == ""
