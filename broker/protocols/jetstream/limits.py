@@ -48,6 +48,7 @@ JS_SUBJECTS_MAX: Final = 4_096
 JS_SOURCES_MAX: Final = 1_000
 JS_TRANSFORMS_MAX: Final = 1_000  # of one mirror or source
 JS_FILTERS_MAX: Final = 4_096  # of one consumer
+JS_TOKENS_MAX: Final = 32_768  # of one list of subjects; comparing them costs time for each
 
 # --- consumers -----------------------------------------------------------------------------------
 

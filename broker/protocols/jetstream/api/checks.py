@@ -17,7 +17,7 @@ from broker.protocols.nats.accounts.placeholders import MappingError, compile_to
 from broker.protocols.nats.accounts.subjects import collide, has_wildcard, is_subject, lies_within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from broker.protocols.jetstream.errors import ErrorRow
     from broker.protocols.jetstream.structs import StreamConfig, StreamSource
@@ -58,6 +58,12 @@ def check_count(what: str, count: int, most: int) -> None:
     """ApiError 10052: a list of a configuration has more than `most` entries."""
     if count > most:
         refuse(f"too many {what}: {count}, maximum allowed is {most}")
+
+
+def check_tokens(what: str, subjects: Iterable[str]) -> None:
+    """10052 if the subjects of a list have too many tokens together."""
+    tokens = sum(subject.count(".") + 1 for subject in subjects)
+    check_count(f"tokens in {what}", tokens, limits.JS_TOKENS_MAX)
 
 
 def is_name(name: str) -> bool:
@@ -299,6 +305,7 @@ def _check_transforms(
 ) -> None:
     what = "subject transforms of a mirror or source"
     check_count(what, len(transforms), limits.JS_TRANSFORMS_MAX)
+    check_tokens(what, (each.src for each in transforms))
     for each in transforms:
         if each.src and not is_subject(each.src):
             raise ApiError(bad, err=f"invalid subject {each.src}")
@@ -371,6 +378,7 @@ def _check_subjects(config: StreamConfig) -> None:
             config.subjects = [config.name]
         return
     check_count("subjects of a stream", len(config.subjects), limits.JS_SUBJECTS_MAX)
+    check_tokens("subjects of a stream", config.subjects)
     patterns = PatternSet(config.subjects)
     for index, subject in enumerate(config.subjects):
         _check_subject(config, subject)

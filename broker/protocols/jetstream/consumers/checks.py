@@ -15,7 +15,7 @@ from broker.base.gotext import duration_text, parse_int
 from broker.base.units import SECOND
 from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.api import metadata
-from broker.protocols.jetstream.api.checks import check_count
+from broker.protocols.jetstream.api.checks import check_count, check_tokens
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import ConsumerConfig
 from broker.protocols.nats.accounts.overlaps import PatternSet
@@ -315,6 +315,7 @@ def _check_filters(config: ConsumerConfig) -> None:
         raise ApiError(errors.FILTER_DUPLICATE)
     filters = filters_of(config)
     check_count("filters of a consumer", len(filters), limits.JS_FILTERS_MAX)
+    check_tokens("filters of a consumer", filters)
     for subject in filters:
         if not subject:
             raise ApiError(errors.FILTER_EMPTY)

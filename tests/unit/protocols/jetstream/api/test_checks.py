@@ -154,6 +154,26 @@ def test_rules_with_a_number_of_their_own(keys: dict[str, Any], number: int) -> 
             {"sources": [{"name": "A", "subject_transforms": [{"src": "a", "dest": "b"}] * 1_001}]},
             "too many subject transforms of a mirror or source: 1001, maximum allowed is 1000",
         ),
+        (
+            {"subjects": [f"a.{'*.' * 31}{index}" for index in range(993)]},
+            "too many tokens in subjects of a stream: 32769, maximum allowed is 32768",
+        ),
+        (
+            {
+                "sources": [
+                    {
+                        "name": "A",
+                        "subject_transforms": [
+                            {"src": f"a.{'*.' * 40}{index}", "dest": "b"} for index in range(800)
+                        ],
+                    }
+                ]
+            },
+            (
+                "too many tokens in subject transforms of a mirror or source: 33600,"
+                " maximum allowed is 32768"
+            ),
+        ),
     ],
 )
 def test_lists_that_are_too_long(keys: dict[str, Any], text: str) -> None:

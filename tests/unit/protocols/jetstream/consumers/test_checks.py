@@ -291,6 +291,14 @@ def test_many_filters() -> None:
         assert problem.value.err_code == err_code
 
 
+def test_filters_with_too_many_tokens() -> None:
+    filters = [f"a.{'*.' * 30}{index}" for index in range(1_024)]
+    assert settled(filter_subjects=filters).filter_subjects == filters
+    with pytest.raises(ApiError) as problem:
+        settled(filter_subjects=[*filters, "b"])
+    assert problem.value.err_code == 10052
+
+
 def test_filters_that_only_partly_overlap_are_accepted() -> None:
     assert settled(filter_subjects=["a.*", "*.b"]).filter_subjects == ["a.*", "*.b"]
 
