@@ -27,6 +27,7 @@ CHUNKS_POOLED_MAX: Final = 16 * MIB  # free chunks kept for reuse, per size
 ACCEPT_BACKLOG: Final = 4096  # connections that the kernel queues while the loop is busy
 FREE_PORT_TRIES: Final = 16  # attempts to find a port that is free in IPv4 and IPv6
 HTTP_LINE_MAX: Final = 64 * KIB  # of a request's first line, and of a header
+HTTP_HEAD_MAX: Final = 1 * MIB  # of a request's first line with all its headers, as Go
 HTTP_HEADER_TIMEOUT: Final = 10 * SECOND  # from the first byte of a request to its complete header
 HTTP_IDLE_TIMEOUT: Final = 5 * MINUTE  # between requests of one connection
 HTTP_TLS_TIMEOUT: Final = 10 * SECOND  # of a handshake

@@ -3,9 +3,9 @@
     connection made [-> handshake] -> header -> request -> idle -> header -> ...
 
 A connection counts from its acceptance, so those that never complete a handshake count as well. A
-header must be complete in time, from its first byte (the first header: from the acceptance). A body
-must arrive at a minimum rate, an answer must be read, and the time between requests is limited. One
-timer checks all connections once a second, so a request needs none.
+header has a limited size and must be complete in time, from its first byte (the first header: from
+the acceptance). A body must arrive at a minimum rate, an answer must be read, and the time between
+requests is limited. One timer checks all connections once a second, so a request needs none.
 
 A client may end its side after its requests (`nc -N`). Those that are complete are answered, as by
 Go's servers; but a client that has closed the connection looks the same, so not for long.
@@ -27,8 +27,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, cast
 
 from broker.base.units import SECOND
-from broker.net import limits
+from broker.net import errors, limits
 from broker.net.listener import descriptor, files_are_short
+from broker.net.upgrade import no_http
 
 if TYPE_CHECKING:
     import ssl
@@ -160,6 +161,7 @@ class HttpConnection(asyncio.Protocol):
         self._early = b""  # input received before the end of the handshake was reported
         self._transport: asyncio.Transport | None = None
         self._rest = b""  # input that is parsed in the next turn
+        self._head = 0  # bytes of a header that is not complete yet
         self._body: StreamReader | None = None  # of the current request
         self._endless = False  # the current answer
         self._received = 0  # of that body
@@ -229,8 +231,14 @@ class HttpConnection(asyncio.Protocol):
             self._parse_pieces(data)
 
     def _parse(self, data: bytes) -> None:
-        if self._inner is not None:
-            self._inner.data_received(data)
+        if self._inner is None or self._transport is None or self._transport.is_closing():
+            return
+        self._inner.data_received(data)
+        if self.state == HEADER and not self._is_answering():
+            self._head += len(data)
+            if self._head > limits.HTTP_HEAD_MAX and self._transport is not None:
+                self._transport.write(no_http(errors.HTTP_TOO_LARGE))
+                self._transport.close()
 
     def _parse_pieces(self, data: bytes) -> None:
         """Parse for HTTP_TURN, and the rest of the data in the next turn."""
@@ -350,6 +358,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _enter(self, state: int) -> None:
         self.state = state
+        self._head = 0
         self.since_ns = self.connections.now_ns()
         self.connections.entered(self)
 

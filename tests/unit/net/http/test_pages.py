@@ -168,6 +168,30 @@ async def test_requests_that_are_no_http_are_only_counted(caplog: pytest.LogCapt
 
 
 @on_uvloop
+async def test_a_header_that_is_too_long() -> None:
+    async with opened() as listener:
+        reader, writer = await listener.dial(ASK)
+        assert await reader.readuntil(b"pong")
+        line = b"X: " + bytes(b"a" * 60_000) + b"\r\n"
+        fits = line * (limits.HTTP_HEAD_MAX // len(line) - 1)
+        writer.write(ASK[:-2] + fits + b"\r\n")
+        assert await reader.readuntil(b"pong")  # each header counts for itself
+        writer.write(ASK[:-2] + fits + line * 3)
+        assert (await ended(reader)).startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
+        while listener.pages.connections.open:  # noqa: ASYNC110 - no bell
+            await asyncio.sleep(0)
+
+
+@on_uvloop
+async def test_a_long_body_is_no_header() -> None:
+    async with opened() as listener:
+        size = limits.HTTP_HEAD_MAX + 1
+        head = b"POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % size
+        reader, _writer = await listener.dial(head + bytes(size))
+        assert b"413" in await reader.readline()  # by aiohttp, which has read the header
+
+
+@on_uvloop
 async def test_bytes_that_trickle_do_not_help() -> None:
     async with opened(header_timeout_ns=SECOND) as listener:
         reader, writer = await listener.dial(ASK[:4])
