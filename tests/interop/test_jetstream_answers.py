@@ -360,6 +360,8 @@ ORIGINS = [
     *(update("M", mirror={"name": "B"}), update("M", mirror={"name": "A"}, subjects=["m"])),
     *(update("S", mirror={"name": "A"}), update("M", sources=[{"name": "B"}])),
     *(create("A", subjects=["a.>"], allow_direct=True), create("MD", mirror={"name": "A"})),
+    *(create("I", subjects=["i"]), create("MI", mirror={"name": "I"}, mirror_direct=True)),
+    create("MP", pedantic=True, mirror={"name": "I"}, mirror_direct=True),
     *(update("MD", subjects=["md"]), publish("md"), publish("st")),
     publish("a.1", Nats_Stream_Source="X 1 > > x"),
     publish("a.1", Nats_Stream_Source="X 1 > > x", Nats_TTL="junk"),

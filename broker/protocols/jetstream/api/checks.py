@@ -247,10 +247,10 @@ def _check_mirror(config: StreamConfig, mirror: StreamSource, around: Around) ->
     if origin is not None:
         if 0 <= config.max_msg_size < _size_max(origin):
             raise ApiError(errors.MIRROR_MSG_SIZE)
-        if origin.allow_direct and not config.mirror_direct:
+        if origin.allow_direct != config.mirror_direct:
             if around.pedantic:
                 _refuse_pedantic("origin stream has direct get set, mirror has it disabled")
-            config.mirror_direct = True
+            config.mirror_direct = origin.allow_direct
         if mirror.opt_start_seq and mirror.opt_start_time:
             raise ApiError(errors.MIRROR_START_SEQ_AND_TIME)
 

@@ -210,6 +210,19 @@ def test_pedantic_requests_are_not_corrected() -> None:
     assert completed(max_msgs=-5).max_msgs == -1
 
 
+@pytest.mark.parametrize("direct", [True, False])
+def test_a_mirror_has_direct_get_as_its_origin_has(direct: bool) -> None:
+    others = {"A": config(name="A", allow_direct=direct)}
+    keys = {"mirror": {"name": "A"}, "mirror_direct": not direct}
+    assert completed(Around(others), **keys).mirror_direct == direct
+    text = "pedantic mode: origin stream has direct get set, mirror has it disabled"
+    assert refusal(Around(others, pedantic=True), **keys) == (10157, text)
+
+
+def test_a_mirror_keeps_direct_get_without_an_origin_to_compare_with() -> None:
+    assert completed(mirror={"name": "A"}, mirror_direct=True).mirror_direct
+
+
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
