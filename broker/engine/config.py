@@ -20,6 +20,7 @@ class EngineNeeds(NamedTuple):
 
     ack_latency_ns: int = 0  # how long latencies of acknowledgements are kept; 0 = not kept
     private_subjects: tuple[bytes, ...] = ()  # prefixes of subjects that topics do not store
+    delay_max_ns: int = 0  # longest delay of a message; 0 = any
 
 
 @runtime_checkable

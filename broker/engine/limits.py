@@ -123,4 +123,5 @@ class EngineLimits:
     keep_bytes: int = 0
     short_bytes: int = 0
     ack_latency_ns: int = 0
+    delay_max_ns: int = 0
     private_subjects: tuple[bytes, ...] = ()

@@ -62,6 +62,7 @@ cdef class EngineState:
     cdef public uint32_t entries_max  # per cursor: in flight, deferred and waiting for redelivery
     cdef public uint64_t deferred_max       # of all cursors together
     cdef public uint64_t deferred           # their present number
+    cdef public int64_t delay_max_ns    # longest delay of a record; 0 = any
     cdef public uint64_t window_max  # per cursor: records between the ack floor and the last ack
     cdef public int64_t ack_latency_ns      # window of each cursor's latencies; 0 = not kept
     cdef public double settle_poll      # seconds between checks while a stopping engine settles

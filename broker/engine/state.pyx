@@ -51,6 +51,7 @@ cdef class EngineState:
         self.retry_ns = limits.retry_ns
         self.entries_max = limits.entries_max
         self.deferred_max = limits.deferred_max
+        self.delay_max_ns = limits.delay_max_ns
         self.window_max = limits.window_max
         self.settle_poll = limits.settle_poll
         self.to_live = limits.to_live

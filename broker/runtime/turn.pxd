@@ -58,4 +58,7 @@ cdef class Turn:
     cdef void send_answers(self) noexcept
     cpdef void start_early(self) noexcept
     cdef void arm(self, Task task, int64_t due_ns) except *
+    # When to see whether this time of the wall clock has come, on the monotonic clock: not long
+    # from now, because the wall clock may be set, and runs on while a machine is suspended.
+    cdef int64_t look_at(self, int64_t wall_ns) noexcept
     cdef void disarm(self, Task task) noexcept

@@ -15,6 +15,8 @@ from broker.runtime.heap cimport heap_free, heap_init, heap_peek, heap_push, hea
 from broker.runtime.interfaces cimport Task
 from broker.runtime.types cimport heap_item_t
 
+cdef int64_t LOOK_NS = 60_000_000_000       # between looks at the wall clock
+
 cdef enum:
     FEW_CURSORS = 8     # answers are sent before these deliver; beyond, larger batches pay more
     FLUSHES_MAX = 64    # in a row; tasks that are still queued then are flushed in another turn
@@ -47,6 +49,9 @@ cdef class Turn:
         self.now_ns = <int64_t>ts.tv_sec * 1000000000 + ts.tv_nsec
         clock_gettime(CLOCK_REALTIME, &ts)
         self.wall_ns = <int64_t>ts.tv_sec * 1000000000 + ts.tv_nsec
+
+    cdef int64_t look_at(self, int64_t wall_ns) noexcept:
+        return self.now_ns + max(<int64_t>0, min(wall_ns - self.wall_ns, LOOK_NS))
 
     cdef void add(self, Phase phase, Task task) noexcept:
         if task.queued:

@@ -32,6 +32,7 @@ def engine_options(config: Config) -> limits.EngineLimits:
     needs = [section.engine_needs() for section in sections]
     return limits.EngineLimits(
         ack_latency_ns=max(need.ack_latency_ns for need in needs),
+        delay_max_ns=max(need.delay_max_ns for need in needs),
         segment_bytes=storage.segment_size,
         append_bytes_max=storage.append_buffer_max,
         memory_bytes_max=storage.memory_topic_max,

@@ -69,6 +69,29 @@ def test_what_waits_is_counted_and_kept_after_a_kill(memory_path: Path) -> None:
         assert len(segment_files(memory_path / "1")) == 1
 
 
+def test_no_message_waits_longer_than_any_delay(memory_path: Path) -> None:
+    """Whatever the wall clock shows: it may have been set back, or be set later."""
+    with Rig(memory_path / "0") as rig:
+        log = rig.log()
+        log.open_cursor("unread")
+        consumer = LocalConsumer(log.open_cursor("read"), 10)
+        wall_ns = rig.turn.wall_ns
+        rig.turn.hold_clock(rig.loop.now_ns, wall_ns + 400 * 24 * LATER)
+        rig.publish(log, [b"now"])
+        rig.publish(log, [b"later"], not_before_ns=rig.turn.wall_ns + 10 * SECOND)
+        (record,) = consumer.records
+        assert consumer.requeue(record[0], 10) == 0
+        rig.settle()
+        rig.crash(memory_path / "1")
+    with Rig(memory_path / "1", delay_max_ns=50 * SECOND) as rig:
+        log = rig.engine.log("t")
+        consumers = [LocalConsumer(log.cursors[name], 10) for name in ("read", "unread")]
+        rig.settle()
+        assert [bodies_of(each) for each in consumers] == [[], [b"now"]]
+        rig.advance(51)
+        assert [sorted(bodies_of(each)) for each in consumers] == [[b"later", b"now"], [b"later"]]
+
+
 def test_all_cursors_share_what_may_be_held_back() -> None:
     """At the limit a cursor waits for its records' time, and then goes on."""
     with Rig(None, deferred_max=4096, memory_bytes_max=1 << 22) as rig:

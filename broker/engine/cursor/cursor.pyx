@@ -222,6 +222,12 @@ cdef class Cursor(LogReader):
         self.wake()
         return ACK_OK
 
+    cdef int64_t wait_until(self, int64_t due_wall_ns) noexcept:
+        """How long until this time of the wall clock: at most as long as any delay, because the
+        clock may have been set since the delay began, or may be set later."""
+        cdef int64_t wait_ns = due_wall_ns - self.shared.turn.wall_ns
+        return min(wait_ns, self.shared.delay_max_ns) if self.shared.delay_max_ns else wait_ns
+
     cdef void put_off(self, entry_t *e, int64_t wait_ns) noexcept:
         """Defer an entry that is in no list."""
         e.state = ENTRY_DEFERRED
@@ -327,7 +333,7 @@ cdef class Cursor(LogReader):
     cdef void defer(self, const stored_t *s) noexcept:
         """The next record is delayed: create an entry for it, and continue after it."""
         cdef entry_t *e = self.inflight.make(s.rec.seq)
-        self.put_off(e, s.not_before_ns - self.shared.turn.wall_ns)
+        self.put_off(e, self.wait_until(s.not_before_ns))
         if self.journal is not None:
             self.journal.op(OP_ENTRY, e.seq, 0, <uint64_t>s.not_before_ns, 3)
         self.wake()
@@ -670,7 +676,7 @@ cdef class Cursor(LogReader):
         cdef int64_t due_ns = 0 if delays is None else delays.due(seq, wall_ns)
         if due_ns and self.inflight.size < self.shared.entries_max and (
                 self.inflight.deferred < self.shared.deferred_share()):
-            self.put_off(self.inflight.make(seq), due_ns - wall_ns)
+            self.put_off(self.inflight.make(seq), self.wait_until(due_ns))
             return
         self.dropped_count += 1
         self.mark_acked(seq)
@@ -974,7 +980,7 @@ cdef class Cursor(LogReader):
             self.inflight.push_again(e)
             return
         e.state = ENTRY_DEFERRED
-        e.timer.due_ns = due_wall_ns - self.shared.turn.wall_ns + self.shared.turn.now_ns
+        e.timer.due_ns = self.shared.turn.now_ns + self.wait_until(due_wall_ns)
         heap_push(&self.inflight.due, &e.timer)
         self.inflight.deferred += 1
 

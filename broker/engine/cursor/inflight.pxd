@@ -56,8 +56,8 @@ cdef extern from *:
         uint8_t reason          # REASON_* of the end of the last delivery
         float age_ns            # SENT: the age of the record at that time; for `latency`
         # Used by a StreamCursor instead of segment and offset, attempts, age_ns and the owner of
-        # the timer, which is its consumer_seq. `mark` is the time of the last delivery (ns, wall
-        # clock). While SENT, `prev` is the number of the client that has it, 0 = none.
+        # the timer, which is its consumer_seq. `mark` is the time of the last delivery (monotonic
+        # ns). While SENT, `prev` is the number of the client that has it, 0 = none.
         uint32_t before         # neighbours in the order of seqs
         uint32_t after
         uint32_t deliveries     # so far

@@ -52,6 +52,7 @@ cdef class Limiter(Task):
     cdef readonly uint64_t msgs_max, bytes_max      # 0 = no limit
     cdef readonly int64_t age_max_ns
     cdef uint64_t total                             # bytes of the records that are kept
+    cdef int64_t due_wall_ns  # the timer is for this time of the wall clock; 0 = at once
     cdef bint unweighed                             # `total` is not computed yet
     cdef Segment segment  # the one that contains the floor; None = not located
     cdef uint64_t here  # size of the records from the floor to the end of that segment

@@ -470,8 +470,8 @@ cdef class Limiter(Task):
                 if rec.timestamp_ns > born_ns:
                     if not self.verified(size):
                         continue    # a damaged time may be far in the future
-                    log.shared.turn.arm(
-                        self, log.shared.turn.now_ns + rec.timestamp_ns - born_ns)
+                    self.due_wall_ns = rec.timestamp_ns + self.age_max_ns
+                    log.shared.turn.arm(self, log.shared.turn.look_at(self.due_wall_ns))
                     break
             else:
                 break
@@ -479,6 +479,7 @@ cdef class Limiter(Task):
                 owed = self.retention.owed_from()
             if self.retention.floor >= owed:
                 # Check again after a while: nothing reports when a cursor finishes the record.
+                self.due_wall_ns = 0
                 log.shared.turn.disarm(self)
                 log.shared.turn.arm(self, log.shared.turn.now_ns + OWED_POLL_NS)
                 break
@@ -536,6 +537,7 @@ cdef class Limiter(Task):
             log.shared.report('error', 'segment cannot be read', log=log.name,
                               reason=str(problem))
             if self.timer.pos == 0:
+                self.due_wall_ns = 0
                 log.shared.turn.arm(self, log.shared.turn.now_ns + log.shared.retry_ns)
             return False
 
@@ -579,5 +581,13 @@ cdef class Limiter(Task):
             retention.trim()
 
     cdef void expired(self, int64_t now_ns) noexcept:
+        cdef int64_t due_wall_ns = self.due_wall_ns
+        if due_wall_ns > self.log.shared.turn.wall_ns and not self.log.deleted:
+            try:
+                self.log.shared.turn.arm(self, self.log.shared.turn.look_at(due_wall_ns))
+                return
+            except MemoryError:
+                pass
+        self.due_wall_ns = 0
         self.enforce()
         self.unmap()

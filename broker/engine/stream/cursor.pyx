@@ -463,8 +463,7 @@ cdef class StreamCursor(LogReader):
         while e != NULL:
             # A client that has a message has set its wait itself.
             if e.state == ENTRY_SENT and e.reason != REASON_REQUEUE and not e.prev:
-                heap_update(&self.inflight.due, &e.timer, (
-                    e.mark + self.wait_of(e) - self.shared.turn.wall_ns + self.shared.turn.now_ns))
+                heap_update(&self.inflight.due, &e.timer, e.mark + self.wait_of(e))
             e = self.inflight.at(e.after) if e.after else NULL
         for _i in range(self.inflight.again):
             e = self.inflight.at(self.inflight.again_first)
@@ -765,7 +764,7 @@ cdef class StreamCursor(LogReader):
             self.redelivered += e.deliveries == 2
             self.set_sent(e)
             if self.journal is not None:
-                self.note_clock(e.mark)
+                self.note_clock(self.shared.turn.wall_ns)
                 self.journal.op(OP_AGAIN, e.seq, e.deliveries, 0, 2)
         else:
             self.catch_up()
@@ -785,15 +784,15 @@ cdef class StreamCursor(LogReader):
                 self.link(e)
                 self.set_sent(e)
                 if self.journal is not None:
-                    self.note_clock(e.mark)
+                    self.note_clock(self.shared.turn.wall_ns)
                     self.journal.delivered(e.seq, self.delivered_consumer_seq)
         self.queue()
 
     cdef void set_sent(self, entry_t *e) noexcept:
         e.state = ENTRY_SENT
         e.reason = REASON_RETURNED
-        e.mark = self.shared.turn.wall_ns
-        e.timer.due_ns = self.shared.turn.now_ns + self.wait_of(e)
+        e.mark = self.shared.turn.now_ns
+        e.timer.due_ns = e.mark + self.wait_of(e)
         heap_push(&self.inflight.due, &e.timer)
         self.inflight.sent += 1
         self.rearm()
@@ -889,10 +888,10 @@ cdef class StreamCursor(LogReader):
         if e == NULL or e.state == ENTRY_AGAIN:
             return self.known(seq)
         e.reason = REASON_RETURNED
-        e.mark = self.shared.turn.wall_ns
-        heap_update(&self.inflight.due, &e.timer, self.shared.turn.now_ns + self.wait_of(e))
+        e.mark = self.shared.turn.now_ns
+        heap_update(&self.inflight.due, &e.timer, e.mark + self.wait_of(e))
         if self.journal is not None:
-            self.note_clock(e.mark)
+            self.note_clock(self.shared.turn.wall_ns)
             self.journal.op(OP_AGAIN, seq, e.deliveries, 0, 2)
         self.rearm()
         self.queue()
@@ -921,11 +920,10 @@ cdef class StreamCursor(LogReader):
 
     cdef void touch(self, uint64_t seq, int64_t wait_ns, int64_t most_ns) noexcept:
         cdef entry_t *e = self.inflight.find(seq)
-        cdef int64_t now_ns = self.shared.turn.now_ns
         if e == NULL or e.state != ENTRY_SENT:
             return
         heap_update(&self.inflight.due, &e.timer, min(
-            now_ns + wait_ns, now_ns + most_ns - (self.shared.turn.wall_ns - e.mark)))
+            self.shared.turn.now_ns + wait_ns, e.mark + most_ns))
         self.rearm()
 
     cdef void holder_gone(self, uint32_t holder, bint at_once) noexcept:
@@ -1145,8 +1143,7 @@ cdef class StreamCursor(LogReader):
         if item != NULL:
             due_ns = item.due_ns
         if self.paused_until_ns:
-            due_ns = min(due_ns, self.shared.turn.now_ns + (
-                self.paused_until_ns - self.shared.turn.wall_ns))
+            due_ns = min(due_ns, self.shared.turn.look_at(self.paused_until_ns))
         if self.retry_ns > self.shared.turn.now_ns:
             due_ns = min(due_ns, self.retry_ns)
         if self.sync_due_ns:
@@ -1416,12 +1413,13 @@ cdef class StreamCursor(LogReader):
             e.deliveries = deliveries
             self.redelivered += e.deliveries > 1
             e.timer.owner = <void *><size_t>consumer_seq
-            e.mark = sent_ms * 1_000_000
+            # If the clock was set back, no wait begins later than now.
+            e.mark = min(self.shared.turn.now_ns, <int64_t>sent_ms * 1_000_000 + to_now)
             e.state = ENTRY_SENT
-            e.timer.due_ns = e.mark + self.wait_of(e) + to_now
+            e.timer.due_ns = e.mark + self.wait_of(e)
             if due_wall_ns:
                 e.reason = REASON_REQUEUE
-                e.timer.due_ns = due_wall_ns + to_now
+                e.timer.due_ns = e.mark + <int64_t>due_wall_ns - <int64_t>sent_ms * 1_000_000
             heap_push(&self.inflight.due, &e.timer)
             self.inflight.sent += 1
             self.link(e)
@@ -1453,7 +1451,7 @@ cdef class StreamCursor(LogReader):
         while at:
             e = self.inflight.at(at)
             at = e.after
-            self.note_clock(e.mark)
+            self.note_clock(e.mark + to_wall)
             journal.delivered(e.seq, <uint64_t>e.timer.owner)
             if e.deliveries > 1:
                 journal.op(OP_AGAIN, e.seq, e.deliveries, 0, 2)
@@ -1475,11 +1473,12 @@ cdef class StreamCursor(LogReader):
         in flight, by seq."""
         cdef entry_t *e
         cdef uint32_t at = self.oldest
+        cdef int64_t to_wall = self.shared.turn.wall_ns - self.shared.turn.now_ns
         cdef list found = []
         while at:
             e = self.inflight.at(at)
             at = e.after
-            found.append((e.seq, <uint64_t>e.timer.owner, e.mark, e.deliveries))
+            found.append((e.seq, <uint64_t>e.timer.owner, e.mark + to_wall, e.deliveries))
         return found
 
     def close(self, bint delete=False, bint sparing=False):
@@ -1531,7 +1530,7 @@ cdef class StreamCursor(LogReader):
             return False
         p.consumer_seq = <uint64_t>e.timer.owner
         p.deliveries = e.deliveries
-        p.sent_ns = e.mark
+        p.sent_ns = e.mark + self.shared.turn.wall_ns - self.shared.turn.now_ns
         p.due_ns = 0 if e.state == ENTRY_AGAIN else e.timer.due_ns
         return True
 

@@ -15,6 +15,6 @@ cdef class Duplicates(RecentIds):
     # Seqs and times must rise.
     cdef void add(self, const char *id, size_t n, uint64_t seq, int64_t now_ns) noexcept
     # The same for the id in a message's headers, if there is one.
-    cdef void add_stored(self, const record_t *rec) noexcept
+    cdef void add_stored(self, const record_t *rec, int64_t now_ns) noexcept
     cdef void undo_from(self, uint64_t seq) noexcept    # messages from seq on were not stored
     cdef void set_window(self, int64_t window_ns) noexcept      # 0: nothing is remembered

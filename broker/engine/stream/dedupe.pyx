@@ -39,13 +39,13 @@ cdef class Duplicates(RecentIds):
         added.time_ns = now_ns
         self.remember(&added)
 
-    cdef void add_stored(self, const record_t *rec) noexcept:
+    cdef void add_stored(self, const record_t *rec, int64_t now_ns) noexcept:
         cdef span_t id
         if rec.headers_len == 0 or not self.header:
             return
         id = find_header(rec.data, rec.headers_len, self.header, <size_t>len(self.header))
         if id.len:
-            self.add(id.ptr, id.len, rec.seq, rec.timestamp_ns)
+            self.add(id.ptr, id.len, rec.seq, min(rec.timestamp_ns, now_ns))
 
     cdef void undo_from(self, uint64_t seq) noexcept:
         while self.size and self.newest().seq >= seq:

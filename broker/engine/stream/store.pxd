@@ -115,6 +115,7 @@ cdef class StreamStore(LogOwner):
     cdef uint64_t aged                      # max_age does not apply to messages below it
     cdef list unread                        # segments that were unreadable when messages expired
     cdef int64_t unread_until_ns            # wall clock: the next attempt
+    cdef int64_t due_wall_ns                # when to expire messages, if the timer is set
     # During a purge, messages below hidden_below are hidden from readers; with a filter, only those
     # that match it.
     cdef uint64_t hidden_below
@@ -209,6 +210,7 @@ cdef class StreamStore(LogOwner):
     cdef int expire_aged(self, int left, int64_t *due_ns) noexcept
     cdef int64_t when_to_read(self) noexcept
     cdef bint expiring(self, uint64_t seq, stored_t *s) noexcept
+    cdef int64_t next_ns(self) noexcept
     cdef void arm(self, int64_t due_wall_ns) noexcept
     cdef uint64_t floor(self) noexcept
     cdef uint64_t purge_some(self, Filter filter, uint64_t after, uint64_t *at) noexcept

@@ -116,12 +116,20 @@ cdef class StreamStore(LogOwner):
     # --- appending
 
     cdef uint64_t append(self, const record_t *rec, int64_t ttl_ns, Rollup rollup) noexcept:
-        cdef int64_t now_ns = max(self.last_ns, self.log.shared.turn.wall_ns)
         if self.limits.discard_new:
             self.refused = self.fullness(rec, rollup)
             if self.refused != STORE_TAKEN:
                 return 0
-        return self.append_at(rec, self.log.next_seq, now_ns, expiry(now_ns, ttl_ns), rollup)
+        return self.append_at(
+            rec, self.log.next_seq, self.next_ns(),
+            expiry(self.log.shared.turn.wall_ns, ttl_ns), rollup)
+
+    cdef int64_t next_ns(self) noexcept:
+        """The time of the next message: times increase with the seqs, even if the clock was set
+        back."""
+        if self.messages == 0:
+            return self.log.shared.turn.wall_ns
+        return max(self.last_ns, self.log.shared.turn.wall_ns)
 
     cdef uint64_t append_at(self, const record_t *rec, uint64_t seq, int64_t timestamp_ns,
                             int64_t expires_ns, Rollup rollup) noexcept:
@@ -177,7 +185,7 @@ cdef class StreamStore(LogOwner):
         """The next message comes after seq."""
         cdef record_t r
         cdef uint64_t ticket
-        cdef int64_t now_ns = max(self.last_ns, self.log.shared.turn.wall_ns)
+        cdef int64_t now_ns = self.next_ns()
         self.refused = STORE_FAILED
         try:
             self.make_room()
@@ -613,14 +621,15 @@ cdef class StreamStore(LogOwner):
         return self.duplicates.find(id, n, self.log.shared.turn.wall_ns)
 
     cdef void remember_id(self, const char *id, size_t n, uint64_t seq) noexcept:
-        self.duplicates.add(id, n, seq, max(self.last_ns, self.log.shared.turn.wall_ns))
+        self.duplicates.add(id, n, seq, self.log.shared.turn.wall_ns)
 
     # --- age
 
     cdef void arm(self, int64_t due_wall_ns) noexcept:
         """Look for messages to expire at that time, unless that is done earlier."""
-        cdef int64_t due_ns = self.log.shared.turn.now_ns + max(
-            <int64_t>0, due_wall_ns - self.log.shared.turn.wall_ns)
+        cdef int64_t due_ns = self.log.shared.turn.look_at(due_wall_ns)
+        if self.timer.pos == 0 or due_wall_ns < self.due_wall_ns:
+            self.due_wall_ns = due_wall_ns
         if self.timer.pos and self.timer.due_ns <= due_ns:
             return
         try:
@@ -629,7 +638,10 @@ cdef class StreamStore(LogOwner):
             self.log.sync.refuse(problem)
 
     cdef void expired(self, int64_t now_ns) noexcept:
-        self.expire()
+        if self.closed or self.log.shared.turn.wall_ns >= self.due_wall_ns:
+            self.expire()
+        else:
+            self.arm(self.due_wall_ns)
 
     cdef void expire(self) noexcept:
         """Delete what is too old, some at a time, and come back when the next one is."""
@@ -1156,7 +1168,7 @@ cdef class StreamStore(LogOwner):
             s.rec.subject_len = <uint16_t>len(self.log.subject)
         if not s.flags & STORED_ERASED and (
                 s.rec.timestamp_ns + self.duplicates.window_ns > self.log.shared.turn.wall_ns):
-            self.duplicates.add_stored(&s.rec)
+            self.duplicates.add_stored(&s.rec, self.log.shared.turn.wall_ns)
         if dead.has(seq) and not s.flags & (STORED_ROLLUP | STORED_ROLLUP_ALL):
             return 0
         size = self.size_in(&s.rec)

@@ -182,9 +182,12 @@ class NsqConfig(NsqWatching):
         return bool(self.auth_http_addresses)
 
     def engine_needs(self) -> EngineNeeds:
-        """Latencies, if percentiles are configured."""
+        """Latencies, if percentiles are configured; the longest delay."""
         window_ns = self.e2e_processing_latency_window_time_ns
-        return EngineNeeds(window_ns if self.e2e_processing_latency_percentiles else 0)
+        return EngineNeeds(
+            window_ns if self.e2e_processing_latency_percentiles else 0,
+            delay_max_ns=max(self.max_req_timeout_ns, self.max_defer_ns),
+        )
 
     def conflicts(self, config: object) -> Iterator[kinds.Conflict]:
         """Limits that contradict each other; TLS without a certificate."""

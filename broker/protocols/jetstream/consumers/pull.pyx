@@ -567,7 +567,8 @@ cdef class PullConsumer(Consumer):
             return False
         if self.config.backoff:
             wait = max(self.config.backoff)
-        return self.outlet.turn.wall_ns - self.cursor.last_delivered_ns < wait
+        # Not in the future: the clock may have been set back.
+        return 0 <= self.outlet.turn.wall_ns - self.cursor.last_delivered_ns < wait
 
     # --- pinned clients
 

@@ -71,6 +71,10 @@ class At(NamedTuple):
         """The next due time that is later than now; 0 = never."""
         return 0
 
+    def adjusted(self, due_ns: int, _now_ns: int) -> int:
+        """When it is due, after the clock was set back to now."""
+        return due_ns
+
 
 class Every(NamedTuple):
     """A period."""
@@ -85,6 +89,11 @@ class Every(NamedTuple):
         """The next due time that is later than now."""
         periods = max(1, (now_ns - due_ns) // self.period_ns + 1)
         return (due_ns + periods * self.period_ns + SECOND // 2) // SECOND * SECOND
+
+    def adjusted(self, due_ns: int, now_ns: int) -> int:
+        """When it is due, after the clock was set back to now."""
+        periods = max(0, due_ns - now_ns - 1) // self.period_ns
+        return (due_ns - periods * self.period_ns + SECOND // 2) // SECOND * SECOND
 
 
 class Cron(NamedTuple):
@@ -112,6 +121,10 @@ class Cron(NamedTuple):
             if found:
                 return found * SECOND
         return 0
+
+    def adjusted(self, due_ns: int, now_ns: int) -> int:
+        """When it is due, after the clock was set back to now."""
+        return min(due_ns, self.following(0, now_ns) or due_ns)
 
     def dates(self, first: date, count: int) -> Iterator[date]:
         """The days of the pattern among `count` days from `first` on. Months without such days are

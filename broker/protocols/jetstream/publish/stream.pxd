@@ -80,6 +80,7 @@ cdef class Stream(StreamOwner):
     cdef public object advise           # JetStreamAccount.advisory, or None
     cdef list abandonments              # (id, reason) of batches that ended without a commit
     cdef object timetable               # of scheduled messages; None: they are not allowed
+    cdef int64_t clock_ahead_ns         # wall clock less monotonic clock, at the last check
     cdef object schedule                # of the message that is being checked; None: it has none
     # Subject -> seq of its last message, which has expired. A marker will replace it.
     cdef dict expired_subjects
@@ -175,6 +176,7 @@ cdef class Stream(StreamOwner):
     cdef int check_scheduler(self, const record_t *rec, const headers_t *h) except -1
     cdef int update_schedule(self, const record_t *rec, const headers_t *h,
                              uint64_t seq) except -1
+    cdef int check_clock(self) except -1
     cdef int publish_due(self) except -1
     cdef void retry_later(self) noexcept
     cdef int add_unreadable(self, bytes subject) except -1

@@ -1240,6 +1240,7 @@ cdef class Stream(StreamOwner):
             if self.retry_ns and now_ns >= self.retry_ns:
                 self.retry()
             if self.timetable is not None and not self.retry_ns:
+                self.check_clock()
                 self.publish_due()
         except Exception:
             LOG.exception('schedules and batches of stream %r', self.name)
@@ -1351,7 +1352,7 @@ cdef class Stream(StreamOwner):
         if schedule is None:
             self.timetable.drop(subject)
         else:
-            self.timetable.set(subject, seq, schedule, schedule.first(self.store.last_ns))
+            self.timetable.set(subject, seq, schedule, schedule.first(self.account.turn.wall_ns))
         if has(h, HEADER_SCHEDULER) and is_text(h.value[<int>HEADER_SCHEDULE_NEXT], b'purge'):
             self.cancel(bytes_of(h.value[<int>HEADER_SCHEDULER]), seq)
         self.rearm()
@@ -1386,6 +1387,14 @@ cdef class Stream(StreamOwner):
             del self.cancelled[seq]
             if self.store.last_seq_of(subject, <size_t>len(subject)) == seq:
                 self.store.remove(seq)
+
+    cdef int check_clock(self) except -1:
+        """If the wall clock was set back, no schedule waits for what it showed before."""
+        cdef int64_t ahead_ns = self.account.turn.wall_ns - self.account.turn.now_ns
+        if ahead_ns < self.clock_ahead_ns - <int64_t>SECOND:
+            self.timetable.adjust(self.account.turn.wall_ns)
+        self.clock_ahead_ns = ahead_ns
+        return 0
 
     cdef int publish_due(self) except -1:
         """Publish the scheduled messages that are due."""
@@ -1489,7 +1498,8 @@ cdef class Stream(StreamOwner):
         cdef message_t last
         cdef span_t to = h.value[<int>HEADER_SCHEDULE_TARGET], found
         cdef int64_t now_ns = self.account.turn.wall_ns
-        cdef int64_t first_ns = schedule.first(m.rec.timestamp_ns)
+        # The clock may have been set back since.
+        cdef int64_t first_ns = schedule.first(min(m.rec.timestamp_ns, now_ns))
         cdef uint64_t seq = self.lookup.last(to.ptr, to.len)
         cdef bytes subject = m.rec.subject[:m.rec.subject_len]
         if seq > m.rec.seq and self.store.read(seq, &last):
@@ -1497,7 +1507,7 @@ cdef class Stream(StreamOwner):
             if bytes_of(found) == subject:
                 found = find_header(last.rec.data, last.rec.headers_len, b'Nats-Schedule-Next', 18)
                 try:
-                    return moment_ns(text_of(found))
+                    return schedule.adjusted(moment_ns(text_of(found)), now_ns)
                 except ValueError:
                     pass
             return first_ns if first_ns > now_ns else schedule.following(first_ns, now_ns) or now_ns

@@ -49,6 +49,15 @@ class Timetable:
         """Remove the schedule of this subject."""
         self.entries.pop(subject, None)
 
+    def adjust(self, now_ns: int) -> None:
+        """The clock was set back to now: what repeats is not due later than its pattern says."""
+        self.entries = {
+            key: entry._replace(due_ns=entry.schedule.adjusted(entry.due_ns, now_ns))
+            for key, entry in self.entries.items()
+        }
+        self._heap = [(entry.due_ns, key) for key, entry in self.entries.items()]
+        heapq.heapify(self._heap)
+
     def next_ns(self) -> int:
         """When the next message is due; 0 = there is none."""
         while self._heap:

@@ -91,6 +91,23 @@ def test_what_is_in_flight_keeps_its_time_and_its_deliveries(tmp_path: Path) -> 
     stream.rig.abandon()
 
 
+def test_no_wait_is_longer_because_the_clock_was_set_back(tmp_path: Path) -> None:
+    stream = Durable(tmp_path)
+    now_ns, wall_ns = stream.rig.loop.now_ns, stream.rig.turn.wall_ns
+    stream.rig.turn.hold_clock(now_ns, wall_ns + 400 * 24 * 3600 * SECOND)
+    stream.publish("a")
+    receiver = stream.receiver()
+    assert seqs(receiver) == [1]
+    receiver.nak(1, 5 * SECOND)
+    stream = stream.again()  # its wall clock is right
+    receiver = stream.receiver()
+    stream.rig.advance(4.9)
+    assert seqs(receiver) == []
+    stream.rig.advance(0.2)
+    assert seqs(receiver) == [1]
+    stream.rig.abandon()
+
+
 def test_exhausted_messages_pauses_and_lists_are_remembered(tmp_path: Path) -> None:
     stream = Durable(tmp_path, max_deliver=1, ack_wait_ns=SECOND)
     stream.publish("a", "b", "c", "a")

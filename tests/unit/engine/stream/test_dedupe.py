@@ -116,3 +116,25 @@ def test_of_very_many_ids_the_last_ones_are_forgotten(tmp_path: Path) -> None:
         assert store.duplicates.size == duplicate_of(store, b"1") == 0
         remember_id(store, b"1", 7)
         assert duplicate_of(store, b"1") == 7
+
+
+def test_the_window_is_as_long_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    day = 24 * 3600 * SECOND
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        wall_ns = rig.turn.wall_ns
+        rig.turn.hold_clock(rig.loop.now_ns, wall_ns + 400 * day)
+        store_once(store, b"x")
+        rig.settle()
+        rig.turn.hold_clock(rig.loop.now_ns, wall_ns)
+        store_once(store, b"y")
+        rig.settle()
+        assert duplicate_of(store, b"y") == 2
+        rig.turn.hold_clock(rig.loop.now_ns, wall_ns + 11 * SECOND)
+        assert duplicate_of(store, b"y") == 0
+        rig.close()
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)  # the times of both messages are in the future
+        assert [duplicate_of(store, key) for key in (b"x", b"y")] == [1, 2]
+        rig.advance(11)
+        assert [duplicate_of(store, key) for key in (b"x", b"y")] == [0, 0]

@@ -12,6 +12,7 @@ from broker.engine.stream.store import StreamLimits, StreamStore, open_store
 from broker.runtime import vfs
 
 NAME = "js A/S"
+DAY = 24 * 3600 * SECOND
 
 
 def open_in(rig: Rig, limits: StreamLimits | None = None) -> StreamStore:
@@ -153,3 +154,65 @@ def test_messages_go_at_their_own_time(tmp_path: Path) -> None:
         rig.advance(20)
         assert (seqs(store), last) == ([], [b"b", b"d"])
         rig.close()
+
+
+def set_clock(rig: Rig, wall_ns: int) -> None:
+    """Set the wall clock; the monotonic one goes on."""
+    rig.turn.hold_clock(rig.loop.now_ns, wall_ns)
+
+
+def step(rig: Rig, seconds: float) -> None:
+    """Let time pass on both clocks, whatever the wall clock shows."""
+    wall_ns = rig.turn.wall_ns + int(seconds * SECOND)
+    rig.loop.now_ns += int(seconds * SECOND)
+    set_clock(rig, wall_ns)
+    rig.turn.ring()
+    rig.settle()
+
+
+def test_a_time_to_live_counts_from_now_after_the_clock_was_set_back(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        wall_ns = rig.turn.wall_ns
+        set_clock(rig, wall_ns + 400 * DAY)
+        publish(store, b"a")
+        rig.settle()
+        set_clock(rig, wall_ns)
+        publish(store, b"b", ttl_ns=2 * SECOND)
+        rig.settle()
+        step(rig, 1.9)
+        assert seqs(store) == [1, 2]
+        step(rig, 0.2)
+        assert seqs(store) == [1]
+
+
+def test_messages_have_the_right_time_again_once_the_others_are_gone(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        wall_ns = rig.turn.wall_ns
+        set_clock(rig, wall_ns + 400 * DAY)
+        publish(store, b"a")
+        rig.settle()
+        set_clock(rig, wall_ns)
+        publish(store, b"b")
+        rig.settle()
+        assert store.last_ns == wall_ns + 400 * DAY  # times never decrease
+        assert [kill(store, seq) for seq in (1, 2)] == [True, True]
+        publish(store, b"c")
+        rig.settle()
+        assert store.last_ns == store.first_ns == wall_ns
+
+
+@pytest.mark.parametrize("limits", [StreamLimits(), StreamLimits(max_age_ns=DAY)])
+def test_messages_go_soon_after_the_clock_is_set_forward(
+    tmp_path: Path, limits: StreamLimits
+) -> None:
+    """As after a virtual machine was suspended: its monotonic clock stood still meanwhile."""
+    with Rig(tmp_path) as rig:
+        store = open_in(rig, limits)
+        publish(store, b"a", ttl_ns=0 if limits.max_age_ns else DAY)
+        rig.settle()
+        step(rig, 1)
+        set_clock(rig, rig.turn.wall_ns + DAY)
+        step(rig, 61)
+        assert seqs(store) == []

@@ -103,6 +103,21 @@ def test_a_message_again_and_again(case: Case) -> None:
     assert case.last("s.plan")[1] == 1
 
 
+@pytest.mark.parametrize("pattern", ["@every 2s", "*/2 * * * * *"])
+def test_messages_go_on_after_the_clock_was_set_back(case: Case, pattern: str) -> None:
+    """Also those that are stored later, whose times cannot be earlier than that of the last."""
+    case.wall += 400 * 24 * 3600 * SECOND
+    case.plan(pattern)
+    case.go(2)
+    case.wall = START
+    case.go(60)  # until it is noticed
+    case.plan(pattern, "s.plan.2", b"other", Nats_Schedule_Target="s.t.2")
+    before = case.last("s.t")[1]
+    case.go(2)
+    assert case.last("s.t")[1] > before
+    assert case.last("s.t.2")[3] == b"other"
+
+
 def test_a_message_by_a_cron_pattern(case: Case) -> None:
     case.plan("30 * * * * *")
     case.go(29)
