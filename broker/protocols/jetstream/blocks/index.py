@@ -1,7 +1,8 @@
 """The index of a stream's blocks, `index.db`: which messages of each block exist.
 
     11, version, then numbers: messages, bytes, first seq and time, last seq and time,
-    subjects: count, then for each its name, messages, first block and, of several, last block,
+    subjects: count, then for each its name, messages, first block and last block; before version 4
+        a subject with one message has no last block,
     blocks: count, then for each its number, bytes, first seq and time, last seq and time, deleted
         messages, since version 2 those with a TTL, since version 3 schedules, and a bitmap of the
         deleted ones, if there are any
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _MAGIC: Final = 11
 _MORE: Final = {1: 0, 2: 1, 3: 2, 4: 2}  # version -> numbers of a block after the deleted count
+_BOTH_BLOCKS: Final = 4  # from this version on, each subject also has its last block
 _SUM: Final = 8
 _BITMAP: Final = b"\x16\x02"
 _NODE: Final = struct.Struct("<Q256sH")
@@ -76,7 +78,7 @@ def read_index(data: bytes, tombstones: Tombstones) -> None:
         numbers.at += length
         several = numbers.unsigned() > 1
         numbers.unsigned()
-        if several:
+        if several or data[1] >= _BOTH_BLOCKS:
             numbers.unsigned()
     extents, nodes, found = [], [], 0
     for _ in range(numbers.unsigned()):
