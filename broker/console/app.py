@@ -141,9 +141,9 @@ class ConsoleApp:
             if changes and not caller.by_token and request.headers.get(CHANGE_HEADER) != "1":
                 raise RefusedError(errors.FORGED)
             call = await self._call(request, operation, names, caller)
-            request_handlers = self.request_handlers.get(operation.name)
-            if request_handlers is not None:
-                response = await request_handlers(request, call)
+            handler = self.request_handlers.get(operation.name)
+            if handler is not None:
+                response = await handler(request, call)
             else:
                 response = answer(await self.handlers[operation.name](call))
             status = response.status

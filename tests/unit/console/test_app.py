@@ -160,8 +160,8 @@ def test_every_operation_is_tried() -> None:
 async def test_every_handler_is_in_the_file(tmp_path: Path) -> None:
     async with console(tmp_path) as broker:
         await broker.get("/v1/session")
-        assert set(broker.app.handlers) | set(broker.app.own) == set(OPERATIONS)
-        assert not set(broker.app.handlers) & set(broker.app.own)
+        assert set(broker.app.handlers) | set(broker.app.request_handlers) == set(OPERATIONS)
+        assert not set(broker.app.handlers) & set(broker.app.request_handlers)
 
 
 @pytest.mark.parametrize(

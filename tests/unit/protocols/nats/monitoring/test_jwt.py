@@ -92,9 +92,9 @@ def test_an_account_that_has_ended(server: LiveNats) -> None:
     known = server.server.operator
     assert known is not None
     account = known.tokens.accounts[TEAM.public]
-    account.gone = True
+    account.deleted = True
     detail = get(server, "/accountz", acc=TEAM.public)["account_detail"]
-    account.gone = False
+    account.deleted = False
     assert detail["expired"]
 
 
