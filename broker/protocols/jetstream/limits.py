@@ -71,6 +71,7 @@ JS_SUBJECTS_PAGE: Final = 100_000  # subjects in one STREAM.INFO
 JS_DELETED_MAX: Final = 100_000  # deleted seqs in one STREAM.INFO
 JS_REQUESTS_MAX: Final = 10_000  # waiting requests of one account; more are dropped
 JS_REQUESTS_BYTES: Final = 64 * MIB  # of them; more are dropped
+JS_DROPPED_APART: Final = 10 * SECOND  # between log lines about those of one account
 JS_REQUESTS_TURN: Final = 2 * MS  # for requests of one account in one turn of the loop
 JS_REQUEST_BODY_MAX: Final = 1 * MIB  # of a request that waits
 

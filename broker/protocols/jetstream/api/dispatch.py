@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -136,6 +137,7 @@ class Dispatcher:
         account: JetStreamAccount,
         sink: ApiSink,
         purge: Callable[[str], Awaitable[None]] | None = None,
+        now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         """`purge`: deletes all streams of an account, by its name; only the system account may
         request it."""
@@ -143,6 +145,9 @@ class Dispatcher:
         self.sink = sink
         self.purge = purge
         self.task: asyncio.Task[None] | None = None
+        self._now_ns = now_ns
+        self._dropped = 0  # requests, since the last log line about them
+        self._logged_ns = 0  # time of that line; 0 = there was none
 
     def handle(self, request: Request) -> None:
         """Answer one request, now or when its handler has finished."""
@@ -243,11 +248,17 @@ class Dispatcher:
             self.account.audit(request, body)
 
     def overflow(self, dropped: int) -> None:
-        """Report requests that were dropped because too many wait."""
-        log.warning(
-            "account %s: %d API requests were dropped, too many wait", self.account.name, dropped
-        )
+        """Report requests that were dropped because too many wait; in the log only now and then,
+        because a client can cause it many times a second."""
         self.account.limit_reached(dropped)
+        self._dropped += dropped
+        now_ns = self._now_ns()
+        if self._logged_ns and now_ns < self._logged_ns + limits.JS_DROPPED_APART:
+            return
+        count, self._dropped, self._logged_ns = self._dropped, 0, now_ns
+        log.warning(
+            "account %s: %d API requests were dropped, too many wait", self.account.name, count
+        )
 
     async def close(self) -> None:
         """Wait until the request in progress has been answered."""
