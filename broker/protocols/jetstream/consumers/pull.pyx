@@ -614,6 +614,7 @@ cdef class PullConsumer(Consumer):
             following = r.next
             if r.pin_len:
                 self.finish_waiting(r, b'423 Nats-Wrong-Pin-Id', 21, pending=True)
+                self.active_ns = self.outlet.turn.now_ns  # the client asks again after this
             r = following
         self.events.append(('unpinned', {
             'group': self.config.priority_groups[0], 'reason': reason}))

@@ -30,6 +30,6 @@ def test_dropped_requests_are_logged_now_and_then(caplog: pytest.LogCaptureFixtu
     dispatcher.overflow(6)
     assert account.reported == [3, 4, 5, 6]  # each is an advisory
     assert caplog.messages == [
-        "account A: 3 API requests were dropped, others wait",
-        "account A: 15 API requests were dropped, others wait",
+        "account A: 3 API requests were dropped, too many wait",
+        "account A: 15 API requests were dropped, too many wait",
     ]

@@ -687,6 +687,24 @@ def test_unpin(bench: Bench) -> None:
     assert bench.got("in") == [wrong]
 
 
+def test_a_consumer_stays_when_its_pin_ends_and_its_client_may_ask_again(bench: Bench) -> None:
+    """The end of the pin ends the only request, at the time when the consumer was last used so
+    long ago that it would be deleted without one."""
+    bench.consumer(inactive_threshold=SECOND, **{**PINNED, "ack_policy": "none"})
+    bench.publish(b"a", b"b")
+    bench.inbox("in")
+    bench.ask("in", group="g")
+    (message,) = bench.raw("in")
+    pin = message.headers.split(b"Nats-Pin-Id: ")[1].strip().decode()
+    bench.ask("in", group="g", id=pin, batch=2, expires=5)
+    bench.rig.advance(1)
+    wrong = "423 Nats-Wrong-Pin-Id | Nats-Pending-Messages: 1 | Nats-Pending-Bytes: 0"
+    assert bench.got("in") == ["b", wrong]
+    assert bench.registry.deleted == []
+    bench.rig.advance(1)
+    assert bench.registry.deleted == ["C"]
+
+
 def test_a_pin_outlives_its_inbox_until_its_time_is_over(bench: Bench) -> None:
     bench.consumer(**PINNED)
     bench.publish(b"a")
