@@ -56,7 +56,6 @@ class Mode:
     compile_args: tuple[str, ...]
     link_args: tuple[str, ...] = ()
     small_args: tuple[str, ...] = ()  # for SELDOM_RUN, after the others
-    support_level: str | None = None  # of the optimization of Cython's own functions; None: as all
     macros: tuple[tuple[str, str | None], ...] = ()
     directives: tuple[tuple[str, object], ...] = ()
 
@@ -78,7 +77,6 @@ MODES = {
         (*_COMMON, "-O2", "-g0", "-fno-semantic-interposition"),
         ("-Wl,--strip-all",),
         ("-Og",),
-        "Og",
         macros=(("CYTHON_WITHOUT_ASSERTIONS", "1"),),
         # The lines of the source in the generated C: a quarter of it, which nobody reads here.
         directives=(("emit_code_comments", False),),
@@ -301,11 +299,7 @@ class BuildExt(build_ext):
 
         folder = Path("build") / mode_name() / "c"
         directives = DIRECTIVES | dict(MODES[mode_name()].directives)
-        level = MODES[mode_name()].support_level
-        stamp = Stamp(
-            folder / "options",
-            {"cython": __version__, "directives": directives, "support": level},
-        )
+        stamp = Stamp(folder / "options", {"cython": __version__, "directives": directives})
         if not stamp.matches():  # Cython compares the times of the sources only
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
@@ -319,9 +313,6 @@ class BuildExt(build_ext):
                 annotate=self.annotate,
                 compiler_directives=directives,
             )
-        if level is not None:
-            for module in made:
-                _optimize_support(Path(module.sources[0]), level)
         return made
 
     def build_extensions(self) -> None:
@@ -444,23 +435,6 @@ def _init_of(module: Any) -> str:
 def _init_macro(module: Any) -> tuple[str, str]:
     """What gives it that name instead of the one that Python would look for."""
     return f"PyInit_{module.name.rpartition('.')[2]}", _init_of(module)
-
-
-# Where the code of a module ends, in a generated C file: what follows creates the module's types
-# and constants, and then comes a third of the file: the functions that Cython adds to each module.
-_SUPPORT = "/* #### Code section: initfunc_declarations ### */\n"
-
-
-def _optimize_support(path: Path, level: str) -> None:
-    """Set the level of optimization for the functions that Cython has added to a C file. With -O2
-    they take a quarter of the compiler's time, and no message passes through them."""
-    text = path.read_text()
-    pragma = f'#pragma GCC optimize ("{level}")\n'
-    if pragma in text:
-        return
-    before, mark, after = text.partition(_SUPPORT)
-    if mark:
-        path.write_text(f"{before}#ifndef __clang__\n{pragma}#endif\n{mark}{after}")
 
 
 def _without_cache(command: Sequence[str]) -> list[str]:

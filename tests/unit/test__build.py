@@ -115,17 +115,6 @@ class TestOptions:
         monkeypatch.setenv("CFLAGS", "-DMADE_BY_A_TEST")
         assert self.build()[1] > module
 
-    def test_of_the_functions_that_cython_adds(self) -> None:
-        """The module's own code is before the pragma, Cython's functions are after it."""
-        self.build()
-        own, pragma, support = (
-            Path("build/release/c/tiny.c").read_text().partition('#pragma GCC optimize ("Og")\n')
-        )
-        assert pragma
-        assert pragma not in support
-        assert "__pyx_pf_4tiny_one(CYTHON_UNUSED PyObject *__pyx_self) {" in own
-        assert "section: utility_code_def" in support
-
     def test_of_cython(self, monkeypatch: pytest.MonkeyPatch) -> None:
         source, module = self.build()
         monkeypatch.setitem(_build.DIRECTIVES, "cdivision", False)
