@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import itertools
 import resource
 import time
@@ -284,8 +285,16 @@ class HttpConnection(asyncio.Protocol):
             return False
         if self._general is None:
             return False
-        waiter = getattr(self._general, "_waiter", None)  # aiohttp's own: for the next request
-        return waiter is None or waiter.done()
+        # aiohttp's own: `_waiter` is for the next request
+        waiter = getattr(self._general, "_waiter", None)
+        if waiter is not None:
+            return bool(waiter.done())
+        return bool(getattr(self._general, "_messages", ())) or not self._is_fresh()
+
+    def _is_fresh(self) -> bool:
+        """Whether aiohttp has not begun to wait for the first request."""
+        task = getattr(self._general, "_task_handler", None)
+        return task is not None and inspect.getcoroutinestate(task.get_coro()) == "CORO_CREATED"
 
     def _close_after_last(self) -> None:
         """Close when the request in progress is answered, unless more have been received."""

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import itertools
 import logging
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -390,6 +391,25 @@ async def test_a_client_that_ends_its_side_within_a_request(begun: bytes) -> Non
         assert b"xxx" not in await ended(reader)
         while listener.pages.connections.open:  # noqa: ASYNC110 - no bell
             await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("begun", [b"", ASK[:-2], ASK])
+@on_uvloop
+async def test_a_client_that_ends_its_side_before_it_is_accepted(begun: bytes) -> None:
+    """As health checks of load balancers that only open a connection."""
+    async with opened() as listener:
+        reader, _writer = await listener.dial(ASK)
+        assert await reader.readuntil(b"pong")  # the application is loaded
+        with socket.create_connection(listener.pages.address) as client:
+            client.sendall(begun)
+            client.shutdown(socket.SHUT_WR)
+            client.setblocking(False)
+            got = b""
+            while more := await asyncio.get_running_loop().sock_recv(client, 1 << 16):
+                got += more
+        assert got.endswith(b"pong" if begun == ASK else b"")
+        assert len(listener.pages.connections.open) == 1
+        assert listener.pages.connections.given_up == 0
 
 
 @on_uvloop
