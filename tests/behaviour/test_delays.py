@@ -92,6 +92,25 @@ def test_no_message_waits_longer_than_any_delay(memory_path: Path) -> None:
         assert [sorted(bodies_of(each)) for each in consumers] == [[b"later", b"now"], [b"later"]]
 
 
+def test_a_record_with_a_longer_delay_of_its_own_keeps_it(memory_path: Path) -> None:
+    """As the bulk API stores it, or before `max_defer` was lowered; also after a restart."""
+    with Rig(memory_path / "0", delay_max_ns=50 * SECOND) as rig:
+        log = rig.log()
+        consumer = LocalConsumer(log.open_cursor("read"), 10)
+        rig.publish(log, [b"later"], not_before_ns=rig.turn.wall_ns + 120 * SECOND)
+        rig.advance(51)
+        assert consumer.records == []
+        assert (log.cursors["read"].deferred_count, log.cursors["read"].depth) == (1, 0)
+        clock = (rig.loop.now_ns, 0)
+        rig.crash(memory_path / "1")
+    with Rig(memory_path / "1", clock=clock, delay_max_ns=50 * SECOND) as rig:
+        consumer = LocalConsumer(rig.engine.log("t").cursors["read"], 10)
+        rig.advance(51)
+        assert consumer.records == []
+        rig.advance(20)
+        assert bodies_of(consumer) == [b"later"]
+
+
 def test_all_cursors_share_what_may_be_held_back() -> None:
     """At the limit a cursor waits for its records' time, and then goes on."""
     with Rig(None, deferred_max=4096, memory_bytes_max=1 << 22) as rig:

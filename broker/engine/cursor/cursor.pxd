@@ -187,6 +187,7 @@ cdef class Cursor(LogReader):
     cdef bint is_for(self, const stored_t *s) noexcept      # a record for this cursor only
     cdef void rearm(self) noexcept
     cdef int64_t wait_until(self, int64_t due_wall_ns) noexcept
+    cdef bint waits_on(self, const stored_t *s) noexcept
     cdef void put_off(self, entry_t *e, int64_t wait_ns) noexcept
     cdef void set_paused(self, bint paused) noexcept
     cdef void count_deferred(self) noexcept

@@ -228,6 +228,13 @@ cdef class Cursor(LogReader):
         cdef int64_t wait_ns = due_wall_ns - self.shared.turn.wall_ns
         return min(wait_ns, self.shared.delay_max_ns) if self.shared.delay_max_ns else wait_ns
 
+    cdef bint waits_on(self, const stored_t *s) noexcept:
+        """Whether a record that has waited for the longest delay was stored with a longer one, and
+        is not due yet: the bulk API accepts any time, and the longest delay may have been lowered.
+        """
+        return 0 < self.shared.delay_max_ns < s.not_before_ns - s.rec.timestamp_ns and (
+            s.not_before_ns > self.shared.turn.wall_ns)
+
     cdef void put_off(self, entry_t *e, int64_t wait_ns) noexcept:
         """Defer an entry that is in no list."""
         e.state = ENTRY_DEFERRED
@@ -560,6 +567,12 @@ cdef class Cursor(LogReader):
                                log=self.log.name, cursor=self.name, seq=e.seq)
             self.mark_acked(e.seq)
             self.inflight.free_entry(e)
+            return False
+        if e.attempts == 0 and self.waits_on(&s):
+            self.inflight.pop_again()
+            self.put_off(e, self.wait_until(s.not_before_ns))
+            if self.journal is not None:
+                self.journal.op(OP_ENTRY, e.seq, 0, <uint64_t>s.not_before_ns, 3)
             return False
         s.rec.attempts = e.attempts + 1 if e.attempts < ATTEMPTS_MAX else ATTEMPTS_MAX
         if not (<Sink>c.sink).deliver(c, &s.rec):
