@@ -9,12 +9,15 @@ from broker.runtime.types cimport record_t
 
 cdef class Duplicates(RecentIds):
     cdef bytes header           # the name of the header with the id; empty = unknown
+    cdef int64_t wall_ns        # the wall clock at the last call
+    cdef int64_t set_back_ns    # by how much it was set back since the first one
 
     # The message with that id, 0 = none within the window.
     cdef uint64_t find(self, const char *id, size_t n, int64_t now_ns) noexcept
-    # Seqs and times must rise.
+    # Seqs must rise. The wall clock may be set back meanwhile.
     cdef void add(self, const char *id, size_t n, uint64_t seq, int64_t now_ns) noexcept
     # The same for the id in a message's headers, if there is one.
     cdef void add_stored(self, const record_t *rec, int64_t now_ns) noexcept
+    cdef int64_t rising(self, int64_t wall_ns) noexcept
     cdef void undo_from(self, uint64_t seq) noexcept    # messages from seq on were not stored
     cdef void set_window(self, int64_t window_ns) noexcept      # 0: nothing is remembered
