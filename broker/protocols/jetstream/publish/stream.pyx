@@ -1261,6 +1261,9 @@ cdef class Stream(StreamOwner):
             elif self.timetable is not None:
                 next_ns = self.timetable.next_ns()
                 if next_ns:
+                    # What `check_clock` compares with: times were computed with this clock.
+                    self.clock_ahead_ns = max(
+                        self.clock_ahead_ns, self.account.turn.wall_ns - now_ns)
                     # Not longer than WAIT_NS, because the wall clock may be set meanwhile.
                     next_ns = now_ns + max(
                         <int64_t>0, min(next_ns - self.account.turn.wall_ns, WAIT_NS))

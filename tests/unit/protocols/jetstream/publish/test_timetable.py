@@ -118,6 +118,17 @@ def test_messages_go_on_after_the_clock_was_set_back(case: Case, pattern: str) -
     assert case.last("s.t.2")[3] == b"other"
 
 
+def test_the_clock_is_set_back_before_it_was_first_checked(case: Case) -> None:
+    """As when a machine starts with a wrong clock, and learns the time soon after."""
+    case.wall += 400 * 24 * 3600 * SECOND
+    case.go(0)
+    case.plan("@every 2s")
+    case.wall = START
+    case.go(60)
+    case.go(2)
+    assert case.last("s.t")[3] == b"body"
+
+
 def test_a_message_by_a_cron_pattern(case: Case) -> None:
     case.plan("30 * * * * *")
     case.go(29)
