@@ -212,9 +212,11 @@ class NsqConfig(NsqWatching):
         """HTTP listeners that are configured although NSQ is off."""
         if self.listen is not None:
             return
-        default = Address(kinds.LOOPBACK, limits.NSQ_HTTP_PORT)
-        for key, address, usual in (("http", self.http, default), ("https", self.https, None)):
-            if address not in (None, usual):
+        # Nobody has asked for the default, or for that of the container's image.
+        hosts = (kinds.LOOPBACK, "0.0.0.0")  # noqa: S104 (compared)
+        usual = [Address(host, limits.NSQ_HTTP_PORT) for host in hosts]
+        for key, address in (("http", self.http), ("https", self.https)):
+            if address is not None and (key == "https" or address not in usual):
                 reason = (
                     f"{address} would not be opened: nsq.listen is empty, which also turns off NSQ "
                     f'over HTTP. Give nsq.listen an address, or nsq.{key} = ""'

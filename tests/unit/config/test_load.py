@@ -208,6 +208,12 @@ def test_conflict(write, text: str, where: str, reason: str) -> None:
     assert reason in line
 
 
+@pytest.mark.parametrize("variables", [{}, {"TWINWIRE_NSQ_HTTP": ":4151"}])
+def test_nsq_is_turned_off_by_its_listener_alone(variables: dict[str, str]) -> None:
+    """With the default for HTTP, and with that of the container's image."""
+    assert load(None, variables | {"TWINWIRE_NSQ_LISTEN": ""}).nsq.listen is None
+
+
 def test_port_zero_may_repeat_and_a_listener_may_be_off(write) -> None:
     config = load(write("[nats]\nlisten = ':0'\n[monitor]\nlisten = ''\n[nsq]\nhttp = ':0'\n"))
     assert config.nats.listen == config.nsq.http == Address("0.0.0.0", 0)
