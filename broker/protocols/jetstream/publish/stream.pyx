@@ -84,6 +84,7 @@ cdef enum:
     LAST_ID_MIN = 64
     READ_RETRY_NS = 10_000_000  # until a scheduled message that is not in the file is read again
     DUE_PER_TURN = 256          # due scheduled messages that are published in one turn
+    ADJUST_PER_TURN = 50        # schedules that are computed again in one turn
     MARKERS_PER_TURN = 2000     # the number of messages that a store expires in one turn
     COUNTER_BODY_BYTES = 64     # estimated bytes of the body of a counter
     INTEREST_CACHE = 1024       # subjects whose interest is remembered
@@ -1267,6 +1268,8 @@ cdef class Stream(StreamOwner):
                     # Not longer than WAIT_NS, because the wall clock may be set meanwhile.
                     next_ns = now_ns + max(
                         <int64_t>0, min(next_ns - self.account.turn.wall_ns, WAIT_NS))
+                    if self.timetable.is_adjusting:
+                        next_ns = now_ns
                     due_ns = min(due_ns, next_ns) if due_ns else next_ns
             if due_ns and (self.timer.pos == 0 or self.timer.due_ns > due_ns):
                 self.account.turn.arm(self, due_ns)
@@ -1395,8 +1398,9 @@ cdef class Stream(StreamOwner):
         """If the wall clock was set back, no schedule waits for what it showed before."""
         cdef int64_t ahead_ns = self.account.turn.wall_ns - self.account.turn.now_ns
         if ahead_ns < self.clock_ahead_ns - <int64_t>SECOND:
-            self.timetable.adjust(self.account.turn.wall_ns)
+            self.timetable.adjust()
         self.clock_ahead_ns = ahead_ns
+        self.timetable.adjust_some(self.account.turn.wall_ns, ADJUST_PER_TURN)
         return 0
 
     cdef int publish_due(self) except -1:

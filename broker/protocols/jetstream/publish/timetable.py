@@ -36,6 +36,7 @@ class Timetable:
     def __init__(self) -> None:
         self.entries: dict[bytes, Entry] = {}
         self._heap: list[tuple[int, bytes]] = []
+        self._unadjusted: list[bytes] = []  # subjects, after the clock was set back
 
     def set(self, subject: bytes, seq: int, schedule: Schedule, due_ns: int) -> None:
         """Set the schedule of a subject: the message `seq` is due at this time."""
@@ -49,14 +50,25 @@ class Timetable:
         """Remove the schedule of this subject."""
         self.entries.pop(subject, None)
 
-    def adjust(self, now_ns: int) -> None:
-        """The clock was set back to now: what repeats is not due later than its pattern says."""
-        self.entries = {
-            key: entry._replace(due_ns=entry.schedule.adjusted(entry.due_ns, now_ns))
-            for key, entry in self.entries.items()
-        }
-        self._heap = [(entry.due_ns, key) for key, entry in self.entries.items()]
-        heapq.heapify(self._heap)
+    def adjust(self) -> None:
+        """The clock was set back: what repeats is not due later than its pattern says, once
+        `adjust_some` was called until all is adjusted."""
+        self._unadjusted = list(self.entries)
+
+    @property
+    def is_adjusting(self) -> bool:
+        """Whether some schedules are not adjusted yet."""
+        return bool(self._unadjusted)
+
+    def adjust_some(self, now_ns: int, most: int) -> None:
+        """Adjust so many schedules: a cron pattern takes up to a quarter of a millisecond."""
+        for _ in range(min(most, len(self._unadjusted))):
+            subject = self._unadjusted.pop()
+            entry = self.entries.get(subject)
+            if entry is not None:
+                due_ns = entry.schedule.adjusted(entry.due_ns, now_ns)
+                if due_ns != entry.due_ns:
+                    self.set(subject, entry.seq, entry.schedule, due_ns)
 
     def next_ns(self) -> int:
         """When the next message is due; 0 = there is none."""

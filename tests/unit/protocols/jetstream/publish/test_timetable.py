@@ -129,6 +129,37 @@ def test_the_clock_is_set_back_before_it_was_first_checked(case: Case) -> None:
     assert case.last("s.t")[3] == b"body"
 
 
+def test_many_schedules_are_adjusted_in_several_turns(case: Case) -> None:
+    case.wall += 400 * 24 * 3600 * SECOND
+    case.go(0)
+    targets = [f"s.t.{i}" for i in range(60)]
+    for i, target in enumerate(targets):
+        case.plan("*/2 * * * * *", f"s.plan.{i}", Nats_Schedule_Target=target)
+    case.wall = START
+    case.go(60)
+    case.go(2)
+    assert {case.last(target)[3] for target in targets} == {b"body"}
+
+
+def test_the_timetable_adjusts_so_many_at_a_time() -> None:
+    table = Timetable()
+    hourly = parse("@hourly")
+    late_ns, right_ns = START + 400 * 24 * 3600 * SECOND, hourly.first(START)
+    for i in range(5):
+        table.set(b"s.%d" % i, i + 1, hourly, late_ns)
+    table.adjust()
+    table.adjust_some(START, 3)
+    assert table.is_adjusting
+    assert (
+        sorted(entry.due_ns for entry in table.entries.values()) == [right_ns] * 3 + [late_ns] * 2
+    )
+    table.drop(next(key for key, entry in table.entries.items() if entry.due_ns == late_ns))
+    table.adjust_some(START, 3)
+    assert not table.is_adjusting
+    assert [entry.due_ns for entry in table.entries.values()] == [right_ns] * 4
+    assert table.next_ns() == right_ns
+
+
 def test_a_message_by_a_cron_pattern(case: Case) -> None:
     case.plan("30 * * * * *")
     case.go(29)
