@@ -17,10 +17,10 @@ from broker.spark.archive import write
 from broker.spark.archive.manifest import Manifest
 
 PLACES = {
-    "noted": (Manifest, "note"),
+    "saved": (Manifest, "save"),
     "files": (write.ParquetFile, "finish"),
     "manifest": (Manifest, "commit"),
-    "end": (Manifest, "forget"),
+    "end": (Manifest, "remove_saved"),
 }
 LIVES = {"files": 3, "manifest": 2, "end": 1}  # calls that it survives
 
@@ -31,7 +31,7 @@ def main(bulk: str, topic: str, folder: str, place: str) -> None:
 
     def call(*arguments: Any, **named: Any) -> Any:
         nonlocal left
-        if place == "noted":
+        if place == "saved":
             real(*arguments, **named)
         if left == 0:
             os.kill(os.getpid(), signal.SIGKILL)

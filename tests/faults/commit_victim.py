@@ -85,9 +85,9 @@ class Victim:
 
     def watch_logs(self) -> None:
         """Logs sync their files themselves."""
-        call = commits.bring
+        call = commits.sync_log
 
-        async def brought(log: Any) -> None:
+        async def synced(log: Any) -> None:
             self.step()
             sizes = sizes_of(Path(log.folder))
             await call(log)
@@ -95,7 +95,7 @@ class Victim:
             for path, size in sizes.items():
                 self.tell(synced=str(path), size=size)
 
-        commits.bring = brought  # type: ignore[attr-defined]
+        commits.sync_log = synced  # type: ignore[attr-defined]
 
     def watch(self, module: Any, name: str) -> None:
         """Each call is a step."""

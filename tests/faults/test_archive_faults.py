@@ -98,7 +98,7 @@ def test_what_comes_after_the_first_run_is_archived(
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "resumed"), [("commit", 0, True), ("forget", 300, False)]
+    ("name", "count", "resumed"), [("commit", 0, True), ("remove_saved", 300, False)]
 )
 def test_killed_around_the_manifest(
     lake: Server, uniq: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,

@@ -27,7 +27,7 @@ SPARK: Any = FakeSpark()
 def test_killed_everywhere(broker_for: Callable[[Any], Server], uniq: str, tmp_path: Path) -> None:
     lake, folder = broker_for(SYNCED), tmp_path / "lake"
     count = 0
-    for place in ("noted", "files", "manifest", "end", "files", "noted", "manifest"):
+    for place in ("saved", "files", "manifest", "end", "files", "saved", "manifest"):
         fill(lake, uniq, numbered(1000, count))
         count += 1000
         command = [sys.executable, str(VICTIM), str(lake.bulk), uniq, str(folder), place]

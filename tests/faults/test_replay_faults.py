@@ -67,17 +67,17 @@ def published(server: Server, topic: str) -> list[tuple[int, list[tuple[str, byt
 def test_all_of_it_in_order_and_only_once(
     lake: Server, folder: Path, uniq: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And `compact` comes in between, and the job is killed after a commit that it did not note."""
+    """And `compact` comes in between, and the job is killed after a commit that it did not save."""
     selection = ReplaySelection(uniq + "-again", epoch_records=40)
-    note = Manifest.note
+    save = Manifest.save
 
     def die(self: Manifest, name: str, value: Any) -> None:
         if name.endswith(".done.json") and value["epoch"] == 2:
             raise Killed
-        note(self, name, value)
+        save(self, name, value)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Manifest, "note", die)
+        patch.setattr(Manifest, "save", die)
         with pytest.raises(Killed):
             replayer(lake, folder, f"all-{uniq}", selection).run()
     assert len(published(lake, uniq + "-again")) == 80

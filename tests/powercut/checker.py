@@ -311,14 +311,14 @@ class Checker:
                 if None not in may_be:
                     self.wrong(f"reader {name} is gone")
                 continue
-            kept = reader.kept
-            found = (kept.hold, {topic: at.seq for topic, at in kept.positions.items()})
+            stored = reader.stored
+            found = (stored.hold, {topic: at.seq for topic, at in stored.positions.items()})
             saids = [each for each in may_be if each is not None]
             fitting = [each for each in saids if (each.hold, each.seqs()) == found]
             if not fitting:
                 self.wrong(f"reader {name} is {found}, said {may_be}")
             elif len(saids) == len(may_be) and all(
-                each.hold and each.places.keys() >= kept.positions.keys() for each in saids
+                each.hold and each.places.keys() >= stored.positions.keys() for each in saids
             ):
                 may_be[:] = fitting[:1]  # it held before as well: from where it is now
 
@@ -342,19 +342,19 @@ class Checker:
     async def read_on(self) -> None:
         """Readers with holds read to the end."""
         for name, reader in list(self.readers().items()):
-            if not reader.kept.hold:
+            if not reader.stored.hold:
                 continue
             positions = {
                 topic: Position(
                     int(self.server.engine.log(topic).sync.durable_next), at.incarnation
                 )
-                for topic, at in reader.kept.positions.items()
+                for topic, at in reader.stored.positions.items()
             }
             behind = (8 + self.stage) * LANE + 5
             places = {topic: (at.seq, behind) for topic, at in positions.items()}
             self.mark("reader-ask", r=name, hold=True, places=places)
-            kept = replace(reader.kept, positions=positions, renewed_ns=time.time_ns())
-            putting = asyncio.ensure_future(readers_of(self.server).put(kept))
+            stored = replace(reader.stored, positions=positions, renewed_ns=time.time_ns())
+            putting = asyncio.ensure_future(readers_of(self.server).put(stored))
             while not putting.done():
                 self.server.engine.keep_house()  # what is let go too early goes now
                 await asyncio.sleep(0)

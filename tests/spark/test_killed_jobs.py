@@ -69,7 +69,7 @@ def test_archive(
         assert killed(victim)
     found = keys(folder)
     assert found == expected(topic, 400)  # one batch, and some tasks of the next
-    for place in ("noted", "end", "manifest"):  # then with other sizes
+    for place in ("saved", "end", "manifest"):  # then with other sizes
         assert killed(start("archive", lake.bulk, place)), place
         found = keys(folder)
         assert found == expected(topic, len(found)), place

@@ -37,13 +37,13 @@ def _any(*_: Any) -> bool:
 
 # place -> whose method, after how many calls that count, after or before that one, which count
 PLACES: dict[str, tuple[Any, str, int, bool, Callable[..., bool]]] = {
-    "noted": (Manifest, "note", 0, True, _any),  # the batch is known, nothing of it is done
+    "saved": (Manifest, "save", 0, True, _any),  # the batch is known, nothing of it is done
     "manifest": (Manifest, "commit", 1, False, _any),  # its files are there and do not count
-    "end": (Manifest, "forget", 1, False, _any),  # they count, and the note is there still
+    "end": (Manifest, "remove_saved", 1, False, _any),  # they count, and the plan is still there
     "swap": (Manifest, "commit", 0, False, _any),  # new files are there and do not count
     "remove": (Compacter, "_remove", 0, False, lambda _, paths: bool(list(paths))),
     "commit": (Connection, "commit", 1, False, _any),  # an epoch is staged
-    "committed": (Connection, "commit", 1, True, _any),  # it is published, and not noted
+    "committed": (Connection, "commit", 1, True, _any),  # it is published, and not saved
 }
 
 
