@@ -70,9 +70,8 @@ class Batch:
         self.folder = root / escape(writer) / str(epoch)
         self.has_folder = False
         self.attempts: dict[Key, Attempt] = {}
-        self.maybe_empty: set[Key] = (
-            set()
-        )  # those that may have no block: there may be 200,000 others
+        # Attempts that may have no block. They are listed because there may be 200,000 others.
+        self.maybe_empty: set[Key] = set()
         self.touched_ns = time.time_ns()
         self.users = 0  # requests and commits that use it
         self.dropping: asyncio.Event | None = None

@@ -57,7 +57,7 @@ class Writer:
 
     `async with Writer("127.0.0.1:4150") as writer` connects and closes. A publish whose connection
     is lost before the answer raises ClosedError: the server may have stored the message. With
-    `failover` unreachable servers are skipped; without it such a publish fails. At most
+    `failover` unreachable servers are skipped; without it, publishes to them fail. At most
     `pending_max` publishes of one connection wait for their answer.
     """
 

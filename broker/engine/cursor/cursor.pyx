@@ -6,7 +6,7 @@
     in flight    has an entry, with one consumer, until its deadline
     acked        in `acks`: below the floor, or a bit above it
 
-                      fresh                        finish
+                       new                         finish
     waiting (log) ------------> in flight ------------------------> acked
         |  not yet its time        |  |  requeue, deadline, leave
         +----------> deferred <----+  +--------> waiting (again) ---> in flight ...
@@ -720,7 +720,7 @@ cdef class Cursor(LogReader):
         return best
 
     cdef consumer_t *least(self) noexcept:
-        """The first consumer with the fewest records in flight; an failing one only if all are."""
+        """The first consumer with the fewest records in flight; a failing one only if all are."""
         cdef consumer_t *best = self.ring
         cdef consumer_t *c = best.next
         while c != self.ring:
@@ -760,7 +760,7 @@ cdef class Cursor(LogReader):
                     best_rank = rank
             c = c.all_next
         if best_rank == 2 and self.policy.choice != CHOICE_LEAST:
-            return NULL         # the only consumer is failing: it gets them when it is well again
+            return NULL         # all are failing: one gets them when it no longer fails
         return best
 
     # --- what becomes of deliveries

@@ -73,9 +73,8 @@ class ReplayOptions:
     folder: str
     id: str
     selection: ReplaySelection
-    selection_options: Mapping[str, str] = field(
-        default_factory=dict
-    )  # the options that define `selection`
+    # The options that define `selection`.
+    selection_options: Mapping[str, str] = field(default_factory=dict)
     rate: float | None = None
 
 

@@ -150,8 +150,8 @@ def _check_overlap(account: JetStreamAccount, config: StreamConfig) -> None:
 
 
 async def _check_overlap_in_parts(account: JetStreamAccount, config: StreamConfig) -> None:
-    """The same, with pauses in which clients are served. Nothing has changed since the last check
-    when this returns."""
+    """The same, with pauses in which clients are served. When this returns, it is true for the
+    current configurations of all streams."""
     patterns, seen = PatternSet(config.subjects), dict[str, StreamConfig]()
     pauses = Pauses(limits.JS_REQUESTS_TURN)
     while True:

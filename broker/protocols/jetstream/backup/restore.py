@@ -236,7 +236,7 @@ class Restoration:
     async def _move(
         self, found: FoundStream, surveys: list[Any], transfer: Transfer, store: StreamStore
     ) -> None:
-        """Store the messages, JS_RESTORE_SLICE bytes in each turn of the loop."""
+        """Store the messages; after each JS_RESTORE_SLICE bytes, wait until they are written."""
         for survey in surveys:
             block = await asyncio.to_thread(found.block, survey.path, verify=True)
             more = True

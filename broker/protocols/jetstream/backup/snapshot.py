@@ -4,7 +4,8 @@
     in a tar, in chunks of S2, in messages to the subject that the request names
 
 Each message but the last has a reply subject for an answer; an empty message follows the last. The
-bytes of unanswered messages are limited by a window. Every nats-server since 2.10 can restore it.
+bytes of unanswered messages are limited by a window. Every nats-server since 2.10 can restore such
+a snapshot.
 """
 
 from __future__ import annotations

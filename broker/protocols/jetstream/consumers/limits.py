@@ -13,8 +13,8 @@ from broker.base.units import MIB, SECOND
 TURN_MESSAGES: Final = 2_000
 TURN_BYTES: Final = 1 * MIB
 
-# While max_ack_pending is reached, a no_wait request without an expiry waits this long for an ack,
-# after which the next message can be delivered.
+# While max_ack_pending is reached, a no_wait request without an expiry waits this long for an ack
+# that allows the next delivery.
 NO_WAIT_ACK: Final = 1 * SECOND
 
 # A full queue is searched for requests without subscribers at most once in this time.

@@ -5,7 +5,7 @@ so that one that is down or slow does not delay the others. Pending reports are 
 that changed, not as commands: a nsqlookupd that is unreachable for a week costs one set of names,
 and everything is registered after connecting anyway.
 
-Delivery of a new topic is paused (engine/log/hold) until the known nsqlookupds have answered or
+Delivery of a new topic is paused (Log.pause_delivery) until the known nsqlookupds have answered or
 the timeout has passed. Messages that are published meanwhile are stored and acknowledged, and then
 delivered to the channels in the answers as usual.
 """
