@@ -279,7 +279,7 @@ class Listing:
         return last
 
     def count_if_quick(self) -> None:
-        """Start to count if there are so few topics that it costs little without a request."""
+        """Start to count, even without a request, if there are so few topics that it is cheap."""
         if self._changes is not None or len(self.names) > limits.HISTORY_TOPICS_MAX:
             return
         if self.sweep is None or self.now_ns() - self.sweep.at_ns >= limits.HISTORY_COUNT_AGE:

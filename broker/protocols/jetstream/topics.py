@@ -251,7 +251,8 @@ class Channels:
 
     async def open(self, name: str, wait_ns: int, first_seq: int) -> StreamChannel:
         """The channel of this name, which is created if it does not exist. `first_seq`: where it
-        begins, unless it is the first channel of an NSQ client. OSError."""
+        begins, unless it is the first channel of an NSQ client or the stream is a work queue.
+        OSError."""
         found = self.find(name)
         if found is not None:
             return found
@@ -273,7 +274,7 @@ class Channels:
 
     def _config(self, name: str, wait_ns: int, first_seq: int) -> ConsumerConfig:
         """The consumer for a new channel. As in a topic, the first channel begins with the first
-        message, and later ones with the messages that are published after their creation."""
+        message, and later ones with the messages that are published after they were requested."""
         config = ConsumerConfig(
             name=consumer_of(name),
             ack_policy="explicit",

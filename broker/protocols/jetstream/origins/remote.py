@@ -87,7 +87,7 @@ class RemoteOrigin:
 
     @property
     def _name(self) -> str:
-        """The name of the consumer. It does not change with a start."""
+        """The name of the consumer. It is the same after each start of this server."""
         copier, kind = self.copier, "MIRROR" if self.copier.mirrors else "SOURCE"
         target = copier.target
         identity = f"{target.domain} {target.account.name} {target.name} {copier.key}"

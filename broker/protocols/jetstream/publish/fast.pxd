@@ -30,7 +30,7 @@ cdef class FastBatch:
     cdef bint gaps_allowed
     cdef bint committing            # its PubAck waits for the log
     cdef uint64_t last              # number of its last message
-    cdef uint64_t stored            # all messages up to this number are stored or missing
+    cdef uint64_t stored            # messages up to this number are stored, refused or missing
     cdef uint64_t reported          # the number in the last ack
     cdef bint awaits_log            # an ack waits for the log
     cdef uint64_t seq               # of its last message in the stream
