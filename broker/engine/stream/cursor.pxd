@@ -138,8 +138,9 @@ cdef class StreamCursor(LogReader):
     cdef uint64_t *list_seqs            # messages to deliver before those from next_seq on, owned
     cdef size_t list_at, list_size      # list_at: index of the next one
     cdef uint64_t list_left             # those from list_at on that still exist
-    cdef uint64_t passed_count          # live matching messages below next_seq: see removals_seen
-    cdef uint64_t removals_seen         # of all.removals
+    # Live matching messages below next_seq, as counted when all.removals was `removals_seen`.
+    cdef uint64_t passed_count
+    cdef uint64_t removals_seen
     cdef bint stale                     # passed_count has to be recomputed
     cdef uint64_t since                 # next_seq when the present filter was set
 
