@@ -44,7 +44,7 @@ def _too_few_files(code: int) -> str:
     import resource
 
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return f"{most} open files are too few to start: raise the limit (ulimit -n)"
+    return f"{most} open files are too few: raise the limit (ulimit -n)"
 
 
 def _missing(module: str) -> str:

@@ -66,4 +66,4 @@ def test_a_limit_that_allows_no_event_loop(server: str, most: int, tmp_path: Pat
     done = once(["bash", "-c", limit], cwd=tmp_path)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line == f"twinwire: {most} open files are too few to start: raise the limit (ulimit -n)"
+    assert line == f"twinwire: {most} open files are too few: raise the limit (ulimit -n)"
