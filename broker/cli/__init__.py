@@ -38,7 +38,7 @@ def entry() -> None:
 
 
 def _too_few_files(code: int) -> str:
-    """What to do if not even the modules and the event loop can be opened."""
+    """The line about a limit of open files that was reached; `code` says which one."""
     if code == errno.ENFILE:
         return "the system has no more open files (fs.file-max)"
     import resource

@@ -18,6 +18,6 @@ cdef class Duplicates(RecentIds):
     cdef void add(self, const char *id, size_t n, uint64_t seq, int64_t now_ns) noexcept
     # The same for the id in a message's headers, if there is one.
     cdef void add_stored(self, const record_t *rec, int64_t now_ns) noexcept
-    cdef int64_t rising(self, int64_t wall_ns) noexcept
+    cdef int64_t steady_ns(self, int64_t wall_ns) noexcept
     cdef void undo_from(self, uint64_t seq) noexcept    # messages from seq on were not stored
     cdef void set_window(self, int64_t window_ns) noexcept      # 0: nothing is remembered

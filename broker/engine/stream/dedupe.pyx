@@ -22,7 +22,7 @@ cdef class Duplicates(RecentIds):
     cdef uint64_t find(self, const char *id, size_t n, int64_t now_ns) noexcept:
         cdef recent_id_t wanted
         cdef const recent_id_t *known
-        now_ns = self.rising(now_ns)
+        now_ns = self.steady_ns(now_ns)
         self.forget_until(now_ns - self.window_ns + 1)
         if self.size == 0:
             return 0
@@ -34,7 +34,7 @@ cdef class Duplicates(RecentIds):
         cdef recent_id_t added
         if self.window_ns == 0:
             return
-        now_ns = self.rising(now_ns)
+        now_ns = self.steady_ns(now_ns)
         self.forget_until(now_ns - self.window_ns + 1)
         self.hash_id(&added, id, n)
         added.seq = seq
@@ -49,9 +49,9 @@ cdef class Duplicates(RecentIds):
         if id.len:
             self.add(id.ptr, id.len, rec.seq, min(rec.timestamp_ns, now_ns))
 
-    cdef int64_t rising(self, int64_t wall_ns) noexcept:
-        """A time that goes on from the last one when the wall clock was set back: ids that were
-        added before are then forgotten in time, too."""
+    cdef int64_t steady_ns(self, int64_t wall_ns) noexcept:
+        """The wall clock without the steps by which it was set back. So times of ids increase, and
+        ids that were added before such a step are forgotten after the window, as others are."""
         if wall_ns < self.wall_ns:
             self.set_back_ns += self.wall_ns - wall_ns
         self.wall_ns = wall_ns

@@ -289,12 +289,13 @@ class HttpConnection(asyncio.Protocol):
         waiter = getattr(self._general, "_waiter", None)
         if waiter is not None:
             return bool(waiter.done())
-        return bool(getattr(self._general, "_messages", ())) or not self._is_fresh()
+        return bool(getattr(self._general, "_messages", ())) or self._has_started()
 
-    def _is_fresh(self) -> bool:
-        """Whether aiohttp has not begun to wait for the first request."""
+    def _has_started(self) -> bool:
+        """Whether aiohttp's task has begun. Until it waits for its first request, `_waiter` is None
+        as well."""
         task = getattr(self._general, "_task_handler", None)
-        return task is not None and inspect.getcoroutinestate(task.get_coro()) == "CORO_CREATED"
+        return task is None or inspect.getcoroutinestate(task.get_coro()) != "CORO_CREATED"
 
     def _close_after_last(self) -> None:
         """Close when the request in progress is answered, unless more have been received."""

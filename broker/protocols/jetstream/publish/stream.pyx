@@ -93,9 +93,6 @@ cdef enum:
 cdef bytes MARKER_REASON = b'Nats-Marker-Reason'
 cdef bytes KV_OPERATION = b'KV-Operation'
 
-# The longest wait for a scheduled message.
-cdef int64_t WAIT_NS = 60_000_000_000
-
 # How often the message that is being delivered was republished before.
 cdef unsigned char current_hops = 0
 
@@ -1265,11 +1262,9 @@ cdef class Stream(StreamOwner):
                     # What `check_clock` compares with: times were computed with this clock.
                     self.clock_ahead_ns = max(
                         self.clock_ahead_ns, self.account.turn.wall_ns - now_ns)
-                    # Not longer than WAIT_NS, because the wall clock may be set meanwhile.
-                    next_ns = now_ns + max(
-                        <int64_t>0, min(next_ns - self.account.turn.wall_ns, WAIT_NS))
-                    if self.timetable.is_adjusting:
-                        next_ns = now_ns
+                    next_ns = (
+                        now_ns if self.timetable.is_adjusting
+                        else self.account.turn.look_at(next_ns))
                     due_ns = min(due_ns, next_ns) if due_ns else next_ns
             if due_ns and (self.timer.pos == 0 or self.timer.due_ns > due_ns):
                 self.account.turn.arm(self, due_ns)
@@ -1395,7 +1390,7 @@ cdef class Stream(StreamOwner):
                 self.store.remove(seq)
 
     cdef int check_clock(self) except -1:
-        """If the wall clock was set back, no schedule waits for what it showed before."""
+        """If the wall clock was set back, compute again when schedules that repeat are due."""
         cdef int64_t ahead_ns = self.account.turn.wall_ns - self.account.turn.now_ns
         if ahead_ns < self.clock_ahead_ns - <int64_t>SECOND:
             self.timetable.adjust()

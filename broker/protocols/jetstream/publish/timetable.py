@@ -51,17 +51,17 @@ class Timetable:
         self.entries.pop(subject, None)
 
     def adjust(self) -> None:
-        """The clock was set back: what repeats is not due later than its pattern says, once
-        `adjust_some` was called until all is adjusted."""
+        """Compute the due times of all schedules again, because the clock was set back.
+        `adjust_some` does it."""
         self._unadjusted = list(self.entries)
 
     @property
     def is_adjusting(self) -> bool:
-        """Whether some schedules are not adjusted yet."""
+        """Whether `adjust_some` has more to do."""
         return bool(self._unadjusted)
 
     def adjust_some(self, now_ns: int, most: int) -> None:
-        """Adjust so many schedules: a cron pattern takes up to a quarter of a millisecond."""
+        """Adjust at most `most` schedules: one cron pattern takes up to 250 us."""
         for _ in range(min(most, len(self._unadjusted))):
             subject = self._unadjusted.pop()
             entry = self.entries.get(subject)
