@@ -101,14 +101,21 @@ TW_CRC_LANES_TARGET static inline __m128i tw_crc_product(uint32_t c, size_t word
         _mm_cvtsi32_si128((int)c), _mm_cvtsi32_si128((int)tw_crc_powers[words]), 0);
 }
 
+/* Lengths look random to the branch predictor, and a wrong guess costs as much as 100 bytes do. So
+   the words that are left after the lanes, and the bytes after these, are summed without branches.
+   Both are loaded backwards from the end, because what follows the data may not be readable. */
 TW_CRC_LANES_TARGET static uint32_t tw_crc_by_lanes(uint32_t c, const unsigned char *p, size_t n)
 {
-    while (n >= 8 * TW_CRC_LANES_FROM) {
-        uint32_t second = 0, third = 0;
-        size_t words = n / 24 < TW_CRC_LANE_WORDS_MAX ? n / 24 : TW_CRC_LANE_WORDS_MAX;
+    size_t left = n / 8, bytes = n & 7;
+    const unsigned char *end = p + n;
+    uint64_t w[3];
+    if (n < 8)
+        return tw_crc_by_instruction(c, p, n);
+    while (left >= TW_CRC_LANES_FROM) {
+        uint32_t second = 0, third = 0, more;
+        size_t words = left / 3 < TW_CRC_LANE_WORDS_MAX ? left / 3 : TW_CRC_LANE_WORDS_MAX;
         size_t lane = 8 * words;
-        for (const unsigned char *end = p + lane; p < end; p += 8) {
-            uint64_t w[3];
+        for (const unsigned char *stop = p + lane; p < stop; p += 8) {
             memcpy(&w[0], p, 8);
             memcpy(&w[1], p + lane, 8);
             memcpy(&w[2], p + 2 * lane, 8);
@@ -119,9 +126,26 @@ TW_CRC_LANES_TARGET static uint32_t tw_crc_by_lanes(uint32_t c, const unsigned c
         c = TW_CRC8(0, (uint64_t)_mm_cvtsi128_si64(_mm_xor_si128(
                            tw_crc_product(c, 2 * words), tw_crc_product(second, words)))) ^ third;
         p += 2 * lane;
-        n -= 3 * lane;
+        left -= 3 * words;
+        if (left < 3) {
+            memcpy(&w[0], end - bytes - 16, 8);
+            memcpy(&w[1], end - bytes - 8, 8);
+            more = TW_CRC8(c, w[0]);
+            c = left == 2 ? more : c;
+            more = TW_CRC8(c, w[1]);
+            c = left != 0 ? more : c;
+            left = 0;
+        }
     }
-    return tw_crc_by_instruction(c, p, n);
+    for (; left; left--, p += 8) {
+        memcpy(&w[0], p, 8);
+        c = TW_CRC8(c, w[0]);
+    }
+    /* Zeros before the data leave a sum of 0 at 0: the last bytes, with the sum in them, become the
+       upper ones of a word. Up to 3 bytes do not use up all of the sum; its rest is added. */
+    memcpy(&w[0], end - 8, 8);
+    w[0] = w[0] >> 8 >> (56 - 8 * bytes) ^ c;
+    return TW_CRC8(0, w[0] << (56 - 8 * bytes) << 8) ^ (uint32_t)(w[0] >> 8 * bytes);
 }
 #endif
 
