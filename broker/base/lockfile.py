@@ -62,6 +62,16 @@ class DataLock:
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
 
+    def is_in_place(self) -> bool:
+        """Whether the path of the lock file still leads to the file that is locked. An error that
+        leaves this open counts as yes."""
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self._fd))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+
     def release(self) -> None:
         """Release the folder; a second call does nothing."""
         if self._fd >= 0:

@@ -1,4 +1,4 @@
-"""Limits of the process: exit codes, garbage collection, memory."""
+"""Limits of the process: exit codes, garbage collection, memory, checks."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ ARENAS_MAX: Final = 2
 # one by one: a message of 1 MiB costs twice as much if its pages come from the system each time.
 HEAP_FREE_BYTES: Final = 32 << 20
 HEAP_PIECE_BYTES_MAX: Final = 8 << 20
+
+# How often the path of the data folder is compared with the folder that is locked.
+FOLDER_PERIOD_S: Final = 10.0
 
 # Descriptors that the event loop needs to start and to end.
 LOOP_FILES: Final = 12

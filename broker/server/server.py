@@ -26,6 +26,7 @@ from broker.server.engine import (
     engine_options,
     report,
 )
+from broker.server.folder import FolderCheck
 from broker.server.memory import FreeMemory
 from broker.server.services import SERVICES
 from broker.server.stats import engine_stats
@@ -70,6 +71,7 @@ class Server:
         self.log = log or logging.getLogger("broker.server")
         self._runtime: Runtime | None = None
         self._lock: DataLock | None = None
+        self._folder: FolderCheck | None = None
         self._engine: Engine | None = None
         self._events: EventLog | None = None
         self._memory: FreeMemory | None = None
@@ -178,6 +180,9 @@ class Server:
             await service.listen()
             self.ports |= service.ports
         self._memory = FreeMemory(runtime.loop)
+        if self._lock is not None:
+            health = self._engine.shared.health
+            self._folder = FolderCheck(runtime.loop, self._lock, health, self.log)
 
     def _log_opened(self, engine: Engine, took_ns: int) -> None:
         """Log what a start found in the data folder, if anything."""
@@ -215,6 +220,9 @@ class Server:
         await self._give_up()
 
     async def _give_up(self) -> None:
+        if self._folder is not None:
+            self._folder.stop()
+            self._folder = None
         if self._memory is not None:
             self._memory.stop()
             self._memory = None
