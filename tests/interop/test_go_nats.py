@@ -6,12 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from support.authority import Authority
-from support.nats_file import FileServer
+from support.nats_file import FileServer, StartServer
 
 from broker.protocols.nats.auth.nkeys import KeyPair
 
 PERMISSIONS = "permissions: {publish: {deny: secret}, subscribe: {deny: secret}}"
-StartServer = Callable[[str], FileServer]
 
 
 def session(go_nats: Callable[..., object], server: FileServer, **flags: object) -> None:

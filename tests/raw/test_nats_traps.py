@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support import RawPeer, nats_peer
-from support.nats_file import FileServer, plain_info
-
-StartServer = Callable[[str], FileServer]
+from support.nats_file import FileServer, StartServer, plain_info
 
 USERS = """
 authorization {

@@ -14,7 +14,7 @@ from nats.aio.client import Client
 from support.authority import Authority, Pair
 from support.engine import scratch
 from support.fakes.nsq import FakeNsq, MakeNsq
-from support.nats_file import FileServer
+from support.nats_file import FileServer, StartServer
 from support.page_cache import PAGE, leave
 from support.servers.processes import Server
 
@@ -72,7 +72,7 @@ def pair(authority: Authority) -> Pair:
 
 
 @pytest.fixture
-def start_nats(tmp_path: Path) -> Iterator[Callable[[str], FileServer]]:
+def start_nats(tmp_path: Path) -> Iterator[StartServer]:
     """Starts servers from a configuration in nats-server's language; they end with the test."""
     servers: list[FileServer] = []
 

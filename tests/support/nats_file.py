@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -109,6 +110,9 @@ class FileServer:
             raise
         if code is not None:
             raise ServerError(f"ended with {code}\n{self.said()}")
+
+
+StartServer = Callable[[str], FileServer]  # the fixture start_nats
 
 
 def leaf_place(server: FileServer) -> str:
