@@ -15,6 +15,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "EVENTS_INTERVAL", 10_000_000)
     monkeypatch.setattr(limits, "OVERVIEW_INTERVAL", 10_000_000)
     monkeypatch.setattr(limits, "TAIL_INTERVAL", 10_000_000)
+    monkeypatch.setattr(limits, "EVENTS_HEARTBEAT", 200_000_000)  # it notices who has left
 
 
 async def test_a_page_is_sent_again_when_it_changes(tmp_path: Path) -> None:
