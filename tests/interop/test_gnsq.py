@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,16 +65,19 @@ def test_a_handler_that_asks_for_a_requeue(broker: Server, producer: Any, uniq: 
 
 
 def test_deferred(broker: Server, producer: Any, uniq: str) -> None:
+    published = time.monotonic()
     producer.publish(uniq, b"later", defer=300)
     producer.publish(uniq, b"now")
-    got: gevent.queue.Queue[bytes] = gevent.queue.Queue()
+    got: gevent.queue.Queue[tuple[bytes, float]] = gevent.queue.Queue()
 
     def take(_: Any, message: Any) -> None:
-        got.put(message.body)
+        got.put((message.body, time.monotonic()))
 
     consumer = gnsq.Consumer(uniq, "ch", [str(broker.nsq)], message_handler=take)
     consumer.start(block=False)
-    assert [got.get(timeout=WAIT_S) for _ in range(2)] == [b"now", b"later"]
+    taken = dict(got.get(timeout=WAIT_S) for _ in range(2))
+    assert taken.keys() == {b"now", b"later"}
+    assert taken[b"later"] - published >= 0.3
     consumer.close()
     consumer.join(timeout=WAIT_S)
 
