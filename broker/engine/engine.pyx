@@ -71,7 +71,7 @@ cdef class Engine:
                 if collecting:
                     gc.enable()
         self.begin_syncs()
-        self.timer = loop.call_later(1.0, self.keep_house)
+        self.timer = loop.call_later(1.0, self.maintain)
 
     def begin_syncs(self):
         """Sync logs that were found, as many as the housekeeping would in a second."""
@@ -177,7 +177,7 @@ cdef class Engine:
             return {}
 
     def watch(self, watcher):
-        """Call watcher(log, cursor, made) when a log (cursor is None) or a cursor is created or
+        """Call watcher(log, cursor, created) when a log (cursor is None) or a cursor is created or
         deleted. The call is immediate, so it must not wait. It passes names, because the objects
         may be deleted again."""
         self.shared.watchers.append(watcher)
@@ -197,9 +197,9 @@ cdef class Engine:
         """Let logs have this name again."""
         self.reserved.pop(name, None)
 
-    def announce(self, str name, cursor, bint made):
+    def announce(self, str name, cursor, bint created):
         """Report to the watchers what replaces a reserved name, as if it were a log."""
-        self.shared.changed(name, cursor, made)
+        self.shared.changed(name, cursor, created)
 
     def adopt(self, Log log):
         """Make a log available by its name."""
@@ -210,7 +210,7 @@ cdef class Engine:
             return
         self.logs[log.name] = log
         self.by_bytes[log.name.encode()] = log
-        self.shared.changed(log.name, None, True)
+        self.shared.changed(log.name, None, created=True)
 
     def all_logs(self):
         """The logs of all protocols, and those that only their owners know."""
@@ -303,7 +303,7 @@ cdef class Engine:
         try:
             log.save()
         except OSError:
-            log.close(True)
+            log.close(delete=True)
             raise
         self.adopt(log)
         return log
@@ -333,24 +333,24 @@ cdef class Engine:
             del self.by_bytes[log.name.encode()]
         self.shared.touched.discard(log)
         gone = list(log.cursors)
-        log.close(True)
+        log.close(delete=True)
         if trash is not None:
             remove_later(trash)
         if not known:
             return
         for cursor in gone:
-            self.shared.changed(name, cursor, False)
-        self.shared.changed(name, None, False)
+            self.shared.changed(name, cursor, created=False)
+        self.shared.changed(name, None, created=False)
 
-    def keep_house(self):
+    def maintain(self):
         """Every second: periodic syncs, files to close, space to free."""
         cdef Log log
         self.shared.turn.tick()
         self.shared.found_left = FOUND_SYNCS
         self.shared.end_long_wait()
         for log in list(self.shared.touched):
-            log.keep_house()
-        self.timer = self.loop.call_later(1.0, self.keep_house)
+            log.maintain()
+        self.timer = self.loop.call_later(1.0, self.maintain)
 
     @property
     def behind(self):
@@ -375,7 +375,7 @@ cdef class Engine:
         self.shared.turn.end()
         await self.settle()
         for log in self.all_logs():
-            log.keep_house()
+            log.maintain()
             if log.policy.sync_mode != SYNC_NONE:
                 log.sync.start()
         await self.settle()

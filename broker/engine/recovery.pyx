@@ -85,10 +85,10 @@ def open_log(EngineState shared, folder, sync_for, retention_for, list problems)
         raise
     if meta.pop('made', False):
         try:
-            log.save(True)
+            log.save(durable=True)
         except OSError as problem:
             problems.append(f'{folder}: the metadata cannot be saved: {problem}')
-    log.rest()
+    log.release_idle()
     log.sync.found_unsynced()
     return log
 
@@ -475,7 +475,7 @@ cdef uint64_t end_of(uint32_t salt, file) except 0:
     segment.salt = salt
     head = head_of(path)
     segment.sparse = check_header(head, path) is not None and is_sparse(head)
-    take_file(segment, False, [])
+    take_file(segment, last=False, problems=[])
     if segment.size > FILE_HEADER_BYTES:
         segment.cap = size = segment.size
         try:
@@ -664,10 +664,10 @@ cdef object find_delays(Log log, Segment segment):
     cdef size_t at = segment.start(), step
     cdef stored_t s
     while at < segment.size:
-        at = segment.hop(at)
+        at = segment.skip_quarantined(at)
         if at >= segment.size:
             break
-        step = record_get(base + at, segment.size - at, segment.salt, False, &s)
+        step = record_get(base + at, segment.size - at, segment.salt, check=False, out=&s)
         if step == 0:
             break
         if s.not_before_ns > log.shared.turn.wall_ns:

@@ -73,7 +73,7 @@ cdef class EngineState:
     cdef public object new_cursor       # called with each new cursor; None = nothing is called
     cdef object events                  # an EventLog that records each delivery; None = none
     cdef readonly object health         # a Health: the lasting problems of the data folder
-    cdef readonly list watchers         # called with (log, cursor or None, made): see Engine
+    cdef readonly list watchers         # called with (log, cursor or None, created): see Engine
     cdef readonly set touched           # logs that the housekeeping must look at
     # A log keeps a file open until its writes are synced, so very many logs that are written at
     # once can use up the process's open files: then publishers wait for syncs.
@@ -105,7 +105,7 @@ cdef class EngineState:
     cdef void note_stall(self, stalls_t *s, size_t n, int64_t begun_ns, int64_t took_ns) noexcept
     cdef void await_sync(self) noexcept     # a sync that few publishers wait for has begun
     cdef void sync_over(self) noexcept      # it has ended
-    cdef void changed(self, str log, cursor, bint made)
+    cdef void changed(self, str log, cursor, bint created)
     cdef void note_sync(self, int64_t took_ns) noexcept
     cdef void file_closed(self) noexcept    # one of the awaited syncs has ended
     cdef void resume_stalled(self) noexcept

@@ -165,11 +165,11 @@ cdef class EngineState:
         if not self.syncs_awaited and self.turn.busy_poll is not None:
             self.turn.busy_poll.answered()
 
-    cdef void changed(self, str log, cursor, bint made):
+    cdef void changed(self, str log, cursor, bint created):
         """A log or a cursor was created or deleted."""
         for watcher in self.watchers:
             try:
-                watcher(log, cursor, made)
+                watcher(log, cursor, created)
             except Exception as problem:
                 self.report('error', 'a watcher failed', log=log, reason=repr(problem))
 

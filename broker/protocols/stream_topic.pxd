@@ -36,7 +36,7 @@ cdef class StreamChannel:
     cdef readonly uint64_t requeue_count
 
     cdef void join(self, consumer_t *c, Sink sink) noexcept
-    cdef void leave(self, consumer_t *c, bint give_back) noexcept
+    cdef void leave(self, consumer_t *c, bint requeue) noexcept
     cdef void set_credit(self, consumer_t *c, uint32_t credit) noexcept
     cdef void ready(self, consumer_t *c) noexcept
     cdef int finish(self, consumer_t *c, uint64_t seq) noexcept

@@ -71,7 +71,7 @@ cdef class StreamChannel:
     cdef void join(self, consumer_t *c, Sink sink) noexcept:
         pass
 
-    cdef void leave(self, consumer_t *c, bint give_back) noexcept:
+    cdef void leave(self, consumer_t *c, bint requeue) noexcept:
         pass
 
     cdef void set_credit(self, consumer_t *c, uint32_t credit) noexcept:

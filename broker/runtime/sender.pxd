@@ -44,6 +44,6 @@ cdef class Sender:
     cdef bint has_ended(self, SendOwner owner) noexcept
     cdef bint withdraw(self, SendOwner owner) noexcept
     cdef void finish(self, SendOwner owner) noexcept
-    cdef void collect(self, bint everything) noexcept
+    cdef void collect(self, bint withdraw_queued) noexcept
     cdef void rest(self) noexcept
     cdef int begin(self) except -1

@@ -138,7 +138,7 @@ cdef class Sender:
         """Report sends that have ended, if so many are in progress that no other is accepted. Their
         owners may write more output meanwhile."""
         if len(self.owners) >= <Py_ssize_t>UNDER_WAY_MAX:
-            self.collect(False)
+            self.collect(withdraw_queued=False)
 
     cdef bint has_ended(self, SendOwner owner) noexcept:
         """Whether a send in progress has ended; `job.sent` is its result."""
@@ -195,11 +195,12 @@ cdef class Sender:
         """The end of a turn: if there is no input to read, no send waits for the thread."""
         if not is_readable(self.poll_fd):
             self.resting = True
-            self.collect(True)
+            self.collect(withdraw_queued=True)
             self.resting = False
 
-    cdef void collect(self, bint everything) noexcept:
-        """Report the sends that have ended; `everything`: withdraw those that have not begun."""
+    cdef void collect(self, bint withdraw_queued) noexcept:
+        """Report the sends that have ended. `withdraw_queued`: first withdraw those that the thread
+        has not begun."""
         cdef SendOwner owner
         if self.collecting:
             return
@@ -207,7 +208,7 @@ cdef class Sender:
         for owner in self.owners.copy():
             # A report may close other connections.
             if owner.job.state != SEND_NONE and (
-                    self.has_ended(owner) or (everything and self.withdraw(owner))):
+                    self.has_ended(owner) or (withdraw_queued and self.withdraw(owner))):
                 owner.sent()
         self.collecting = False
 
@@ -220,7 +221,7 @@ cdef class Sender:
         pthread_mutex_lock(&s.lock)
         s.reported = False
         pthread_mutex_unlock(&s.lock)
-        self.collect(False)
+        self.collect(withdraw_queued=False)
         if self.owners:
             self.rest()
 

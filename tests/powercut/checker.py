@@ -127,14 +127,14 @@ class Checker:
         engine = self.server.engine
         await self.look_at_streams()
         self.look_at_readers()
-        await self.keep_house()
+        await self.maintain()
         await self.commit_again()
         for name in self.ledger.topics:
             await self.look(name)
-        await self.keep_house()
+        await self.maintain()
         for name in {*self.ledger.topics, *engine.logs}:
             await self.publish_on(name)
-        await self.keep_house()
+        await self.maintain()
         for name in self.ledger.topics:
             self.look_at_holds(name)
         await self.read_on()
@@ -144,12 +144,12 @@ class Checker:
             streams = self.ledger.streams
             await StreamChecker(self.server, streams, self.stage, self.mark, self.wrong).run()
 
-    async def keep_house(self) -> None:
+    async def maintain(self) -> None:
         """Run the housekeeping of a second."""
-        self.server.engine.keep_house()
+        self.server.engine.maintain()
         streaming = streaming_of(self.server)
         if streaming is not None:
-            streaming.keep_house()
+            streaming.maintain()
         await self.server.engine.settle()
 
     # --- logs
@@ -356,7 +356,7 @@ class Checker:
             stored = replace(reader.stored, positions=positions, renewed_ns=time.time_ns())
             putting = asyncio.ensure_future(readers_of(self.server).put(stored))
             while not putting.done():
-                self.server.engine.keep_house()  # what is let go too early goes now
+                self.server.engine.maintain()  # what is let go too early goes now
                 await asyncio.sleep(0)
             await putting
             self.mark("reader", r=name)

@@ -195,14 +195,14 @@ class CursorMachine(RuleBasedStateMachine):
 
     def leave(self, draw: Draw) -> None:
         who = draw(st.sampled_from(sorted(self.consumers)))
-        give_back = draw(st.booleans())
-        self.consumers.pop(who).leave(give_back)
+        requeue = draw(st.booleans())
+        self.consumers.pop(who).leave(requeue)
         del self.credit[who]
         for seq in self.of(SENT):
             entry = self.model[seq]
             if entry.owner == who:
                 entry.owner = None
-                if give_back:
+                if requeue:
                     self.again(entry)
 
     def pause(self, draw: Draw) -> None:

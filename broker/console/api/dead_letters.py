@@ -18,7 +18,7 @@ from broker.console.pauses import Pauses
 from broker.engine.cursor.cursor import open_cursor
 from broker.engine.cursor.deadletter import dead_letters_of
 from broker.engine.cursor.local import peek_cursor, peek_log
-from broker.protocols.nsq.dead_letters import SUFFIX, Returned, give_back
+from broker.protocols.nsq.dead_letters import SUFFIX, Returned, return_dead_letters
 from broker.protocols.nsq.http.v1 import STATES, fill, moment, rows_of
 from broker.protocols.nsq.topics import channels_of
 
@@ -211,10 +211,10 @@ class DeadLetterHandlers:
         count = min(step + job.kept, job.total - job.moved)
         topics = need_nsq(self.context).api.topics
         if job.seqs is None:
-            done = await give_back(topics, cursor, count, to_topic=job.to_topic)
+            done = await return_dead_letters(topics, cursor, count, to_topic=job.to_topic)
             return done._replace(kept=max(0, done.kept - job.kept))
         selected, job.seqs = job.seqs[:count], job.seqs[count:]
-        return await give_back(
+        return await return_dead_letters(
             topics, cursor, COUNT_MAX, to_topic=job.to_topic, only=frozenset(selected)
         )
 

@@ -421,7 +421,7 @@ cdef void search(const char *base, size_t size, uint32_t salt, uint64_t first_se
     cdef uint64_t expected = first_seq
     cdef stored_t s
     while at < size:
-        step = record_get(base + at, size - at, salt, True, &s)
+        step = record_get(base + at, size - at, salt, check=True, out=&s)
         if step == 0 or s.rec.seq < expected or not in_place(s.rec.seq, first_seq, at):
             at = resync(base, size, at + 8, salt, first_seq, below(expected))
             if at == 0:

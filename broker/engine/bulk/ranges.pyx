@@ -177,13 +177,13 @@ cdef class Range:
         cdef stored_t s
         cdef size_t at = self.at, step, end
         while at < self.size:
-            step = record_get(base + at, self.size - at, self.salt, False, &s)
+            step = record_get(base + at, self.size - at, self.salt, check=False, out=&s)
             if step == 0 or s.rec.seq >= self.first:
                 break
             at += step
         end = at
         while end < self.size:
-            step = record_get(base + end, self.size - end, self.salt, False, &s)
+            step = record_get(base + end, self.size - end, self.salt, check=False, out=&s)
             if step == 0 or s.rec.seq >= self.bound or (
                     end > at and end + step - at > self.bytes_max):
                 break
@@ -463,7 +463,7 @@ cdef inline int look(Range r, walk_t *w, stored_t *s, size_t *step) noexcept nog
     cdef size_t again
     if is_file and not populate(base, r.size, w.at, &w.populated, &r.found):
         return LOOK_FAILED
-    step[0] = record_get(base + w.at, r.size - w.at, r.salt, True, s)
+    step[0] = record_get(base + w.at, r.size - w.at, r.salt, check=True, out=s)
     if step[0] == 0 or s.rec.seq < w.expected or (
             is_file and not in_place(s.rec.seq, r.origin, w.at)):
         again = resync(base, r.size, w.at + 8, r.salt, r.origin, below(w.expected))
@@ -669,7 +669,7 @@ def moment_in_memory(Log log, int64_t time_ns):
     for segment in log.segments:
         if segment.size == 0:
             continue
-        if record_get(segment.map(), segment.size, segment.salt, False, &s) and (
+        if record_get(segment.map(), segment.size, segment.salt, check=False, out=&s) and (
                 s.rec.timestamp_ns >= time_ns):
             if found is None:
                 return s.rec.seq
@@ -678,7 +678,7 @@ def moment_in_memory(Log log, int64_t time_ns):
     if found is None:
         return log.visible
     while at < found.size:
-        step = record_get(found.map() + at, found.size - at, found.salt, False, &s)
+        step = record_get(found.map() + at, found.size - at, found.salt, check=False, out=&s)
         if step == 0:
             break
         if s.rec.timestamp_ns >= time_ns:

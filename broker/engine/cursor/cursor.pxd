@@ -136,8 +136,8 @@ cdef class Cursor(LogReader):
     cdef uint64_t rewound_until         # the limit does not apply below this seq
 
     cdef void join(self, consumer_t *c, Sink sink) noexcept
-    # give_back: its records are redelivered at once
-    cdef void leave(self, consumer_t *c, bint give_back) noexcept
+    # requeue: its records in flight are redelivered at once, not when they time out
+    cdef void leave(self, consumer_t *c, bint requeue) noexcept
     cdef void set_credit(self, consumer_t *c, uint32_t credit) noexcept
     cdef void ready(self, consumer_t *c) noexcept       # its output has drained
     cdef int finish(self, consumer_t *c, uint64_t seq) noexcept
@@ -182,7 +182,7 @@ cdef class Cursor(LogReader):
     cdef void drop(self, uint64_t seq) noexcept
     cdef void pass_by(self, uint64_t first, uint64_t after) noexcept
     cdef void mark_acked(self, uint64_t seq) noexcept
-    cdef void requeue_entry(self, entry_t *e, bint at_tail, int reason) noexcept
+    cdef void requeue_entry(self, entry_t *e, int reason, bint after_new) noexcept
     cdef void dead_letter(self, entry_t *e, int reason) noexcept
     cdef bint is_for(self, const stored_t *s) noexcept      # a record for this cursor only
     cdef void rearm(self) noexcept

@@ -120,19 +120,19 @@ cdef class Cursor(LogReader):
         self.all = c
         self.consumers += 1
 
-    cdef void leave(self, consumer_t *c, bint give_back) noexcept:
-        """Remove a consumer. Its records in flight are redelivered at once (`give_back`), or when
+    cdef void leave(self, consumer_t *c, bint requeue) noexcept:
+        """Remove a consumer. Its records in flight are redelivered at once (`requeue`), or when
         they time out."""
         cdef entry_t *e
         c.credit = 0
         self.leave_ring(c)
-        if not give_back and not heap_reserve(&self.inflight.due, c.in_flight):
-            give_back = True        # no memory to let them time out
+        if not requeue and not heap_reserve(&self.inflight.due, c.in_flight):
+            requeue = True      # no memory to let them time out
         while c.first:
             e = self.inflight.at(c.first)
-            if give_back:
+            if requeue:
                 self.unlink(e)
-                self.requeue_entry(e, False, REASON_CLOSE)
+                self.requeue_entry(e, REASON_CLOSE, after_new=False)
             else:
                 c.first = e.next
                 e.prev = e.next = 0
@@ -211,7 +211,7 @@ cdef class Cursor(LogReader):
         c.requeued += 1
         self.requeue_count += 1
         if delay_ns <= 0 or (self.policy.deliver_max and e.attempts >= self.policy.deliver_max):
-            self.requeue_entry(e, True, REASON_REQUEUE)
+            self.requeue_entry(e, REASON_REQUEUE, after_new=True)
             return ACK_OK
         if self.shared.events is not None:
             self.report_event(e, REASON_REQUEUE)
@@ -323,14 +323,15 @@ cdef class Cursor(LogReader):
         if not self.queued:
             self.shared.turn.add(PHASE_DELIVER, self)
 
-    cdef void requeue_entry(self, entry_t *e, bint at_tail, int reason) noexcept:
-        """Queue an entry for redelivery, after the new records or before them."""
+    cdef void requeue_entry(self, entry_t *e, int reason, bint after_new) noexcept:
+        """Queue an entry for redelivery before the new records, or after up to AGAIN_DISTANCE of
+        them (`after_new`)."""
         if reason and self.shared.events is not None:
             self.report_event(e, reason)
         if self.policy.deliver_max and e.attempts >= self.policy.deliver_max:
             self.dead_letter(e, reason)
             return
-        e.mark = <int64_t>(self.next_seq if not at_tail else
+        e.mark = <int64_t>(self.next_seq if not after_new else
                            min(self.log.frontier, self.next_seq + AGAIN_DISTANCE))
         self.inflight.push_again(e)
         if self.journal is not None:
@@ -512,7 +513,7 @@ cdef class Cursor(LogReader):
         cdef stored_t s
         if segment is not None and segment.path is not None and segment.base != NULL and (
                 not record_get(segment.base + offset, segment.size - offset, segment.salt,
-                               True, &s)):
+                               check=True, out=&s)):
             tw_die()
 
     cdef bint deliver_new(self, consumer_t *c, stored_t *s) noexcept:
@@ -841,7 +842,7 @@ cdef class Cursor(LogReader):
             else:
                 heap_remove(&self.inflight.due, item)
                 self.inflight.deferred -= 1
-                self.requeue_entry(e, False, REASON_RETURNED)
+                self.requeue_entry(e, REASON_RETURNED, after_new=False)
         self.rearm()
         if self.ring != NULL:
             self.wake()     # an unreadable segment may be readable now
@@ -849,7 +850,8 @@ cdef class Cursor(LogReader):
     cdef void time_out(self, entry_t *e) noexcept:
         self.timeout_count += 1
         self.unlink(e)
-        self.requeue_entry(e, self.policy.redelivery == REDELIVER_LATER, REASON_TIMEOUT)
+        self.requeue_entry(
+            e, REASON_TIMEOUT, after_new=self.policy.redelivery == REDELIVER_LATER)
 
     cdef void count_deferred(self) noexcept:
         """Update the number of deferred records of all cursors."""
@@ -1001,11 +1003,11 @@ cdef class Cursor(LogReader):
 
     def pause(self):
         """Deliver nothing until unpause; records in flight stay in flight."""
-        self.set_paused(True)
+        self.set_paused(paused=True)
 
     def unpause(self):
         """Deliver again."""
-        self.set_paused(False)
+        self.set_paused(paused=False)
 
     cdef void set_paused(self, bint paused) noexcept:
         if self.paused != paused:
@@ -1141,7 +1143,7 @@ cdef class Cursor(LogReader):
         if self.position.segment is segment:
             self.position.move_to(None, 0)
 
-    cdef void rest(self) noexcept:
+    cdef void release_idle(self) noexcept:
         if self.position.loading is None and self.next_seq >= self.log.frontier:
             self.position.move_to(None, 0)
 

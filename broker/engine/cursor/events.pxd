@@ -38,4 +38,4 @@ cdef class EventLog(DeliveryEvents):
     cdef int place_of(self, Cursor cursor) noexcept
     cdef void flush(self) noexcept
     cdef uint64_t append(self, size_t size) noexcept
-    cdef void lose(self, uint64_t count) noexcept
+    cdef void count_lost(self, uint64_t count) noexcept

@@ -90,7 +90,7 @@ cdef class EventLog(DeliveryEvents):
             self.flush()        # no room for one more name
             place = self.place_of(cursor)
             if place < 0:
-                self.lose(1)
+                self.count_lost(1)
                 return
         row = <row_t *>(self.data + HEAD_BYTES) + self.count
         row.seq = e.seq
@@ -162,7 +162,7 @@ cdef class EventLog(DeliveryEvents):
         self.last = None
         ticket = self.append(size)
         if ticket == 0:
-            self.lose(count)
+            self.count_lost(count)
             return
         self.unreported = 0
         if not self.pending or self.pending[len(self.pending) - 1][0] is not self.log:
@@ -197,10 +197,10 @@ cdef class EventLog(DeliveryEvents):
 
     def use(self, Log log):
         """Write to this log; live subscribers neither receive nor write its records."""
-        log.connect(False, False)
+        log.connect(to_live=False, from_live=False)
         self.log = log
 
-    cdef void lose(self, uint64_t count) noexcept:
+    cdef void count_lost(self, uint64_t count) noexcept:
         self.lost += count
         self.unreported += count
 
@@ -218,7 +218,7 @@ cdef class EventLog(DeliveryEvents):
             elif outcome > 0:
                 self.written += count
             else:
-                self.lose(count)
+                self.count_lost(count)
                 self.unreported += stated_lost
         for log in logs:
             log.wait(self)

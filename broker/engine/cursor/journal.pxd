@@ -30,7 +30,7 @@ cdef enum JournalOp:
 # Receives the operations of a journal one after the other: see `read`.
 cdef class JournalReader:
     cdef int take_op(self, int kind, uint64_t a, uint64_t b, uint64_t c) except -1
-    cdef bint read_block(self, const char *p, size_t n, bint taken) except -1
+    cdef bint read_block(self, const char *p, size_t n, bint apply) except -1
 
 
 cdef class Journal(JobOwner):
@@ -87,8 +87,9 @@ cdef class Journal(JobOwner):
     cdef job_t *seal(self, JobKind kind) except NULL
     cdef void release(self) noexcept
     cdef void close_later(self, int fd) noexcept
-    # Close the file until the next write. `anyway`: it is never synced.
-    cdef void rest(self, bint anyway) noexcept
+    # Close the file until the next write, if nothing is pending. `unsynced_too`: also if it was not
+    # synced, because it never is.
+    cdef void close_idle(self, bint unsynced_too) noexcept
     cdef void sync(self) noexcept
     cdef void sync_found(self) noexcept     # also sync what was found at the start
     cdef void name_synced(self) noexcept        # that of the first file

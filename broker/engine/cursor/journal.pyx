@@ -388,8 +388,8 @@ cdef class Journal(JobOwner):
         job.fd = fd
         self.shared.syncer.submit(job)
 
-    cdef void rest(self, bint anyway) noexcept:
-        if self.fd >= 0 and (anyway or (self.named and not self.unsynced)) and not (
+    cdef void close_idle(self, bint unsynced_too) noexcept:
+        if self.fd >= 0 and (unsynced_too or (self.named and not self.unsynced)) and not (
                 self.pending() or self.under_way or self.replacing
                 or self.last_error or self.closed):
             self.release()
@@ -513,14 +513,14 @@ cdef class JournalReader:
             if tw_load_u32(p + at + 4) != tw_crc32c(0, p + at + BLOCK_HEADER_BYTES, length):
                 break
             # None of an invalid block.
-            if not self.read_block(p + at + BLOCK_HEADER_BYTES, length, False):
+            if not self.read_block(p + at + BLOCK_HEADER_BYTES, length, apply=False):
                 break
-            self.read_block(p + at + BLOCK_HEADER_BYTES, length, True)
+            self.read_block(p + at + BLOCK_HEADER_BYTES, length, apply=True)
             at += BLOCK_HEADER_BYTES + length
         return at, size - at
 
-    cdef bint read_block(self, const char *p, size_t n, bint taken) except -1:
-        """Whether the operations of a block are valid. `taken`: take them over."""
+    cdef bint read_block(self, const char *p, size_t n, bint apply) except -1:
+        """Whether the operations of a block are valid. `apply`: pass each to `take_op`."""
         cdef size_t at = 0
         cdef uint64_t v[3]
         cdef int kind, arity, i, shift
@@ -541,7 +541,7 @@ cdef class JournalReader:
                     if not p[at - 1] & 0x80:
                         break
                     shift += 7
-            if taken:
+            if apply:
                 self.take_op(kind, v[0], v[1], v[2])
         return True
 

@@ -37,7 +37,7 @@ cdef class LocalConsumer(Sink):
                 and cursor.log is not None and cursor.log.cursors is not None
                 and cursor.shared is not None and cursor.shared.turn is not None
                 and cursor.shared.turn.tasks is not None):
-            cursor.leave(&self.consumer, True)
+            cursor.leave(&self.consumer, requeue=True)
 
     def __init__(self, Cursor cursor, uint32_t credit, double ack_wait=60.0,
                  double ack_wait_max=900.0):
@@ -99,10 +99,10 @@ cdef class LocalConsumer(Sink):
         self.consumer.failing = failing
         self.cursor.wake()
 
-    def leave(self, bint give_back=True):
+    def leave(self, bint requeue=True):
         """Leave the cursor. Records in flight are redelivered at once, or when they time out."""
         if self.consumer.sink != NULL:
-            self.cursor.leave(&self.consumer, give_back)
+            self.cursor.leave(&self.consumer, requeue)
 
     def set_ack_wait(self, double ack_wait, double ack_wait_max=900.0):
         """Set the seconds that records may be in flight, from the next delivery or touch on."""

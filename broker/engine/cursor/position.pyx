@@ -29,7 +29,7 @@ cdef class Position(JobOwner):
         self.before = <uint64_t>-1
 
     cdef int read(self, uint64_t seq, stored_t *s) noexcept:
-        cdef size_t size, hopped
+        cdef size_t size, next_offset
         cdef const char *base
         while True:
             if self.segment is None or self.offset >= self.segment.size:
@@ -38,22 +38,23 @@ cdef class Position(JobOwner):
                 if self.reader.next_seq != seq:
                     return READ_AGAIN
                 continue
-            if (self.offset >= self.segment.ready or self.offset < self.segment.given_back) and (
+            if (self.offset >= self.segment.ready or self.offset < self.segment.uncached_to) and (
                     self.offset >= self.loaded or self.loaded == 0):
                 self.load(self.offset, seq)
                 return READ_NOTHING
-            if (self.segment.ready == 0 or self.loaded < self.segment.given_back) and (
+            if (self.segment.ready == 0 or self.loaded < self.segment.uncached_to) and (
                     self.loading is None and self.loaded < self.segment.size
                     and self.loaded - self.offset < self.log.shared.load_bytes // 4):
                 self.load(self.loaded, seq)      # in advance
             if self.segment.quarantined is not None:
-                hopped = self.segment.hop(self.offset)
-                if hopped != self.offset:
-                    self.offset = hopped
+                next_offset = self.segment.skip_quarantined(self.offset)
+                if next_offset != self.offset:
+                    self.offset = next_offset
                     continue
             base = self.segment.base
             size = record_get(
-                base + self.offset, self.segment.size - self.offset, self.segment.salt, False, s)
+                base + self.offset, self.segment.size - self.offset, self.segment.salt,
+                check=False, out=s)
             tw_touch(base + self.offset, size)
             if tw_faults_now(all_faults) != self.faults and self.faulted():
                 continue
@@ -62,9 +63,9 @@ cdef class Position(JobOwner):
                 if self.segment.read_again(self.offset, self.offset):
                     self.segment.ready = self.loaded = 0
                     continue
-                hopped = resync(base, self.segment.size, self.offset + 8, self.segment.salt,
+                next_offset = resync(base, self.segment.size, self.offset + 8, self.segment.salt,
                                 self.segment.origin(), below(min(seq, self.before)))
-                self.log.quarantine(self.segment, self.offset, hopped or self.segment.size)
+                self.log.quarantine(self.segment, self.offset, next_offset or self.segment.size)
                 continue
             if s.rec.seq < seq:
                 self.offset += size
@@ -95,7 +96,7 @@ cdef class Position(JobOwner):
         self.segment_faults = faults_of(&self.segment.file)
         if self.segment_faults == seen:
             return False
-        self.segment.distrust()
+        self.segment.mark_unreliable()
         self.loaded = 0
         return True
 
@@ -130,7 +131,8 @@ cdef class Position(JobOwner):
             if not record_get(segment.map() + offset, segment.size - offset, segment.salt,
                               segment.path is not None, s) and not (
                     segment.read_again(offset, offset) and record_get(
-                        segment.base + offset, segment.size - offset, segment.salt, True, s)):
+                        segment.base + offset, segment.size - offset, segment.salt,
+                        check=True, out=s)):
                 self.give_up(segment, offset, e.seq)
                 return 0
         except OSError as problem:
@@ -153,9 +155,9 @@ cdef class Position(JobOwner):
         try:
             segment.map()
             if segment is self.segment or seq <= segment.first_seq:
-                offset = segment.hop(segment.start())
+                offset = segment.skip_quarantined(segment.start())
                 if segment is self.segment:
-                    offset = segment.hop(self.offset)
+                    offset = segment.skip_quarantined(self.offset)
                 if offset >= segment.size:
                     # Nothing is left, although the segment should have the record: it is damaged.
                     self.reader.missing(min(segment.next_seq, log.frontier))
@@ -163,7 +165,7 @@ cdef class Position(JobOwner):
             else:
                 offset = segment.hint(seq, &before)
                 # Bytes that have left the page cache are loaded, and `read` continues.
-                if offset >= segment.given_back or segment.ready == 0:
+                if offset >= segment.uncached_to or segment.ready == 0:
                     offset = log.find_in(segment, seq)
                     before = <uint64_t>-1
         except OSError as problem:
@@ -235,7 +237,7 @@ cdef class Position(JobOwner):
             # If the reader has moved meanwhile, this does not locate it.
             if <size_t>job.offset <= max(self.offset, self.loaded):
                 self.loaded = end
-            self.offset = segment.hop(self.offset)
+            self.offset = segment.skip_quarantined(self.offset)
         elif segment.users == 0 and not segment.active and segment.path is not None:
             segment.unmap_later(self.log.shared)
         self.wake_reader()

@@ -30,7 +30,7 @@ cdef class LogReader(JobOwner):
     cdef void skip_range(self, uint64_t first, uint64_t after) noexcept
     cdef void addressed(self, const stored_t *s) noexcept   # a record for one reader was stored
     cdef void leave_segment(self, Segment segment) noexcept     # the segment is about to be dropped
-    cdef void rest(self) noexcept       # release mappings that are not needed now
+    cdef void release_idle(self) noexcept       # release mappings that are not needed now
     cdef void detach(self) noexcept     # the log cannot be opened: write nothing
     # Whether the limits of its log apply to it: records are dropped even if it has not acked them.
     cdef bint is_limited(self) noexcept
@@ -50,10 +50,10 @@ cdef class LogOwner(Session):
     # Records from seq on do not exist: they could not be written or synced. The next ones may use
     # the same seqs, or leave them out.
     cdef void taken_back(self, uint64_t seq) noexcept
-    cdef void keep_house(self) noexcept         # once a second while the log is in use
-    cdef bint is_idle(self) noexcept            # keep_house has nothing to do
+    cdef void maintain(self) noexcept           # once a second while the log is in use
+    cdef bint is_idle(self) noexcept            # maintain has nothing to do
     cdef void leave_segment(self, Segment segment) noexcept     # the segment is about to be dropped
-    cdef void rest(self) noexcept       # release mappings that are not needed now
+    cdef void release_idle(self) noexcept       # release mappings that are not needed now
 
 
 cdef class LogState(JobOwner):

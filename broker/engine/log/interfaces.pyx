@@ -47,7 +47,7 @@ cdef class LogReader(JobOwner):
     cdef void leave_segment(self, Segment segment) noexcept:
         pass
 
-    cdef void rest(self) noexcept:
+    cdef void release_idle(self) noexcept:
         pass
 
     cdef void detach(self) noexcept:
@@ -73,7 +73,7 @@ cdef class LogOwner(Session):
     cdef void taken_back(self, uint64_t seq) noexcept:
         pass
 
-    cdef void keep_house(self) noexcept:
+    cdef void maintain(self) noexcept:
         pass
 
     cdef bint is_idle(self) noexcept:
@@ -82,7 +82,7 @@ cdef class LogOwner(Session):
     cdef void leave_segment(self, Segment segment) noexcept:
         pass
 
-    cdef void rest(self) noexcept:
+    cdef void release_idle(self) noexcept:
         pass
 
 

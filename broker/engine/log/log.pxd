@@ -128,9 +128,9 @@ cdef class Log(LogState):
     cdef bint drop_segment(self, Segment segment) noexcept  # False: the file still has its name
     cdef void own(self, LogOwner owner) noexcept
     cdef object save_paused(self, bint paused)
-    cdef void keep_house(self) noexcept     # an error must not end that of other logs
+    cdef void maintain(self) noexcept       # an error must not end that of other logs
     cdef bint is_idle(self) noexcept
-    cdef void rest(self) noexcept       # release files and buffers while idle
+    cdef void release_idle(self) noexcept       # release files and buffers while idle
     cdef bint close_files(self) noexcept
 
     # Recovery.

@@ -547,7 +547,7 @@ cdef class Log(LogState):
         cdef bint live = batch.unrouted and self.to_live and is_word(own, <size_t>len(self.subject))
         cdef Router router = self.router
         while at < batch.len:
-            at += record_get(batch.data + at, batch.len - at, self.salt, False, &s)
+            at += record_get(batch.data + at, batch.len - at, self.salt, check=False, out=&s)
             if s.not_before_ns > self.shared.turn.wall_ns:
                 self.delay(s.rec.seq, s.not_before_ns)
             if s.flags & STORED_ADDRESSED and s.rec.seq < self.frontier:
@@ -853,7 +853,7 @@ cdef class Log(LogState):
 
     # --- once a second
 
-    cdef void keep_house(self) noexcept:
+    cdef void maintain(self) noexcept:
         """Once a second: sync journals, and release files and mappings that are not needed."""
         cdef LogReader cursor
         cdef Segment segment
@@ -885,7 +885,7 @@ cdef class Log(LogState):
         if retention.limits is not None:
             retention.enforce()
         if self.owner is not None:
-            self.owner.keep_house()
+            self.owner.maintain()
         for segment in self.segments:
             if segment.users == 0 and not segment.active and segment.path is not None:
                 segment.unmap_later(self.shared)
@@ -897,7 +897,7 @@ cdef class Log(LogState):
             retention.reclaim()
         if self.idle_mark == self.next_seq and self.is_idle():
             self.noticed = False
-            self.rest()
+            self.release_idle()
             self.shared.touched.discard(self)   # until the next change
         self.idle_mark = self.next_seq
 
@@ -921,7 +921,7 @@ cdef class Log(LogState):
                 return False
         return True
 
-    cdef void rest(self) noexcept:
+    cdef void release_idle(self) noexcept:
         """Release the buffers, mappings and open files of an idle log, so that there can be very
         many logs. They are opened again when they are needed."""
         cdef LogReader cursor
@@ -930,11 +930,11 @@ cdef class Log(LogState):
         if self.preallocation is not None:
             self.preallocation.drop()
         for cursor in self.cursors.values():
-            cursor.rest()
+            cursor.release_idle()
             if cursor.journal is not None:
-                cursor.journal.rest(self.policy.sync_mode == SYNC_NONE)
+                cursor.journal.close_idle(unsynced_too=self.policy.sync_mode == SYNC_NONE)
         if self.owner is not None:
-            self.owner.rest()
+            self.owner.release_idle()
         if self.close_files() and segment.users == 0:
             segment.unmap_later(self.shared)
 
@@ -993,7 +993,7 @@ cdef class Log(LogState):
         self.policy = policy.with_retention(retention)
         self.protocol = protocol
         try:
-            self.save(True)
+            self.save(durable=True)
         except OSError:
             self.policy = policy
             self.protocol = before
@@ -1006,7 +1006,7 @@ cdef class Log(LogState):
         before = self.settings
         self.settings = settings
         try:
-            self.save(True)
+            self.save(durable=True)
         except OSError:
             self.settings = before
             raise
@@ -1021,7 +1021,7 @@ cdef class Log(LogState):
         try:
             if self.from_live:
                 binding = bind(self)
-            self.save(True)
+            self.save(durable=True)
         except BaseException:
             self.policy = before
             if binding is not None:
@@ -1050,7 +1050,7 @@ cdef class Log(LogState):
             return
         self.unclaimed = False
         try:
-            self.save(True)
+            self.save(durable=True)
         except OSError:
             self.unclaimed = True
             raise
@@ -1176,13 +1176,13 @@ cdef class Log(LogState):
             if cursor.journal.last_error:
                 error = cursor.journal.last_error
                 del self.cursors[name]
-                cursor.close(True)
+                cursor.close(delete=True)
                 raise OSError(error, os.strerror(error), cursor.journal.path)
             self.sync.journal_made(cursor.journal)
         self.advance()  # not earlier: a cursor that cannot be stored would lose what it received
         if self.shared.new_cursor is not None:
             self.shared.new_cursor(cursor)
-        self.shared.changed(self.name, name, True)
+        self.shared.changed(self.name, name, created=True)
         return cursor
 
     def delete_cursor(self, str name):
@@ -1194,8 +1194,8 @@ cdef class Log(LogState):
         if cursor.journal is not None:
             cursor.journal.remove()     # otherwise the next start would restore the cursor
         del self.cursors[name]
-        cursor.close(True)
-        self.shared.changed(self.name, name, False)
+        cursor.close(delete=True)
+        self.shared.changed(self.name, name, created=False)
         self.retention.trim()
         if not self.cursors:
             # The backlog belongs to the log again from here on. In a log with limits, each cursor
@@ -1215,11 +1215,11 @@ cdef class Log(LogState):
 
     def pause(self):
         """Deliver nothing more to cursors until unpause. OSError: nothing has changed."""
-        self.save_paused(True)
+        self.save_paused(paused=True)
 
     def unpause(self):
         """Deliver to cursors again, first what has accumulated. OSError: nothing has changed."""
-        self.save_paused(False)
+        self.save_paused(paused=False)
         self.advance()
         self.wake_cursors(0)
 
@@ -1227,7 +1227,7 @@ cdef class Log(LogState):
         cdef bint before = self.paused
         self.paused = paused
         try:
-            self.save(True)
+            self.save(durable=True)
         except OSError:
             self.paused = before
             raise
@@ -1539,7 +1539,7 @@ cdef class Binding(Sink):
         self.subs = &self.only
         if self.subjects is None:
             self.own = 1
-            self.add(0, own, False)
+            self.add(0, own, checked=False)
             return 0
         if len(self.subjects) > 1:
             self.subs = <sub_t **>calloc(<size_t>len(self.subjects), sizeof(sub_t *))

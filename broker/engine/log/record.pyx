@@ -203,7 +203,7 @@ cdef size_t resync(const char *base, size_t size, size_t start, uint32_t salt,
         # The cheap tests come first: a checksum is computed only where a record is possible.
         if (tw_load_u64(base + at + 8) > above
                 and in_place(tw_load_u64(base + at + 8), origin, at)
-                and record_get(base + at, size - at, salt, True, &s)):
+                and record_get(base + at, size - at, salt, check=True, out=&s)):
             return at
         at += 8
     return 0
@@ -217,7 +217,7 @@ cdef size_t older(const char *base, size_t size, size_t start, uint32_t salt,
     # checksum to compute for each. The search ends when that costs too much.
     while at + RECORD_HEADER_BYTES <= size and summed <= SUMMED_MAX * (size - start):
         if below - tw_load_u64(base + at + 8) - 1 < <uint64_t>1 << SPARSE_SPAN_BITS:
-            if record_get(base + at, size - at, salt, True, &s):
+            if record_get(base + at, size - at, salt, check=True, out=&s):
                 return at
             if tw_load_u32(base + at) <= size - at:
                 summed += tw_load_u32(base + at)
@@ -233,7 +233,7 @@ cdef void load_window(const char *base, size_t size, int64_t start, size_t end, 
     cdef uint64_t last = above
     good_again[0] = 0
     while at < end and at < size:
-        step = record_get(base + at, size - at, salt, True, &s)
+        step = record_get(base + at, size - at, salt, check=True, out=&s)
         if step == 0 or not in_place(s.rec.seq, origin, at):
             good_again[0] = resync(base, size, at + 8, salt, origin, last)
             break

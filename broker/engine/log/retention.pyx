@@ -341,7 +341,7 @@ cdef class Limiter(Task):
         cdef size_t at = segment.start(), step
         cdef uint64_t total = 0, end = self.end()
         cdef stored_t s
-        if segment.path is not None and (not segment.active or segment.given_back):
+        if segment.path is not None and (not segment.active or segment.uncached_to):
             return self.estimate(segment)
         if segment.size <= at:
             return 0
@@ -352,10 +352,10 @@ cdef class Limiter(Task):
                                    reason=str(problem))
             return self.estimate(segment)
         while at < segment.size:
-            at = segment.hop(at)
+            at = segment.skip_quarantined(at)
             if at >= segment.size:
                 break
-            step = record_get(base + at, segment.size - at, segment.salt, False, &s)
+            step = record_get(base + at, segment.size - at, segment.salt, check=False, out=&s)
             if step == 0:
                 break
             if self.retention.floor <= s.rec.seq < end:
@@ -508,7 +508,7 @@ cdef class Limiter(Task):
                         continue
                     self.enter_segment(segment)
                     continue
-                self.offset = segment.hop(self.offset)
+                self.offset = segment.skip_quarantined(self.offset)
                 if self.offset >= segment.size:
                     self.retention.floor = segment.next_seq
                     continue
@@ -516,7 +516,7 @@ cdef class Limiter(Task):
                 if self.offset >= self.ask_at:
                     self.ask_at = self.ahead.reached(segment, self.offset)
                 step = record_get(segment.base + self.offset, segment.size - self.offset,
-                                  segment.salt, False, &s)
+                                  segment.salt, check=False, out=&s)
                 if s.rec.seq > self.retention.floor and step:   # not the expected one: verify it
                     step = record_get(segment.base + self.offset, segment.size - self.offset,
                                       segment.salt, segment.path is not None, &s)
@@ -546,7 +546,8 @@ cdef class Limiter(Task):
         cdef Segment segment = self.segment
         cdef stored_t s
         if segment.path is None or record_get(
-                segment.base + self.offset, segment.size - self.offset, segment.salt, True, &s):
+                segment.base + self.offset, segment.size - self.offset, segment.salt,
+                check=True, out=&s):
             return True
         if not segment.read_again(self.offset, self.offset + size):
             self.log.quarantine(segment, self.offset, self.offset + size)

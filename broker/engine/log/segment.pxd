@@ -50,7 +50,7 @@ cdef class Segment:
     cdef readonly bint active           # still written to
     cdef bint delayed                   # the scan found delayed records
     cdef bint dirty                     # written to since its last sync began
-    cdef size_t given_back              # bytes up to this offset may have left the page cache
+    cdef size_t uncached_to             # bytes up to this offset may have left the page cache
     cdef size_t uncache_at              # its size at which its next pages may leave the page cache
     cdef readonly bint doubtful         # a write or sync of its file failed: see sync.pyx
     cdef object mending                 # the Copy in progress; None = none
@@ -101,7 +101,7 @@ cdef class Segment:
     cdef size_t start(self) noexcept
     # The bytes before it may have to be read from the disk.
     cdef size_t cold_to(self) noexcept
-    cdef size_t hop(self, size_t offset) noexcept
+    cdef size_t skip_quarantined(self, size_t offset) noexcept
     cdef bint quarantine(self, size_t start, size_t end)
     # Whether an unreadable range has the older content of a used file: its page was not written
     # before the power was cut, and later pages were.
@@ -110,7 +110,7 @@ cdef class Segment:
     # already.
     cdef bint read_again(self, size_t start, size_t end) noexcept
     # One of its pages could not be read: verify everything again, and append nothing more to it.
-    cdef void distrust(self) noexcept
+    cdef void mark_unreliable(self) noexcept
     cdef void stop_appends(self) noexcept       # the next record begins a new file
     cdef object scan(self)
     cdef int open_again(self) except -1     # open its file again for an append. OSError

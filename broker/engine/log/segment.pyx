@@ -208,13 +208,13 @@ cdef class Segment:
         at = self.hint(seq, &last)
         last = below(last)      # an unreadable record at `at` is searched for as well
         while True:
-            at = self.hop(at)
+            at = self.skip_quarantined(at)
             if at >= self.size:
                 return self.size
             # The disk may have changed these bytes: they are verified, because a wrong length would
             # lead astray.
             step = record_get(base + at, self.size - at, self.salt,
-                              at >= self.ready or at < self.given_back, &s)
+                              at >= self.ready or at < self.uncached_to, &s)
             if step == 0 or not in_place(s.rec.seq, self.origin(), at):
                 if self.read_again(at, at):
                     continue
@@ -231,9 +231,9 @@ cdef class Segment:
         return 0 if self.path is None else FILE_HEADER_BYTES
 
     cdef size_t cold_to(self) noexcept:
-        return self.given_back if self.active else self.size
+        return self.uncached_to if self.active else self.size
 
-    cdef size_t hop(self, size_t offset) noexcept:
+    cdef size_t skip_quarantined(self, size_t offset) noexcept:
         """The offset itself, or the end of the quarantined range that contains it."""
         if self.quarantined is not None:
             for start, end in self.quarantined:
@@ -286,7 +286,7 @@ cdef class Segment:
             vfs_close(fd)
         return not error
 
-    cdef void distrust(self) noexcept:
+    cdef void mark_unreliable(self) noexcept:
         self.ready = 0
         if self.active:
             self.stop_appends()
@@ -308,7 +308,7 @@ cdef class Segment:
         cdef stored_t s
         while at < size:
             faults = faults_of(&self.file)
-            step = record_get(base + at, size - at, self.salt, True, &s)
+            step = record_get(base + at, size - at, self.salt, check=True, out=&s)
             if step and s.rec.seq >= expected and in_place(s.rec.seq, self.origin(), at):
                 self.note(s.rec.seq, at)
                 self.delayed |= s.not_before_ns != 0
@@ -450,7 +450,7 @@ cdef class Preallocation:
         cdef SpareFile file
         cdef job_t *job
         if not self.shared.keep_bytes or self.file is not None or (
-                segment.size < self.shared.keep_bytes or segment.viewed or segment.given_back
+                segment.size < self.shared.keep_bytes or segment.viewed or segment.uncached_to
                 or segment.has_refused or not segment.is_recent(self.shared.turn.now_ns)):
             return False
         file = SpareFile()

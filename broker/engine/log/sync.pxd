@@ -70,7 +70,7 @@ cdef class Sync:
     cdef void add_segments(self, Round round) noexcept
     cdef void add_names(self, Round round) noexcept
     cdef void sync_path(self, Round round, bytes path, uint64_t tag) noexcept
-    cdef void give_back(self, Segment segment, int fd, Worker worker) noexcept
+    cdef void uncache(self, Segment segment, int fd, Worker worker) noexcept
     cdef void ended(self, Round round) noexcept
     cdef void succeeded(self, Round round) noexcept
     cdef void failed_round(self, Round round) noexcept

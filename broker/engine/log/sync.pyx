@@ -275,11 +275,11 @@ cdef class Sync:
                 self.log.deleted):
             return
         if self.first_round is None:
-            self.first_round = self.new_round(False)
+            self.first_round = self.new_round(second=False)
         busy, idle = None, self.first_round
         if idle.jobs or self.under_way:
             if self.second_round is None:
-                self.second_round = self.new_round(True)
+                self.second_round = self.new_round(second=True)
             busy, idle = self.first_round, self.second_round
             if not busy.jobs:
                 busy, idle = idle, busy
@@ -360,7 +360,7 @@ cdef class Sync:
                     job.tag = segment.id
                     round.jobs += 1
                     worker.submit(job)
-                    self.give_back(segment, fd, worker)
+                    self.uncache(segment, fd, worker)
             if not segment.known_to_folder:
                 if round.named is None:
                     round.named = []
@@ -395,7 +395,7 @@ cdef class Sync:
         round.jobs += 1
         self.log.shared.syncer.submit(job)
 
-    cdef void give_back(self, Segment segment, int fd, Worker worker) noexcept:
+    cdef void uncache(self, Segment segment, int fd, Worker worker) noexcept:
         """Release pages of durable records without readers from the page cache, except the last
         ones. Otherwise a log that is only written would displace everything else. The messages of a
         stream are read one by one, whether or not it has consumers. This is a separate job after
@@ -415,7 +415,7 @@ cdef class Sync:
         if fd < 0:
             return
         end = segment.size - KEPT_BYTES
-        segment.given_back = end
+        segment.uncached_to = end
         job = worker.job(JOB_UNCACHE, None)
         job.fd = fd
         job.len = min(end, <size_t>WINDOW_BYTES)

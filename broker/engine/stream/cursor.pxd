@@ -195,7 +195,7 @@ cdef class StreamCursor(LogReader):
     # The message waits `wait_ns` from now on, but no longer than `most_ns` since its delivery.
     cdef void touch(self, uint64_t seq, int64_t wait_ns, int64_t most_ns) noexcept
     # The client has disconnected. Its messages are redelivered, at once or when they time out.
-    cdef void holder_gone(self, uint32_t holder, bint at_once) noexcept
+    cdef void holder_gone(self, uint32_t holder, bint requeue) noexcept
     # A ticket for everything that was reported to the cursor so far: owner.durable() will be called
     # with it, or with a later one. 0 = it is durable already, or the cursor stores nothing.
     cdef uint64_t take_ticket(self) noexcept
@@ -226,8 +226,8 @@ cdef class StreamCursor(LogReader):
     cdef void freed(self) noexcept
     cdef bint has_settled(self, uint64_t seq) noexcept
     cdef uint64_t lowest(self) noexcept
-    cdef void lose(self, uint64_t seq, bint quiet) noexcept
-    cdef void lose_from(self, uint64_t seq) noexcept
+    cdef void drop_deleted(self, uint64_t seq, bint report) noexcept
+    cdef void drop_deleted_from(self, uint64_t seq) noexcept
     cdef void put_off(self, uint64_t seq) noexcept
     cdef void jump(self, uint64_t seq) noexcept
     cdef void expire(self, entry_t *e) noexcept

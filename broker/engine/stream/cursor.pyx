@@ -173,7 +173,7 @@ cdef class StreamCursors(StreamReaders):
         if seq < self.lowest_held:
             return
         for cursor in self.holders:
-            cursor.lose(seq, self.purging)
+            cursor.drop_deleted(seq, report=not self.purging)
             if cursor.inflight.size == 0 and cursor.spent.count == 0:
                 cursor.holding = False
                 if free_ones is None:
@@ -194,7 +194,7 @@ cdef class StreamCursors(StreamReaders):
         cdef StreamCursor cursor
         self.removals += REMOVALS_KEPT + 1
         for cursor in self.cursors.values():
-            cursor.lose_from(seq)
+            cursor.drop_deleted_from(seq)
 
     cdef void purge_begins(self, object filter, tuple subjects, uint64_t seq) noexcept:
         cdef StreamCursor cursor
@@ -215,10 +215,10 @@ cdef class StreamCursors(StreamReaders):
         for cursor in self.cursors.values():
             cursor.leave_segment(segment)
 
-    cdef void rest(self) noexcept:
+    cdef void release_idle(self) noexcept:
         cdef StreamCursor cursor
         for cursor in self.cursors.values():
-            cursor.rest()
+            cursor.release_idle()
 
     # --- messages that no cursor needs
 
@@ -285,7 +285,7 @@ cdef class StreamCursors(StreamReaders):
             return
         self.retention = RETENTIONS[retention]
         if self.retention == RETAIN_INTEREST:
-            self.begin_sweep(self.store.last_seq + 1, True)
+            self.begin_sweep(self.store.last_seq + 1, sparing=True)
             if not self.store.is_settling:
                 self.run()      # the first of them before the answer
 
@@ -302,7 +302,7 @@ cdef class StreamCursors(StreamReaders):
         cdef uint64_t after = 0
         for cursor in self.cursors.values():
             after = max(after, cursor.next_seq)
-        self.begin_sweep(after, True)
+        self.begin_sweep(after, sparing=True)
 
     cdef void begin_sweep(self, uint64_t after, bint sparing) noexcept:
         """Check all messages below `after`, some in each turn. `sparing`: with interest, keep those
@@ -520,7 +520,7 @@ cdef class StreamCursor(LogReader):
                 self.settle(e)
                 self.move_floor()
         if self.all.retention == RETAIN_INTEREST:
-            self.all.begin_sweep(self.store.last_seq + 1, False)
+            self.all.begin_sweep(self.store.last_seq + 1, sparing=False)
         self.queue()
 
     cdef bint fits(self, uint64_t seq) noexcept:
@@ -703,7 +703,7 @@ cdef class StreamCursor(LogReader):
             e = self.inflight.at(self.inflight.again_first)
             self.peeked_seq = e.seq
             if e.seq < self.store.hidden_below and self.is_hidden(e.seq):
-                self.lose(e.seq, True)
+                self.drop_deleted(e.seq, report=False)
                 continue
             if not self.store.read(e.seq, &m):
                 self.put_off(self.peeked_seq)
@@ -743,7 +743,7 @@ cdef class StreamCursor(LogReader):
         if e == NULL:
             return      # reading it has shown that it is lost
         if self.store.subjects.subject_of(seq) == 0:
-            self.lose(seq, False)
+            self.drop_deleted(seq, report=True)
             return
         self.inflight.take_again(e)
         e.state = ENTRY_SENT
@@ -926,7 +926,7 @@ cdef class StreamCursor(LogReader):
             self.shared.turn.now_ns + wait_ns, e.mark + most_ns))
         self.rearm()
 
-    cdef void holder_gone(self, uint32_t holder, bint at_once) noexcept:
+    cdef void holder_gone(self, uint32_t holder, bint requeue) noexcept:
         cdef uint32_t at = self.oldest
         cdef entry_t *e
         while at:
@@ -934,7 +934,7 @@ cdef class StreamCursor(LogReader):
             at = e.after
             if e.state != ENTRY_SENT or e.prev != holder:
                 continue
-            if at_once:
+            if requeue:
                 self.nak(e.seq, 0)
             else:
                 e.prev = 0
@@ -1018,8 +1018,9 @@ cdef class StreamCursor(LogReader):
             lowest = min(lowest, self.spent.runs[0].first)
         return lowest
 
-    cdef void lose(self, uint64_t seq, bint quiet) noexcept:
-        """The message was deleted, whether or not the cursor has it."""
+    cdef void drop_deleted(self, uint64_t seq, bint report) noexcept:
+        """The message was deleted: forget it if it is in flight or exhausted. `report`: call the
+        owner's `dropped` if it was in flight."""
         cdef entry_t *e = self.inflight.find(seq)
         cdef uint64_t consumer_seq
         cdef uint32_t deliveries
@@ -1036,13 +1037,13 @@ cdef class StreamCursor(LogReader):
         self.move_floor()
         self.freed()
         self.queue()
-        if not quiet and self.owner is not None:
+        if report and self.owner is not None:
             self.owner.dropped(seq, consumer_seq, deliveries)
 
-    cdef void lose_from(self, uint64_t seq) noexcept:
+    cdef void drop_deleted_from(self, uint64_t seq) noexcept:
         """The messages from seq on were deleted."""
         while self.newest and self.inflight.at(self.newest).seq >= seq:
-            self.lose(self.inflight.at(self.newest).seq, True)
+            self.drop_deleted(self.inflight.at(self.newest).seq, report=False)
 
     cdef void jump(self, uint64_t seq) noexcept:
         """There are no messages for this cursor below seq any more."""
@@ -1233,10 +1234,10 @@ cdef class StreamCursor(LogReader):
         cdef Journal journal = self.journal
         self.sync_due_ns = 0
         if self.log.policy.sync_mode == SYNC_NONE:
-            journal.rest(True)
+            journal.close_idle(unsynced_too=True)
             return
         if journal.is_synced():
-            journal.rest(False)
+            journal.close_idle(unsynced_too=False)
         elif journal.syncs_begun == journal.syncs_ended and not journal.last_error:
             self.sync_covers = journal.done
             journal.sync()
@@ -1515,7 +1516,7 @@ cdef class StreamCursor(LogReader):
         if self.position.segment is segment:
             self.position.move_to(None, 0)
 
-    cdef void rest(self) noexcept:
+    cdef void release_idle(self) noexcept:
         if self.position.loading is None:
             self.position.move_to(None, 0)
 

@@ -48,7 +48,7 @@ cdef class Deletes:
     cdef bint would_shrink(self, uint64_t gaps) noexcept
     cdef void sync(self) noexcept                       # bring all of it onto the disk
     cdef uint64_t mark(self) noexcept       # all so far is on the disk once `synced` is that
-    cdef void rest(self) noexcept                       # keep no file open that nothing needs
+    cdef void release_idle(self) noexcept               # keep no file open that nothing needs
     cdef bint is_synced(self) noexcept                  # it is
     cdef void write_snapshot(self, uint64_t next_seq) noexcept
     cdef void end_sync(self) noexcept

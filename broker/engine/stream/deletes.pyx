@@ -231,9 +231,9 @@ cdef class Deletes:
     cdef uint64_t mark(self) noexcept:
         return <uint64_t>self.journal.mark + 1
 
-    cdef void rest(self) noexcept:
+    cdef void release_idle(self) noexcept:
         if self.journal is not None and self.is_synced():
-            self.journal.rest(self.log.policy.sync_mode == SYNC_NONE)
+            self.journal.close_idle(unsynced_too=self.log.policy.sync_mode == SYNC_NONE)
 
     cdef void end_sync(self) noexcept:
         """See whether the sync under way is over."""

@@ -24,4 +24,4 @@ cdef class StreamReaders(Task):
     # Messages from seq on do not exist, although they could be read: they could not be synced.
     cdef void taken_back(self, uint64_t seq) noexcept
     cdef void leave_segment(self, Segment segment) noexcept     # it is about to go
-    cdef void rest(self) noexcept       # let go of mappings that nothing needs for now
+    cdef void release_idle(self) noexcept       # release mappings that are not needed now

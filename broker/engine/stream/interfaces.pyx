@@ -31,5 +31,5 @@ cdef class StreamReaders(Task):
     cdef void leave_segment(self, Segment segment) noexcept:
         pass
 
-    cdef void rest(self) noexcept:
+    cdef void release_idle(self) noexcept:
         pass

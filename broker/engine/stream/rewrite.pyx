@@ -51,7 +51,7 @@ cdef class Erasure(JobOwner):
         cdef stored_t s
         cdef size_t head
         cdef int fd = -1
-        if record_get(base + at, n, segment.salt, False, &s) != n:
+        if record_get(base + at, n, segment.salt, check=False, out=&s) != n:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         self.data = <char *>calloc(1, n)
         if self.data == NULL:
@@ -199,7 +199,7 @@ cdef int copy_live(const char *base, size_t size, uint32_t salt, const uint64_t 
     memcpy(out, base, FILE_HEADER_BYTES)
     n[0] = FILE_HEADER_BYTES
     while at < size and i < count:
-        step = record_get(base + at, size - at, salt, True, &s)
+        step = record_get(base + at, size - at, salt, check=True, out=&s)
         if step == 0:
             return EIO      # its readers will see to that
         if s.rec.seq == seqs[i]:

@@ -201,7 +201,7 @@ cdef class StreamStore(LogOwner):
     cdef bint find(self, uint64_t seq, stored_t *s) noexcept
     cdef void cancel_victim(self, uint64_t seq) noexcept
     cdef void take_out(self, uint64_t seq) noexcept
-    cdef void lose(self, uint64_t seq) noexcept
+    cdef void remove_unreadable(self, uint64_t seq) noexcept
     cdef bint is_hidden(self, uint64_t seq, uint32_t id) noexcept
     cdef uint64_t use_up(self, uint64_t seq) noexcept
     cdef void expire(self) noexcept

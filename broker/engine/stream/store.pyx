@@ -570,9 +570,9 @@ cdef class StreamStore(LogOwner):
                 segment.map()
                 at = self.found_at
             while True:
-                at = segment.hop(at)
+                at = segment.skip_quarantined(at)
                 step = 0 if at >= segment.size else record_get(
-                    segment.base + at, segment.size - at, segment.salt, False, s)
+                    segment.base + at, segment.size - at, segment.salt, check=False, out=s)
                 if step == 0 or s.rec.seq >= seq:
                     break
                 at += step
@@ -585,7 +585,7 @@ cdef class StreamStore(LogOwner):
                         segment.base + at, segment.size - at, segment.salt,
                         segment.path is not None, s) or (
                         s.rec.seq != seq):
-                    self.lose(seq)
+                    self.remove_unreadable(seq)
                     return False
         except OSError as problem:
             self.log.shared.report('error', 'segment cannot be read', log=self.log.name,
@@ -839,7 +839,7 @@ cdef class StreamStore(LogOwner):
             return
         at = self.log.find_in(segment, seq)
         step = 0 if at >= segment.size else record_get(
-            segment.base + at, segment.size - at, segment.salt, True, &s)
+            segment.base + at, segment.size - at, segment.salt, check=True, out=&s)
         if step == 0 or s.rec.seq != seq:
             return
         future = asyncio.get_running_loop().create_future()
@@ -1005,8 +1005,8 @@ cdef class StreamStore(LogOwner):
         for reader in self.readers:
             reader.removed(seq, id)
 
-    cdef void lose(self, uint64_t seq) noexcept:
-        """A message does not read any more."""
+    cdef void remove_unreadable(self, uint64_t seq) noexcept:
+        """Remove a message that cannot be read any more, and count it as lost."""
         cdef uint32_t size = self.sizes.size_of(seq)
         if self.remove(seq):
             self.lost_messages += 1
@@ -1070,7 +1070,7 @@ cdef class StreamStore(LogOwner):
             base = segment.map()
             at = segment.start()
             while at < segment.size:    # what is left of a torn record may come after that
-                again = segment.hop(at)
+                again = segment.skip_quarantined(at)
                 if again != at:
                     first = 0
                     at = again
@@ -1107,15 +1107,15 @@ cdef class StreamStore(LogOwner):
         cdef size_t at = segment.start(), step, again, damaged = 0
         cdef uint64_t last = below(segment.first_seq)
         while True:
-            again = segment.hop(at)
+            again = segment.skip_quarantined(at)
             damaged += again - at
             at = again
             if at >= segment.size:
                 self.count_lost(damaged, last, segment.next_seq, dead)
                 break
-            step = record_get(base + at, segment.size - at, segment.salt, False, &s)
+            step = record_get(base + at, segment.size - at, segment.salt, check=False, out=&s)
             if step and s.rec.seq != last + 1 and at >= segment.ready:
-                step = record_get(base + at, segment.size - at, segment.salt, True, &s)
+                step = record_get(base + at, segment.size - at, segment.salt, check=True, out=&s)
             if step == 0 or s.rec.seq <= last and last >= segment.first_seq or not in_place(
                     s.rec.seq, segment.origin(), at):
                 again = resync(base, segment.size, at + 8, segment.salt, segment.origin(), last)
@@ -1219,7 +1219,7 @@ cdef class StreamStore(LogOwner):
         cdef uint64_t seq = self.subjects.next_match(None, 0)
         return min(seq, self.kept_seq + 1) if seq else self.kept_seq + 1
 
-    cdef void keep_house(self) noexcept:
+    cdef void maintain(self) noexcept:
         if self.floor_at:
             if self.deletes.synced >= self.floor_at:
                 self.floor_at = 0
@@ -1253,12 +1253,12 @@ cdef class StreamStore(LogOwner):
         for reader in self.readers:
             reader.leave_segment(segment)
 
-    cdef void rest(self) noexcept:
+    cdef void release_idle(self) noexcept:
         cdef StreamReaders reader
         self.found_in = None
-        self.deletes.rest()
+        self.deletes.release_idle()
         for reader in self.readers:
-            reader.rest()
+            reader.release_idle()
 
     cdef void clean(self) noexcept:
         """Give back the files, or the memory, of what is gone."""
@@ -1309,7 +1309,7 @@ cdef class StreamStore(LogOwner):
             raise MemoryError
         try:
             while at < segment.size:
-                step = record_get(base + at, segment.size - at, segment.salt, False, &s)
+                step = record_get(base + at, segment.size - at, segment.salt, check=False, out=&s)
                 if step == 0:
                     break
                 if self.sizes.size_of(s.rec.seq):

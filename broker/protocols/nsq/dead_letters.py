@@ -246,7 +246,7 @@ class Returned(NamedTuple):
     failed: str  # why the rest was not tried; empty: all were tried
 
 
-async def give_back(
+async def return_dead_letters(
     topics: Topics,
     cursor: Cursor,
     most: int,

@@ -28,7 +28,7 @@ cdef class NsqFrontend:
     cdef readonly object authority      # auth.Authority; None: clients may do everything
     cdef readonly Access access
     cdef bint tls_required
-    cdef bint give_back                 # redeliver messages of a closed client at once
+    cdef bint requeue_on_close                 # redeliver messages of a closed client at once
     cdef readonly uint64_t total_connections, slow_consumers
     cdef readonly uint64_t in_msgs, in_bytes, out_msgs, out_bytes
 

@@ -48,7 +48,7 @@ cdef class NsqFrontend:
         self.made_max = limits.NSQ_CREATIONS
         self.pending_max = limits.NSQ_PENDING_MAX
         self.pending_resume = self.pending_max // <uint32_t>limits.NSQ_PENDING_RESUME_DIVISOR
-        self.give_back = config.requeue_on_close
+        self.requeue_on_close = config.requeue_on_close
 
     def count_in(self, uint64_t messages, uint64_t nbytes):
         """Count messages that were published over HTTP."""

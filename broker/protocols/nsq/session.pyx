@@ -228,10 +228,10 @@ cdef class NsqSession(Session):
         if self.authorization is not None:
             self.authorization.cancel()
         if self.cursor is not None:
-            self.cursor.leave(&self.consumer, self.frontend.give_back)
+            self.cursor.leave(&self.consumer, self.frontend.requeue_on_close)
             self.cursor = None
         if self.channel is not None:
-            self.channel.leave(&self.consumer, self.frontend.give_back)
+            self.channel.leave(&self.consumer, self.frontend.requeue_on_close)
             self.channel = None
         self.stream_topic = None
         if self.pending is not None:

@@ -619,7 +619,7 @@ cdef class Subscription(Sink):
         self.client.subscriptions.discard(self)
         self.channel.subscriptions.stop_listening(self, self.record.inbox, self.record.ack_inbox)
         self.client = None
-        self.cursor.leave(&self.consumer, True)
+        self.cursor.leave(&self.consumer, requeue=True)
 
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         """Take a message from the cursor, or an acknowledgement from the client."""

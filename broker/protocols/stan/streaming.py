@@ -82,7 +82,7 @@ class Streaming:
         self._restore()
         self.service.listen(self.subjects.publish.encode(), [subjects[kind] for kind in KINDS])
         self.service.engine.watch(self._log_changed)
-        self.keep_house()
+        self.maintain()
 
     def _restore(self) -> None:
         for known in list(self.store.clients.values()):
@@ -155,7 +155,7 @@ class Streaming:
                 subscription.detach()
         await self.store.close()
 
-    def keep_house(self) -> None:
+    def maintain(self) -> None:
         """Sync the file of clients, delete inactive channels, and repeat within a second."""
         loop = asyncio.get_running_loop()
         pause = limits.STAN_HOUSEKEEPING
@@ -168,7 +168,7 @@ class Streaming:
                 channel.active = loop.time()
             elif (loop.time() - channel.active) * SECOND >= inactive_ns:
                 self._delete(channel)
-        self._timer = loop.call_later(pause / SECOND, self.keep_house)
+        self._timer = loop.call_later(pause / SECOND, self.maintain)
 
     def _look_for_account(self) -> None:
         """Log an error if a reload has removed the account, which clients need."""

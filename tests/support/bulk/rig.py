@@ -87,7 +87,7 @@ async def stands(rig: BulkRig, epoch: int, named: Any) -> bool:
     except RefusedError as refusal:
         log = rig.engine.log("t")
         if log is not None and log.last_error:
-            rig.engine.keep_house()
+            rig.engine.maintain()
             await rig.engine.settle()
         if refusal.status not in (503, 507):
             raise

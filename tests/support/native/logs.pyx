@@ -84,8 +84,8 @@ def scan_records(bytes data not None, bytes log_id not None, uint64_t first_seq=
     cut, bad = segment.scan()
     found = []
     while at < segment.size:
-        at = segment.hop(at)
-        step = record_get(segment.base + at, segment.size - at, segment.salt, False, &s)
+        at = segment.skip_quarantined(at)
+        step = record_get(segment.base + at, segment.size - at, segment.salt, check=False, out=&s)
         if step == 0:
             break       # the end cannot be read
         found.append((
@@ -101,6 +101,6 @@ def locate_record(bytes data not None, bytes log_id not None, uint64_t seq, uint
     cdef stored_t s
     cdef size_t at = segment.locate(seq)
     if at >= segment.size or not record_get(
-            segment.base + at, segment.size - at, segment.salt, True, &s):
+            segment.base + at, segment.size - at, segment.salt, check=True, out=&s):
         return None
     return s.rec.seq

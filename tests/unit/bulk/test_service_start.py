@@ -57,7 +57,7 @@ async def test_the_housekeeping_finds_the_holds(
     start = Writes.start
 
     async def slow_start(self: Writes, engine: object) -> None:
-        engine.keep_house()  # type: ignore[attr-defined]
+        engine.maintain()  # type: ignore[attr-defined]
         first.append(engine.log("t").retention.readable_from)  # type: ignore[attr-defined]
         await start(self, engine)  # type: ignore[arg-type]
 
@@ -218,7 +218,7 @@ async def test_holds_count_while_the_listener_is_off(tmp_path: Path) -> None:
         assert "bulk" not in server.ports
         log = server.engine.log("t")
         assert log.retention.retained_from == 5
-        server.engine.keep_house()
+        server.engine.maintain()
         assert log.retention.readable_from <= 5
     finally:
         await server.stop()

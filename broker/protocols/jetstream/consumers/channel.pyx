@@ -70,7 +70,7 @@ cdef class NsqChannel(StreamChannel):
         c.first = i + 1
         self.consumers += 1
 
-    cdef void leave(self, consumer_t *c, bint give_back) noexcept:
+    cdef void leave(self, consumer_t *c, bint requeue) noexcept:
         cdef uint32_t number = c.first
         c.credit = 0
         self.leave_ring(c)
@@ -78,7 +78,7 @@ cdef class NsqChannel(StreamChannel):
         if number == 0:
             return
         if not self.gone and not self.cursor.closed:
-            self.cursor.holder_gone(number, give_back)
+            self.cursor.holder_gone(number, requeue)
         self.members[number - 1] = NULL
         c.first = 0
         self.consumers -= 1
@@ -145,7 +145,7 @@ cdef class NsqChannel(StreamChannel):
             self.leave_ring(c)
             c.first = c.credit = c.in_flight = 0
             if not self.cursor.closed:
-                self.cursor.holder_gone(i + 1, at_once=True)
+                self.cursor.holder_gone(i + 1, requeue=True)
         self.consumers = 0
         for client in clients:
             client.disconnect()

@@ -26,7 +26,7 @@ from broker.engine.names import is_ephemeral, is_name
 from broker.net.http.errors import HttpError, http_error
 from broker.protocols.access import READ, WRITE
 from broker.protocols.nsq import limits
-from broker.protocols.nsq.dead_letters import Policy, default_target, give_back
+from broker.protocols.nsq.dead_letters import Policy, default_target, return_dead_letters
 from broker.protocols.nsq.http import errors
 from broker.protocols.nsq.http.app import ApiError, Route, find_topic, read_body, reason_of
 from broker.protocols.nsq.session import NsqSession
@@ -472,7 +472,7 @@ class DeadLetterApi:
         if cursor.paused:
             raise ApiError(errors.NSQ_DEAD_PAUSED)
         most = COUNT_MAX if most is None else most
-        done = await give_back(self.topics, cursor, most, to_topic=to == "topic")
+        done = await return_dead_letters(self.topics, cursor, most, to_topic=to == "topic")
         if done.failed and not done.moved:
             raise ApiError(errors.NSQ_DEAD_FAILED)
         return {**done._asdict(), "left": cursor.depth}

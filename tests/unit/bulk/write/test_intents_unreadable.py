@@ -177,7 +177,7 @@ async def test_what_an_unreadable_writers_commit_needs_is_kept(
         arrived.clear()
     finish_all(reader)
     await rig.engine.settle()
-    rig.engine.keep_house()
+    rig.engine.maintain()
     await rig.writes.staging.expire(1 << 62)
     assert rig_files(tmp_path) == files
     assert rig.writes.staging.batch("w", 2) is not None

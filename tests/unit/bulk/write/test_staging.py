@@ -302,7 +302,7 @@ async def test_blocks_that_do_not_read_any_more(start: Any) -> None:
         assert (await refused(rig.commit(1, {"t": []}))).status == 500
         await rig.writes.commits.drop("w", 0, str)
         while rig.engine.logs["t"].last_error:
-            rig.engine.keep_house()
+            rig.engine.maintain()
             await rig.engine.settle()
         assert (await rig.publish(1, "t", ROWS))["state"] == "committed"
 

@@ -113,7 +113,7 @@ def test_those_of_a_consumer_that_left(rig: Rig) -> None:
     rig.advance(3)
     give(rig, consumer, 1)
     assert consumer.touch(second) == 0
-    consumer.leave(give_back=False)
+    consumer.leave(requeue=False)
     assert cursor.in_flight_count == 3
     assert timeouts(rig, cursor, 10) == [0] * 6 + [1] * 3 + [3]
     other = LocalConsumer(cursor, 3, WAIT)
@@ -131,8 +131,8 @@ def test_they_come_back_in_the_order_of_their_deadlines(rig: Rig, left: bool) ->
         consumer.set_credit(0)
         rig.advance(1)
     if left:
-        one.leave(give_back=False)
-        other.leave(give_back=False)
+        one.leave(requeue=False)
+        other.leave(requeue=False)
     rig.advance(20)
     third = LocalConsumer(cursor, 4, WAIT)
     rig.settle()

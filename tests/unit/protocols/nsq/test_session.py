@@ -228,17 +228,17 @@ def test_trap_7_touch_never_passes_the_longest_time(make_nsq: MakeNsq) -> None:
     assert [shown(f) for f in peer.frames()] == [(1, 2, b"a")]
 
 
-@pytest.mark.parametrize("give_back", [True, False])
-def test_messages_of_a_closed_connection(make_nsq: MakeNsq, *, give_back: bool) -> None:
-    nsq = make_nsq(requeue_on_close=give_back)
+@pytest.mark.parametrize("requeue_on_close", [True, False])
+def test_messages_of_a_closed_connection(make_nsq: MakeNsq, *, requeue_on_close: bool) -> None:
+    nsq = make_nsq(requeue_on_close=requeue_on_close)
     assert nsq.dial().ask(pub(b"t", b"a")) == [OK]
     first = nsq.consumer(b"t", 1, {"msg_timeout": 5000})
     assert [shown(f) for f in first.frames()] == [(1, 1, b"a")]
     second = nsq.consumer(b"t", 1)
     first.leave()
-    assert [shown(f) for f in second.frames()] == [(1, 2, b"a")] * give_back
+    assert [shown(f) for f in second.frames()] == [(1, 2, b"a")] * requeue_on_close
     nsq.loop.advance(5 * SECOND)
-    assert [shown(f) for f in second.frames()] == [(1, 2, b"a")] * (not give_back)
+    assert [shown(f) for f in second.frames()] == [(1, 2, b"a")] * (not requeue_on_close)
 
 
 def test_delivery_follows_the_first_identify_and_touch_the_second(nsq: FakeNsq) -> None:
