@@ -17,13 +17,15 @@ cdef class NsqFrontend:
     cdef Turn turn
     cdef readonly set sessions          # of open connections
     cdef int64_t message_max, body_max, ready_max       # bytes, bytes, count
-    cdef int64_t delay_max_ns, wait_ns, wait_max_ns     # of REQ; msg_timeout and its maximum
+    cdef int64_t delay_max_ns       # of REQ
+    cdef int64_t msg_timeout_ns, msg_timeout_max_ns     # default and maximum for clients
     cdef int64_t defer_max_ns       # of DPUB: delay_max_ns unless max_defer is larger
     cdef uint32_t consumers_max         # per channel, 0 = no limit
     cdef uint32_t pending_max          # limit of one connection's publishes waiting for the log
     cdef uint32_t pending_resume       # reading resumes when so few wait
-    cdef uint32_t made, made_max        # topics made in the turn `made_in`; with so many, later
-    cdef uint64_t made_in
+    cdef uint32_t created           # topics created in the turn `created_turn`
+    cdef uint32_t created_max       # publishes that would create more wait for the next turn
+    cdef uint64_t created_turn
     cdef readonly object certificates   # net.tls.Certificates, or None: no TLS
     cdef readonly object authority      # auth.Authority; None: clients may do everything
     cdef readonly Access access
@@ -34,8 +36,8 @@ cdef class NsqFrontend:
 
     # The log of a topic, created if necessary; None if it cannot be created now.
     cdef Log topic(self, const char *name, size_t n)
-    # Whether the topics that were made in this turn are enough for it.
-    cdef bint made_enough(self) noexcept
+    # Whether so many topics were created in this turn that more have to wait for the next one.
+    cdef bint created_enough(self) noexcept
     # The stream that stands for a topic; None: none does, or it is offline.
     cdef StreamTopic stream_topic(self, const char *name, size_t n)
     # The stream that stands for a topic that is to be read; None: none does. Refused.
@@ -46,5 +48,5 @@ cdef class NsqFrontend:
     cdef Cursor channel(self, str topic, str channel)
 
 
-# Append all records of an MPUB to the log in one batch; False if it cannot take them now.
-cdef bint make_room(Log log, const op_t *op) noexcept
+# Reserve room in the log's batch for all records of an MPUB; False if it cannot take them now.
+cdef bint reserve_batch(Log log, const op_t *op) noexcept

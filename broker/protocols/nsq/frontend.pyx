@@ -42,10 +42,10 @@ cdef class NsqFrontend:
         self.ready_max = config.max_rdy_count
         self.delay_max_ns = config.max_req_timeout_ns
         self.defer_max_ns = max(config.max_req_timeout_ns, config.max_defer_ns)
-        self.wait_ns = config.msg_timeout_ns
-        self.wait_max_ns = config.max_msg_timeout_ns
+        self.msg_timeout_ns = config.msg_timeout_ns
+        self.msg_timeout_max_ns = config.max_msg_timeout_ns
         self.consumers_max = config.max_channel_consumers
-        self.made_max = limits.NSQ_CREATIONS
+        self.created_max = limits.NSQ_CREATIONS
         self.pending_max = limits.NSQ_PENDING_MAX
         self.pending_resume = self.pending_max // <uint32_t>limits.NSQ_PENDING_RESUME_DIVISOR
         self.requeue_on_close = config.requeue_on_close
@@ -62,10 +62,10 @@ cdef class NsqFrontend:
         text = name[:n].decode('ascii')
         if text in self.engine.reserved:
             return None
-        if self.made_in != self.turn.number:
-            self.made_in = self.turn.number
-            self.made = 0
-        self.made += 1
+        if self.created_turn != self.turn.number:
+            self.created_turn = self.turn.number
+            self.created = 0
+        self.created += 1
         try:
             return self.engine.open_log(text, ephemeral=name_is_ephemeral(name, n))
         except QuarantinedError:
@@ -74,8 +74,8 @@ cdef class NsqFrontend:
             LOG.error('topic %s cannot be made: %s', text, problem)
             return None
 
-    cdef bint made_enough(self) noexcept:
-        return self.made >= self.made_max and self.made_in == self.turn.number
+    cdef bint created_enough(self) noexcept:
+        return self.created >= self.created_max and self.created_turn == self.turn.number
 
     cdef Cursor channel(self, str topic, str channel):
         cdef Cursor cursor
@@ -115,7 +115,7 @@ cdef class NsqFrontend:
         return stream
 
 
-cdef bint make_room(Log log, const op_t *op) noexcept:
+cdef bint reserve_batch(Log log, const op_t *op) noexcept:
     cdef const char *p = op.text
     cdef size_t total = 0
     cdef uint32_t size

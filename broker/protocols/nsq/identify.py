@@ -134,7 +134,7 @@ class Offer(NamedTuple):
     """The granted part of the upgrades that a client requested."""
 
     tls: bool = False
-    packing: str = ""  # snappy, deflate, or none
+    compression: str = ""  # snappy, deflate, or none
 
 
 _NOTHING: Final = Offer()
@@ -231,8 +231,8 @@ class Identity:
         asked = self.deflate_level if self.deflate and config.deflate else 0
         return min(asked if asked > 0 else limits.NSQ_DEFLATE_LEVEL, config.max_deflate_level)
 
-    def offer(self, config: NsqConfig, tls: bool, packing: bool) -> Offer:
-        """The upgrades to grant; `tls`, `packing`: whether each of them can begin now."""
+    def offer(self, config: NsqConfig, tls: bool, compression: bool) -> Offer:
+        """The upgrades to grant; `tls`, `compression`: whether each of them can begin now."""
         if not self.negotiates:
             return Offer()
         snappy = self.snappy and config.snappy
@@ -240,7 +240,7 @@ class Identity:
         if snappy and deflate:
             raise Refused(errors.NSQ_TWO_COMPRESSIONS)
         chosen = "snappy" if snappy else "deflate" if deflate else ""
-        return Offer(self.tls_v1 and tls, chosen if packing else "")
+        return Offer(self.tls_v1 and tls, chosen if compression else "")
 
     def response(
         self, config: NsqConfig, offer: Offer = _NOTHING, auth_required: bool = False
@@ -255,10 +255,10 @@ class Identity:
                 "max_msg_timeout": config.max_msg_timeout_ns // MS,
                 "msg_timeout": self.wait_ns(config) // MS,
                 "tls_v1": offer.tls,
-                "deflate": offer.packing == "deflate",
+                "deflate": offer.compression == "deflate",
                 "deflate_level": self.level(config),
                 "max_deflate_level": config.max_deflate_level,
-                "snappy": offer.packing == "snappy",
+                "snappy": offer.compression == "snappy",
                 "sample_rate": self.sample_rate,
                 "auth_required": auth_required,
                 "output_buffer_size": self.output_buffer_size,

@@ -25,8 +25,8 @@ cdef enum Hold:
     HOLD_OUTPUT = 1     # the peer does not read its responses
     HOLD_PENDING = 2    # too many publishes wait for the log
     HOLD_ORDER = 4      # the next command waits until every publish is answered
-    HOLD_ANSWER = 8     # a command waits for an auth server, whose answer calls `release`
-    HOLD_TURN = 16      # many topics were made in this turn; `next_turn` calls `release`
+    HOLD_ANSWER = 8     # a command waits for an auth server or a new channel; `release` follows
+    HOLD_TURN = 16      # many topics were created in this turn; `next_turn` calls `release`
 
 # Whether a guarded session may run a command now.
 cdef enum Admit:
@@ -58,7 +58,7 @@ cdef class PublishedTopics:
     cdef uint32_t slot_of(self, const char *name, uint32_t n) noexcept
     cdef int grow(self) except -1
     cdef uint32_t put(self, Log log, uint64_t count) except *
-    cdef int give_up(self, const published_t *slot) except -1
+    cdef int evict(self, const published_t *slot) except -1
 
 
 cdef class NsqSession(Session):
@@ -79,49 +79,50 @@ cdef class NsqSession(Session):
     cdef Log topic                      # of the last publish; None = none yet
     cdef PublishedTopics published      # None before the first publish
     cdef State state
-    cdef bint greeted                   # the magic was received
+    cdef bint has_magic                 # the magic was received
     cdef bint identified                # the first IDENTIFY counted for delivery
-    cdef size_t left                    # output bytes of a blocked peer at the last check
+    cdef size_t unsent_before           # output bytes of a blocked peer at the last check
     cdef bint guarded                   # each command is checked by `admit`
     cdef bint upgrading                 # TLS or compression begins: drop input until then
-    cdef readonly str packing           # snappy, deflate or empty
+    cdef readonly str compression       # snappy, deflate or empty
     cdef readonly AuthState authorization   # None without auth servers
     cdef bint draining                  # reads nothing more; closes after the last answer
     cdef bint stalled                   # the log's disk is too slow; the log resumes reading
     cdef int hold                       # a set of Hold bits
-    cdef int64_t tick_ns                # period of heartbeats, 0 = none
-    cdef int64_t next_tick_ns           # monotonic
-    cdef int64_t silence_ns             # heartbeat interval that deadlines use, 0 = none
-    cdef int64_t spoke_ns               # monotonic: time of the last whole command
+    cdef int64_t heartbeat_ns           # interval of the heartbeats that are sent, 0 = none
+    cdef int64_t next_heartbeat_ns      # monotonic
+    cdef int64_t silence_ns             # interval of the last IDENTIFY, for deadlines; 0 = none
+    cdef int64_t last_command_ns        # monotonic: time of the last whole command
     cdef int64_t touch_wait_ns          # the time by which TOUCH extends
     cdef readonly int64_t start_ns      # wall clock
     cdef readonly object identity       # identify.Identity
 
-    cdef Py_ssize_t greet(self, const char *data, Py_ssize_t n)
-    cdef int walk(self, op_t *ops, int found) except -1
+    cdef Py_ssize_t read_magic(self, const char *data, Py_ssize_t n)
+    cdef int run_commands(self, op_t *ops, int found) except -1
     cdef bint publish(self, op_t *op) except *
     cdef bint publish_parts(self, op_t *op) except *
     cdef bint publish_to_stream(self, op_t *op) except *
-    cdef uint64_t give_parts(self, StreamTopic topic, op_t *op, uint64_t *first) except *
+    cdef uint64_t publish_parts_to_stream(self, StreamTopic topic, op_t *op,
+                                          uint64_t *first) except *
     cdef int use_stream(self, StreamTopic topic) except -1
     cdef bint is_last_stream(self, const op_t *op) noexcept
     cdef int begin_publishing(self) except -1
-    cdef bint refused(self, Log log, op_t *op, str cause) except *
-    cdef void to_channel(self, op_t *op) except *
+    cdef bint refuse_publish(self, Log log, op_t *op, str cause) except *
+    cdef void run_for_channel(self, op_t *op) except *
     cdef void join_stream(self, str topic, StreamChannel channel) except *
     cdef int64_t delay_of(self, const op_t *op) noexcept
     cdef Log topic_log(self, const char *name, uint32_t n)
     cdef Log find_topic(self, const char *name, uint32_t n)
-    cdef void answer_for(self, op_t *op, int code) except *
-    cdef void acknowledge(self, op_t *op) except *
+    cdef void answer_not_in_flight(self, op_t *op, int code) except *
+    cdef void requeue_or_touch(self, op_t *op) except *
     cdef bint in_order(self) noexcept
-    cdef void rare(self, op_t *op) except *
+    cdef void run_other(self, op_t *op) except *
     cdef int wait_for_log(self) except -1
     cdef int hold_for(self, int why) except -1
-    cdef bint has_to_make(self, const op_t *op) noexcept
+    cdef bint may_create_topic(self, const op_t *op) noexcept
     cdef int release(self, int why) except -1
-    cdef int go_on(self) except -1
-    cdef bint full(self) except *
+    cdef int resume_reading(self) except -1
+    cdef bint pause_if_full(self) except *
     cdef void identify(self, bytes body) except *
     cdef void go_secure(self, str cause) except *
     cdef void compress(self) except *
@@ -132,8 +133,8 @@ cdef class NsqSession(Session):
     cdef bint authorized(self, int kind, bytes topic, bytes channel) except -1
     cdef void authenticate(self, bytes secret) except *
     cdef void ask_auth_server(self) except *
-    cdef void take_grant(self, object grant) except *
+    cdef void apply_grant(self, object grant) except *
     cdef int set_timer(self) except -1
-    cdef int tick(self, int64_t now_ns) except -1
-    cdef bint still_takes(self, int64_t now_ns) except *
+    cdef int check_heartbeat(self, int64_t now_ns) except -1
+    cdef bint has_progressed(self, int64_t now_ns) except *
     cdef void put_frame(self, bytes payload, uint32_t frame_type) noexcept

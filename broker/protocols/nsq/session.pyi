@@ -17,7 +17,7 @@ class NsqSession(Session):
     identity: Identity
     start_ns: int
     link: Any
-    packing: str
+    compression: str
     authorization: AuthState | None
     def __init__(self, frontend: NsqFrontend) -> None: ...
     def granted(self, grant: Grant | None) -> None: ...

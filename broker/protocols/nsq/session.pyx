@@ -27,7 +27,7 @@ from broker.runtime.interfaces cimport RIGHT_WRITE, Session, Task
 from broker.runtime.types cimport record_t, span_t, tw_assert
 from broker.protocols.nsq.authorization cimport (
     ALLOWED, DENIED, EXPIRED, NO_GRANT, AuthState, Decision)
-from broker.protocols.nsq.frontend cimport NsqFrontend, make_room
+from broker.protocols.nsq.frontend cimport NsqFrontend, reserve_batch
 from broker.protocols.nsq.responses cimport (
     PENDING_BROKEN, PENDING_WAIT, PendingResponses, command_name, error_response,
     unfinished_error)
@@ -110,14 +110,14 @@ cdef class PublishedTopics:
         if slot.log == NULL:
             self.used += 1
         else:
-            self.give_up(slot)
+            self.evict(slot)
         Py_INCREF(log)
         slot.log = <PyObject *>log
         slot.count = count
         return at
 
-    cdef int give_up(self, const published_t *slot) except -1:
-        """Keep the count of a slot that is needed."""
+    cdef int evict(self, const published_t *slot) except -1:
+        """Release the log of a slot and keep its count in `earlier`."""
         cdef Log log = <Log>slot.log
         self.earlier[log.name] += slot.count
         Py_DECREF(log)
@@ -149,7 +149,7 @@ cdef class PublishedTopics:
             if not (<Log>slot.log).deleted:
                 self.put(<Log>slot.log, slot.count)
                 slot.count = 0
-            self.give_up(slot)
+            self.evict(slot)
         free(before)
         return 0
 
@@ -175,7 +175,7 @@ cdef class PublishedTopics:
 
 
 cdef uint32_t topic_hash(const char *name, uint32_t n) noexcept nogil:
-    """Of the length, the first and the last bytes."""
+    """A hash of the length and the first and last eight bytes of a name."""
     cdef uint64_t tail = 0
     cdef uint64_t head = 0
     if n >= 8:
@@ -200,11 +200,11 @@ cdef class NsqSession(Session):
         self.scanner.body_max = frontend.body_max
         self.scanner.delay_max_ns = frontend.defer_max_ns
         self.scanner.ready_max = frontend.ready_max
-        self.scanner.greeting = True
-        self.consumer.policy.ack_wait_ns = self.touch_wait_ns = frontend.wait_ns
-        self.consumer.policy.ack_wait_max_ns = frontend.wait_max_ns
-        self.tick_ns = self.silence_ns = limits.NSQ_HEARTBEAT_INTERVAL
-        self.packing = ''
+        self.scanner.unsubscribed = True
+        self.consumer.policy.ack_wait_ns = self.touch_wait_ns = frontend.msg_timeout_ns
+        self.consumer.policy.ack_wait_max_ns = frontend.msg_timeout_max_ns
+        self.heartbeat_ns = self.silence_ns = limits.NSQ_HEARTBEAT_INTERVAL
+        self.compression = ''
         self.guarded = frontend.tls_required or frontend.authority is not None
         if frontend.authority is not None:
             self.authorization = AuthState()
@@ -244,12 +244,12 @@ cdef class NsqSession(Session):
         """The client has stopped sending; it still gets its pending responses."""
         cdef bytes payload
         try:
-            payload = unfinished_error(&self.scanner) if self.greeted else None
+            payload = unfinished_error(&self.scanner) if self.has_magic else None
             if payload is not None:
                 self.answer(payload, FRAME_ERROR)
             self.drain()
         except Exception as problem:
-            self.give_up(problem)
+            self.abort_after(problem)
         return True
 
     def drain(self):
@@ -279,19 +279,19 @@ cdef class NsqSession(Session):
         cdef int done
         self.need = 0
         self.stalled = False
-        if not self.greeted:
-            pos = self.greet(data, n)
-            if not self.greeted:
+        if not self.has_magic:
+            pos = self.read_magic(data, n)
+            if not self.has_magic:
                 return pos
         if self.pending is not None:
             self.pending.open = False
         while pos < n and not self.closing:
-            if self.draining or self.full():
+            if self.draining or self.pause_if_full():
                 return pos
             used = scan(&self.scanner, data + pos, <size_t>(n - pos), ops, OPS_MAX, &found)
             if found:
-                self.spoke_ns = self.frontend.turn.now_ns
-                done = self.walk(ops, found)
+                self.last_command_ns = self.frontend.turn.now_ns
+                done = self.run_commands(ops, found)
                 if self.upgrading:
                     # drop plain input after it
                     self.upgrading = False
@@ -315,20 +315,20 @@ cdef class NsqSession(Session):
             self.wait_for_log()
         return pos
 
-    cdef Py_ssize_t greet(self, const char *data, Py_ssize_t n):
+    cdef Py_ssize_t read_magic(self, const char *data, Py_ssize_t n):
         cdef int64_t now_ns = self.frontend.turn.now_ns
         if n < MAGIC_BYTES:
             return 0
         if memcmp(data, MAGIC, MAGIC_BYTES) != 0:
             self.fatal(nsq_text(errors.NSQ_PROTOCOL))
             return n
-        self.greeted = True
-        self.spoke_ns = now_ns
-        self.next_tick_ns = now_ns + self.tick_ns
+        self.has_magic = True
+        self.last_command_ns = now_ns
+        self.next_heartbeat_ns = now_ns + self.heartbeat_ns
         self.set_timer()
         return MAGIC_BYTES
 
-    cdef int walk(self, op_t *ops, int found) except -1:
+    cdef int run_commands(self, op_t *ops, int found) except -1:
         """Run the commands in order; returns how many, fewer than `found` if some must wait."""
         cdef int i
         cdef int code
@@ -343,7 +343,7 @@ cdef class NsqSession(Session):
                 if not self.in_order():
                     self.hold_for(HOLD_ORDER)
                     return i
-                self.rare(op)
+                self.run_other(op)
                 if self.closing or self.upgrading:
                     return found
                 if self.hold:
@@ -351,9 +351,9 @@ cdef class NsqSession(Session):
             elif op.kind == OP_FIN and self.cursor is not None:
                 code = self.cursor.finish(&self.consumer, op.number)
                 if code != ACK_OK:
-                    self.answer_for(op, code)
+                    self.answer_not_in_flight(op, code)
             elif op.kind == OP_PUB or op.kind == OP_DPUB or op.kind == OP_MPUB:
-                if self.frontend.made_enough() and self.has_to_make(op):
+                if self.frontend.created_enough() and self.may_create_topic(op):
                     self.hold_for(HOLD_TURN)
                     self.frontend.turn.call_soon(self.next_turn)
                     return i
@@ -371,9 +371,9 @@ cdef class NsqSession(Session):
                     self.cursor.set_credit(&self.consumer, <uint32_t>op.number)
             elif op.kind != OP_NOP:
                 if self.cursor is not None:
-                    self.acknowledge(op)
+                    self.requeue_or_touch(op)
                 elif self.channel is not None:
-                    self.to_channel(op)
+                    self.run_for_channel(op)
                 elif not self.in_order():
                     self.hold_for(HOLD_ORDER)
                     return i
@@ -402,7 +402,7 @@ cdef class NsqSession(Session):
             not_before_ns = frontend.turn.wall_ns + <int64_t>(op.delay * <uint64_t>MS)
         ticket = log.append(&rec, not_before_ns, 0)
         if ticket == 0:
-            return self.refused(log, op, '')
+            return self.refuse_publish(log, op, '')
         frontend.in_msgs += 1
         frontend.in_bytes += op.text_len
         self.published.count(1)
@@ -422,15 +422,15 @@ cdef class NsqSession(Session):
             log = self.topic_log(op.name, op.name_len)
         if log is None:
             return self.publish_to_stream(op)
-        if not make_room(log, op):
-            return self.refused(log, op, '')
+        if not reserve_batch(log, op):
+            return self.refuse_publish(log, op, '')
         init_record(&rec)
         for _i in range(op.index):
             rec.total_len = tw_load_be32(p)
             rec.data = p + 4
             ticket = log.append(&rec, 0, 0)
             if ticket == 0:
-                return self.refused(log, op, '')
+                return self.refuse_publish(log, op, '')
             if first == 0:
                 first = ticket
             p += 4 + rec.total_len
@@ -451,20 +451,20 @@ cdef class NsqSession(Session):
         if not self.is_last_stream(op):
             topic = frontend.stream_topic(op.name, op.name_len)
             if topic is None:
-                return self.refused(None, op, '')
+                return self.refuse_publish(None, op, '')
             self.use_stream(topic)
         if not frontend.access.may_use_stream(RIGHT_WRITE):
-            return self.refused(None, op, errors.NSQ_NOT_BRIDGED)
+            return self.refuse_publish(None, op, errors.NSQ_NOT_BRIDGED)
         if op.kind == OP_DPUB and op.delay:
-            return self.refused(None, op, errors.NSQ_NO_DEFER)
+            return self.refuse_publish(None, op, errors.NSQ_NO_DEFER)
         if is_batch:
-            ticket = self.give_parts(topic, op, &first)
+            ticket = self.publish_parts_to_stream(topic, op, &first)
         else:
             body.ptr = op.text
             body.len = op.text_len
             ticket = topic.publish(&body, 1, &first)
         if ticket == 0:
-            return self.refused(None, op, topic.refusal)
+            return self.refuse_publish(None, op, topic.refusal)
         self.stream_count += op.index if is_batch else 1
         frontend.in_msgs += op.index if is_batch else 1
         frontend.in_bytes += op.text_len - (4 * <uint64_t>op.index if is_batch else 0)
@@ -472,7 +472,8 @@ cdef class NsqSession(Session):
         self.pending.publish(topic.log, op.kind, first, ticket)
         return True
 
-    cdef uint64_t give_parts(self, StreamTopic topic, op_t *op, uint64_t *first) except *:
+    cdef uint64_t publish_parts_to_stream(self, StreamTopic topic, op_t *op,
+                                          uint64_t *first) except *:
         """Publish all messages of an MPUB to a stream; the last ticket, 0 = refused."""
         cdef span_t *bodies = <span_t *>malloc(op.index * sizeof(span_t))
         cdef const char *p = op.text
@@ -502,7 +503,7 @@ cdef class NsqSession(Session):
         self.stream_count = 0
         return 0
 
-    cdef bint refused(self, Log log, op_t *op, str cause) except *:
+    cdef bint refuse_publish(self, Log log, op_t *op, str cause) except *:
         """Refuse a publish that cannot be stored, once all earlier ones are answered. `cause`: why,
         if it is not the log."""
         if not self.in_order():
@@ -569,7 +570,7 @@ cdef class NsqSession(Session):
         self.frontend.out_bytes += body
         return 1
 
-    cdef void acknowledge(self, op_t *op) except *:
+    cdef void requeue_or_touch(self, op_t *op) except *:
         """Do REQ and TOUCH."""
         cdef int64_t wait_ns
         cdef int code
@@ -583,10 +584,10 @@ cdef class NsqSession(Session):
             code = self.cursor.touch(&self.consumer, op.number)
             self.consumer.policy.ack_wait_ns = wait_ns
         if code != ACK_OK:
-            self.answer_for(op, code)
+            self.answer_not_in_flight(op, code)
 
-    cdef void to_channel(self, op_t *op) except *:
-        """Do FIN, RDY, REQ and TOUCH of a client whose topic is a stream."""
+    cdef void run_for_channel(self, op_t *op) except *:
+        """Do FIN, RDY, REQ and TOUCH with the channel of a stream."""
         cdef int64_t delay_ns, wait_ns
         cdef int code = ACK_OK
         if op.kind == OP_FIN:
@@ -604,14 +605,14 @@ cdef class NsqSession(Session):
             code = self.channel.touch(&self.consumer, op.number)
             self.consumer.policy.ack_wait_ns = wait_ns
         if code != ACK_OK:
-            self.answer_for(op, code)
+            self.answer_not_in_flight(op, code)
 
     cdef int64_t delay_of(self, const op_t *op) noexcept:
         """The delay of a REQ, within its limits."""
         return max(<int64_t>0, min(
             <int64_t>(op.delay * <uint64_t>MS), self.frontend.delay_max_ns))
 
-    cdef void answer_for(self, op_t *op, int code) except *:
+    cdef void answer_not_in_flight(self, op_t *op, int code) except *:
         """Answer a FIN, REQ or TOUCH of a message that is not in flight to this client."""
         cause = errors.NSQ_NOT_OWNER if code == ACK_NOT_OWNER else errors.NSQ_NOT_IN_FLIGHT
         payload = nsq_text(
@@ -621,15 +622,15 @@ cdef class NsqSession(Session):
 
     # --- other commands
 
-    cdef void rare(self, op_t *op) except *:
-        """Do commands that answer or change the state, and answer invalid ones."""
+    cdef void run_other(self, op_t *op) except *:
+        """Do a command that answers or changes the state, or answer an invalid one."""
         if op.wrong == WRONG_LINE:
             self.link.close()
         elif op.kind == OP_UNKNOWN:
             self.fatal(error_response(op, &self.scanner))
         elif op.kind == OP_RDY and self.state == STATE_CLOSING:
             pass
-        elif not self.legal(op.kind):
+        elif not self.is_allowed(op.kind):
             self.fatal(nsq_text(errors.NSQ_STATE, command=command_name(op.kind)))
         elif op.kind == OP_SUB and self.silence_ns == 0:
             self.fatal(nsq_text(errors.NSQ_NO_HEARTBEATS))
@@ -652,8 +653,8 @@ cdef class NsqSession(Session):
                 self.cursor.set_credit(&self.consumer, 0)
             self.put_frame(CLOSE_WAIT, FRAME_RESPONSE)
 
-    def legal(self, int kind):
-        """Whether the state allows the command; publishes and NOP are always legal."""
+    def is_allowed(self, int kind):
+        """Whether the state allows the command; publishes and NOP are always allowed."""
         if kind == OP_IDENTIFY or kind == OP_AUTH or kind == OP_SUB:
             return self.state == STATE_INIT
         if kind == OP_CLS or kind == OP_RDY:
@@ -676,7 +677,7 @@ cdef class NsqSession(Session):
             return
         self.consumer.policy.nearness = self.identity.nearness(self.frontend.config)
         self.cursor.join(&self.consumer, self)
-        self.state, self.scanner.greeting = STATE_SUBSCRIBED, False
+        self.state, self.scanner.unsubscribed = STATE_SUBSCRIBED, False
         self.put_frame(OK, FRAME_RESPONSE)
 
     def subscribe_to_stream(self, StreamTopic topic, str name):
@@ -700,7 +701,7 @@ cdef class NsqSession(Session):
         cause = ''
         try:
             channel = await topic.channels.open(
-                name, self.frontend.wait_ns, first_seq)
+                name, self.frontend.msg_timeout_ns, first_seq)
         except OSError as problem:
             cause = problem.strerror
         except Exception as problem:
@@ -719,13 +720,13 @@ cdef class NsqSession(Session):
         except Refused as problem:
             self.fatal(problem.payload)
         except Exception as problem:
-            self.give_up(problem)
+            self.abort_after(problem)
 
     cdef void join_stream(self, str topic, StreamChannel channel) except *:
         self.frontend.check_consumers(topic, channel.name, channel.consumers)
         self.channel = channel
         channel.join(&self.consumer, self)
-        self.state, self.scanner.greeting = STATE_SUBSCRIBED, False
+        self.state, self.scanner.unsubscribed = STATE_SUBSCRIBED, False
         self.put_frame(OK, FRAME_RESPONSE)
 
     # --- IDENTIFY and upgrades
@@ -737,8 +738,8 @@ cdef class NsqSession(Session):
         try:
             identity = Identity.read(body, config, self.identity)
             offer = identity.offer(
-                config, self.frontend.certificates is not None and self.link.tls is None,
-                self.packing == '')
+                config, tls=self.frontend.certificates is not None and self.link.tls is None,
+                compression=self.compression == '')
         except Refused as problem:
             self.fatal(problem.payload)
             return
@@ -748,18 +749,18 @@ cdef class NsqSession(Session):
         self.touch_wait_ns = wait_ns
         if not self.identified:
             self.identified = True
-            self.tick_ns = identity.heartbeat_interval_ns
-            self.next_tick_ns = now_ns + self.tick_ns
+            self.heartbeat_ns = identity.heartbeat_interval_ns
+            self.next_heartbeat_ns = now_ns + self.heartbeat_ns
             self.consumer.policy.ack_wait_ns = wait_ns
             self.consumer.policy.sample = identity.sample_rate
         self.set_timer()
         self.put_frame(
             identity.response(config, offer, self.frontend.authority is not None), FRAME_RESPONSE)
-        self.packing = offer.packing or self.packing
+        self.compression = offer.compression or self.compression
         if offer.tls:
             self.upgrading = True
             self.link.secure(self.frontend.certificates.context, limits.NSQ_TLS_TIMEOUT)
-        elif offer.packing:
+        elif offer.compression:
             self.upgrading = True
             self.compress()
 
@@ -767,7 +768,7 @@ cdef class NsqSession(Session):
         try:
             self.go_secure(cause)
         except Exception as problem:
-            self.give_up(problem)
+            self.abort_after(problem)
 
     cdef void go_secure(self, str cause) except *:
         """TLS has begun, or has failed for this `cause`."""
@@ -777,14 +778,14 @@ cdef class NsqSession(Session):
             return
         self.guarded = self.authorization is not None
         self.put_frame(OK, FRAME_RESPONSE)
-        if self.packing:
+        if self.compression:
             self.compress()
 
     cdef void compress(self) except *:
-        self.link.compress(self.packing, self.identity.level(self.frontend.config))
+        self.link.compress(self.compression, self.identity.level(self.frontend.config))
         self.put_frame(OK, FRAME_RESPONSE)
 
-    # --- rights of a guarded connection
+    # --- TLS, if it is required, and the grant of an auth server
 
     cdef int admit(self, const op_t *op) except -1:
         """Whether a guarded session may run this command now."""
@@ -871,11 +872,11 @@ cdef class NsqSession(Session):
     def granted(self, grant):
         """Take the answer of an auth server: a Grant; None if no server gave one."""
         try:
-            self.take_grant(grant)
+            self.apply_grant(grant)
         except Exception as problem:
-            self.give_up(problem)
+            self.abort_after(problem)
 
-    cdef void take_grant(self, object grant) except *:
+    cdef void apply_grant(self, object grant) except *:
         cdef bint is_auth = self.authorization.answered()
         if self.link is None or self.closing:
             return
@@ -906,14 +907,14 @@ cdef class NsqSession(Session):
         cdef size_t n = <size_t>len(payload)
         cdef char *p = out_reserve(self.out, FRAME_BYTES + n)
         if p == NULL:
-            self.drop()
+            self.drop_slow()
             return
         put_frame_head(p, <uint32_t>n, frame_type)
         out_commit(self.out, FRAME_BYTES)
         out_put(self.out, payload, n)
 
-    def drop(self):
-        """Close at once, because the peer does not read its output."""
+    def drop_slow(self):
+        """Close at once and lose pending output, because the peer does not read."""
         if self.link is not None:
             self.frontend.slow_consumers += 1
             LOG.warning('client %s does not read: closed', self.link.peer)
@@ -925,8 +926,9 @@ cdef class NsqSession(Session):
         """Whether every publish so far is answered."""
         return self.pending is None or self.pending.size == 0
 
-    cdef bint full(self) except *:
-        """Whether a limit of this connection is reached, so that it is not read for now."""
+    cdef bint pause_if_full(self) except *:
+        """Pause input if a limit of this connection is reached, or if it waits or drains already.
+        Returns whether input is paused."""
         if self.out.blocked:
             self.hold |= HOLD_OUTPUT
         if self.pending is not None and self.pending.waiting >= self.frontend.pending_max:
@@ -941,27 +943,28 @@ cdef class NsqSession(Session):
         self.link.pause()
         return 0
 
-    cdef bint has_to_make(self, const op_t *op) noexcept:
-        """Whether the topic of a publish must be searched for, and made if it does not exist."""
+    cdef bint may_create_topic(self, const op_t *op) noexcept:
+        """Whether this connection does not know the topic of a publish: it is looked up, and
+        created if it does not exist."""
         return not self.is_last_stream(op) and (
             self.published is None or self.published.find(op.name, op.name_len) is None)
 
     def next_turn(self):
-        """Go on with the input that was left for this turn."""
+        """Continue with the input that the last turn has left because of new topics."""
         try:
             self.release(HOLD_TURN)
         except Exception as problem:
-            self.give_up(problem)
+            self.abort_after(problem)
 
     cdef int release(self, int why) except -1:
-        """Continue if nothing else holds the session: the reason `why` to wait is over."""
+        """End the reason `why` to wait (a HOLD_*), and resume reading if no other is left."""
         self.hold &= ~why
         if self.link is not None and not self.closing:
-            self.go_on()
+            self.resume_reading()
         return 0
 
-    cdef int go_on(self) except -1:
-        """Read again if no reason to wait is left."""
+    cdef int resume_reading(self) except -1:
+        """Resume reading if no reason to wait is left; close if draining and all is answered."""
         if not self.out.blocked:
             self.hold &= ~HOLD_OUTPUT
         if self.pending is None or self.pending.waiting <= self.frontend.pending_resume:
@@ -971,7 +974,7 @@ cdef class NsqSession(Session):
             if self.draining and not self.closing:
                 self.link.close()
         if not self.hold and not self.stalled and not self.draining and not self.closing:
-            self.spoke_ns = self.frontend.turn.now_ns       # the server did not read meanwhile
+            self.last_command_ns = self.frontend.turn.now_ns  # the server did not read meanwhile
             self.link.resume()
         return 0
 
@@ -997,18 +1000,18 @@ cdef class NsqSession(Session):
         try:
             self.wait_for_log()
             if self.out.overflow:
-                self.drop()
+                self.drop_slow()
             elif self.hold or self.draining:
-                self.go_on()
+                self.resume_reading()
             elif self.state == STATE_INIT and not self.closing and (<Task?>self.link).queued:
                 # with a channel it may have finished messages: cursors write that down first
                 self.frontend.turn.answer(<Task>self.link)
         except Exception as problem:
-            self.give_up(problem)
+            self.abort_after(problem)
 
     cdef void blocked(self) noexcept:
         if self.link is not None:
-            self.left = <size_t>self.link.unsent
+            self.unsent_before = <size_t>self.link.unsent
 
     cdef void writable(self) noexcept:
         if self.cursor is not None:
@@ -1018,12 +1021,12 @@ cdef class NsqSession(Session):
         if not self.hold:
             return
         try:
-            self.go_on()
+            self.resume_reading()
         except Exception as problem:
-            self.give_up(problem)
+            self.abort_after(problem)
 
-    def give_up(self, problem):
-        """An internal error: log it and end this connection."""
+    def abort_after(self, problem):
+        """Log an internal error and close this connection."""
         LOG.error('connection dropped after an internal error', exc_info=problem)
         if self.link is not None:
             self.link.abort()
@@ -1037,29 +1040,29 @@ cdef class NsqSession(Session):
             due_ns = self.frontend.turn.now_ns + (
                 self.silence_ns or limits.NSQ_HEARTBEAT_INTERVAL)
         else:
-            if self.tick_ns:
-                due_ns = self.next_tick_ns
+            if self.heartbeat_ns:
+                due_ns = self.next_heartbeat_ns
             if self.silence_ns:
-                due_ns = min(due_ns, self.spoke_ns + 2 * self.silence_ns)
+                due_ns = min(due_ns, self.last_command_ns + 2 * self.silence_ns)
         if due_ns == NEVER:
             self.frontend.turn.disarm(self)
         else:
             self.frontend.turn.arm(self, due_ns)
         return 0
 
-    cdef int tick(self, int64_t now_ns) except -1:
+    cdef int check_heartbeat(self, int64_t now_ns) except -1:
         """Send a heartbeat that is due, or end a client that has been silent for too long."""
         cdef bytes payload
         if self.stalled and self.link not in self.topic.stalled:
             self.stalled = False
         if self.hold or self.stalled:
-            self.spoke_ns = now_ns
-        if self.tick_ns and now_ns >= self.next_tick_ns:
-            self.next_tick_ns += self.tick_ns
-            if self.next_tick_ns <= now_ns:
-                self.next_tick_ns = now_ns + self.tick_ns
+            self.last_command_ns = now_ns
+        if self.heartbeat_ns and now_ns >= self.next_heartbeat_ns:
+            self.next_heartbeat_ns += self.heartbeat_ns
+            if self.next_heartbeat_ns <= now_ns:
+                self.next_heartbeat_ns = now_ns + self.heartbeat_ns
             self.put_frame(HEARTBEAT, FRAME_RESPONSE)
-        if self.silence_ns and now_ns >= self.spoke_ns + 2 * self.silence_ns:
+        if self.silence_ns and now_ns >= self.last_command_ns + 2 * self.silence_ns:
             payload = unfinished_error(&self.scanner)
             if payload is None:
                 self.link.close()
@@ -1067,12 +1070,13 @@ cdef class NsqSession(Session):
                 self.fatal(payload)
         return 0
 
-    cdef bint still_takes(self, int64_t now_ns) except *:
-        """Whether a slow peer has taken output since the last check: it gets another interval."""
+    cdef bint has_progressed(self, int64_t now_ns) except *:
+        """Whether a blocked peer has accepted output since the last check. Then it gets another
+        interval."""
         cdef size_t left = <size_t>self.link.unsent
-        if left >= self.left:
+        if left >= self.unsent_before:
             return False
-        self.left = left
+        self.unsent_before = left
         self.out.blocked_ns = now_ns
         return True
 
@@ -1080,19 +1084,19 @@ cdef class NsqSession(Session):
         if self.link is None:
             return
         try:
-            if not self.greeted:
+            if not self.has_magic:
                 self.link.abort()       # no error frame: even heartbeats begin only after the magic
                 return
             if (self.out.blocked and self.silence_ns
                     and now_ns - self.out.blocked_ns >= self.silence_ns
-                    and not self.still_takes(now_ns)):
-                self.drop()
+                    and not self.has_progressed(now_ns)):
+                self.drop_slow()
                 return
             if not self.closing:
-                self.tick(now_ns)
+                self.check_heartbeat(now_ns)
             self.set_timer()
         except Exception as problem:
-            self.give_up(problem)
+            self.abort_after(problem)
 
     # --- for monitoring
 

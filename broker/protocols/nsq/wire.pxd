@@ -80,7 +80,7 @@ cdef struct scan_t:
     int64_t body_max        # bytes
     int64_t delay_max_ns    # of DPUB
     int64_t ready_max       # of RDY
-    bint greeting           # whether IDENTIFY and AUTH are legal; set by the session
+    bint unsubscribed       # before SUB: IDENTIFY and AUTH are legal; set by the session
     uint8_t stage           # of the unfinished command
     uint8_t kind            # of the unfinished command, OP_NONE in STAGE_LINE
     uint32_t parts          # messages of an unfinished MPUB seen so far

@@ -27,7 +27,7 @@ cdef struct param_t:
     uint32_t len
 
 
-cdef bint digits(const char *text, uint32_t len, uint64_t *out) noexcept nogil:
+cdef bint parse_digits(const char *text, uint32_t len, uint64_t *out) noexcept nogil:
     """Parse decimal digits modulo 2**64; empty text is zero."""
     cdef uint64_t value = 0
     cdef uint32_t i
@@ -115,12 +115,12 @@ cdef size_t take_parts(scan_t *s, op_t *op, const char *p, size_t n, size_t head
     s.topic = op.name
     s.topic_len = op.name_len
     if n < at + 4:
-        return wait_for(s, op, STAGE_PART_SIZE, announced(s, p, head, at + 4))
+        return wait_for(s, op, STAGE_PART_SIZE, announced_size(s, p, head, at + 4))
     return wait_for(s, op, STAGE_PART,
-                    announced(s, p, head, at + 4 + tw_load_be32(p + at)))
+                    announced_size(s, p, head, at + 4 + tw_load_be32(p + at)))
 
 
-cdef size_t announced(scan_t *s, const char *p, size_t head, size_t least) noexcept nogil:
+cdef size_t announced_size(scan_t *s, const char *p, size_t head, size_t least) noexcept nogil:
     """Bytes that an MPUB will need: its own total size if that is plausible."""
     cdef size_t total = head + 4 + tw_load_be32(p + head)
     return total if total > least else least
@@ -187,7 +187,7 @@ cdef Kind kind_of(const char *word, uint32_t len) noexcept nogil:
 
 cdef void read_ready(scan_t *s, op_t *op, int count, param_t *params) noexcept nogil:
     op.number = 1
-    if count > 1 and not digits(params[1].text, params[1].len, &op.number):
+    if count > 1 and not parse_digits(params[1].text, params[1].len, &op.number):
         op.wrong = WRONG_NUMBER
         op.text = params[1].text
         op.text_len = params[1].len
@@ -206,7 +206,7 @@ cdef void read_id(op_t *op, int count, param_t *params) noexcept nogil:
         op.wrong = WRONG_ID
         return
     op.number = nsq_get_id(op.name)
-    if op.kind == OP_REQ and not digits(params[2].text, params[2].len, &op.delay):
+    if op.kind == OP_REQ and not parse_digits(params[2].text, params[2].len, &op.delay):
         op.wrong = WRONG_NUMBER
         op.text = params[2].text
         op.text_len = params[2].len
@@ -230,7 +230,7 @@ cdef void read_names(scan_t *s, op_t *op, int count, param_t *params) noexcept n
     if op.kind == OP_SUB:
         if not name_ok(op.text, op.text_len):
             op.wrong = WRONG_CHANNEL
-    elif not digits(op.text, op.text_len, &op.delay):
+    elif not parse_digits(op.text, op.text_len, &op.delay):
         op.wrong = WRONG_NUMBER
     else:
         delay_ns = <int64_t>(op.delay * <uint64_t>MS)
@@ -275,7 +275,7 @@ cdef size_t scan_line(scan_t *s, op_t *op, const char *p, size_t n) noexcept nog
             s.memo_name_len = op.name_len
         return take_body(s, op, p, n, head, s.message_max)
     elif op.kind == OP_IDENTIFY or op.kind == OP_AUTH:
-        if not s.greeting:
+        if not s.unsubscribed:
             op.wrong = WRONG_STATE
         elif op.kind == OP_AUTH and count != 1:
             op.wrong = WRONG_PARAMS
