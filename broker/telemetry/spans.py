@@ -113,7 +113,7 @@ class SpanTracer:
 
     # --- calls of sessions
 
-    def came(
+    def received(
         self,
         session: NatsSession,
         kind: int,
@@ -131,14 +131,14 @@ class SpanTracer:
             size, _, total = words[2].partition(b" ")
             self._begin(session, words[0], data, int(size), total.strip())
 
-    def came_by_link(self, session: LeafSession, line: bytes, data: bytes | None) -> None:
+    def received_by_link(self, session: LeafSession, line: bytes, data: bytes | None) -> None:
         """Called when an operation of another server was received."""
         self.finish()
         parts = line.split()
         if data is not None and parts[0] == b"HMSG" and parts[-2].isdigit():
             self._begin(session, parts[1], data, int(parts[-2]), parts[-1])
 
-    def went(self, session: NatsSession | LeafSession, line: bytes, count: int = 1) -> None:
+    def sent(self, session: NatsSession | LeafSession, line: bytes, count: int = 1) -> None:
         """Called when a line was sent; of a message, its first line."""
         if not self._run or not line.startswith((b"HMSG ", b"MSG ")):
             return

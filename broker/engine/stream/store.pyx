@@ -1103,7 +1103,7 @@ cdef class StreamStore(LogOwner):
         cdef stored_t s
         cdef stored_t window[AHEAD]         # records that were read and are not indexed yet
         cdef uint32_t hashes[AHEAD]
-        cdef uint32_t came = 0, went = 0
+        cdef uint32_t scanned = 0, loaded = 0
         cdef size_t at = segment.start(), step, again, damaged = 0
         cdef uint64_t last = below(segment.first_seq)
         while True:
@@ -1131,17 +1131,17 @@ cdef class StreamStore(LogOwner):
             at += step
             # With very many subjects each one is a miss of the cache: those of the next records are
             # fetched meanwhile.
-            window[came % AHEAD] = s
-            hashes[came % AHEAD] = self.subjects.expect(s.rec.subject, s.rec.subject_len)
-            came += 1
-            if came - went > AHEAD // 2:
-                self.subjects.expect_subject(hashes[(came - 1 - AHEAD // 2) % AHEAD])
-            if came - went == AHEAD:
-                self.load_record(&window[went % AHEAD], dead)
-                went += 1
-        while went != came:
-            self.load_record(&window[went % AHEAD], dead)
-            went += 1
+            window[scanned % AHEAD] = s
+            hashes[scanned % AHEAD] = self.subjects.expect(s.rec.subject, s.rec.subject_len)
+            scanned += 1
+            if scanned - loaded > AHEAD // 2:
+                self.subjects.expect_subject(hashes[(scanned - 1 - AHEAD // 2) % AHEAD])
+            if scanned - loaded == AHEAD:
+                self.load_record(&window[loaded % AHEAD], dead)
+                loaded += 1
+        while loaded != scanned:
+            self.load_record(&window[loaded % AHEAD], dead)
+            loaded += 1
 
     cdef void count_lost(self, size_t damaged, uint64_t last, uint64_t next_seq,
                          DeadRuns dead) noexcept:

@@ -151,7 +151,7 @@ def refuse_header(session: NatsSession, reason: str) -> None:
 
 @dataclass(slots=True)
 class WebSocketPeer:
-    """The facts about a WebSocket connection: `session.extra`."""
+    """The facts about a WebSocket connection: `session.websocket_peer`."""
 
     info: dict[str, Any]
     cookie_jwt: str = field(default="", repr=False)

@@ -41,7 +41,7 @@ def who(session: NatsSession | LeafSession) -> str:
     """The name of a connection in the log."""
     host = f"[{session.host}]" if ":" in session.host else session.host
     kind = _LETTERS.get(session.kind, "cid")
-    forwarded = getattr(getattr(session, "extra", None), "forwarded", "")
+    forwarded = getattr(getattr(session, "websocket_peer", None), "forwarded", "")
     if forwarded:
         host = f"[{forwarded}]/{host}" if ":" in forwarded else f"{forwarded}/{host}"
     return f"{host}:{session.port} - {kind}:{session.client_id}"
@@ -71,7 +71,7 @@ class Tracer:
         self.silent_account = silent_account
         self.headers_only = headers_only
 
-    def came(
+    def received(
         self,
         session: NatsSession,
         kind: int,
@@ -94,7 +94,7 @@ class Tracer:
         elif op:
             self._line(name, "<<-", _joined(op, *words))
 
-    def came_by_link(self, session: LeafSession, line: bytes, data: bytes | None) -> None:
+    def received_by_link(self, session: LeafSession, line: bytes, data: bytes | None) -> None:
         """Log an operation received from another server; `data`: a message's payload."""
         if self._silent(session):
             return
@@ -105,7 +105,7 @@ class Tracer:
         if data is not None:
             self._body(name, data, line.split()[-2:] if line.startswith(b"H") else [])
 
-    def went(self, session: NatsSession | LeafSession, line: bytes, count: int = 1) -> None:
+    def sent(self, session: NatsSession | LeafSession, line: bytes, count: int = 1) -> None:
         """Log a sent line, `count` times; of a message only its head."""
         if self._silent(session) or line.startswith(b"INFO"):
             return

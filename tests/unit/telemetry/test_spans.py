@@ -57,7 +57,7 @@ def publish(tracer: SpanTracer, text: str = GOOD, body: bytes = b"x", count: int
     headers = block(f"traceparent: {text}")
     total = b"%d" % (len(headers) + len(body))
     words = (b"t", b"", b"%d %s" % (len(headers), total))
-    tracer.came(SESSION, PUB, words, headers + body, count)
+    tracer.received(SESSION, PUB, words, headers + body, count)
     return total
 
 
@@ -69,13 +69,13 @@ def tracer_of(queue_max: int = 100, ratio: float = 1.0) -> tuple[SpanTracer, lis
 def test_a_publish_ends_with_the_turn() -> None:
     tracer, soon = tracer_of()
     total = publish(tracer)
-    tracer.went(SESSION, b"HMSG t 1 9 " + total + b"\r\n")
+    tracer.sent(SESSION, b"HMSG t 1 9 " + total + b"\r\n")
     assert [span.operation for span in tracer.queue] == [DELIVER]
     (end,) = soon
     end()
     end()
     assert [span.operation for span in tracer.queue] == [DELIVER, PUBLISH]
-    tracer.went(SESSION, b"HMSG t 1 9 " + total + b"\r\n")  # of a stored message, later
+    tracer.sent(SESSION, b"HMSG t 1 9 " + total + b"\r\n")  # of a stored message, later
     assert len(tracer.queue) == 2
 
 
@@ -83,9 +83,9 @@ def test_other_lines_are_no_deliveries() -> None:
     tracer, _ = tracer_of()
     publish(tracer)
     for line in (b"PONG\r\n", b"+OK\r\n", b"HMSG t 1 9 99999\r\n", b"-ERR 'MSG '\r\n"):
-        tracer.went(SESSION, line)
+        tracer.sent(SESSION, line)
     assert not tracer.queue
-    tracer.came(SESSION, PING, (b"", b"", b""), b"", 0)
+    tracer.received(SESSION, PING, (b"", b"", b""), b"", 0)
     assert [span.operation for span in tracer.queue] == [PUBLISH]
 
 
@@ -96,7 +96,7 @@ def test_a_run_is_delivered_in_parts_to_each_subscriber() -> None:
         total = publish(tracer, f"00-{trace}-{PARENT}-01", count=3)
     line = b"HMSG t %d 9 " + total + b"\r\n"
     for sid, count in ((1, 2), (1, 1), (2, 1), (2, 2)):
-        tracer.went(SESSION, line % sid, count)
+        tracer.sent(SESSION, line % sid, count)
     found = [f"{span.trace_id:032x}" for span in tracer.queue]
     assert found == [*traces, *traces]
     tracer.finish()
@@ -115,7 +115,7 @@ def test_deliveries_of_one_message_are_limited() -> None:
     tracer, _ = tracer_of(queue_max=10**6)
     total = publish(tracer)
     for sid in range(limits.DELIVERIES_MAX + 5):
-        tracer.went(SESSION, b"HMSG t %d 9 %s\r\n" % (sid, total))
+        tracer.sent(SESSION, b"HMSG t %d 9 %s\r\n" % (sid, total))
     assert (len(tracer.queue), tracer.dropped) == (limits.DELIVERIES_MAX, 5)
 
 

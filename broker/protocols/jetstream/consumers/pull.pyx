@@ -464,7 +464,7 @@ cdef class PullConsumer(Consumer):
         self.blocked_count += 1
         self.outlet.resume_after(client, self)
 
-    def go_on(self):
+    def resume_reading(self):
         """A client has read its output."""
         cdef request_t *r = self.first
         if self.is_closed or not self.blocked_count:

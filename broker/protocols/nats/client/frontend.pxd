@@ -35,7 +35,7 @@ cdef class NatsFrontend:
     cdef readonly int64_t ping_interval_ns
     cdef int64_t first_ping_ns, write_deadline_ns, stall_ns, rtt_max_age_ns
     cdef int64_t leaf_deadline_ns       # write_deadline_ns of links
-    cdef bint write_retries, leaf_retries       # see LineSession.retries
+    cdef bint write_retries, leaf_retries       # see LineSession.retries_writes
     cdef uint32_t ping_max, first_ping_jitter
     cdef readonly uint64_t total_connections
     cdef uint64_t last_id               # one numbering for connections of all kinds

@@ -90,7 +90,7 @@ class ClientHandshake:
         """Begin the handshake of a new connection."""
         for act in self.on_open:
             act(session)
-        tls = self.tls if session.extra is None else None
+        tls = self.tls if session.websocket_peer is None else None
         frontend = self.frontend
         if len(frontend.sessions) > frontend.connections_max:
             if tls is None or not tls.first:
@@ -115,7 +115,8 @@ class ClientHandshake:
         """Wait for a login if required."""
         session.finish_tls(peer)
         if self.authenticator.asks(session.kind):
-            own_ns = session.extra.login_timeout_ns if session.extra is not None else 0
+            websocket = session.websocket_peer
+            own_ns = websocket.login_timeout_ns if websocket is not None else 0
             session.expect_login(own_ns or self.login_timeout_ns)
         else:
             session.expect_login(0)
@@ -130,7 +131,7 @@ class ClientHandshake:
             fields["client_ip"] = session.host
         if session.nonce and session.options is None:
             fields["nonce"] = session.nonce.decode()
-        own = dict(session.extra.info) if session.extra is not None else {}
+        own = dict(session.websocket_peer.info) if session.websocket_peer is not None else {}
         if session.payload_max < self.frontend.payload_max:
             own["max_payload"] = session.payload_max  # of its account or its user
         for name, value in more.items():
@@ -179,15 +180,15 @@ class ClientHandshake:
         except ValueError:
             session.end(None, errors.NATS_CLOSED_PARSE)
             return
-        if session.extra is not None:
-            options.complete(session.extra.cookies)
+        if session.websocket_peer is not None:
+            options.complete(session.websocket_peer.cookies)
         if again:
             session.unsubscribe_all(partial(self._take, session, options))
         else:
             self._take(session, options)
 
     def _take(self, session: NatsSession, options: ClientOptions) -> None:
-        session.take(options)
+        session.apply_options(options)
         self._check(session, self.login(session))
 
     def left(self, session: NatsSession) -> None:
@@ -203,14 +204,13 @@ class ClientHandshake:
 
     def login(self, session: NatsSession) -> Login:
         """The facts about a client for the authenticator."""
-        extra = session.extra
         return Login(
             options=session.options or ClientOptions(),
             nonce=session.nonce or b"",
             host=session.host,
             kind=session.kind,
             tls=session.tls_peer,
-            cookie_jwt=getattr(extra, "cookie_jwt", ""),
+            cookie_jwt=getattr(session.websocket_peer, "cookie_jwt", ""),
             client_id=session.client_id,
         )
 
@@ -223,7 +223,7 @@ class ClientHandshake:
         if isinstance(answer, Identity):
             self._admit(session, login, answer)
             return
-        session.wait()
+        session.pause_input()
         task = asyncio.get_running_loop().create_task(self._check_later(session, login, answer))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
@@ -266,7 +266,7 @@ class ClientHandshake:
             if session.link is not None:
                 self.turn_away(session, login, Refused("internal error"))
             return
-        session.go()
+        session.unpause_input()
 
     def turn_away(self, session: NatsSession, login: Login, refusal: Refused) -> None:
         """Close a session whose login was rejected or is no longer valid."""
@@ -341,5 +341,5 @@ def pace(session: NatsSession, account: Account, identity: Identity) -> None:
     """Apply the rate limits of the account (shared by its sessions) and of the user."""
     own = bucket(identity.rate)
     both = [one for one in (account.bucket, own) if one is not None]
-    if both or session.rated:
-        session.pace(tuple(both))
+    if both or session.rate_limited:
+        session.limit_rate(tuple(both))

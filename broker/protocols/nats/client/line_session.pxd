@@ -26,13 +26,13 @@ cdef class LineSession(Session):
     cdef uint64_t work_turn             # the number of the turn that `work_left` is for
     cdef uint64_t work_left             # the session's remaining work in that turn
     cdef uint64_t work_end  # the value of trie.work at which that is used up, during a feed
-    cdef uint32_t undone  # messages at the end of a run that are left for the next turn
+    cdef uint32_t postponed  # messages at the end of a run that the next turn publishes
     cdef uint32_t traced_before         # messages of the next run that have been traced already
     cdef const match_t *memo            # last result of the router; valid while
     cdef uint64_t memo_changes          # ... Router.changes has this value
     cdef const slot_t *memo_slot        # its slot in the router's cache; NULL = not cached
     cdef uint32_t hash                  # Router's hash of the subject that is being published
-    cdef uint8_t memo_apart  # whether each connection is in it only once: 1 yes, 2 no, 0 unknown
+    cdef uint8_t memo_unique  # whether each connection is in it only once: 1 yes, 2 no, 0 unknown
     cdef uint8_t memo_denied            # the peer may not publish to the memo's subject
     cdef uint64_t stamp                 # see NatsFrontend.stamp
     cdef readonly uint64_t client_id
@@ -55,14 +55,14 @@ cdef class LineSession(Session):
     cdef list kept                      # gets those that are removed, see keep_subs; or None
     cdef uint32_t kept_left             # how many more it gets
     cdef bint gone
-    cdef bint gives_way                 # its share of the turn is used up, and input is paused
-    cdef bint unknown                   # no login was received yet
+    cdef bint has_yielded               # its share of the turn is used up, and input is paused
+    cdef bint awaits_login              # no login was received yet
     cdef readonly uint32_t waiting      # reasons to pause input: checks of logins, and others
     cdef readonly bint ponged           # a PONG was sent after CONNECT: INFO is allowed
-    cdef readonly bint rated            # whether charge() is called after each read
+    cdef readonly bint rate_limited     # whether charge() is called after each read
     cdef Session slow                   # the session that input is paused for, or None
     cdef Router router                  # of the account
-    cdef const op_t *asked              # the message as published, while a mapping is applied
+    cdef const op_t *published_op       # the PUB as received, while its mapped message is published
     cdef Replies replies                # subjects where the peer may answer, or None
     cdef readonly Account account       # None until it is known
     cdef readonly object options        # ClientOptions of the peer's CONNECT, or None
@@ -76,7 +76,7 @@ cdef class LineSession(Session):
     cdef readonly bytes nonce           # of INFO, or None
     cdef readonly str closed_because    # NATS_CLOSED_*, or None while open
 
-    # Methods that a subclass must implement. `walk` calls them for single operations.
+    # Methods that a subclass must implement. `run_operations` calls them for single operations.
     cdef size_t scan_input(self, const char *data, size_t n, op_t *ops, uint32_t *count) noexcept
     cdef int publish(self, op_t *op) except -1
     cdef int publish_to(self, op_t *op, bint mapped) except -1  # the subject is the final one
@@ -93,9 +93,9 @@ cdef class LineSession(Session):
     # call. `router`: the one that delivers it.
     cdef int deliver_as(self, sub_t *sub, const record_t *rec, const char *subject, size_t n,
                         Router router) noexcept
-    cdef void left(self) noexcept                       # the connection has closed
-    cdef void late(self) noexcept                       # handshake_due_ns has passed
-    cdef void work(self) noexcept                       # at the end of a turn, while open
+    cdef void connection_closed(self) noexcept          # the connection has closed
+    cdef void handshake_timed_out(self) noexcept        # handshake_due_ns has passed
+    cdef void end_of_turn(self) noexcept                # at the end of a turn, while open
     cdef void count_slow(self) noexcept                 # the peer reads too slowly: dropped
 
     # Methods that a subclass may override.
@@ -103,14 +103,14 @@ cdef class LineSession(Session):
     cdef int first_pong(self) except -1         # the first PONG after CONNECT was sent
     cdef int before_connect(self, op_t *op) except -1   # an operation before the login
     cdef void measured(self) noexcept           # rtt_ns has changed
-    cdef void lose(self, op_t *op) noexcept     # a mapping drops the message
+    cdef void mapping_dropped(self, op_t *op) noexcept  # a mapping drops the message
     cdef void charge(self) noexcept                # charge for messages since the last read
-    cdef void say(self, const char *line, size_t n) noexcept
+    cdef void put_text(self, const char *line, size_t n) noexcept
     cdef void put_lines(self, bytes lines) noexcept
     cdef void remove_sub(self, sub_t *sub) noexcept
-    cdef bint is_lively(self, int64_t now_ns) noexcept  # a PING is unnecessary
+    cdef bint needs_no_ping(self, int64_t now_ns) noexcept  # a PING is unnecessary
     cdef int64_t write_deadline(self) noexcept  # how long output may be blocked, in ns
-    cdef bint retries(self) noexcept            # a deadline counts from the last progress
+    cdef bint retries_writes(self) noexcept     # a deadline counts from the last progress
     cdef bint has_deadline(self) noexcept       # whether output that does not drain is an error
     cdef int64_t stall_time(self) noexcept      # how long input is paused, in ns
     cdef void stall_over(self, int64_t now_ns) noexcept
@@ -118,15 +118,15 @@ cdef class LineSession(Session):
     cdef str reason_silent(self)                # NATS_CLOSED_* after an error without a text
 
     # Methods for subclasses.
-    cdef int walk(self, op_t *ops, uint32_t count) except -1
-    cdef bint worked_enough(self, uint32_t left) noexcept
+    cdef int run_operations(self, op_t *ops, uint32_t count) except -1
+    cdef bint postpone_rest(self, uint32_t left) noexcept
     cdef void stop_at(self, op_t *op) noexcept
     cdef int trace_new(self, op_t *op) except -1
-    cdef void give_way(self) noexcept
+    cdef void yield_turn(self) noexcept
     cdef void resume_input(self) except *
     cdef int publish_mapped(self, op_t *op, Mapper mapper) except -1
     cdef int publish_run(self, op_t *op, record_t *rec, const match_t *m, void *skip) except -1
-    cdef bint apart(self, const match_t *m) noexcept
+    cdef bint receivers_unique(self, const match_t *m) noexcept
     cdef sub_t *sub_of(self, const char *sid, size_t n) noexcept    # NULL if unknown
     cdef sub_t *add_sub(self, const op_t *op, const char *sid, size_t sid_len, uint32_t hash,
                         uint16_t weight=*) except NULL
@@ -136,9 +136,9 @@ cdef class LineSession(Session):
     cdef void set_timer(self) noexcept
     cdef bint has_progressed(self) noexcept
     cdef int64_t ping_interval(self) noexcept
-    cdef void ping_tick(self, int64_t now_ns) noexcept
+    cdef void ping_or_end(self, int64_t now_ns) noexcept
     cdef void stall(self) noexcept
-    cdef void rest(self, int64_t wait_ns) noexcept
+    cdef void pause_for(self, int64_t wait_ns) noexcept
     cdef void wake_waiters(self) noexcept
 
 
@@ -154,5 +154,5 @@ cdef inline int remember(LineSession s, const char *subject, size_t n) except -1
     s.memo = s.router.match_hashed(subject, n, s.hash)
     s.memo_slot = s.router.found
     s.memo_changes = s.router.changes
-    s.memo_apart = 0
+    s.memo_unique = 0
     return 0

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Sessions with the line protocol of NATS, for every peer: life cycle, input, output, timers.
 
-    feed -> scan_input -> walk -> publish -> publish_mapped -> publish_to -> publish_run
+    feed -> scan_input -> run_operations -> publish -> publish_mapped -> publish_to -> publish_run
                                                             -> deliver_run of each session
                                -> subscribe, unsubscribe, connect, info, peer_error
 
@@ -114,7 +114,7 @@ cdef class LineSession(Session):
             self.account.leave(self)
             if self.account.current_publisher.session == <void *>self:
                 self.account.current_publisher.session = NULL
-        self.left()
+        self.connection_closed()
         self.link = None
         self.gone = True
         self.stall_due_ns = 0
@@ -123,7 +123,7 @@ cdef class LineSession(Session):
         self.wake_waiters()
         self.run()
 
-    cdef void left(self) noexcept:
+    cdef void connection_closed(self) noexcept:
         pass
 
     cdef str reason_lost(self):
@@ -132,19 +132,19 @@ cdef class LineSession(Session):
     cdef bint lives_in(self, void *space) noexcept:
         return space == <void *>self.router
 
-    def wait(self):
-        """Pause input until `go`, for example while the peer's login is being checked."""
+    def pause_input(self):
+        """Pause input until `unpause_input`, for example while the peer's login is checked."""
         self.waiting += 1
         self.link.pause()
 
-    def go(self):
-        """End one `wait`."""
+    def unpause_input(self):
+        """End one `pause_input`. Input resumes when nothing else pauses it."""
         self.waiting -= 1
         self.resume_input()
 
     cdef void resume_input(self) except *:
         """Resume input if nothing else pauses it."""
-        if self.link is not None and not (self.waiting or self.stall_due_ns or self.gives_way):
+        if self.link is not None and not (self.waiting or self.stall_due_ns or self.has_yielded):
             self.link.resume()
 
     cdef void end_input(self) noexcept:
@@ -157,7 +157,7 @@ cdef class LineSession(Session):
     cdef void run(self) noexcept:
         """Do work that had to wait until no message was being delivered."""
         if not self.gone:
-            self.work()
+            self.end_of_turn()
         elif not self.drop_all():
             self.frontend.turn.add(PHASE_STORE, self)   # in parts: a million would block the loop
         else:
@@ -166,7 +166,7 @@ cdef class LineSession(Session):
                 self.deaf = False
                 self.router.left_out()
 
-    cdef void work(self) noexcept:
+    cdef void end_of_turn(self) noexcept:
         pass
 
     def end(self, error, str why, **parts):
@@ -200,9 +200,9 @@ cdef class LineSession(Session):
         self.put_lines(line)
 
     cdef void put_lines(self, bytes lines) noexcept:
-        self.say(lines, <size_t>len(lines))
+        self.put_text(lines, <size_t>len(lines))
 
-    cdef void say(self, const char *line, size_t n) noexcept:
+    cdef void put_text(self, const char *line, size_t n) noexcept:
         if not out_put(self.out, line, n):
             self.drop_slow(errors.NATS_CLOSED_PENDING)
 
@@ -232,12 +232,12 @@ cdef class LineSession(Session):
         self.work_end = trie.work + self.work_left
         self.stopped = NULL
         self.input_end = data + n
-        if self.unknown and n and (data[0] | 0x20) != c'c' and not self.state.pending:
+        if self.awaits_login and n and (data[0] | 0x20) != c'c' and not self.state.pending:
             self.not_connect()
         while used < <size_t>n and not self.closing and not self.waiting:
             step = self.scan_input(data + used, <size_t>n - used, ops, &count)
             if count:
-                self.walk(ops, count)
+                self.run_operations(ops, count)
                 if self.stopped != NULL:
                     used = <size_t>(self.stopped - data)
                     break
@@ -248,7 +248,7 @@ cdef class LineSession(Session):
         self.work_left = self.work_end - trie.work if trie.work < self.work_end else 0
         if self.account is not None:
             self.account.current_publisher.session = NULL
-        if self.rated:
+        if self.rate_limited:
             self.charge()
         if self.frontend.stalled != NULL:
             self.stall()
@@ -258,7 +258,7 @@ cdef class LineSession(Session):
             if not self.closing:
                 log.stall(self.link)
         elif self.stopped != NULL and not self.closing:
-            self.give_way()
+            self.yield_turn()
         return <Py_ssize_t>used
 
     cdef size_t scan_input(self, const char *data, size_t n, op_t *ops, uint32_t *count) noexcept:
@@ -280,7 +280,7 @@ cdef class LineSession(Session):
     cdef void charge(self) noexcept:
         pass
 
-    cdef int walk(self, op_t *ops, uint32_t count) except -1:
+    cdef int run_operations(self, op_t *ops, uint32_t count) except -1:
         cdef uint32_t hashes[OPS_MAX]
         cdef Router router = self.router
         cdef uint32_t i
@@ -291,7 +291,7 @@ cdef class LineSession(Session):
                     hashes[i] = expect(router, ops[i].subject, ops[i].subject_len)
         for i in range(count):
             op = ops + i
-            if self.unknown and op.kind != OP_CONNECT and op.kind != OP_ERROR:
+            if self.awaits_login and op.kind != OP_CONNECT and op.kind != OP_ERROR:
                 self.before_connect(op)
                 if self.closing:
                     break
@@ -311,7 +311,7 @@ cdef class LineSession(Session):
                 self.unsubscribe(op)
             elif op.kind == OP_PING:
                 self.pinged_ns = self.frontend.turn.now_ns
-                self.say(PONG, PING_LEN)
+                self.put_text(PONG, PING_LEN)
                 if not self.ponged and self.options is not None:
                     self.ponged = True
                     self.first_pong()
@@ -337,11 +337,12 @@ cdef class LineSession(Session):
 
     # --- a share of the turn for each session
 
-    cdef inline bint worked_enough(self, uint32_t left) noexcept:
-        """Whether the remaining `left` messages of a run have to wait for the next turn."""
+    cdef inline bint postpone_rest(self, uint32_t left) noexcept:
+        """Postpone the remaining `left` messages of a run to the next turn, if the session has used
+        up its share of this one. Returns whether they are postponed."""
         if trie.work < self.work_end or left == 0:
             return False
-        self.undone = left
+        self.postponed = left
         return True
 
     cdef void stop_at(self, op_t *op) noexcept:
@@ -349,15 +350,15 @@ cdef class LineSession(Session):
         run, on. It is scanned again then."""
         cdef const char *p
         if op.kind == OP_PUB:
-            self.in_msgs -= self.undone
-            self.in_bytes -= <uint64_t>op.total_len * self.undone
-            p = op.data + <size_t>(op.count - self.undone - 1) * op.stride + op.total_len + 2
+            self.in_msgs -= self.postponed
+            self.in_bytes -= <uint64_t>op.total_len * self.postponed
+            p = op.data + <size_t>(op.count - self.postponed - 1) * op.stride + op.total_len + 2
         else:
             p = op.text + op.text_len if op.subject == NULL else op.subject + op.subject_len
             p = <const char *>memchr(p, c'\n', <size_t>(self.input_end - p)) + 1
         if self.frontend.tracer is not None:
-            self.traced_before = self.undone
-        self.undone = 0
+            self.traced_before = self.postponed
+        self.postponed = 0
         self.stopped = p
         self.state.need = self.state.pending = self.state.skipping = 0
 
@@ -374,16 +375,16 @@ cdef class LineSession(Session):
             self.trace(&part)
         return 0
 
-    cdef void give_way(self) noexcept:
+    cdef void yield_turn(self) noexcept:
         """Pause input until the other sessions have had their share of the turn."""
         self.link.pause()
-        if not self.gives_way:
-            self.gives_way = True
-            self.frontend.turn.call_soon(self.take_turn)
+        if not self.has_yielded:
+            self.has_yielded = True
+            self.frontend.turn.call_soon(self.resume_after_yield)
 
-    def take_turn(self):
+    def resume_after_yield(self):
         """Continue with the input that was paused."""
-        self.gives_way = False
+        self.has_yielded = False
         if self.link is not None and not self.closing:
             self.frontend.turn.tick()
             self.work_left = self.frontend.work_max
@@ -440,25 +441,26 @@ cdef class LineSession(Session):
                 part.subject_len = <uint16_t>mapped_len
             self.hash = expect(self.router, part.subject, part.subject_len)
             if what == MAP_LOST:
-                self.lose(&part)
+                self.mapping_dropped(&part)
             else:
-                self.asked = op
+                self.published_op = op
                 self.publish_to(&part, what == MAP_TO)
             part.data += <size_t>part.count * op.stride
             left -= part.count
             if trie.work >= self.work_end:
-                self.undone += left
+                self.postponed += left
                 break
         return 0
 
     cdef int publish_to(self, op_t *op, bint mapped) except -1:
         return 0
 
-    cdef void lose(self, op_t *op) noexcept:
+    cdef void mapping_dropped(self, op_t *op) noexcept:
         pass
 
     cdef int publish_run(self, op_t *op, record_t *rec, const match_t *m, void *skip) except -1:
-        """Deliver a run to one plain subscription after the other; correct only if `apart`."""
+        """Deliver a run to one plain subscription after the other. Correct only if each connection
+        is only once in the match."""
         cdef Router router = self.router
         cdef uint32_t i, k, before = router.late_size
         cdef uint64_t each = 1 + (op.total_len >> WORK_BYTES_SHIFT), work
@@ -471,7 +473,7 @@ cdef class LineSession(Session):
             k = <uint32_t>min(<uint64_t>op.count, (
                 self.work_end - trie.work) // (m.plain * each)) if trie.work < self.work_end else 0
             part.count = max(k, <uint32_t>1)
-            self.undone = op.count - part.count
+            self.postponed = op.count - part.count
             self.work_end = trie.work
             op = &part
             work = m.plain * (WORK_DELIVERY + op.count * each)
@@ -492,11 +494,11 @@ cdef class LineSession(Session):
         router.busy -= 1
         return 0
 
-    cdef bint apart(self, const match_t *m) noexcept:
+    cdef bint receivers_unique(self, const match_t *m) noexcept:
         """Whether each connection is only once in the match; cached with the match."""
-        if self.memo_apart == 0:
-            self.memo_apart = 1 if all_apart(self.frontend, m) else 2
-        return self.memo_apart == 1
+        if self.memo_unique == 0:
+            self.memo_unique = 1 if all_receivers_unique(self.frontend, m) else 2
+        return self.memo_unique == 1
 
     # --- messages for the peer
 
@@ -619,7 +621,7 @@ cdef class LineSession(Session):
     cdef int64_t write_deadline(self) noexcept:
         return self.frontend.write_deadline_ns
 
-    cdef bint retries(self) noexcept:
+    cdef bint retries_writes(self) noexcept:
         return self.frontend.write_retries
 
     cdef int64_t ping_interval(self) noexcept:
@@ -640,13 +642,13 @@ cdef class LineSession(Session):
             if self.closing:
                 self.link.abort()
                 return
-            if not (self.retries() and self.has_progressed()):
+            if not (self.retries_writes() and self.has_progressed()):
                 self.drop_slow(errors.NATS_CLOSED_DEADLINE)
                 return
             self.out.blocked_ns = now_ns
         if self.handshake_due_ns and now_ns >= self.handshake_due_ns:
             self.handshake_due_ns = 0
-            self.late()
+            self.handshake_timed_out()
         if self.expires_due_ns and now_ns >= self.expires_due_ns:
             self.expires_due_ns = 0
             self.end(self.identity.expired, errors.NATS_CLOSED_EXPIRED)
@@ -655,20 +657,20 @@ cdef class LineSession(Session):
         if self.ping_due_ns and now_ns >= self.ping_due_ns:
             self.ping_due_ns = now_ns + self.ping_interval()
             if not self.closing:
-                self.ping_tick(now_ns)
+                self.ping_or_end(now_ns)
         self.set_timer()
 
-    cdef void late(self) noexcept:
+    cdef void handshake_timed_out(self) noexcept:
         pass
 
-    cdef bint is_lively(self, int64_t now_ns) noexcept:
+    cdef bint needs_no_ping(self, int64_t now_ns) noexcept:
         cdef int64_t quiet = now_ns - self.ping_interval()
         cdef bint measured = self.rtt_ns and self.rtt_start_ns and (
             now_ns - self.rtt_start_ns <= self.frontend.rtt_max_age_ns)
         return measured and (self.active_ns > quiet or self.pinged_ns > quiet)
 
-    cdef void ping_tick(self, int64_t now_ns) noexcept:
-        if self.is_lively(now_ns):
+    cdef void ping_or_end(self, int64_t now_ns) noexcept:
+        if self.needs_no_ping(now_ns):
             return
         if self.pings_out + 1 > self.frontend.ping_max:
             self.frontend.stale += 1
@@ -676,13 +678,13 @@ cdef class LineSession(Session):
             return
         self.pings_out += 1
         self.rtt_start_ns = now_ns
-        self.say(PING, PING_LEN)
+        self.put_text(PING, PING_LEN)
 
     # --- a subscriber that reads too slowly
 
     cdef void blocked(self) noexcept:
         if not self.gone:
-            if self.retries():
+            if self.retries_writes():
                 self.unsent = self.link.unsent
             self.set_timer()
 
@@ -703,15 +705,15 @@ cdef class LineSession(Session):
         slow.waiters.append(self)
         self.slow = slow
         self.frontend.stalls += 1
-        self.rest(self.stall_time())
+        self.pause_for(self.stall_time())
 
     cdef int64_t stall_time(self) noexcept:
         return self.frontend.stall_ns
 
     cdef void stall_over(self, int64_t now_ns) noexcept:
-        self.go_on()
+        self.resume_reading()
 
-    cdef void rest(self, int64_t wait_ns) noexcept:
+    cdef void pause_for(self, int64_t wait_ns) noexcept:
         """Pause input for this time."""
         self.stall_due_ns = self.frontend.turn.now_ns + wait_ns
         self.link.pause()
@@ -723,9 +725,9 @@ cdef class LineSession(Session):
             return
         self.waiters = None
         for session in waiters:
-            session.go_on()
+            session.resume_reading()
 
-    def go_on(self):
+    def resume_reading(self):
         """Resume reading after a pause."""
         if self.stall_due_ns == 0:
             return
@@ -738,7 +740,7 @@ cdef inline bint is_line_session(void *sink) noexcept:
     return PyObject_TypeCheck(<PyObject *>sink, <PyTypeObject *>LineSession)
 
 
-cdef bint all_apart(NatsFrontend frontend, const match_t *m) noexcept:
+cdef bint all_receivers_unique(NatsFrontend frontend, const match_t *m) noexcept:
     """Whether each connection is only once in the match."""
     cdef uint32_t i, foreign = 0
     cdef uint64_t *stamp

@@ -10,4 +10,4 @@ cdef class Bucket:
     cdef int64_t filled_ns                          # when tokens were last added; 0 = never
 
     # Charge published messages; returns for how many ns no more may be published.
-    cdef int64_t take(self, int64_t now_ns, uint64_t msgs, uint64_t octets) noexcept
+    cdef int64_t charge(self, int64_t now_ns, uint64_t msgs, uint64_t octets) noexcept

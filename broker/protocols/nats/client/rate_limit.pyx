@@ -18,7 +18,7 @@ cdef class Bucket:
         self.msgs = self.msgs_most = msgs_per_s * burst_s
         self.octets = self.octets_most = bytes_per_s * burst_s
 
-    cdef int64_t take(self, int64_t now_ns, uint64_t msgs, uint64_t octets) noexcept:
+    cdef int64_t charge(self, int64_t now_ns, uint64_t msgs, uint64_t octets) noexcept:
         cdef double past = <double>(now_ns - self.filled_ns) / NS if self.filled_ns else 0
         cdef double wait = 0
         self.filled_ns = now_ns

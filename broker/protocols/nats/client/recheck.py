@@ -70,7 +70,7 @@ class Recheck:
 
     def _pinned(self, session: NatsSession) -> bool:
         tls, peer = self.handshake.tls, session.tls_peer
-        if tls is None or peer is None or session.extra is not None:
+        if tls is None or peer is None or session.websocket_peer is not None:
             return True
         return tls.admits(peer.der)
 
@@ -82,7 +82,7 @@ class Recheck:
             session.end(None, errors.NATS_CLOSED_AUTHENTICATION)
             return
         if session.identity == identity:
-            session.limit(identity)
+            session.apply_limits(identity)
             session.end_above_limit()
         else:
             session.bind(account, identity, permit_for(identity.permissions))

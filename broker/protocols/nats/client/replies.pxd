@@ -9,4 +9,4 @@ cdef class Replies:
     cdef int64_t expire_ns      # <= 0 = never
 
     cdef int note(self, bytes subject, int64_t now_ns) except -1
-    cdef bint take(self, bytes subject, int64_t now_ns) except -1
+    cdef bint use_answer(self, bytes subject, int64_t now_ns) except -1

@@ -24,7 +24,7 @@ cdef class Replies:
         self.kept[subject] = [now_ns, 0]
         return 0
 
-    cdef bint take(self, bytes subject, int64_t now_ns) except -1:
+    cdef bint use_answer(self, bytes subject, int64_t now_ns) except -1:
         """Whether one more answer to this subject is allowed; counts it."""
         entry = self.kept.get(subject)
         if entry is None:

@@ -13,14 +13,14 @@ cdef class NatsSession(LineSession):
     cdef bint verbose, pedantic, echo, no_responders
     cdef readonly Permit permit         # None: all is allowed
     cdef Patterns filter                # subjects that must not be delivered, or None
-    cdef readonly object extra          # listener.WebSocketPeer of the WebSocket listener, or None
+    cdef readonly object websocket_peer  # listener.WebSocketPeer; None: plain TCP
     cdef tuple buckets                  # Buckets that limit its publish rate
-    cdef uint64_t paid_msgs, paid_bytes     # parts of in_msgs and in_bytes already charged
+    cdef uint64_t charged_msgs, charged_bytes  # parts of in_msgs and in_bytes already charged
     cdef readonly uint64_t dropped      # messages dropped because its queue was full
     cdef bint pruning  # subscriptions are being checked against changed permissions
     cdef bint overlapping               # a checked subscription needs the filter
     cdef uint32_t pruned                # index of the next subscription to check
-    cdef object emptied                 # called when no subscription is left, or None
+    cdef object after_unsubscribe       # called when no subscription is left, or None
 
     cdef const match_t *find(self, const char *subject, size_t n) except NULL
     cdef bint is_plain(self, op_t *op) noexcept
@@ -28,20 +28,20 @@ cdef class NatsSession(LineSession):
     cdef bint allowed(self, op_t *op) except -1
     cdef bint asks_for_trace(self, op_t *op) noexcept
     cdef int publish_traced(self, op_t *op, record_t *rec, bint mapped, void *skip) except -1
-    cdef int publish_one_traced(self, op_t *op, record_t *rec, bytes asked, bint mapped,
+    cdef int publish_one_traced(self, op_t *op, record_t *rec, bytes subject, bint mapped,
                                 void *skip) except -1
     cdef int trace_delivery(self, sub_t *sub) except -1
-    cdef bint traced_only(self, sub_t *sub) noexcept
-    cdef int no_one(self, op_t *op) except -1
+    cdef bint report_traced(self, sub_t *sub) noexcept
+    cdef int send_no_responders(self, op_t *op) except -1
     cdef int deny(self, op_t *op) except -1
     cdef void remove_retired(self) noexcept
-    cdef int go_on_emptying(self) except -1
-    cdef int go_on_pruning(self, bint waits) except -1
-    cdef int end_pruning(self, bint waits) except -1
+    cdef int continue_unsubscribing(self) except -1
+    cdef int continue_pruning(self, bint is_paused) except -1
+    cdef int end_pruning(self, bint is_paused) except -1
     cdef bint prune_one(self, sub_t *sub) except -1
     cdef int permitted_now(self, sub_t *sub) except -1
-    cdef bint hidden(self, sub_t *sub, const record_t *rec) except -1
-    cdef void no_room(self, uint64_t messages) noexcept
-    cdef void counted(self, sub_t *sub, uint64_t messages, uint64_t nbytes) noexcept
-    cdef void may_be_answered(self, const record_t *rec) noexcept
+    cdef bint is_forbidden(self, sub_t *sub, const record_t *rec) except -1
+    cdef void handle_full_queue(self, uint64_t messages) noexcept
+    cdef void count_delivery(self, sub_t *sub, uint64_t messages, uint64_t nbytes) noexcept
+    cdef void allow_answer(self, const record_t *rec) noexcept
     cdef bint may_answer(self, bytes subject) except -1

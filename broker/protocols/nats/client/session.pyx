@@ -82,15 +82,15 @@ cdef Patterns NOTHING = Patterns(())
 
 @cython.final
 cdef class NatsSession(LineSession):
-    def __init__(self, NatsFrontend frontend, str kind='STANDARD', extra=None):
-        """`extra`: listener.WebSocketPeer of a WebSocket connection; None for TCP."""
+    def __init__(self, NatsFrontend frontend, str kind='STANDARD', websocket_peer=None):
+        """`websocket_peer`: listener.WebSocketPeer of a WebSocket connection; None for TCP."""
         super().__init__(frontend)
         self.verbose = self.pedantic = self.echo = True
         self.kind = kind
-        if extra is not None:
-            self.extra = extra
-            self.tls_peer = extra.tls_peer
-            self.own_ping_ns = extra.ping_interval_ns
+        if websocket_peer is not None:
+            self.websocket_peer = websocket_peer
+            self.tls_peer = websocket_peer.tls_peer
+            self.own_ping_ns = websocket_peer.ping_interval_ns
         self.state.control_line_max = frontend.control_line_max
         self.state.payload_max = frontend.payload_max
 
@@ -127,10 +127,10 @@ cdef class NatsSession(LineSession):
             return errors.NATS_CLOSED_WRITE
         return errors.NATS_CLOSED_CLIENT if self.link.failure is None else errors.NATS_CLOSED_READ
 
-    cdef void left(self) noexcept:
+    cdef void connection_closed(self) noexcept:
         cdef NatsFrontend frontend = self.frontend
         self.tls_handshake = None
-        self.emptied = None
+        self.after_unsubscribe = None
         frontend.sessions.discard(self)
         frontend.gone_in_msgs += self.in_msgs
         frontend.gone_in_bytes += self.in_bytes
@@ -153,9 +153,9 @@ cdef class NatsSession(LineSession):
         self.filter = None
         self.replies = None
         self.memo_slot = NULL
-        self.unknown = False
+        self.awaits_login = False
         self.handshake_due_ns = 0
-        self.limit(identity)
+        self.apply_limits(identity)
         if self.pruning:
             self.prune()        # again from the beginning, with these rights
 
@@ -163,26 +163,26 @@ cdef class NatsSession(LineSession):
         """Remove all subscriptions and call `then`, in a later turn if there are many; input is
         paused until then. Must not be called while a message is being delivered."""
         if self.pruning:
-            self.emptied = then     # so that the rights are applied to all of them at once
-            self.go_on_pruning(True)
-            self.emptied = None
+            self.after_unsubscribe = then   # so that the rights are applied to all at once
+            self.continue_pruning(is_paused=True)
+            self.after_unsubscribe = None
         self.remove_retired()       # else they would be removed twice
         if not self.subs.size:
             then()
             return
-        self.wait()
-        self.emptied = then
-        self.go_on_emptying()
+        self.pause_input()
+        self.after_unsubscribe = then
+        self.continue_unsubscribing()
 
-    cdef int go_on_emptying(self) except -1:
-        then = self.emptied
+    cdef int continue_unsubscribing(self) except -1:
+        then = self.after_unsubscribe
         if not self.drop_all():
             self.frontend.turn.add(PHASE_STORE, self)
             return 0
-        self.emptied = None
+        self.after_unsubscribe = None
         if not self.closing:
             self.pass_step(then)
-            self.go()
+            self.unpause_input()
         return 0
 
     cdef int first_pong(self) except -1:
@@ -198,14 +198,14 @@ cdef class NatsSession(LineSession):
             return self.permit.may_publish(subject, n)
         return self.permit.may_subscribe(subject, n, NULL, 0) == PERMIT_YES
 
-    def pace(self, tuple buckets):
-        """Set the buckets that limit the publish rate."""
+    def limit_rate(self, tuple buckets):
+        """Set the buckets that limit the publish rate; none: no limit."""
         self.buckets = buckets
-        self.rated = bool(buckets)
-        self.paid_msgs = self.in_msgs
-        self.paid_bytes = self.in_bytes
+        self.rate_limited = bool(buckets)
+        self.charged_msgs = self.in_msgs
+        self.charged_bytes = self.in_bytes
 
-    def limit(self, identity):
+    def apply_limits(self, identity):
         """Apply the smallest of the server's, the account's and the user's limits."""
         cdef NatsFrontend frontend = self.frontend
         sizes = [n for n in (frontend.payload_max, self.account.payload_max, identity.payload_max)
@@ -227,12 +227,12 @@ cdef class NatsSession(LineSession):
 
     def expect_login(self, int64_t timeout_ns):
         """Require a login within this time before any other operation; 0 = no deadline."""
-        self.unknown = True
+        self.awaits_login = True
         self.ping_due_ns = self.frontend.turn.now_ns + self.ping_interval()
         self.handshake_due_ns = self.frontend.turn.now_ns + timeout_ns if timeout_ns else 0
         self.set_timer()
 
-    def take(self, options):
+    def apply_options(self, options):
         """Apply the options of a CONNECT, the first or a later one."""
         cdef NatsFrontend frontend = self.frontend
         cdef uint64_t jitter = <uint64_t>frontend.first_ping_ns // frontend.first_ping_jitter
@@ -250,32 +250,32 @@ cdef class NatsSession(LineSession):
         self.no_responders = options.no_responders
         self.set_timer()
 
-    cdef void late(self) noexcept:
+    cdef void handshake_timed_out(self) noexcept:
         self.end(errors.NATS_LOGIN_TIMEOUT, errors.NATS_CLOSED_AUTH_TIMEOUT)
 
-    cdef void work(self) noexcept:
+    cdef void end_of_turn(self) noexcept:
         if self.pruning:
-            self.go_on_pruning(True)
+            self.continue_pruning(is_paused=True)
             return
         self.remove_retired()
-        if self.emptied is not None:
-            self.go_on_emptying()
+        if self.after_unsubscribe is not None:
+            self.continue_unsubscribing()
 
     cdef void count_slow(self) noexcept:
         self.frontend.slow_consumers += 1
 
     # --- lines for the peer
 
-    cdef void say(self, const char *line, size_t n) noexcept:
+    cdef void put_text(self, const char *line, size_t n) noexcept:
         if self.frontend.tracer is not None:
-            self.frontend.tracer.went(self, line[:n])
+            self.frontend.tracer.sent(self, line[:n])
         if not out_put(self.out, line, n):
             self.drop_slow(errors.NATS_CLOSED_PENDING)
 
     def ok(self):
         """Send +OK if the client is verbose."""
         if self.verbose:
-            self.say(OK, OK_LEN)
+            self.put_text(OK, OK_LEN)
 
     # --- input
 
@@ -315,7 +315,7 @@ cdef class NatsSession(LineSession):
         cdef uint32_t _n
         words = (op.subject[:op.subject_len], op.reply[:op.reply_len], op.text[:op.text_len])
         for _n in range(op.count if op.kind == OP_PUB else 1):
-            self.frontend.tracer.came(self, op.kind, words, data[:op.total_len], op.count)
+            self.frontend.tracer.received(self, op.kind, words, data[:op.total_len], op.count)
             data += op.stride
         return 0
 
@@ -332,15 +332,15 @@ cdef class NatsSession(LineSession):
 
     cdef int publish(self, op_t *op) except -1:
         if self.account.mapper is None:
-            return self.publish_to(op, False)
+            return self.publish_to(op, mapped=False)
         return self.publish_mapped(op, self.account.mapper)
 
-    cdef void lose(self, op_t *op) noexcept:
-        """Answer a message that is not delivered."""
+    cdef void mapping_dropped(self, op_t *op) noexcept:
+        """Send +OK for messages that the mapping drops, if the client is verbose."""
         cdef uint32_t _k
         if self.verbose:
             for _k in range(op.count):
-                self.say(OK, OK_LEN)
+                self.put_text(OK, OK_LEN)
 
     cdef int publish_to(self, op_t *op, bint mapped) except -1:
         cdef record_t rec
@@ -358,7 +358,7 @@ cdef class NatsSession(LineSession):
         if self.is_plain(op):
             if m.size == 0:
                 return 0
-            if op.count > 1 and m.groups == 0 and self.apart(m):
+            if op.count > 1 and m.groups == 0 and self.receivers_unique(m):
                 return self.publish_run(op, &rec, m, skip)
         return self.publish_each(op, &rec, m, skip)
 
@@ -382,8 +382,8 @@ cdef class NatsSession(LineSession):
                 m = self.find(op.subject, op.subject_len)
             rec.data = op.data + <size_t>k * op.stride
             if not router.route(m, rec, skip) and op.reply_len and self.no_responders:
-                self.no_one(op)
-            if self.worked_enough(op.count - k - 1):
+                self.send_no_responders(op)
+            if self.postpone_rest(op.count - k - 1):
                 break
         return 0
 
@@ -403,8 +403,8 @@ cdef class NatsSession(LineSession):
     cdef int publish_traced(self, op_t *op, record_t *rec, bint mapped, void *skip) except -1:
         """Same as publish_each; sinks report what they do with the messages that request a
         trace."""
-        cdef bytes asked = self.asked.subject[:self.asked.subject_len] if mapped else (
-            op.subject[:op.subject_len])
+        cdef const op_t *received = self.published_op if mapped else op
+        cdef bytes subject = received.subject[:received.subject_len]
         cdef uint32_t k
         for k in range(op.count):
             if self.is_plain(op) or self.allowed(op):
@@ -412,17 +412,18 @@ cdef class NatsSession(LineSession):
                     break
                 rec.data = op.data + <size_t>k * op.stride
                 rec.flags = REC_CRLF
-                self.publish_one_traced(op, rec, asked, mapped, skip)
-            if self.worked_enough(op.count - k - 1):
+                self.publish_one_traced(op, rec, subject, mapped, skip)
+            if self.postpone_rest(op.count - k - 1):
                 break
         return 0
 
-    cdef int publish_one_traced(self, op_t *op, record_t *rec, bytes asked, bint mapped,
+    cdef int publish_one_traced(self, op_t *op, record_t *rec, bytes subject, bint mapped,
                                 void *skip) except -1:
+        """`subject`: that of the PUB, before a mapping."""
         cdef uint32_t taken
         trie.work += <uint64_t>rec.headers_len * WORK_TRACED
         trace = self.frontend.handshake.begin_trace(
-            self, rec.data[:rec.headers_len], asked, rec.total_len)
+            self, rec.data[:rec.headers_len], subject, rec.total_len)
         if isinstance(trace, str):
             if trace:
                 self.send_error(errors.NATS_PUBLISH_DENIED, subject=trace.encode())
@@ -439,7 +440,7 @@ cdef class NatsSession(LineSession):
         finally:
             self.account.current_publisher.trace = None
         if not taken and op.reply_len and self.no_responders:
-            self.no_one(op)
+            self.send_no_responders(op)
         if trace is not None:
             trace.finish(self.frontend.handshake.server_block())
         return 0
@@ -449,15 +450,16 @@ cdef class NatsSession(LineSession):
         return self.permit is None or self.permit.may_publish(subject, <size_t>len(subject))
 
     cdef int trace_delivery(self, sub_t *sub) except -1:
-        """Report a traced message that this client would receive; 1: do not deliver it."""
+        """Report a traced message that this client would receive. 1: it is not delivered, because
+        it is only to be traced."""
         cdef object trace = self.account.current_publisher.trace
         if trace is None:
             return 0
         trace.egress(self, spell(sub.node), queue_name(sub), self.account.name)
         return trace.only
 
-    cdef bint traced_only(self, sub_t *sub) noexcept:
-        """Same as trace_delivery; a failure is logged, and the message is delivered."""
+    cdef bint report_traced(self, sub_t *sub) noexcept:
+        """Same as trace_delivery; after a failure, which is logged, the message is delivered."""
         try:
             return self.trace_delivery(sub)
         except Exception:
@@ -478,11 +480,12 @@ cdef class NatsSession(LineSession):
             self.frontend.handshake.violations.publish(self, 'Reply', op.reply[:op.reply_len])
             return False
         if self.verbose:
-            self.say(OK, OK_LEN)
+            self.put_text(OK, OK_LEN)
         return True
 
-    cdef int no_one(self, op_t *op) except -1:
-        """Answer a request without subscribers, if the requester subscribes to the reply."""
+    cdef int send_no_responders(self, op_t *op) except -1:
+        """Answer a request without subscribers with the status 503, if the requester subscribes to
+        the reply subject."""
         cdef const match_t *m = self.router.match(op.reply, op.reply_len)
         cdef uint32_t i
         trie.work += m.plain >> WORK_MATCH_SHIFT        # each is looked at
@@ -506,15 +509,16 @@ cdef class NatsSession(LineSession):
 
     cdef void charge(self) noexcept:
         """Charge the messages published since the last read to the rate limiters."""
-        cdef uint64_t msgs = self.in_msgs - self.paid_msgs, octets = self.in_bytes - self.paid_bytes
+        cdef uint64_t msgs = self.in_msgs - self.charged_msgs
+        cdef uint64_t octets = self.in_bytes - self.charged_bytes
         cdef int64_t wait = 0
         cdef Bucket bucket
-        self.paid_msgs = self.in_msgs
-        self.paid_bytes = self.in_bytes
+        self.charged_msgs = self.in_msgs
+        self.charged_bytes = self.in_bytes
         for bucket in self.buckets:
-            wait = max(wait, bucket.take(self.frontend.turn.now_ns, msgs, octets))
+            wait = max(wait, bucket.charge(self.frontend.turn.now_ns, msgs, octets))
         if wait and not self.stall_due_ns and not self.closing:
-            self.rest(wait)
+            self.pause_for(wait)
 
     # --- delivery
 
@@ -524,16 +528,16 @@ cdef class NatsSession(LineSession):
         cdef const char *data = rec.data
         cdef char *p
         cdef char *q
-        if self.closing or (self.filter is not None and self.hidden(sub, rec)):
+        if self.closing or (self.filter is not None and self.is_forbidden(sub, rec)):
             return 0
-        if rec.flags & REC_TRACED and self.traced_only(sub):
+        if rec.flags & REC_TRACED and self.report_traced(sub):
             return 1
         if rec.headers_len and not self.state.headers:
             data += rec.headers_len
             size -= rec.headers_len
         p = out_reserve(self.out, head_bytes(rec, sub.sid_len) + size + 2)
         if p == NULL:
-            self.no_room(1)
+            self.handle_full_queue(1)
             return 0
         if rec.flags & REC_CRLF and self.frontend.tracer is None:
             q = put_message(p, rec, sub.sid, sub.sid_len, self.state.headers)
@@ -545,11 +549,11 @@ cdef class NatsSession(LineSession):
             q[size + 1] = c'\n'
             q += size + 2
         out_commit(self.out, <size_t>(q - p))
-        self.counted(sub, 1, size)
+        self.count_delivery(sub, 1, size)
         if rec.reply_len and self.permit is not None and self.permit.responses:
-            self.may_be_answered(rec)
+            self.allow_answer(rec)
         if self.frontend.tracer is not None:
-            self.frontend.tracer.went(self, p[:head])
+            self.frontend.tracer.sent(self, p[:head])
         return 1
 
     cdef void deliver_run(self, sub_t *sub, const record_t *rec, const op_t *op,
@@ -559,7 +563,7 @@ cdef class NatsSession(LineSession):
         cdef const char *data = op.data
         cdef char *p
         cdef char *q
-        if self.closing or (self.filter is not None and self.hidden(sub, rec)):
+        if self.closing or (self.filter is not None and self.is_forbidden(sub, rec)):
             return
         if sub.max and sub.max - sub.delivered < left:
             left = sub.max - sub.delivered
@@ -573,7 +577,7 @@ cdef class NatsSession(LineSession):
                 each = min(left, self.frontend.run_bytes // room + 1)
                 p = out_reserve(self.out, each * room)
                 if p == NULL:
-                    self.no_room(left)
+                    self.handle_full_queue(left)
                     return
             else:
                 p = self.out.data + self.out.len
@@ -585,22 +589,22 @@ cdef class NatsSession(LineSession):
             each = head + body
             n = min(left - 1, (self.out.cap - self.out.len - each - TW_SLACK) // each)
             if self.frontend.tracer is not None:
-                self.frontend.tracer.went(self, p[:head], n + 1)
+                self.frontend.tracer.sent(self, p[:head], n + 1)
             q = tw_put_run(q, p, head, data + cut, op.stride, body, n, limit)
             data += n * op.stride
             out_commit(self.out, <size_t>(q - p))
-            self.counted(sub, n + 1, (n + 1) * (body - 2))
+            self.count_delivery(sub, n + 1, (n + 1) * (body - 2))
             left -= n + 1
 
-    cdef void no_room(self, uint64_t messages) noexcept:
-        """Handle a queue that has reached its limit."""
+    cdef void handle_full_queue(self, uint64_t messages) noexcept:
+        """Handle messages for which the queue has no room, as slow_policy says."""
         if self.frontend.slow_policy == SLOW_DROP:
             self.dropped += messages
             self.frontend.dropped += messages
         else:
             self.drop_slow(errors.NATS_CLOSED_PENDING)
 
-    cdef inline void counted(self, sub_t *sub, uint64_t messages, uint64_t nbytes) noexcept:
+    cdef inline void count_delivery(self, sub_t *sub, uint64_t messages, uint64_t nbytes) noexcept:
         self.out_msgs += messages
         self.out_bytes += nbytes
         self.active_ns = self.frontend.turn.now_ns
@@ -612,7 +616,7 @@ cdef class NatsSession(LineSession):
         if self.out.full_bytes > self.frontend.stall_bytes:
             self.frontend.stalled = <void *>self
 
-    cdef void may_be_answered(self, const record_t *rec) noexcept:
+    cdef void allow_answer(self, const record_t *rec) noexcept:
         """Remember a reply subject that this client may publish to."""
         if self.replies is None:
             self.replies = Replies(self.permit.responses_max, self.permit.responses_expire_ns)
@@ -620,7 +624,8 @@ cdef class NatsSession(LineSession):
 
     cdef bint may_answer(self, bytes subject) except -1:
         """Whether the client may publish there in answer to a request."""
-        return self.replies is not None and self.replies.take(subject, self.frontend.turn.now_ns)
+        return self.replies is not None and self.replies.use_answer(
+            subject, self.frontend.turn.now_ns)
 
     # --- subscriptions
 
@@ -662,7 +667,7 @@ cdef class NatsSession(LineSession):
                 self.filter = self.permit.filter
             self.add_sub(op, op.text, op.text_len, hash)
         if self.verbose:
-            self.say(OK, OK_LEN)
+            self.put_text(OK, OK_LEN)
         return 0
 
     cdef int deny(self, op_t *op) except -1:
@@ -684,7 +689,7 @@ cdef class NatsSession(LineSession):
             else:
                 self.remove_sub(sub)
         if self.verbose:
-            self.say(OK, OK_LEN)
+            self.put_text(OK, OK_LEN)
         return 0
 
     cdef void remove_retired(self) noexcept:
@@ -698,44 +703,44 @@ cdef class NatsSession(LineSession):
         if there are more than a lowered limit allows. If there are many, this is done in parts:
         input is paused, and forbidden messages are not delivered. Must not be called during a
         delivery."""
-        cdef bint waits = self.pruning
+        cdef bint is_paused = self.pruning
         self.pruning = self.permit is not None
         self.overlapping = False
         if self.pruning:
             self.filter = NOTHING if self.permit.filter is None else self.permit.filter
             self.remove_retired()       # later they would move others to slots already checked
             self.pruned = 0
-        self.go_on_pruning(waits)
+        self.continue_pruning(is_paused)
 
-    cdef int go_on_pruning(self, bint waits) except -1:
-        """Check the next subscriptions. `waits`: input is already paused for this."""
+    cdef int continue_pruning(self, bint is_paused) except -1:
+        """Check the next subscriptions. `is_paused`: input is paused for this already."""
         cdef NatsFrontend frontend = self.frontend
         cdef uint64_t end = frontend.teardown_end()
         cdef bint over = False
         while self.pruning and self.pruned <= self.subs.mask and (
                 self.subs.slots != NULL and not self.closing):
-            over = trie.work >= end and self.emptied is None
+            over = trie.work >= end and self.after_unsubscribe is None
             if over:
                 break
             if not self.prune_one(self.subs.slots[self.pruned]):
                 self.pruned += 1        # otherwise another subscription may have moved there
         frontend.torn_down(end)
         if not over:
-            self.end_pruning(waits)
+            self.end_pruning(is_paused)
             return 0
-        if not waits:
-            self.wait()
+        if not is_paused:
+            self.pause_input()
         frontend.turn.add(PHASE_STORE, self)
         return 0
 
-    cdef int end_pruning(self, bint waits) except -1:
-        """All subscriptions were checked. `waits`: resume input."""
+    cdef int end_pruning(self, bint is_paused) except -1:
+        """All subscriptions were checked. `is_paused`: input was paused for this and resumes."""
         self.pruning = False
         self.filter = self.permit.filter if self.overlapping else None
         self.remove_retired()
         self.end_above_limit()
-        if waits:
-            self.go()
+        if is_paused:
+            self.unpause_input()
         return 0
 
     cdef bint prune_one(self, sub_t *sub) except -1:
@@ -767,7 +772,7 @@ cdef class NatsSession(LineSession):
         return self.permit.may_subscribe(
             subject, <size_t>len(subject), queue, <size_t>len(queue))
 
-    cdef bint hidden(self, sub_t *sub, const record_t *rec) except -1:
+    cdef bint is_forbidden(self, sub_t *sub, const record_t *rec) except -1:
         """Whether the permissions forbid the delivery of a message to a subscription."""
         if self.pruning and self.permitted_now(sub) == PERMIT_NO:
             return True
@@ -791,4 +796,4 @@ cdef class NatsSession(LineSession):
                 not self.slow.closing and self.slow.waiters is not None):
             self.stall_due_ns = now_ns + self.frontend.stall_ns
         else:
-            self.go_on()
+            self.resume_reading()

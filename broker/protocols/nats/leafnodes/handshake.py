@@ -367,7 +367,7 @@ class Acceptor:
         if not session.compression:
             found = self._pending[session].compression or compression.NOT_SUPPORTED
             session.set_compression(self.handshake.compression_of(session), found)
-        session.take(options)
+        session.apply_options(options)
         login = self.login(session)
         try:
             answer = self.handshake.context.handshake.identify(login)
@@ -377,7 +377,7 @@ class Acceptor:
         if isinstance(answer, Identity):
             self._admit(session, answer)
             return
-        session.wait()
+        session.pause_input()
         task = asyncio.get_running_loop().create_task(self._check_later(session, answer))
         self.handshake.tasks.add(task)
         task.add_done_callback(self.handshake.tasks.discard)
@@ -408,7 +408,7 @@ class Acceptor:
                 self._refuse(session, Refused("internal error"))
             return
         if session.link is not None:
-            session.go()
+            session.unpause_input()
 
     def refuse(self, session: LeafSession, reason: str) -> None:
         """Reject a peer whose first operation is not a valid CONNECT."""
@@ -461,7 +461,7 @@ class Acceptor:
             self.handshake.info_line(session, connect_info=True, remote_account=account.name)
         )
         session.send_error(errors.NATS_LEAF_VERSION, version=least.encode())
-        session.wait()  # pause input, because the link has no account
+        session.pause_input()  # pause input, because the link has no account
         session.set_deadline(limits.NATS_LEAF_VERSION_WAIT)
 
     def _accept(

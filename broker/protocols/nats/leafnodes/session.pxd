@@ -61,7 +61,7 @@ cdef class LeafSession(LineSession):
     cdef bint accepts_message(self, const char *subject, size_t n) except -1
     cpdef bint peer_may_publish(self, bytes subject) except -1
     cdef bint is_too_long(self, const record_t *rec) noexcept
-    cdef bint traced_only(self, sub_t *sub) noexcept
+    cdef bint report_traced(self, sub_t *sub) noexcept
     cdef waiting_t *waiting_entry(self, const record_t *rec, const char *subject, size_t n) noexcept
     cdef bint from_same_cluster(self) noexcept
     cdef void write(self, const record_t *rec, const char *groups, size_t groups_len) noexcept

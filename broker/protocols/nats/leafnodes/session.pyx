@@ -79,7 +79,7 @@ cdef class LeafSession(LineSession):
         self.spoke = remote is not None and not remote.config.hub
         self.isolated = handshake.config.isolated or (
             remote is not None and remote.config.isolated)
-        self.unknown = True
+        self.awaits_login = True
         self.kind = kind
         self.tls_peer = tls_peer
         self.peer_name = self.peer_cluster = self.peer_account = self.peer_domain = ''
@@ -100,7 +100,7 @@ cdef class LeafSession(LineSession):
         LineSession.opened(self, link)
         self.handshake.opened(self)
 
-    cdef void left(self) noexcept:
+    cdef void connection_closed(self) noexcept:
         self.link = None
         self.gone = True
         self.ready = False
@@ -116,7 +116,7 @@ cdef class LeafSession(LineSession):
         else:
             self.handshake.secured(self, cause)
 
-    cdef void work(self) noexcept:
+    cdef void end_of_turn(self) noexcept:
         """Announce interest to a new peer, a part in each turn."""
         if self.interest.announce_more(self):
             self.frontend.turn.add(PHASE_STORE, self)
@@ -128,7 +128,7 @@ cdef class LeafSession(LineSession):
         self.interest = interest
         self.system = system
         self.subs_max = subs_max
-        self.unknown = False
+        self.awaits_login = False
 
     def set_permissions(self, send, receive, Replies replies=None):
         """Set the subjects that may be sent to the peer, and those that may be received from it and
@@ -151,7 +151,7 @@ cdef class LeafSession(LineSession):
         self.account.leafs.add(self)
         self.frontend.turn.add(PHASE_STORE, self)
 
-    def take(self, options):
+    def apply_options(self, options):
         """Store the ClientOptions of a server that joins this one."""
         self.options = options
 
@@ -194,17 +194,17 @@ cdef class LeafSession(LineSession):
             self.expires_due_ns = now_ns + max(0, expires_ns - self.frontend.turn.wall_ns)
         self.set_timer()
 
-    cdef void late(self) noexcept:
+    cdef void handshake_timed_out(self) noexcept:
         self.handshake.late(self)
 
     cdef void count_slow(self) noexcept:
         self.handshake.slow += 1
 
     cdef void put_lines(self, bytes lines) noexcept:
-        self.say(lines, <size_t>len(lines))
+        self.put_text(lines, <size_t>len(lines))
         if self.frontend.tracer is not None:
             for one in lines.splitlines():
-                self.frontend.tracer.went(self, one)
+                self.frontend.tracer.sent(self, one)
 
     # --- compression
 
@@ -262,7 +262,7 @@ cdef class LeafSession(LineSession):
         return 0
 
     cdef int trace(self, op_t *op) except -1:
-        self.frontend.tracer.came_by_link(
+        self.frontend.tracer.received_by_link(
             self, trace_line(op), op.data[:op.total_len] if op.kind == OP_PUB else None)
         return 0
 
@@ -278,14 +278,14 @@ cdef class LeafSession(LineSession):
     cdef int publish(self, op_t *op) except -1:
         self.active_ns = self.frontend.turn.now_ns
         if self.account.mapper is None:
-            return self.publish_to(op, False)
+            return self.publish_to(op, mapped=False)
         return self.publish_mapped(op, self.account.mapper)
 
     cdef int publish_to(self, op_t *op, bint mapped) except -1:
         """`mapped`: a mapping changed the subject, so the peer could not list the queue groups: a
         message without a list is for all of them."""
         cdef const match_t *m = self.find(op.subject, op.subject_len)
-        cdef const op_t *sent = self.asked if mapped else op
+        cdef const op_t *sent = self.published_op if mapped else op
         cdef op_t one
         cdef uint32_t k
         # The permissions apply to the subject that was sent, not to that of a mapping.
@@ -296,11 +296,11 @@ cdef class LeafSession(LineSession):
             one.count = 1
             for k in range(op.count):
                 self.publish_to(&one, mapped)
-                if self.worked_enough(op.count - k - 1):
+                if self.postpone_rest(op.count - k - 1):
                     break
                 one.data += op.stride
             return 0
-        if denied and (self.replies is None or not self.replies.take(
+        if denied and (self.replies is None or not self.replies.use_answer(
                 sent.subject[:sent.subject_len], self.frontend.turn.now_ns)):
             self.handshake.publish_denied(self, op.subject[:op.subject_len])
             return 0
@@ -330,7 +330,8 @@ cdef class LeafSession(LineSession):
         if not 0 < op.text_len <= SIZES_MAX:
             rec.size_text = NULL
         if op.count > 1 and not stored and (
-                m.groups == 0 or (op.groups == NULL and not all_groups)) and self.apart(m):
+                m.groups == 0 or (op.groups == NULL and not all_groups)) and (
+                self.receivers_unique(m)):
             return self.publish_run(op, &rec, m, <void *>self)
         for k in range(op.count):
             if self.closing:
@@ -344,7 +345,7 @@ cdef class LeafSession(LineSession):
                 self.router.route_listed(
                     m, &rec, <void *>self, op.groups,
                     <size_t>(op.text - op.groups) if op.groups != NULL else 0)
-            if self.worked_enough(op.count - k - 1):
+            if self.postpone_rest(op.count - k - 1):
                 break
         return 0
 
@@ -389,7 +390,7 @@ cdef class LeafSession(LineSession):
                 return 0
             if self.is_too_long(rec):
                 return 0
-            if rec.flags & REC_TRACED and self.traced_only(sub):
+            if rec.flags & REC_TRACED and self.report_traced(sub):
                 return 1
             entry = &self.waiting_for[self.depth]
             entry.names_len = entry.subject_len = 0
@@ -415,7 +416,7 @@ cdef class LeafSession(LineSession):
         self.too_long += 1
         return True
 
-    cdef bint traced_only(self, sub_t *sub) noexcept:
+    cdef bint report_traced(self, sub_t *sub) noexcept:
         """Report a traced message that would be sent to the other server. True: it is not sent,
         because it is only to be traced."""
         cdef object trace = self.account.current_publisher.trace
@@ -511,7 +512,7 @@ cdef class LeafSession(LineSession):
         out_commit(self.out, <size_t>(q - p) + size + 2)
         self.count_sent(rec, 1, size)
         if self.frontend.tracer is not None:
-            self.frontend.tracer.went(self, p[:q - p])
+            self.frontend.tracer.sent(self, p[:q - p])
 
     cdef void deliver_run(self, sub_t *sub, const record_t *rec, const op_t *op,
                           const char *limit) noexcept:
@@ -542,7 +543,7 @@ cdef class LeafSession(LineSession):
             q = put_leaf_head(p, rec, NULL, 0, self.state.headers)
             head = <size_t>(q - p)
             if self.frontend.tracer is not None:
-                self.frontend.tracer.went(self, p[:head], 1)
+                self.frontend.tracer.sent(self, p[:head], 1)
             memcpy(q, data + cut, body)
             q += body
             data += op.stride
@@ -644,8 +645,8 @@ cdef class LeafSession(LineSession):
 
     # --- time
 
-    cdef bint is_lively(self, int64_t now_ns) noexcept:
-        return not self.spoke and LineSession.is_lively(self, now_ns)
+    cdef bint needs_no_ping(self, int64_t now_ns) noexcept:
+        return not self.spoke and LineSession.needs_no_ping(self, now_ns)
 
     cdef int64_t stall_time(self) noexcept:
         return limits.NATS_LEAF_STALL
@@ -653,7 +654,7 @@ cdef class LeafSession(LineSession):
     cdef int64_t write_deadline(self) noexcept:
         return self.frontend.leaf_deadline_ns
 
-    cdef bint retries(self) noexcept:
+    cdef bint retries_writes(self) noexcept:
         return self.frontend.leaf_retries
 
     # --- for monitoring

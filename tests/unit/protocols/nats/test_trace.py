@@ -20,24 +20,24 @@ def traced(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logs.TRACE, "broker.nats")
 
 
-def came(tracer: Tracer, op: str, *words: bytes, data: bytes = b"", count: int = 0) -> None:
+def received(tracer: Tracer, op: str, *words: bytes, data: bytes = b"", count: int = 0) -> None:
     subject, reply, text = words or NOTHING
-    tracer.came(session(), KINDS[op], (subject, reply, text), data, count)
+    tracer.received(session(), KINDS[op], (subject, reply, text), data, count)
 
 
 def test_operations(caplog: pytest.LogCaptureFixture) -> None:
     tracer = Tracer(0, "$SYS")
-    came(tracer, "PUB", b"foo", b"", b"5", data=b"he\x01lo", count=1)
-    came(tracer, "PUB", b"foo", b"rep", b"12 12", data=b"NATS/1.0\r\n\r\n", count=1)
-    came(tracer, "SUB", b"foo", b"", b"1")
-    came(tracer, "SUB", b"foo", b"q", b"1")
-    came(tracer, "UNSUB", b"", b"", b"1")
-    came(tracer, "UNSUB", b"", b"", b"1", count=5)
-    came(tracer, "PING")
-    tracer.went(session(), b"MSG foo 1 rep 0\r\n", 2)
-    tracer.went(session(), b"+OK\r\n")
-    tracer.went(session(), b"-ERR 'Invalid Subject'\r\n")
-    tracer.went(session(), b"INFO {}\r\n")
+    received(tracer, "PUB", b"foo", b"", b"5", data=b"he\x01lo", count=1)
+    received(tracer, "PUB", b"foo", b"rep", b"12 12", data=b"NATS/1.0\r\n\r\n", count=1)
+    received(tracer, "SUB", b"foo", b"", b"1")
+    received(tracer, "SUB", b"foo", b"q", b"1")
+    received(tracer, "UNSUB", b"", b"", b"1")
+    received(tracer, "UNSUB", b"", b"", b"1", count=5)
+    received(tracer, "PING")
+    tracer.sent(session(), b"MSG foo 1 rep 0\r\n", 2)
+    tracer.sent(session(), b"+OK\r\n")
+    tracer.sent(session(), b"-ERR 'Invalid Subject'\r\n")
+    tracer.sent(session(), b"INFO {}\r\n")
     assert [message.removeprefix(f"{WHO} - ") for message in caplog.messages] == [
         "<<- [PUB foo 5]",
         r'<<- MSG_PAYLOAD: ["he\x01lo"]',
@@ -58,8 +58,8 @@ def test_operations(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_long_payloads_are_cut(caplog: pytest.LogCaptureFixture) -> None:
     tracer = Tracer(5, "")
-    came(tracer, "PUB", b"a", b"", b"5", data=b"12345", count=1)
-    came(tracer, "PUB", b"a", b"", b"6", data=b"123456", count=1)
+    received(tracer, "PUB", b"a", b"", b"5", data=b"12345", count=1)
+    received(tracer, "PUB", b"a", b"", b"6", data=b"123456", count=1)
     assert caplog.messages[1].endswith('["12345"]')
     assert caplog.messages[3].endswith('["12345..."]')
 
@@ -68,8 +68,8 @@ def test_long_payloads_are_cut(caplog: pytest.LogCaptureFixture) -> None:
 def test_the_system_account(silent: str, lines: int, caplog: pytest.LogCaptureFixture) -> None:
     system = session(account=SimpleNamespace(name="$SYS"))
     tracer = Tracer(0, silent)
-    tracer.came(system, KINDS["PING"], NOTHING, b"", 0)
-    tracer.went(system, b"PONG\r\n")
+    tracer.received(system, KINDS["PING"], NOTHING, b"", 0)
+    tracer.sent(system, b"PONG\r\n")
     assert len(caplog.messages) == lines
 
 
@@ -78,7 +78,7 @@ def test_secrets_stay_out(caplog: pytest.LogCaptureFixture) -> None:
         b'{"user":"joe","pass":"s\\"1","Auth_Token":"s2","jwt":"s3","sig":"s4","p\\u0061SS":"s5",'
         b'"nkey":"UA","verbose":false}'
     )
-    came(Tracer(0, ""), "CONNECT", data=raw)
+    received(Tracer(0, ""), "CONNECT", data=raw)
     shown = '"pass":"-","Auth_Token":"-","jwt":"-","sig":"-","paSS":"-"'.replace("-", "[REDACTED]")
     assert caplog.messages == [
         f'{WHO} - <<- [CONNECT {{"user":"joe",{shown},"nkey":"UA","verbose":false}}]'

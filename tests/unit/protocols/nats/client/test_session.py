@@ -322,7 +322,7 @@ def test_a_reload_that_changes_nothing_while_rights_end(nats: FakeNats) -> None:
     peer = nats.dial()
     peer.send(b"".join(b"SUB s.%d %d\r\n" % (i, i) for i in range(MANY)) + b"SUB kept a\r\n")
     limited(nats, peer, "kept", subscriptions_max=1)
-    peer.session.limit(peer.session.identity)
+    peer.session.apply_limits(peer.session.identity)
     peer.session.end_above_limit()
     nats.loop.run()
     assert (ended(peer.take()), peer.closed, peer.session.subscriptions) == (MANY, False, 1)
@@ -351,13 +351,13 @@ def test_a_login_while_rights_end(nats: FakeNats) -> None:
     """Subscriptions of before are removed in parts too, and get nothing that has no right."""
     peer, other = nats.dial(), nats.dial()
     peer.send(b"".join(b"SUB s.%d.a %d\r\n" % (i, i) for i in range(4 * MANY)))
-    peer.session.wait()
+    peer.session.pause_input()
     limited(nats, peer, "kept")
     done: list[bool] = []
     peer.session.unsubscribe_all(lambda: done.append(True))
     other.read(b"".join(pubs(b"s.%d.a" % i, [b"no"]) for i in range(4 * MANY)))
     nats.loop.run()
-    peer.session.go()
+    peer.session.unpause_input()
     assert done == [True]
     got = peer.talk(b"PING\r\n")
     assert (ended(got), b"MSG" in got, got[-6:]) == (4 * MANY, False, b"PONG\r\n")

@@ -205,10 +205,12 @@ def test_the_tracer_sees_each_message_once(monkeypatch: pytest.MonkeyPatch) -> N
         def __init__(self) -> None:
             self.seen = 0
 
-        def came(self, _session: object, _kind: int, words: tuple[bytes, ...], *_: object) -> None:
+        def received(
+            self, _session: object, _kind: int, words: tuple[bytes, ...], *_: object
+        ) -> None:
             self.seen += words[0] == b"a"
 
-        def went(self, *_: object) -> None:
+        def sent(self, *_: object) -> None:
             pass
 
     monkeypatch.setattr(limits, "NATS_WORK", 10)
