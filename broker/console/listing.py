@@ -165,12 +165,12 @@ class Sweep:
         elapsed_ns = 0 if before is None else self.at_ns - before.at_ns
         for number, name in enumerate(self.names):
             if pauses.is_due():
-                await pauses.rest()
+                await pauses.pause()
             if before is not None:
                 while at < len(before.names) and before.names[at] < name:
                     at += 1
                     if pauses.is_due():
-                        await pauses.rest()
+                        await pauses.pause()
             is_known = (
                 before is not None
                 and elapsed_ns > 0
@@ -250,11 +250,11 @@ class Listing:
         names, pauses, chunks = list(self.engine.logs), Pauses(), []
         for at in range(0, len(names), limits.SORT_CHUNK):
             chunks.append(sorted(names[at : at + limits.SORT_CHUNK]))
-            await pauses.rest()
+            await pauses.pause()
         for name in heapq.merge(*chunks):
             self.names.append(name)
             if pauses.is_due():
-                await pauses.rest()
+                await pauses.pause()
         changes, self._changes = self._changes, None
         for name, made in changes:
             self._changed(name, None, made)
@@ -320,7 +320,7 @@ class Listing:
                 found.add(log)
             if pauses.is_due():
                 found.duration_ns += time.monotonic_ns() - since_ns
-                await pauses.rest()
+                await pauses.pause()
                 since_ns = time.monotonic_ns()
         found.duration_ns += time.monotonic_ns() - since_ns
         await found.compare(self.sweep)
@@ -350,7 +350,7 @@ class Listing:
             if log is not None:
                 rows.append(self.row(log))
             if pauses.is_due():
-                await pauses.rest()
+                await pauses.pause()
         return {
             "total": len(self.names),
             "matched": matched,
@@ -376,8 +376,8 @@ class Listing:
             for at in range(0, len(names), limits.SELECT_CHUNK):
                 part = range(at, min(at + limits.SELECT_CHUNK, len(names)))
                 found.extend(self._matching(part, names, selection, sweep))
-                if pauses.is_over():
-                    await pauses.rest()
+                if pauses.is_step_over():
+                    await pauses.pause()
             matched = found
         column, descending = selection.sort.removeprefix("-"), selection.sort.startswith("-")
         end = selection.offset + selection.limit
@@ -493,8 +493,8 @@ async def ordered(
     for at in range(0, len(rows), limits.SORT_CHUNK):
         chunk = sorted(rows[at : at + limits.SORT_CHUNK], key=value, reverse=descending)
         chunks.append(chunk[:end])
-        if pauses.is_over():
-            await pauses.rest()
+        if pauses.is_step_over():
+            await pauses.pause()
     found: list[int] = []
     for number, row in enumerate(heapq.merge(*chunks, key=value, reverse=descending)):
         if number >= end:
@@ -502,5 +502,5 @@ async def ordered(
         if number >= start:
             found.append(row)
         if pauses.is_due():
-            await pauses.rest()
+            await pauses.pause()
     return found

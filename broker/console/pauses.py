@@ -20,4 +20,4 @@ class Pauses(pauses.Pauses):
     def is_due(self) -> bool:
         """Whether the task has run long enough. Called for each row; reads the time after many."""
         self._steps += 1
-        return self._steps % limits.CONSOLE_STEP_ROWS == 0 and self.is_over()
+        return self._steps % limits.CONSOLE_STEP_ROWS == 0 and self.is_step_over()

@@ -6,8 +6,8 @@ the session at once; an incomplete one waits here for its rest: in `tail` while 
 separate buffer once the session knows that it is long. Output is collected in `out` and written
 at the end of a turn.
 
-    transport -> tls -> packer -> session        filters, if a session has requested them
-    transport <- tls <- packer <- out
+    transport -> tls -> codec -> session        filters, if a session has requested them
+    transport <- tls <- codec <- out
 """
 import fcntl
 import logging
@@ -41,8 +41,8 @@ cdef size_t SEND_WAIT_MAX = limits.SEND_WAIT_MAX
 
 # Owner of the output of an ended connection, which is never written. If the connection remained the
 # owner, both would be in a cycle, and garbage collections are rare.
-cdef Task NOBODY = Task()
-NOBODY.queued = True
+cdef Task NO_OWNER = Task()
+NO_OWNER.queued = True
 
 
 cdef class Conn(SendOwner):
@@ -89,7 +89,7 @@ cdef class Conn(SendOwner):
             self.prefix = None
         self.session.closed()
         self.listener.left(self)
-        self.out.owner = NOBODY
+        self.out.owner = NO_OWNER
 
     def eof_received(self):
         # Pending answers keep the connection open, but not when it is closing.
@@ -151,13 +151,13 @@ cdef class Conn(SendOwner):
             self.read_turn = self.out.turn.number
             self.read_bytes = 0
         self.read_bytes += n
-        if self.read_bytes < READ_BYTES_MAX or self.later or self.paused or self.ending or (
+        if self.read_bytes < READ_BYTES_MAX or self.is_deferred or self.paused or self.ending or (
                 self.handshaking or self.transport is None):
             return
         self.read_bytes = 0
-        self.later = True
+        self.is_deferred = True
         self.transport.pause_reading()
-        self.listener.runtime.loop.call_soon(self.read_on)
+        self.listener.runtime.loop.call_soon(self.read_deferred)
 
     cdef void take_input(self, const char *data, size_t total) except *:
         cdef Py_ssize_t used
@@ -170,9 +170,9 @@ cdef class Conn(SendOwner):
             self.big = None
             self.tail = None
         else:
-            self.keep(data + used, total - <size_t>used)
+            self.keep_unfinished(data + used, total - <size_t>used)
 
-    cdef void keep(self, const char *data, size_t rest) except *:
+    cdef void keep_unfinished(self, const char *data, size_t rest) except *:
         """Keep an incomplete operation of the buffer that was just read."""
         cdef size_t need = <size_t>self.session.need
         cdef InBuf big = self.big
@@ -201,14 +201,14 @@ cdef class Conn(SendOwner):
         cdef OutBuf out = self.out
         cdef Sender sender = out.turn.sender
         cdef Chunk chunk
-        cdef bint behind = self.going is not None
-        if self.transport is None or self.handshaking or (behind and not self.was_sent()):
+        cdef bint behind = self.sending is not None
+        if self.transport is None or self.handshaking or (behind and not self.may_write()):
             return
         if self.filtered:
             try:
                 self.write_encoded()
-                if self.packer is not None and not out.blocked:
-                    self.say_inside(self.packer.pending())      # writing was paused meanwhile
+                if self.codec is not None and not out.blocked:
+                    self.send_inside_tls(self.codec.pending())  # writing was paused meanwhile
             except Exception as problem:
                 LOG.error('connection dropped after an internal error', exc_info=problem)
                 self.abort()
@@ -222,13 +222,13 @@ cdef class Conn(SendOwner):
             if sender is not None and self.fd >= 0 and not out.at_once and (
                     out.full_bytes < SEND_BEHIND_MAX) and sender.offer(
                     self, self.fd, chunk.data, chunk.len):
-                self.going = chunk
+                self.sending = chunk
                 return
-            self.put(chunk, chunk.data, chunk.len)
-            out.pool.give(chunk)
+            self.send_or_write(chunk, chunk.data, chunk.len)
+            out.pool.put_back(chunk)
         if self.ending and not out.blocked:
-            if self.packer is not None:
-                self.say_inside(self.packer.finish())
+            if self.codec is not None:
+                self.send_inside_tls(self.codec.finish())
             if self.tls is not None:
                 self.send(self.tls.finish())
             self.transport.close()
@@ -237,7 +237,7 @@ cdef class Conn(SendOwner):
 
     # --- output in the loop's Sender
 
-    cdef bint was_sent(self):
+    cdef bint may_write(self):
         """Whether further output may be written: the thread has sent its output, or was too late
         and it was withdrawn. In that case this sends the rest."""
         cdef Sender sender = self.out.turn.sender
@@ -246,25 +246,25 @@ cdef class Conn(SendOwner):
         elif not sender.has_ended(self) and (
                 self.out.full_bytes < SEND_BEHIND_MAX or not sender.withdraw(self)):
             return False
-        self.put_rest()
+        self.send_remainder()
         return True
 
-    cdef void put_rest(self):
+    cdef void send_remainder(self):
         """Send what the thread has not sent."""
-        cdef Chunk chunk = self.going
+        cdef Chunk chunk = self.sending
         if chunk is None:
             return
-        self.going = None
+        self.sending = None
         if self.job.sent < 0:
-            self.put(chunk, chunk.data, chunk.len)
+            self.send_or_write(chunk, chunk.data, chunk.len)
         elif self.job.sent < <Py_ssize_t>chunk.len:
             self.write(memoryview(chunk)[self.job.sent:])
-        self.out.pool.give(chunk)
+        self.out.pool.put_back(chunk)
 
     cdef void sent(self) noexcept:
-        self.put_rest()
+        self.send_remainder()
         self.run()
-        if self.going is None and not self.out.blocked:
+        if self.sending is None and not self.out.blocked:
             self.notify_waiters()
 
     cdef void notify_waiters(self):
@@ -277,18 +277,18 @@ cdef class Conn(SendOwner):
     def written(self):
         """The output can be written: continue the sessions that wait for it."""
         if self.transport is not None and not (
-                self.ending or self.out.blocked or self.going is not None):
+                self.ending or self.out.blocked or self.sending is not None):
             self.session.writable()
 
     cdef void end_send(self):
         """The connection ends: the thread must not use the descriptor any more."""
         cdef Sender sender
-        if self.going is not None:
+        if self.sending is not None:
             sender = self.out.turn.sender
             sender.finish(self)
-            self.going = None
+            self.sending = None
 
-    cdef void put(self, object buffer, const char *data, size_t n):
+    cdef void send_or_write(self, object buffer, const char *data, size_t n):
         """Send the n bytes at `data`, which are all of `buffer`: directly to the socket as far as
         it accepts them; the transport sends the rest and reports errors.
 
@@ -362,7 +362,7 @@ cdef class Conn(SendOwner):
             self.take_input(big.data, big.fill)
         if self.filtered and not self.handshaking:
             self.decode()
-        if self.later:
+        if self.is_deferred:
             return
         if not self.paused and not self.ending and self.transport is not None:
             self.transport.resume_reading()
@@ -393,18 +393,18 @@ cdef class Conn(SendOwner):
         """Deflate or snappy from here on, in both directions."""
         self.encode_with(Deflate(level) if kind == 'deflate' else Snappy())
 
-    def encode_with(self, Filter packer):
+    def encode_with(self, Filter codec):
         """Use a filter from here on, in both directions."""
         self.out.write_now()
         if out_waiting(self.out):
             self.abort()    # only a greeting is pending, and no peer reads it
             return
-        self.packer = packer
+        self.codec = codec
         self.filtered = True
         self.tail = None
         self.big = None
 
-    def hand_over(self, Session session, Filter packer, bytes early=b''):
+    def hand_over(self, Session session, Filter codec, bytes early=b''):
         """Hand the connection over to another session, with a filter for later output.
 
         `early`: input that the former session has received and that is meant for the new one.
@@ -414,13 +414,13 @@ cdef class Conn(SendOwner):
             self.abort()    # so little output fits into any new socket: the peer has disconnected
             return
         self.session = session
-        self.packer = packer
+        self.codec = codec
         self.filtered = True
         self.tail = None
         self.big = None
         session.opened(self)
         if early and not session.closing:
-            packer.receive(early, <size_t>len(early))
+            codec.receive(early, <size_t>len(early))
             self.decode()
 
     @property
@@ -442,7 +442,7 @@ cdef class Conn(SendOwner):
     def pending_bytes(self):
         """Bytes queued for the peer: here and in the transport."""
         waiting = 0 if self.transport is None else self.transport.get_write_buffer_size()
-        if self.going is not None:
+        if self.sending is not None:
             waiting += self.job.len
         return waiting + self.out.full_bytes + self.out.len
 
@@ -485,7 +485,7 @@ cdef class Conn(SendOwner):
     # --- filters
 
     cdef void take_encoded(self, const char *data, size_t n) except *:
-        cdef Filter first = self.tls if self.tls is not None else self.packer
+        cdef Filter first = self.tls if self.tls is not None else self.codec
         if self.session.closing and not self.handshaking:
             return
         try:
@@ -497,7 +497,7 @@ cdef class Conn(SendOwner):
                 self.transport.pause_reading()
                 self.listener.runtime.handshakes.add(self.continue_handshake)
         except FilterError as problem:
-            self.broken(str(problem))
+            self.close_invalid(str(problem))
 
     def continue_handshake(self):
         """Do the next step of the handshake, with the received bytes."""
@@ -511,7 +511,7 @@ cdef class Conn(SendOwner):
         except Exception as problem:
             LOG.error('connection dropped after an internal error', exc_info=problem)
             self.abort()
-        if not self.paused and not self.later and not self.ending and self.transport is not None:
+        if self.transport is not None and not (self.paused or self.is_deferred or self.ending):
             self.transport.resume_reading()
 
     cdef void continue_tls(self) except *:
@@ -523,7 +523,7 @@ cdef class Conn(SendOwner):
                 return
         except FilterError as problem:
             cause = str(problem)
-        if cause is None or self.tls.spoken_to:
+        if cause is None or self.tls.looks_like_tls:
             self.send(self.tls.pending())       # input that is not TLS gets no alert
         self.handshake_ended(cause)
         if cause is None and not self.ending:
@@ -535,7 +535,7 @@ cdef class Conn(SendOwner):
         self.handshaking = False
         if cause is not None:
             self.tls = None
-            self.filtered = self.packer is not None
+            self.filtered = self.codec is not None
         self.session.secured(cause)
         self.out.mark()
 
@@ -554,17 +554,17 @@ cdef class Conn(SendOwner):
         try:
             self.decode_some()
         except FilterError as problem:
-            self.broken(str(problem))
+            self.close_invalid(str(problem))
 
     cdef void decode_some(self) except *:
         cdef InBuf room, plain = self.listener.runtime.plain
         cdef Py_ssize_t got
-        cdef size_t given = 0
+        cdef size_t decoded_bytes = 0
         while not self.session.closing and not self.paused:
-            if given > limits.DECODE_BYTES_MAX:
-                self.later = True
+            if decoded_bytes > limits.DECODE_BYTES_MAX:
+                self.is_deferred = True
                 self.transport.pause_reading()
-                self.listener.runtime.loop.call_soon(self.read_on)
+                self.listener.runtime.loop.call_soon(self.read_deferred)
                 return
             room = self.big if self.big is not None else plain
             if self.big is None:
@@ -573,62 +573,62 @@ cdef class Conn(SendOwner):
                     room.fill = <size_t>len(self.tail)
                     memcpy(room.data, <const char *>self.tail, room.fill)
             got = self.decoded(room.data + room.fill, room.cap - room.fill)
-            if got == 0 and self.packer is not None and self.packer.busy:
-                given = <size_t>limits.DECODE_BYTES_MAX + 1
+            if got == 0 and self.codec is not None and self.codec.busy:
+                decoded_bytes = <size_t>limits.DECODE_BYTES_MAX + 1
                 continue
             if got == 0:
                 break
-            given += <size_t>got + <size_t>limits.DECODE_PIECE
+            decoded_bytes += <size_t>got + <size_t>limits.DECODE_PIECE
             self.take_input(room.data, room.fill + <size_t>got)
-        if self.packer is not None and not self.out.blocked:
-            self.say_inside(self.packer.pending())
+        if self.codec is not None and not self.out.blocked:
+            self.send_inside_tls(self.codec.pending())
         if self.tls is not None:
             self.send(self.tls.pending())
         if ((self.tls is not None and self.tls.ended)
-                or (self.packer is not None and self.packer.ended)) and (
+                or (self.codec is not None and self.codec.ended)) and (
                 not self.ending and not self.paused):
             if not self.eof_received():
                 self.close()
 
-    def read_on(self):
+    def read_deferred(self):
         """Feed the next part of the input, and read more."""
-        self.later = False
+        self.is_deferred = False
         if self.transport is None or self.session.closing:
             return
         self.out.turn.tick()
         if self.filtered and not self.handshaking:
             self.decode()
         if self.transport is not None and not (
-                self.paused or self.later or self.ending or self.handshake_queued):
+                self.paused or self.is_deferred or self.ending or self.handshake_queued):
             self.transport.resume_reading()
 
     cdef Py_ssize_t decoded(self, char *room, size_t n) except -1:
         cdef Py_ssize_t got
         cdef bytearray scratch
-        if self.packer is None:
+        if self.codec is None:
             return self.tls.read(room, n)
-        got = self.packer.read(room, n)
-        if got or self.tls is None or self.packer.busy:
+        got = self.codec.read(room, n)
+        if got or self.tls is None or self.codec.busy:
             return got
         scratch = bytearray(limits.TLS_RECORD_BYTES)
-        while got == 0 and not self.packer.busy:
+        while got == 0 and not self.codec.busy:
             got = self.tls.read(scratch, <size_t>len(scratch))
             if got == 0:
                 return 0
-            self.packer.receive(scratch, <size_t>got)
-            got = self.packer.read(room, n)
+            self.codec.receive(scratch, <size_t>got)
+            got = self.codec.read(room, n)
         return got
 
-    cdef void broken(self, str reason) except *:
+    cdef void close_invalid(self, str reason) except *:
         """The peer's bytes are invalid: close, because later ones cannot be decoded either."""
         LOG.info('client %s dropped: %s', self.peer, reason)
-        cdef bytes last = self.packer.pending() if self.packer is not None else b''
-        self.say_inside(last)
+        cdef bytes last = self.codec.pending() if self.codec is not None else b''
+        self.send_inside_tls(last)
         if self.tls is not None:
             self.send(self.tls.pending())       # the alert with the reason
         self.abort() if self.tls is None and not last else self.close()
 
-    cdef void say_inside(self, bytes data) except *:
+    cdef void send_inside_tls(self, bytes data) except *:
         """Send the output of a filter inside TLS."""
         if data:
             self.send(self.tls.send(data) if self.tls is not None else data)
@@ -638,7 +638,7 @@ cdef class Conn(SendOwner):
             if self.out.blocked:
                 self.write(data)
             else:
-                self.put(data, <const char *>data, <size_t>len(data))
+                self.send_or_write(data, <const char *>data, <size_t>len(data))
 
     cdef void write_encoded(self) except *:
         """Pass the bytes in `out` through the filters."""
@@ -653,16 +653,16 @@ cdef class Conn(SendOwner):
                 return
             if chunk is not None:
                 taken += chunk.len
-                data = self.packer.send(chunk) if self.packer is not None else None
-                if self.packer is None:
+                data = self.codec.send(chunk) if self.codec is not None else None
+                if self.codec is None:
                     self.send(self.tls.send(chunk))
                 elif data:
                     parts.append(data)
-                out.pool.give(chunk)
+                out.pool.put_back(chunk)
                 if taken < <size_t>limits.ENCODE_BYTES_MAX:
                     continue
-            if self.packer is not None:
-                parts.append(self.packer.flush())
+            if self.codec is not None:
+                parts.append(self.codec.flush())
                 data = b''.join(parts)
                 parts = []
                 self.send(self.tls.send(data) if self.tls is not None else data)

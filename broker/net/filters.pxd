@@ -65,14 +65,14 @@ cdef class Tls(Filter):
     cdef object incoming        # ssl.MemoryBIO
     cdef object outgoing
     cdef readonly object link   # ssl.SSLObject
-    cdef bint spoken_to         # the input so far begins like a TLS record
+    cdef bint looks_like_tls    # the input so far begins like a TLS record
     cdef bint received
     cdef object read_link, write_link
     cdef bint more              # the last read filled its buffer: there may be more of a record
     # The record that is being received: its header, the received part, the missing part.
     cdef unsigned char head[5]
     cdef size_t head_len, incomplete, missing
-    cdef bint strange  # the input is not a sequence of records, and is not followed any more
+    cdef bint not_records  # the input is not a sequence of records, and is not followed any more
 
-    cdef void note_records(self, const unsigned char *data, size_t n) noexcept
+    cdef void follow_records(self, const unsigned char *data, size_t n) noexcept
     cdef bint handshake(self) except -1

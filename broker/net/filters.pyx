@@ -306,16 +306,16 @@ cdef class Tls(Filter):
     cdef int receive(self, const char *data, size_t n) except -1:
         if not self.received and n:
             self.received = True
-            self.spoken_to = data[0] == HANDSHAKE
+            self.looks_like_tls = data[0] == HANDSHAKE
         self.incoming.write(PyMemoryView_FromMemory(<char *>data, <Py_ssize_t>n, PyBUF_READ))
-        self.note_records(<const unsigned char *>data, n)
+        self.follow_records(<const unsigned char *>data, n)
         return 0
 
-    cdef void note_records(self, const unsigned char *data, size_t n) noexcept:
+    cdef void follow_records(self, const unsigned char *data, size_t n) noexcept:
         """Follow the record headers, so that no incomplete record is decoded: the resulting
         exception takes as long as decoding half of one."""
         cdef size_t step, length
-        while n and not self.strange:
+        while n and not self.not_records:
             if self.head_len < <size_t>RECORD_HEAD_BYTES:
                 step = min(n, <size_t>RECORD_HEAD_BYTES - self.head_len)
                 memcpy(self.head + self.head_len, data, step)
@@ -324,7 +324,7 @@ cdef class Tls(Filter):
                 if self.head_len == <size_t>RECORD_HEAD_BYTES:
                     length = <size_t>self.head[3] << 8 | self.head[4]
                     self.missing = length
-                    self.strange = length == 0 or length > <size_t>RECORD_BYTES_MAX or (
+                    self.not_records = length == 0 or length > <size_t>RECORD_BYTES_MAX or (
                         self.head[1] != 3 or not (
                             <int>RECORD_KIND_MIN <= self.head[0] <= <int>RECORD_KIND_MAX))
             else:
@@ -335,7 +335,7 @@ cdef class Tls(Filter):
                     self.head_len = self.incomplete = 0
             data += step
             n -= step
-        if self.strange:
+        if self.not_records:
             self.incomplete = 0     # OpenSSL will report the error
 
     cdef bint handshake(self) except -1:

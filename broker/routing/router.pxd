@@ -67,10 +67,10 @@ cdef class Router:
     cdef readonly uint64_t size         # number of subscriptions
     cdef readonly uint64_t inserts, removes, matches, cache_hits
     cdef uint32_t busy          # nested calls of route
-    cdef uint32_t deaf          # sinks after `leave_out` and before `left_out`
+    cdef uint32_t excluded_sinks    # those between `begin_exclusion` and `end_exclusion`
     cdef match_t *spare[ROUTE_DEPTH]    # matches of the inner calls, or NULL
-    cdef list late              # sinks that are called when all sinks have received the message
-    cdef uint32_t late_size
+    cdef list waiting_sinks     # sinks that are called when all sinks have received the message
+    cdef uint32_t waiting_size
     cdef list watchers          # called for every added or removed subscription
     cdef uint32_t watched       # len(watchers)
 
@@ -81,38 +81,39 @@ cdef class Router:
     # Same as match, with the hash that `expect` has returned for this subject.
     cdef const match_t *match_hashed(self, const char *subject, size_t n, uint32_t h) except NULL
     cdef const match_t *search(self, const char *subject, size_t n, uint32_t h) except NULL
-    # The sink accepts no more messages and is `deaf`: matches leave out its subscriptions from now
-    # on. For a sink with many subscriptions, until they are removed in parts; then call left_out.
-    cdef void leave_out(self) noexcept
-    cdef void left_out(self) noexcept
+    # A sink accepts no more messages and is `excluded`: from now on, matches leave out its
+    # subscriptions. This is for a sink with many of them, which are removed in parts; afterwards
+    # call end_exclusion.
+    cdef void begin_exclusion(self) noexcept
+    cdef void end_exclusion(self) noexcept
     cdef uint32_t route(self, const match_t *m, const record_t *rec, void *skip) noexcept
     cdef uint32_t route_listed(self, const match_t *m, const record_t *rec, void *skip,
                                const char *names, size_t names_len) noexcept
 
-    # Inside `deliver`: call sink.routed(rec) when all sinks have received the message.
-    cdef void wait(self, Sink sink) noexcept
-    cdef void finish(self, const record_t *rec, uint32_t before) noexcept
+    # For a sink in its `deliver`: call its `routed` when all sinks have received the message.
+    cdef void notify_when_routed(self, Sink sink) noexcept
+    cdef void notify_waiting(self, const record_t *rec, uint32_t before) noexcept
 
     cdef uint32_t deliver_plain(self, const match_t *m, const record_t *rec, void *skip) noexcept
     cdef uint32_t deliver_one(self, const match_t *m, uint32_t start, uint32_t size,
                            const record_t *rec, void *skip) noexcept
-    cdef uint32_t deliver_far(self, const match_t *m, uint32_t start, uint32_t size,
+    cdef uint32_t deliver_remote(self, const match_t *m, uint32_t start, uint32_t size,
                            const record_t *rec, void *skip) noexcept
     cdef const match_t *match_once(self, const char *subject, size_t n) except NULL
     cdef const match_t *match_inside(self, const char *subject, size_t n) except NULL
-    cdef node_t *child(self, node_t *parent, const char *token, size_t n, bint make) except? NULL
+    cdef node_t *make_child(self, node_t *parent, const char *token, size_t n) except NULL
     cdef void drop_child(self, node_t *node) noexcept
     cdef int grow_table(self) except -1
     cdef void changed(self, const char *subject, size_t n, int shape) noexcept
     cdef void remember(self, const char *subject, size_t n) noexcept
-    cdef bint still_true(self, slot_t *slot) noexcept
+    cdef bint is_still_valid(self, slot_t *slot) noexcept
     cdef void unlink(self, sub_t *sub) noexcept
     cdef void forget(self, const char *subject, size_t n) noexcept
     cdef void clear_cache(self) noexcept
     cdef match_t *compute(self, const char *subject, size_t n) except NULL
     cdef match_t *share(self, gather_t *g) except NULL
-    cdef int fill(self, slot_t *slot, const char *subject, size_t n, uint32_t h) except -1
-    cdef void empty(self, slot_t *slot) noexcept
+    cdef int fill_slot(self, slot_t *slot, const char *subject, size_t n, uint32_t h) except -1
+    cdef void clear_slot(self, slot_t *slot) noexcept
     cdef void release(self, match_t *m) noexcept
 
 
@@ -132,7 +133,7 @@ cdef inline bint is_of(const slot_t *slot, const char *subject, size_t n) noexce
     return tw_equal(slot.subject, subject, n)
 
 
-cdef inline uint16_t half_of(uint32_t h) noexcept nogil:
+cdef inline uint16_t mark_of(uint32_t h) noexcept nogil:
     """The part of a hash that a mark contains."""
     return <uint16_t>(h >> 16) | 1
 

@@ -59,7 +59,7 @@ cdef class Router:
         self.shared = <match_t **>calloc(<size_t>self.shared_mask + 1, sizeof(void *))
         self.cached_refs_max = cached_refs_max
         self.version = 1
-        self.late = []
+        self.waiting_sinks = []
         self.watchers = []
         if (self.root == NULL or self.table == NULL or self.cache_memory == NULL
                 or self.marks == NULL or self.shared == NULL):
@@ -102,7 +102,7 @@ cdef class Router:
             end = <size_t>(dot - subject) if dot != NULL else subject_len
             trie.work += WORK_NODE
             try:
-                node = self.child(node, subject + start, end - start, True)
+                node = self.make_child(node, subject + start, end - start)
             except MemoryError:
                 free(sub)
                 raise
@@ -143,7 +143,7 @@ cdef class Router:
             memcpy(change.subject, subject, n)
             change.len = <uint8_t>n
 
-    cdef bint still_true(self, slot_t *slot) noexcept:
+    cdef bint is_still_valid(self, slot_t *slot) noexcept:
         """Whether no wildcard change since then affects the match, which then gets the current
         version."""
         cdef uint64_t version
@@ -246,7 +246,7 @@ cdef class Router:
         cdef slot_t *slot
         cdef mark_t *mark
         cdef uint32_t i, place = 0
-        cdef uint16_t own = half_of(h)
+        cdef uint16_t own = mark_of(h)
         cdef bint stale = False, full = False
         self.matches += 1
         for i in range(<uint32_t>CACHE_WAYS):
@@ -257,7 +257,7 @@ cdef class Router:
                 continue
             slot = self.cache + place
             if slot.hash == h and is_of(slot, subject, n):
-                if slot.version == self.version or self.still_true(slot):
+                if slot.version == self.version or self.is_still_valid(slot):
                     self.cache_hits += 1
                     self.found = slot
                     return slot.match
@@ -282,7 +282,7 @@ cdef class Router:
         if full or stale:
             self.changes += 1
         slot = self.cache + place
-        self.fill(slot, subject, n, h)
+        self.fill_slot(slot, subject, n, h)
         self.found = slot
         return slot.match
 
@@ -313,7 +313,7 @@ cdef class Router:
             self.release(before)
         return spare[0]
 
-    cdef int fill(self, slot_t *slot, const char *subject, size_t n, uint32_t h) except -1:
+    cdef int fill_slot(self, slot_t *slot, const char *subject, size_t n, uint32_t h) except -1:
         """Put the match of a subject into a slot."""
         cdef char *copy = NULL
         cdef match_t *m
@@ -327,7 +327,7 @@ cdef class Router:
                 raise MemoryError
             memcpy(copy, subject, n)
         if slot.match != NULL:
-            self.empty(slot)
+            self.clear_slot(slot)
         if copy != NULL:
             memcpy(slot.subject, &copy, sizeof(copy))   # not aligned like a pointer
         else:
@@ -336,7 +336,7 @@ cdef class Router:
         slot.hash = h
         slot.version = self.version
         slot.match = m
-        self.marks[slot - self.cache].kept = half_of(h)
+        self.marks[slot - self.cache].kept = mark_of(h)
         return 0
 
     cdef match_t *compute(self, const char *subject, size_t n) except NULL:
@@ -376,8 +376,8 @@ cdef class Router:
         if m == NULL:
             raise MemoryError
         trie.work += m.size >> WORK_MATCH_SHIFT
-        if self.deaf:
-            leave_out_deaf(m)
+        if self.excluded_sinks:
+            leave_out_excluded(m)
         m.version = self.version
         self.cached_refs += m.size
         if common:
@@ -387,14 +387,14 @@ cdef class Router:
             m.refs += 1
         return m
 
-    cdef void leave_out(self) noexcept:
-        self.deaf += 1
+    cdef void begin_exclusion(self) noexcept:
+        self.excluded_sinks += 1
         self.changes += 1
         self.version += 1
         self.recent[self.version % <uint64_t>CHANGES].len = 0       # any subject
 
-    cdef void left_out(self) noexcept:
-        self.deaf -= 1
+    cdef void end_exclusion(self) noexcept:
+        self.excluded_sinks -= 1
 
     cdef void release(self, match_t *m) noexcept:
         m.refs -= 1
@@ -402,7 +402,7 @@ cdef class Router:
             self.cached_refs -= m.size
             free(m)
 
-    cdef void empty(self, slot_t *slot) noexcept:
+    cdef void clear_slot(self, slot_t *slot) noexcept:
         self.release(slot.match)
         slot.match = NULL
         self.marks[slot - self.cache].kept = 0
@@ -415,7 +415,7 @@ cdef class Router:
 
         Subscriptions of the sink `skip` receive nothing (no echo, no loop).
         """
-        cdef uint32_t i, start, taken, before = self.late_size
+        cdef uint32_t i, start, taken, before = self.waiting_size
         trie.work += <uint64_t>(m.plain + m.groups) * (
             WORK_DELIVERY + (rec.total_len >> WORK_BYTES_SHIFT))
         self.busy += 1
@@ -425,14 +425,14 @@ cdef class Router:
             taken += self.deliver_one(m, start, m.ends[i] - start, rec, skip)
             start = m.ends[i]
         self.busy -= 1
-        if self.late_size != before:
-            self.finish(rec, before)
+        if self.waiting_size != before:
+            self.notify_waiting(rec, before)
         return taken
 
     cdef uint32_t route_listed(self, const match_t *m, const record_t *rec, void *skip,
                                const char *names, size_t names_len) noexcept:
         """Same as `route`, but only to the groups in a list of names separated by white space."""
-        cdef uint32_t i, start, taken, before = self.late_size
+        cdef uint32_t i, start, taken, before = self.waiting_size
         trie.work += <uint64_t>(m.plain + m.groups) * (
             WORK_DELIVERY + (rec.total_len >> WORK_BYTES_SHIFT))
         trie.work += m.groups * <uint64_t>(names_len >> WORK_LIST_SHIFT)
@@ -444,8 +444,8 @@ cdef class Router:
                 taken += self.deliver_one(m, start, m.ends[i] - start, rec, skip)
             start = m.ends[i]
         self.busy -= 1
-        if self.late_size != before:
-            self.finish(rec, before)
+        if self.waiting_size != before:
+            self.notify_waiting(rec, before)
         return taken
 
     cdef uint32_t deliver_plain(self, const match_t *m, const record_t *rec, void *skip) noexcept:
@@ -470,14 +470,14 @@ cdef class Router:
         j = <uint32_t>(((self.random >> 32) * size) >> 32)
         for _k in range(size):
             sub = m.subs[start + j]
-            if sub.sink != skip and not sub.retired and not sub.far and (
+            if sub.sink != skip and not sub.retired and not sub.remote and (
                     (<Sink>sub.sink).deliver(sub, rec)):
                 return 1
             j = j + 1 if j + 1 < size else 0
         trie.work += size * <uint64_t>WORK_DELIVERY      # no local member accepted
-        return self.deliver_far(m, start, size, rec, skip) if m.far else 0
+        return self.deliver_remote(m, start, size, rec, skip) if m.remote else 0
 
-    cdef uint32_t deliver_far(self, const match_t *m, uint32_t start, uint32_t size,
+    cdef uint32_t deliver_remote(self, const match_t *m, uint32_t start, uint32_t size,
                            const record_t *rec, void *skip) noexcept:
         """Deliver to a member on another server, chosen by weight."""
         cdef uint64_t total = 0, at
@@ -485,38 +485,37 @@ cdef class Router:
         cdef sub_t *sub
         for j in range(start, start + size):
             if m.subs[j].sink != skip:
-                total += m.subs[j].far
+                total += m.subs[j].remote
         at = ((self.random & 0xFFFFFFFF) * total) >> 32
         for j in range(start, start + size):
-            if m.subs[j].sink == skip or not m.subs[j].far:
+            if m.subs[j].sink == skip or not m.subs[j].remote:
                 continue
-            if at < m.subs[j].far:
+            if at < m.subs[j].remote:
                 first = j
                 break
-            at -= m.subs[j].far
+            at -= m.subs[j].remote
         for j in range(size):
             sub = m.subs[start + (first - start + j) % size]
-            if sub.far and sub.sink != skip and not sub.retired and (
+            if sub.remote and sub.sink != skip and not sub.retired and (
                     (<Sink>sub.sink).deliver(sub, rec)):
                 return 1
         return 0
 
-    cdef void wait(self, Sink sink) noexcept:
+    cdef void notify_when_routed(self, Sink sink) noexcept:
         """Call the sink's `routed` when the current message was delivered to all sinks."""
-        self.late.append(sink)
-        self.late_size += 1
+        self.waiting_sinks.append(sink)
+        self.waiting_size += 1
 
-    cdef void finish(self, const record_t *rec, uint32_t before) noexcept:
-        """Call the sinks that wait for the end of this message, not of an outer one."""
+    cdef void notify_waiting(self, const record_t *rec, uint32_t before) noexcept:
+        """Call `routed` of the sinks that wait for the end of this message, not of an outer one."""
         cdef Sink sink
-        while self.late_size > before:
-            self.late_size -= 1
-            sink = self.late.pop()
+        while self.waiting_size > before:
+            self.waiting_size -= 1
+            sink = self.waiting_sinks.pop()
             sink.routed(rec)
 
-    cdef node_t *child(self, node_t *parent, const char *token, size_t n,
-                       bint make) except? NULL:
-        """The child of `parent` for one token of a subscription, created if requested."""
+    cdef node_t *make_child(self, node_t *parent, const char *token, size_t n) except NULL:
+        """The child of `parent` for one token of a subscription, created if there is none."""
         cdef uint32_t i
         cdef node_t *node
         if n == 1 and token[0] == c'*':
@@ -525,7 +524,7 @@ cdef class Router:
             node = parent.tail
         else:
             node = find_child(self.table, self.table_mask, &self.key, parent, token, n)
-        if node != NULL or not make:
+        if node != NULL:
             return node
         node = <node_t *>calloc(1, sizeof(node_t) + n)
         if node == NULL:
@@ -603,7 +602,7 @@ cdef class Router:
         cdef size_t i
         for i in range(<size_t>self.cache_mask + 1):
             if self.cache[i].match != NULL:
-                self.empty(self.cache + i)
+                self.clear_slot(self.cache + i)
         for i in range(<size_t>self.shared_mask + 1):
             if self.shared[i] != NULL:
                 self.release(self.shared[i])
@@ -628,7 +627,7 @@ cdef class Router:
         }
 
     def listing(self):
-        """All subscriptions, unordered: (subject, queue, sid, sink, delivered, max, far)."""
+        """All subscriptions, unordered: (subject, queue, sid, sink, delivered, max, remote)."""
         cdef uint32_t i
         cdef list found = []
         list_branches(self.root, found)
@@ -639,19 +638,19 @@ cdef class Router:
         return found
 
 
-cdef void leave_out_deaf(match_t *m) noexcept:
-    """Remove the subscriptions of deaf sinks from a match, and groups without other members."""
+cdef void leave_out_excluded(match_t *m) noexcept:
+    """Remove the subscriptions of excluded sinks from a match, and groups without other members."""
     cdef uint32_t i, j, first, at = 0, start = m.plain, groups = 0
     trie.work += m.size * <uint64_t>WORK_LEFT_OUT
     for i in range(m.plain):
-        if not (<Sink>m.subs[i].sink).deaf:
+        if not (<Sink>m.subs[i].sink).excluded:
             m.subs[at] = m.subs[i]
             at += 1
     m.plain = at
     for i in range(m.groups):
         first = at
         for j in range(start, m.ends[i]):
-            if not (<Sink>m.subs[j].sink).deaf:
+            if not (<Sink>m.subs[j].sink).excluded:
                 m.subs[at] = m.subs[j]
                 at += 1
         start = m.ends[i]
@@ -705,12 +704,12 @@ cdef list_node(node_t *node, list found):
 
 cdef tuple listed(sub_t *sub, bytes subject, bytes queue):
     return (subject, queue, sub.sid[:sub.sid_len], <object>sub.sink, sub.delivered, sub.max,
-            sub.far)
+            sub.remote)
 
 
 # --- for monitoring pages ---------------------------------------------------------------
 #
-# A subscription is shown as (subject, queue, sid, sink, delivered, max, far), as in
+# A subscription is shown as (subject, queue, sid, sink, delivered, max, remote), as in
 # Router.listing.
 
 cdef struct window_t:
@@ -727,13 +726,13 @@ def window(Router router, uint64_t skip, uint64_t most, bint local=False):
     w.skip = skip
     w.left = most
     w.local = local
-    see_branches(router.root, &w, found)
+    window_branches(router.root, &w, found)
     for i in range(router.table_mask + 1):
         if w.left == 0:
             break
         if router.table[i] != NULL:
-            see_node(router.table[i], &w, found)
-            see_branches(router.table[i], &w, found)
+            window_node(router.table[i], &w, found)
+            window_branches(router.table[i], &w, found)
     return found
 
 
@@ -749,7 +748,7 @@ def matching(Router router, bytes subject, bint local=False, uint64_t skip=0,
     w.left = most
     w.local = local
     for i in range(m.size):
-        see(m.subs[i], &w, found)
+        add_to_window(m.subs[i], &w, found)
     return found
 
 
@@ -759,7 +758,7 @@ def count_matching(Router router, bytes subject):
     cdef uint64_t count = 0
     cdef uint32_t i
     for i in range(m.size):
-        count += m.subs[i].far == 0
+        count += m.subs[i].remote == 0
     return count
 
 
@@ -768,23 +767,23 @@ def holders(Router router, bytes pattern):
     cdef set found = set()
     cdef list tokens = pattern.split(b'.')
     cdef uint32_t i
-    hold_branches(router.root, tokens, found)
+    holders_below(router.root, tokens, found)
     for i in range(router.table_mask + 1):
         if router.table[i] != NULL:
-            hold_node(router.table[i], tokens, found)
-            hold_branches(router.table[i], tokens, found)
+            holders_at(router.table[i], tokens, found)
+            holders_below(router.table[i], tokens, found)
     return found
 
 
 def count_local(Router router):
     """Number of subscriptions that do not represent another server."""
-    cdef uint64_t far = 0
+    cdef uint64_t remote = 0
     cdef uint32_t i
-    far += far_below(router.root)
+    remote += remote_below(router.root)
     for i in range(router.table_mask + 1):
         if router.table[i] != NULL:
-            far += far_at(router.table[i]) + far_below(router.table[i])
-    return router.size - far
+            remote += remote_at(router.table[i]) + remote_below(router.table[i])
+    return router.size - remote
 
 
 def fanout(Router router):
@@ -799,59 +798,54 @@ def fanout(Router router):
     return count, total, most
 
 
-cdef int see_branches(node_t *node, window_t *w, list found) except -1:
+cdef int window_branches(node_t *node, window_t *w, list found) except -1:
     """Add the children of a node for `*` and `>` to the list; literal children are in the table."""
     if node.star != NULL:
-        see_node(node.star, w, found)
-        see_branches(node.star, w, found)
+        window_node(node.star, w, found)
+        window_branches(node.star, w, found)
     if node.tail != NULL:
-        see_node(node.tail, w, found)
-        see_branches(node.tail, w, found)
+        window_node(node.tail, w, found)
+        window_branches(node.tail, w, found)
     return 0
 
 
-cdef int see_node(node_t *node, window_t *w, list found) except -1:
+cdef int window_node(node_t *node, window_t *w, list found) except -1:
     cdef uint32_t i, j
     cdef queue_t *q
     for i in range(node.subs_size):
-        see(node.subs[i], w, found)
+        add_to_window(node.subs[i], w, found)
     for i in range(node.queues_size):
         q = &node.queues[i]
         for j in range(q.size):
-            see(q.members[j], w, found)
+            add_to_window(q.members[j], w, found)
     return 0
 
 
-cdef int see(sub_t *sub, window_t *w, list found) except -1:
-    if w.left == 0 or (w.local and sub.far):
+cdef int add_to_window(sub_t *sub, window_t *w, list found) except -1:
+    if w.left == 0 or (w.local and sub.remote):
         return 0
     if w.skip:
         w.skip -= 1
         return 0
     w.left -= 1
-    found.append(seen(sub))
+    found.append(listed(sub, spell(sub.node), queue_name(sub)))
     return 0
 
 
-cdef tuple seen(sub_t *sub):
-    return (spell(sub.node), queue_name(sub), sub.sid[:sub.sid_len], <object>sub.sink,
-            sub.delivered, sub.max, sub.far)
-
-
-cdef int hold_branches(node_t *node, list tokens, set found) except -1:
+cdef int holders_below(node_t *node, list tokens, set found) except -1:
     if node.star != NULL:
-        hold_node(node.star, tokens, found)
-        hold_branches(node.star, tokens, found)
+        holders_at(node.star, tokens, found)
+        holders_below(node.star, tokens, found)
     if node.tail != NULL:
-        hold_node(node.tail, tokens, found)
-        hold_branches(node.tail, tokens, found)
+        holders_at(node.tail, tokens, found)
+        holders_below(node.tail, tokens, found)
     return 0
 
 
-cdef int hold_node(node_t *node, list tokens, set found) except -1:
+cdef int holders_at(node_t *node, list tokens, set found) except -1:
     cdef uint32_t i, j
     cdef queue_t *q
-    if (node.subs_size == 0 and node.queues_size == 0) or not meets(node, tokens):
+    if (node.subs_size == 0 and node.queues_size == 0) or not overlaps_pattern(node, tokens):
         return 0
     for i in range(node.subs_size):
         found.add(<size_t>node.subs[i].sink)
@@ -862,7 +856,7 @@ cdef int hold_node(node_t *node, list tokens, set found) except -1:
     return 0
 
 
-cdef bint meets(node_t *node, list tokens) except -1:
+cdef bint overlaps_pattern(node_t *node, list tokens) except -1:
     """Whether a subject exists that both the node and the pattern match."""
     cdef node_t *up = node
     cdef Py_ssize_t depth = 0, size = len(tokens)
@@ -890,21 +884,21 @@ cdef bint meets(node_t *node, list tokens) except -1:
     return True
 
 
-cdef uint64_t far_below(node_t *node) noexcept nogil:
-    cdef uint64_t far = 0
+cdef uint64_t remote_below(node_t *node) noexcept nogil:
+    cdef uint64_t remote = 0
     if node.star != NULL:
-        far += far_at(node.star) + far_below(node.star)
+        remote += remote_at(node.star) + remote_below(node.star)
     if node.tail != NULL:
-        far += far_at(node.tail) + far_below(node.tail)
-    return far
+        remote += remote_at(node.tail) + remote_below(node.tail)
+    return remote
 
 
-cdef uint64_t far_at(node_t *node) noexcept nogil:
-    cdef uint64_t far = 0
+cdef uint64_t remote_at(node_t *node) noexcept nogil:
+    cdef uint64_t remote = 0
     cdef uint32_t i, j
     for i in range(node.subs_size):
-        far += node.subs[i].far != 0
+        remote += node.subs[i].remote != 0
     for i in range(node.queues_size):
         for j in range(node.queues[i].size):
-            far += node.queues[i].members[j].far != 0
-    return far
+            remote += node.queues[i].members[j].remote != 0
+    return remote

@@ -29,7 +29,7 @@ cdef struct sub_t:
     uint32_t group          # number of its queue group at the node + 1 (queue_of); 0 = plain
     uint32_t hash           # of sid, for its owner's table
     uint16_t sid_len
-    uint16_t far            # weight, if it represents members on another server, else 0
+    uint16_t remote         # weight, if it represents members on another server, else 0
     uint8_t retired  # receives no more messages; its sink removes it when no route is running
     uint8_t flags           # SUB_*
     char sid[1]             # its owner's id for it: sid_len bytes inline
@@ -43,7 +43,7 @@ cdef struct queue_t:
     uint32_t hash           # of the name
     sub_t **members         # owned array of borrowed subs
     uint32_t number         # its number for members; unchanged when rows move
-    uint32_t far            # members on other servers
+    uint32_t remote         # members on other servers
 
 cdef struct node_t:
     node_t *parent
@@ -71,7 +71,7 @@ cdef struct match_t:
     uint32_t size           # of subs
     uint32_t nodes_size
     uint32_t refs           # references: slots of the cache and others
-    bint far                # a group has members on other servers
+    bint remote             # a group has members on other servers
 
 cdef enum:
     SUBJECT_EMPTY_TOKEN = 1     # `a..b`, `.a`, `a.` or empty
@@ -113,7 +113,7 @@ cdef int join_queue(node_t *node, sub_t *sub, const tw_key_t *key, const char *n
                     size_t n) noexcept nogil
 cdef void leave_queue(node_t *node, sub_t *sub) noexcept nogil
 cdef queue_t *queue_of(sub_t *sub) noexcept nogil       # only for a member of a group
-cdef void set_far(sub_t *sub, uint16_t weight) noexcept nogil
+cdef void set_remote(sub_t *sub, uint16_t weight) noexcept nogil
 cdef void free_node(node_t *node) noexcept nogil
 cdef void free_branches(node_t *node) noexcept nogil
 

@@ -233,8 +233,8 @@ cdef match_t *collect(gather_t *g) noexcept nogil:
 cdef void take_members(match_t *m, queue_t *q) noexcept nogil:
     memcpy(m.subs + m.size, q.members, q.size * sizeof(void *))
     m.size += q.size
-    if q.far:
-        m.far = True
+    if q.remote:
+        m.remote = True
 
 
 cdef int collect_groups(match_t *m, gather_t *g, size_t groups) noexcept nogil:
@@ -462,7 +462,7 @@ cdef void leave_queue(node_t *node, sub_t *sub) noexcept nogil:
     cdef queue_t *q = queue_of(sub)
     cdef sub_t *last
     q.size -= 1
-    q.far -= sub.far != 0
+    q.remote -= sub.remote != 0
     last = q.members[q.size]
     q.members[sub.place] = last
     last.place = sub.place
@@ -517,11 +517,11 @@ cdef void close_gap(node_t *node, index_t *index, uint32_t i) noexcept nogil:
     index.slots[i] = 0
 
 
-cdef void set_far(sub_t *sub, uint16_t weight) noexcept nogil:
+cdef void set_remote(sub_t *sub, uint16_t weight) noexcept nogil:
     """Make a subscription represent this number of members on another server; 0 = a local one."""
     if sub.group:
-        queue_of(sub).far += <uint32_t>(weight != 0) - <uint32_t>(sub.far != 0)
-    sub.far = weight
+        queue_of(sub).remote += <uint32_t>(weight != 0) - <uint32_t>(sub.remote != 0)
+    sub.remote = weight
 
 
 cdef void free_node(node_t *node) noexcept nogil:

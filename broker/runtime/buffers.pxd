@@ -33,7 +33,7 @@ cdef class ChunkPool:
     cdef readonly size_t small_bytes, large_bytes, pooled_max
 
     cdef Chunk take(self, size_t at_least)
-    cdef void give(self, Chunk chunk) noexcept
+    cdef void put_back(self, Chunk chunk) noexcept
 
 
 cdef class OutBuf:

@@ -53,7 +53,7 @@ cdef class ChunkPool:
             raise MemoryError
         return chunk
 
-    cdef void give(self, Chunk chunk) noexcept:
+    cdef void put_back(self, Chunk chunk) noexcept:
         if chunk.exports:
             return              # the transport still reads it; the last view frees it
         if chunk.cap == self.small_bytes:
@@ -89,7 +89,7 @@ cdef class OutBuf:
             # A small chunk that is too small becomes a large one.
             chunk = self.pool.take(self.pool.large_bytes)
             memcpy(chunk.data, self.data, self.len)
-            self.pool.give(self.current)
+            self.pool.put_back(self.current)
             self.current = chunk
             self.data = chunk.data
             self.cap = chunk.cap

@@ -14,12 +14,12 @@ cdef class Task:
 
 
 cdef class Sink(Task):
-    # It accepts no more messages: see Router.leave_out.
-    cdef bint deaf
+    # It accepts no more messages: see Router.begin_exclusion.
+    cdef bint excluded
     # Deliver one message to `ctx` (a sub_t of the router, a consumer_t of a cursor). Returns 1 =
     # accepted, 0 = not (closing, its own message, full).
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept
-    # The message was delivered to all sinks; called after Router.wait.
+    # The message was delivered to all sinks; called after Router.notify_when_routed.
     cdef void routed(self, const record_t *rec) noexcept
 
 

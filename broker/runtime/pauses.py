@@ -14,16 +14,16 @@ class Pauses:
         self._step_ns = step_ns
         self._since_ns = time.monotonic_ns()
 
-    def is_over(self) -> bool:
+    def is_step_over(self) -> bool:
         """Whether the task has run long enough."""
         return time.monotonic_ns() - self._since_ns >= self._step_ns
 
-    async def rest(self) -> None:
+    async def pause(self) -> None:
         """Let other tasks run now."""
         await asyncio.sleep(0)
         self._since_ns = time.monotonic_ns()
 
-    async def rest_if_over(self) -> None:
+    async def pause_if_step_over(self) -> None:
         """Let other tasks run if this one has run long enough."""
-        if self.is_over():
-            await self.rest()
+        if self.is_step_over():
+            await self.pause()

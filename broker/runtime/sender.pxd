@@ -34,7 +34,7 @@ cdef class Sender:
     cdef int event_fd           # readable when sends have ended; -1: there is no thread
     cdef int poll_fd            # the epoll descriptor of the loop
     cdef bint collecting        # owners are being notified; a nested call does nothing
-    cdef bint resting           # no send is accepted, because nothing would withdraw it
+    cdef bint turn_ending       # no send is accepted, because nothing would withdraw it
     cdef bint ended             # the loop does all sends from now on
     cdef readonly uint64_t offered      # sends that were passed to the thread
     cdef readonly uint64_t withdrawn    # of these, withdrawn before the thread began them
@@ -45,5 +45,5 @@ cdef class Sender:
     cdef bint withdraw(self, SendOwner owner) noexcept
     cdef void finish(self, SendOwner owner) noexcept
     cdef void collect(self, bint withdraw_queued) noexcept
-    cdef void rest(self) noexcept
+    cdef void end_turn(self) noexcept
     cdef int begin(self) except -1

@@ -104,7 +104,7 @@ cdef class Sender:
         cdef sync_t *s = <sync_t *>self.sync
         cdef send_t *job = &owner.job
         cdef bint wake
-        if n < <size_t>LONG_BYTES or self.ended or self.resting or (
+        if n < <size_t>LONG_BYTES or self.ended or self.turn_ending or (
                 len(self.owners) >= <Py_ssize_t>UNDER_WAY_MAX) or not is_readable(self.poll_fd):
             return False
         if self.thread is None:
@@ -191,12 +191,12 @@ cdef class Sender:
 
     # --- for the loop
 
-    cdef void rest(self) noexcept:
+    cdef void end_turn(self) noexcept:
         """The end of a turn: if there is no input to read, no send waits for the thread."""
         if not is_readable(self.poll_fd):
-            self.resting = True
+            self.turn_ending = True
             self.collect(withdraw_queued=True)
-            self.resting = False
+            self.turn_ending = False
 
     cdef void collect(self, bint withdraw_queued) noexcept:
         """Report the sends that have ended. `withdraw_queued`: first withdraw those that the thread
@@ -223,7 +223,7 @@ cdef class Sender:
         pthread_mutex_unlock(&s.lock)
         self.collect(withdraw_queued=False)
         if self.owners:
-            self.rest()
+            self.end_turn()
 
     def stop(self):
         """Withdraw or finish the sends in progress, and end the thread; the loop does every later

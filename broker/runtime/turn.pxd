@@ -31,14 +31,14 @@ cdef class Turn:
     cdef int64_t armed_ns       # when it is due; meaningless without a handle
     cdef bint scheduled         # end() is already scheduled
     cdef object end_bound
-    cdef object ring_bound
+    cdef object run_timers_bound
     cdef readonly int64_t now_ns        # monotonic, as of the last tick
     cdef readonly int64_t wall_ns       # wall clock, as of the last tick
     cdef int64_t frozen                 # a test has stopped the clock
-    cdef bint ringing                   # timers that are due are being processed
+    cdef bint running_timers            # timers that are due are being processed
     # A log whose disk fell behind while a message was routed: the publisher calls its stall(link)
     # and resets this to None.
-    cdef object pressed
+    cdef object slow_log
     # A queued task that should not wait for the end of the turn: the connection that was read calls
     # `start_early` before it continues. None: there is none.
     cdef Task early
@@ -58,7 +58,7 @@ cdef class Turn:
     cdef void send_answers(self) noexcept
     cpdef void start_early(self) noexcept
     cdef void arm(self, Task task, int64_t due_ns) except *
-    # When to see whether this time of the wall clock has come, on the monotonic clock: not long
-    # from now, because the wall clock may be set, and runs on while a machine is suspended.
-    cdef int64_t look_at(self, int64_t wall_ns) noexcept
+    # When to check whether this time of the wall clock has come, on the monotonic clock: at most a
+    # minute from now, because the wall clock may be set, and runs on while a machine is suspended.
+    cdef int64_t wall_check_ns(self, int64_t wall_ns) noexcept
     cdef void disarm(self, Task task) noexcept

@@ -15,7 +15,7 @@ from broker.runtime.heap cimport heap_free, heap_init, heap_peek, heap_push, hea
 from broker.runtime.interfaces cimport Task
 from broker.runtime.types cimport heap_item_t
 
-cdef int64_t LOOK_NS = 60_000_000_000       # between looks at the wall clock
+cdef int64_t WALL_CHECK_MAX_NS = 60_000_000_000  # the longest time between checks
 
 cdef enum:
     FEW_CURSORS = 8     # answers are sent before these deliver; beyond, larger batches pay more
@@ -35,7 +35,7 @@ cdef class Turn:
         self.spare = []
         self.answered = []
         self.end_bound = self.end
-        self.ring_bound = self.ring
+        self.run_timers_bound = self.run_timers
         self.tick()
 
     def __dealloc__(self):
@@ -50,8 +50,8 @@ cdef class Turn:
         clock_gettime(CLOCK_REALTIME, &ts)
         self.wall_ns = <int64_t>ts.tv_sec * 1000000000 + ts.tv_nsec
 
-    cdef int64_t look_at(self, int64_t wall_ns) noexcept:
-        return self.now_ns + max(<int64_t>0, min(wall_ns - self.wall_ns, LOOK_NS))
+    cdef int64_t wall_check_ns(self, int64_t wall_ns) noexcept:
+        return self.now_ns + max(<int64_t>0, min(wall_ns - self.wall_ns, WALL_CHECK_MAX_NS))
 
     cdef void add(self, Phase phase, Task task) noexcept:
         if task.queued:
@@ -98,7 +98,7 @@ cdef class Turn:
                 self.call_soon(self.end_bound)
                 break
         if self.sender is not None and self.sender.owners and not self.scheduled:
-            self.sender.rest()
+            self.sender.end_turn()
         if self.busy_poll is not None and not self.scheduled:
             self.busy_poll.wait()
 
@@ -131,40 +131,40 @@ cdef class Turn:
 
     cdef void arm(self, Task task, int64_t due_ns) except *:
         heap_remove(&self.timers, &task.timer)
-        if self.ringing and due_ns <= self.now_ns:
+        if self.running_timers and due_ns <= self.now_ns:
             due_ns = self.now_ns + 1    # in another turn of the loop, after other clients
         task.timer.due_ns = due_ns
         heap_push(&self.timers, &task.timer)
         if self.handle is None or due_ns < self.armed_ns:
-            self.set_alarm(due_ns)
+            self.set_loop_timer(due_ns)
 
     cdef void disarm(self, Task task) noexcept:
         heap_remove(&self.timers, &task.timer)
 
-    def set_alarm(self, int64_t due_ns):
+    def set_loop_timer(self, int64_t due_ns):
         """Set the loop's timer to due_ns, in place of an earlier setting."""
         if self.handle is not None:
             self.handle.cancel()
         self.armed_ns = due_ns
-        self.handle = self.call_at_ns(due_ns, self.ring_bound)
+        self.handle = self.call_at_ns(due_ns, self.run_timers_bound)
 
-    def ring(self):
+    def run_timers(self):
         """Call every task whose timer is due."""
         cdef heap_item_t *item
         self.handle = None
         self.tick()
-        self.ringing = True
+        self.running_timers = True
         while True:
             item = heap_peek(&self.timers)
             if item == NULL or item.due_ns > self.now_ns:
                 break
             heap_remove(&self.timers, item)
             (<Task>item.owner).expired(self.now_ns)
-        self.ringing = False
+        self.running_timers = False
         if item != NULL and (self.handle is None or item.due_ns < self.armed_ns):
-            self.set_alarm(item.due_ns)
+            self.set_loop_timer(item.due_ns)
 
-    def hold_clock(self, int64_t now_ns, int64_t wall_ns):
+    def set_clock(self, int64_t now_ns, int64_t wall_ns):
         """Stop both clocks at these values (tests)."""
         self.frozen = 1
         self.now_ns = now_ns

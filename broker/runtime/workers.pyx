@@ -173,7 +173,7 @@ cdef int64_t monotonic_ns() noexcept nogil:
 
 cdef void run_jobs(sync_t *s, int event_fd) noexcept nogil:
     cdef job_t *job
-    cdef bint stop = False, tell, failed = False
+    cdef bint stop = False, notify, failed = False
     cdef uint64_t one = 1
     cdef int64_t started
     while not stop:
@@ -194,14 +194,14 @@ cdef void run_jobs(sync_t *s, int event_fd) noexcept nogil:
         job.took_ns = monotonic_ns() - started
         job.next = NULL
         pthread_mutex_lock(&s.lock)
-        tell = s.done_first == NULL
+        notify = s.done_first == NULL
         if s.done_last == NULL:
             s.done_first = job
         else:
             s.done_last.next = job
         s.done_last = job
         pthread_mutex_unlock(&s.lock)
-        if tell:
+        if notify:
             write(event_fd, &one, sizeof(one))
 
 

@@ -76,7 +76,7 @@ def test_no_message_waits_longer_than_any_delay(memory_path: Path) -> None:
         log.open_cursor("unread")
         consumer = LocalConsumer(log.open_cursor("read"), 10)
         wall_ns = rig.turn.wall_ns
-        rig.turn.hold_clock(rig.loop.now_ns, wall_ns + 400 * 24 * LATER)
+        rig.turn.set_clock(rig.loop.now_ns, wall_ns + 400 * 24 * LATER)
         rig.publish(log, [b"now"])
         rig.publish(log, [b"later"], not_before_ns=rig.turn.wall_ns + 10 * SECOND)
         (record,) = consumer.records

@@ -53,7 +53,7 @@ class ReaderHandlers:
         found, pauses = [], Pauses(limits.BULK_STEP)
         for reader in list(self.readers.known.values()):
             if name in (None, reader.stored.name):
-                await pauses.rest_if_over()
+                await pauses.pause_if_step_over()
                 found.append(self._page(reader, caller))
         return answer({"readers": sorted(found, key=lambda page: page["name"])})
 

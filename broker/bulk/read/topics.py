@@ -69,7 +69,7 @@ class TopicHandlers:
         names, pattern = self._names(request)
         selected = pattern is not None or "subscribe" in request.query
         for name in names:
-            await pauses.rest_if_over()
+            await pauses.pause_if_step_over()
             if pattern is not None and not pattern.fullmatch(name):
                 continue
             log = logs.get(name)

@@ -137,7 +137,7 @@ class WriteHandlers:
         topics: AttemptsByTopic = {}
         count, pauses = 0, Pauses(limits.BULK_STEP)
         for topic, text in named.items():
-            await pauses.rest_if_over()  # 100,000 attempts take a tenth of a second
+            await pauses.pause_if_step_over()  # 100,000 attempts take a tenth of a second
             attempts = from_json(text, Attempts)
             count += len(attempts)
             if count > limits.COMMIT_ATTEMPTS_MAX:

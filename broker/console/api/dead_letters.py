@@ -96,7 +96,7 @@ class DeadLetterHandlers:
                 found.add(name)
             for cursor in channels_of(entry) if entry.cursors else ():
                 if pauses.is_due():
-                    await pauses.rest()
+                    await pauses.pause()
                 dead = dead_letters_of(cursor)
                 if dead is None:
                     continue
@@ -106,7 +106,7 @@ class DeadLetterHandlers:
                 elif page := policy_page(self.context, cursor):
                     policies.append(page)
             if pauses.is_due():
-                await pauses.rest()
+                await pauses.pause()
         topics = []
         for name in sorted(found):
             entry = self.context.host.engine.logs.get(name)

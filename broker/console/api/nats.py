@@ -207,4 +207,4 @@ async def _rows(accounts: list[AccountView], skip: int) -> AsyncIterator[Json]:
                     "messages": delivered,
                 }
             at += len(listed)
-            await pauses.rest()
+            await pauses.pause()

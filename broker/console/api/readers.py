@@ -46,7 +46,7 @@ class ReaderHandlers:
         for reader in [] if readers is None else list(readers.known.values()):
             assert readers is not None
             found.append(_page(readers, reader))
-            await pauses.rest()
+            await pauses.pause()
         return {
             "enabled": True,
             "readers": sorted(found, key=lambda page: page["name"]),

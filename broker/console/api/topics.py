@@ -60,7 +60,7 @@ class TopicHandlers:
             if text in cursor.name.lower():
                 matched.append(number)
             if pauses.is_due():
-                await pauses.rest()
+                await pauses.pause()
         end = query["offset"] + query["limit"]
         effective = await ordered(
             matched, values.__getitem__, query["offset"], end, descending=descending

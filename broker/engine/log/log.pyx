@@ -1514,7 +1514,7 @@ cdef class Binding(Sink):
             log.dropped_live += 1
             return 0
         if log.behind():
-            log.shared.turn.pressed = log
+            log.shared.turn.slow_log = log
         return 1
 
     cdef bint takes(self, const sub_t *sub, const record_t *rec) noexcept:

@@ -471,7 +471,7 @@ cdef class Limiter(Task):
                     if not self.verified(size):
                         continue    # a damaged time may be far in the future
                     self.due_wall_ns = rec.timestamp_ns + self.age_max_ns
-                    log.shared.turn.arm(self, log.shared.turn.look_at(self.due_wall_ns))
+                    log.shared.turn.arm(self, log.shared.turn.wall_check_ns(self.due_wall_ns))
                     break
             else:
                 break
@@ -585,7 +585,7 @@ cdef class Limiter(Task):
         cdef int64_t due_wall_ns = self.due_wall_ns
         if due_wall_ns > self.log.shared.turn.wall_ns and not self.log.deleted:
             try:
-                self.log.shared.turn.arm(self, self.log.shared.turn.look_at(due_wall_ns))
+                self.log.shared.turn.arm(self, self.log.shared.turn.wall_check_ns(due_wall_ns))
                 return
             except MemoryError:
                 pass

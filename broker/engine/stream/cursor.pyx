@@ -1144,7 +1144,7 @@ cdef class StreamCursor(LogReader):
         if item != NULL:
             due_ns = item.due_ns
         if self.paused_until_ns:
-            due_ns = min(due_ns, self.shared.turn.look_at(self.paused_until_ns))
+            due_ns = min(due_ns, self.shared.turn.wall_check_ns(self.paused_until_ns))
         if self.retry_ns > self.shared.turn.now_ns:
             due_ns = min(due_ns, self.retry_ns)
         if self.sync_due_ns:

@@ -627,7 +627,7 @@ cdef class StreamStore(LogOwner):
 
     cdef void arm(self, int64_t due_wall_ns) noexcept:
         """Look for messages to expire at that time, unless that is done earlier."""
-        cdef int64_t due_ns = self.log.shared.turn.look_at(due_wall_ns)
+        cdef int64_t due_ns = self.log.shared.turn.wall_check_ns(due_wall_ns)
         if self.timer.pos == 0 or due_wall_ns < self.due_wall_ns:
             self.due_wall_ns = due_wall_ns
         if self.timer.pos and self.timer.due_ns <= due_ns:

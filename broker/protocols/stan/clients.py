@@ -171,7 +171,7 @@ class Clients:
             log.info("client %s does not answer heartbeats and is closed", client.client_id)
             self.close(client)
             return
-        client.healthy(alive)
+        client.set_healthy(alive)
         if client.timer is None:
             self._arm_heartbeat(client)
 

@@ -50,13 +50,13 @@ cdef class Service(Sink):
     cdef readonly uint64_t in_msgs, in_bytes, out_msgs, out_bytes
 
     cdef bint may_answer(self, const char *reply, size_t n) noexcept
-    cdef void take(self, const record_t *rec) noexcept
+    cdef void store_publish(self, const record_t *rec) noexcept
     cdef Client client_of(self, const pub_msg_t *msg)
     cdef Channel known_channel(self, const span_t *name)
     cdef Channel new_channel(self, const span_t *name)
     cdef bint may_publish(self, Client client, Channel channel, const record_t *rec,
                           const pub_msg_t *msg) except -1
-    cdef uint32_t say(self, const char *subject, size_t subject_len, const char *reply,
+    cdef uint32_t route_message(self, const char *subject, size_t subject_len, const char *reply,
                       size_t reply_len, const char *data, size_t n, const match_t *m) noexcept
     cdef char *room(self, size_t n) except NULL
     cdef void send(self, route_t *to, const char *data, size_t n) noexcept
@@ -111,4 +111,4 @@ cdef class Subscription(Sink):
     cdef readonly uint64_t last_sent
 
     cdef bint may_ack(self) noexcept
-    cdef bint is_deaf(self) noexcept
+    cdef bint lacks_interest(self) noexcept

@@ -1,8 +1,8 @@
 # cython: language_level=3
 """The hot path of NATS Streaming: publishing, deliveries and acknowledgements.
 
-    _STAN.pub.<cluster>.> -> take -> Log.append -> [log settles] -> Channel.settled -> PubAck
-                                         |
+    _STAN.pub.<cluster>.> -> store_publish -> Log.append -> [log settles] -> Channel.run -> PubAck
+                                                  |
                               cursor -> Subscription.deliver -> MsgProto -> its inbox
     ack inbox -> Subscription.deliver -> Cursor.settle
 
@@ -110,7 +110,7 @@ cdef class Service(Sink):
             unanswered.reply_len = 0
             rec = &unanswered
         if ctx == self.pub_sub:
-            self.take(rec)
+            self.store_publish(rec)
             return 1
         if len(self.requests) >= limits.STAN_REQUESTS_MAX:
             return 0
@@ -147,7 +147,7 @@ cdef class Service(Sink):
 
     # --- publishing
 
-    cdef void take(self, const record_t *rec) noexcept:
+    cdef void store_publish(self, const record_t *rec) noexcept:
         """Store a publish; it is answered after the log has settled it."""
         cdef const char *data = rec.data + rec.headers_len
         cdef size_t n = rec.total_len - rec.headers_len
@@ -191,7 +191,7 @@ cdef class Service(Sink):
         self.in_bytes += n
         channel.add_pending(ticket, rec, &msg.guid)
         if channel.log.behind():
-            self.turn.pressed = channel.log
+            self.turn.slow_log = channel.log
 
     cdef bint may_publish(self, Client client, Channel channel, const record_t *rec,
                           const pub_msg_t *msg) except -1:
@@ -219,11 +219,11 @@ cdef class Service(Sink):
         """The publishing client: by connID if present, else by id; None = unknown."""
         cdef Client client = self.last_client
         if msg.conn_id.len:
-            if client is not None and same(client.conn_id, &msg.conn_id) and not client.gone:
+            if client is not None and is_equal(client.conn_id, &msg.conn_id) and not client.gone:
                 return client
             client = self.connections.get(msg.conn_id.ptr[:msg.conn_id.len])
         else:
-            if client is not None and same(client.key, &msg.client_id) and not client.gone:
+            if client is not None and is_equal(client.key, &msg.client_id) and not client.gone:
                 return client
             client = self.clients.get(msg.client_id.ptr[:msg.client_id.len]) if (
                 msg.client_id.len) else None
@@ -233,7 +233,7 @@ cdef class Service(Sink):
     cdef Channel known_channel(self, const span_t *name):
         """The channel of that name; None if it does not exist."""
         cdef Channel channel = self.last_channel
-        if channel is not None and same(channel.log.subject, name) and not channel.log.deleted:
+        if channel is not None and is_equal(channel.log.subject, name) and not channel.log.deleted:
             return channel
         channel = self.channels.get(name.ptr[:name.len] if name.len else b'')
         if channel is None or channel.log.deleted:
@@ -267,9 +267,9 @@ cdef class Service(Sink):
         if to.match == NULL or to.changes != self.router.changes:
             to.match = self.router.match(to.subject, to.len)
             to.changes = self.router.changes
-        self.say(to.subject, to.len, NULL, 0, data, n, to.match)
+        self.route_message(to.subject, to.len, NULL, 0, data, n, to.match)
 
-    cdef uint32_t say(self, const char *subject, size_t subject_len, const char *reply,
+    cdef uint32_t route_message(self, const char *subject, size_t subject_len, const char *reply,
                       size_t reply_len, const char *data, size_t n, const match_t *m) noexcept:
         """Publish one message of the service; returns how many subscriptions took it. No
         log takes it: a client chooses the subject, and could store messages in another log."""
@@ -323,7 +323,7 @@ cdef class Service(Sink):
 
     def publish(self, bytes subject, bytes data=b'', bytes reply=b''):
         """Publish a message; returns how many subscriptions took it."""
-        return self.say(
+        return self.route_message(
             subject, <size_t>len(subject), reply, <size_t>len(reply), data, <size_t>len(data),
             self.router.match(subject, <size_t>len(subject)))
 
@@ -348,7 +348,7 @@ cdef class Service(Sink):
         without_interest = self.without_interest
         self.without_interest = set()
         for subscription in without_interest:
-            if subscription.client is not None and not subscription.is_deaf():
+            if subscription.client is not None and not subscription.lacks_interest():
                 subscription.cursor.ready(&subscription.consumer)
 
     def forget(self, Channel channel):
@@ -372,13 +372,13 @@ cdef class Client:
         self.ping_max = ping_max
         self.subscriptions = set()
 
-    def healthy(self, bint well):
-        """Note whether the client answers heartbeats. Until it does, nothing is redelivered to its
-        plain subscriptions."""
+    def set_healthy(self, bint healthy):
+        """Set whether the client answers heartbeats. While it does not, nothing is redelivered to
+        its plain subscriptions."""
         cdef Subscription subscription
         for subscription in self.subscriptions:
-            if subscription.consumer.failing == well:
-                subscription.consumer.failing = not well
+            if subscription.consumer.failing == healthy:
+                subscription.consumer.failing = not healthy
                 subscription.cursor.wake()
 
 
@@ -628,7 +628,7 @@ cdef class Subscription(Sink):
         cdef char *out
         cdef ack_t ack
         if ctx == &self.consumer:
-            if self.is_deaf():
+            if self.lacks_interest():
                 return 0
             again = <uint32_t>(rec.attempts - 1) if rec.attempts else 0
             try:
@@ -642,7 +642,7 @@ cdef class Subscription(Sink):
             self.last_sent = max(self.last_sent, rec.seq)
             return 1
         if self.may_ack() and parse_ack(
-                rec.data + rec.headers_len, rec.total_len - rec.headers_len, &ack) and same(
+                rec.data + rec.headers_len, rec.total_len - rec.headers_len, &ack) and is_equal(
                 self.channel.log.subject, &ack.subject):
             self.cursor.settle(ack.sequence)
         return 1
@@ -655,7 +655,7 @@ cdef class Subscription(Sink):
         return (<Session>publisher).owner is self.client.owner or self.service.access.is_own(
             <Session>publisher, self.client.owner)
 
-    cdef bint is_deaf(self) noexcept:
+    cdef bint lacks_interest(self) noexcept:
         """Whether the inbox has no subscriber; messages then wait in the cursor."""
         cdef route_t *to = &self.inbox
         cdef Router router = self.service.router
@@ -667,7 +667,7 @@ cdef class Subscription(Sink):
         self.service.without_interest.add(self)
         if self.service.timer.pos == 0:
             self.service.turn.arm(
-                self.service, self.service.turn.now_ns + <int64_t>limits.STAN_DEAF_POLL)
+                self.service, self.service.turn.now_ns + <int64_t>limits.STAN_INTEREST_POLL)
         return True
 
     # --- monitoring
@@ -688,7 +688,7 @@ cdef class Subscription(Sink):
         return self.client is None
 
 
-cdef bint same(bytes known, const span_t *given) noexcept:
+cdef bint is_equal(bytes known, const span_t *given) noexcept:
     return <size_t>len(known) == given.len and (
         memcmp(<const char *>known, given.ptr, given.len) == 0)
 

@@ -38,7 +38,7 @@ class FakeLoop:
         self.now_ns = START_NS
         self.on_write: Callable[[FakeTransport], object] = lambda _: None
         self.turn = Turn(self.call_soon, self._call_at_ns)
-        self.turn.hold_clock(START_NS, WALL_NS)
+        self.turn.set_clock(START_NS, WALL_NS)
         self.pool = ChunkPool(
             net_limits.CHUNK_SMALL, net_limits.CHUNK_LARGE, net_limits.CHUNKS_POOLED_MAX
         )
@@ -84,7 +84,7 @@ class FakeLoop:
 
     def _set_clock(self, now_ns: int) -> None:
         self.now_ns = now_ns
-        self.turn.hold_clock(now_ns, WALL_NS + now_ns - START_NS)
+        self.turn.set_clock(now_ns, WALL_NS + now_ns - START_NS)
 
 
 class FakeTransport:

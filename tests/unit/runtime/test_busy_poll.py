@@ -48,7 +48,7 @@ class Loop:
         os.eventfd_write(self.event, 1)
         for _ in range(count):
             now_ns = time.monotonic_ns() + after_ns
-            self.turn.hold_clock(now_ns, now_ns)
+            self.turn.set_clock(now_ns, now_ns)
             self.turn.end()
         os.eventfd_read(self.event)
 

@@ -54,7 +54,7 @@ class StreamAttention:
                     text = f"stream {stream.name}: {lost:,} messages cannot be read"
                     found.append(_item("error", text, account, stream))
                 if pauses.is_due():
-                    await pauses.rest()
+                    await pauses.pause()
                 if stream.store.messages < limits.ATTENTION_DEPTH:
                     continue
                 for consumer in list(stream.consumers.values())[:consumers_left]:
@@ -62,7 +62,7 @@ class StreamAttention:
                     if item := self._consumer_item(account, stream, consumer, before):
                         found.append(item)
                     if pauses.is_due():
-                        await pauses.rest()
+                        await pauses.pause()
         return found[: limits.ATTENTION_MAX]
 
     def _consumer_item(

@@ -68,7 +68,7 @@ class StreamMessageHandlers:
                     found.append(shown(row, query["body"]))
             if scanned >= limits.STREAM_SCAN_MAX or time.monotonic_ns() > until_ns:
                 break
-            await pauses.rest()
+            await pauses.pause()
         return {
             "stream": stream.name,
             "first_seq": stream.store.first_seq,

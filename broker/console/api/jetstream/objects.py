@@ -45,7 +45,7 @@ class StoredObject(NamedTuple):
                 summed.update(body)
                 size += len(body)
                 yield body
-            await pauses.rest()
+            await pauses.pause()
         digest = _DIGEST + base64.urlsafe_b64encode(summed.digest()).decode()
         if size != self.size or self.digest.rstrip("=") not in ("", digest.rstrip("=")):
             raise ValueError(f"{self.name!r}: {size} of {self.size} bytes, or another digest")

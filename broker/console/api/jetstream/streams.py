@@ -71,7 +71,7 @@ async def totals(accounts: list[JetStreamAccount]) -> dict[str, int]:
             found["bytes"] += size
             found["memory" if stream.config.storage == "memory" else "storage"] += size
             if pauses.is_due():
-                await pauses.rest()
+                await pauses.pause()
     return found
 
 
@@ -126,7 +126,7 @@ class StreamHandlers:
                 if text in stream.name.lower() and kind in (None, kind_of(stream)):
                     found.append((account, stream))
                 if pauses.is_due():
-                    await pauses.rest()
+                    await pauses.pause()
         column, descending = query["sort"].removeprefix("-"), query["sort"].startswith("-")
         end = query["offset"] + query["limit"]
         if column == "name":

@@ -164,7 +164,7 @@ async def _check_overlap_in_parts(account: JetStreamAccount, config: StreamConfi
             if any(map(patterns.overlaps, stream.config.subjects)):
                 raise ApiError(errors.SUBJECTS_OVERLAP)
             seen[stream.name] = stream.config
-            await pauses.rest_if_over()
+            await pauses.pause_if_step_over()
 
 
 async def update(call: Call) -> Parts:

@@ -614,7 +614,7 @@ cdef class Stream(StreamOwner):
         if publish.reply_len:
             self.answer_later(self.store.ticket, seq, PENDING_ACK, publish, tail, <size_t>len(tail))
         if self.store.log.behind():
-            self.account.turn.pressed = self.store.log
+            self.account.turn.slow_log = self.store.log
         return 0
 
     cdef uint64_t append(self, record_t *rec, const headers_t *h, int64_t ttl_ns,
@@ -928,7 +928,7 @@ cdef class Stream(StreamOwner):
             encode(batch.id.decode('utf-8', 'replace')), last + 1)
         self.answer_later(self.store.ticket, seq, PENDING_ACK, publish, tail, <size_t>len(tail))
         if self.store.log.behind():
-            self.account.turn.pressed = self.store.log
+            self.account.turn.slow_log = self.store.log
         return 0
 
     cdef int check_batched(self, record_t *rec, headers_t *h, BatchChecks checks,
@@ -1109,7 +1109,7 @@ cdef class Stream(StreamOwner):
             ROLLUP_SUBJECT if self.schedule is not None else ROLLUP_NONE)
         self.append(rec, h, ttl_ns, rollup)
         if self.store.log.behind():
-            self.account.turn.pressed = self.store.log
+            self.account.turn.slow_log = self.store.log
         return 0
 
     cdef int refuse_fast(self, FastBatch batch, const fast_t *f, const record_t *publish,
@@ -1264,7 +1264,7 @@ cdef class Stream(StreamOwner):
                         self.clock_ahead_ns, self.account.turn.wall_ns - now_ns)
                     next_ns = (
                         now_ns if self.timetable.is_adjusting
-                        else self.account.turn.look_at(next_ns))
+                        else self.account.turn.wall_check_ns(next_ns))
                     due_ns = min(due_ns, next_ns) if due_ns else next_ns
             if due_ns and (self.timer.pos == 0 or self.timer.due_ns > due_ns):
                 self.account.turn.arm(self, due_ns)

@@ -23,7 +23,7 @@ from broker.protocols.nats import limits
 from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport Sink, Task
 from broker.routing.trie cimport (
-    SUB_IMPORTED, SUB_NEEDS_STORED, node_t, queue_name, set_far, spell, sub_t)
+    SUB_IMPORTED, SUB_NEEDS_STORED, node_t, queue_name, set_remote, spell, sub_t)
 from broker.runtime.turn cimport PHASE_STORE
 from broker.runtime.types cimport REC_CRLF, REC_TRACED, record_t, tw_hash
 from broker.protocols.nats.accounts.account cimport Account, Importer
@@ -470,7 +470,7 @@ cdef class Imports(Importer):
         shadow.sub = stream_import.exporter.account.router.add(
             shadow, subject, <size_t>len(subject), queue, <size_t>len(queue),
             sub.sid, sub.sid_len)
-        set_far(shadow.sub, sub.far)
+        set_remote(shadow.sub, sub.remote)
         self.shadows.setdefault(<uintptr_t>sub, []).append(shadow)
         return 0
 

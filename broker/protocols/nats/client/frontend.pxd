@@ -25,7 +25,7 @@ cdef class NatsFrontend:
     cdef char *mapped                   # owned scratch for one mapped subject
     cdef void *stalled                  # a Session with much pending output, found during delivery
     cdef size_t stall_bytes             # bytes of that output
-    cdef uint32_t control_line_max, run_max, left_out_min
+    cdef uint32_t control_line_max, run_max, exclusion_min
     cdef uint64_t work_max, teardown_max    # in units of work: see routing/trie.pxd
     cdef uint64_t teardown_turn, teardown_left  # work left of it in that turn: see teardown_end
     cdef readonly int64_t payload_max

@@ -32,7 +32,7 @@ cdef class NatsFrontend:
         self.run_bytes = limits.NATS_RUN_BYTES
         self.teardown_max = limits.NATS_TEARDOWN * <uint64_t>WORK_NODE
         self.work_max = limits.NATS_WORK
-        self.left_out_min = limits.NATS_LEFT_OUT
+        self.exclusion_min = limits.NATS_LEFT_OUT
         self.first_ping_jitter = limits.NATS_FIRST_PING_JITTER
         self.rtt_max_age_ns = limits.NATS_RTT_MAX_AGE
         self.stall_ns = limits.NATS_STALL

@@ -25,7 +25,7 @@ from broker.runtime.interfaces cimport Session, Sink
 from broker.routing.router cimport Router, expect
 from broker.routing cimport trie
 from broker.routing.trie cimport (
-    WORK_BYTES_SHIFT, WORK_DELIVERY, match_t, queue_name, set_far, spell, sub_t)
+    WORK_BYTES_SHIFT, WORK_DELIVERY, match_t, queue_name, set_remote, spell, sub_t)
 from broker.runtime.turn cimport PHASE_STORE, Turn
 from broker.runtime.types cimport record_t
 from broker.protocols.nats.accounts.mapping cimport MAP_CHANCE, MAP_LOST, MAP_TO, Mapper
@@ -149,10 +149,10 @@ cdef class LineSession(Session):
 
     cdef void end_input(self) noexcept:
         self.closing = True
-        if self.router is not None and not self.deaf and self.subs.size > (
-                self.frontend.left_out_min):
-            self.deaf = True
-            self.router.leave_out()
+        if self.router is not None and not self.excluded and self.subs.size > (
+                self.frontend.exclusion_min):
+            self.excluded = True
+            self.router.begin_exclusion()
 
     cdef void run(self) noexcept:
         """Do work that had to wait until no message was being delivered."""
@@ -162,9 +162,9 @@ cdef class LineSession(Session):
             self.frontend.turn.add(PHASE_STORE, self)   # in parts: a million would block the loop
         else:
             self.kept = None
-            if self.deaf:
-                self.deaf = False
-                self.router.left_out()
+            if self.excluded:
+                self.excluded = False
+                self.router.end_exclusion()
 
     cdef void end_of_turn(self) noexcept:
         pass
@@ -252,9 +252,9 @@ cdef class LineSession(Session):
             self.charge()
         if self.frontend.stalled != NULL:
             self.stall()
-        if turn.pressed is not None:
-            log = turn.pressed
-            turn.pressed = None
+        if turn.slow_log is not None:
+            log = turn.slow_log
+            turn.slow_log = None
             if not self.closing:
                 log.stall(self.link)
         elif self.stopped != NULL and not self.closing:
@@ -462,7 +462,7 @@ cdef class LineSession(Session):
         """Deliver a run to one plain subscription after the other. Correct only if each connection
         is only once in the match."""
         cdef Router router = self.router
-        cdef uint32_t i, k, before = router.late_size
+        cdef uint32_t i, k, before = router.waiting_size
         cdef uint64_t each = 1 + (op.total_len >> WORK_BYTES_SHIFT), work
         cdef op_t part
         cdef sub_t *sub
@@ -489,8 +489,8 @@ cdef class LineSession(Session):
             for k in range(op.count):
                 rec.data = op.data + <size_t>k * op.stride
                 (<Sink>sub.sink).deliver(sub, rec)
-                if router.late_size != before:
-                    router.finish(rec, before)
+                if router.waiting_size != before:
+                    router.notify_waiting(rec, before)
         router.busy -= 1
         return 0
 
@@ -531,7 +531,7 @@ cdef class LineSession(Session):
             self, op.subject, op.subject_len, op.reply, op.reply_len, sid, sid_len)
         sub.hash = hash
         if weight:
-            set_far(sub, weight)
+            set_remote(sub, weight)
         try:
             subs_put(&self.subs, sub)
         except MemoryError:

@@ -27,7 +27,7 @@ from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport RIGHT_WRITE
 from broker.routing.trie cimport (
     SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, SUB_NEEDS_STORED, match_t,
-    queue_name, queue_of, set_far, spell, sub_t, subject_shape)
+    queue_name, queue_of, set_remote, spell, sub_t, subject_shape)
 from broker.runtime.turn cimport PHASE_STORE
 from broker.runtime.types cimport REC_TRACED, record_t
 from broker.protocols.nats.accounts.account cimport Account, CurrentPublisher
@@ -400,7 +400,7 @@ cdef class LeafSession(LineSession):
             entry.subject_len = entry.names_len
             entry.rec = rec
             self.depth += 1
-            router.wait(self)
+            router.notify_when_routed(self)
         if sub.group and not put_name(entry, queue_of(sub).name, queue_of(sub).name_len):
             return 0
         sub.delivered += 1
@@ -586,11 +586,11 @@ cdef class LeafSession(LineSession):
             return 0
         sub = subs_find(&self.subs, hash, key, <size_t>len(key))
         if sub != NULL:
-            if queue and sub.far != weight:
-                self.interest.leaf_changed(self, subject, queue, weight - <int>sub.far)
+            if queue and sub.remote != weight:
+                self.interest.leaf_changed(self, subject, queue, weight - <int>sub.remote)
                 if self.account.imports is not None:
                     self.account.imports.unsubscribed(self, sub)
-                set_far(sub, <uint16_t>weight)
+                set_remote(sub, <uint16_t>weight)
                 if self.account.imports is not None:
                     self.account.imports.subscribed(self, sub)
             return 0
@@ -635,11 +635,11 @@ cdef class LeafSession(LineSession):
     def weight(self, bytes key):
         """The weight that the peer announced for `subject[ queue]`; 0 = none."""
         cdef sub_t *sub = self.sub_of(key, <size_t>len(key))
-        return 0 if sub == NULL else sub.far
+        return 0 if sub == NULL else sub.remote
 
     cdef void remove_sub(self, sub_t *sub) noexcept:
         cdef bytes subject = spell(sub.node), queue = queue_name(sub)
-        cdef int weight = sub.far
+        cdef int weight = sub.remote
         LineSession.remove_sub(self, sub)
         self.interest.leaf_changed(self, subject, queue, -weight)
 

@@ -41,10 +41,10 @@ class LongPage:
         pauses = Pauses(limits.MONITOR_TURN)
         for entry in self.entries:
             made.append(entry)
-            if pauses.is_over():
+            if pauses.is_step_over():
                 yield begin.removesuffix(_EMPTY) + comma + _inner(made)
                 begin, comma, made = b"", b",", []
-                await pauses.rest()
+                await pauses.pause()
         if made:
             yield begin.removesuffix(_EMPTY) + comma + _inner(made) + b"\n  ]\n}"
         else:

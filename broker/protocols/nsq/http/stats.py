@@ -279,7 +279,7 @@ class StatsPage:
             if self.sessions is not None and session in self.sessions:
                 page = client_page(session, self.topic)
                 pages.append(orjson.Fragment(orjson.dumps(page)) if self.packed else page)
-            await self._pauses.rest_if_over()
+            await self._pauses.pause_if_step_over()
         return pages
 
     def _by_channel(self) -> dict[object, list[NsqSession]]:
@@ -324,7 +324,7 @@ class StatsPage:
             if self.sessions is not None:
                 for place, each in zip(channels, page["channels"], strict=True):
                     each["clients"] = await self._clients(clients.get(place, ()))
-            await self._pauses.rest_if_over()
+            await self._pauses.pause_if_step_over()
         return pages
 
     async def producers(self) -> list[Page] | None:
@@ -333,7 +333,7 @@ class StatsPage:
         for session in list(self.sessions or ()):
             if session.count_published():
                 found.append(session)
-            await self._pauses.rest_if_over()
+            await self._pauses.pause_if_step_over()
         return await self._clients(found) or None
 
     async def text(
@@ -358,11 +358,11 @@ class StatsPage:
             begun = len(lines)
             for line in _topic_lines(page, now_ns):
                 lines.append(line)
-                await self._pauses.rest_if_over()
+                await self._pauses.pause_if_step_over()
             if number == 0:
                 lines[begun] = lines[begun].removeprefix("\n")
         lines += ["", "Producers:" if producers else "Producers: None"]
         for page in producers or ():
             lines.append(f"   {_client_line(page, now_ns)}")
-            await self._pauses.rest_if_over()
+            await self._pauses.pause_if_step_over()
         return "\n".join(lines) + "\n"

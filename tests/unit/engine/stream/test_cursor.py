@@ -379,13 +379,13 @@ def test_each_delivery_waits_as_its_holder_says(stream: Stream) -> None:
 def test_deadlines_do_not_depend_on_the_wall_clock(stream: Stream) -> None:
     receiver = held(stream, 1, 2)
     now_ns, wall_ns = stream.rig.loop.now_ns, stream.rig.turn.wall_ns
-    stream.rig.turn.hold_clock(now_ns, wall_ns + 3600 * SECOND)
+    stream.rig.turn.set_clock(now_ns, wall_ns + 3600 * SECOND)
     receiver.touch(1, 4 * SECOND, 60 * SECOND)
-    stream.rig.turn.ring()
+    stream.rig.turn.run_timers()
     assert receiver.cursor.timeouts == 0  # it has not had the message for an hour
     plain = stream.receiver(name="plain")
     assert seqs(plain)
-    stream.rig.turn.hold_clock(now_ns, wall_ns - 3600 * SECOND)
+    stream.rig.turn.set_clock(now_ns, wall_ns - 3600 * SECOND)
     plain.cursor.update(ack_wait_ns=2 * SECOND)
     stream.rig.advance(3)
     assert seqs(plain)
@@ -397,8 +397,8 @@ def test_a_pause_ends_soon_after_the_clock_is_set_forward(stream: Stream) -> Non
     stream.publish("a")
     now_ns, wall_ns = stream.rig.loop.now_ns, stream.rig.turn.wall_ns
     stream.rig.loop.now_ns += 61 * SECOND
-    stream.rig.turn.hold_clock(now_ns + 61 * SECOND, wall_ns + 3600 * SECOND)
-    stream.rig.turn.ring()
+    stream.rig.turn.set_clock(now_ns + 61 * SECOND, wall_ns + 3600 * SECOND)
+    stream.rig.turn.run_timers()
     stream.rig.settle()
     assert seqs(receiver) == [1]
 

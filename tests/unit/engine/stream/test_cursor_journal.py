@@ -94,7 +94,7 @@ def test_what_is_in_flight_keeps_its_time_and_its_deliveries(tmp_path: Path) -> 
 def test_no_wait_is_longer_because_the_clock_was_set_back(tmp_path: Path) -> None:
     stream = Durable(tmp_path)
     now_ns, wall_ns = stream.rig.loop.now_ns, stream.rig.turn.wall_ns
-    stream.rig.turn.hold_clock(now_ns, wall_ns + 400 * 24 * 3600 * SECOND)
+    stream.rig.turn.set_clock(now_ns, wall_ns + 400 * 24 * 3600 * SECOND)
     stream.publish("a")
     receiver = stream.receiver()
     assert seqs(receiver) == [1]

@@ -123,14 +123,14 @@ def test_the_window_is_as_long_after_the_clock_was_set_back(tmp_path: Path) -> N
     with Rig(tmp_path) as rig:
         store = open_in(rig)
         wall_ns = rig.turn.wall_ns
-        rig.turn.hold_clock(rig.loop.now_ns, wall_ns + 400 * day)
+        rig.turn.set_clock(rig.loop.now_ns, wall_ns + 400 * day)
         store_once(store, b"x")
         rig.settle()
-        rig.turn.hold_clock(rig.loop.now_ns, wall_ns)
+        rig.turn.set_clock(rig.loop.now_ns, wall_ns)
         store_once(store, b"y")
         rig.settle()
         assert [duplicate_of(store, key) for key in (b"x", b"y")] == [1, 2]
-        rig.turn.hold_clock(rig.loop.now_ns, wall_ns + 11 * SECOND)
+        rig.turn.set_clock(rig.loop.now_ns, wall_ns + 11 * SECOND)
         assert [duplicate_of(store, key) for key in (b"x", b"y")] == [0, 0]
         assert store.duplicates.size == 0  # nothing keeps them in memory
         rig.close()

@@ -117,8 +117,8 @@ def test_very_many_messages_go_in_several_turns(tmp_path: Path) -> None:
         for _ in range(5_000):
             publish(store, b"a")
         rig.settle()
-        rig.turn.hold_clock(rig.turn.now_ns + 11 * SECOND, rig.turn.wall_ns + 11 * SECOND)
-        rig.turn.ring()
+        rig.turn.set_clock(rig.turn.now_ns + 11 * SECOND, rig.turn.wall_ns + 11 * SECOND)
+        rig.turn.run_timers()
         assert 0 < store.messages < 5_000
         rig.advance(12)
         assert store.messages == 0
@@ -158,7 +158,7 @@ def test_messages_go_at_their_own_time(tmp_path: Path) -> None:
 
 def set_clock(rig: Rig, wall_ns: int) -> None:
     """Set the wall clock; the monotonic one goes on."""
-    rig.turn.hold_clock(rig.loop.now_ns, wall_ns)
+    rig.turn.set_clock(rig.loop.now_ns, wall_ns)
 
 
 def step(rig: Rig, seconds: float) -> None:
@@ -166,7 +166,7 @@ def step(rig: Rig, seconds: float) -> None:
     wall_ns = rig.turn.wall_ns + int(seconds * SECOND)
     rig.loop.now_ns += int(seconds * SECOND)
     set_clock(rig, wall_ns)
-    rig.turn.ring()
+    rig.turn.run_timers()
     rig.settle()
 
 

@@ -355,7 +355,7 @@ def far_behind(
     behind.read(b"RDY 300\n")
     nsq.loop.run_once()
     nsq.loop.run_once()
-    nsq.loop.turn.hold_clock(nsq.loop.now_ns + SECOND, 0)
+    nsq.loop.turn.set_clock(nsq.loop.now_ns + SECOND, 0)
     return nsq, behind, peer
 
 
@@ -407,7 +407,7 @@ def test_a_long_backlog_comes_in_smaller_parts_beside_live_traffic(make_nsq: Mak
     assert [part(), part()] == [whole, whole]
     peer.read(pub(b"u", b"a"))
     assert [part(), part(), part()] == [half, half, half]
-    nsq.loop.turn.hold_clock(nsq.loop.now_ns + 2 * SECOND, 0)
+    nsq.loop.turn.set_clock(nsq.loop.now_ns + 2 * SECOND, 0)
     assert part() == whole
 
 

@@ -46,7 +46,7 @@ class Case:
         self.account.publish(subject.encode(), data, b"", headers)
         self.rig.settle()
         self.now += SECOND
-        self.rig.turn.hold_clock(self.now, WALL + self.now)
+        self.rig.turn.set_clock(self.now, WALL + self.now)
 
     def get(
         self, body: Any = b"", key: str = "", *, head: str = "$JS.API", headers: bytes = b""

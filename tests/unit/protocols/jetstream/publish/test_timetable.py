@@ -38,8 +38,8 @@ class Case(StreamCase):
         for step in (int(seconds * SECOND), SECOND // 50, SECOND // 50):
             self.now += step
             self.wall += step
-            self.rig.turn.hold_clock(self.now, self.wall)
-            self.rig.turn.ring()
+            self.rig.turn.set_clock(self.now, self.wall)
+            self.rig.turn.run_timers()
             self.rig.settle()
 
     def plan(
