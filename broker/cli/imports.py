@@ -182,7 +182,7 @@ def import_stan(
 async def _run_stan(make: Callable[[], stan.Import], dry_run: bool, quiet: bool) -> stan.Outcome:
     work = make()
     with _progress(work, quiet):
-        return work.look() if dry_run else await work.run()
+        return work.inspect() if dry_run else await work.run()
 
 
 def _advise(outcome: stan.Outcome, config: Config) -> None:
@@ -260,7 +260,7 @@ async def _run_jetstream(
 ) -> jetstream.Outcome:
     work = make()
     with _progress(work, quiet):
-        return work.look() if dry_run else await work.run()
+        return work.inspect() if dry_run else await work.run()
 
 
 # --- channels of NATS Streaming as streams

@@ -224,17 +224,17 @@ class Listing:
         if self._sweeping is not None:
             self._sweeping.cancel()
 
-    def _changed(self, name: str, cursor: str | None, made: bool) -> None:
+    def _changed(self, name: str, cursor: str | None, created: bool) -> None:
         if cursor is not None:
             return
         if self._changes is not None:
-            self._changes.append((name, made))
+            self._changes.append((name, created))
             return
         at = bisect_left(self.names, name)
         known = at < len(self.names) and self.names[at] == name
-        if made and not known and name in self.engine.logs:  # not for streams
+        if created and not known and name in self.engine.logs:  # not for streams
             insort(self.names, name)
-        elif not made and known:
+        elif not created and known:
             del self.names[at]
 
     async def ready(self) -> None:
@@ -256,8 +256,8 @@ class Listing:
             if pauses.is_due():
                 await pauses.pause()
         changes, self._changes = self._changes, None
-        for name, made in changes:
-            self._changed(name, None, made)
+        for name, created in changes:
+            self._changed(name, None, created)
 
     # --- sweeps
 

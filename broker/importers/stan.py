@@ -183,7 +183,7 @@ class Import:
 
     # --- a dry run
 
-    def look(self) -> Outcome:
+    def inspect(self) -> Outcome:
         """Read everything and change nothing."""
         self.outcome.clients = len(self.clients)
         for name in self.selected:

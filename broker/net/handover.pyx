@@ -56,6 +56,6 @@ cdef class HandoverSession(Session):
         if ns:
             out.turn.arm(self, out.turn.now_ns + ns)
 
-    def say(self, bytes data):
+    def send(self, bytes data):
         """Append bytes to the output."""
         out_put(self.link.out, data, <size_t>len(data))

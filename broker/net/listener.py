@@ -79,7 +79,7 @@ class Runtime:
         self.shared = InBuf(limits.RECEIVE_BUFFER)
         self.plain = InBuf(limits.RECEIVE_BUFFER)  # output of filters
         self.handshakes = Handshakes(self.loop.call_soon)
-        self._crowded = False
+        self._was_short_of_files = False
 
     def _use_processors(self, busy_poll_ns: int) -> None:
         # uvloop offers the epoll descriptor for its own tests only. Without it, only speed is lost.
@@ -103,25 +103,25 @@ class Runtime:
         busy_poll = self.turn.busy_poll
         return 0.0 if busy_poll is None else busy_poll.waited_ns / SECOND
 
-    def crowded(self, number: int) -> bool:
+    def short_of_files(self, number: int) -> bool:
         """Whether a new connection, with the descriptor `number`, must be closed, so that the logs
         can open their files."""
-        crowded = files_are_short(number)
-        if crowded and not self._crowded:
-            self._crowded = True
+        short = files_are_short(number)
+        if short and not self._was_short_of_files:
+            self._was_short_of_files = True
             log.error("too many open files: new connections are closed at once")
-            self._look_later()
-        return crowded
+            self._check_files_later()
+        return short
 
-    def _look_later(self) -> None:
-        self.loop.call_later(limits.OPEN_FILES_LOOK / SECOND, self._look_again)
+    def _check_files_later(self) -> None:
+        self.loop.call_later(limits.OPEN_FILES_LOOK / SECOND, self._check_files)
 
-    def _look_again(self) -> None:
+    def _check_files(self) -> None:
         # Once a second, not for each connection: a flood must not fill the log.
         if files_are_short():
-            self._look_later()
+            self._check_files_later()
             return
-        self._crowded = False
+        self._was_short_of_files = False
         log.info("files can be opened again")
 
     def _call_at_ns(self, due_ns: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
@@ -202,7 +202,7 @@ class Listener(ABC):
         self.total_connections += 1
         self.conns.add(conn)
         self._emptied.clear()
-        if self.runtime.crowded(conn.fd):
+        if self.runtime.short_of_files(conn.fd):
             self.runtime.loop.call_soon(conn.abort)
 
     def left(self, conn: Conn) -> None:

@@ -47,7 +47,7 @@ class Head:
         """The first value of a header; empty if there is none."""
         return self.headers.get(name, [""])[0]
 
-    def says(self, name: str, word: str) -> bool:
+    def has_word(self, name: str, word: str) -> bool:
         """Whether one of a header's values, separated by commas, is this word."""
         return any(
             part.strip(" \t").lower() == word
@@ -136,7 +136,7 @@ def refusal(status: int) -> bytes:
     ).encode()
 
 
-def no_http(text: str) -> bytes:
+def not_http_answer(text: str) -> bytes:
     """The answer to bytes that are not a request."""
     return (
         f"HTTP/1.1 {text}\r\nContent-Type: text/plain; charset=utf-8\r\n"
@@ -150,12 +150,12 @@ class PendingUpgrades:
     def __init__(
         self,
         upgrade: Callable[[Request, HandoverSession], None],
-        patience_ns: int,
+        timeout_ns: int,
         secure: Callable[[HandoverSession], None] | None = None,
     ) -> None:
         """`upgrade` hands the connection over, or raises NotUpgraded. `secure` begins TLS."""
         self.upgrade = upgrade
-        self.patience_ns = patience_ns
+        self.timeout_ns = timeout_ns
         self.secure = secure
         self.refused: Callable[[Any, str], None] = lambda _peer, _reason: None
         self.insecure: Callable[[Any, str], None] = lambda _peer, _cause: None
@@ -187,7 +187,7 @@ class PendingUpgrades:
         if len(self._waiting) >= limits.WEBSOCKET_UPGRADES_MAX:
             self.late(next(iter(self._waiting)))
         self._waiting[handover] = None
-        handover.wait(self.patience_ns)
+        handover.wait(self.timeout_ns)
 
     def received(self, handover: HandoverSession, data: bytes) -> None:
         """A part of the request was received."""
@@ -197,11 +197,11 @@ class PendingUpgrades:
         at = head.find(HEAD_END, searched)
         if at < 0:
             if len(head) > limits.WEBSOCKET_REQUEST_MAX:
-                self._say(handover, no_http(errors.HTTP_TOO_LARGE))
+                self._answer_and_close(handover, not_http_answer(errors.HTTP_TOO_LARGE))
             elif head[:1].isspace() or b"\r\n" not in data:
                 return
             elif not _NAME.match(head.decode("latin-1")):
-                self._say(handover, no_http(errors.HTTP_BAD_REQUEST))
+                self._answer_and_close(handover, not_http_answer(errors.HTTP_BAD_REQUEST))
             return
         peer = handover.link.peer
         early = len(head) > at + len(HEAD_END)
@@ -209,19 +209,19 @@ class PendingUpgrades:
             request = read_request(bytes(head[:at]))
             if early and request.method == "GET":
                 self.refused(peer, errors.WEBSOCKET_EARLY)
-                self._say(handover, b"")
+                self._answer_and_close(handover, b"")
                 return
             self.upgrade(request, handover)
         except NotHttp as no:
-            self._say(handover, no_http(str(no)))
+            self._answer_and_close(handover, not_http_answer(str(no)))
         except NotUpgraded as no:
             self.refused(peer, str(no))
-            self._say(handover, refusal(no.status))
+            self._answer_and_close(handover, refusal(no.status))
 
-    def _say(self, handover: HandoverSession, last: bytes) -> None:
+    def _answer_and_close(self, handover: HandoverSession, last: bytes) -> None:
         self.done(handover)
         if last:
-            handover.say(last)
+            handover.send(last)
         handover.link.close()
 
     def late(self, handover: HandoverSession) -> None:

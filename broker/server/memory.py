@@ -46,13 +46,13 @@ class FreeMemory:
         self._timer = self._loop.call_later(seconds, self._begin)
 
     def _begin(self) -> None:
-        self._loop.run_in_executor(None, self.look).add_done_callback(self._looked)
+        self._loop.run_in_executor(None, self.trim_if_useful).add_done_callback(self._looked)
 
     def _looked(self, looking: asyncio.Future[float]) -> None:
         if self._timer is not None:  # not stopped meanwhile
             self._later(max(self._period_s, limits.TRIM_REST * looking.result()))
 
-    def look(self) -> float:
+    def trim_if_useful(self) -> float:
         """Return memory if it is worthwhile; return the seconds that it took."""
         began = time.monotonic()
         with contextlib.suppress(OSError):  # no file can be opened now

@@ -340,7 +340,7 @@ class AppendHandlers:
             self._bound(recent)
 
     async def _append_once(self, window: Window, log: Log, block: bytearray) -> Appender:
-        plan = window.look(log, limits.DEDUPE_READ_BYTES)
+        plan = window.unread_views(log, limits.DEDUPE_READ_BYTES)
         try:
             if plan is not None:
                 await self.staging.run(window.read, plan)

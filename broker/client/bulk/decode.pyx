@@ -438,9 +438,9 @@ cdef class Frame:
         cdef column_t subject
         cdef size_t i
         if wanted & VALUE:
-            made['value'] = begin(&value, sizes.rows, sizes.value, False)
+            made['value'] = begin(&value, sizes.rows, sizes.value, nullable=False)
         if wanted & SUBJECT:
-            made['subject'] = begin(&subject, sizes.rows, sizes.subject, False)
+            made['subject'] = begin(&subject, sizes.rows, sizes.subject, nullable=False)
         with nogil:
             for i in range(sizes.rows):
                 fields_of(self.data + self.slots[start + i], &fields)
@@ -462,13 +462,13 @@ cdef class Frame:
         if sizes.headers > INT32_MAX:
             raise Damaged(f'{sizes.headers} headers exceed the limit of Arrow')
         if wanted & KEY:
-            made['key'] = begin(&columns.key, rows, sizes.key, True)
+            made['key'] = begin(&columns.key, rows, sizes.key, nullable=True)
         if wanted & MESSAGE_ID:
-            made['messageId'] = begin(&columns.message_id, rows, sizes.message_id, True)
+            made['messageId'] = begin(&columns.message_id, rows, sizes.message_id, nullable=True)
         if wanted & HEADERS:
-            lists = begin(&columns.lists, rows, 0, True)
-            names = begin(&columns.names, sizes.headers, sizes.names, False)
-            values = begin(&columns.values, sizes.headers, sizes.values, False)
+            lists = begin(&columns.lists, rows, 0, nullable=True)
+            names = begin(&columns.names, sizes.headers, sizes.names, nullable=False)
+            values = begin(&columns.values, sizes.headers, sizes.values, nullable=False)
             made['headers'] = lists[0], lists[1], sizes.headers, names[1:], values[1:]
         columns.count = 0
         with nogil:

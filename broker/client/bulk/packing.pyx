@@ -258,7 +258,7 @@ cdef class Packer:
         if key_name is not None:
             self.key_text.ptr = key_name
             self.key_text.n = <size_t>len(key_name)
-            if bad_name(&self.key_text, False):
+            if bad_name(&self.key_text, as_read=False):
                 raise Unstorable(f'the key cannot be stored in the header {key_name!r}')
         if headers is not None:
             self.lists, self.pairs, self.names, self.values = headers
@@ -468,11 +468,11 @@ cdef class Packer:
         cdef piece_t name, value
         cdef size_t h, n = 0
         if self.key is not None and self.key.get(i, &row.key):
-            if bad_value(&row.key, False):
+            if bad_value(&row.key, as_read=False):
                 return BAD_KEY
             n += self.key_text.n + row.key.n + 4
         if self.message_id is not None and self.message_id.get(i, &row.message_id):
-            if bad_value(&row.message_id, False):
+            if bad_value(&row.message_id, as_read=False):
                 return BAD_ID
             n += MESSAGE_ID.n + row.message_id.n + 4
         if self.lists is not None and self.lists.has(i):

@@ -328,7 +328,7 @@ cdef class Background:
     @property
     def is_relieved(self):
         """Whether MAPPING threads do all jobs, because the COPYING ones hardly ever run."""
-        return crew_for(<shared_t *>self.shared, False) == MAPPING
+        return crew_for(<shared_t *>self.shared, maps=False) == MAPPING
 
     def reap(self):
         """Threads have reported that jobs are done."""

@@ -46,7 +46,7 @@ cdef class Window(RecentIds):
         if first_seq == self.next_seq and last_seq - first_seq + 1 == count:
             self.next_seq = last_seq + 1
 
-    def look(self, Log log, size_t bytes_max):
+    def unread_views(self, Log log, size_t bytes_max):
         """The records that `read` must read to know all ids of the log; None: it knows them.
 
         If there are very many, only about the last `bytes_max`.

@@ -455,7 +455,7 @@ cdef enum:
     LOOK_RECORD = 1
 
 
-cdef inline int look(Range r, walk_t *w, stored_t *s, size_t *step) noexcept nogil:
+cdef inline int examine(Range r, walk_t *w, stored_t *s, size_t *step) noexcept nogil:
     """Examine the next bytes of the walk; returns LOOK_*. For LOOK_RECORD `s` and `step` are the
     record and its size."""
     cdef const char *base = r.base
@@ -493,7 +493,7 @@ cdef bint walk(Range r) noexcept nogil:
         if w.at >= pause:
             r.walk = w
             return True
-        looked = look(r, &w, &s, &step)
+        looked = examine(r, &w, &s, &step)
         if looked == LOOK_FAILED:
             return False
         if looked == LOOK_DAMAGE:
@@ -535,7 +535,7 @@ cdef bint walk_live(Range r) noexcept nogil:
         if w.at >= pause:
             r.walk = w
             return True
-        looked = look(r, &w, &s, &step)
+        looked = examine(r, &w, &s, &step)
         if looked == LOOK_FAILED:
             return False
         if looked == LOOK_DAMAGE:

@@ -110,7 +110,7 @@ class Import:
 
     # --- a dry run
 
-    def look(self) -> Outcome:
+    def inspect(self) -> Outcome:
         """Read everything and change nothing."""
         for found in self.streams:
             transfer = Transfer(found.tombstones, False)

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, cast
 from broker.base.units import SECOND
 from broker.net import errors, limits
 from broker.net.listener import descriptor, files_are_short
-from broker.net.upgrade import no_http
+from broker.net.upgrade import not_http_answer
 
 if TYPE_CHECKING:
     import ssl
@@ -44,7 +44,7 @@ HEADER, REQUEST, IDLE = range(3)
 
 
 def connections_max(settings: HttpConfig) -> int:
-    """The limits of one listener."""
+    """The maximum of connections of one listener: configured, or a share of the open files."""
     if settings.max_connections:
         return settings.max_connections
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -55,7 +55,8 @@ def connections_max(settings: HttpConfig) -> int:
 
 
 class HttpConnections:
-    """Needs a running loop from the first connection on."""
+    """The connections of one HTTP listener, with their limit and time-outs. Needs a running loop
+    from the first connection on."""
 
     def __init__(self, settings: HttpConfig, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.settings = settings
@@ -65,18 +66,18 @@ class HttpConnections:
         # Idle connections, the longest idle one first. Unlike in a plain dict, finding the first
         # one does not skip removed ones.
         self._quiet: OrderedDict[HttpConnection, None] = OrderedDict()
-        self.given_up = 0  # closed by this side: too slow, or above the limit
+        self.dropped = 0  # closed by this side: too slow, or above the limit
         self._timer: asyncio.TimerHandle | None = None
 
     def joined(self, connection: HttpConnection, number: int = -1) -> bool:
         """Add a connection with the descriptor `number`; False: the limit is reached."""
         full = len(self.open) >= self.most or files_are_short(number)
         if full and not self._make_room():
-            self.given_up += 1
+            self.dropped += 1
             return False
         self.open[connection] = self._quiet[connection] = None
         if self._timer is None:
-            self._look_later()
+            self._check_later()
         return True
 
     def left(self, connection: HttpConnection) -> None:
@@ -91,20 +92,20 @@ class HttpConnections:
         # checked and moved to the end: a flood must not scan all of them for each new connection.
         for connection in list(itertools.islice(self._quiet, limits.HTTP_ROOM_LOOKS)):
             if not connection.is_writing:
-                self.give_up(connection)
+                self.drop(connection)
                 return True
             self._quiet.move_to_end(connection)
         return False
 
     def entered(self, connection: HttpConnection) -> None:
-        """Update the state of a connection."""
+        """A connection has entered another state. It may be dropped while it has no request."""
         self._quiet.pop(connection, None)
         if connection.state != REQUEST and connection in self.open:
             self._quiet[connection] = None
 
-    def give_up(self, connection: HttpConnection) -> None:
+    def drop(self, connection: HttpConnection) -> None:
         """Close a connection at once."""
-        self.given_up += 1
+        self.dropped += 1
         self._remove(connection)  # not counted any more, although it ends a turn later
         connection.abort()
 
@@ -112,28 +113,28 @@ class HttpConnections:
         self.open.pop(connection, None)
         self._quiet.pop(connection, None)
 
-    def _look_later(self) -> None:
+    def _check_later(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(limits.HTTP_LOOK / SECOND, self._look)
+        self._timer = loop.call_later(limits.HTTP_LOOK / SECOND, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
-        self.look()
+        self.close_late()
         if self.open:
-            self._look_later()
+            self._check_later()
 
-    def look(self) -> None:
+    def close_late(self) -> None:
         """Close the connections that have timed out."""
         now_ns = self.now_ns()
         for connection in [one for one in self.open if one.is_late(now_ns)]:
-            self.give_up(connection)
+            self.drop(connection)
 
 
 @types.coroutine
-def _from_there(
+def _continue(
     coroutine: Coroutine[Any, Any, asyncio.Transport | None], first: Any
 ) -> Generator[Any, Any, asyncio.Transport | None]:
-    """Continue a coroutine that was started and waits for `first`."""
+    """Continue a coroutine that was started, and waits for the future `first`."""
     try:
         yield first
         safe: asyncio.Transport | None = yield from coroutine
@@ -157,14 +158,14 @@ class HttpConnection(asyncio.Protocol):
         self.since_ns = connections.now_ns()  # since when it is in this state
         self._inner: asyncio.Protocol | None = inner
         self._context = context
-        self._shaking = context is not None
+        self._in_handshake = context is not None
         self._handshake: asyncio.Task[None] | None = None
         self._early = b""  # input received before the end of the handshake was reported
         self._transport: asyncio.Transport | None = None
         self._rest = b""  # input that is parsed in the next turn
         self._head = 0  # bytes of a header that is not complete yet
         self._body: StreamReader | None = None  # of the current request
-        self._endless = False  # the current answer
+        self._until_left = False  # the current answer
         self._received = 0  # of that body
         self._unsent = 0  # of the answer, at the last check
         self._stuck_ns = 0  # since when the peer has read nothing; 0: the transport is not full
@@ -191,15 +192,15 @@ class HttpConnection(asyncio.Protocol):
         # Its first step is done at once: a task would start later, when the first bytes may already
         # have been passed to this protocol instead of TLS.
         first = handshake.send(None)
-        self._handshake = loop.create_task(self._shake_hands(handshake, first))
+        self._handshake = loop.create_task(self._do_handshake(handshake, first))
 
-    async def _shake_hands(
+    async def _do_handshake(
         self, handshake: Coroutine[Any, Any, asyncio.Transport | None], first: Any
     ) -> None:
         safe: asyncio.Transport | None = None
         try:
             with contextlib.suppress(OSError):  # the peer may still read the rest
-                safe = await _from_there(handshake, first)
+                safe = await _continue(handshake, first)
         finally:
             self._handshake = None
             if safe is None:
@@ -208,7 +209,7 @@ class HttpConnection(asyncio.Protocol):
         if safe is None or self._transport is None or self._inner is None:
             return  # it was closed meanwhile
         self._transport = safe
-        self._shaking = False
+        self._in_handshake = False
         self._enter(HEADER)
         self._inner.connection_made(safe)
         early, self._early = self._early, b""
@@ -216,7 +217,7 @@ class HttpConnection(asyncio.Protocol):
             self.data_received(early)
 
     def data_received(self, data: bytes) -> None:
-        if self._shaking:
+        if self._in_handshake:
             self._early += data
             return
         if self.state == IDLE:
@@ -238,7 +239,7 @@ class HttpConnection(asyncio.Protocol):
         if self.state == HEADER and not self._is_answering():
             self._head += len(data)
             if self._head > limits.HTTP_HEAD_MAX and self._transport is not None:
-                self._transport.write(no_http(errors.HTTP_TOO_LARGE))
+                self._transport.write(not_http_answer(errors.HTTP_TOO_LARGE))
                 self._transport.close()
 
     def _parse_pieces(self, data: bytes) -> None:
@@ -273,7 +274,7 @@ class HttpConnection(asyncio.Protocol):
     def eof_received(self) -> bool | None:
         if self._inner is None or self._context is not None:  # with TLS, it closes in any case
             return None
-        if self._endless or not self._is_answering():
+        if self._until_left or not self._is_answering():
             return None
         self._ended_ns = self.connections.now_ns()
         self._close_after_last()
@@ -312,19 +313,19 @@ class HttpConnection(asyncio.Protocol):
         if self._transport is not None:
             self._unsent = self._transport.get_write_buffer_size()
             self._stuck_ns = self.connections.now_ns()
-        if self._inner is not None and not self._shaking:
+        if self._inner is not None and not self._in_handshake:
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
         self._stuck_ns = 0
-        if self._inner is not None and not self._shaking:
+        if self._inner is not None and not self._in_handshake:
             self._inner.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self.connections.left(self)
         inner, self._inner = self._inner, None
-        if inner is not None and not self._shaking:
+        if inner is not None and not self._in_handshake:
             inner.connection_lost(exc)
 
     @property
@@ -358,13 +359,13 @@ class HttpConnection(asyncio.Protocol):
 
     def continue_until_left(self) -> None:
         """The answer in progress has no end: it stops when the peer ends its side."""
-        self._endless = True
+        self._until_left = True
 
     def end(self) -> None:
         """The request is answered."""
         self._enter(IDLE)
         self._body = None
-        self._endless = False
+        self._until_left = False
 
     def _enter(self, state: int) -> None:
         self.state = state
@@ -385,7 +386,7 @@ class HttpConnection(asyncio.Protocol):
             if self.is_writing:
                 self._ended_ns = now_ns
             return now_ns - self._ended_ns >= limits.HTTP_ENDED_GRACE
-        if self._shaking:  # handshakes have their own timer
+        if self._in_handshake:  # handshakes have their own timer
             return False
         quiet_ns = now_ns - self.since_ns
         if self.state == HEADER:

@@ -181,9 +181,9 @@ class WebsocketListener(Listener):
         # Creates sessions for leaf nodes over WebSocket; None: they are refused.
         self.new_leaf: Callable[[TlsPeer | None], LeafSession] | None = None
         self.tls = tls  # for new connections
-        self._patience_ns = settings.handshake_timeout_ns or net_limits.WEBSOCKET_HANDSHAKE
+        self._timeout_ns = settings.handshake_timeout_ns or net_limits.WEBSOCKET_HANDSHAKE
         secure = None if tls is None else self._secure
-        self._upgrades = PendingUpgrades(self._upgrade, self._patience_ns, secure)
+        self._upgrades = PendingUpgrades(self._upgrade, self._timeout_ns, secure)
         self._upgrades.refused = log_refusal
         self._upgrades.insecure = log_insecure
         self._allowed = {place(one) for one in settings.allowed_origins}
@@ -210,7 +210,7 @@ class WebsocketListener(Listener):
         if rate is not None and not rate.allow():
             handover.link.abort()
             return
-        handover.link.secure(self.tls.context, self._patience_ns)
+        handover.link.secure(self.tls.context, self._timeout_ns)
 
     def _upgrade(self, request: Request, handover: HandoverSession) -> None:
         key = self._check(request)
@@ -223,7 +223,7 @@ class WebsocketListener(Listener):
         frames.status = lambda: close_status(session)
         self._upgrades.done(handover)
         more = self.settings.headers
-        handover.say(answer(key, compress=compress, unmasked=unmasked, more=more))
+        handover.send(answer(key, compress=compress, unmasked=unmasked, more=more))
         handover.link.hand_over(session, frames)
 
     def _check(self, request: Request) -> str:
@@ -232,16 +232,16 @@ class WebsocketListener(Listener):
             raise NotUpgraded(405, net_errors.WEBSOCKET_METHOD)
         if not request.first("host"):
             raise NotUpgraded(400, net_errors.WEBSOCKET_HOST)
-        if not request.says("upgrade", "websocket"):
+        if not request.has_word("upgrade", "websocket"):
             raise NotUpgraded(400, net_errors.WEBSOCKET_UPGRADE)
-        if not request.says("connection", "upgrade"):
+        if not request.has_word("connection", "upgrade"):
             raise NotUpgraded(400, net_errors.WEBSOCKET_CONNECTION)
         key = request.first("sec-websocket-key")
         if not key:
             raise NotUpgraded(400, net_errors.WEBSOCKET_KEY)
         if not _is_key(key):
             raise NotUpgraded(400, net_errors.WEBSOCKET_KEY_BAD)
-        if not request.says("sec-websocket-version", "13"):
+        if not request.has_word("sec-websocket-version", "13"):
             raise NotUpgraded(400, net_errors.WEBSOCKET_VERSION)
         self._check_origin(request)
         return key

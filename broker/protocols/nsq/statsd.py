@@ -72,7 +72,7 @@ class Round:
         """All lines of one round."""
         self._now = {}
         for topic in topics:
-            if not self._left_out(topic["topic_name"]):
+            if not self._is_excluded(topic["topic_name"]):
                 yield from self._topic(topic)
         if memory is not None:
             for name, value in memory.items():
@@ -82,7 +82,7 @@ class Round:
                     yield self._line(f"mem.{name}", value, "g")
         self._before = self._now
 
-    def _left_out(self, name: str) -> bool:
+    def _is_excluded(self, name: str) -> bool:
         return self.config.statsd_exclude_ephemeral and is_ephemeral(name.encode())
 
     def _topic(self, page: stats.Page) -> Iterator[bytes]:
@@ -94,7 +94,7 @@ class Round:
         yield from self._latency(start, page)
         for channel in page["channels"]:
             name = channel["channel_name"]
-            if self._left_out(name):
+            if self._is_excluded(name):
                 continue
             for key, word, kind in _CHANNEL_NUMBERS:
                 yield self._line(f"{start}.channel.{name}.{word}", channel[key], kind)

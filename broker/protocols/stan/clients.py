@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from broker.base.patterns import lazy_pattern
 from broker.base.units import SECOND
 from broker.protocols.stan import errors, limits
-from broker.protocols.stan.config import is_speakable
+from broker.protocols.stan.config import is_subject_to_send
 from broker.protocols.stan.publish import Client, RefusedError
 from broker.protocols.stan.store import ClientRecord
 
@@ -67,7 +67,7 @@ class Clients:
 
     def connect(self, record: ClientRecord, answer: Callable[[Client | str], object]) -> None:
         """Register a client; `answer` gets it or an error, perhaps after a probe of an old one."""
-        if not record.hb_inbox or not is_speakable(record.hb_inbox):
+        if not record.hb_inbox or not is_subject_to_send(record.hb_inbox):
             answer(errors.STAN_INVALID_CONNECT)
             return
         if not CLIENT_ID.fullmatch(record.client_id):
@@ -184,7 +184,7 @@ class Clients:
         timer = loop.call_later(timeout_ns / SECOND, self._answer, subject, False)
         self._asked[subject] = (timer, done)
         if self.service.publish(client.hb_inbox.encode(), b"", subject) == 0:
-            self._answer(subject, False)
+            self._answer(subject, alive=False)
 
     def _answer(self, subject: bytes, alive: bool) -> None:
         timer, done = self._asked.pop(subject, (None, None))
@@ -194,7 +194,7 @@ class Clients:
 
     def answered(self, subject: bytes) -> None:
         """Handle the answer to a heartbeat."""
-        self._answer(subject, True)
+        self._answer(subject, alive=True)
 
     def stop(self) -> None:
         """Stop sending heartbeats; clients stay registered."""

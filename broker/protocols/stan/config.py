@@ -175,7 +175,7 @@ def _width(pattern: str) -> tuple[tuple[int, str], ...]:
     return tuple((_RANK.get(token, 2), token) for token in pattern.split("."))
 
 
-def is_speakable(inbox: str) -> bool:
+def is_subject_to_send(inbox: str) -> bool:
     """Whether messages can be sent to a subject: NATS subjects cannot contain white space."""
     return _WORD.fullmatch(inbox) is not None and len(inbox.encode()) <= NATS_MAX_CONTROL_LINE
 

@@ -537,7 +537,7 @@ cdef class Subscribers:
         """The oldest one with the cursor of this name, or None."""
         return next(iter(self.by_cursor.get(cursor, ())), None)
 
-    def sharing(self, str cursor):
+    def count_of(self, str cursor):
         """The number of those with the cursor of this name."""
         return len(self.by_cursor.get(cursor, ()))
 
@@ -574,7 +574,8 @@ cdef class Subscription(Sink):
         self.cursor = cursor
         self.record = record
         cursor.set_policy(
-            REDELIVER_FIRST, CHOICE_LEAST if record.queue_name else cursor.policy.choice, True)
+            REDELIVER_FIRST, CHOICE_LEAST if record.queue_name else cursor.policy.choice,
+            limited=True)
 
     def __dealloc__(self):
         free(self.inbox.subject)

@@ -21,7 +21,7 @@ from broker.engine.log.files import escape
 from broker.protocols.stan import errors
 from broker.protocols.stan.channels import CURSOR_PREFIX
 from broker.protocols.stan.clients import random_name
-from broker.protocols.stan.config import is_speakable
+from broker.protocols.stan.config import is_subject_to_send
 from broker.protocols.stan.publish import Client, RefusedError, Subscription
 from broker.protocols.stan.store import SubRecord
 
@@ -55,7 +55,7 @@ def check(request: pb.SubscriptionRequest, is_valid: Callable[[str], bool]) -> N
         raise RefusedError(errors.STAN_INVALID_SUBJECT)
     if request.qGroup and ":" in request.durableName:
         raise RefusedError(errors.STAN_DURABLE_QUEUE_NAME)
-    if not is_speakable(request.inbox):
+    if not is_subject_to_send(request.inbox):
         raise RefusedError(errors.STAN_INVALID_SUBSCRIBE)
 
 
@@ -155,12 +155,12 @@ class Subscriptions:
         if 0 < channel.limits.max_subs <= len(channel.subscriptions):
             raise RefusedError(errors.STAN_TOO_MANY_SUBSCRIPTIONS)
         cursor = cursors_of(channel.log).get(name)
-        joins = cursor is not None and channel.subscriptions.sharing(name) > 0
+        joins = cursor is not None and channel.subscriptions.count_of(name) > 0
         if cursor is not None and not joins:
             channel.log.delete_cursor(name)  # it belongs to a subscription that is not in the file
             cursor = None
         if cursor is None:
-            start = self.place(channel, request, wanted.found)
+            start = self.start_of(channel, request, wanted.found)
             try:
                 cursor = open_cursor(channel.log, name, start=start)
             except OSError:
@@ -189,7 +189,7 @@ class Subscriptions:
         channel.subscriptions.add(subscription)
         return subscription
 
-    def place(
+    def start_of(
         self, channel: Channel, request: pb.SubscriptionRequest, found: int | None = None
     ) -> int:
         """The sequence of the first message for a new subscription."""
@@ -255,7 +255,7 @@ class Subscriptions:
         done, but not yet in the file."""
         record, channel = subscription.record, subscription.channel
         subscription.detach()
-        alone = channel.subscriptions.sharing(record.cursor) == 1
+        alone = channel.subscriptions.count_of(record.cursor) == 1
         if record.is_durable and alone and not erase:
             kept = replace(record, offline=True)
             subscription.record = kept

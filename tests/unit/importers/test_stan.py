@@ -148,7 +148,7 @@ def test_a_recorded_store(tmp_path: Path, data: Path) -> None:
 def test_a_dry_run_and_patterns(tmp_path: Path, data: Path) -> None:
     source = recorded_store("orders", tmp_path)
     before = contents(source)
-    outcome = Import(source, data, Config()).look()
+    outcome = Import(source, data, Config()).inspect()
     assert [(c.name, c.messages, c.unacked) for c in outcome.channels] == [
         ("orders", 30, 64), ("other", 1, 0)
     ]  # fmt: skip
@@ -250,7 +250,7 @@ def test_a_damaged_identity_and_a_node_of_a_cluster(tmp_path: Path, data: Path) 
     source = tmp_path / "source"
     put_identity(source, node=b"a")
     put_slice(source, "c", 1, [message(1, "c")])
-    outcome = Import(source, data, Config()).look()
+    outcome = Import(source, data, Config()).inspect()
     assert "was node 'a' of a cluster" in outcome.remarks[0]
     (source / "server.dat").write_bytes((source / "server.dat").read_bytes()[:-1])
     outcome = run(source, data)

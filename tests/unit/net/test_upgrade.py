@@ -15,8 +15,8 @@ def test_headers_are_found_by_any_name() -> None:
     request = read_request(b"GET /a?b=1 HTTP/1.1\r\nHOST: x\r\nA:  1 \r\na: Two,\tthree")
     assert (request.method, request.path, request.first("host")) == ("GET", "/a", "x")
     assert request.headers["a"] == ["1", "Two,\tthree"]
-    assert request.says("a", "three")
-    assert not request.says("a", "two,")
+    assert request.has_word("a", "three")
+    assert not request.has_word("a", "two,")
     assert request.first("b") == ""
 
 
@@ -65,7 +65,7 @@ class FakeHandover:
         self.link: Any = self
         self.peer = ("192.0.2.7", 1)
         self.aborted = self.closed = False
-        self.patience_ns = 0
+        self.timeout_ns = 0
         self.said = b""
 
     def abort(self) -> None:
@@ -75,7 +75,7 @@ class FakeHandover:
         self.closed = True
 
     def wait(self, ns: int) -> None:
-        self.patience_ns = ns
+        self.timeout_ns = ns
 
     def say(self, data: bytes) -> None:
         self.said += data
@@ -95,7 +95,7 @@ def test_the_oldest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     upgrades.left(made[4])
     upgrades.end()
     assert [handover.aborted for handover in made] == [True, True, True, False, False]
-    assert [handover.patience_ns for handover in made] == [0] * 5
+    assert [handover.timeout_ns for handover in made] == [0] * 5
 
 
 def test_whoever_is_not_through_with_tls_waits_for_that() -> None:
@@ -110,9 +110,9 @@ def test_whoever_is_not_through_with_tls_waits_for_that() -> None:
     upgrades.opened(one)
     upgrades.opened(other)
     assert asked == [one, other]
-    assert one.patience_ns == 0  # TLS has a time of its own
+    assert one.timeout_ns == 0  # TLS has a time of its own
     upgrades.secured(one, None)
-    assert one.patience_ns == SECOND
+    assert one.timeout_ns == SECOND
     upgrades.secured(other, "no certificate")
     assert (other.closed, causes) == (True, ["no certificate"])
     upgrades.end()

@@ -59,7 +59,7 @@ def burst() -> Iterator[Burst]:
 def looker() -> FreeMemory:
     """One that has looked at what other tests have left in the process."""
     free = FreeMemory(asyncio.get_running_loop(), WAIT_S)
-    free.look()
+    free.trim_if_useful()
     return free
 
 
@@ -108,11 +108,11 @@ async def test_what_is_free_is_given_back_once(burst: Burst) -> None:
     """Looking again finds nothing: free pieces stay free, and each of them was looked at."""
     free = looker()
     times, full = free.times, burst.happen()
-    free.look()
+    free.trim_if_useful()
     assert free.times == times + 1
     assert resident_bytes() < full - burst.size // 2
     for _ in range(5):
-        free.look()
+        free.trim_if_useful()
     assert free.times == times + 1
     free.stop()
 
@@ -120,12 +120,12 @@ async def test_what_is_free_is_given_back_once(burst: Burst) -> None:
 async def test_a_second_burst(burst: Burst) -> None:
     free = looker()
     burst.happen()
-    free.look()
+    free.trim_if_useful()
     burst.fill()
-    free.look()
+    free.trim_if_useful()
     times, full = free.times, resident_bytes()
     burst.free()
-    free.look()
+    free.trim_if_useful()
     assert free.times == times + 1
     assert resident_bytes() < full - burst.size // 2
     free.stop()
@@ -138,10 +138,10 @@ async def test_what_others_gave_back_since_does_not_count(burst: Burst) -> None:
     with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as other:
         for at in range(0, size, mmap.PAGESIZE):
             other[at] = 1
-        free.look()
-    free.look()
+        free.trim_if_useful()
+    free.trim_if_useful()
     full = burst.happen()
-    free.look()
+    free.trim_if_useful()
     assert resident_bytes() < full - burst.size // 2
     free.stop()
 

@@ -195,7 +195,7 @@ cdef class ServiceImport(Sink):
             n = x.map(account, subject, n, x.scratch) if n else 0
             if n:
                 x.pack(&parcel, rec, x.scratch, n, reply, x.info(
-                    self.importer.account, self.share, self.system, rec), True)
+                    self.importer.account, self.share, self.system, rec), is_request=True)
                 if rec.flags & REC_TRACED and not self.traced(&parcel.rec, rec):
                     free(parcel.memory)
                     return 1
@@ -631,7 +631,7 @@ cdef class Imports(Importer):
             return 0
         export = <ServiceExport>r.export
         requester = <Imports>r.requester
-        if not x.enter(r.export, r.share, True):
+        if not x.enter(r.export, r.share, is_answer=True):
             return 0
         try:
             response_subject = rec.subject[:rec.subject_len]
@@ -650,7 +650,7 @@ cdef class Imports(Importer):
                 next_reply = requester.reply_to(requester.expect(export, self, rec, r.share, None))
             n = x.map(requester.account, reply, <size_t>len(reply), x.scratch)
             if n:
-                x.pack(&parcel, rec, x.scratch, n, next_reply, None, False)
+                x.pack(&parcel, rec, x.scratch, n, next_reply, None, is_request=False)
                 receivers = x.send(&parcel, requester.account)
             r = self.find(response_subject, <size_t>len(response_subject))
             if r == NULL:

@@ -412,7 +412,7 @@ class WebSocketDial:
             lines.append(f"Sec-WebSocket-Extensions: {PMCE}")
         if config.ws_no_masking:
             lines.append(f"{NO_MASKING}: true")
-        handover.say("\r\n".join([*lines, "", ""]).encode())
+        handover.send("\r\n".join([*lines, "", ""]).encode())
         handover.wait(config.first_info_timeout_ns)
 
     def received(self, handover: HandoverSession, data: bytes) -> None:
@@ -447,8 +447,8 @@ class WebSocketDial:
         """Whether compression was agreed; ValueError: it is not a WebSocket answer."""
         if (
             answer.status != 101
-            or not answer.says("upgrade", "websocket")
-            or not answer.says("connection", "upgrade")
+            or not answer.has_word("upgrade", "websocket")
+            or not answer.has_word("connection", "upgrade")
             or answer.first("sec-websocket-accept") != accept_key(self._key)
         ):
             raise ValueError("invalid websocket connection")

@@ -55,12 +55,12 @@ cdef size_t scan(const char *data, size_t n, op_t *ops, uint32_t *count,
         if st.pending:
             used = scan_pending(p, end, op, st)
         elif end - p > 8 and tw_load_u32(p) == TW_PUB:
-            used = scan_pub(p, 4, end, op, st, False)
+            used = scan_pub(p, 4, end, op, st, hpub=False)
         elif end - p > 8 and tw_load_u32(p) == TW_HPUB and p[4] == c' ':
-            used = scan_pub(p, 4, end, op, st, True)
+            used = scan_pub(p, 4, end, op, st, hpub=True)
         elif end - p > 4 and (p[3] == c' ' or p[3] == c'\t') and (p[0] | 32) == c'p' and (
                 (p[1] | 32) == c'u' and (p[2] | 32) == c'b'):
-            used = scan_pub(p, 4, end, op, st, False)
+            used = scan_pub(p, 4, end, op, st, hpub=False)
         else:
             used = scan_other(p, end, op, st)
         if used == INCOMPLETE:
@@ -242,7 +242,7 @@ cdef size_t scan_line(const char *p, size_t at, const char *end, op_t *op, scan_
     memset(op, 0, sizeof(op_t))
     op.kind = kind
     if kind == OP_SUB or kind == OP_UNSUB:
-        n = split(&arg, tokens, True)
+        n = split(&arg, tokens, on_cr=True)
         if not (2 <= n <= 3 if kind == OP_SUB else 1 <= n <= 2):
             return fail(op, SCAN_SILENT)
         if arg.len > SPAN_MAX:
@@ -290,7 +290,7 @@ cdef size_t scan_pub(const char *p, size_t at, const char *end, op_t *op, scan_t
         return stop
     if hpub and not st.headers:
         return fail(op, SCAN_SILENT)
-    n = split(&arg, tokens, False)
+    n = split(&arg, tokens, on_cr=False)
     if n < 1 + sizes or n > 2 + sizes:
         return fail(op, SCAN_SILENT)
     op.headers_len = 0

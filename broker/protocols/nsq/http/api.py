@@ -570,7 +570,7 @@ class NsqApi:
 
     async def channel_pause(self, _request: web.Request, query: Query) -> Answer:
         """Deliver nothing to consumers until /channel/unpause."""
-        if await self._pause_in_stream(query, True):
+        if await self._pause_in_stream(query, paused=True):
             return None
         cursor = self._channel(query, READ)
         cursor.pause()
@@ -579,7 +579,7 @@ class NsqApi:
 
     async def channel_unpause(self, _request: web.Request, query: Query) -> Answer:
         """Deliver to consumers again."""
-        if await self._pause_in_stream(query, False):
+        if await self._pause_in_stream(query, paused=False):
             return None
         cursor = self._channel(query, READ)
         cursor.unpause()

@@ -79,10 +79,10 @@ class LookupLink:
         self._replies: asyncio.Queue[bytes | Exception] = asyncio.Queue()
         self._expected = 0
 
-    def note(self, key: Key, made: bool) -> None:
+    def note(self, key: Key, created: bool) -> None:
         """Note that a topic or a channel was created or deleted."""
         if self.connected.is_set():
-            self._changed[key] = self._changed.get(key, False) or not made
+            self._changed[key] = self._changed.get(key, False) or not created
         self._wake.set()
 
     async def run(self) -> None:
@@ -304,13 +304,13 @@ class LookupPeers:
         log = self.engine.log(key[0])
         return log is not None and (not key[1] or key[1] in log.cursors)
 
-    def _changed(self, topic: str, channel: str | None, made: bool) -> None:
+    def _changed(self, topic: str, channel: str | None, created: bool) -> None:
         if not is_name(topic.encode()) or not is_name((channel or topic).encode()):
             return  # not an NSQ topic
         for link in self.links.values():
-            link.note((topic, channel or ""), made)
+            link.note((topic, channel or ""), created)
         log = self.engine.log(topic)
-        if made and channel is None and log is not None:
+        if created and channel is None and log is not None:
             self._ask(log)
 
     # --- channels of a new topic

@@ -123,7 +123,7 @@ def test_it_does_what_a_dictionary_does(steps: list[tuple[int, int]]) -> None:
 
 
 def learn(rig: Rig, known: Window, bytes_max: int = BIG) -> bool:
-    plan = known.look(rig.log(), bytes_max)
+    plan = known.unread_views(rig.log(), bytes_max)
     if plan is not None:
         known.read(plan)
     return plan is not None

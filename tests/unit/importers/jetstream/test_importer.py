@@ -28,7 +28,7 @@ def take_over(
     source: Path, data: Path, options: Options | None = None, *, dry: bool = False
 ) -> Outcome:
     with importing(source, data, Config(), options or Options(key=KEY), dry=dry) as make:
-        return make().look() if dry else asyncio.run(make().run())
+        return make().inspect() if dry else asyncio.run(make().run())
 
 
 def contents(data: Path, stream: str) -> dict[int, tuple[bytes, bytes, bytes]]:

@@ -73,10 +73,10 @@ class Listener:
 
     async def dial(self, data: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         connections = self.pages.connections
-        before = len(connections.open) + connections.given_up
+        before = len(connections.open) + connections.dropped
         reader, writer = await asyncio.open_connection(*self.pages.address)
         writer.write(data)
-        while len(connections.open) + connections.given_up == before:  # noqa: ASYNC110 - no bell
+        while len(connections.open) + connections.dropped == before:  # noqa: ASYNC110 - no bell
             await asyncio.sleep(0)
         return reader, writer
 
@@ -88,7 +88,7 @@ class Listener:
 
     def pass_time(self, ns: int) -> None:
         self.now_ns += ns
-        self.pages.connections.look()
+        self.pages.connections.close_late()
 
 
 @asynccontextmanager
@@ -409,7 +409,7 @@ async def test_a_client_that_ends_its_side_before_it_is_accepted(begun: bytes) -
                 got += more
         assert got.endswith(b"pong" if begun == ASK else b"")
         assert len(listener.pages.connections.open) == 1
-        assert listener.pages.connections.given_up == 0
+        assert listener.pages.connections.dropped == 0
 
 
 @on_uvloop
@@ -481,7 +481,7 @@ async def test_making_room_looks_at_no_other_connection(monkeypatch: pytest.Monk
             patch.setattr(HttpConnection, "__getattribute__", counted)
             peers = [await listener.dial() for _ in range(60)]
         connections = listener.pages.connections
-        assert (len(connections.open), connections.given_up) == (20, 40)
+        assert (len(connections.open), connections.dropped) == (20, 40)
         assert looked == 0
         for _reader, writer in peers:
             writer.close()
@@ -513,7 +513,7 @@ async def test_no_room_where_all_are_busy() -> None:
         assert await ended(late) == b""
         listener.may.set()
         assert await busy.readuntil(b"done")
-        assert listener.pages.connections.given_up == 1
+        assert listener.pages.connections.dropped == 1
 
 
 @on_uvloop

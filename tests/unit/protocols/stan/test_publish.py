@@ -165,15 +165,15 @@ def test_subscriptions_are_found_by_their_cursor_and_their_inboxes(case: Case) -
     assert held.find("in") is held.find("ack.1") is None  # no client yet
     for each in (first, second, third):
         each.attach(client)
-    assert (held.first_of(cursor.name), held.sharing(cursor.name)) == (first, 3)
+    assert (held.first_of(cursor.name), held.count_of(cursor.name)) == (first, 3)
     assert (held.find("in"), held.find("ack.2"), held.find("other")) == (first, second, third)
     first.detach()
     assert held.find("in") is second
     assert held.find("ack.1") is None
     held.remove(first)
-    assert (held.first_of(cursor.name), held.sharing(cursor.name)) == (second, 2)
+    assert (held.first_of(cursor.name), held.count_of(cursor.name)) == (second, 2)
     for each in (second, third):
         each.detach()
     held.clear()
-    assert (len(held), list(held), held.sharing(cursor.name)) == (0, [], 0)
+    assert (len(held), list(held), held.count_of(cursor.name)) == (0, [], 0)
     assert held.find("in") is held.first_of(cursor.name) is None
