@@ -37,8 +37,8 @@ from broker.engine.log.files import (
     MetaError,
     escape,
     free_name,
-    keep_torn,
-    keeps_end,
+    save_torn_tail,
+    save_unread_end,
     load_meta,
     put_aside,
     retention_in,
@@ -116,7 +116,7 @@ def open_known(EngineState shared, list entry, sync_for, retention_for, list pro
                 take_cursor(log, name, path, size, floor, paused)
             else:
                 end = max(end, open_cursor(log, name, path, problems))
-        go_behind(log, end, problems)
+        continue_after(log, end, problems)
         log.recovered(meta)
     except BaseException:
         log.detach()
@@ -587,13 +587,13 @@ cdef object take_last(Log log, Segment segment, list problems):
         try:
             cut_torn(log, segment, cut, problems)
         except OSError as problem:
-            leave_torn(log, segment, cut, problem, problems)
+            leave_torn_tail(log, segment, cut, problem, problems)
     if segment.bare and segment.planned > segment.start():
         segment.bare = segment.used_to > 0
         problems.append(f'{path}: file header is damaged')
     segment.used_to = 0
     if segment.bare:
-        give_header(log, segment, problems)
+        write_header(log, segment, problems)
     if segment.delayed and log.policy.retention_mode != RETENTION_OWNED:
         find_delays(log, segment)
     if faults_of(&segment.file):
@@ -616,7 +616,7 @@ cdef object cut_torn(Log log, Segment segment, size_t cut, list problems):
     cdef size_t torn = torn_bytes(segment, cut)
     path = os.fsdecode(segment.path)
     if torn:
-        keep_torn(path, segment.size, torn)
+        save_torn_tail(path, segment.size, torn)
     error = vfs_truncate(segment.fd, <int64_t>segment.size)
     if error and (torn or segment.used_to):
         raise OSError(error, os.strerror(error), path)
@@ -626,7 +626,7 @@ cdef object cut_torn(Log log, Segment segment, size_t cut, list problems):
         problems.append(f'{path}: a torn tail of {torn} bytes was cut at {segment.size}')
 
 
-cdef object leave_torn(Log log, Segment segment, size_t cut, problem, list problems):
+cdef object leave_torn_tail(Log log, Segment segment, size_t cut, problem, list problems):
     """Keep a torn tail that can be neither copied nor cut, because the disk is full: the file gets
     no more records, and is not removed when all cursors have finished it. OSError."""
     cdef int error
@@ -649,7 +649,7 @@ cdef object leave_torn(Log log, Segment segment, size_t cut, problem, list probl
     segment.bare = True
 
 
-cdef object give_header(Log log, Segment segment, list problems):
+cdef object write_header(Log log, Segment segment, list problems):
     """Write the header of a file without records; on a full disk, the first append does it."""
     cdef bytes head = log.header(segment.first_seq)
     cdef int error = vfs_write(segment.fd, head, FILE_HEADER_BYTES, 0)
@@ -698,10 +698,10 @@ cdef object open_cursors(Log log, list problems):
         if file_name.endswith(CURSOR_SUFFIX):
             name = unescape(file_name[:-len(CURSOR_SUFFIX)])
             end = max(end, open_cursor(log, name, path, problems))
-    go_behind(log, end, problems)
+    continue_after(log, end, problems)
 
 
-cdef object go_behind(Log log, uint64_t end, list problems):
+cdef object continue_after(Log log, uint64_t end, list problems):
     """Continue after `end`: cursors know records below it, so their seqs must not be used again,
     even if the files have lost them."""
     if end > log.visible:
@@ -760,7 +760,7 @@ cdef uint64_t open_cursor(Log log, str name, path, list problems) except? 0:
         cursor = Cursor(log, name, log.first_seq, Journal(log.shared, path))
         unread += good
         good = 0
-    if good and (not unread or keeps_end(path, good, unread)):
+    if good and (not unread or save_unread_end(path, good, unread)):
         cursor.journal.adopt(good)
     elif unread and not good:
         os.rename(path, free_name(path + UNREADABLE_SUFFIX))

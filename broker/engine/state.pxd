@@ -18,7 +18,7 @@ cdef class EngineState:
     cdef readonly Worker syncer         # fdatasync, and closing files that may be in a sync
     cdef readonly Worker second_syncer  # the same, for a second simultaneous sync of a log
     cdef readonly Worker loader         # cold reads
-    cdef readonly Worker mender         # copies of doubtful segments
+    cdef readonly Worker rewriter       # copies of doubtful segments
     # Removes dropped segments: freeing their blocks takes time.
     cdef readonly Worker remover
     cdef readonly Router router         # live subscribers

@@ -76,7 +76,7 @@ cdef class EngineState:
         self.syncer = Worker('log-syncer')
         self.second_syncer = Worker('log-syncer-2')
         self.loader = Worker('log-loader')
-        self.mender = Worker('log-mender')
+        self.rewriter = Worker('log-rewriter')
         self.remover = Worker('log-remover')
         self.sync_buckets = [0] * (len(SYNC_BUCKETS) + 1)
 
@@ -214,4 +214,4 @@ cdef class EngineState:
     def workers(self):
         """All workers; the loop calls `reap` of each when its event_fd is readable."""
         return (self.writer, self.syncer, self.second_syncer, self.loader, self.remover,
-                self.mender)
+                self.rewriter)

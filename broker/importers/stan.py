@@ -361,11 +361,11 @@ class Import:
     def _create_cursor(self, log: Log, position: Place) -> None:
         cursor = open_cursor(log, position.cursor, start=position.next_seq)
         try:
-            cursor.stand(position.next_seq, position.unacked)
+            cursor.set_state(position.next_seq, position.unacked)
         except OverflowError as error:
             # The cursor starts at the first message without an ack: later messages are delivered
             # again, even if they were acknowledged.
-            cursor.stand(min(position.unacked), ())
+            cursor.set_state(min(position.unacked), ())
             subscription = asdict(position.records[0])
             reason = f"subscription {subscription}: {error}: it starts at the first message"
             self.outcome.problems.append(Problem(str(self.source / log.name), 0, reason))

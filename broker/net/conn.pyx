@@ -316,7 +316,7 @@ cdef class Conn(SendOwner):
         self.prefix = None
         if peer is not None:
             self.peer = peer
-        self.session.come_from(self.peer)
+        self.session.set_peer(self.peer)
         if rest and not self.ending:
             self.received(rest, <size_t>len(rest), 0)
 

@@ -26,8 +26,8 @@ cdef class WebSocket(Filter):
     cdef bint tailed            # the tail that senders omit has been added to the message
     cdef list waiting           # output to send as one compressed message
     cdef bytes pong             # pending answer to the last PING, or None
-    cdef bytes farewell         # pending CLOSE frame, or None
-    cdef bint said_farewell
+    cdef bytes close_frame      # pending CLOSE frame, or None
+    cdef bint close_sent
     cdef public object status   # returns (code, reason) of the CLOSE frame to send
 
     cdef Py_ssize_t header(self) except -1

@@ -181,7 +181,7 @@ cdef class WebSocket(Filter):
                 text.decode()
             except UnicodeDecodeError:
                 code, text = CLOSE_INVALID, errors.WEBSOCKET_NO_UTF8.encode()
-            self.say_farewell(code, text)
+            self.send_close(code, text)
         return 0
 
     cdef Py_ssize_t take_plain(self, char *room, size_t n) except -1:
@@ -253,22 +253,22 @@ cdef class WebSocket(Filter):
 
     cdef int bad(self, str reason) except -1:
         self.ended = True
-        self.say_farewell(CLOSE_PROTOCOL, reason.encode())
+        self.send_close(CLOSE_PROTOCOL, reason.encode())
         raise FilterError(f'websocket: {reason}')
 
     # --- output
 
-    def say_farewell(self, int code, bytes reason):
+    def send_close(self, int code, bytes reason):
         """Send a CLOSE frame, once."""
-        if self.said_farewell:
+        if self.close_sent:
             return
-        self.said_farewell = True
+        self.close_sent = True
         payload = b'' if code == CLOSE_NO_STATUS else code.to_bytes(2, 'big') + reason
-        self.farewell = self.frame(FIN | OP_CLOSE, payload[:CONTROL_MAX])
+        self.close_frame = self.frame(FIN | OP_CLOSE, payload[:CONTROL_MAX])
 
     cdef bytes send(self, object data):
         cdef bytes payload = bytes(data)
-        if self.said_farewell:
+        if self.close_sent:
             return b''
         if self.compression:
             self.waiting.append(payload)
@@ -327,12 +327,12 @@ cdef class WebSocket(Filter):
     cdef bytes pending(self):
         cdef bytes control = self.pong or b''
         self.pong = None
-        if self.farewell is not None:
-            control += self.farewell
-            self.farewell = None
+        if self.close_frame is not None:
+            control += self.close_frame
+            self.close_frame = None
         return control
 
     cdef bytes finish(self):
         code, reason = (CLOSE_NORMAL, '') if self.status is None else self.status()
-        self.say_farewell(code, reason.encode())
+        self.send_close(code, reason.encode())
         return self.flush()

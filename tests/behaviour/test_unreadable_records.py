@@ -215,7 +215,7 @@ def test_ranges_and_peeks_of_it(memory_path: Path) -> None:
         held = len(hurt_by(file, 0, 1 << 30))
         assert part.count == held - len(lost)
         assert [gap[1] - gap[0] for gap in part.gaps] == [len(lost)]
-        assert part.learn(log) > 0
+        assert part.add_to_index(log) > 0
         assert rig.engine.shared.quarantined_ranges == 1
         page = peek_log(log, 1, held)
         assert len(page.read(1 << 20)) == held - len(lost)

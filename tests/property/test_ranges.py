@@ -45,7 +45,7 @@ def frame_of(log: Any, start: int, end: int, bytes_max: int) -> Frame:
     found = Range(log, start, end, bytes_max)
     found.read()
     frame = read_frame(found.joined())
-    found.learn(log)
+    found.add_to_index(log)
     return frame
 
 

@@ -241,7 +241,7 @@ class Streams(RuleBasedStateMachine):
             one = Range(log, at, 2**63, bytes_max)
             one.read()
             body = one.joined()
-            assert not one.learn(log)
+            assert not one.add_to_index(log)
             frame = PythonFrame(body, NAME.encode())
             assert (frame.bad, frame.gaps, frame.first) == (0, (), at)
             assert frame.next > at

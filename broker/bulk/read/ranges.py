@@ -106,7 +106,7 @@ class RangeHandlers:
             if found.is_disturbed(log):
                 continue
             if not log.deleted:
-                self.damaged += found.learn(log)
+                self.damaged += found.add_to_index(log)
                 return found
             incarnation = log.log_id.hex()  # a request never mixes two incarnations
         reason = "it changes all the time" if problem is None else problem.strerror or str(problem)

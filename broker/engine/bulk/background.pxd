@@ -38,5 +38,5 @@ cdef class Background:
     cdef object awaited(self, Job job)
     cdef void begin_job(self, Job job) noexcept
     cdef int begin(self) except -1
-    cdef void let_end(self)
+    cdef void request_end(self)
     cdef void end(self)

@@ -343,7 +343,7 @@ cdef class Background:
     def stop(self):
         """Let each thread end after its present job. No more jobs are accepted."""
         self.stopped = True
-        self.let_end()
+        self.request_end()
 
     def join(self):
         """Wait, on any thread, until the threads have ended; COPYING ones may take long."""
@@ -355,7 +355,7 @@ cdef class Background:
         self.stop()
         self.end()
 
-    cdef void let_end(self):
+    cdef void request_end(self):
         cdef shared_t *s = <shared_t *>self.shared
         tw_set(&s.stop, 1)
         post(s.crews[MAPPING].wake)
@@ -365,7 +365,7 @@ cdef class Background:
         cdef shared_t *s = <shared_t *>self.shared
         cdef void *item
         cdef int crew
-        self.let_end()
+        self.request_end()
         self.join()
         self.threads.clear()
         if s.done_fd >= 0:

@@ -4,7 +4,7 @@
     loop's thread      Range(log, start, ...)      which segment, which bounds
     any other thread   range.work(), until False   maps, verifies, builds the front of the frame
     loop's thread      range.check()               raises what that has failed with
-                       range.learn(), .parts()     the data is sent from the mapping, never copied
+                       range.add_to_index(), .parts()   the mapped data is sent, never copied
 
 Every record is verified: an unreadable one would lead the walk astray or be served. Unreadable
 bytes become a gap of the frame. Of a stream, only the existing messages are served: its owner lists
@@ -422,7 +422,7 @@ cdef class Range:
         return self.found.damages_size > 0 and log.owner is not None and (
             (<LogOwner>log.owner).erasures != self.erasures)
 
-    def learn(self, Log log):
+    def add_to_index(self, Log log):
         """Add record offsets to the segment's index, so that the next range begins there, and
         report damage. On the loop's thread, after `read`. Returns the bytes of new damage."""
         cdef size_t i, news = 0

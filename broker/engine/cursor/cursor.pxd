@@ -168,7 +168,7 @@ cdef class Cursor(LogReader):
     cdef void deliver_ready(self) noexcept
     cdef size_t deliver_bytes_max(self) noexcept
     cdef bint is_far_behind(self) noexcept
-    cdef void go_on(self) noexcept
+    cdef void deliver_backlog(self) noexcept
     cdef bint next_new(self, stored_t *s) noexcept
     cdef bint is_due(self, stored_t *s, bint *later) noexcept
     cdef void copied(self, Segment segment, size_t offset) noexcept

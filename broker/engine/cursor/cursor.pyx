@@ -365,7 +365,7 @@ cdef class Cursor(LogReader):
         if self.deleted:
             return
         if self.in_backlog:
-            self.go_on()
+            self.deliver_backlog()
             return
         if self.paused:
             self.added = 0
@@ -382,7 +382,7 @@ cdef class Cursor(LogReader):
             self.in_backlog = True
             self.shared.turn.add(PHASE_BACKLOG, self)
 
-    cdef void go_on(self) noexcept:
+    cdef void deliver_backlog(self) noexcept:
         """Deliver a part of a long backlog."""
         self.in_backlog = False
         if not self.paused:
@@ -1161,7 +1161,7 @@ cdef class Cursor(LogReader):
         self.pass_by(first, after)
         self.wake()
 
-    def stand(self, uint64_t next_seq, unacked):
+    def set_state(self, uint64_t next_seq, unacked):
         """A new cursor has received all records below next_seq and acked them except `unacked`.
 
         OverflowError: there are too many of these, or they are too far apart; nothing has changed.

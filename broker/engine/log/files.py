@@ -91,7 +91,7 @@ def free_name(path: str) -> str:
     return f"{path}.{os.urandom(4).hex()}" if os.path.lexists(path) else path
 
 
-def keep_torn(path: str, offset: int, size: int) -> bool:
+def save_torn_tail(path: str, offset: int, size: int) -> bool:
     """Copy the end of a file that is about to be cut, unless it is all zeros. Returns whether it
     was more than zeros. OSError."""
     with open(path, "rb") as file:
@@ -110,11 +110,11 @@ def keep_torn(path: str, offset: int, size: int) -> bool:
     return True
 
 
-def keeps_end(path: str, good: int, unread: int) -> bool:
+def save_unread_end(path: str, good: int, unread: int) -> bool:
     """Copy the unreadable end of a journal. Returns whether the journal can be cut then. On a full
     disk, the whole file gets a second name instead, and is replaced later. OSError."""
     try:
-        keep_torn(path, good, unread)
+        save_torn_tail(path, good, unread)
     except OSError:
         os.link(path, free_name(f"{path}.torn-{good}"))
         return False

@@ -741,7 +741,7 @@ cdef class Log(LogState):
         cdef LogReader cursor
         cdef job_t *job
         cdef bytes dropped = segment.path + b'.' + os.urandom(8).hex().encode() + DROPPED
-        cdef int error = errno.EBUSY if segment.mending is not None else (
+        cdef int error = errno.EBUSY if segment.rewriting is not None else (
             vfs_rename(segment.path, dropped))
         if error:
             raise OSError(error, os.strerror(error), os.fsdecode(segment.path))
@@ -773,7 +773,7 @@ cdef class Log(LogState):
             cursor.leave_segment(segment)
         if self.owner is not None:
             self.owner.leave_segment(segment)
-        if segment.users or segment.mending is not None:
+        if segment.users or segment.rewriting is not None:
             return False        # a cold read is in progress
         self.segments.remove(segment)
         if not self.keep_file(segment):
@@ -844,7 +844,7 @@ cdef class Log(LogState):
         if error or damaged:
             if not error and segment.quarantined and (
                     segment.quarantined[0][0] >= segment.size) and not faults_of(&segment.file):
-                give_space_back(dropped, segment.size)
+                free_space(dropped, segment.size)
             return not error
         job = self.shared.remover.job(JOB_UNLINK, None)
         job.path = copy_path(dropped)
@@ -869,7 +869,7 @@ cdef class Log(LogState):
                 cursor.journal.sync()
         if self.active is not None and self.active.doubtful and self.writing is None:
             self.begin_segment_after()
-        sync.mend()
+        sync.rewrite_doubtful()
         if sync.last_error:
             sync.ask_disk()
         if sync.unsynced and not sync.under_way and self.policy.sync_mode != SYNC_NONE and (
@@ -1138,7 +1138,7 @@ cdef class Log(LogState):
         self.next_seq = self.visible = seq
         self.new_segment(seq, 0)
 
-    def go_back(self, uint64_t seq):
+    def reuse_seqs_from(self, uint64_t seq):
         """Continue with `seq`, although files for later records exist. Does nothing if one of these
         files has a record. For an owner whose records keep their seqs."""
         cdef uint64_t last = self.active.first_seq if self.active is not None else 0
@@ -1473,7 +1473,7 @@ cdef void close_more_files(EngineState shared) noexcept:
         shared.files_search_ns = shared.turn.now_ns + FILES_PAUSE_NS
 
 
-cdef void give_space_back(bytes path, size_t size) noexcept:
+cdef void free_space(bytes path, size_t size) noexcept:
     """Free the disk space of the records in a segment that is kept only for its torn tail. Unlike
     copying the tail, this needs no space."""
     cdef int fd = -1

@@ -269,7 +269,7 @@ cdef class Limiter(Task):
         self.measure = measure
         retention.limiter = self
         retention.floor = retention.first_seq()
-        self.look_for_holes()
+        self.find_empty_files()
         if self.msgs_max and log.visible > self.msgs_max and not (self.holes or log.unclaimed):
             retention.floor = max(
                 retention.floor, min(log.visible - self.msgs_max, retention.owed_from()))
@@ -419,7 +419,7 @@ cdef class Limiter(Task):
         self.total = self.here = 0
         self.known.clear()
         self.late.clear()
-        self.look_for_holes()
+        self.find_empty_files()
 
     cdef uint64_t end(self) noexcept:
         """The seq after the last record that counts."""
@@ -438,7 +438,7 @@ cdef class Limiter(Task):
                 left -= min(<uint64_t>after, end) - max(<uint64_t>first, floor)
         return left
 
-    cdef void look_for_holes(self) noexcept:
+    cdef void find_empty_files(self) noexcept:
         """Find files without records: their seqs were given to messages that were refused."""
         cdef Segment segment
         self.holes = [

@@ -53,7 +53,7 @@ cdef class Segment:
     cdef size_t uncached_to             # bytes up to this offset may have left the page cache
     cdef size_t uncache_at              # its size at which its next pages may leave the page cache
     cdef readonly bint doubtful         # a write or sync of its file failed: see sync.pyx
-    cdef object mending                 # the Copy in progress; None = none
+    cdef object rewriting               # the Copy in progress; None = none
     cdef bint zeroed                    # the file may have zeros after the records
     cdef size_t zeros_to                # the file has at least this many bytes; 0 = unknown
     # Up to this offset, bytes of an older segment may follow the records. 0 = none.
@@ -167,6 +167,6 @@ cdef class SpareFile(JobOwner):
     cdef bint dropped       # not needed any more
 
     cdef void take_mapping(self, Segment segment) noexcept
-    cdef void give_mapping(self, Segment segment) noexcept
+    cdef void move_mapping(self, Segment segment) noexcept
     cdef void write_more(self) noexcept
     cdef void remove(self) noexcept

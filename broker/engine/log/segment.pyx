@@ -513,7 +513,7 @@ cdef class Preallocation:
             segment.used_to = file.size
             if segment.cap_later:       # use all of a long file, because truncating it takes long
                 segment.cap = max(segment.cap, min(file.size, segment.cap_later))
-            file.give_mapping(segment)
+            file.move_mapping(segment)
         file.fd = -1
         self.file = None
         if self.wanted and not file.used:
@@ -539,7 +539,7 @@ cdef class SpareFile(JobOwner):
             segment.base = NULL
             move_file(&segment.file, &self.mapping)
 
-    cdef void give_mapping(self, Segment segment) noexcept:
+    cdef void move_mapping(self, Segment segment) noexcept:
         """Give the mapping to the segment that has the file now, if it is long enough."""
         if self.mapping.base == NULL:
             return

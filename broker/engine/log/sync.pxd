@@ -80,8 +80,8 @@ cdef class Sync:
     cdef uint64_t refused_from(self) noexcept
     cdef void note_failure(self, uint64_t first, uint64_t last, int error) noexcept
     cdef void fail(self, int error) noexcept
-    cdef void mend(self) noexcept
-    cdef void mended(self, Segment segment, int error) noexcept
+    cdef void rewrite_doubtful(self) noexcept
+    cdef void doubtful_rewritten(self, Segment segment, int error) noexcept
     cdef void ask_disk(self) noexcept
     cdef void probed(self, int error) noexcept
     cdef void well(self) noexcept

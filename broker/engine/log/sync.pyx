@@ -76,7 +76,7 @@ cdef enum:
     GIVEN_MIN = 1 << 20     # written between two releases of pages
     WINDOW_BYTES = 1 << 26  # of each release; pages that were released before cost next to nothing
     FAILURES_KEPT = 64      # ranges of failed tickets
-    COPIES_MAX = 64         # jobs of the mender that wait at a time; each copy has an open file
+    COPIES_MAX = 64         # jobs of the rewriter that wait at a time; each copy has an open file
     PROBE_BYTES = 1 << 16
 
 # A file that was last written so much earlier than the active one has been synced.
@@ -514,7 +514,7 @@ cdef class Sync:
                     not log.begin_segment_after()):
                 raise OSError(self.last_error, os.strerror(self.last_error), log.folder)
             if self.is_doubtful():
-                self.mend()       # a failure of this counts as a failed sync
+                self.rewrite_doubtful()  # a failure of this counts as a failed sync
             elif not self.under_way:
                 self.unsynced = True
                 self.start()
@@ -587,45 +587,45 @@ cdef class Sync:
             except OSError as problem:
                 self.refuse(problem)
         self.known_to_root = False
-        self.mend()
+        self.rewrite_doubtful()
         self.settle()
 
-    cdef void mend(self) noexcept:
+    cdef void rewrite_doubtful(self) noexcept:
         """Copy doubtful segments into new files and sync these: syncs of the old files prove
         nothing any more."""
         cdef LogState log = self.log
         cdef Segment segment
-        cdef Worker mender = log.shared.mender
+        cdef Worker rewriter = log.shared.rewriter
         cdef Copy copy
         cdef job_t *job
         cdef int fd = -1
         for segment in log.segments:
-            if not segment.doubtful or segment.mending is not None or segment.active or (
+            if not segment.doubtful or segment.rewriting is not None or segment.active or (
                     segment.size <= segment.start()):
                 continue
-            if mender.submitted - mender.reaped >= <uint64_t>COPIES_MAX:
+            if rewriter.submitted - rewriter.reaped >= <uint64_t>COPIES_MAX:
                 return      # the housekeeping continues
             if vfs_open(segment.path, O_RDONLY, &fd):
                 continue
             copy = Copy()
             copy.owner = self
             copy.segment = segment
-            segment.mending = copy
-            job = mender.job(JOB_COPY, copy)
+            segment.rewriting = copy
+            job = rewriter.job(JOB_COPY, copy)
             job.path = copy_path(segment.path)
             job.path2 = copy_path(segment.path + b'.new')
             job.len = segment.size
             job.fd = fd  # the log may be created again meanwhile: the name is another file's then
-            mender.submit(job)
-            job = mender.job(JOB_SYNC_PATH, copy)
+            rewriter.submit(job)
+            job = rewriter.job(JOB_SYNC_PATH, copy)
             job.path = copy_path(os.fsencode(log.folder))
-            mender.submit(job)
+            rewriter.submit(job)
 
-    cdef void mended(self, Segment segment, int error) noexcept:
+    cdef void doubtful_rewritten(self, Segment segment, int error) noexcept:
         """The copy of a doubtful segment has replaced it, or failed."""
         if self.log.deleted:
             return
-        segment.mending = None
+        segment.rewriting = None
         self.log.touch()
         if error:
             self.failed += 1
@@ -712,7 +712,7 @@ cdef class Copy(JobOwner):
                     'place, and the file is kept',
                     log=log.name, file=os.fsdecode(self.segment.path))
             return
-        self.owner.mended(self.segment, self.error)
+        self.owner.doubtful_rewritten(self.segment, self.error)
 
 
 cdef class Probe(JobOwner):

@@ -235,7 +235,7 @@ cdef class StreamCursor(LogReader):
     cdef void rearm(self) noexcept
     cdef void note_clock(self, int64_t wall_ns) noexcept
     cdef void write_place(self) noexcept
-    cdef void care_for_file(self) noexcept
+    cdef void sync_then_close(self) noexcept
     cdef void answer_tickets(self) noexcept
     cdef object set_list(self, object seqs)
     cdef object open_journal(self, str path, object start)

@@ -57,7 +57,7 @@ from broker.runtime.turn cimport PHASE_DELIVER
 from broker.runtime.types cimport heap_item_t
 
 from broker.engine.cursor.journal import read_journal
-from broker.engine.log.files import SEQ_MAX, UNREADABLE_SUFFIX, free_name, keeps_end
+from broker.engine.log.files import SEQ_MAX, UNREADABLE_SUFFIX, free_name, save_unread_end
 from broker.runtime.wakeup import Wakeup
 
 cdef enum:
@@ -1114,7 +1114,7 @@ cdef class StreamCursor(LogReader):
             if self.owner is not None:
                 self.owner.resumed()
         if self.sync_due_ns and self.sync_due_ns <= now_ns:
-            self.care_for_file()
+            self.sync_then_close()
         while True:
             item = heap_peek(&self.inflight.due)
             if item == NULL or item.due_ns > now_ns:
@@ -1229,7 +1229,7 @@ cdef class StreamCursor(LogReader):
             self.durability.wake()
         self.rearm()
 
-    cdef void care_for_file(self) noexcept:
+    cdef void sync_then_close(self) noexcept:
         """A moment after the journal was written, sync it; once it is synced, close its file."""
         cdef Journal journal = self.journal
         self.sync_due_ns = 0
@@ -1326,7 +1326,7 @@ cdef class StreamCursor(LogReader):
                 'a journal does not read and is begun again', log=self.log.name, cursor=self.name,
                 path=path, bytes=unread)
         if good:
-            if not unread or keeps_end(path, good, unread):
+            if not unread or save_unread_end(path, good, unread):
                 self.journal.adopt(good)
             return
         os.rename(path, free_name(path + UNREADABLE_SUFFIX))

@@ -66,13 +66,13 @@ cdef class Erasure(JobOwner):
             return
         self.path = segment.path
         open_now(self.path, &fd)
-        job = shared.mender.job(JOB_CALL, self)
+        job = shared.rewriter.job(JOB_CALL, self)
         job.call = erase_job
         job.fd = fd
         job.data = self.data
         job.len = n
         job.offset = <int64_t>at
-        shared.mender.submit(job)
+        shared.rewriter.submit(job)
 
     cdef void finished(self, job_t *job) noexcept:
         if self.future.done():
@@ -127,7 +127,7 @@ cdef class Compaction(JobOwner):
         cdef job_t *job
         cdef int fd = -1
         open_now(self.segment.path, &fd)
-        job = shared.mender.job(JOB_CALL, self)
+        job = shared.rewriter.job(JOB_CALL, self)
         job.call = compact_job
         job.fd = fd
         job.path = copy_path(self.segment.path)
@@ -137,7 +137,7 @@ cdef class Compaction(JobOwner):
         job.salt = self.segment.salt
         job.first_seq = <uint64_t><size_t>self.seqs
         job.seq = self.count
-        shared.mender.submit(job)
+        shared.rewriter.submit(job)
 
     cdef void finished(self, job_t *job) noexcept:
         self.size = job.done

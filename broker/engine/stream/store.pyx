@@ -832,7 +832,7 @@ cdef class StreamStore(LogOwner):
         cdef stored_t s
         cdef size_t at, step
         cdef Erasure erasure
-        while segment is not None and segment.mending is not None:      # it is being copied
+        while segment is not None and segment.rewriting is not None:    # it is being copied
             await asyncio.sleep(PURGE_POLL)
             segment = self.log.segment_of(seq)
         if segment is None:
@@ -1028,7 +1028,7 @@ cdef class StreamStore(LogOwner):
         """Let seqs be used that a kill, a power cut or a failed sync left unused behind the last
         message: a mirror needs those of its origin. While nothing is being appended."""
         if self.log.next_seq > self.last_seq + 1:
-            self.log.go_back(self.last_seq + 1)
+            self.log.reuse_seqs_from(self.last_seq + 1)
             self.readable = self.log.visible
 
     cdef object load(self):
@@ -1339,7 +1339,7 @@ cdef class StreamStore(LogOwner):
             live = self.sizes.total_of(segment.first_seq, segment.next_seq)
             if live and 2 * live < segment.size and segment.size >= COMPACT_BYTES_MIN and not (
                     segment.dirty or segment.doubtful or segment.quarantined
-                    or segment.mending is not None or not segment.known_to_folder):
+                    or segment.rewriting is not None or not segment.known_to_folder):
                 try:
                     self.compaction = self.compaction_of(segment)
                 except MemoryError:

@@ -124,7 +124,7 @@ cdef class NsqSession(Session):
     cdef int resume_reading(self) except -1
     cdef bint pause_if_full(self) except *
     cdef void identify(self, bytes body) except *
-    cdef void go_secure(self, str cause) except *
+    cdef void tls_ended(self, str cause) except *
     cdef void compress(self) except *
     cdef int admit(self, const op_t *op) except -1
     cdef bint admit_early(self) except -1

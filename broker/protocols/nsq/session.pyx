@@ -766,11 +766,11 @@ cdef class NsqSession(Session):
 
     cdef void secured(self, str cause) noexcept:
         try:
-            self.go_secure(cause)
+            self.tls_ended(cause)
         except Exception as problem:
             self.abort_after(problem)
 
-    cdef void go_secure(self, str cause) except *:
+    cdef void tls_ended(self, str cause) except *:
         """TLS has begun, or has failed for this `cause`."""
         if cause is not None:
             LOG.info('client %s: %s', self.remote_address, cause)

@@ -82,7 +82,7 @@ cdef class LineSession(Session):
         """The peer may come through a proxy, which reports the peer's address first."""
         self.behind_proxy = True
 
-    def come_from(self, tuple peer):
+    def set_peer(self, tuple peer):
         """Set the peer to (host, port): the proxy has reported it, or there is no proxy."""
         self.host, self.port = peer[:2]
         self.behind_proxy = False

@@ -221,7 +221,7 @@ class LeafHandshake:
         first = min(self.context.settings.ping_interval_ns, limits.NATS_LEAF_FIRST_PING)
         jitter = random.randrange(first // nats_limits.NATS_FIRST_PING_JITTER + 1)  # noqa: S311
         identity = session.identity
-        session.ping_in(first + jitter, identity.expires_ns if identity is not None else 0)
+        session.arm_first_ping(first + jitter, identity.expires_ns if identity is not None else 0)
         assert session.interest is not None
         session.interest.join(session)
         own, other = self.jetstream_info().get("domain", ""), session.peer_domain

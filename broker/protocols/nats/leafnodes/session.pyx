@@ -186,7 +186,7 @@ cdef class LeafSession(LineSession):
         self.handshake_due_ns = self.frontend.turn.now_ns + timeout_ns if timeout_ns else 0
         self.set_timer()
 
-    def ping_in(self, int64_t wait_ns, int64_t expires_ns=0):
+    def arm_first_ping(self, int64_t wait_ns, int64_t expires_ns=0):
         """Set the time of the first PING, and the end of the login (wall clock; 0 = never)."""
         cdef int64_t now_ns = self.frontend.turn.now_ns
         self.ping_due_ns = now_ns + wait_ns

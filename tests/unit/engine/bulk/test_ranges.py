@@ -25,7 +25,7 @@ def frame_of(
 ) -> Frame:
     found = Range(log, start, end, bytes_max)
     found.read()
-    found.learn(log)
+    found.add_to_index(log)
     assert found.joined() == b"".join(found.parts())
     frame = read_frame(found.joined(), complete=complete)
     assert (found.count, found.next_seq, found.gaps) == (
@@ -356,6 +356,6 @@ def test_damage_found_while_a_message_is_erased_is_looked_at_again(tmp_path: Pat
             late.read()
             assert not late.is_disturbed(store.log)
             assert late.gaps == [(5, 6, DAMAGED)]
-            assert late.learn(store.log) > 0
+            assert late.add_to_index(store.log) > 0
 
         asyncio.run(run())

@@ -94,7 +94,7 @@ def test_limits_that_become_narrower_behind_a_failed_sync(tmp_path: Path) -> Non
 
 
 def test_a_copy_does_not_take_the_name_of_a_log_made_anew(tmp_path: Path) -> None:
-    """The workers' threads decide whether the mender begins: another try if it does not."""
+    """The workers' threads decide whether the rewriter begins: another try if it does not."""
     assert any(copies_beside_a_log_made_anew(tmp_path / str(number)) for number in range(30))
 
 
@@ -109,7 +109,7 @@ def copies_beside_a_log_made_anew(root: Path) -> bool:
         before = {name: file.stat().st_ino for name, file in files.items()}
         for log in logs.values():
             rig.publish(log, [b"x"])
-        # Both are copied, one after the other; behind the first copy the mender has to wait.
+        # Both are copied, one after the other; after the first copy the rewriter has to wait.
         vfs.hold(SYNC_PATH)
         vfs.fail(SYNC, errno.EIO, times=2)
         rig.loop.advance(3_000_000_000)

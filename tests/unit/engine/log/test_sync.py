@@ -236,7 +236,7 @@ def test_a_log_that_went_back_syncs_the_next_records_too(tmp_path: Path) -> None
     with Rig(tmp_path, sync="always") as rig:
         log = rig.log()
         assert log.next_seq == log.sync.durable_next == 20
-        log.go_back(6)
+        log.reuse_seqs_from(6)
         ticket = append(log, b"sixth")
         rig.loop.run()
         assert (log.next_seq, log.sync.durable_next, outcome(log, ticket)) == (7, 6, 0)

@@ -409,7 +409,7 @@ def test_a_part_of_a_batch_is_dropped_before_a_torn_tail_that_stays(tmp_path: Pa
         raise OSError(28, "No space left on device")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("broker.engine.recovery.keep_torn", full)
+        patch.setattr("broker.engine.recovery.save_torn_tail", full)
         with Rig(tmp_path / "after", sync="always") as rig:
             assert any("stays at" in text for text in rig.engine.problems)
             assert Case(rig).stream.store.messages == 0
