@@ -9,7 +9,7 @@ from support.fakes.tls import Secure, Server
 from broker.base import units
 from broker.base.units import MS
 from broker.protocols.nats import limits
-from broker.protocols.nats.client.handshake import Anybody
+from broker.protocols.nats.client.handshake import NoLogin
 
 SECOND = units.SECOND
 CONNECT = b'CONNECT {"verbose":false}\r\n'
@@ -46,10 +46,10 @@ def test_time_for_the_first_byte(pair: Pair) -> None:
     """It belongs to the handshake; credentials have their own from there on."""
     server = Server(pair, allow_non_tls=True)
 
-    class Strict(Anybody):
+    class Strict(NoLogin):
         required = must_connect = True
 
-        def asks(self, kind: str) -> bool:
+        def requires_login(self, kind: str) -> bool:
             return True
 
     server.handshake.authenticator = Strict()

@@ -296,7 +296,7 @@ class NatsServer:
             if self.settings.websocket is not None and self.settings.websocket.tls is not None:
                 self.websocket.info |= {"tls_required": True, "tls_available": True}
             # Even if a no_auth_user admits clients without a login.
-            if self.handshake.authenticator.asks("WEBSOCKET"):
+            if self.handshake.authenticator.requires_login("WEBSOCKET"):
                 self.websocket.info["auth_required"] = True
 
     async def reload(self, settings: conf.Settings) -> None:

@@ -89,7 +89,7 @@ class Authenticator(Protocol):
     wants_nonce: bool  # INFO has a nonce
     anonymous: Identity | None  # for clients without CONNECT, if allowed
 
-    def asks(self, kind: str) -> bool:
+    def requires_login(self, kind: str) -> bool:
         """Whether logins of that kind are checked."""
 
     def check(self, login: Login) -> Identity | Awaitable[Identity]:

@@ -61,7 +61,7 @@ class LocalCallout:
         self.wants_nonce = local.wants_nonce
         self.anonymous = local.anonymous
 
-    def asks(self, kind: str) -> bool:  # noqa: ARG002
+    def requires_login(self, kind: str) -> bool:  # noqa: ARG002
         return True
 
     def check(self, login: Login) -> Identity | Awaitable[Identity]:
@@ -131,7 +131,7 @@ class OperatorCallout:
         self._caller = Caller(host)
         self.operator = operator
 
-    def asks(self, kind: str) -> bool:  # noqa: ARG002
+    def requires_login(self, kind: str) -> bool:  # noqa: ARG002
         return True
 
     def check(self, login: Login) -> Identity | Awaitable[Identity]:

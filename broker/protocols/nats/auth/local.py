@@ -117,7 +117,7 @@ class LocalAuth:
 
     # --- queries
 
-    def asks(self, kind: str) -> bool:
+    def requires_login(self, kind: str) -> bool:
         return self._checks_logins or (kind == "WEBSOCKET" and self._websocket_decides())
 
     def check(self, login: Login) -> Identity | Awaitable[Identity]:
@@ -180,7 +180,7 @@ class LocalAuth:
             leaf = self._leaf(login, proof)
             if leaf is not None:
                 return leaf
-        if not self.asks(login.kind):
+        if not self.requires_login(login.kind):
             return Identity()
         listener = self._listener(login)
         nkey = self._nkey_of(login, listener)

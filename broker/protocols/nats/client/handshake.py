@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("broker.nats")
 
 
-class Anybody:
+class NoLogin:
     """The authenticator of a server without users."""
 
     required = False
@@ -43,7 +43,7 @@ class Anybody:
     wants_nonce = False
     anonymous: Identity | None = Identity()
 
-    def asks(self, kind: str) -> bool:  # noqa: ARG002
+    def requires_login(self, kind: str) -> bool:  # noqa: ARG002
         """No kind of client needs a login."""
         return False
 
@@ -61,7 +61,7 @@ class ClientHandshake:
 
     def __init__(self, frontend: NatsFrontend) -> None:
         self.frontend = frontend
-        self.authenticator: Authenticator = Anybody()
+        self.authenticator: Authenticator = NoLogin()
         self.proxies = TrustedProxies()
         self.accounts: dict[str, Account] = {}
         self.violations = Violations()
@@ -99,14 +99,14 @@ class ClientHandshake:
         elif tls is None:
             self.greet(session)
         else:
-            session.start_tls(TlsHandshake(tls, session, self.greet_behind, self.begin))
+            session.start_tls(TlsHandshake(tls, session, self.send_tls_info, self.begin))
 
     def greet(self, session: NatsSession) -> None:
         """Send INFO, and wait for a login if required."""
         session.send(self.info_line(session))
         self.begin(session, None)
 
-    def greet_behind(self, session: NatsSession, first: bool) -> None:
+    def send_tls_info(self, session: NatsSession, first: bool) -> None:
         """Send INFO, unencrypted or (`first`) after a TLS handshake that preceded it."""
         more = {} if not first or "tls_required" in self.info else {"tls_required": True}
         session.send(self.info_line(session, **more))
@@ -114,7 +114,7 @@ class ClientHandshake:
     def begin(self, session: NatsSession, peer: TlsPeer | None) -> None:
         """Wait for a login if required."""
         session.finish_tls(peer)
-        if self.authenticator.asks(session.kind):
+        if self.authenticator.requires_login(session.kind):
             websocket = session.websocket_peer
             own_ns = websocket.login_timeout_ns if websocket is not None else 0
             session.expect_login(own_ns or self.login_timeout_ns)
@@ -163,7 +163,7 @@ class ClientHandshake:
 
         return begin(session, headers, subject, size, session.may_send)
 
-    def first(self, session: NatsSession) -> None:
+    def before_connect(self, session: NatsSession) -> None:
         """Handle a first operation other than CONNECT."""
         anonymous = self.authenticator.anonymous
         if anonymous is None:
@@ -183,11 +183,11 @@ class ClientHandshake:
         if session.websocket_peer is not None:
             options.complete(session.websocket_peer.cookies)
         if again:
-            session.unsubscribe_all(partial(self._take, session, options))
+            session.unsubscribe_all(partial(self._log_in, session, options))
         else:
-            self._take(session, options)
+            self._log_in(session, options)
 
-    def _take(self, session: NatsSession, options: ClientOptions) -> None:
+    def _log_in(self, session: NatsSession, options: ClientOptions) -> None:
         session.apply_options(options)
         self._check(session, self.login(session))
 
@@ -198,7 +198,7 @@ class ClientHandshake:
 
     def refuse(self, session: NatsSession, reason: str) -> None:
         """Reject a client whose first operation is not a valid CONNECT."""
-        self.turn_away(session, self.login(session), Refused(reason))
+        self.reject(session, self.login(session), Refused(reason))
 
     # --- logins
 
@@ -218,7 +218,7 @@ class ClientHandshake:
         try:
             answer = self.identify(login)
         except Refused as refusal:
-            self.turn_away(session, login, refusal)
+            self.reject(session, login, refusal)
             return
         if isinstance(answer, Identity):
             self._admit(session, login, answer)
@@ -232,12 +232,12 @@ class ClientHandshake:
         """The identity of a client or leaf node, perhaps later; this or the awaitable raises
         Refused."""
         login.proxy_key = self.proxies.key_of(login)
-        return _through(self.authenticator.check(login), login.proxy_key)
+        return _with_proxy_key(self.authenticator.check(login), login.proxy_key)
 
     def identify_again(self, identity: Identity, login: Login) -> Identity | Awaitable[Identity]:
         """The same for an identity that was admitted before a change of the configuration."""
         login.proxy_key = self.proxies.key_still(identity.proxy_key, login)
-        return _through(self.authenticator.check_again(identity, login), login.proxy_key)
+        return _with_proxy_key(self.authenticator.check_again(identity, login), login.proxy_key)
 
     async def resolve(self, login: Login, answer: Awaitable[Identity]) -> Identity:
         """The identity from an authenticator that answers later; Refused. It is checked again if a
@@ -259,16 +259,16 @@ class ClientHandshake:
             self._admit(session, login, identity)
         except Refused as refusal:
             if session.link is not None:
-                self.turn_away(session, login, refusal)
+                self.reject(session, login, refusal)
             return
         except Exception:
             log.exception("login of client %d", session.client_id)
             if session.link is not None:
-                self.turn_away(session, login, Refused("internal error"))
+                self.reject(session, login, Refused("internal error"))
             return
         session.unpause_input()
 
-    def turn_away(self, session: NatsSession, login: Login, refusal: Refused) -> None:
+    def reject(self, session: NatsSession, login: Login, refusal: Refused) -> None:
         """Close a session whose login was rejected or is no longer valid."""
         for act in self.on_refuse:
             act(session, login, str(refusal))
@@ -277,7 +277,7 @@ class ClientHandshake:
     def _admit(self, session: NatsSession, login: Login, identity: Identity) -> None:
         account = self.account(identity.account)
         if account is None:
-            self.turn_away(session, login, Refused(f"account {identity.account} is not there"))
+            self.reject(session, login, Refused(f"account {identity.account} is not there"))
             return
         newcomer = session.account is not account
         most = account.connections_max
@@ -286,11 +286,11 @@ class ClientHandshake:
                 error=errors.NATS_ACCOUNT_CONNECTIONS,
                 why=errors.NATS_CLOSED_ACCOUNT_CONNECTIONS,
             )
-            self.turn_away(session, login, refusal)
+            self.reject(session, login, refusal)
             return
         options = session.options
         if options is not None and (options.account or options.new_account):
-            self.turn_away(session, login, Refused("an account is named in CONNECT"))
+            self.reject(session, login, Refused("an account is named in CONNECT"))
             return
         begin = partial(self._begin, session, account, identity)
         if newcomer:
@@ -301,7 +301,7 @@ class ClientHandshake:
     def _begin(self, session: NatsSession, account: Account, identity: Identity) -> None:
         newcomer, options = session.account is not account, session.options
         session.bind(account, identity, permit_for(identity.permissions))
-        pace(session, account, identity)
+        apply_rate_limits(session, account, identity)
         if options is None:
             return
         if options.protocol not in (0, 1):
@@ -315,7 +315,7 @@ class ClientHandshake:
                     act(session)
 
 
-def _through(
+def _with_proxy_key(
     found: Identity | Awaitable[Identity], proxy_key: str
 ) -> Identity | Awaitable[Identity]:
     """The identity, with the key of the proxy that the connection came through, if any."""
@@ -337,7 +337,7 @@ def bucket(rate: RateLimit | None) -> Bucket | None:
     return Bucket(rate.msgs_per_second, rate.bytes_per_second, rate.burst_ns / SECOND)
 
 
-def pace(session: NatsSession, account: Account, identity: Identity) -> None:
+def apply_rate_limits(session: NatsSession, account: Account, identity: Identity) -> None:
     """Apply the rate limits of the account (shared by its sessions) and of the user."""
     own = bucket(identity.rate)
     both = [one for one in (account.bucket, own) if one is not None]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from broker.protocols.nats import errors, limits
 from broker.protocols.nats.auth.authenticator import Identity, Refused
-from broker.protocols.nats.client.handshake import pace
+from broker.protocols.nats.client.handshake import apply_rate_limits
 from broker.protocols.nats.client.permissions import permit_for
 
 if TYPE_CHECKING:
@@ -36,39 +36,39 @@ class Recheck:
         ):
             if at % limits.NATS_RECHECK_BATCH == limits.NATS_RECHECK_BATCH - 1:
                 await asyncio.sleep(0)  # let messages flow meanwhile
-            answer = self._look(session)
+            answer = self._check(session)
             if answer is not None:
                 later.append((session, answer))
         for session, waiting in later:  # passwords to compare with a changed hash
             try:
                 self._apply(session, await waiting)
             except Refused as refusal:
-                self._cut(session, refusal)
-        self._too_many()
+                self._close(session, refusal)
+        self._close_above_limit()
         for account in list(self.handshake.accounts.values()):
-            self._too_many_of(account)
+            self._close_above_account_limit(account)
 
-    def _look(self, session: NatsSession) -> Awaitable[Identity] | None:
+    def _check(self, session: NatsSession) -> Awaitable[Identity] | None:
         if session.link is None or session.tls_handshake is not None:
             return None
-        if not self._pinned(session):
+        if not self._certificate_is_pinned(session):
             session.end(None, errors.NATS_CLOSED_TLS)
             return None
         if session.identity is None:  # it has not logged in yet
-            if self.handshake.authenticator.asks(session.kind) and not session.waiting:
+            if self.handshake.authenticator.requires_login(session.kind) and not session.waiting:
                 session.expect_login(self.handshake.login_timeout_ns)
             return None
         try:
             answer = self.handshake.identify_again(session.identity, self.handshake.login(session))
         except Refused as refusal:
-            self._cut(session, refusal)
+            self._close(session, refusal)
             return None
         if not isinstance(answer, Identity):
             return answer
         self._apply(session, answer)
         return None
 
-    def _pinned(self, session: NatsSession) -> bool:
+    def _certificate_is_pinned(self, session: NatsSession) -> bool:
         tls, peer = self.handshake.tls, session.tls_peer
         if tls is None or peer is None or session.websocket_peer is not None:
             return True
@@ -87,19 +87,19 @@ class Recheck:
         else:
             session.bind(account, identity, permit_for(identity.permissions))
             session.prune()
-        pace(session, account, identity)
+        apply_rate_limits(session, account, identity)
 
-    def _cut(self, session: NatsSession, refusal: Refused) -> None:
+    def _close(self, session: NatsSession, refusal: Refused) -> None:
         """Close a connection whose login is no longer valid."""
         if session.link is None or session.closed_because is not None:
             return
         if refusal.error is errors.NATS_AUTHORIZATION and not refusal.silent:
-            self.handshake.turn_away(session, self.handshake.login(session), refusal)
+            self.handshake.reject(session, self.handshake.login(session), refusal)
         else:
             session.end(None if refusal.silent else refusal.error, refusal.why)
 
     @staticmethod
-    def _too_many_of(account: Account) -> None:
+    def _close_above_account_limit(account: Account) -> None:
         """Close the newest connections above a lowered limit of their account."""
         most = account.connections_max
         if not 0 <= most < len(account.sessions):
@@ -108,7 +108,7 @@ class Recheck:
         for session in sorted(left, key=lambda one: one.start_ns)[most:]:
             session.end(errors.NATS_ACCOUNT_CONNECTIONS, errors.NATS_CLOSED_ACCOUNT_CONNECTIONS)
 
-    def _too_many(self) -> None:
+    def _close_above_limit(self) -> None:
         """Close connections above a lowered limit."""
         most = self.handshake.frontend.connections_max
         sessions = self.handshake.frontend.sessions

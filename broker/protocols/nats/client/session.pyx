@@ -288,7 +288,7 @@ cdef class NatsSession(LineSession):
         return 0
 
     cdef int before_connect(self, op_t *op) except -1:
-        self.frontend.handshake.first(self)
+        self.frontend.handshake.before_connect(self)
         return 0
 
     cdef int connect(self, op_t *op) except -1:

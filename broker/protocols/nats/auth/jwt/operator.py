@@ -63,7 +63,7 @@ class OperatorAuth:
         """Admit only users of these accounts and of the system account; of all if empty."""
         self._pinned = accounts | {self.system_account} if accounts else accounts
 
-    def asks(self, kind: str) -> bool:  # noqa: ARG002
+    def requires_login(self, kind: str) -> bool:  # noqa: ARG002
         return True
 
     # --- logins

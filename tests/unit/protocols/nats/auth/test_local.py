@@ -124,8 +124,8 @@ def test_the_websocket_block_decides_for_its_listener() -> None:
         with pytest.raises(Refused):
             enter(settings, kind, user=user, password="pw")
     open_listener = Settings(websocket=Websocket(("", 0), authorization=Authorization(token="t")))
-    assert auth(open_listener).asks("WEBSOCKET")
-    assert not auth(open_listener).asks("STANDARD")
+    assert auth(open_listener).requires_login("WEBSOCKET")
+    assert not auth(open_listener).requires_login("STANDARD")
     assert enter(open_listener, token="x").key == ""
     with pytest.raises(Refused):
         enter(open_listener, "WEBSOCKET", token="x")

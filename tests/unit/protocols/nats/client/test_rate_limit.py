@@ -8,7 +8,7 @@ from support.native.nats import take
 from broker.base import units
 from broker.protocols.nats import limits
 from broker.protocols.nats.auth.authenticator import Identity, Login
-from broker.protocols.nats.client.handshake import Anybody
+from broker.protocols.nats.client.handshake import NoLogin
 from broker.protocols.nats.client.rate_limit import Bucket
 from broker.protocols.nats.settings import RateLimit
 
@@ -33,7 +33,7 @@ def test_a_bucket_of_bytes() -> None:
     assert take(bucket, SECOND, 0, 50) == SECOND // 2
 
 
-class Paced(Anybody):
+class Paced(NoLogin):
     """Everybody may publish so much."""
 
     def __init__(self, rate: RateLimit) -> None:

@@ -601,7 +601,7 @@ def test_a_login_in_pieces() -> None:
         required = must_connect = True
         anonymous = None
 
-        def asks(self, kind: str) -> bool:
+        def requires_login(self, kind: str) -> bool:
             return True
 
     nats.handshake.authenticator = Strict()
