@@ -75,7 +75,7 @@ def default_target(topic: str) -> str:
     return base + SUFFIX
 
 
-def heads(cursor: Cursor, facts: tuple[int, int, str, int, bytes, bytes]) -> bytes:
+def dead_letter_headers(cursor: Cursor, facts: tuple[int, int, str, int, bytes, bytes]) -> bytes:
     """The headers of a dead letter: its original ones, and those that name its origin."""
     seq, attempts, reason, timestamp_ns, subject, headers = facts
     origin = {
@@ -86,13 +86,16 @@ def heads(cursor: Cursor, facts: tuple[int, int, str, int, bytes, bytes]) -> byt
         "Twinwire-Timestamp": timestamp_ns,
         "Twinwire-Sequence": seq,
     }
-    lines = [*_foreign(headers), *(f"{key}: {value}".encode() for key, value in origin.items())]
+    lines = [
+        *_original_lines(headers),
+        *(f"{key}: {value}".encode() for key, value in origin.items()),
+    ]
     if subject != cursor.log.name.encode():
         lines.append(b"Twinwire-Subject: " + subject)
     return _BEGIN + _LINE.join(lines) + _END
 
 
-def _foreign(headers: bytes) -> list[bytes]:
+def _original_lines(headers: bytes) -> list[bytes]:
     """Header lines that the broker did not add."""
     lines = headers.split(_LINE)[1:]
     return [line for line in lines if line and not line.lower().startswith(_OURS)]
@@ -108,7 +111,7 @@ def origin_of(headers: bytes) -> Origin | None:
     topic, channel = value(_TOPIC), value(_CHANNEL)
     if topic is None or channel is None or not is_name(topic.encode()):
         return None
-    kept = _foreign(headers)
+    kept = _original_lines(headers)
     return Origin(topic, channel, _BEGIN + _LINE.join(kept) + _END if kept else b"")
 
 
@@ -131,9 +134,9 @@ class Policies:
         for log in list(self.engine.logs.values()):
             for cursor in cursors_of(log).values():
                 self._apply(cursor)
-        self.engine.shared.new_cursor = self._made
+        self.engine.shared.new_cursor = self._cursor_created
 
-    def _made(self, cursor: Cursor) -> None:
+    def _cursor_created(self, cursor: Cursor) -> None:
         """Prepare a new channel: the policy of a deleted channel of that name does not apply."""
         topic = cursor.log.name
         if topic not in self.own and (kept := _load(cursor.log)):
@@ -191,7 +194,7 @@ class Policies:
             dead.end()
         if policy.max_attempts:
             attempts, topic = policy
-            DeadLetters(cursor, attempts, topic, self._target, heads).begin()
+            DeadLetters(cursor, attempts, topic, self._target, dead_letter_headers).begin()
 
     def _target(self, topic: str) -> Log:
         return self.topics.open(topic, WRITE)
@@ -272,7 +275,7 @@ async def return_dead_letters(
         while moved + kept + others < most and moved + kept < wanted and not failed:
             left = most - moved - kept - others
             consumer.set_credit(kept + others + min(limits.REQUEUE_WINDOW, left))
-            await _some(consumer, arrived)
+            await _wait_for_records(consumer, arrived)
             if not consumer.records:
                 break
             records, consumer.records = consumer.records, []
@@ -284,7 +287,7 @@ async def return_dead_letters(
                     continue
                 origin = origin_of(headers)
                 try:
-                    log = None if origin is None else _home(topics, origin, to_topic=to_topic)
+                    log = None if origin is None else _target_log(topics, origin, to_topic=to_topic)
                 except OSError as problem:  # those before it are on their way
                     failed = problem.strerror or str(problem)
                     break
@@ -307,7 +310,7 @@ async def return_dead_letters(
     return Returned(moved, kept, failed)
 
 
-async def _some(consumer: LocalConsumer, arrived: asyncio.Event) -> None:
+async def _wait_for_records(consumer: LocalConsumer, arrived: asyncio.Event) -> None:
     """Wait for records, up to a limit: another consumer may take them."""
     arrived.clear()
     if not consumer.records and consumer.cursor.depth:
@@ -315,7 +318,7 @@ async def _some(consumer: LocalConsumer, arrived: asyncio.Event) -> None:
             await asyncio.wait_for(arrived.wait(), limits.REQUEUE_SILENCE / SECOND)
 
 
-def _home(topics: Topics, origin: Origin, *, to_topic: bool) -> Log | None:
+def _target_log(topics: Topics, origin: Origin, *, to_topic: bool) -> Log | None:
     """The log to requeue a dead letter to; None if it or the channel was deleted. OSError."""
     log = topics.log(origin.topic)
     if log is not None and not topics.access.may_topic(log, WRITE):

@@ -19,7 +19,7 @@ from broker.protocols.stan.channels import reason_of
 from broker.protocols.stan.config import is_valid_channel
 from broker.protocols.stan.publish import Client, RefusedError
 from broker.protocols.stan.store import ClientRecord
-from broker.protocols.stan.subscriptions import SubscribeRequest, TimeWantedError, check
+from broker.protocols.stan.subscriptions import SearchNeededError, SubscribeRequest, check_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -181,10 +181,10 @@ class Requests:
             self._refuse(reply, errors.STAN_INVALID_SUBSCRIBE)
             return
         try:
-            check(request, is_valid_channel)
+            check_request(request, is_valid_channel)
             self._check_subscription(asked, request)
             self._open(reply, request)
-        except TimeWantedError:
+        except SearchNeededError:
             if len(self.tasks) >= limits.STAN_SEARCHES_MAX:
                 self._refuse(reply, errors.STAN_SEARCHES)
                 return
@@ -261,9 +261,9 @@ class Requests:
         except OSError as problem:
             self._refuse(reply, reason_of(problem))
         else:
-            self._left(reply, subscription, erased=erase)
+            self._answer_leave(reply, subscription, erased=erase)
 
-    def _left(self, reply: bytes, subscription: Subscription, *, erased: bool) -> None:
+    def _answer_leave(self, reply: bytes, subscription: Subscription, *, erased: bool) -> None:
         def safe(problem: OSError | None) -> None:
             if problem is None:
                 self._reply(reply)

@@ -103,7 +103,7 @@ class Streaming:
                     found.append(subscription)
         for subscription in found:
             with self._logged(subscription.record):
-                self._go_on(subscription)
+                self._resume_deliveries(subscription)
 
     @contextlib.contextmanager
     def _logged(self, record: SubRecord) -> Iterator[None]:
@@ -130,7 +130,7 @@ class Streaming:
                 self.store.remove_sub(record)
         return subscription
 
-    def _go_on(self, subscription: Subscription) -> None:
+    def _resume_deliveries(self, subscription: Subscription) -> None:
         """Resume the deliveries to a restored subscription, if its client is known."""
         record = subscription.record
         client = self.service.clients.get(record.client_id.encode())

@@ -39,7 +39,7 @@ log = logging.getLogger("broker.stan")
 _NAME_MAX = 200  # bytes of a cursor's file name; longer names are hashed
 
 
-def check(request: pb.SubscriptionRequest, is_valid: Callable[[str], bool]) -> None:
+def check_request(request: pb.SubscriptionRequest, is_valid: Callable[[str], bool]) -> None:
     """Raise RefusedError for an invalid request, with the checks in the original's order."""
     from broker.protocols.stan import stan_pb2 as pb
 
@@ -79,7 +79,7 @@ def _signed(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
-class TimeWantedError(Exception):
+class SearchNeededError(Exception):
     """The start position must be searched on disk first."""
 
 
@@ -105,7 +105,7 @@ class Subscriptions:
     def add(self, wanted: SubscribeRequest) -> Subscription:
         """Create or resume a subscription; `attach` starts deliveries after the client's answer.
 
-        TimeWantedError if `found` is needed. RefusedError, OSError: nothing changed.
+        SearchNeededError if `found` is needed. RefusedError, OSError: nothing changed.
         """
         request = wanted.request
         channel = self.channels.open(request.subject)
@@ -206,7 +206,7 @@ class Subscriptions:
                 return end if sequence >= end else max(first, sequence)
             case pb.TimeDeltaStart:
                 if found is None:
-                    raise TimeWantedError
+                    raise SearchNeededError
                 return max(first, min(found, end))
         return end
 
