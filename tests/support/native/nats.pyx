@@ -132,5 +132,5 @@ def message_head(bytes subject not None, bytes reply not None, list groups not N
 
 
 def take(Bucket bucket not None, int64_t now_ns, uint64_t msgs, uint64_t octets):
-    """See Bucket.take."""
-    return bucket.take(now_ns, msgs, octets)
+    """See Bucket.charge."""
+    return bucket.charge(now_ns, msgs, octets)

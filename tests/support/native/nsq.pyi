@@ -8,7 +8,7 @@ _Op: TypeAlias = tuple[int, int, bytes, bytes, int, int, int, int]
 class Scanner:
     """Commands as tuples, out of input that may be cut anywhere."""
 
-    greeting: bool
+    unsubscribed: bool
     def __init__(
         self, message_max: int, body_max: int, delay_max_ns: int, ready_max: int
     ) -> None: ...

@@ -18,15 +18,15 @@ cdef class Scanner:
         self.state.body_max = body_max
         self.state.delay_max_ns = delay_max_ns
         self.state.ready_max = ready_max
-        self.state.greeting = True
+        self.state.unsubscribed = True
 
     @property
-    def greeting(self):
-        return bool(self.state.greeting)
+    def unsubscribed(self):
+        return bool(self.state.unsubscribed)
 
-    @greeting.setter
-    def greeting(self, bint value):
-        self.state.greeting = value
+    @unsubscribed.setter
+    def unsubscribed(self, bint value):
+        self.state.unsubscribed = value
 
     @property
     def unfinished(self):

@@ -40,4 +40,4 @@ cdef class Output(SendOwner):
 
 def rest(Sender sender not None):
     """A turn of the loop has ended."""
-    sender.rest()
+    sender.end_turn()

@@ -189,8 +189,8 @@ def test_the_cache_is_bounded_and_stays_right(subscription: Subscriber) -> None:
             assert publish(router, b"s.%d" % i) == 20 - round_
         subscription.unsubscribe(b"%d" % round_)
     hits = router.cache_hits
-    publish(router, b"s.1")
-    publish(router, b"s.1")
+    for _ in range(3):  # a subject that is new in a full cache enters it the second time
+        publish(router, b"s.1")
     assert router.cache_hits > hits
 
 

@@ -68,7 +68,7 @@ class Looks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._ended = 0
-        look = FreeMemory.look
+        look = FreeMemory.trim_if_useful
 
         def counted(free: FreeMemory) -> float:
             try:
@@ -76,7 +76,7 @@ class Looks:
             finally:
                 self._ended += 1
 
-        monkeypatch.setattr(FreeMemory, "look", counted)
+        monkeypatch.setattr(FreeMemory, "trim_if_useful", counted)
 
     async def another(self) -> None:
         """Wait for a look that began after now: the next one to end may have begun before."""

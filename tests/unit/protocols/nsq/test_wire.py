@@ -158,7 +158,7 @@ def test_a_body_of_just_the_limit() -> None:
 
 def test_late_identify_is_known_from_its_line() -> None:
     state = scanner()
-    state.greeting = False
+    state.unsubscribed = False
     _, [op] = state.scan(b"IDENTIFY\n")
     assert WRONGS[op[1]] == "STATE"
 
