@@ -136,7 +136,7 @@ def boot_id():
 # --- reading
 
 
-def take(root):
+def load_and_remove(root):
     """The entries of the catalog by folder; the catalog is removed. OSError: it cannot be removed,
     and must not be trusted."""
     cdef int fd

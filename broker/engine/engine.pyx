@@ -171,7 +171,7 @@ cdef class Engine:
     def known_logs(self):
         """The catalog's entries, by folder."""
         try:
-            return catalog.take(self.shared.root)
+            return catalog.load_and_remove(self.shared.root)
         except OSError as problem:
             self.problems.append(f'{problem}: all logs are looked at')
             return {}

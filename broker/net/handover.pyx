@@ -1,8 +1,8 @@
 # cython: language_level=3
 """The session of a connection until another one takes it over: see Conn.hand_over.
 
-It calls its owner: `opened`, `received` (bytes), `secured` (why TLS failed, or None), `late` (the
-time is over), `left`.
+It calls its owner: `opened`, `received` (bytes), `secured` (why TLS failed, or None), `timed_out`,
+`left` (the connection has ended).
 """
 cimport cython
 import logging
@@ -39,7 +39,7 @@ cdef class HandoverSession(Session):
             self.link.abort()
 
     cdef void expired(self, int64_t now_ns) noexcept:
-        self.owner.late(self)
+        self.owner.timed_out(self)
 
     cdef void closed(self) noexcept:
         self.wait(0)
@@ -47,7 +47,7 @@ cdef class HandoverSession(Session):
         self.link = None    # otherwise both would be in a cycle, and garbage collections are rare
 
     def wait(self, int64_t ns):
-        """Call the owner's `late` after this time; a later call replaces it; 0 = never."""
+        """Call the owner's `timed_out` after this time; a later call replaces it; 0 = never."""
         cdef OutBuf out
         if self.link is None:
             return

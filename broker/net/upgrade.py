@@ -164,7 +164,7 @@ class PendingUpgrades:
     def end(self) -> None:
         """Drop all of them."""
         for handover in list(self._waiting):
-            self.late(handover)
+            self.timed_out(handover)
 
     # --- called by the sessions
 
@@ -185,7 +185,7 @@ class PendingUpgrades:
 
     def _begin(self, handover: HandoverSession) -> None:
         if len(self._waiting) >= limits.WEBSOCKET_UPGRADES_MAX:
-            self.late(next(iter(self._waiting)))
+            self.timed_out(next(iter(self._waiting)))
         self._waiting[handover] = None
         handover.wait(self.timeout_ns)
 
@@ -224,7 +224,7 @@ class PendingUpgrades:
             handover.send(last)
         handover.link.close()
 
-    def late(self, handover: HandoverSession) -> None:
+    def timed_out(self, handover: HandoverSession) -> None:
         """The request is not complete in time: close without an answer."""
         self.done(handover)
         handover.link.abort()

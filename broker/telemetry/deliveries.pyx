@@ -43,11 +43,11 @@ cdef class DeliverySpans(DeliveryEvents):
             self.shared.events = self.next
         self.next = None
 
-    cdef void note(self, Cursor cursor, const entry_t *e, int event, int64_t latency_ns) noexcept:
+    cdef void record(self, Cursor cursor, const entry_t *e, int event, int64_t latency_ns) noexcept:
         cdef stored_t s
         cdef int64_t sent_ns = self.shared.turn.wall_ns
         if self.next is not None:
-            self.next.note(cursor, e, event, latency_ns)
+            self.next.record(cursor, e, event, latency_ns)
         if cursor.position.read_entry(<entry_t *>e, &s) <= 0 or s.rec.headers_len == 0:
             return
         if e.state == ENTRY_SENT:

@@ -402,6 +402,32 @@ def test_modules_say_what_they_are() -> None:
     assert silent == []
 
 
+# A call with `True` or `False` without a keyword; ruff looks after Python's. Cython compiles a
+# keyword to the same call of a C function.
+_FLAG = re.compile(r"""(\w+)\((?:[^()'"#]|\([^()]*\))*?(?<![=\w])(?<!=\s)\b(?:True|False)\s*[,)]""")
+_FLAG_ONLY = {
+    "PyBuffer_FillInfo",
+    "clone",
+    "getpeercert",
+    "pop",
+    "get",
+    "set_blocked",
+    "setblocking",
+    "wraparound",
+}
+
+
+def test_flags_have_names() -> None:
+    found = [
+        f"{name_of(path)}: {match[0]}"
+        for path in CODE
+        if path.suffix == ".pyx"
+        for match in _FLAG.finditer(path.read_text())
+        if match[1] not in _FLAG_ONLY
+    ]
+    assert found == []
+
+
 # In halves, so that this file passes its own test.
 UNWANTED = {
     "unfinished work": rf"\b(?:{'TO' + 'DO'}|{'FIX' + 'ME'}|{'XX' + 'X'}|{'HA' + 'CK'})\b",

@@ -433,7 +433,7 @@ cdef class Range:
                 log.report_damage(self.segment, self.found.damages[i], self.found.damages[i + 1])
                 news += self.found.damages[i + 1] - self.found.damages[i]
         for i in range(0, self.found.places_size, 2):
-            self.segment.note(self.found.places[i], <size_t>self.found.places[i + 1])
+            self.segment.index_record(self.found.places[i], <size_t>self.found.places[i + 1])
         self.found.places_size = self.found.damages_size = 0
         self.segment = None
         return news

@@ -201,9 +201,9 @@ cdef class Cursor(LogReader):
 
 # Receives the outcome of each delivery, as shared.events.
 cdef class DeliveryEvents(Session):
-    cdef void note(self, Cursor cursor, const entry_t *e, int event, int64_t latency_ns) noexcept
+    cdef void record(self, Cursor cursor, const entry_t *e, int event, int64_t latency_ns) noexcept
 
 
 # Receives records that have had their last delivery. The entry is in no list.
 cdef class DeadLetterQueue(Session):
-    cdef void take(self, entry_t *e) noexcept
+    cdef void add(self, entry_t *e) noexcept

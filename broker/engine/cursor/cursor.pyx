@@ -73,12 +73,12 @@ cdef extern from *:
 
 
 cdef class DeliveryEvents(Session):
-    cdef void note(self, Cursor cursor, const entry_t *e, int event, int64_t latency_ns) noexcept:
+    cdef void record(self, Cursor cursor, const entry_t *e, int event, int64_t latency_ns) noexcept:
         pass
 
 
 cdef class DeadLetterQueue(Session):
-    cdef void take(self, entry_t *e) noexcept:
+    cdef void add(self, entry_t *e) noexcept:
         pass
 
 
@@ -778,15 +778,15 @@ cdef class Cursor(LogReader):
             latency_ns = self.since_stored(e)
         elif self.position.read_entry(e, &s) > 0:   # its mark has another meaning now
             latency_ns = max(<int64_t>0, self.shared.turn.wall_ns - s.rec.timestamp_ns)
-        (<DeliveryEvents>self.shared.events).note(self, e, event, latency_ns)
+        (<DeliveryEvents>self.shared.events).record(self, e, event, latency_ns)
 
     cdef void report_acked(self, entry_t *e) noexcept:
         """A delivery was acked; called if shared.events or `latency` is set."""
         cdef int64_t latency_ns = self.since_stored(e)
         if self.latency is not None:
-            self.latency.note(latency_ns, self.shared.turn.now_ns)
+            self.latency.record(latency_ns, self.shared.turn.now_ns)
         if self.shared.events is not None:
-            (<DeliveryEvents>self.shared.events).note(self, e, EVENT_FIN, latency_ns)
+            (<DeliveryEvents>self.shared.events).record(self, e, EVENT_FIN, latency_ns)
 
     # --- dead letters
 
@@ -811,7 +811,7 @@ cdef class Cursor(LogReader):
         """Move an entry, which is in no list, to the dead letters."""
         if reason:      # otherwise this is a retry, and the first reason stays
             e.reason = <unsigned char>reason
-        self.dead.take(e)
+        self.dead.add(e)
 
     cdef bint is_for(self, const stored_t *s) noexcept:
         return s.rec.reply[:s.rec.reply_len] == self.name.encode()

@@ -62,7 +62,7 @@ cdef class DeadLetters(DeadLetterQueue):
         """Records that are being moved."""
         return len(self.pending)
 
-    cdef void take(self, entry_t *e) noexcept:
+    cdef void add(self, entry_t *e) noexcept:
         cdef Cursor cursor = self.cursor
         cdef stored_t s
         cdef int found

@@ -78,7 +78,7 @@ cdef class EventLog(DeliveryEvents):
         self.shared.turn.disarm(self)
         self.flush()
 
-    cdef void note(self, Cursor cursor, const entry_t *e, int event, int64_t latency_ns) noexcept:
+    cdef void record(self, Cursor cursor, const entry_t *e, int event, int64_t latency_ns) noexcept:
         cdef row_t *row
         cdef int place
         if cursor.log is self.log:

@@ -14,5 +14,5 @@ cdef class AckLatency:
     cdef int64_t turned_ns          # monotonic: when the current half began
 
     # A negative `latency_ns` counts as 0; now_ns is monotonic.
-    cdef void note(self, int64_t latency_ns, int64_t now_ns) noexcept
+    cdef void record(self, int64_t latency_ns, int64_t now_ns) noexcept
     cdef void turn_to(self, int64_t now_ns) noexcept

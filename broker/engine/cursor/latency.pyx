@@ -31,7 +31,7 @@ cdef class AckLatency:
         free(self.counts[0])
         free(self.counts[1])
 
-    cdef void note(self, int64_t latency_ns, int64_t now_ns) noexcept:
+    cdef void record(self, int64_t latency_ns, int64_t now_ns) noexcept:
         cdef uint32_t *counts
         cdef uint32_t i = bucket_of(<uint64_t>max(<int64_t>0, latency_ns))
         self.turn_to(now_ns)

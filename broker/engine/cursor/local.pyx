@@ -168,11 +168,11 @@ cdef class Peek:
                 if not view.find(seq, 0, &s):
                     break
                 if s.rec.seq == seq:
-                    records[seq] = self.take(&s)
+                    records[seq] = self.record_of(&s)
                     total += s.size
         return records
 
-    cdef tuple take(self, stored_t *s):
+    cdef tuple record_of(self, stored_t *s):
         return (
             s.rec.timestamp_ns, s.not_before_ns,
             s.rec.subject[:s.rec.subject_len] if s.rec.subject_len else self.subject,

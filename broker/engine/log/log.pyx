@@ -339,7 +339,7 @@ cdef class Log(LogState):
             return
         batch.zeros = 0
         if self.policy.sync_mode == SYNC_ALWAYS:
-            self.preallocation.note(batch.len)
+            self.preallocation.count_batch(batch.len)
             batch.zeros = batch.segment.zeros_after(
                 batch.offset, batch.len, self.preallocation.busy)
         batch.mark = 0
@@ -1392,7 +1392,7 @@ cdef inline uint64_t put(Log log, const record_t *rec, uint64_t seq, int64_t tim
         batch = log.batch
     try:
         batch.room(size)
-        batch.segment.note(seq, batch.segment.planned)
+        batch.segment.index_record(seq, batch.segment.planned)
     except MemoryError as problem:
         log.sync.refuse(problem)
         return 0

@@ -70,7 +70,7 @@ cdef class Limiter(Task):
     cdef void catch_up(self) noexcept               # count the records that have become durable
     cdef void begin_again(self) noexcept             # the end of the log was removed
     cdef uint64_t end(self) noexcept
-    cdef uint64_t left(self, uint64_t end) noexcept
+    cdef uint64_t count_records(self, uint64_t end) noexcept
     cdef void find_empty_files(self) noexcept
     cdef void count(self, uint64_t segment_id, uint64_t cost) noexcept
     cdef void begin(self, cost_t measure) noexcept

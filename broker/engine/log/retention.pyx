@@ -427,7 +427,7 @@ cdef class Limiter(Task):
             return self.log.visible
         return self.sync.refused_from()
 
-    cdef uint64_t left(self, uint64_t end) noexcept:
+    cdef uint64_t count_records(self, uint64_t end) noexcept:
         """Number of records from the floor to `end`."""
         cdef uint64_t floor = self.retention.floor, left
         if end <= floor:
@@ -455,13 +455,13 @@ cdef class Limiter(Task):
         if log.unclaimed:
             return
         while self.retention.floor < end:
-            left = self.left(end)
+            left = self.count_records(end)
             if self.msgs_max and left > self.msgs_max or (
                     self.bytes_max and self.total > self.bytes_max and left > 1):
                 if not self.oldest(&rec, &size):
                     break
                 self.retention.floor = max(self.retention.floor, rec.seq)
-                if self.left(end) < left:
+                if self.count_records(end) < left:
                     continue    # unreadable records count as dropped: check the limits again
             elif self.age_max_ns and self.timer.pos == 0:
                 if not self.oldest(&rec, &size):

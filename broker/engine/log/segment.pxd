@@ -87,7 +87,7 @@ cdef class Segment:
     cdef inline uint64_t origin(self) noexcept:     # see in_place
         return origin_of(self.first_seq, self.sparse)
 
-    cdef int note(self, uint64_t seq, size_t offset) except -1
+    cdef int index_record(self, uint64_t seq, size_t offset) except -1
     cdef void forget_from(self, size_t offset) noexcept
     cdef const char *map(self) except NULL
     cdef void unmap(self) noexcept
@@ -137,7 +137,7 @@ cdef class Preallocation:
     cdef bint wanted            # and in short batches: the next file is created in advance
     cdef SpareFile file         # for the next segment; None = none
 
-    cdef void note(self, size_t len) noexcept   # a batch of this size is about to be written
+    cdef void count_batch(self, size_t len) noexcept  # a batch of this size is about to be written
     # Once a second: check whether the log is busy.
     cdef void consider(self, bint allowed) noexcept
     cdef bint is_used(self) noexcept    # the spare file was another segment's
@@ -149,7 +149,7 @@ cdef class Preallocation:
     cdef bint is_whole(self, Segment segment, int fd) noexcept  # the file ends with its segment
     cdef void drop_longer(self, size_t size) noexcept   # drop a used file that is longer than this
     cdef void drop_old(self) noexcept   # drop a used file whose pages may have left memory
-    cdef bint give(self, SpareFile file, Segment segment, const char *head) noexcept
+    cdef bint reuse_file(self, SpareFile file, Segment segment, const char *head) noexcept
     cdef void drop(self) noexcept
     cdef void begin(self) noexcept
 

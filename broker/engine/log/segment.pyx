@@ -111,7 +111,7 @@ cdef class Segment:
         vfs_close(self.second_fd)
         free(self.index)
 
-    cdef int note(self, uint64_t seq, size_t offset) except -1:
+    cdef int index_record(self, uint64_t seq, size_t offset) except -1:
         """A record begins at `offset`: add an index entry if one is due."""
         cdef place_t *grown
         cdef size_t cap
@@ -224,7 +224,7 @@ cdef class Segment:
             last = max(last, s.rec.seq)
             if s.rec.seq >= seq:
                 return at
-            self.note(s.rec.seq, at)
+            self.index_record(s.rec.seq, at)
             at += step
 
     cdef size_t start(self) noexcept:
@@ -310,7 +310,7 @@ cdef class Segment:
             faults = faults_of(&self.file)
             step = record_get(base + at, size - at, self.salt, check=True, out=&s)
             if step and s.rec.seq >= expected and in_place(s.rec.seq, self.origin(), at):
-                self.note(s.rec.seq, at)
+                self.index_record(s.rec.seq, at)
                 self.delayed |= s.not_before_ns != 0
                 expected = s.rec.seq + 1
                 at += step
@@ -412,7 +412,7 @@ cdef class Preallocation:
             self.file = file
             file.write_more()
 
-    cdef void note(self, size_t len) noexcept:
+    cdef void count_batch(self, size_t len) noexcept:
         self.bytes += len
         self.batches += 1
 
@@ -489,7 +489,7 @@ cdef class Preallocation:
         cdef int error = 0
         if file is not None and file.ready and not file.dropped and (
                 (file.used or segment.cap <= file.size) and not os.path.exists(segment.path)
-                and self.give(file, segment, head)):
+                and self.reuse_file(file, segment, head)):
             return 0
         error = vfs_open(segment.path, O_RDWR | O_CREAT | O_EXCL, &segment.fd)
         if not error:
@@ -497,7 +497,7 @@ cdef class Preallocation:
             segment.bare = error != 0
         return error
 
-    cdef bint give(self, SpareFile file, Segment segment, const char *head) noexcept:
+    cdef bint reuse_file(self, SpareFile file, Segment segment, const char *head) noexcept:
         """Make the spare file that of a segment. False: this failed. The header is written before
         the file is renamed, so that no file has the name of one segment and the records of
         another."""

@@ -84,7 +84,7 @@ cdef class Sync:
     cdef void doubtful_rewritten(self, Segment segment, int error) noexcept
     cdef void ask_disk(self) noexcept
     cdef void probed(self, int error) noexcept
-    cdef void well(self) noexcept
+    cdef void end_error(self) noexcept
 
 
 cdef class Round(JobOwner):

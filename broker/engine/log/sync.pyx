@@ -650,7 +650,7 @@ cdef class Sync:
         if log.folder is None:
             if sum(s.planned for s in log.segments) + log.shared.memory_segment_bytes <= (
                     log.shared.memory_bytes_max):
-                self.well()
+                self.end_error()
             return
         asking = Probe()
         asking.owner = self
@@ -671,9 +671,9 @@ cdef class Sync:
     cdef void probed(self, int error) noexcept:
         self.probe = None
         if not error and self.last_error and not self.log.deleted:
-            self.well()
+            self.end_error()
 
-    cdef void well(self) noexcept:
+    cdef void end_error(self) noexcept:
         self.last_error = 0
         self.refused_until_ns = 0
         self.log.shared.report('info', 'log takes appends again', log=self.log.name)

@@ -103,7 +103,7 @@ cdef class StreamCursors(StreamReaders):
     cdef bint interested(self, const char *subject, size_t n) noexcept
 
     cdef FilterGroup join(self, StreamCursor cursor, Filter filter)
-    cdef void part(self, StreamCursor cursor) noexcept
+    cdef void leave_filter_group(self, StreamCursor cursor) noexcept
     # Call the cursor once when there is a message for it with this seq or a later one.
     cdef void await_match(self, StreamCursor cursor, uint64_t seq) noexcept
     cdef void holds(self, StreamCursor cursor, uint64_t seq) noexcept
@@ -229,7 +229,7 @@ cdef class StreamCursor(LogReader):
     cdef void drop_deleted(self, uint64_t seq, bint report) noexcept
     cdef void drop_deleted_from(self, uint64_t seq) noexcept
     cdef void put_off(self, uint64_t seq) noexcept
-    cdef void jump(self, uint64_t seq) noexcept
+    cdef void drop_below(self, uint64_t seq) noexcept
     cdef void expire(self, entry_t *e) noexcept
     cdef void exhaust(self, entry_t *e) noexcept
     cdef void rearm(self) noexcept

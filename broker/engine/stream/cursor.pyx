@@ -123,7 +123,7 @@ cdef class StreamCursors(StreamReaders):
         group.members.add(cursor)
         return group
 
-    cdef void part(self, StreamCursor cursor) noexcept:
+    cdef void leave_filter_group(self, StreamCursor cursor) noexcept:
         cdef FilterGroup group = cursor.group
         group.members.discard(cursor)
         group.waiting.discard(cursor)
@@ -188,7 +188,7 @@ cdef class StreamCursors(StreamReaders):
     cdef void purged_below(self, uint64_t seq) noexcept:
         cdef StreamCursor cursor
         for cursor in self.cursors.values():
-            cursor.jump(seq)
+            cursor.drop_below(seq)
 
     cdef void taken_back(self, uint64_t seq) noexcept:
         cdef StreamCursor cursor
@@ -205,7 +205,7 @@ cdef class StreamCursors(StreamReaders):
                     group.filter is None or not are_within(group.filter.subjects, subjects)):
                 continue
             for cursor in group.members:
-                cursor.jump(seq)
+                cursor.drop_below(seq)
 
     cdef void purge_ends(self) noexcept:
         self.purging = False
@@ -499,7 +499,7 @@ cdef class StreamCursor(LogReader):
         cdef size_t i, n = 0
         self.filter = self.store.subjects.filter(list(filters)) if filters else None
         self.filters = filters
-        self.all.part(self)
+        self.all.leave_filter_group(self)
         self.group = self.all.join(self, self.filter)
         self.since = self.next_seq
         if self.journal is not None:
@@ -1045,7 +1045,7 @@ cdef class StreamCursor(LogReader):
         while self.newest and self.inflight.at(self.newest).seq >= seq:
             self.drop_deleted(self.inflight.at(self.newest).seq, report=False)
 
-    cdef void jump(self, uint64_t seq) noexcept:
+    cdef void drop_below(self, uint64_t seq) noexcept:
         """There are no messages for this cursor below seq any more."""
         cdef entry_t *e
         cdef uint64_t i
@@ -1495,7 +1495,7 @@ cdef class StreamCursor(LogReader):
         self.closed = True
         self.shared.turn.disarm(self)
         self.position.close()
-        self.all.part(self)
+        self.all.leave_filter_group(self)
         self.all.cursors.pop(self.name, None)
         self.all.holders.discard(self)
         self.forget_all()

@@ -215,7 +215,7 @@ cdef class StreamStore(LogOwner):
     cdef uint64_t floor(self) noexcept
     cdef uint64_t purge_some(self, Filter filter, uint64_t after, uint64_t *at) noexcept
     cdef uint64_t drop_below(self, uint64_t seq) noexcept
-    cdef void clean(self) noexcept
+    cdef void release_removed(self) noexcept
     cdef void find_dead_segments(self) noexcept
     cdef void drop_dead_segments(self) noexcept
     cdef void choose(self) noexcept

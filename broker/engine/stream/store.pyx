@@ -1127,7 +1127,7 @@ cdef class StreamStore(LogOwner):
                 self.count_lost(damaged, last, s.rec.seq, dead)
                 damaged = 0
             last = s.rec.seq
-            segment.note(last, at)
+            segment.index_record(last, at)
             at += step
             # With very many subjects each one is a miss of the cache: those of the next records are
             # fetched meanwhile.
@@ -1223,7 +1223,7 @@ cdef class StreamStore(LogOwner):
         if self.floor_at:
             if self.deletes.synced >= self.floor_at:
                 self.floor_at = 0
-                self.clean()
+                self.release_removed()
             else:
                 self.deletes.sync()
         elif self.changed:
@@ -1231,7 +1231,7 @@ cdef class StreamStore(LogOwner):
             self.floor_mark = self.floor()
             self.find_dead_segments()
             if self.deletes.journal is None:
-                self.clean()
+                self.release_removed()
                 return
             # What goes with a file may be all that says that earlier messages are dead: the
             # journal comes first.
@@ -1239,7 +1239,7 @@ cdef class StreamStore(LogOwner):
             self.choose()
             if self.deletes.synced >= self.floor_at:
                 self.floor_at = 0
-                self.clean()
+                self.release_removed()
             else:
                 self.deletes.sync()
 
@@ -1260,7 +1260,7 @@ cdef class StreamStore(LogOwner):
         for reader in self.readers:
             reader.release_idle()
 
-    cdef void clean(self) noexcept:
+    cdef void release_removed(self) noexcept:
         """Give back the files, or the memory, of what is gone."""
         self.found_in = None
         self.log.retention.raise_floor(self.floor_mark)

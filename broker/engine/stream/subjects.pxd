@@ -144,7 +144,7 @@ cdef class SubjectIndex(FilterOwner):
     cdef chunk_t *chunk_for(self, uint64_t seq) except NULL
     cdef int make_room(self) except -1
     cdef void drop_chunk(self, size_t at) noexcept
-    cdef void tidy(self, size_t at) noexcept
+    cdef void compact_chunk(self, size_t at) noexcept
     cdef void remove_at(self, size_t at, size_t i) noexcept
     cdef uint64_t follow(self, const chunk_t *c, size_t i, uint64_t seq, uint32_t id) noexcept
     cdef uint64_t follow_back(self, const chunk_t *c, size_t i, uint64_t seq,

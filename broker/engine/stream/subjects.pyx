@@ -754,7 +754,7 @@ cdef class SubjectIndex(FilterOwner):
             self.blocks[self.chunks_end] = block
             self.chunks_end += 1
             if self.chunks_end > self.chunks_first + 1:
-                self.tidy(self.chunks_end - 2)      # it was the last one until now
+                self.compact_chunk(self.chunks_end - 2)  # it was the last one until now
         if room(c, <uint32_t>(seq - c.start)) < 0:
             raise MemoryError
         return c
@@ -792,7 +792,7 @@ cdef class SubjectIndex(FilterOwner):
         memmove(self.blocks + at, self.blocks + at + 1, behind * sizeof(uint64_t))
         self.chunks_end -= 1
 
-    cdef void tidy(self, size_t at) noexcept:
+    cdef void compact_chunk(self, size_t at) noexcept:
         """Give memory of a chunk back if few of its messages are live; not of the last one."""
         cdef chunk_t *c = self.chunks[at]
         if at == self.chunks_end - 1:
@@ -922,7 +922,7 @@ cdef class SubjectIndex(FilterOwner):
         if not self.place(seq, &at, &i) or self.chunks[at].ids[i] == 0:
             return False
         self.remove_at(at, i)
-        self.tidy(at)
+        self.compact_chunk(at)
         return True
 
     cdef uint64_t drop_below(self, uint64_t seq) noexcept:
@@ -940,7 +940,7 @@ cdef class SubjectIndex(FilterOwner):
                 self.remove_at(self.chunks_first, i)
                 i = scan_live(c.ids, i + 1, end)
             if end < c.size or self.chunks_first == self.chunks_end - 1:
-                self.tidy(self.chunks_first)
+                self.compact_chunk(self.chunks_first)
                 break
             self.drop_chunk(self.chunks_first)
         return before - self.messages

@@ -85,7 +85,7 @@ class StanChannelConfig:
     max_age_ns: int | None = _age(None)
     max_inactivity_ns: int | None = _age(None)
 
-    def over(self, wider: ChannelLimits) -> ChannelLimits:
+    def with_defaults(self, wider: ChannelLimits) -> ChannelLimits:
         """The limits of this entry; None is replaced from `wider`."""
         values = {}
         for each in fields(wider):
@@ -147,7 +147,7 @@ class StanConfig:
         row = self._row(pattern)
         place = row.index(pattern)
         wider = self._resolved(row[place - 1]) if place else self.limits
-        return self._entries[pattern].over(wider)
+        return self._entries[pattern].with_defaults(wider)
 
     def engine_needs(self) -> EngineNeeds:
         """The service's subjects, which are excluded from topics."""

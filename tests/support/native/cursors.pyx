@@ -87,4 +87,4 @@ cdef class Entries:
 
 def note_latency(AckLatency sketch not None, int64_t latency_ns, int64_t now_ns):
     """See AckLatency.note."""
-    sketch.note(latency_ns, now_ns)
+    sketch.record(latency_ns, now_ns)

@@ -235,10 +235,10 @@ class LeafHandshake:
 
     # --- called by the links later
 
-    def late(self, session: LeafSession) -> None:
+    def timed_out(self, session: LeafSession) -> None:
         """Handle a missed deadline of the handshake."""
         side = self.acceptor if session.remote is None else self.solicitor
-        side.late(session)
+        side.timed_out(session)
 
     def peer_error(self, session: LeafSession, raw: bytes) -> None:
         """Handle -ERR of the peer."""
@@ -509,7 +509,7 @@ class Acceptor:
                 log.warning("%s - Replacing connection from same server", who(session))
                 other.end(errors.NATS_LEAF_DUPLICATE, nats_errors.NATS_CLOSED_DUPLICATE)
 
-    def late(self, session: LeafSession) -> None:
+    def timed_out(self, session: LeafSession) -> None:
         """Handle a missed deadline: no CONNECT, or the end of NATS_LEAF_VERSION_WAIT."""
         if session.options is not None:
             session.end(None, nats_errors.NATS_CLOSED_VERSION)
@@ -677,7 +677,7 @@ class Solicitor:
         self._negotiating.discard(session)
         self._offers.pop(session, None)
 
-    def late(self, session: LeafSession) -> None:
+    def timed_out(self, session: LeafSession) -> None:
         """Handle a missed deadline of the handshake."""
         if session.info_received:
             session.end(errors.NATS_LEAF_STALE, nats_errors.NATS_CLOSED_STALE)

@@ -466,7 +466,7 @@ class WebSocketDial:
         handover.wait(0)
         handover.link.abort()
 
-    def late(self, handover: HandoverSession) -> None:
+    def timed_out(self, handover: HandoverSession) -> None:
         """Handle an overdue answer."""
         self._fail(handover, "timed out")
 

@@ -195,7 +195,7 @@ cdef class LeafSession(LineSession):
         self.set_timer()
 
     cdef void handshake_timed_out(self) noexcept:
-        self.handshake.late(self)
+        self.handshake.timed_out(self)
 
     cdef void count_slow(self) noexcept:
         self.handshake.slow += 1
