@@ -73,6 +73,7 @@ JS_REQUESTS_MAX: Final = 10_000  # waiting requests of one account; more are dro
 JS_REQUESTS_BYTES: Final = 64 * MIB  # of them; more are dropped
 JS_DROPPED_APART: Final = 10 * SECOND  # between log lines about those of one account
 JS_REQUESTS_TURN: Final = 2 * MS  # for requests of one account in one turn of the loop
+JS_DIRECT_TURN: Final = 1 * MS  # for direct gets of a stream in one turn, and for their batches
 JS_REQUEST_BODY_MAX: Final = 1 * MIB  # of a request that waits
 
 JS_BATCH_MESSAGES_MAX: Final = 1_000

@@ -28,8 +28,7 @@ cdef class Outlet(Task):
     cdef readonly Turn turn
     cdef heap_t due                 # timers of pull requests
     cdef due_t on_due
-    # The client that the last message was sent to, if it is blocked and more than SLOW_BYTES of its
-    # output wait; else None.
+    # The client that the last message was sent to, if it reads slowly; else None.
     cdef Session slow_client
     cdef dict watchers              # deliver subject (bytes) -> consumers to report changes to
     cdef set changed                # deliver subjects whose subscriptions changed in this turn

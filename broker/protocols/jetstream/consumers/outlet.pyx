@@ -11,6 +11,7 @@ from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport int64_t, uint16_t, uint32_t
 from libc.string cimport memset
 
+from broker.protocols.jetstream.publish.answers cimport reads_slowly
 from broker.protocols.nats.accounts.account cimport Account, CurrentPublisher
 from broker.protocols.nats.accounts.crossing cimport Crossing
 from broker.protocols.nats.accounts.imports cimport Imports
@@ -18,7 +19,6 @@ from broker.protocols.nats.accounts.rights cimport has_right
 from broker.protocols.nats.client.session cimport NatsSession
 from broker.protocols.nats.leafnodes.session cimport knows_both
 from broker.routing.trie cimport match_t, sub_t
-from broker.runtime.buffers cimport out_waiting
 from broker.runtime.heap cimport heap_free, heap_init, heap_peek, heap_push, heap_remove
 from broker.runtime.interfaces cimport Session
 from broker.runtime.turn cimport PHASE_DELIVER
@@ -27,9 +27,6 @@ from broker.runtime.types cimport REC_NOT_STORED, heap_item_t, record_t
 
 cdef extern from "Python.h":
     PyTypeObject *Py_TYPE(PyObject *o) nogil
-
-cdef enum:
-    SLOW_BYTES = 1 << 20    # if a blocked client has more output than this, its consumers wait
 
 
 cdef inline bint is_client(const sub_t *sub) noexcept:
@@ -77,8 +74,7 @@ cdef class Outlet(Task):
             sub = m.subs[0]
             client = <NatsSession>sub.sink
             taken = 0 if sub.retired else <uint32_t>client.deliver(sub, rec)
-            if client.out is not None and client.out.blocked and (
-                    out_waiting(client.out) > <size_t>SLOW_BYTES):
+            if reads_slowly(client):
                 self.slow_client = client
         else:
             taken = self.send_mixed(to, m, rec)
@@ -98,8 +94,7 @@ cdef class Outlet(Task):
                 mixed = mixed or not knows_both(m.subs[i])
                 continue
             client = <NatsSession>m.subs[i].sink
-            if m.plain == m.size and client.out is not None and client.out.blocked and (
-                    out_waiting(client.out) > <size_t>SLOW_BYTES):
+            if m.plain == m.size and reads_slowly(client):
                 self.slow_client = client
         if not mixed:
             return self.route(to, m, rec)

@@ -4,6 +4,18 @@ from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t
 
 from broker.protocols.nats.accounts.account cimport Account
+from broker.protocols.nats.client.session cimport NatsSession
+from broker.runtime.buffers cimport out_waiting
+from broker.runtime.interfaces cimport Session
+
+cdef enum:
+    SLOW_BYTES = 1 << 20    # a blocked client with more output than this gets no more messages
+
+
+cdef inline bint reads_slowly(NatsSession client) noexcept:
+    """Whether a client has to read its output before it gets more messages of streams."""
+    return client.out is not None and client.out.blocked and (
+        out_waiting(client.out) > <size_t>SLOW_BYTES)
 
 
 cdef class Answers:
@@ -18,5 +30,8 @@ cdef class Answers:
     cdef uint32_t send_raw(self, const char *subject, size_t subject_len, const char *reply,
                            size_t reply_len, const char *data, size_t n,
                            size_t headers_len) noexcept
+    # The client that receives what is sent to this subject, if it is the only subscriber and reads
+    # slowly; else None.
+    cdef Session slow_reader(self, const char *subject, size_t n)
     # Memory for one message, valid until the next call. MemoryError.
     cdef char *buffer_of(self, size_t n) except NULL

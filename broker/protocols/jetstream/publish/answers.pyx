@@ -6,6 +6,7 @@ answer is sent only if the client itself has permission to publish or subscribe 
 no log and no stream stores it.
 """
 cimport cython
+from cpython.object cimport PyObject, PyTypeObject
 from libc.stddef cimport size_t
 from libc.stdint cimport uint16_t, uint32_t
 from libc.stdlib cimport free, malloc
@@ -13,8 +14,14 @@ from libc.string cimport memset
 
 from broker.protocols.nats.accounts.account cimport Account
 from broker.protocols.nats.accounts.rights cimport has_right
+from broker.protocols.nats.client.session cimport NatsSession
 from broker.routing.router cimport Router
+from broker.routing.trie cimport match_t
 from broker.runtime.types cimport REC_AT_HOME, REC_NOT_STORED, record_t
+
+
+cdef extern from "Python.h":
+    PyTypeObject *Py_TYPE(PyObject *o) nogil
 
 cdef enum:
     BUFFER_MIN = 4096
@@ -65,6 +72,14 @@ cdef class Answers:
         taken = router.route(router.match(subject, subject_len), &rec, NULL)
         self.account.current_publisher.session = before
         return taken
+
+    cdef Session slow_reader(self, const char *subject, size_t n):
+        cdef const match_t *m = self.account.router.match(subject, n)
+        if m.size == 1 and m.plain == 1 and (
+                Py_TYPE(<PyObject *>m.subs[0].sink) == <PyTypeObject *>NatsSession) and (
+                reads_slowly(<NatsSession>m.subs[0].sink)):
+            return <NatsSession>m.subs[0].sink
+        return None
 
     def send(self, bytes subject not None, bytes body not None, bytes headers=b'', bytes reply=b''):
         """Send one message. Returns the number of subscriptions that received it."""

@@ -8,12 +8,13 @@ from broker.engine.stream.store cimport message_t
 from broker.protocols.jetstream.publish.answers cimport Answers
 from broker.protocols.jetstream.publish.lookup cimport Lookup
 from broker.routing.trie cimport sub_t
-from broker.runtime.interfaces cimport Sink
+from broker.runtime.interfaces cimport Session, Sink
 from broker.runtime.types cimport record_t
 
 
 # A request for several messages that is being answered.
 cdef class BatchGet:
+    cdef Direct direct
     cdef bytes reply
     cdef Filter filter
     cdef list seqs              # multi_last: seqs of the messages; None = all from `seq` on
@@ -33,8 +34,9 @@ cdef class Direct(Sink):
     cdef bytes stream
     cdef list heads             # subjects of requests, without the message's subject at the end
     cdef sub_t *subs[4]         # for each head: it, and the subjects below it; NULL = none
-    cdef list requests          # (reply, key, headers, body) until the end of the turn
-    cdef list batch_gets        # of those that are being answered
+    cdef object requests        # deque of (reply, key, headers, body) until the end of the turn
+    cdef object batch_gets      # deque of those that are being answered
+    cdef Py_ssize_t blocked     # those that continue when their clients have read their output
 
     cdef size_t head_of(self, void *sub) noexcept
     cdef bint all_readable(self) noexcept
@@ -45,7 +47,9 @@ cdef class Direct(Sink):
                         bint no_headers) except -1
     cdef int begin(self, bytes reply, object request) except -1
     cdef int begin_last(self, BatchGet s, object request) except -1
-    cdef int send_next(self, BatchGet s) except -1
+    cdef int send_body(self, const char *reply, size_t reply_len, const message_t *m) noexcept
+    cdef bint block(self, BatchGet s) except -1
+    cdef int send_next(self, BatchGet s, int64_t stop_ns) except -1
     cdef int send(self, const char *reply, size_t reply_len, const message_t *m, uint64_t seq,
                   BatchGet s) except -1
     cdef void status(self, const char *reply, size_t reply_len, bytes text) noexcept

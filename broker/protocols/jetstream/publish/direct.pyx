@@ -5,10 +5,13 @@
     $JS.API.DIRECT.GET.S.<subject>  the last message of a subject
 
 A request for the last message of a subject is answered at once if all messages published before it
-are in the file. Other requests are answered at the end of the turn.
+are in the file. Other requests are answered at the end of the turn. Those that take longer than
+JS_DIRECT_TURN continue in the next turn, so that other clients do not wait for them. A batch for a
+client that reads slowly continues when the client has read its output.
 """
 cimport cython
 import logging
+from collections import deque
 
 from libc.stddef cimport size_t
 from libc.stdint cimport INT64_MAX, int64_t, uint64_t
@@ -28,15 +31,20 @@ from broker.protocols.jetstream.publish.wire cimport (
     TIME_TEXT, U64_DIGITS, parse_u64, put_time, put_u64)
 from broker.runtime.turn cimport PHASE_DELIVER
 from broker.runtime.types cimport record_t, span_t
+from broker.runtime.workers cimport monotonic_ns
 
 LOG = logging.getLogger('broker.jetstream')
 
 cdef enum:
     SUBS = 4
     PER_TURN = 512          # messages of a batch that are sent in one turn
+    BATCHES_MAX = 1000      # that are being answered; further requests wait for them
+    BLOCKED_MAX = 1000      # batches of slow clients; more are sent, up to the clients' max_pending
     SUBJECTS_MAX = 1024     # in one answer
     BYTES_MAX = 64 << 20    # of messages in one answer, unless the request sets a limit
     NAMES_BYTES = 200       # bytes of the names of the headers and of the first line
+
+cdef int64_t TURN_NS = limits.JS_DIRECT_TURN
 
 
 cdef inline char *put_text(char *out, const char *text, size_t n) noexcept nogil:
@@ -46,7 +54,13 @@ cdef inline char *put_text(char *out, const char *text, size_t n) noexcept nogil
 
 @cython.final
 cdef class BatchGet:
-    pass
+    def go_on(self):
+        """The client has read its output, or is gone."""
+        self.direct.blocked -= 1
+        if self.direct.subs[0] == NULL:
+            return      # closed
+        self.direct.batch_gets.append(self)
+        self.direct.answers.account.turn.add(PHASE_DELIVER, self.direct)
 
 
 @cython.final
@@ -58,8 +72,8 @@ cdef class Direct(Sink):
         self.answers = answers
         self.lookup = lookup
         self.stream = stream.encode()
-        self.requests = []
-        self.batch_gets = []
+        self.requests = deque()
+        self.batch_gets = deque()
         prefixes = ['$JS.API', f'$JS.{domain}.API'] if domain else ['$JS.API']
         self.heads = [f'{prefix}.DIRECT.GET.{stream}'.encode() for prefix in prefixes]
         try:
@@ -116,24 +130,30 @@ cdef class Direct(Sink):
         return not self.requests and self.lookup.store.readable == self.lookup.store.next_seq()
 
     cdef void run(self) noexcept:
-        cdef list requests = self.requests
-        cdef list batch_gets
+        cdef int64_t stop_ns = monotonic_ns() + TURN_NS
+        cdef Py_ssize_t left
         cdef BatchGet s
-        self.requests = []
-        for request in requests:
+        while self.requests and len(self.batch_gets) < BATCHES_MAX:
+            request = self.requests.popleft()
             try:
                 self.answer(request[0], request[1], request[2], request[3])
             except Exception:
                 LOG.exception('direct get of stream %r', self.stream.decode())
-        batch_gets = self.batch_gets
-        self.batch_gets = []
-        for s in batch_gets:
+            if monotonic_ns() >= stop_ns:
+                break
+        left = <Py_ssize_t>len(self.batch_gets)
+        stop_ns = monotonic_ns() + TURN_NS
+        while left and self.batch_gets:
+            left -= 1
+            s = self.batch_gets.popleft()
             try:
-                if self.send_next(s):
+                if self.send_next(s, stop_ns) and not self.block(s):
                     self.batch_gets.append(s)
             except Exception:
                 LOG.exception('direct get of stream %r', self.stream.decode())
-        if self.batch_gets:
+            if monotonic_ns() >= stop_ns:
+                break
+        if self.requests or self.batch_gets:
             self.answers.account.turn.add(PHASE_DELIVER, self)
 
     cdef int answer(self, bytes reply, bytes key, bytes headers, bytes body) except -1:
@@ -180,17 +200,22 @@ cdef class Direct(Sink):
             self.status(reply, reply_len, b'500 Message Cannot Be Read' if (
                 self.lookup.store.holds(seq)) else b'404 Message Not Found')
         elif no_headers:
-            self.answers.send_raw(reply, reply_len, NULL, 0, m.rec.data + m.rec.headers_len,
-                                  m.rec.total_len - m.rec.headers_len, 0)
+            self.send_body(reply, reply_len, &m)
         else:
             self.send(reply, reply_len, &m, seq, None)
         return 0
+
+    cdef int send_body(self, const char *reply, size_t reply_len, const message_t *m) noexcept:
+        """Send the body of one message. Returns whether anybody received it."""
+        return self.answers.send_raw(reply, reply_len, NULL, 0, m.rec.data + m.rec.headers_len,
+                                     m.rec.total_len - m.rec.headers_len, 0) != 0
 
     cdef int begin(self, bytes reply, object request) except -1:
         """Begin to answer a request for several messages."""
         cdef StreamStore store = self.lookup.store
         cdef BatchGet s = BatchGet()
         cdef uint64_t first
+        s.direct = self
         s.reply = reply
         s.left = request.batch
         s.bytes_left = request.max_bytes if request.max_bytes > 0 else BYTES_MAX
@@ -234,14 +259,25 @@ cdef class Direct(Sink):
         self.batch_gets.append(s)
         return 0
 
-    cdef int send_next(self, BatchGet s) except -1:
+    cdef bint block(self, BatchGet s) except -1:
+        """Let a batch wait if its client reads slowly. Returns whether it waits."""
+        cdef Session client = self.answers.slow_reader(s.reply, <size_t>len(s.reply))
+        if client is None or self.blocked >= BLOCKED_MAX:
+            return False
+        if client.waiters is None:
+            client.waiters = []
+        client.waiters.append(s)
+        self.blocked += 1
+        return True
+
+    cdef int send_next(self, BatchGet s, int64_t stop_ns) except -1:
         """Send the next messages. Returns whether more of them follow, in the next turn."""
         cdef message_t m
         cdef size_t n = <size_t>len(s.reply)
-        cdef int left = PER_TURN
+        cdef int left = PER_TURN, taken
         cdef uint64_t seq
         while s.left > 0 and s.bytes_left > 0:
-            if left == 0:
+            if left == 0 or left < PER_TURN and monotonic_ns() >= stop_ns:
                 return True
             left -= 1
             if s.seqs is not None:
@@ -256,13 +292,17 @@ cdef class Direct(Sink):
                 s.pending -= s.pending > 0      # it was deleted meanwhile
                 continue
             if s.no_headers:
-                self.answer_one(s.reply, n, seq, no_headers=True)
+                taken = self.send_body(s.reply, n, &m)
             else:
                 s.pending -= s.pending > 0
-                self.send(s.reply, n, &m, seq, s)
+                taken = self.send(s.reply, n, &m, seq, s)
+            if not taken:
+                return False        # the client is gone, or wants no more
             s.last = seq
             s.left -= 1
             s.bytes_left -= m.rec.subject_len + m.rec.total_len
+            if self.answers.slow_reader(s.reply, n) is not None:
+                return True
         text = b'204 EOB\r\nNats-Num-Pending: %d\r\nNats-Last-Sequence: %d' % (s.pending, s.last)
         if s.seqs is not None:
             text += b'\r\nNats-UpTo-Sequence: %d' % s.up_to
@@ -271,7 +311,8 @@ cdef class Direct(Sink):
 
     cdef int send(self, const char *reply, size_t reply_len, const message_t *m, uint64_t seq,
                   BatchGet s) except -1:
-        """Send one message. Headers about its position in the stream follow its own headers."""
+        """Send one message. Headers about its position in the stream follow its own headers.
+        Returns whether anybody received it."""
         cdef size_t size = (NAMES_BYTES + <size_t>len(self.stream) + m.rec.subject_len
                             + 3 * U64_DIGITS + TIME_TEXT + m.rec.total_len)
         cdef char *out = self.answers.buffer_of(size)
@@ -297,8 +338,8 @@ cdef class Direct(Sink):
         p = put_text(p, b'\r\n\r\n', 4)
         headers_len = <size_t>(p - out)
         p = put_text(p, m.rec.data + m.rec.headers_len, m.rec.total_len - m.rec.headers_len)
-        self.answers.send_raw(reply, reply_len, NULL, 0, out, <size_t>(p - out), headers_len)
-        return 0
+        return self.answers.send_raw(
+            reply, reply_len, NULL, 0, out, <size_t>(p - out), headers_len) != 0
 
     cdef void status(self, const char *reply, size_t reply_len, bytes text) noexcept:
         """Send a status: a message with headers only."""

@@ -244,6 +244,41 @@ def test_a_long_batch_takes_several_turns(case: Case) -> None:
     assert seqs(case.get({"seq": 1, "batch": 5000})) == list(range(1, 2006))
 
 
+def test_many_batches_do_not_fill_one_turn(case: Case) -> None:
+    """Other clients wait for a turn. Each batch is complete all the same."""
+    count, batches = 600, 200
+    for i in range(count):
+        case.account.publish(b"d.n", b"%d" % i)
+    case.rig.settle()
+    for _ in range(batches):
+        case.account.publish(
+            b"$JS.API.DIRECT.GET.D", b'{"seq":1,"batch":600,"no_hdr":true}', b"reply"
+        )
+    case.rig.turn.end()
+    case.rig.turn.end()  # reports what was sent in the first one
+    assert 0 < len(case.heard) < 20_000
+    case.rig.settle()
+    assert len(case.heard) == (count + 1) * batches
+
+
+def test_a_batch_ends_when_its_client_is_gone(case: Case) -> None:
+    """One that would go on unheard holds up others."""
+    for i in range(3000):
+        case.account.publish(b"d.n", b"%d" % i)
+    case.rig.settle()
+    heard: list[Message] = []
+    listener = case.account.listen(b"once", heard.append)
+    case.account.publish(b"$JS.API.DIRECT.GET.D", b'{"seq":1,"batch":3000}', b"once")
+    case.rig.turn.end()
+    case.rig.turn.end()  # reports what was sent in the first one
+    listener.close()
+    case.rig.turn.end()
+    case.account.listen(b"once", heard.append)
+    before = len(heard)
+    case.rig.settle()
+    assert 0 < before == len(heard) < 3000
+
+
 # --- the last of each subject
 
 
