@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 NATS = MATCHED.with_name("nats")
 DEADLINE_S = 60
-STREAMS = ("ORDERS", "BIG", "EMPTY", "KV_cfg")
+STREAMS = ("ORDERS", "BIG", "EMPTY", "CUT", "KV_cfg")
 
 pytestmark = [
     pytest.mark.only_ours,
@@ -72,4 +72,5 @@ async def test_a_backup_is_restored_elsewhere(
         assert [m.metadata.num_delivered for m in fresh] == [1, 1, 1]
         assert (await js.publish("orders.9", b"new")).seq == 41
         assert (await js.publish("empty", b"new")).seq == 4
+        assert (await js.publish("cut", b"new")).seq == 10
         await client.close()

@@ -57,6 +57,7 @@ async def fill(url: str) -> dict[str, Any]:
         {"name": "ORDERS", "subjects": ["orders.>"], "max_msgs_per_subject": 5},
         {"name": "BIG", "subjects": ["big"], "compression": "s2", "max_bytes": 20_000_000},
         {"name": "EMPTY", "subjects": ["empty"]},
+        {"name": "CUT", "subjects": ["cut"]},
     ):
         # Blocks are compressed when they are full, and smaller with small streams.
         await request(client, f"STREAM.CREATE.{config['name']}", config)
@@ -73,6 +74,10 @@ async def fill(url: str) -> dict[str, Any]:
     for _ in range(3):
         await js.publish("empty", b"gone")
     await js.purge_stream("EMPTY")
+    for _ in range(9):
+        await js.publish("cut", b"")
+    for seq in (4, 7, 8, 9):  # the newest, too
+        await js.delete_msg("CUT", seq)
     work = await js.pull_subscribe(
         "orders.>", "work", "ORDERS", config=ConsumerConfig(ack_wait=3600, max_ack_pending=50)
     )
@@ -106,7 +111,7 @@ async def described(client: Any) -> dict[str, Any]:
             client, f"STREAM.INFO.{name}", {"deleted_details": True, "subjects_filter": ">"}
         )
         state = info["state"]
-        if not state["messages"]:
+        if not state["messages"] or state["last_seq"] in state.get("deleted", ()):
             del state["last_ts"]  # that of the import
         found[name] = {"created": info["created"], "state": state, "config": _set(info["config"])}
         found[name]["messages"] = [

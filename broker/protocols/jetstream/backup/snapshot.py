@@ -193,8 +193,8 @@ class Snapshot:
         yield bytes(2 * _TAR_BLOCK)
 
     async def _blocks(self) -> AsyncIterator[bytes]:
-        """Blocks with the messages. If the last message is deleted, the last block has a tombstone
-        with its seq."""
+        """Blocks with the messages. If the last message is deleted, the last block has an erased
+        record with its seq."""
         store, seq, number = self.stream.store, self.first, 1
         writer = BlockWriter(sum_key(f"{self.config.name}-{number}"))
         while seq:
@@ -207,7 +207,7 @@ class Snapshot:
                 writer = BlockWriter(sum_key(f"{self.config.name}-{number}"))
             await asyncio.sleep(0)
         if self.last and not store.message(self.last):
-            writer.add_tombstone(self.last, self.last_ns)
+            writer.add_erased(self.last, self.last_ns)
         if len(writer):
             yield writer.take()
 

@@ -242,12 +242,13 @@ cdef class BlockWriter:
         rec.total_len = <uint32_t>len(data)
         self.put(seq, &rec)
 
-    def add_tombstone(self, uint64_t seq, int64_t timestamp_ns):
-        """Mark a message as deleted. It also marks its seq as used."""
+    def add_erased(self, uint64_t seq, int64_t timestamp_ns):
+        """Mark a seq as used by a message that was deleted. A tombstone would do that only in a
+        block without messages."""
         cdef record_t rec
         memset(&rec, 0, sizeof(rec))
         rec.timestamp_ns = timestamp_ns
-        self.put(seq | TOMBSTONE, &rec)
+        self.put(seq | ERASED, &rec)
 
     def __len__(self):
         return self.size
