@@ -66,6 +66,7 @@ async def send_in_thread(sock: socket.socket, outgoing: Outgoing, send: Send) ->
             sock.close()
         else:  # the thread still uses it
             job.add_done_callback(partial(_close, sock))
+        job = None  # its exception refers to this frame, which would keep the body in memory
 
 
 def _close(sock: socket.socket, job: asyncio.Future[bool]) -> None:
