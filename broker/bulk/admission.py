@@ -171,11 +171,17 @@ def encoding_of(accepted: str) -> str | None:
     return best if weight > 0 and weight >= weights.get("identity", 0) else None
 
 
-def compressed(encoding: str, found: Range) -> bytes:
-    """The whole frame, compressed; runs on any thread."""
+def compressed(encoding: str, found: Range) -> memoryview:
+    """The whole frame, compressed; runs on any thread. Large copies would hold up the loop: they
+    are made with the interpreter lock."""
     whole = found.joined()
     if encoding == GZIP:
-        return zlib.compress(whole, limits.BULK_GZIP_LEVEL, _GZIP_WINDOW)
+        packer = zlib.compressobj(limits.BULK_GZIP_LEVEL, wbits=_GZIP_WINDOW)
+        view, packed = memoryview(whole), bytearray()
+        for at in range(0, len(view), limits.BULK_GZIP_PIECE):
+            packed += packer.compress(view[at : at + limits.BULK_GZIP_PIECE])
+        packed += packer.flush()
+        return memoryview(packed)
     from cramjam import zstd
 
-    return bytes(zstd.compress(whole, limits.BULK_ZSTD_LEVEL))
+    return memoryview(zstd.compress(whole, limits.BULK_ZSTD_LEVEL))

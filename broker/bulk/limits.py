@@ -40,6 +40,7 @@ BULK_PARTITION_MAX: Final = 2**31 - 1  # Spark's int
 
 BULK_ZSTD_LEVEL: Final = 1  # higher levels are slower than a fast network
 BULK_GZIP_LEVEL: Final = 1
+BULK_GZIP_PIECE: Final = 1 * MIB  # of a frame, compressed at a time
 
 assert BULK_SLICE_BYTES <= BULK_FRAME_BYTES <= BULK_FRAME_BYTES_MAX <= BULK_PINNED_BYTES_MAX
 assert BULK_RANGES_CLIENT_MAX <= BULK_RANGES_MAX <= BULK_WAITING_MAX

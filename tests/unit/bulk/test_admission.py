@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
+import tracemalloc
+import zlib
 
+import cramjam
 import pytest
 
+from broker.base.units import MIB
 from broker.bulk import errors
-from broker.bulk.admission import Admission, Bounds
+from broker.bulk.admission import GZIP, ZSTD, Admission, Bounds, compressed
 from broker.bulk.errors import RefusedError
 
 FOR_EVER = 10**12
@@ -156,3 +161,32 @@ async def test_one_slice_in_each_turn_of_the_loop() -> None:
     assert turns < 30
     assert sorted(taken) == sorted(list(range(4)) * 3)
     assert set(taken[:4]) == {0, 1, 2, 3}, "everybody in turn"
+
+
+# --- compression
+
+
+class Whole:
+    """A frame of random bytes: it is as long when it is compressed."""
+
+    def __init__(self) -> None:
+        self.data = random.Random("frame").randbytes(4 * MIB + 1)
+
+    def joined(self) -> bytes:
+        return self.data
+
+
+@pytest.mark.parametrize(("encoding", "frames"), [(ZSTD, 0.5), (GZIP, 1.6)])
+def test_a_frame_is_compressed_without_further_copies(encoding: str, frames: float) -> None:
+    """A copy of a large frame holds up the loop. `frames`: what Python allocates at most; zstd
+    has memory of its own."""
+    whole = Whole()
+    compressed(encoding, Whole())  # type: ignore[arg-type]  # imports what it needs
+    tracemalloc.start()
+    try:
+        packed = compressed(encoding, whole)  # type: ignore[arg-type]
+        assert tracemalloc.get_traced_memory()[1] < frames * len(whole.data)
+    finally:
+        tracemalloc.stop()
+    plain = zlib.decompress(packed, 31) if encoding == GZIP else cramjam.zstd.decompress(packed)
+    assert bytes(plain) == whole.data
