@@ -138,6 +138,7 @@ async def _answer(
     try:
         return await handler(request)
     except ConnectionError:
-        if request.transport is not None:
+        if request.transport is not None and not request.transport.is_closing():
             raise
-        return web.Response()  # the client has left before its body was complete
+        # The client has left before its body, or the page that it asked for, was complete.
+        return web.Response()

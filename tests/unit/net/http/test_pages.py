@@ -45,6 +45,7 @@ class Listener:
         app.router.add_post("/body", self.body)
         app.router.add_get("/long", self.long)
         app.router.add_get("/endless", self.endless)
+        app.router.add_get("/left", self.left)
         self.pages = Pages(lambda: app, context, settings)
         self.pages.connections = HttpConnections(settings, lambda: self.now_ns)
 
@@ -67,6 +68,15 @@ class Listener:
         self.reached.set()
         await self.may.wait()
         return response
+
+    async def left(self, request: web.Request) -> web.StreamResponse:
+        """In the middle of it the connection breaks, which is reported later."""
+        response = web.StreamResponse()
+        await response.prepare(request)
+        assert request.transport is not None
+        request.transport.abort()
+        await response.write(b"more")
+        raise AssertionError("this was written")
 
     async def long(self, _request: web.Request) -> web.Response:
         return web.Response(body=bytes(64 * MIB))
@@ -319,6 +329,18 @@ async def test_a_client_that_leaves_within_a_body_is_no_error(
         _reader, writer = await listener.dial(begun)
         await listener.reached.wait()
         writer.transport.abort()
+        while listener.pages.connections.open:  # noqa: ASYNC110 - no bell
+            await asyncio.sleep(0)
+    assert caplog.records == []
+
+
+@on_uvloop
+async def test_a_client_that_leaves_within_an_answer_is_no_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with opened() as listener:
+        reader, _writer = await listener.dial(ASK.replace(b"/ping", b"/left"))
+        await ended(reader)
         while listener.pages.connections.open:  # noqa: ASYNC110 - no bell
             await asyncio.sleep(0)
     assert caplog.records == []
