@@ -196,6 +196,14 @@ def test_the_life_of_a_package(deb: Path, debian: Debian, tmp_path: Path) -> Non
     with debian.broker() as addresses:
         assert depth(addresses) == 1
 
+    # a configuration that was lost is installed again, readable for the broker
+    config.unlink()
+    debian.run(f"dpkg --force-confmiss -i /tmp/{deb.name}")
+    assert debian.facts(CONFIG) == "640 root:twinwire"
+
+    # whatever installed the package: a purge can ask only what is registered
+    assert "twinwire/remove-data: false" in debian.run("debconf-show twinwire")
+
     debian.run("apt-get remove -q -y twinwire")
     assert not debian.exists("opt/twinwire")
     assert not debian.exists("usr/bin/twinwire")
