@@ -85,6 +85,9 @@ class JetStreamRun(Run):
     async def start_server(self) -> None:
         """Open the streams, then the listeners."""
         log.info("Starting JetStream")
+        assert self.settings.jetstream is not None
+        if not self.settings.jetstream.store_dir:
+            log.warning("Temporary storage directory used, data could be lost on system reboot")
         log.info("  Store Directory: %s", folder_of(self.settings))
         await self.broker.open()
         await super().start_server()

@@ -201,6 +201,23 @@ def test_exit_codes(
 
 
 @BOTH
+def test_streams_without_a_folder_are_temporary(
+    command: list[str],
+    tmp_path: Path,
+    processes: list[Running],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    line = "[WRN] Temporary storage directory used, data could be lost on system reboot"
+    for more, warned in ([], True), (["-sd", "store"], False):
+        args = ["-a", "127.0.0.1", "-p", "-1", "-js", *more]
+        processes.append(server := Running(command, tmp_path, *args))
+        server.ready()
+        assert (line in server.texts()) == warned
+        assert server.end() == 0
+
+
+@BOTH
 def test_addresses_in_use(command: list[str], tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
