@@ -95,8 +95,10 @@ def linker(python: Path) -> str:
 
 def run(*command: str | Path, **more: str) -> None:
     """Run a program, with `more` in its environment; its failure ends this one. auditwheel looks
-    for patchelf on PATH."""
-    environment = os.environ | {
+    for patchelf on PATH. To pip, what is on PYTHONPATH is installed already: a clone with the
+    metadata that a build leaves there is not."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = kept | {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "TWINWIRE_BUILD": "release",
         "SOURCE_DATE_EPOCH": os.environ.get("SOURCE_DATE_EPOCH") or commit_time(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import re
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,29 @@ def test_it_is_unpacked_by_the_python_of_debian_12_too(
     monkeypatch.setattr(tarfile.TarFile, "extractall", extractall)
     wheels.unpack(tmp_path / "made.tar.gz", tmp_path)
     assert (tmp_path / "made" / "wheels.py").read_bytes() == path.read_bytes()
+
+
+def test_the_debian_package_has_the_program_whatever_is_on_pythonpath(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clone on PYTHONPATH, where a build has left its metadata, is no installed package."""
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    deb = importlib.import_module("deb")
+    clone = tmp_path / "clone" / "twinwire.egg-info"
+    clone.mkdir(parents=True)
+    metadata = "Metadata-Version: 2.1\nName: twinwire\nVersion: 0.1.0\n"
+    (clone / "PKG-INFO").write_text(metadata)
+    monkeypatch.setenv("PYTHONPATH", str(clone.parent))
+    wheel = tmp_path / "twinwire-0.1.0-py3-none-any.whl"
+    info = "twinwire-0.1.0.dist-info"
+    with zipfile.ZipFile(wheel, "w") as made:
+        made.writestr("broker.py", "def entry(): pass\n")
+        made.writestr(f"{info}/METADATA", metadata)
+        made.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        made.writestr(f"{info}/entry_points.txt", "[console_scripts]\ntwinwire = broker:entry\n")
+        made.writestr(f"{info}/RECORD", "")
+    deb.environment(tmp_path / "root", Path(sys.executable), wheel)
+    assert "from broker import entry" in (tmp_path / "root/opt/twinwire/bin/twinwire").read_text()
 
 
 def notes(*words: str) -> subprocess.CompletedProcess[str]:
