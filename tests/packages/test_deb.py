@@ -180,6 +180,9 @@ def test_the_life_of_a_package(deb: Path, debian: Debian, tmp_path: Path) -> Non
     assert debian.facts(CONFIG) == "640 root:twinwire"
     assert debian.facts(DATA) == "750 twinwire:twinwire"
     assert "nologin" in debian.run("getent passwd twinwire")
+    unit = (debian.folder / "usr/lib/systemd/system/twinwire.service").read_text()
+    for program in re.findall(r"(?m)^Exec\w+=(\S+)", unit):
+        assert debian.exists(program.removeprefix("/")), program
     assert debian.exists("etc/systemd/system/multi-user.target.wants/twinwire.service")
     debian.run("twinwire check-config -c /etc/twinwire/twinwire.toml && ! command -v gcc")
     with debian.broker() as addresses:
