@@ -638,7 +638,9 @@ cdef class StreamCursor(LogReader):
         while True:
             seq = self.next_new_seq()
             if seq == 0:
-                self.all.await_match(self, self.next_seq)
+                # a listed message that cannot be read yet comes first
+                self.all.await_match(self, self.list_seqs[self.list_at]
+                                     if self.list_at < self.list_size else self.next_seq)
                 return False
             if seq < self.store.hidden_below and self.is_hidden(seq):
                 self.skip_new(seq)

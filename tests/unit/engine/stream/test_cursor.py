@@ -127,6 +127,22 @@ def test_a_list_of_seqs_comes_before_what_is_new(stream: Stream) -> None:
     assert [(d[0], d[3]) for d in receiver.got()] == [(2, 2), (4, 1), (5, 0)]
 
 
+@pytest.mark.parametrize("filters", [(), ("a",)])
+def test_listed_messages_are_delivered_when_they_can_be_read(
+    stream: Stream, filters: tuple[str, ...]
+) -> None:
+    """A watcher of a key that begins while the key is written."""
+    stream.publish("b")
+    assert publish(stream.store, b"a", b"x")  # it can be read after this turn
+    receiver = stream.receiver([2], filters=filters)
+    assert seqs(receiver) == []
+    assert receiver.cursor.num_pending == 1
+    stream.rig.settle()
+    assert seqs(receiver) == [2]
+    stream.publish("a")
+    assert seqs(receiver) == [3]
+
+
 def test_expired_messages_come_by_seq_and_rejected_ones_in_the_order_of_their_naks(
     stream: Stream,
 ) -> None:
