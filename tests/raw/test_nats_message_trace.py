@@ -273,3 +273,69 @@ def test_a_service_without_listeners_answers_at_once(server: Any) -> None:
         client.sub("inbox")
         client.pub("imp", b"", "inbox")
         assert client.message().headers == b"NATS/1.0 503\r\nNats-Subject: imp\r\n\r\n"
+
+
+STREAMS = """
+jetstream: enabled
+accounts { A { jetstream: enabled, users: [{user: a, password: a}] } }
+"""
+
+
+def create_stream(client: NatsClient, **config: object) -> None:
+    body = {"name": "S", "subjects": ["s.>"], "num_replicas": 1, "storage": "memory"} | config
+    client.pub("$JS.API.STREAM.CREATE.S", json.dumps(body).encode(), reply="in")
+    assert "error" not in json.loads(client.message().data)
+
+
+def stored(client: NatsClient) -> int:
+    client.pub("$JS.API.STREAM.INFO.S", b"", reply="in")
+    messages = json.loads(client.message().data)["state"]["messages"]
+    assert isinstance(messages, int)
+    return messages
+
+
+@pytest.mark.parametrize("only", [False, True])
+def test_what_a_stream_does_with_a_message(start_nats: StartServer, only: bool) -> None:
+    more = {"Nats_Trace_Only": "true"} if only else {}
+    asks = headers(Nats_Trace_Dest="traces.1", **more)
+    wrong = headers(Nats_Trace_Dest="traces.1", Nats_Expected_Last_Msg_Id="x", **more)
+    with NatsClient(start_nats(STREAMS).address, "a") as client:
+        client.sub("in")
+        client.sub("traces.*")
+        create_stream(client, subject_transform={"src": "s.*", "dest": "s.to.{{wildcard(1)}}"})
+        client.pub("s.a", b"x", headers=asks)
+        trace = client.message()
+        assert events(trace)[1:] == [{"type": "js", "stream": "S", "subject": "s.to.a"}]
+        assert stored(client) == (0 if only else 1)
+        client.pub("s.a", b"x", headers=wrong)
+        (refused,) = events(client.message())[1:]
+        assert refused.pop("error")
+        assert refused == {"type": "js", "stream": "S"}
+        assert stored(client) == (0 if only else 1)
+
+
+def test_a_stream_without_interest_and_a_message_it_has(start_nats: StartServer) -> None:
+    again = headers(Nats_Trace_Dest="traces.1", Nats_Msg_Id="1")
+    with NatsClient(start_nats(STREAMS).address, "a") as client:
+        client.sub("in")
+        client.sub("traces.*")
+        create_stream(client, retention="interest")
+        client.pub("s.a", b"x", headers=again)
+        assert events(client.message())[1:] == [
+            {"type": "js", "stream": "S", "subject": "s.a", "nointerest": True}
+        ]
+        client.pub("s.a", b"x", headers=again)
+        assert events(client.message())[1:] == [
+            {"type": "js", "stream": "S", "error": "msgid is duplicate"}
+        ]
+
+
+def test_a_stored_message_is_not_traced_again(start_nats: StartServer) -> None:
+    with NatsClient(start_nats(STREAMS).address, "a") as client:
+        client.sub("in")
+        client.sub("traces.*")
+        create_stream(client, allow_direct=True)
+        client.pub("s.a", b"x", headers=headers(Nats_Trace_Dest="traces.1"))
+        client.message()
+        client.pub("$JS.API.DIRECT.GET.S.s.a", b"", reply="in")
+        assert b"Nats-Trace-Dest: trace disabled\r\n" in client.message().headers

@@ -116,7 +116,12 @@ cdef class Stream(StreamOwner):
     cdef bint open                      # it receives messages
 
     cdef bint has_interest(self, const char *subject, size_t n) noexcept
+    cdef void check_reply(self, record_t *publish) noexcept
+    cdef int deliver_traced(self, const record_t *rec) noexcept
+    cdef int check_only(self, const record_t *publish) except -1
+    cdef int report_traced(self, object trace, const record_t *rec, str error) except -1
     cdef int receive(self, const record_t *publish) except -1
+    cdef int prepare(self, record_t *rec, headers_t *h) except -1
     cdef uint64_t check(self, record_t *rec, headers_t *h, int64_t *ttl_ns) except? 0
     cdef void map_subject(self, record_t *rec) noexcept
     cdef int check_size(self, size_t n) except -1

@@ -64,7 +64,7 @@ from broker.routing.router cimport Router
 from broker.routing.trie cimport (
     SUBJECT_EMPTY_TOKEN, SUBJECT_TAIL_INSIDE, SUBJECT_WILDCARD, sub_t, subject_shape)
 from broker.runtime.turn cimport ANSWERS_MAX, PHASE_FLUSH
-from broker.runtime.types cimport REC_NOT_STORED, record_t, span_t
+from broker.runtime.types cimport REC_NOT_STORED, REC_TRACED, record_t, span_t
 
 LOG = logging.getLogger('broker.jetstream')
 
@@ -399,15 +399,14 @@ cdef class Stream(StreamOwner):
 
     cdef int deliver(self, void *ctx, const record_t *rec) noexcept:
         cdef record_t publish
+        if self.open and rec.flags & REC_TRACED:
+            return self.deliver_traced(rec)
         # A message from a log of another protocol has a seq and is stored here too. An answer of
         # the server has none.
         if not self.open or (rec.flags & REC_NOT_STORED and rec.seq == 0):
             return 0
         publish = rec[0]
-        if publish.reply_len and (
-                publish.seq or not self.answers.may_answer(publish.reply, publish.reply_len)
-                or (self.no_ack and not is_fast(publish.reply, publish.reply_len))):
-            publish.reply_len = 0
+        self.check_reply(&publish)
         try:
             self.receive(&publish)
         except ApiError as problem:
@@ -417,25 +416,75 @@ cdef class Stream(StreamOwner):
             self.refuse(&publish, ApiError(errors.STORE_FAILED, err=str(problem)))
         return 1
 
+    cdef inline void check_reply(self, record_t *publish) noexcept:
+        """Remove the reply subject of a message if the publisher gets no answer there."""
+        if publish.reply_len and (
+                publish.seq or not self.answers.may_answer(publish.reply, publish.reply_len)
+                or (self.no_ack and not is_fast(publish.reply, publish.reply_len))):
+            publish.reply_len = 0
+
+    cdef int deliver_traced(self, const record_t *rec) noexcept:
+        """Same as deliver, for a traced message: its trace reports what became of it. With
+        Nats-Trace-Only it is checked, but not stored."""
+        cdef object trace = self.account.current_publisher.trace
+        cdef record_t publish = rec[0]
+        cdef uint64_t duplicates = self.duplicates
+        cdef bint repeated = False
+        error, kept = '', None
+        self.check_reply(&publish)
+        try:
+            if rec.flags & REC_NOT_STORED:
+                repeated = self.check_only(&publish)
+            else:
+                # other servers do not trace it again when a consumer delivers it
+                self.set_header(&publish, b'Nats-Trace-Dest', b'trace disabled')
+                kept = self.rewritten       # `publish` uses it
+                self.receive(&publish)
+                repeated = self.duplicates > duplicates
+        except ApiError as problem:
+            error = f'{problem.text} ({problem.err_code})'
+            self.refuse(&publish, problem)
+        except Exception as problem:
+            error = str(problem)
+            LOG.exception('storing a message of stream %r', self.name)
+            self.refuse(&publish, ApiError(errors.STORE_FAILED, err=error))
+        try:
+            self.report_traced(trace, rec, 'msgid is duplicate' if repeated else error)
+        except Exception:
+            LOG.exception('message trace')
+        return 1
+
+    cdef int check_only(self, const record_t *publish) except -1:
+        """Check a message as `receive` does. Returns 1 if it is a duplicate. ApiError: it would be
+        refused."""
+        cdef record_t rec = publish[0]
+        cdef headers_t h
+        cdef int64_t ttl_ns = 0
+        self.prepare(&rec, &h)
+        self.schedule = None
+        return (h.present or self.counters is not None) and self.check(&rec, &h, &ttl_ns) != 0
+
+    cdef int report_traced(self, object trace, const record_t *rec, str error) except -1:
+        """Add to a trace what became of its message; `error`: why it was not stored."""
+        cdef record_t stored = rec[0]
+        if trace is None:
+            return 0
+        if error:
+            trace.jetstream(self.name, b'', error=error)
+            return 0
+        self.map_subject(&stored)
+        trace.jetstream(
+            self.name, stored.subject[:stored.subject_len], no_interest=self.by_interest and (
+                not self.has_interest(stored.subject, stored.subject_len)))
+        return 0
+
     cdef int receive(self, const record_t *publish) except -1:
         """Check and store a message. ApiError: it is refused."""
         cdef record_t rec = publish[0]
         cdef headers_t h
         cdef int64_t ttl_ns = 0
         cdef uint64_t seq
-        rec.reply_len = 0
-        self.map_subject(&rec)
-        if self.sealed:
-            raise ApiError(errors.STREAM_SEALED)
-        h.present = h.seen = 0
-        if rec.headers_len:
-            find_headers(rec.data, rec.headers_len, &h)
-            if (h.seen >> <int>HEADER_REQUEST_INFO) & 1:    # an import has added it for services
-                self.remove_header(&rec, b'Nats-Request-Info')
-                find_headers(rec.data, rec.headers_len, &h)
-        self.check_size(rec.total_len)
-        if rec.headers_len > HEADERS_MAX:
-            raise ApiError(errors.HEADERS_TOO_LARGE)
+        self.prepare(&rec, &h)
         if publish.reply_len and is_fast(publish.reply, publish.reply_len):
             return self.receive_fast(&rec, &h, publish)
         if has(&h, HEADER_BATCH_ID):
@@ -448,6 +497,24 @@ cdef class Stream(StreamOwner):
                 self.answer_later(self.store.ticket, seq, PENDING_DUPLICATE, publish, NULL, 0)
                 return 0
         return self.store_checked(&rec, &h, ttl_ns, publish)
+
+    cdef inline int prepare(self, record_t *rec, headers_t *h) except -1:
+        """Set the subject under which a message is stored, find its headers, and check its sizes.
+        ApiError."""
+        rec.reply_len = 0
+        self.map_subject(rec)
+        if self.sealed:
+            raise ApiError(errors.STREAM_SEALED)
+        h.present = h.seen = 0
+        if rec.headers_len:
+            find_headers(rec.data, rec.headers_len, h)
+            if (h.seen >> <int>HEADER_REQUEST_INFO) & 1:    # an import has added it for services
+                self.remove_header(rec, b'Nats-Request-Info')
+                find_headers(rec.data, rec.headers_len, h)
+        self.check_size(rec.total_len)
+        if rec.headers_len > HEADERS_MAX:
+            raise ApiError(errors.HEADERS_TOO_LARGE)
+        return 0
 
     cdef void map_subject(self, record_t *rec) noexcept:
         """Set the subject under which a message is stored. It is valid until the next call."""
