@@ -169,7 +169,7 @@ class JetStreamPages:
             info = stream.consumers[name].info()
             if not options.config:
                 info.config = None
-            yield msgspec.to_builtins(info) | {"cluster": {"leader": self.context.server_name}}
+            yield msgspec.to_builtins(info)
 
     # --- /healthz
 
