@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from broker.base.units import HOUR, INT64_MAX, INT64_MIN, MINUTE, MS, SECOND, US
@@ -104,6 +105,43 @@ def time_quote(value: str) -> str:
         else:
             out.append(f"\\{byte:c}" if byte in b'"\\' else f"{byte:c}")
     return '"' + "".join(out) + '"'
+
+
+_RFC3339: Final = "2006-01-02T15:04:05Z07:00"
+# Its parts: the layout, what matches it, and what the number is if it has a range.
+_TIME_PARTS: Final[tuple[tuple[str, str, str], ...]] = (
+    ("2006", r"\d{4}", ""),
+    ("-", "-", ""),
+    ("01", r"0[1-9]|1[0-2]|(\d\d)", "month"),
+    ("-", "-", ""),
+    ("02", r"\d\d", ""),
+    ("T", "T", ""),
+    ("15", r"[01]\d|2[0-3]|(\d\d)|\d", "hour"),
+    (":", ":", ""),
+    ("04", r"[0-5]\d|(\d\d)", "minute"),
+    (":", ":", ""),
+    ("05", r"[0-5]\d(?:[.,]\d+)?|(\d\d)", "second"),
+    ("Z07:00", r"Z|[+-](?:[01]\d|2[0-4]|(\d\d)):(?:[0-5]\d|60)", "time zone offset hour"),
+)
+
+
+def time_error(text: str) -> str:
+    """The error of time.Parse for a text that is not a time of RFC 3339."""
+    start = f"parsing time {time_quote(text)}"
+    rest = text
+    for layout, pattern, name in _TIME_PARTS:
+        found = re.match(pattern, rest, re.ASCII)
+        if found is None:
+            return (
+                f"{start} as {time_quote(_RFC3339)}: "
+                f"cannot parse {time_quote(rest)} as {time_quote(layout)}"
+            )
+        if found.lastindex:
+            return f"{start}: {name} out of range"
+        rest = rest[found.end() :]
+    if rest:
+        return f"{start}: extra text: {time_quote(rest)}"
+    return f"{start}: day out of range"
 
 
 def system_text(what: str, path: str, error: OSError) -> str:

@@ -26,20 +26,23 @@ SmallInt = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX, extra={"go": "int"})]
 Int32 = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX, extra={"go": "int32"})]
 Duration = Annotated[int, Meta(ge=INT64_MIN, le=INT64_MAX, extra={"go": "time.Duration"})]
 Uint = Annotated[int, Meta(ge=0, extra={"go": "uint64"})]
-Time = Annotated[str, Meta(extra={"go": "time.Time"})]
+Time = Annotated[str, Meta(min_length=1, extra={"go": "time.Time"})]  # "" only as a default
 
 Retention = Literal["limits", "interest", "workqueue"]
-Discard = Literal["old", "new"]
+Discard = Annotated[Literal["old", "new"], Meta(extra={"go": "server.DiscardPolicy"})]
 Storage = Literal["file", "memory"]
-Compression = Literal["none", "s2"]
+Compression = Annotated[Literal["none", "s2"], Meta(extra={"go": "server.StoreCompression"})]
 PersistMode = Literal["", "default", "async"]
 DeliverPolicy = Literal[
     "all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject", "undefined"
 ]
 AckPolicy = Literal["none", "all", "explicit", "flow_control"]
 ReplayPolicy = Literal["instant", "original"]
-PriorityPolicy = Literal["", "none", "overflow", "pinned_client", "prioritized"]
-Action = Literal["", "create", "update"]
+PriorityPolicy = Annotated[
+    Literal["none", "overflow", "pinned_client", "prioritized"],
+    Meta(extra={"go": "server.PriorityPolicy"}),
+]
+Action = Annotated[Literal["", "create", "update"], Meta(extra={"go": "server.ConsumerAction"})]
 
 
 def always(value: Any) -> Any:
@@ -174,25 +177,25 @@ class StreamConfigRequest(StreamConfig):
 class LostStreamData(GoStruct):
     """Messages that were lost by damage."""
 
-    msgs: list[int] | None = always(None)
-    bytes: int = always(0)
+    msgs: list[Uint] | None = always(None)
+    bytes: Uint = always(0)
 
 
 class StreamState(GoStruct):
     """The state of a stream."""
 
-    messages: int = always(0)
-    bytes: int = always(0)
-    first_seq: int = always(0)
-    first_ts: str = always(ZERO_TIME)
-    last_seq: int = always(0)
-    last_ts: str = always(ZERO_TIME)
-    num_subjects: int = 0
-    subjects: dict[str, int] = {}
-    num_deleted: int = 0
-    deleted: list[int] = []
+    messages: Uint = always(0)
+    bytes: Uint = always(0)
+    first_seq: Uint = always(0)
+    first_ts: Time = always(ZERO_TIME)
+    last_seq: Uint = always(0)
+    last_ts: Time = always(ZERO_TIME)
+    num_subjects: SmallInt = 0
+    subjects: dict[str, Uint] = {}
+    num_deleted: SmallInt = 0
+    deleted: list[Uint] = []
     lost: LostStreamData | None = None
-    consumer_count: int = always(0)
+    consumer_count: SmallInt = always(0)
 
 
 class ClusterInfo(GoStruct):
@@ -274,7 +277,7 @@ class ConsumerConfig(GoStruct):
     metadata: dict[str, str] = {}
     pause_until: Time = ""
     priority_groups: list[str] = []
-    priority_policy: PriorityPolicy = ""
+    priority_policy: PriorityPolicy = "none"
     priority_timeout: Duration = 0
 
 
@@ -383,10 +386,14 @@ class StreamInfoRequest(GoStruct):
 
 
 class StreamNamesRequest(GoStruct):
-    """STREAM.NAMES and STREAM.LIST."""
+    """STREAM.NAMES."""
 
     offset: SmallInt = 0
     subject: str = ""
+
+
+class StreamListRequest(StreamNamesRequest):
+    """STREAM.LIST."""
 
 
 class PageRequest(GoStruct):
@@ -582,7 +589,8 @@ class AccountInfo(Tier):
 _encode: Final = msgspec.json.Encoder(order="deterministic").encode
 _encode_as_is: Final = msgspec.json.Encoder().encode
 _RFC3339: Final = lazy_pattern(
-    r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:[.,](\d+))?(?:([Zz])|([+-])(\d\d):(\d\d))"
+    r"(\d{4}-\d\d-\d\d)T((?:[01]?\d|2[0-3]):\d\d:\d\d)(?:[.,](\d+))?"
+    r"(?:(Z)|([+-])([01]\d|2[0-4]):([0-5]\d|60))"
 )
 _TYPE: Final = b'{"type":"io.nats.jetstream.api.v1.%b_response"'
 
@@ -638,14 +646,15 @@ def time_text(wall_ns: int) -> str:
 
 
 def time_ns(text: str) -> int:
-    """The wall clock time of an RFC 3339 text; 0 for "" and Go's zero time. ValueError."""
+    """The wall clock time of an RFC 3339 text, with all that Go accepts of it; 0 for "" and Go's
+    zero time. ValueError."""
     if text in ("", ZERO_TIME):
         return 0
     found = _RFC3339.fullmatch(text)
     if found is None:
         raise ValueError(text)
     day, clock, digits, _, sign, hours, minutes = found.groups()
-    moment = datetime.fromisoformat(f"{day}T{clock}").replace(tzinfo=UTC)
+    moment = datetime.fromisoformat(f"{day}T{clock:0>8}").replace(tzinfo=UTC)
     seconds = int((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())
     if sign:
         offset = int(hours) * 3600 + int(minutes) * 60

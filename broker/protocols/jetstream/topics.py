@@ -66,7 +66,7 @@ def is_channel(config: ConsumerConfig, topic: str) -> bool:
         not config.deliver_subject
         and config.ack_policy == "explicit"
         and (config.filter_subject == topic or config.filter_subjects == [topic])
-        and config.priority_policy in {"", "none"}
+        and config.priority_policy == "none"
         and not config.headers_only
         and is_name(channel_of(config.name).encode())
     )

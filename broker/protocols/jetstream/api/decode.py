@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 from msgspec import inspect
 
-from broker.base.gotext import go_quote
+from broker.base.gotext import go_quote, time_error
 from broker.protocols.jetstream import errors
 from broker.protocols.jetstream.errors import ApiError
-from broker.protocols.jetstream.structs import time_ns, time_text
+from broker.protocols.jetstream.structs import StreamConfig, time_ns, time_text
 from broker.protocols.nats.system.errors import GO_JSON_DEPTH, GO_JSON_TYPE
-from broker.protocols.nats.system.go_json import syntax_error_at
+from broker.protocols.nats.system.go_json import BadBody, syntax_error, values
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import NoReturn
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -29,22 +30,50 @@ log = logging.getLogger("broker.jetstream")
 _BLANK: Final = b" \t\r\n"
 _RANGES: Final = {"uint64": (0, 2**64 - 1), "int32": (-(2**31), 2**31 - 1)}
 _INT64: Final = (-(2**63), 2**63 - 1)
+_DIGITS_MAX: Final = 20  # of an integer in 64 bits
 _KINDS: Final[dict[type, str]] = {
     str: "string",
     bool: "bool",
     int: "number",
-    float: "number",
     list: "array",
     dict: "object",
+    type(None): "null",
 }
-# The names of requests in Go's errors. The first one embeds another struct.
+# Go's names of the structs that have other names here.
 _GO_NAMES: Final = {
-    "StreamConfigRequest": "StreamConfigRequest.StreamConfig",
+    "StreamInfoRequest": "JSApiStreamInfoRequest",
+    "StreamNamesRequest": "JSApiStreamNamesRequest",
+    "StreamListRequest": "JSApiStreamListRequest",
+    "PageRequest": "JSApiConsumersRequest",
     "PurgeRequest": "JSApiStreamPurgeRequest",
     "MsgGetRequest": "JSApiMsgGetRequest",
     "MsgDeleteRequest": "JSApiMsgDeleteRequest",
+    "SnapshotRequest": "JSApiStreamSnapshotRequest",
+    "RestoreRequest": "JSApiStreamRestoreRequest",
     "PauseRequest": "JSApiConsumerPauseRequest",
+    "UnpinRequest": "JSApiConsumerUnpinRequest",
     "ResetRequest": "JSApiConsumerResetRequest",
+    "PullRequest": "JSApiConsumerGetNextRequest",
+    "SubjectTransform": "SubjectTransformConfig",
+}
+# The structs that Go embeds in requests, and their fields.
+_PAGED: Final = ("ApiPagedRequest", frozenset({"offset"}))
+_EMBEDDED: Final = {
+    "StreamConfigRequest": ("StreamConfig", frozenset(StreamConfig.__struct_fields__)),
+    "StreamInfoRequest": _PAGED,
+    "StreamNamesRequest": _PAGED,
+    "StreamListRequest": _PAGED,
+    "PageRequest": _PAGED,
+    "PullRequest": (
+        "PriorityGroup",
+        frozenset({"group", "min_pending", "min_ack_pending", "id", "priority"}),
+    ),
+}
+# Errors for other values than those of an enumeration, by its Go type.
+_ENUM_ERRORS: Final = {
+    "server.ConsumerAction": "unknown consumer action: {}",
+    "server.PriorityPolicy": "unknown priority policy: {}",
+    "server.StoreCompression": "unknown compression algorithm",
 }
 
 
@@ -60,7 +89,8 @@ def is_json(body: bytes) -> bool:
 
 
 def decode(body: bytes, kind: type[T], *, strict: bool = True) -> T:
-    """The request in a body. `strict`: unknown fields are errors. ApiError 10025."""
+    """The request in a body. `strict`: unknown fields are errors, and several objects may follow
+    each other. ApiError 10025."""
     try:
         return _normalized(msgspec.json.decode(body, type=kind, strict=True))
     except (msgspec.MsgspecError, UnicodeError, RecursionError, _OutOfRangeError):
@@ -80,22 +110,76 @@ def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, str]:
             return kind, name
 
 
+def _go_type(kind: inspect.Type) -> str:
+    """The name of a type in Go's errors."""
+    kind, name = _unwrapped(kind)
+    if isinstance(kind, inspect.StructType):
+        return f"server.{_go_name(kind.cls.__name__)}"
+    if isinstance(kind, inspect.ListType):
+        item = _go_type(kind.item_type)
+        return f"[]*{item}" if item == "server.StreamSource" else f"[]{item}"
+    if isinstance(kind, inspect.DictType):
+        return f"map[string]{_go_type(kind.value_type)}"
+    return name or {inspect.BoolType: "bool", inspect.IntType: "int"}.get(type(kind), "string")
+
+
+def _go_name(name: str) -> str:
+    return _GO_NAMES.get(name, name)
+
+
 # --- the slow path -------------------------------------------------------------------------------
 
 
+class _Number(int):
+    """A number, with its text if it is no integer of 64 bits: it has the value -1 then."""
+
+    text: str
+
+
+def _number(text: str) -> int:
+    found = _Number(-1)
+    found.text = text
+    return found
+
+
+def _integer(text: str) -> int:
+    return int(text) if len(text) <= _DIGITS_MAX else _number(text)
+
+
 def _decode_slowly(body: bytes, kind: type[T], *, strict: bool) -> T:
+    built: dict[str, Any] = {}
+    for value in _values(body, several=strict):
+        if value is not None:
+            built.update(_Reader(strict=strict).built(value, kind))
+    return _normalized(msgspec.convert(built, kind, strict=True))
+
+
+def _values(body: bytes, *, several: bool) -> Iterator[Any]:
+    """The JSON values in a body. `several`: as Go's Decoder, which reads one after the other and
+    reports where an error is; otherwise there is one."""
     try:
-        value = json.loads(body.decode("utf-8", "replace"), parse_constant=_refuse_constant)
+        yield _parsed(body)
+        return
+    except ValueError:
+        if not several:
+            refuse(syntax_error(body))
+    try:
+        for text in values(body):
+            yield _parsed(text)
+    except BadBody as problem:
+        refuse(str(problem))
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return json.loads(
+            body.decode("utf-8", "replace"),
+            parse_int=_integer,
+            parse_float=_number,
+            parse_constant=_refuse_constant,
+        )
     except RecursionError:
         refuse(GO_JSON_DEPTH)
-    except ValueError:
-        text, at = syntax_error_at(body)
-        refuse(f"{text} at offset {at}")
-    reader = _Reader(strict=strict)
-    if value is None:
-        return kind()
-    built = reader.read(value, inspect.type_info(kind), kind.__name__)
-    return _normalized(msgspec.convert(built, kind, strict=True))
 
 
 def _refuse_constant(word: str) -> NoReturn:
@@ -108,72 +192,118 @@ def refuse(text: str) -> NoReturn:
 
 
 class _Reader:
-    """Converts a parsed body to the names and values that msgspec expects."""
+    """Converts a parsed body to the names and values that msgspec expects.
+
+    As in Go, an unknown field or a wrong type is reported when all has been read, the first one of
+    them; a wrong value of an enumeration or a time at once.
+    """
 
     def __init__(self, *, strict: bool) -> None:
         self.strict = strict
+        self.problem = ""  # the first one
 
-    def read(self, value: Any, kind: inspect.Type, path: str) -> Any:
-        kind, go = _unwrapped(kind)
-        if isinstance(kind, inspect.StructType):
-            return self._struct(value, kind, path)
-        if isinstance(kind, inspect.ListType):
-            if not isinstance(value, list):
-                self._refuse_type(value, path, "[]string")
-            zero = {} if isinstance(_unwrapped(kind.item_type)[0], inspect.StructType) else ""
-            items = [zero if each is None else each for each in value]
-            return [self.read(each, kind.item_type, path) for each in items]
-        if isinstance(kind, inspect.DictType):
-            if not isinstance(value, dict):
-                self._refuse_type(value, path, "map[string]string")
-            return {name: self.read(each, kind.value_type, path) for name, each in value.items()}
-        return self._scalar(value, kind, go, path)
-
-    def _struct(self, value: Any, kind: inspect.StructType, path: str) -> dict[str, Any]:
+    def built(self, value: Any, kind: type[msgspec.Struct]) -> dict[str, Any]:
+        """The fields in a parsed body. ApiError 10025."""
+        name = _go_name(kind.__name__)
         if not isinstance(value, dict):
-            name = _KINDS.get(type(value), "null")
-            go = _GO_NAMES.get(path, path).partition(".")[0]
-            refuse(f"json: cannot unmarshal {name} into Go value of type server.{go}")
+            refuse(f"json: cannot unmarshal {_kind_of(value)} into Go value of type server.{name}")
+        found: dict[str, Any] = self._read(value, inspect.type_info(kind), name)
+        if self.problem:
+            refuse(self.problem)
+        return found
+
+    def _read(self, value: Any, kind: inspect.Type, path: str) -> Any:
+        inner, go = _unwrapped(kind)
+        if isinstance(inner, inspect.StructType):
+            if isinstance(value, dict):
+                return self._struct(value, inner, path)
+        elif isinstance(inner, inspect.ListType):
+            if isinstance(value, list):
+                zero = _zero(inner.item_type)
+                items = [zero if each is None else each for each in value]
+                return [self._read(each, inner.item_type, path) for each in items]
+        elif isinstance(inner, inspect.DictType):
+            if isinstance(value, dict):
+                zero = _zero(inner.value_type)
+                return {
+                    name: self._read(zero if each is None else each, inner.value_type, path)
+                    for name, each in value.items()
+                }
+        elif isinstance(inner, inspect.LiteralType):
+            return self._enumeration(value, inner, go, path)
+        else:
+            return self._scalar(value, kind, path)
+        return self._wrong_type(value, path, _go_type(kind))
+
+    def _struct(self, value: dict[str, Any], kind: inspect.StructType, path: str) -> dict[str, Any]:
         fields = {each.encode_name: each.type for each in kind.fields}
+        own = kind.cls.__name__
+        # In Go's errors: the struct, then the fields that lead to it.
+        inside = ".".join([_go_name(own), *path.split(".")[1:]])
+        group, members = _EMBEDDED.get(own, ("", frozenset()))
         built: dict[str, Any] = {}
-        inside = _GO_NAMES.get(path) or _nested_path(kind.cls.__name__, path)
         for given, inner in value.items():
             name = given if given in fields else given.casefold()
             if name not in fields:
                 if self.strict:
-                    refuse(f"json: unknown field {go_quote(given)}")
-                log.warning("a request has the unknown field %s", go_quote(given))
-            elif inner is not None:  # null leaves the default
-                built[name] = self.read(inner, fields[name], f"{inside}.{name}")
+                    self.problem = self.problem or f"json: unknown field {go_quote(given)}"
+                else:
+                    log.warning("a request has the unknown field %s", go_quote(given))
+            elif inner is not None or _is_enumeration(fields[name]):  # else null: the default
+                where = f"{inside}.{group}.{name}" if name in members else f"{inside}.{name}"
+                built[name] = self._read(inner, fields[name], where)
         return built
 
-    def _scalar(self, value: Any, kind: inspect.Type, go: str, path: str) -> Any:
-        if isinstance(kind, inspect.LiteralType):
-            if value not in kind.values or not isinstance(value, str):
-                refuse(f"can not unmarshal {go_quote(json.dumps(value, ensure_ascii=False))}")
-        elif isinstance(kind, inspect.StrType):
-            if not isinstance(value, str):
-                self._refuse_type(value, path, go or "string")
-        elif isinstance(kind, inspect.BoolType):
-            if not isinstance(value, bool):
-                self._refuse_type(value, path, "bool")
-        elif isinstance(kind, inspect.IntType):
+    def _enumeration(self, value: Any, kind: inspect.LiteralType, go: str, path: str) -> Any:
+        if go == "server.DiscardPolicy" and isinstance(value, str):
+            value = value.lower()
+        if isinstance(value, str) and value in kind.values:
+            return value
+        if go == "server.StoreCompression" and value is not None and not isinstance(value, str):
+            refuse(GO_JSON_TYPE.format(_kind_of(value), f"struct field {path}", "string"))
+        text = getattr(value, "text", None) or json.dumps(value, ensure_ascii=False)
+        if go in _ENUM_ERRORS:
+            refuse(_ENUM_ERRORS[go].format(text))
+        refuse(f"can not unmarshal {go_quote(text)}")
+
+    def _scalar(self, value: Any, kind: inspect.Type, path: str) -> Any:
+        inner, go = _unwrapped(kind)
+        if isinstance(inner, inspect.StrType):
+            if isinstance(value, str):
+                return _time(value) if go == _TIME else value
+            if go == _TIME:
+                refuse("Time.UnmarshalJSON: input is not a JSON string")
+        elif isinstance(inner, inspect.BoolType):
+            if isinstance(value, bool):
+                return value
+        elif isinstance(value, int) and not isinstance(value, bool):
             low, high = _RANGES.get(go, _INT64)
-            if isinstance(value, bool) or not isinstance(value, int):
-                number = f"number {value}" if isinstance(value, float) else None
-                self._refuse_type(value, path, go, number)
-            if not low <= value <= high:
-                self._refuse_type(value, path, go, f"number {value}")
-        return value
+            if not isinstance(value, _Number) and low <= value <= high:
+                return value
+            text = getattr(value, "text", value)
+            return self._wrong_type(value, path, _go_type(kind), f"number {text}")
+        return self._wrong_type(value, path, _go_type(kind))
 
-    def _refuse_type(self, value: Any, path: str, go: str, shown: str | None = None) -> NoReturn:
-        name = shown or _KINDS.get(type(value), "null")
-        refuse(GO_JSON_TYPE.format(name, f"struct field {path}", go))
+    def _wrong_type(self, value: Any, path: str, go: str, shown: str = "") -> None:
+        """Note the error for a value. It is not used, and so it becomes None."""
+        text = GO_JSON_TYPE.format(shown or _kind_of(value), f"struct field {path}", go)
+        self.problem = self.problem or text
 
 
-def _nested_path(name: str, path: str) -> str:
-    """The path of a nested struct in Go's errors: its name, then the fields that lead to it."""
-    return ".".join([name, *path.split(".")[1:]])
+def _kind_of(value: Any) -> str:
+    return "number" if isinstance(value, _Number) else _KINDS[type(value)]
+
+
+def _is_enumeration(kind: inspect.Type) -> bool:
+    return isinstance(_unwrapped(kind)[0], inspect.LiteralType)
+
+
+def _zero(kind: inspect.Type) -> Any:
+    """What null is inside a list or a map."""
+    inner = _unwrapped(kind)[0]
+    if isinstance(inner, inspect.StructType):
+        return {}
+    return 0 if isinstance(inner, inspect.IntType) else ""
 
 
 # --- times and numbers ---------------------------------------------------------------------------
@@ -202,14 +332,14 @@ def _normalized(found: T) -> T:
 
 
 def _time(text: str) -> str:
+    """The same time in UTC. ApiError 10025."""
     try:
+        if not text:
+            raise ValueError(text)
         normal = time_text(time_ns(text))
         time_ns(normal)  # its year may have more digits in UTC
     except (ValueError, OverflowError):
-        refuse(
-            f'parsing time {go_quote(text)} as "2006-01-02T15:04:05Z07:00": '
-            f'cannot parse {go_quote(text)} as "2006"'
-        )
+        refuse(time_error(text))
     return normal
 
 

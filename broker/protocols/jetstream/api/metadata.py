@@ -35,7 +35,7 @@ def consumer_level(config: ConsumerConfig) -> int:
     """The API level that the features of a consumer require."""
     if config.ack_policy == "flow_control":
         return 4
-    priority = config.priority_policy not in ("", "none")
+    priority = config.priority_policy != "none"
     paused = config.pause_until not in ("", ZERO_TIME)
     if paused or priority or config.priority_groups or config.priority_timeout:
         return 1

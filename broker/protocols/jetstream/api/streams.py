@@ -21,6 +21,7 @@ from broker.protocols.jetstream.structs import (
     StreamInfo,
     StreamInfoRequest,
     StreamListAnswer,
+    StreamListRequest,
     StreamNamesAnswer,
     StreamNamesRequest,
     StreamState,
@@ -305,7 +306,7 @@ def names(call: Call) -> Parts:
 
 def listed(call: Call) -> Parts:
     """STREAM.LIST."""
-    request = call.optional(StreamNamesRequest)
+    request = call.optional(StreamListRequest)
     account = call.account
     found = _matching(account, request.subject)
     start, size = paged(request.offset, len(found)), limits.JS_LIST_PAGE

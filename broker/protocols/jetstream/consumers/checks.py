@@ -73,7 +73,7 @@ def is_push(config: ConsumerConfig) -> bool:
 
 def has_policy(config: ConsumerConfig) -> bool:
     """Whether requests belong to priority groups."""
-    return config.priority_policy not in {"", "none"}
+    return config.priority_policy != "none"
 
 
 def random_name() -> str:

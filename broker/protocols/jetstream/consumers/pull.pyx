@@ -42,7 +42,7 @@ cdef int64_t SWEEP_INTERVAL_NS = own_limits.SWEEP_INTERVAL
 cdef uint32_t TURN_MESSAGES = own_limits.TURN_MESSAGES
 cdef uint64_t TURN_BYTES = own_limits.TURN_BYTES
 
-POLICIES = {'': PRIORITY_NONE, 'none': PRIORITY_NONE, 'overflow': PRIORITY_OVERFLOW,
+POLICIES = {'none': PRIORITY_NONE, 'overflow': PRIORITY_OVERFLOW,
             'pinned_client': PRIORITY_PINNED, 'prioritized': PRIORITY_LEVELS}
 
 

@@ -315,7 +315,7 @@ cdef tuple read_pull(bytes body, pull_t *pull):
     try:
         found = decode(body.strip(), PullRequest, strict=False)
     except ApiError as problem:
-        raise ValueError(problem.text.removeprefix('invalid JSON: ').partition(' at offset ')[0])
+        raise ValueError(problem.text.removeprefix('invalid JSON: '))
     memset(pull, 0, sizeof(pull_t))
     pull.batch = max(1, found.batch)
     pull.expires_ns = found.expires

@@ -18,6 +18,7 @@ PROFILE_DURATION: Final = "Duration {} should be between 0s and 15s"
 
 # Errors of Go's encoding/json for invalid JSON and for wrong types.
 GO_JSON_END: Final = "unexpected end of JSON input"
+GO_JSON_EOF: Final = "unexpected EOF"  # the same for a stream of values
 GO_JSON_DEPTH: Final = "exceeded max depth"
 GO_JSON_CHARACTER: Final = "invalid character {} {}"
 GO_JSON_TYPE: Final = "json: cannot unmarshal {} into Go {} of type {}"

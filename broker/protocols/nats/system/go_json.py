@@ -18,7 +18,7 @@ from broker.base.values import dataclass
 from broker.protocols.nats.system import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 _ZERO: Final[dict[str, Any]] = {
     "string": "",
@@ -155,17 +155,29 @@ class _Stop(Exception):  # noqa: N818 - it ends the scanner
 
 def syntax_error(body: bytes) -> str:
     """Go's error for a body that is not JSON."""
-    return syntax_error_at(body)[0]
-
-
-def syntax_error_at(body: bytes) -> tuple[str, int]:
-    """The same error, and the number of bytes that Go has read before it."""
-    scanner = _Scanner(body)
     try:
-        scanner.run()
+        _Scanner(body).run()
     except _Stop as stop:
-        return str(stop), min(scanner.at + 1, len(body))
-    return errors.GO_JSON_END, len(body)
+        return str(stop)
+    return errors.GO_JSON_END
+
+
+def values(body: bytes) -> Iterator[bytes]:
+    """The JSON values that follow each other in a body, as Go's Decoder finds them. BadBody: what
+    follows is not JSON, and after how many bytes this is certain."""
+    scanner = _Scanner(body)
+    while True:
+        scanner.blanks()
+        start = scanner.at
+        if start == len(body):
+            return
+        try:
+            scanner.value()
+        except _Stop as stop:
+            if scanner.at == len(body):
+                raise BadBody(errors.GO_JSON_EOF) from stop
+            raise BadBody(f"{stop} at offset {scanner.at + 1}") from stop
+        yield body[start : scanner.at]
 
 
 class _Scanner:
@@ -176,10 +188,18 @@ class _Scanner:
         self.at = 0
 
     def run(self) -> None:
+        """Scan a value and the end of the text after it."""
+        self.value()
+        self.blanks()
+        if self.at < len(self.body):
+            self._stop("after top-level value")
+
+    def value(self) -> None:
+        """Scan a value."""
         stack: list[int] = []
         self._begin(stack)
         while stack:
-            self._blanks()
+            self.blanks()
             closing, char = stack[-1], self._peek()
             if char == closing:
                 self.at += 1
@@ -192,9 +212,6 @@ class _Scanner:
             else:
                 where = "object key:value pair" if closing == 0x7D else "array element"
                 self._stop(f"after {where}")
-        self._blanks()
-        if self.at < len(self.body):
-            self._stop("after top-level value")
 
     def _peek(self) -> int:
         if self.at >= len(self.body):
@@ -212,18 +229,18 @@ class _Scanner:
             quoted = "'" + go_quote(char.encode())[1:-1] + "'"
         raise _Stop(errors.GO_JSON_CHARACTER.format(quoted, where))
 
-    def _blanks(self) -> None:
+    def blanks(self) -> None:
         while self.at < len(self.body) and self.body[self.at] in _BLANK:
             self.at += 1
 
     def _begin(self, stack: list[int]) -> None:
         """Scan a value; of an array or object only the part before its first element."""
         while True:
-            self._blanks()
+            self.blanks()
             char = self._peek()
             if char == 0x7B:  # {
                 self.at += 1
-                self._blanks()
+                self.blanks()
                 if self._peek() != 0x7D:
                     self._key()
                     stack.append(0x7D)
@@ -231,7 +248,7 @@ class _Scanner:
                 self.at += 1
             elif char == 0x5B:  # [
                 self.at += 1
-                self._blanks()
+                self.blanks()
                 if self._peek() != 0x5D:
                     stack.append(0x5D)
                     continue
@@ -241,11 +258,11 @@ class _Scanner:
             return
 
     def _key(self) -> None:
-        self._blanks()
+        self.blanks()
         if self._peek() != 0x22:
             self._stop(_KEY)
         self._string()
-        self._blanks()
+        self.blanks()
         if self._peek() != 0x3A:
             self._stop("after object key")
         self.at += 1

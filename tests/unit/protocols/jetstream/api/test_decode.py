@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
@@ -9,7 +10,10 @@ import pytest
 from broker.protocols.jetstream.api.decode import decode, is_empty, is_json
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import (
+    CreateConsumerRequest,
     MsgGetRequest,
+    PauseRequest,
+    PullRequest,
     StreamConfigRequest,
     StreamSource,
 )
@@ -23,6 +27,7 @@ SOURCE = (
     "json: cannot unmarshal number 18446744073709551616 into Go struct field"
     " StreamSource.StreamConfig.sources.opt_start_seq of type uint64"
 )
+TIME = 'parsing time "x" as "2006-01-02T15:04:05Z07:00": cannot parse "x" as "2006"'
 FIELD = "json: cannot unmarshal {} into Go struct field StreamConfigRequest.StreamConfig.{}"
 
 
@@ -31,12 +36,32 @@ FIELD = "json: cannot unmarshal {} into Go struct field StreamConfigRequest.Stre
     [
         (b"{bad", f"invalid character 'b' {KEY} at offset 2"),
         (b"junk", "invalid character 'j' looking for beginning of value at offset 1"),
-        (b'{"name":"S"', "unexpected end of JSON input at offset 11"),
-        (b'{"name":"S"}x', "invalid character 'x' after top-level value at offset 13"),
+        (b'{"name":"S"', "unexpected EOF"),
+        (b"nul", "unexpected EOF"),
+        (b'{"name":"S"} {', "unexpected EOF"),
+        (b'{"name":"S"}x', "invalid character 'x' looking for beginning of value at offset 13"),
+        (b'{"max_msgs":"x"} x', FIELD.format("string", "max_msgs of type int64")),
+        (b'{"name":5,"bogus":1}', FIELD.format("number", "name of type string")),
+        (b'{"bogus":1,"name":5}', 'json: unknown field "bogus"'),
+        (b'{"name":5,"mirror":{"opt_start_time":"x"},"storage":"y"}', TIME),
+        (b'{"name":5,"storage":"x"}', r'can not unmarshal "\"x\""'),
         (b'{"name":"S","bogus":1}', 'json: unknown field "bogus"'),
         (b'{"mirror":{"bogus":5}}', 'json: unknown field "bogus"'),
         (b'{"retention":"bogus"}', r'can not unmarshal "\"bogus\""'),
         (b'{"retention":5}', 'can not unmarshal "5"'),
+        (b'{"retention":null}', 'can not unmarshal "null"'),
+        (b'{"compression":null}', "unknown compression algorithm"),
+        (b'{"compression":"zip"}', "unknown compression algorithm"),
+        (b'{"compression":5}', FIELD.format("number", "compression of type string")),
+        (
+            b'{"pedantic":1}',
+            FIELD.replace(".StreamConfig", "").format("number", "pedantic of type bool"),
+        ),
+        (b'{"mirror":5}', FIELD.format("number", "mirror of type server.StreamSource")),
+        (b'{"sources":5}', FIELD.format("number", "sources of type []*server.StreamSource")),
+        (b'{"metadata":{"a":5}}', FIELD.format("number", "metadata of type string")),
+        (b'{"max_msgs":1e3}', FIELD.format("number 1e3", "max_msgs of type int64")),
+        (b'{"mirror":{"opt_start_time":5}}', "Time.UnmarshalJSON: input is not a JSON string"),
         (b'{"max_msgs":"x"}', FIELD.format("string", "max_msgs of type int64")),
         (b'{"max_msgs":1.5}', FIELD.format("number 1.5", "max_msgs of type int64")),
         (b'{"first_seq":-1}', FIELD.format("number -1", "first_seq of type uint64")),
@@ -94,6 +119,92 @@ def test_times_are_written_in_utc() -> None:
 def test_a_text_that_is_no_time() -> None:
     with pytest.raises(ApiError, match='parsing time "bad" as'):
         decode(b'{"start_time":"bad"}', MsgGetRequest)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", ' as "2006-01-02T15:04:05Z07:00": cannot parse "" as "2006"'),
+        ("2026-01-01", ' as "2006-01-02T15:04:05Z07:00": cannot parse "" as "T"'),
+        ("2026-13-01T00:00:00Z", ": month out of range"),
+        ("2026-02-30T00:00:00Z", ": day out of range"),
+        ("2026-01-01T24:00:00Z", ": hour out of range"),
+        ("2026-01-01T00:00:00z", ' as "2006-01-02T15:04:05Z07:00": cannot parse "z" as "Z07:00"'),
+        ("2026-01-01T00:00:00+25:00", ": time zone offset hour out of range"),
+        ("2026-01-01T00:00:00Zx", ': extra text: "x"'),
+    ],
+)
+def test_the_error_of_a_time(text: str, problem: str) -> None:
+    with pytest.raises(ApiError) as failure:
+        decode(json.dumps({"pause_until": text}).encode(), PauseRequest)
+    assert failure.value.text == f"invalid JSON: parsing time {json.dumps(text)}{problem}"
+
+
+@pytest.mark.parametrize("text", ["2026-01-01T1:00:00Z", "2026-01-01T01:00:00,0Z"])
+def test_other_forms_of_times(text: str) -> None:
+    found = decode(json.dumps({"pause_until": text}).encode(), PauseRequest)
+    assert found.pause_until == "2026-01-01T01:00:00Z"
+
+
+def test_null_in_a_map_is_empty() -> None:
+    assert decode(b'{"metadata":{"a":null}}', StreamConfigRequest).metadata == {"a": ""}
+
+
+def test_discard_in_any_case() -> None:
+    assert decode(b'{"discard":"NEW"}', StreamConfigRequest).discard == "new"
+
+
+def test_several_objects_are_merged() -> None:
+    found = decode(b'{"name":"S","max_msgs":1} {"max_msgs":2}', StreamConfigRequest)
+    assert (found.name, found.max_msgs) == ("S", 2)
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b'{"action":"x"}', 'unknown consumer action: "x"'),
+        (b'{"action":null}', "unknown consumer action: null"),
+        (b'{"config":{"priority_policy":""}}', 'unknown priority policy: ""'),
+        (
+            b'{"config":{"backoff":5}}',
+            (
+                "json: cannot unmarshal number into Go struct field"
+                " ConsumerConfig.config.backoff of type []time.Duration"
+            ),
+        ),
+    ],
+)
+def test_errors_of_consumers(body: bytes, problem: str) -> None:
+    with pytest.raises(ApiError) as failure:
+        decode(body, CreateConsumerRequest)
+    assert failure.value.text == f"invalid JSON: {problem}"
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b'{"batch":1', "unexpected end of JSON input"),
+        (b"{} {}", "invalid character '{' after top-level value"),
+        (
+            b'{"batch":"x"}',
+            (
+                "json: cannot unmarshal string into Go struct field"
+                " JSApiConsumerGetNextRequest.batch of type int"
+            ),
+        ),
+        (
+            b'{"group":5}',
+            (
+                "json: cannot unmarshal number into Go struct field"
+                " JSApiConsumerGetNextRequest.PriorityGroup.group of type string"
+            ),
+        ),
+    ],
+)
+def test_errors_of_requests_that_are_one_object(body: bytes, problem: str) -> None:
+    with pytest.raises(ApiError) as failure:
+        decode(body, PullRequest, strict=False)
+    assert failure.value.text == f"invalid JSON: {problem}"
 
 
 def test_unknown_fields_may_be_left_out(caplog: pytest.LogCaptureFixture) -> None:
