@@ -218,6 +218,8 @@ FILE = [
     *(get("T", seq=1, last_by_subj="x"), get("T", batch=5, seq=2), get("T", start_time=OLD)),
     *(get("T", start_time="2050-01-01T00:00:00Z"), get("T", start_time="bad"), get("X", seq=1)),
     *(get("T", seq=2, start_time=OLD), get("T", multi_last=["t.1"])),
+    *(get("T", seq=2, multi_last=["t.1"]), get("T", next_by_subj="t.*", up_to_seq=1)),
+    *(get("T", seq=2, batch=-1), get("T", seq=2, max_bytes=-1), get("T", start_time="")),
     *(publish("t.2", b"with headers", X="y"), get("T", last_by_subj="t.2")),
     *(get("T", last_by_subj="t.2", no_hdr=True), delete("T", seq=2)),
     *(info("T", deleted_details=True), delete("T", seq=2), delete("T", seq=99), delete("T", seq=0)),

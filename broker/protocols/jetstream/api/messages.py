@@ -52,10 +52,9 @@ def _message(found: StoredMsg | None, stream: Stream, request: MsgGetRequest) ->
 
 
 def _is_single_get(request: MsgGetRequest) -> bool:
-    if request.batch or request.max_bytes or request.multi_last:
+    if request.batch > 0 or request.max_bytes > 0:
         return False
-    if request.up_to_seq or request.up_to_time:
-        return False
+    # As in nats-server, the other keys of direct get are ignored.
     if request.last_by_subj:
         return not (request.seq or request.next_by_subj or request.start_time)
     if request.seq and request.start_time:
