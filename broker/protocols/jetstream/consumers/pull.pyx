@@ -152,18 +152,15 @@ cdef class PullConsumer(Consumer):
         self.arrived_last = r
 
     cdef bytes refusal(self, const pull_t *pull, const record_t *rec):
-        """The status that refuses a request; None: the request is accepted."""
-        if not 0 <= pull.priority < PRIORITIES:
-            return b'400 Bad Request - Priority must be between 0 and 9'
-        if (pull.min_pending or pull.min_ack_pending) and self.policy != PRIORITY_OVERFLOW:
-            return b'400 Bad Request - Not a Overflow Priority consumer'
-        if pull.id.len and self.policy != PRIORITY_PINNED:
-            return b'400 Bad Request - Not a Pinned Client Priority consumer'
+        """The status that refuses a request; None: the request is accepted. The order of the checks
+        is that of nats-server."""
         if rec.headers_len:
             try:
                 check_level(rec.data[:rec.headers_len])
             except ApiError:
                 return b'412 Required Api Level'
+        if pull.heartbeat_ns > 0 and pull.heartbeat_ns > pull.expires_ns // 2:
+            return b'400 Bad Request - heartbeat value too large'
         if self.batch_max and pull.batch > self.batch_max:
             return f'409 Exceeded MaxRequestBatch of {self.batch_max}'.encode()
         if self.expires_max_ns and pull.expires_ns > self.expires_max_ns:
@@ -171,9 +168,15 @@ cdef class PullConsumer(Consumer):
                 f'409 Exceeded MaxRequestExpires of {duration_text(self.expires_max_ns)}'.encode())
         if self.bytes_max and pull.bytes_max > self.bytes_max:
             return f'409 Exceeded MaxRequestMaxBytes of {self.bytes_max}'.encode()
-        if pull.heartbeat_ns > 0 and pull.heartbeat_ns > pull.expires_ns // 2:
-            return b'400 Bad Request - heartbeat value too large'
-        return self.group_refusal(pull) if self.policy != PRIORITY_NONE else None
+        if (pull.min_pending or pull.min_ack_pending) and self.policy != PRIORITY_OVERFLOW:
+            return b'400 Bad Request - Not a Overflow Priority consumer'
+        if pull.id.len and self.policy != PRIORITY_PINNED:
+            return b'400 Bad Request - Not a Pinned Client Priority consumer'
+        if not 0 <= pull.priority < PRIORITIES:
+            return b'400 Bad Request - Priority must be between 0 and 9'
+        if self.policy == PRIORITY_NONE or pull.plain:
+            return None
+        return self.group_refusal(pull)
 
     cdef bytes group_refusal(self, const pull_t *pull):
         if pull.group.len == 0:
@@ -206,6 +209,7 @@ cdef class PullConsumer(Consumer):
         r.min_ack_pending = pull.min_ack_pending
         r.priority = <uint8_t>pull.priority if self.policy == PRIORITY_LEVELS else 0
         r.no_wait = pull.no_wait
+        r.plain = pull.plain
         r.pin_len = min(pull.id.len, <uint32_t>PIN_MAX)
         if r.pin_len:
             memcpy(r.pin, pull.id.ptr, r.pin_len)
@@ -417,7 +421,7 @@ cdef class PullConsumer(Consumer):
         cdef record_t rec
         cdef int64_t size
         cdef uint32_t taken
-        cdef bint claimed = self.policy == PRIORITY_PINNED and not self.pin
+        cdef bint claimed = self.policy == PRIORITY_PINNED and not self.pin and not r.plain
         if claimed:
             self.set_pin(r)
         if not self.fill(d, &rec, self.pin, <size_t>len(self.pin)):
@@ -443,7 +447,7 @@ cdef class PullConsumer(Consumer):
         r.bytes_left -= size
         r.delivered += 1
         r.last_sent_ns = self.active_ns = self.outlet.turn.now_ns
-        if self.policy == PRIORITY_PINNED:
+        if self.policy == PRIORITY_PINNED and not r.plain:
             self.renew_pin()
         if r.batch == 0:
             if r.limited and r.bytes_left > 0:

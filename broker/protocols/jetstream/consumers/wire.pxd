@@ -50,6 +50,7 @@ cdef struct pull_t:
     span_t group
     span_t id
     bint no_wait
+    bint plain                  # no JSON: it has at most a batch, and belongs to no group
 
 cdef enum PullParse:
     PULL_OK = 1

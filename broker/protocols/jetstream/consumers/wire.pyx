@@ -291,9 +291,10 @@ cdef PullParse parse_pull(const char *body, size_t n, pull_t *pull) noexcept nog
     trim(&text)
     memset(pull, 0, sizeof(pull_t))
     pull.batch = 1
+    pull.plain = text.len == 0 or text.ptr[0] != c'{'
     if text.len == 0:
         return PULL_OK
-    if text.ptr[0] == c'{':
+    if not pull.plain:
         if not parse_object(text.ptr, text.ptr + text.len, pull):
             return PULL_OTHER
     else:

@@ -601,11 +601,34 @@ PINNED = {
 def test_groups_are_required(bench: Bench) -> None:
     bench.consumer(**OVERFLOW)
     bench.inbox("in")
-    bench.ask("in")
+    bench.ask("in", batch=1)
     bench.ask("in", group="C")
     assert bench.got("in") == [
         "400 Bad Request - Priority Group missing",
         "400 Bad Request - Invalid Priority Group",
+    ]
+
+
+@pytest.mark.parametrize("policy", ["overflow", "pinned_client", "prioritized"])
+def test_requests_that_are_no_json_need_no_group(bench: Bench, policy: str) -> None:
+    bench.consumer(priority_policy=policy, priority_groups=["g"], ack_policy="explicit")
+    bench.publish(*bodies(3))
+    bench.inbox("in")
+    for body in (b"", b"1", b"x"):
+        bench.send("in", body)
+    assert bench.got("in") == ["m0", "m1", "m2"]
+
+
+def test_of_several_mistakes_the_one_is_reported_that_nats_server_reports(bench: Bench) -> None:
+    bench.consumer(max_batch=2)
+    bench.inbox("in")
+    bench.ask("in", id="x", batch=3, idle_heartbeat=1)
+    bench.ask("in", id="x", batch=3, priority=10)
+    bench.ask("in", id="x", batch=2, priority=10)
+    assert bench.got("in") == [
+        "400 Bad Request - heartbeat value too large",
+        "409 Exceeded MaxRequestBatch of 2",
+        "400 Bad Request - Not a Pinned Client Priority consumer",
     ]
 
 
