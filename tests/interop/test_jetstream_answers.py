@@ -311,6 +311,12 @@ CONSUMERS = [
         )
     ),
     *(consumer("S", "u", deliver_policy=policy) for policy in ("undefined", "", "none")),
+    consumer("S", "u", priority_policy=""),
+    *(
+        step("CONSUMER.PAUSE.S.u", {"pause_until": text})
+        for text in ("", "2020-01-01", "2020-01-01T00:00:00z", "2020-01-01T1:00:00Z", 5)
+    ),
+    step("CONSUMER.RESET.S.none", b"{"),
     step(
         "CONSUMER.CREATE.S.p",
         {"stream_name": "S", "pedantic": True, "config": {"name": "p", "backoff": [SECOND]}},

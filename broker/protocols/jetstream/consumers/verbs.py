@@ -220,10 +220,11 @@ def unpin(call: Call) -> Parts:
 
 async def reset(call: Call) -> Parts:
     """CONSUMER.RESET: continue at a sequence, or after the ack floor."""
+    _, stream, consumer = _found(call)
+    call.check_common()
     request = ResetRequest()
     if call.request.data:
         request = decode(call.request.data, ResetRequest, strict=False)
-    _, stream, consumer = _found(call)
     config = consumer.config
     seq = request.seq
     if seq == 0:
@@ -288,7 +289,12 @@ VERBS: Final[dict[str, Any]] = {
     ),
     "CONSUMER.UNPIN": Verb("consumer_unpin", unpin, (2,)),
     "CONSUMER.RESET": Verb(
-        "consumer_reset", reset, (2,), on_error=(ResetAnswer(),), silent=_SILENT
+        "consumer_reset",
+        reset,
+        (2,),
+        on_error=(ResetAnswer(),),
+        reads_first=True,  # a consumer that does not exist answers nothing
+        silent=_SILENT,
     ),
     "CONSUMER.NAMES": Verb("consumer_names", names, on_error=(ConsumerNamesAnswer(),)),
     "CONSUMER.LIST": Verb("consumer_list", listed, on_error=(ConsumerListAnswer(),)),
