@@ -316,7 +316,9 @@ CONSUMERS = [
         step("CONSUMER.PAUSE.S.u", {"pause_until": text})
         for text in ("", "2020-01-01", "2020-01-01T00:00:00z", "2020-01-01T1:00:00Z", 5)
     ),
-    step("CONSUMER.RESET.S.none", b"{"),
+    *(step("CONSUMER.PAUSE.S.u", b"junk"), step("CONSUMER.PAUSE.S.u", b"[]")),
+    *(step("CONSUMER.RESET.S.none", b"{"), step("CONSUMER.RESET.S.u", b"{"), step("INFO")),
+    *(step("CONSUMER.RESET.S.u"), step("CONSUMER.RESET.S.u", {"seq": 1}), step("INFO")),
     step(
         "CONSUMER.CREATE.S.p",
         {"stream_name": "S", "pedantic": True, "config": {"name": "p", "backoff": [SECOND]}},

@@ -50,6 +50,7 @@ class Verb:
     reads_first: bool = False  # the handler decodes the body first, and makes these checks itself
     silent: frozenset[int] = frozenset()  # error codes that are not answered
     counted: bool = True  # a success is counted as a request, and an audit advisory is sent
+    errors_counted: bool = True  # the same for an error
 
 
 _PURGE: Final = ("ACCOUNT", "PURGE")
@@ -228,9 +229,9 @@ class Dispatcher:
         if problem.err_code in call.verb.silent:
             return
         body = answer(call.verb.kind, *call.verb.on_error, error=problem)
-        if problem.counted:
+        if problem.counted and call.verb.errors_counted:
             self.account.count(error=True)
-        self._send(call, body, counted=True)
+        self._send(call, body, counted=call.verb.errors_counted)
 
     def _answer_failure(self, call: Call, problem: Exception) -> None:
         # The traceback of an OSError adds nothing to its text.

@@ -194,7 +194,7 @@ async def delete(call: Call) -> Parts:
 
 async def pause(call: Call) -> Parts:
     """CONSUMER.PAUSE: pause a consumer, or resume it."""
-    request = call.body(PauseRequest)
+    request = call.optional(PauseRequest)
     call.check_common()
     consumers, _, consumer = _found(call)
     until = time_ns(request.pause_until)
@@ -295,6 +295,8 @@ VERBS: Final[dict[str, Any]] = {
         on_error=(ResetAnswer(),),
         reads_first=True,  # a consumer that does not exist answers nothing
         silent=_SILENT,
+        counted=False,  # in nats-server it is no request of the API: the consumer receives it
+        errors_counted=False,
     ),
     "CONSUMER.NAMES": Verb("consumer_names", names, on_error=(ConsumerNamesAnswer(),)),
     "CONSUMER.LIST": Verb("consumer_list", listed, on_error=(ConsumerListAnswer(),)),
