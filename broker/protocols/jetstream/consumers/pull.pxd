@@ -38,6 +38,7 @@ cdef struct request_t:
     uint8_t priority
     bint limited            # by max_bytes
     bint no_wait
+    bint unsized            # its batch was not given
     bint plain              # of no priority group: its client never becomes pinned
     bint blocked            # its client has not read its output: it gets no message
     uint32_t pin_len

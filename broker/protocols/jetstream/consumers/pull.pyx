@@ -198,7 +198,8 @@ cdef class PullConsumer(Consumer):
         r.timer.owner = <void *>self
         r.inbox.subject = r.text
         r.inbox.len = rec.reply_len
-        r.batch = pull.batch
+        r.batch = max(pull.batch, <int64_t>1)
+        r.unsized = pull.batch == 0
         r.limited = pull.bytes_max > 0
         r.bytes_left = pull.bytes_max
         if pull.expires_ns:
@@ -308,9 +309,10 @@ cdef class PullConsumer(Consumer):
         status; `pending`: with the messages and bytes that it has not received."""
         cdef char status[STATUS_MAX]
         cdef size_t size
+        cdef int64_t left = 0 if r.unsized else r.batch     # as nats-server
         if line != NULL:
             size = <size_t>(put_status(
-                status, line, n, r.batch if pending else -1,
+                status, line, n, left if pending else -1,
                 r.bytes_left if pending else -1) - status)
             self.outlet.send_own(&r.inbox, NULL, 0, status, size, size)
         self.outlet.disarm(&r.timer)

@@ -41,7 +41,7 @@ cdef BodyKind parse_ack_body(const char *body, size_t n, span_t *rest) noexcept 
 # A pull request. Spans point into the body.
 cdef struct pull_t:
     int64_t expires_ns
-    int64_t batch               # 1 or more
+    int64_t batch               # 0 = not given, which means 1
     int64_t bytes_max           # 0 = no limit
     int64_t heartbeat_ns
     int64_t min_pending

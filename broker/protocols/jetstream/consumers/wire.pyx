@@ -290,9 +290,9 @@ cdef PullParse parse_pull(const char *body, size_t n, pull_t *pull) noexcept nog
     text.len = <uint32_t>n
     trim(&text)
     memset(pull, 0, sizeof(pull_t))
-    pull.batch = 1
     pull.plain = text.len == 0 or text.ptr[0] != c'{'
     if text.len == 0:
+        pull.batch = 1
         return PULL_OK
     if not pull.plain:
         if not parse_object(text.ptr, text.ptr + text.len, pull):
@@ -306,8 +306,8 @@ cdef PullParse parse_pull(const char *body, size_t n, pull_t *pull) noexcept nog
             p += 1
         if parse_int(p, end, &pull.batch) != end:
             pull.batch = 1
-    if pull.batch < 1:
-        pull.batch = 1
+    if pull.batch < 0:
+        pull.batch = 0
     return PULL_OK
 
 
@@ -318,7 +318,7 @@ cdef tuple read_pull(bytes body, pull_t *pull):
     except ApiError as problem:
         raise ValueError(problem.text.removeprefix('invalid JSON: '))
     memset(pull, 0, sizeof(pull_t))
-    pull.batch = max(1, found.batch)
+    pull.batch = max(0, found.batch)
     pull.expires_ns = found.expires
     pull.bytes_max = found.max_bytes
     pull.heartbeat_ns = found.idle_heartbeat
