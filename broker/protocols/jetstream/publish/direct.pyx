@@ -174,7 +174,7 @@ cdef class Direct(Sink):
             self.status(reply, n, b'408 Malformed Request')
             return 0
         if key:
-            if request != MsgGetRequest(no_hdr=request.no_hdr):
+            if request != MsgGetRequest(no_hdr=request.no_hdr, max_bytes=request.max_bytes):
                 self.status(reply, n, b'408 Bad Request')
                 return 0
             request.last_by_subj = key.decode('utf-8', 'surrogateescape')
@@ -355,9 +355,8 @@ cdef bytes problem_of(object request):
         return b'408 Empty Request'
     if request.last_by_subj and (any(first) or request.next_by_subj or request.batch):
         return b'408 Bad Request'
-    if all(first):
+    if all(first) or (request.up_to_seq and request.up_to_time):
         return b'408 Bad Request'
-    if request.multi_last and (request.last_by_subj or request.next_by_subj or (
-            request.up_to_seq and request.up_to_time)):
+    if request.multi_last and (request.last_by_subj or request.next_by_subj):
         return b'408 Bad Request'
     return None

@@ -123,6 +123,7 @@ def test_one_message(case: Case, body: dict[str, Any], seq: int) -> None:
         ({"multi_last": ["d.>"], "next_by_subj": "d.a"}, "408 Bad Request"),
         ({"multi_last": ["d.>"], "up_to_seq": 3, "up_to_time": "2040-01-01T00:00:00Z"},
          "408 Bad Request"),
+        ({"seq": 2, "up_to_seq": 3, "up_to_time": "2040-01-01T00:00:00Z"}, "408 Bad Request"),
         ({"seq": 99}, "404 Message Not Found"), ({"last_by_subj": "no"}, "404 Message Not Found"),
         ({"next_by_subj": "d.a", "seq": 9}, "404 Message Not Found"),
         ({"start_time": "2099-01-01T00:00:00Z"}, "404 Message Not Found"),
@@ -138,6 +139,7 @@ def test_statuses(case: Case, body: Any, status: str) -> None:
 def test_the_body_alone(case: Case) -> None:
     assert case.one({"seq": 4, "no_hdr": True}) == ("", [], b"b1")
     assert case.one({"no_hdr": True}, "d.a") == ("", [], b"a3")
+    assert case.one({"no_hdr": True, "max_bytes": 1}, "d.a") == ("", [], b"a3")  # no limit of one
 
 
 def test_the_last_message_of_a_subject(case: Case) -> None:
