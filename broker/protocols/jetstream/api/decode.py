@@ -78,9 +78,9 @@ _ENUM_ERRORS: Final = {
 
 
 def is_empty(body: bytes) -> bool:
-    """Whether a body counts as empty for verbs that allow no body."""
+    """Whether a body counts as empty: it has no bytes, or is an object without fields."""
     text = body.strip(_BLANK)
-    return not text or text == b"{}"
+    return not body or (text[:1], text[1:].lstrip(_BLANK)) == (b"{", b"}")
 
 
 def is_json(body: bytes) -> bool:

@@ -32,7 +32,7 @@ T = TypeVar("T", bound=GoStruct)
 Parts = tuple[object, ...]
 Handler = Callable[["Call"], "Parts | Awaitable[Parts | None] | None"]
 
-_LEVEL: Final = b"nats-required-api-level"
+_LEVEL: Final = b"Nats-Required-Api-Level"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Call:
 
     def required(self, kind: type[T]) -> T:
         """The decoded body. ApiError: 10003 it is empty, 10025."""
-        if not self.request.data:
+        if is_empty(self.request.data):
             raise ApiError(errors.BAD_REQUEST)
         return decode(self.request.data, kind, strict=self.account.strict)
 
@@ -122,10 +122,10 @@ def check_level(headers: bytes) -> None:
 
 
 def header(headers: bytes, name: bytes) -> bytes | None:
-    """The first value of a header; None: there is none. `name` is in lower case."""
+    """The first value of a header of exactly this name; None: there is none."""
     for line in headers.split(b"\r\n")[1:]:
         key, colon, value = line.partition(b":")
-        if colon and key.strip().lower() == name:
+        if colon and key == name:
             return value.strip()
     return None
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.api import checks, metadata
-from broker.protocols.jetstream.api.decode import is_empty
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import (
     ClusterInfo,
@@ -324,8 +323,6 @@ def snapshot(call: Call) -> Parts:
     from broker.protocols.jetstream.backup.snapshot import Snapshot
 
     account = call.account
-    if is_empty(call.request.data):
-        raise ApiError(errors.BAD_REQUEST)
     request = call.required(SnapshotRequest)
     stream = account.stream(call.stream_name)
     to = request.deliver_subject
@@ -346,8 +343,6 @@ def restore(call: Call) -> Parts:
     from broker.protocols.jetstream.backup.restore import Restoration
 
     account = call.account
-    if is_empty(call.request.data):
-        raise ApiError(errors.BAD_REQUEST)
     config = call.required(RestoreRequest).config
     config.name = config.name or call.stream_name
     if config.name != call.stream_name:
