@@ -82,7 +82,7 @@ BODIES = [
     *(create("S", **{key: None}) for key in ("retention", "storage", "discard", "compression")),
     *(create("S", mirror=5, storage="x"), create("S", bogus=1, max_msgs="x")),
     create("S", mirror={"name": "A", "opt_start_time": ""}),
-    create("S", subjects=["a"], metadata={"a": None}, discard="NEW"),
+    create("S", subjects=["a"], metadata={"a": None}, discard="NEW", description="\ud800"),
     step("STREAM.DELETE.S"),
     *(step(f"{verb}.S", {"offset": "x"}) for verb in ("STREAM.INFO", "CONSUMER.LIST")),
     *(step(f"STREAM.{verb}", {"offset": "x"}) for verb in ("NAMES", "LIST")),

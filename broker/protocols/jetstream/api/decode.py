@@ -18,7 +18,7 @@ from broker.protocols.jetstream import errors
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import StreamConfig, time_ns, time_text
 from broker.protocols.nats.system.errors import GO_JSON_DEPTH, GO_JSON_TYPE
-from broker.protocols.nats.system.go_json import BadBody, syntax_error, values
+from broker.protocols.nats.system.go_json import BadBody, syntax_error, text_of, values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -226,7 +226,9 @@ class _Reader:
             if isinstance(value, dict):
                 zero = _zero(inner.value_type)
                 return {
-                    name: self._read(zero if each is None else each, inner.value_type, path)
+                    text_of(name): self._read(
+                        zero if each is None else each, inner.value_type, path
+                    )
                     for name, each in value.items()
                 }
         elif isinstance(inner, inspect.LiteralType):
@@ -242,7 +244,8 @@ class _Reader:
         inside = ".".join([_go_name(own), *path.split(".")[1:]])
         group, members = _EMBEDDED.get(own, ("", frozenset()))
         built: dict[str, Any] = {}
-        for given, inner in value.items():
+        for raw, inner in value.items():
+            given = text_of(raw)
             name = given if given in fields else given.casefold()
             if name not in fields:
                 if self.strict:
@@ -270,7 +273,7 @@ class _Reader:
         inner, go = _unwrapped(kind)
         if isinstance(inner, inspect.StrType):
             if isinstance(value, str):
-                return _time(value) if go == _TIME else value
+                return _time(text_of(value)) if go == _TIME else text_of(value)
             if go == _TIME:
                 refuse("Time.UnmarshalJSON: input is not a JSON string")
         elif isinstance(inner, inspect.BoolType):

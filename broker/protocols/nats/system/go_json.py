@@ -36,7 +36,7 @@ _BASE_TYPES: Final = {
 _RANGES: Final = {"int": (INT64_MIN, INT64_MAX), "uint64": (0, 2**64 - 1)}
 _INTEGER: Final = {"int": r"-?\d{1,20}", "uint64": r"\d{1,20}"}
 
-_LONE_SURROGATE: Final = lazy_pattern("[\ud800-\udfff]")  # lone surrogates
+_LONE_SURROGATE: Final = lazy_pattern("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +104,11 @@ def _parse(body: bytes) -> Any:
         raise BadBody(syntax_error(body)) from error
 
 
+def text_of(value: str) -> str:
+    """A string of a JSON text as Go reads it: lone surrogates are replaced."""
+    return _LONE_SURROGATE.sub("\ufffd", value)
+
+
 def _constant(word: str) -> NoReturn:
     raise ValueError(word)
 
@@ -115,7 +120,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _value(found: Any, go_type: str, where: str) -> Any:
     kind = _BASE_TYPES.get(go_type, go_type)
     if kind == "string" and isinstance(found, str) and not isinstance(found, _Number):
-        return _LONE_SURROGATE.sub("\ufffd", found)
+        return text_of(found)
     if kind == "bool" and isinstance(found, bool):
         return found
     if kind == "[]string" and isinstance(found, list):

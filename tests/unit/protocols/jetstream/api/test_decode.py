@@ -150,6 +150,15 @@ def test_null_in_a_map_is_empty() -> None:
     assert decode(b'{"metadata":{"a":null}}', StreamConfigRequest).metadata == {"a": ""}
 
 
+def test_lone_surrogates_are_replaced() -> None:
+    body = rb'{"description":"a\ud800","metadata":{"\udc80":"\udfff"},"subjects":["\ud800\udc00"]}'
+    found = decode(body, StreamConfigRequest)
+    assert (found.description, found.metadata) == ("a\ufffd", {"\ufffd": "\ufffd"})
+    assert found.subjects == ["\U00010000"]
+    with pytest.raises(ApiError, match='unknown field "\ufffd"'):
+        decode(rb'{"\ud800":1}', StreamConfigRequest)
+
+
 def test_discard_in_any_case() -> None:
     assert decode(b'{"discard":"NEW"}', StreamConfigRequest).discard == "new"
 
