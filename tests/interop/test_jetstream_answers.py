@@ -139,7 +139,10 @@ CONFIGURATIONS = [
     ),
     *(
         create("S", sources=[{"name": "B", "external": {"api": api, "deliver": deliver}}])
-        for api, deliver in (("$JS.API", "x"), ("JS.*.API", "x"), ("JS.A.API", "x.*"))
+        for api, deliver in (
+            *(("$JS.API", "x"), ("JS.*.API", "x"), ("JS.A.API", "x.*")),
+            *(("JS..API", "x"), ("JS.A API", "x"), ("JS.A.API", "x..y"), ("JS.A.API", "x y")),
+        )
     ),
     *(create("S", sources=[{"name": "S"}]),),
     create("S", sources=[{"name": "B"}], allow_msg_schedules=True),

@@ -335,12 +335,12 @@ def _check_externals(config: StreamConfig, around: Around) -> None:
         if external is None:
             continue
         api, deliver = external.api, external.deliver
-        if api and has_wildcard(api):
+        if api and (not is_subject(api) or has_wildcard(api)):
             text = f"stream external api prefix {go_quote(api)} must be a valid subject"
             refuse(f"{text} without wildcards")
         if api and collide(f"{api}.>", f"{_API_PREFIX}.>"):
             raise ApiError(errors.EXTERNAL_API_OVERLAP, prefix=api, subject=_API_PREFIX)
-        if deliver and has_wildcard(deliver):
+        if deliver and (not is_subject(deliver) or has_wildcard(deliver)):
             raise ApiError(errors.EXTERNAL_DELIVER_WILDCARDS, prefix=deliver)
         known = around.streams.get(origin.name)
         for subject in known.subjects if known is not None and deliver else ():

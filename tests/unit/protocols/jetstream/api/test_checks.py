@@ -133,6 +133,10 @@ def test_the_first_broken_rule(keys: dict[str, Any], text: str) -> None:
         ({"subject_transform": {"src": "a..b", "dest": "c"}}, 10155),
         ({"subject_transform": {"src": "a.*", "dest": "c.{{bogus(1)}}"}}, 10156),
         ({"sources": [{"name": "B", "external": {"api": "$JS.API"}}]}, 10021),
+        ({"sources": [{"name": "B", "external": {"api": "JS..API"}}]}, 10052),
+        ({"sources": [{"name": "B", "external": {"api": "JS.A API"}}]}, 10052),
+        ({"mirror": {"name": "B", "external": {"api": "JS.A", "deliver": "a..b"}}}, 10024),
+        ({"sources": [{"name": "B", "external": {"api": "JS.A", "deliver": "a b"}}]}, 10024),
     ],
 )
 def test_rules_with_a_number_of_their_own(keys: dict[str, Any], number: int) -> None:
