@@ -133,6 +133,31 @@ def test_a_batch_waits_for_a_client_that_reads_slowly(start_broker: StartBroker)
         assert sizes.count(len(body)) == 2 * count
 
 
+def test_many_batches_wait_for_a_client_that_reads_slowly(start_broker: StartBroker) -> None:
+    """Their first messages alone would be more than a connection may have pending."""
+    count, batches, body = 3, 300, b"x" * 20_000
+    server = start_broker({"nats": {"max_pending": "4MiB"}})
+    api = Api(server)
+    api.make(name="S", subjects=["s"])
+    for _ in range(count):
+        api.json("s", body)
+    with RawPeer(server.nats, receive_buffer=1 << 16, skips_pings=True) as reader:
+        reader.read_line()
+        reader.send(b'CONNECT {"verbose":false,"headers":true}\r\nSUB to 7\r\n')
+        request = b'{"seq":1,"batch":%d}' % count
+        reader.send(b"PUB $JS.API.DIRECT.GET.S to %d\r\n%s\r\n" % (len(request), request) * batches)
+        reader.until_taken()
+        for _ in range(batches):  # turns in which the server could send everything
+            assert api.stored("S", 1) == body
+        sizes = []
+        for _ in range(batches * (count + 1)):
+            line = reader.read_line().split()
+            assert line[0] == b"HMSG"
+            whole = reader.read_exact(int(line[-1]) + 2)
+            sizes.append(len(whole) - 2 - int(line[-2]))
+        assert sizes.count(len(body)) == batches * count
+
+
 def test_memory_streams_end_with_the_broker_and_file_streams_do_not(
     start_broker: StartBroker,
 ) -> None:

@@ -279,6 +279,8 @@ cdef class Direct(Sink):
         while s.left > 0 and s.bytes_left > 0:
             if left == 0 or left < PER_TURN and monotonic_ns() >= stop_ns:
                 return True
+            if self.blocked < BLOCKED_MAX and self.answers.slow_reader(s.reply, n) is not None:
+                return True
             left -= 1
             if s.seqs is not None:
                 seq = s.seqs[s.index] if s.index < len(s.seqs) else 0
@@ -301,8 +303,6 @@ cdef class Direct(Sink):
             s.last = seq
             s.left -= 1
             s.bytes_left -= m.rec.subject_len + m.rec.total_len
-            if self.answers.slow_reader(s.reply, n) is not None:
-                return True
         text = b'204 EOB\r\nNats-Num-Pending: %d\r\nNats-Last-Sequence: %d' % (s.pending, s.last)
         if s.seqs is not None:
             text += b'\r\nNats-UpTo-Sequence: %d' % s.up_to
