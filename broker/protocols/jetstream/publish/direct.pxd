@@ -35,6 +35,8 @@ cdef class Direct(Sink):
     cdef list heads             # subjects of requests, without the message's subject at the end
     cdef sub_t *subs[4]         # for each head: it, and the subjects below it; NULL = none
     cdef object requests        # deque of (reply, key, headers, body) until the end of the turn
+    cdef object waiting_batches  # deque of (reply, request, bytes of its body): no batches yet
+    cdef Py_ssize_t waiting_bytes   # of the bodies and headers of both
     cdef object batch_gets      # deque of those that are being answered
     cdef Py_ssize_t blocked     # those that continue when their clients have read their output
 

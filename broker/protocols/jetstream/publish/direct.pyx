@@ -38,13 +38,14 @@ LOG = logging.getLogger('broker.jetstream')
 cdef enum:
     SUBS = 4
     PER_TURN = 512          # messages of a batch that are sent in one turn
-    BATCHES_MAX = 1000      # that are being answered; further requests wait for them
+    BATCHES_MAX = 1000      # that are being answered; further ones wait for them
     BLOCKED_MAX = 1000      # batches of slow clients; more are sent, up to the clients' max_pending
     SUBJECTS_MAX = 1024     # in one answer
     BYTES_MAX = 64 << 20    # of messages in one answer, unless the request sets a limit
     NAMES_BYTES = 200       # bytes of the names of the headers and of the first line
 
 cdef int64_t TURN_NS = limits.JS_DIRECT_TURN
+cdef Py_ssize_t REQUESTS_BYTES = limits.JS_REQUESTS_BYTES
 
 
 cdef inline char *put_text(char *out, const char *text, size_t n) noexcept nogil:
@@ -73,6 +74,7 @@ cdef class Direct(Sink):
         self.lookup = lookup
         self.stream = stream.encode()
         self.requests = deque()
+        self.waiting_batches = deque()
         self.batch_gets = deque()
         prefixes = ['$JS.API', f'$JS.{domain}.API'] if domain else ['$JS.API']
         self.heads = [f'{prefix}.DIRECT.GET.{stream}'.encode() for prefix in prefixes]
@@ -97,6 +99,8 @@ cdef class Direct(Sink):
                 self.answers.account.router.remove(self.subs[i])
                 self.subs[i] = NULL
         self.requests.clear()
+        self.waiting_batches.clear()
+        self.waiting_bytes = 0
         self.batch_gets.clear()
 
     cdef size_t head_of(self, void *sub) noexcept:
@@ -115,7 +119,9 @@ cdef class Direct(Sink):
             if rec.subject_len > head and rec.total_len == 0 and self.all_readable():
                 self.answer_key(rec.reply, rec.reply_len, rec.subject + head,
                                 rec.subject_len - head)
-            elif len(self.requests) < limits.JS_REQUESTS_MAX:
+            elif self.waiting_bytes + rec.total_len <= REQUESTS_BYTES and (
+                    len(self.requests) + len(self.waiting_batches) < limits.JS_REQUESTS_MAX):
+                self.waiting_bytes += rec.total_len
                 self.requests.append((
                     rec.reply[:rec.reply_len],
                     rec.subject[head:rec.subject_len] if rec.subject_len > head else b'',
@@ -133,10 +139,20 @@ cdef class Direct(Sink):
         cdef int64_t stop_ns = monotonic_ns() + TURN_NS
         cdef Py_ssize_t left
         cdef BatchGet s
-        while self.requests and len(self.batch_gets) < BATCHES_MAX:
+        while self.requests:
             request = self.requests.popleft()
+            self.waiting_bytes -= len(request[2]) + len(request[3])
             try:
                 self.answer(request[0], request[1], request[2], request[3])
+            except Exception:
+                LOG.exception('direct get of stream %r', self.stream.decode())
+            if monotonic_ns() >= stop_ns:
+                break
+        while self.waiting_batches and len(self.batch_gets) < BATCHES_MAX:
+            reply, request, size = self.waiting_batches.popleft()
+            self.waiting_bytes -= size
+            try:
+                self.begin(reply, request)
             except Exception:
                 LOG.exception('direct get of stream %r', self.stream.decode())
             if monotonic_ns() >= stop_ns:
@@ -153,11 +169,11 @@ cdef class Direct(Sink):
                 LOG.exception('direct get of stream %r', self.stream.decode())
             if monotonic_ns() >= stop_ns:
                 break
-        if self.requests or self.batch_gets:
+        if self.requests or self.waiting_batches or self.batch_gets:
             self.answers.account.turn.add(PHASE_DELIVER, self)
 
     cdef int answer(self, bytes reply, bytes key, bytes headers, bytes body) except -1:
-        """Answer one request, or begin a BatchGet."""
+        """Answer one request, or begin a BatchGet, or let it wait for others."""
         cdef size_t n = <size_t>len(reply)
         cdef span_t level = find_header(
             headers, <size_t>len(headers), b'Nats-Required-Api-Level', 23)
@@ -182,7 +198,11 @@ cdef class Direct(Sink):
         if problem is not None:
             self.status(reply, n, problem)
         elif request.batch or request.multi_last:
-            self.begin(reply, request)
+            if self.waiting_batches or len(self.batch_gets) >= BATCHES_MAX:
+                self.waiting_bytes += len(body)
+                self.waiting_batches.append((reply, request, len(body)))
+            else:
+                self.begin(reply, request)
         else:
             self.answer_one(reply, n, self.lookup.resolve(request), request.no_hdr)
         return 0

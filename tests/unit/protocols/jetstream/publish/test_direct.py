@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.engine import OPEN, Rig
 
+from broker.base.units import MIB
 from broker.engine.stream.store import StreamLimits, open_store
 from broker.protocols.jetstream.publish.stream import Stream
 from broker.protocols.jetstream.structs import MsgGetRequest, StreamConfig
@@ -261,6 +262,32 @@ def test_many_batches_do_not_fill_one_turn(case: Case) -> None:
     assert 0 < len(case.heard) < 20_000
     case.rig.settle()
     assert len(case.heard) == (count + 1) * batches
+
+
+def test_requests_for_one_message_do_not_wait_for_batches(case: Case) -> None:
+    for i in range(600):
+        case.account.publish(b"d.n", b"%d" % i)
+    case.rig.settle()
+    got: list[Message] = []
+    case.account.listen(b"one", got.append)
+    for _ in range(1500):
+        case.account.publish(b"$JS.API.DIRECT.GET.D", b'{"seq":1,"batch":600}', b"reply")
+    case.account.publish(b"$JS.API.DIRECT.GET.D", b'{"seq":7}', b"one")
+    while not got:
+        case.rig.turn.end()
+    assert got[0].data == b"1"
+    assert sum(each.headers.startswith(b"NATS/1.0 204 EOB") for each in case.heard) < 300
+
+
+def test_waiting_requests_are_limited_in_bytes(case: Case) -> None:
+    """They wait for several turns, and a client may send them faster."""
+    case.account.publish(b"d.n", b"x")
+    case.rig.settle()
+    request = b'{"seq":1,"other":"%s"}' % (b"x" * MIB)
+    for _ in range(100):
+        case.account.publish(b"$JS.API.DIRECT.GET.D", request, b"reply")
+    case.rig.settle()
+    assert len(case.heard) == 63
 
 
 def test_a_batch_ends_when_its_client_is_gone(case: Case) -> None:
