@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 import report
-from compare import ROWS, sample
+from compare import UNIFORM, sample
 
 PLAIN = "{python} -m broker nats-server -a 127.0.0.1 -p {nats}"
 GOAL = 0.85
@@ -51,14 +51,14 @@ def main() -> int:
         config = Path(folder) / "guarded.conf"
         config.write_text(CONFIG)
         guarded = f"{PLAIN} -c {config}"
-        for row in (row for row in ROWS if row.protocol == "nats"):
+        for row in (row for row in UNIFORM if row.protocol == "nats"):
             ratios: dict[str, list[float]] = {}
             for turn in range(options.rounds):
                 pair = [guarded, PLAIN] if turn % 2 == 0 else [PLAIN, guarded]
                 found = {c: sample(row, c, options.seconds, None).values for c in pair}
-                for metric, (_, more) in row.goals.items():
+                for metric, goal in row.goals.items():
                     ratio = found[guarded][metric] / found[PLAIN][metric]
-                    ratios.setdefault(metric, []).append(ratio if more else 1 / ratio)
+                    ratios.setdefault(metric, []).append(ratio if goal.least else 1 / ratio)
                 print(f"{row.name}: round {turn + 1}", file=sys.stderr)
             for metric, values in ratios.items():
                 middle = statistics.median(values)
