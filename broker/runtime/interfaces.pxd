@@ -35,7 +35,9 @@ cdef class Session(Sink):
     # connection makes room for them.
     cdef Py_ssize_t need
     cdef bint closing           # no further input is fed
-    cdef list waiters           # sessions that pause until this one has sent its output, or None
+    # What waits until this session has sent its output: sessions that pause, consumers and batches.
+    # Their resume_reading() is called then, or when the connection ends. None = nothing waits.
+    cdef list waiters
 
     # Process the complete operations in the n bytes at `data`, which are valid for this call only.
     # Returns the number of bytes used; the rest is fed again with the next input.
