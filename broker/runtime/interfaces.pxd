@@ -36,7 +36,7 @@ cdef class Session(Sink):
     cdef Py_ssize_t need
     cdef bint closing           # no further input is fed
     # What waits until this session has sent its output: sessions that pause, consumers and batches.
-    # Their resume_reading() is called then, or when the connection ends. None = nothing waits.
+    # Their output_drained() is called then, or when the connection ends. None = nothing waits.
     cdef list waiters
 
     # Process the complete operations in the n bytes at `data`, which are valid for this call only.

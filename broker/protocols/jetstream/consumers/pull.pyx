@@ -470,7 +470,7 @@ cdef class PullConsumer(Consumer):
         self.blocked_count += 1
         self.outlet.resume_after(client, self)
 
-    def resume_reading(self):
+    def output_drained(self):
         """A client has read its output."""
         cdef request_t *r = self.first
         if self.is_closed or not self.blocked_count:

@@ -116,7 +116,7 @@ cdef class PushConsumer(Consumer):
             return
         if active == self.active:
             if active:
-                self.resume_reading()
+                self.output_drained()
             return
         self.active = active
         self.active_ns = self.last_sent_ns = self.outlet.turn.now_ns
@@ -147,7 +147,7 @@ cdef class PushConsumer(Consumer):
             start = m.ends[i]
         return False
 
-    def resume_reading(self):
+    def output_drained(self):
         """A subscriber has read its output."""
         self.client_blocked = False
         if not self.is_closed:

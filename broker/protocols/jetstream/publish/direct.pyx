@@ -55,7 +55,7 @@ cdef inline char *put_text(char *out, const char *text, size_t n) noexcept nogil
 
 @cython.final
 cdef class BatchGet:
-    def resume_reading(self):
+    def output_drained(self):
         """The client has read its output, or is gone."""
         self.direct.blocked -= 1
         if self.direct.subs[0] == NULL:

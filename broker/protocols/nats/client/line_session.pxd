@@ -140,6 +140,7 @@ cdef class LineSession(Session):
     cdef void stall(self) noexcept
     cdef void pause_for(self, int64_t wait_ns) noexcept
     cdef void wake_waiters(self) noexcept
+    cdef void resume_reading(self) except *
 
 
 cdef inline bint recalls(LineSession s, const char *subject, size_t n) noexcept:

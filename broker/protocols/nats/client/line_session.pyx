@@ -724,16 +724,25 @@ cdef class LineSession(Session):
         if waiters is None:
             return
         self.waiters = None
-        for session in waiters:
-            session.resume_reading()
+        for waiter in waiters:
+            wake(waiter)
 
-    def resume_reading(self):
+    def output_drained(self):
+        """The session for whose output this one waits has sent it, or has ended."""
+        self.resume_reading()
+
+    cdef void resume_reading(self) except *:
         """Resume reading after a pause."""
         if self.stall_due_ns == 0:
             return
         self.stall_due_ns = 0
         self.slow = None
         self.resume_input()
+
+
+# Swallows errors, so that those of one waiter do not keep the others waiting.
+cdef inline void wake(object waiter) noexcept:
+    waiter.output_drained()
 
 
 cdef inline bint is_line_session(void *sink) noexcept:
