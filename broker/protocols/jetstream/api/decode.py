@@ -6,6 +6,7 @@ in Python: names match in any case, null leaves the default, and errors have Go'
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -14,11 +15,12 @@ import msgspec
 from msgspec import inspect
 
 from broker.base.gotext import go_quote, time_error
+from broker.base.patterns import lazy_pattern
 from broker.protocols.jetstream import errors
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import StreamConfig, time_ns, time_text
 from broker.protocols.nats.system.errors import GO_JSON_DEPTH, GO_JSON_TYPE
-from broker.protocols.nats.system.go_json import BadBody, syntax_error, text_of, values
+from broker.protocols.nats.system.go_json import stream_error, syntax_error, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +30,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 log = logging.getLogger("broker.jetstream")
 
 _BLANK: Final = b" \t\r\n"
+_BLANKS: Final = lazy_pattern(r"[ \t\r\n]*")
 _RANGES: Final = {"uint64": (0, 2**64 - 1), "int32": (-(2**31), 2**31 - 1)}
 _INT64: Final = (-(2**63), 2**63 - 1)
 _DIGITS_MAX: Final = 20  # of an integer in 64 bits
@@ -127,6 +130,18 @@ def _go_name(name: str) -> str:
     return _GO_NAMES.get(name, name)
 
 
+@functools.cache
+def _info(kind: type[msgspec.Struct]) -> inspect.Type:
+    return inspect.type_info(kind)
+
+
+@functools.cache
+def _fields(kind: type[msgspec.Struct]) -> dict[str, inspect.Type]:
+    info = _info(kind)
+    assert isinstance(info, inspect.StructType)
+    return {each.encode_name: each.type for each in info.fields}
+
+
 # --- the slow path -------------------------------------------------------------------------------
 
 
@@ -146,44 +161,50 @@ def _integer(text: str) -> int:
     return int(text) if len(text) <= _DIGITS_MAX else _number(text)
 
 
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(word)
+
+
+_decoder: Final = json.JSONDecoder(
+    parse_int=_integer, parse_float=_number, parse_constant=_refuse_constant
+)
+
+
 def _decode_slowly(body: bytes, kind: type[T], *, strict: bool) -> T:
     built: dict[str, Any] = {}
+    reader = _Reader(strict=strict)
     for value in _values(body, several=strict):
         if value is not None:
-            built.update(_Reader(strict=strict).built(value, kind))
+            built.update(reader.built(value, kind))
     return _normalized(msgspec.convert(built, kind, strict=True))
 
 
 def _values(body: bytes, *, several: bool) -> Iterator[Any]:
     """The JSON values in a body. `several`: as Go's Decoder, which reads one after the other and
     reports where an error is; otherwise there is one."""
-    try:
-        yield _parsed(body)
+    text = body.decode("utf-8", "replace")
+    at = _after_blanks(text, 0)
+    if at == len(text) and several:
         return
-    except ValueError:
-        if not several:
-            refuse(syntax_error(body))
     try:
-        for text in values(body):
-            yield _parsed(text)
-    except BadBody as problem:
-        refuse(str(problem))
-
-
-def _parsed(body: bytes) -> Any:
-    try:
-        return json.loads(
-            body.decode("utf-8", "replace"),
-            parse_int=_integer,
-            parse_float=_number,
-            parse_constant=_refuse_constant,
-        )
+        while True:
+            value, at = _decoder.raw_decode(text, at)
+            at = _after_blanks(text, at)
+            if at < len(text) and not several:
+                refuse(syntax_error(body))
+            yield value
+            if at == len(text):
+                return
     except RecursionError:
         refuse(GO_JSON_DEPTH)
+    except ValueError:
+        refuse(stream_error(body) if several else syntax_error(body))
 
 
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(word)
+def _after_blanks(text: str, at: int) -> int:
+    found = _BLANKS.match(text, at)
+    assert found is not None
+    return found.end()
 
 
 def refuse(text: str) -> NoReturn:
@@ -207,7 +228,7 @@ class _Reader:
         name = _go_name(kind.__name__)
         if not isinstance(value, dict):
             refuse(f"json: cannot unmarshal {_kind_of(value)} into Go value of type server.{name}")
-        found: dict[str, Any] = self._read(value, inspect.type_info(kind), name)
+        found: dict[str, Any] = self._read(value, _info(kind), name)
         if self.problem:
             refuse(self.problem)
         return found
@@ -238,7 +259,7 @@ class _Reader:
         return self._wrong_type(value, path, _go_type(kind))
 
     def _struct(self, value: dict[str, Any], kind: inspect.StructType, path: str) -> dict[str, Any]:
-        fields = {each.encode_name: each.type for each in kind.fields}
+        fields = _fields(kind.cls)
         own = kind.cls.__name__
         # In Go's errors: the struct, then the fields that lead to it.
         inside = ".".join([_go_name(own), *path.split(".")[1:]])
@@ -289,8 +310,9 @@ class _Reader:
 
     def _wrong_type(self, value: Any, path: str, go: str, shown: str = "") -> None:
         """Note the error for a value. It is not used, and so it becomes None."""
-        text = GO_JSON_TYPE.format(shown or _kind_of(value), f"struct field {path}", go)
-        self.problem = self.problem or text
+        if not self.problem:
+            kind = shown or _kind_of(value)
+            self.problem = GO_JSON_TYPE.format(kind, f"struct field {path}", go)
 
 
 def _kind_of(value: Any) -> str:

@@ -18,7 +18,7 @@ from broker.base.values import dataclass
 from broker.protocols.nats.system import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 _ZERO: Final[dict[str, Any]] = {
     "string": "",
@@ -167,22 +167,17 @@ def syntax_error(body: bytes) -> str:
     return errors.GO_JSON_END
 
 
-def values(body: bytes) -> Iterator[bytes]:
-    """The JSON values that follow each other in a body, as Go's Decoder finds them. BadBody: what
-    follows is not JSON, and after how many bytes this is certain."""
+def stream_error(body: bytes) -> str:
+    """The error of Go's Decoder, which reads values that follow each other, for a body that has
+    something else. It says after how many bytes this is certain."""
     scanner = _Scanner(body)
-    while True:
-        scanner.blanks()
-        start = scanner.at
-        if start == len(body):
-            return
-        try:
+    try:
+        while True:
             scanner.value()
-        except _Stop as stop:
-            if scanner.at == len(body):
-                raise BadBody(errors.GO_JSON_EOF) from stop
-            raise BadBody(f"{stop} at offset {scanner.at + 1}") from stop
-        yield body[start : scanner.at]
+    except _Stop as stop:
+        if scanner.at == len(body):
+            return errors.GO_JSON_EOF
+        return f"{stop} at offset {scanner.at + 1}"
 
 
 class _Scanner:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 
 import pytest
 
@@ -166,6 +167,18 @@ def test_discard_in_any_case() -> None:
 def test_several_objects_are_merged() -> None:
     found = decode(b'{"name":"S","max_msgs":1} {"max_msgs":2}', StreamConfigRequest)
     assert (found.name, found.max_msgs) == ("S", 2)
+
+
+def test_many_objects_are_decoded_quickly() -> None:
+    start = time.process_time()
+    found = decode(b'{"name":"S"} ' + b"{}" * 20_000, StreamConfigRequest)
+    assert found.name == "S"
+    assert time.process_time() - start < 10  # the loop waits: a second here is one for all clients
+
+
+@pytest.mark.parametrize("body", [b" ", b"\r\n", b' {"batch":1} {"batch":2}\n'])
+def test_blanks_around_objects(body: bytes) -> None:
+    assert decode(body, PullRequest).batch == (2 if body.strip() else 0)
 
 
 @pytest.mark.parametrize(
