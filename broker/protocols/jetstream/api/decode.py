@@ -34,6 +34,11 @@ _BLANKS: Final = lazy_pattern(r"[ \t\r\n]*")
 _RANGES: Final = {"uint64": (0, 2**64 - 1), "int32": (-(2**31), 2**31 - 1)}
 _INT64: Final = (-(2**63), 2**63 - 1)
 _DIGITS_MAX: Final = 20  # of an integer in 64 bits
+# Of unknown fields only this many names are logged, each once: a new client may send one in all
+# its requests, and an invented one may have any length.
+_LOGGED_MAX: Final = 100
+_LOGGED_CHARS_MAX: Final = 100
+_logged: Final[set[str]] = set()
 _KINDS: Final[dict[type, str]] = {
     str: "string",
     bool: "bool",
@@ -272,7 +277,7 @@ class _Reader:
                 if self.strict:
                     self.problem = self.problem or f"json: unknown field {go_quote(given)}"
                 else:
-                    log.warning("a request has the unknown field %s", go_quote(given))
+                    _log_unknown(given[:_LOGGED_CHARS_MAX])
             elif inner is not None or _is_enumeration(fields[name]):  # else null: the default
                 where = f"{inside}.{group}.{name}" if name in members else f"{inside}.{name}"
                 built[name] = self._read(inner, fields[name], where)
@@ -313,6 +318,12 @@ class _Reader:
         if not self.problem:
             kind = shown or _kind_of(value)
             self.problem = GO_JSON_TYPE.format(kind, f"struct field {path}", go)
+
+
+def _log_unknown(name: str) -> None:
+    if name not in _logged and len(_logged) < _LOGGED_MAX:
+        _logged.add(name)
+        log.warning("a request has the unknown field %s, which is ignored", go_quote(name))
 
 
 def _kind_of(value: Any) -> str:
