@@ -14,6 +14,7 @@ from broker.runtime.types cimport heap_item_t, record_t, span_t
 cdef enum:
     PIN_MAX = 22            # characters of the id of a pinned client
     PRIORITIES = 10
+    PRIORITY_LAST = PRIORITIES      # of requests that are in no group
 
 cdef enum PriorityPolicy:
     PRIORITY_NONE
@@ -49,7 +50,7 @@ cdef struct request_t:
 cdef class PullConsumer(Consumer):
     cdef request_t *first           # waiting requests, in the order in which they are served
     cdef request_t *last
-    cdef request_t *last_of_priority[PRIORITIES]    # NULL: no request of this priority waits
+    cdef request_t *last_of_priority[PRIORITY_LAST + 1]     # NULL: none of it waits
     cdef request_t *arrived         # requests of this turn, not yet admitted
     cdef request_t *arrived_last
     cdef uint32_t waiting           # number of waiting requests

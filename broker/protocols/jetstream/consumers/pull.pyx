@@ -208,7 +208,9 @@ cdef class PullConsumer(Consumer):
         r.last_sent_ns = now
         r.min_pending = pull.min_pending
         r.min_ack_pending = pull.min_ack_pending
-        r.priority = <uint8_t>pull.priority if self.policy == PRIORITY_LEVELS else 0
+        r.priority = 0
+        if self.policy == PRIORITY_LEVELS:
+            r.priority = <uint8_t>(PRIORITY_LAST if pull.plain else pull.priority)
         r.no_wait = pull.no_wait
         r.plain = pull.plain
         r.pin_len = min(pull.id.len, <uint32_t>PIN_MAX)

@@ -671,6 +671,17 @@ def test_levels(bench: Bench) -> None:
     assert bench.got("low") == ["m2", "m3"]
 
 
+def test_requests_of_no_group_come_last(bench: Bench) -> None:
+    bench.consumer(priority_policy="prioritized", priority_groups=["g"])
+    for name in ("plain", "low"):
+        bench.inbox(name)
+    bench.send("plain", b"2")
+    bench.ask("low", batch=2, group="g", priority=9)
+    bench.publish(*bodies(4))
+    assert bench.got("low") == ["m0", "m1"]
+    assert bench.got("plain") == ["m2", "m3"]
+
+
 def test_the_first_client_is_pinned(bench: Bench) -> None:
     consumer = bench.consumer(**PINNED)
     bench.publish(*bodies(3))
