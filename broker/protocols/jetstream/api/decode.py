@@ -1,7 +1,8 @@
 """Decodes bodies of requests as Go does, with Go's errors.
 
 msgspec decodes a body that has the exact names and types. A body that it refuses is decoded again
-in Python: names match in any case, null leaves the default, and errors have Go's texts.
+in Python: names match in any case, null leaves the default (policies refuse it), and errors have
+Go's texts.
 """
 
 from __future__ import annotations
