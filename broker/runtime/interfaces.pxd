@@ -36,8 +36,11 @@ cdef class Session(Sink):
     cdef Py_ssize_t need
     cdef bint closing           # no further input is fed
     # What waits until this session has sent its output: sessions that pause, consumers and batches.
-    # Their output_drained() is called then, or when the connection ends. None = nothing waits.
+    # None = nothing waits.
     cdef list waiters
+
+    # Call waiter.output_drained() once when this session has sent its output, or has ended.
+    cdef int await_output(self, object waiter) except -1
 
     # Process the complete operations in the n bytes at `data`, which are valid for this call only.
     # Returns the number of bytes used; the rest is fed again with the next input.

@@ -29,6 +29,12 @@ cdef class Session(Sink):
     def __cinit__(self):
         self.owner = ''
 
+    cdef int await_output(self, object waiter) except -1:
+        if self.waiters is None:
+            self.waiters = []
+        self.waiters.append(waiter)
+        return 0
+
     cdef Py_ssize_t feed(self, const char *data, Py_ssize_t n) except -1:
         return n
 

@@ -108,54 +108,40 @@ def test_a_large_message_and_its_limits(start_broker: StartBroker) -> None:
     assert api.json("s.a", b"", block)["error"]["err_code"] == 10097
 
 
-def test_a_batch_waits_for_a_client_that_reads_slowly(start_broker: StartBroker) -> None:
-    """Its messages wait in the stream, not in the connection, and it is not disconnected."""
-    count, body = 600, b"x" * 20_000
+def bodies_read_slowly(start_broker: StartBroker, stored: int, batches: int, turns: int) -> int:
+    """How many of the stored bodies of 20,000 bytes one client receives, which requests all of them
+    so many times at once, and reads after so many turns of the server."""
+    body = b"x" * 20_000
     server = start_broker({"nats": {"max_pending": "4MiB"}})
     api = Api(server)
     api.make(name="S", subjects=["s"])
-    for _ in range(count):
+    for _ in range(stored):
         api.json("s", body)
     with RawPeer(server.nats, receive_buffer=1 << 16, skips_pings=True) as reader:
         reader.read_line()
         reader.send(b'CONNECT {"verbose":false,"headers":true}\r\nSUB to 7\r\n')
-        request = b'{"seq":1,"batch":%d}' % count
-        reader.send(b"PUB $JS.API.DIRECT.GET.S to %d\r\n%s\r\n" % (len(request), request) * 2)
+        request = b'{"seq":1,"batch":%d}' % stored
+        reader.send(b"PUB $JS.API.DIRECT.GET.S to %d\r\n%s\r\n" % (len(request), request) * batches)
         reader.until_taken()
-        for _ in range(count):  # turns in which the server could send everything
+        for _ in range(turns):  # in which the server could send everything
             assert api.stored("S", 1) == body
         sizes = []
-        for _ in range(2 * (count + 1)):
+        for _ in range(batches * (stored + 1)):  # each ends with a status
             line = reader.read_line().split()
             assert line[0] == b"HMSG"
             whole = reader.read_exact(int(line[-1]) + 2)
             sizes.append(len(whole) - 2 - int(line[-2]))
-        assert sizes.count(len(body)) == 2 * count
+        return sizes.count(len(body))
+
+
+def test_a_batch_waits_for_a_client_that_reads_slowly(start_broker: StartBroker) -> None:
+    """Its messages wait in the stream, not in the connection, and it is not disconnected."""
+    assert bodies_read_slowly(start_broker, stored=600, batches=2, turns=600) == 2 * 600
 
 
 def test_many_batches_wait_for_a_client_that_reads_slowly(start_broker: StartBroker) -> None:
     """Their first messages alone would be more than a connection may have pending."""
-    count, batches, body = 3, 300, b"x" * 20_000
-    server = start_broker({"nats": {"max_pending": "4MiB"}})
-    api = Api(server)
-    api.make(name="S", subjects=["s"])
-    for _ in range(count):
-        api.json("s", body)
-    with RawPeer(server.nats, receive_buffer=1 << 16, skips_pings=True) as reader:
-        reader.read_line()
-        reader.send(b'CONNECT {"verbose":false,"headers":true}\r\nSUB to 7\r\n')
-        request = b'{"seq":1,"batch":%d}' % count
-        reader.send(b"PUB $JS.API.DIRECT.GET.S to %d\r\n%s\r\n" % (len(request), request) * batches)
-        reader.until_taken()
-        for _ in range(batches):  # turns in which the server could send everything
-            assert api.stored("S", 1) == body
-        sizes = []
-        for _ in range(batches * (count + 1)):
-            line = reader.read_line().split()
-            assert line[0] == b"HMSG"
-            whole = reader.read_exact(int(line[-1]) + 2)
-            sizes.append(len(whole) - 2 - int(line[-2]))
-        assert sizes.count(len(body)) == batches * count
+    assert bodies_read_slowly(start_broker, stored=3, batches=300, turns=300) == 300 * 3
 
 
 def test_memory_streams_end_with_the_broker_and_file_streams_do_not(

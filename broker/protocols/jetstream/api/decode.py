@@ -34,6 +34,7 @@ _BLANK: Final = b" \t\r\n"
 _BLANKS: Final = lazy_pattern(r"[ \t\r\n]*")
 _RANGES: Final = {"uint64": (0, 2**64 - 1), "int32": (-(2**31), 2**31 - 1)}
 _INT64: Final = (-(2**63), 2**63 - 1)
+_TIME: Final = "time.Time"
 _DIGITS_MAX: Final = 20  # of an integer in 64 bits
 # Of unknown fields only this many names are logged, each once: a new client may send one in all
 # its requests, and an invented one may have any length.
@@ -380,25 +381,20 @@ def _time(text: str) -> str:
     return normal
 
 
-_TIME: Final = "time.Time"
-_SPECIAL_FIELDS: Final[dict[type, list[tuple[str, str]]]] = {}
-
-
+@functools.cache
 def _special_fields(kind: type[msgspec.Struct]) -> list[tuple[str, str]]:
     """The names of fields with a Go type that is a time or has its own range, each with this type.
     "" instead of a type: a struct, or a list of structs, that may contain such fields."""
-    known = _SPECIAL_FIELDS.get(kind)
-    if known is None:
-        known = _SPECIAL_FIELDS[kind] = []
-        info = inspect.type_info(kind)
-        assert isinstance(info, inspect.StructType)
-        for each in info.fields:
-            inner, go = _unwrapped(each.type)
-            if go == _TIME or go in _RANGES:
-                known.append((each.name, go))
-            elif isinstance(inner, inspect.StructType) or (
-                isinstance(inner, inspect.ListType)
-                and isinstance(_unwrapped(inner.item_type)[0], inspect.StructType)
-            ):
-                known.append((each.name, ""))
-    return known
+    found: list[tuple[str, str]] = []
+    info = _info(kind)
+    assert isinstance(info, inspect.StructType)
+    for each in info.fields:
+        inner, go = _unwrapped(each.type)
+        if go == _TIME or go in _RANGES:
+            found.append((each.name, go))
+        elif isinstance(inner, inspect.StructType) or (
+            isinstance(inner, inspect.ListType)
+            and isinstance(_unwrapped(inner.item_type)[0], inspect.StructType)
+        ):
+            found.append((each.name, ""))
+    return found

@@ -47,7 +47,5 @@ cdef class Outlet(Task):
                            size_t headers_len, size_t n) noexcept
     # Whether the client that is publishing now has permission to receive an answer on this subject.
     cdef bint may_answer(self, const char *reply, size_t n) noexcept
-    # Call the consumer's `output_drained` when the client has read its output.
-    cdef int resume_after(self, Session client, consumer) except -1
     cdef int arm(self, heap_item_t *item, int64_t due_ns) except -1
     cdef void disarm(self, heap_item_t *item) noexcept

@@ -7,11 +7,10 @@ both subjects, for its own clients. Every other subscriber gets the message with
 subject.
 """
 cimport cython
-from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport int64_t, uint16_t, uint32_t
 from libc.string cimport memset
 
-from broker.protocols.jetstream.publish.answers cimport reads_slowly
+from broker.protocols.jetstream.publish.answers cimport is_client, reads_slowly
 from broker.protocols.nats.accounts.account cimport Account, CurrentPublisher
 from broker.protocols.nats.accounts.crossing cimport Crossing
 from broker.protocols.nats.accounts.imports cimport Imports
@@ -20,17 +19,8 @@ from broker.protocols.nats.client.session cimport NatsSession
 from broker.protocols.nats.leafnodes.session cimport knows_both
 from broker.routing.trie cimport match_t, sub_t
 from broker.runtime.heap cimport heap_free, heap_init, heap_peek, heap_push, heap_remove
-from broker.runtime.interfaces cimport Session
 from broker.runtime.turn cimport PHASE_DELIVER
 from broker.runtime.types cimport REC_NOT_STORED, heap_item_t, record_t
-
-
-cdef extern from "Python.h":
-    PyTypeObject *Py_TYPE(PyObject *o) nogil
-
-
-cdef inline bint is_client(const sub_t *sub) noexcept:
-    return Py_TYPE(<PyObject *>sub.sink) == <PyTypeObject *>NatsSession
 
 
 @cython.final
@@ -166,12 +156,6 @@ cdef class Outlet(Task):
 
     cdef bint may_answer(self, const char *reply, size_t n) noexcept:
         return has_right(<void *>self.router, self.account.current_publisher.session, reply, n)
-
-    cdef int resume_after(self, Session client, consumer) except -1:
-        if client.waiters is None:
-            client.waiters = []
-        client.waiters.append(consumer)
-        return 0
 
     # --- timers of requests
 

@@ -470,7 +470,7 @@ cdef class PullConsumer(Consumer):
         """Deliver nothing more to a request before its client has read its output."""
         r.blocked = True
         self.blocked_count += 1
-        self.outlet.resume_after(client, self)
+        client.await_output(self)
 
     def output_drained(self):
         """A client has read its output."""

@@ -197,7 +197,7 @@ cdef class PushConsumer(Consumer):
         self.note_sent(&d, size)
         if self.outlet.slow_client is not None:
             self.client_blocked = True
-            self.outlet.resume_after(self.outlet.slow_client, self)
+            self.outlet.slow_client.await_output(self)
         return True
 
     cdef bint is_early(self, const delivery_t *d) noexcept:

@@ -1,15 +1,25 @@
 # cython: language_level=3
 """Sends messages of the server to clients of an account: answers, statuses, stored messages."""
+from cpython.object cimport PyObject, PyTypeObject
 from libc.stddef cimport size_t
 from libc.stdint cimport uint32_t
 
 from broker.protocols.nats.accounts.account cimport Account
 from broker.protocols.nats.client.session cimport NatsSession
+from broker.routing.trie cimport sub_t
 from broker.runtime.buffers cimport out_waiting
 from broker.runtime.interfaces cimport Session
 
+cdef extern from "Python.h":
+    PyTypeObject *Py_TYPE(PyObject *o) nogil
+
 cdef enum:
     SLOW_BYTES = 1 << 20    # a blocked client with more output than this gets no more messages
+
+
+cdef inline bint is_client(const sub_t *sub) noexcept:
+    """Whether a subscription is a client's, not one of a leaf node, a log or a stream."""
+    return Py_TYPE(<PyObject *>sub.sink) == <PyTypeObject *>NatsSession
 
 
 cdef inline bint reads_slowly(NatsSession client) noexcept:

@@ -6,7 +6,6 @@ answer is sent only if the client itself has permission to publish or subscribe 
 no log and no stream stores it.
 """
 cimport cython
-from cpython.object cimport PyObject, PyTypeObject
 from libc.stddef cimport size_t
 from libc.stdint cimport uint16_t, uint32_t
 from libc.stdlib cimport free, malloc
@@ -19,9 +18,6 @@ from broker.routing.router cimport Router
 from broker.routing.trie cimport match_t
 from broker.runtime.types cimport REC_AT_HOME, REC_NOT_STORED, record_t
 
-
-cdef extern from "Python.h":
-    PyTypeObject *Py_TYPE(PyObject *o) nogil
 
 cdef enum:
     BUFFER_MIN = 4096
@@ -75,8 +71,7 @@ cdef class Answers:
 
     cdef Session slow_reader(self, const char *subject, size_t n):
         cdef const match_t *m = self.account.router.match(subject, n)
-        if m.size == 1 and m.plain == 1 and (
-                Py_TYPE(<PyObject *>m.subs[0].sink) == <PyTypeObject *>NatsSession) and (
+        if m.size == 1 and m.plain == 1 and is_client(m.subs[0]) and (
                 reads_slowly(<NatsSession>m.subs[0].sink)):
             return <NatsSession>m.subs[0].sink
         return None

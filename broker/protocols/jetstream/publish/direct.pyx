@@ -284,9 +284,7 @@ cdef class Direct(Sink):
         cdef Session client = self.answers.slow_reader(s.reply, <size_t>len(s.reply))
         if client is None or self.blocked >= BLOCKED_MAX:
             return False
-        if client.waiters is None:
-            client.waiters = []
-        client.waiters.append(s)
+        client.await_output(s)
         self.blocked += 1
         return True
 

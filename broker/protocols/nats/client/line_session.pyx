@@ -700,9 +700,7 @@ cdef class LineSession(Session):
             return
         if (<LineSession>slow).out.full_bytes <= self.frontend.stall_bytes:
             return          # it was written meanwhile, which is not reported again
-        if slow.waiters is None:
-            slow.waiters = []
-        slow.waiters.append(self)
+        slow.await_output(self)
         self.slow = slow
         self.frontend.stalls += 1
         self.pause_for(self.stall_time())
