@@ -403,6 +403,27 @@ async def test_unknown_fields_are_ignored_if_not_strict(
 # --- monitoring ----------------------------------------------------------------------------------
 
 
+async def test_pages_of_many_subjects(start_broker: StartBroker, connect: Connect) -> None:
+    """More subjects than are copied, or encoded, at a time: the others are listed in parts."""
+    client = await connect(start_broker())
+    js = client.jetstream()
+    await js.add_stream(name="S", subjects=["s.>", "t.*"])
+    for number in range(2 * 8192):
+        await client.publish(f"s.{number % 3}.<{number}>", b"x")
+    await js.publish("t.1", b"x")
+    names = sorted(f"s.{number % 3}.<{number}>" for number in range(2 * 8192))
+    for pattern, offset, wanted in (
+        ("s.>", 0, names),
+        (">", 5000, [*names, "t.1"][5000:]),
+        ("s.1.*", 3, [name for name in names if name.startswith("s.1.")][3:]),
+        ("t.*", 1, []),
+    ):
+        found = await ask(client, "STREAM.INFO.S", {"subjects_filter": pattern, "offset": offset})
+        assert list(found["state"].get("subjects", {})) == wanted
+        assert (found["offset"], found["limit"]) == (offset, 100_000)
+        assert found["total"] == offset + len(wanted)
+
+
 async def test_streams_are_no_topics(start_broker: StartBroker, connect: Connect) -> None:
     """NSQ and the console would otherwise list them, and could empty them."""
     server = start_broker()

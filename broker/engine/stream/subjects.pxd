@@ -48,14 +48,6 @@ cdef struct group_t:
     void *filters[1]        # borrowed, by address
 
 
-# A live subject in a list that is to be sorted.
-cdef struct named_t:
-    uint64_t key            # the first bytes of its name, as a number that sorts like them
-    const char *name
-    uint32_t name_len
-    uint32_t count
-
-
 cdef class SubjectIndex(FilterOwner):
     cdef readonly uint64_t messages     # live ones
     cdef readonly uint32_t size         # live subjects
@@ -173,8 +165,6 @@ cdef class SubjectIndex(FilterOwner):
     cdef void regroup(self, uint32_t id, uint32_t group) noexcept
     cdef void drop_group_ref(self, uint32_t number) noexcept
     cdef void remove_from_group(self, uint32_t number, void *filter) noexcept
-    cdef int name_all(self, Filter among, named_t *list) except -1
-    cdef void name_one(self, uint32_t id, named_t *named) noexcept
 
     cdef inline subject_t *at(self, uint32_t id) noexcept nogil:
         return &self.slabs[id >> 7][id & 127]

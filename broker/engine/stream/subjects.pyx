@@ -207,53 +207,6 @@ cdef inline uint32_t address_hash(const void *p) noexcept nogil:
     return <uint32_t>(h ^ h >> 32)
 
 
-cdef int by_name(const void *a, const void *b) noexcept nogil:
-    cdef const named_t *x = <const named_t *>a
-    cdef const named_t *y = <const named_t *>b
-    cdef int order
-    if x.key != y.key:
-        return 1 if x.key > y.key else -1
-    order = memcmp(x.name, y.name, min(x.name_len, y.name_len))
-    return order if order else (x.name_len > y.name_len) - (x.name_len < y.name_len)
-
-
-cdef uint64_t sort_key(const char *name, size_t n, size_t skip) noexcept nogil:
-    """The 8 bytes after the first ones, which all names have in common."""
-    cdef uint64_t key = 0
-    cdef size_t i
-    for i in range(<size_t>8):
-        key = key << 8 | (<unsigned char>name[skip + i] if skip + i < n else 0)
-    return key
-
-
-cdef void partition(named_t *list, size_t size, size_t rank, uint64_t random) noexcept nogil:
-    """Move the elements with lower ranks before this rank, the others behind it."""
-    cdef size_t low = 0, high = size, i, j
-    cdef named_t pivot, spare
-    while high - low > 1:
-        random = random * <uint64_t>6364136223846793005 + <uint64_t>1442695040888963407
-        pivot = list[low + <size_t>(random >> 33) % (high - low)]
-        i = low
-        j = high - 1
-        while True:
-            while by_name(&list[i], &pivot) < 0:
-                i += 1
-            while by_name(&list[j], &pivot) > 0:
-                j -= 1
-            if i >= j:
-                break
-            spare = list[i]
-            list[i] = list[j]
-            list[j] = spare
-            i += 1
-            j -= 1
-        # [low, i) <= pivot <= [j + 1, high)
-        if rank < i:
-            high = i
-        else:
-            low = i
-
-
 cdef int sort_seqs(uint64_t *seqs, size_t n) except -1:
     """Radix sort by the bits that differ."""
     cdef uint64_t low = seqs[0], high = seqs[0]
@@ -1528,66 +1481,6 @@ cdef class SubjectIndex(FilterOwner):
             n += sizeof(chunk_t) + <size_t>c.cap * (
                 4 + (8 if c.links != NULL else 0) + (2 if c.offsets != NULL else 0))
         return n
-
-    def subjects(self, Filter among=None, uint64_t offset=0, uint64_t limit=0xFFFFFFFF):
-        """[(subject, count of live messages)] from that rank on, sorted by bytes.
-
-        `among.size`, or `size` of the index, is how many there are in all.
-        """
-        cdef size_t n = self.size if among is None else among.size, i, end
-        cdef named_t *list
-        cdef uint64_t random = self.key.k0
-        if offset >= n or limit == 0:
-            return []
-        end = <size_t>min(<uint64_t>n, offset + min(limit, <uint64_t>n))
-        list = <named_t *>malloc(n * sizeof(named_t))
-        if list == NULL:
-            raise MemoryError
-        try:
-            self.name_all(among, list)
-            if offset:
-                partition(list, n, <size_t>offset, random)
-            if end < n:
-                partition(list + offset, n - <size_t>offset, end - <size_t>offset, random)
-            qsort(list + offset, end - <size_t>offset, sizeof(named_t), by_name)
-            return [
-                (list[i].name[:list[i].name_len].decode('utf-8', 'replace'), list[i].count)
-                for i in range(<size_t>offset, end)
-            ]
-        finally:
-            free(list)
-
-    cdef int name_all(self, Filter among, named_t *list) except -1:
-        """The live subjects that match, with their sort keys."""
-        cdef uint32_t *ids = NULL
-        cdef size_t n = 0, i, skip = 0
-        if among is None:
-            for i in range(1, self.ids_used):
-                if self.at(<uint32_t>i).count:
-                    self.name_one(<uint32_t>i, &list[n])
-                    n += 1
-        else:
-            ids = <uint32_t *>malloc(max(among.size, <uint32_t>1) * sizeof(uint32_t))
-            if ids == NULL:
-                raise MemoryError
-            n = among.ids(ids)
-            for i in range(n):
-                self.name_one(ids[i], &list[i])
-            free(ids)
-        skip = list[0].name_len
-        for i in range(1, n):
-            skip = min(skip, <size_t>list[i].name_len)
-            while skip and memcmp(list[i].name, list[0].name, skip):
-                skip -= 1
-        for i in range(n):
-            list[i].key = sort_key(list[i].name, list[i].name_len, skip)
-        return 0
-
-    cdef void name_one(self, uint32_t id, named_t *named) noexcept:
-        cdef subject_t *s = self.at(id)
-        named.name = self.name_at(s.name)
-        named.name_len = s.name_len
-        named.count = s.count
 
     def last_per_subject(self, Filter among=None, until=None):
         """The newest live message of each subject, as a sorted array('Q').

@@ -68,6 +68,7 @@ JS_OWN_REQUEST: Final = 30 * SECOND  # timeout of API requests for channels of N
 JS_NAMES_PAGE: Final = 1_024  # names in one answer
 JS_LIST_PAGE: Final = 256  # streams or consumers in one answer
 JS_SUBJECTS_PAGE: Final = 100_000  # subjects in one STREAM.INFO
+JS_SUBJECTS_STEP: Final = 2048  # of them that are encoded at a time
 JS_DELETED_MAX: Final = 100_000  # deleted seqs in one STREAM.INFO
 JS_REQUESTS_MAX: Final = 10_000  # waiting requests of one account; more are dropped
 JS_REQUESTS_BYTES: Final = 64 * MIB  # of them; more are dropped

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from broker.base.patterns import lazy_pattern
 from broker.base.units import INT64_MAX, INT64_MIN, SECOND
@@ -191,7 +191,7 @@ class StreamState(GoStruct):
     last_seq: Uint = always(0)
     last_ts: Time = always(ZERO_TIME)
     num_subjects: SmallInt = 0
-    subjects: dict[str, Uint] = {}
+    subjects: dict[str, Uint] | Raw = {}
     num_deleted: SmallInt = 0
     deleted: list[Uint] = []
     lost: LostStreamData | None = None

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Raw
+
+from broker.engine.stream.listing import SubjectList
 from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.api import checks, metadata
 from broker.protocols.jetstream.errors import ApiError
@@ -26,6 +30,7 @@ from broker.protocols.jetstream.structs import (
     StreamState,
     Success,
     copied,
+    encode,
     now_text,
     time_text,
 )
@@ -34,6 +39,8 @@ from broker.protocols.nats.accounts.subjects import collide, has_wildcard, is_su
 from broker.runtime.pauses import Pauses
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from broker.protocols.jetstream.account import JetStreamAccount
     from broker.protocols.jetstream.api.dispatch import Call, Parts
     from broker.protocols.jetstream.publish.stream import Stream
@@ -247,34 +254,56 @@ def state_of(stream: Stream) -> StreamState:
     )
 
 
-def info(call: Call) -> Parts:
+def info(call: Call) -> Parts | Awaitable[Parts]:
     """STREAM.INFO, with the lists in the request."""
     request = call.optional(StreamInfoRequest)
+    if is_subject(request.subjects_filter):
+        return _info_with_subjects(call, request)
+    return Page(), _detailed_info(call, request)
+
+
+def _detailed_info(call: Call, request: StreamInfoRequest) -> StreamInfo:
     account = call.account
     stream = account.stream(call.stream_name)
     found = info_of(account, stream)
     found.cluster = ClusterInfo(leader=account.context.server_name)
-    page = Page()
     if request.deleted_details:
         found.state.deleted = stream.store.deleted(limits.JS_DELETED_MAX)
-    if request.subjects_filter:
-        _list_subjects(stream, request, found.state, page)
+    return found
+
+
+async def _info_with_subjects(call: Call, request: StreamInfoRequest) -> Parts:
+    page = Page()
+    index = call.account.stream(call.stream_name).store.subjects
+    wanted = await index.filter_in_turns([request.subjects_filter])
+    subjects, pauses = SubjectList(index, wanted), Pauses(limits.JS_REQUESTS_TURN)
+    while subjects.copy_more():
+        await pauses.pause_if_step_over()
+    text = None
+    if subjects.size:
+        page.total, page.limit = subjects.size, limits.JS_SUBJECTS_PAGE
+        page.offset = paged(request.offset, page.total)
+        text = await _encoded(subjects, page)
+    found = _detailed_info(call, request)  # ApiError: the stream was deleted meanwhile
+    if text is not None:
+        found.state.subjects = text
     return page, found
 
 
-def _list_subjects(
-    stream: Stream, request: StreamInfoRequest, state: StreamState, page: Page
-) -> None:
-    pattern, index = request.subjects_filter, stream.store.subjects
-    if not is_subject(pattern):
-        return
-    wanted = index.filter([pattern])
-    total = index.size if wanted is None else wanted.size
-    if total == 0:
-        return
-    offset = paged(request.offset, total)
-    state.subjects = dict(index.subjects(wanted, offset, limits.JS_SUBJECTS_PAGE))
-    page.total, page.offset, page.limit = total, offset, limits.JS_SUBJECTS_PAGE
+async def _encoded(subjects: SubjectList, page: Page) -> Raw | None:
+    """The JSON object of the subjects of this page, with their counts; None: it has no subject."""
+    if subjects.size <= limits.JS_SUBJECTS_STEP:
+        subjects.sort(page.offset, page.limit)
+    else:
+        await asyncio.to_thread(subjects.sort, page.offset, page.limit)
+    end = min(page.total, page.offset + page.limit)
+    parts: list[bytes] = []
+    pauses = Pauses(limits.JS_REQUESTS_TURN)
+    for first in range(page.offset, end, limits.JS_SUBJECTS_STEP):
+        await pauses.pause_if_step_over()
+        part = subjects.part(first, min(end - first, limits.JS_SUBJECTS_STEP))
+        parts.append(encode(dict(part))[1:-1])
+    return Raw(b"{" + b",".join(parts) + b"}") if parts else None
 
 
 # --- lists ---------------------------------------------------------------------------------------
