@@ -76,6 +76,8 @@ JS_DROPPED_APART: Final = 10 * SECOND  # between log lines about those of one ac
 JS_REQUESTS_TURN: Final = 2 * MS  # for requests of one account in one turn of the loop
 JS_DIRECT_TURN: Final = 1 * MS  # for direct gets of a stream in one turn, and for their batches
 JS_REQUEST_BODY_MAX: Final = 1 * MIB  # of a request that waits
+JS_REQUEST_VALUES_MAX: Final = 8_192  # in the JSON of a request
+JS_REQUEST_OBJECTS_MAX: Final = 4_096  # of them
 
 JS_BATCH_MESSAGES_MAX: Final = 1_000
 JS_BATCHES_PER_STREAM: Final = 50

@@ -17,7 +17,7 @@ from msgspec import inspect
 
 from broker.base.gotext import go_quote, time_error
 from broker.base.patterns import lazy_pattern
-from broker.protocols.jetstream import errors
+from broker.protocols.jetstream import errors, limits
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import StreamConfig, time_ns, time_text
 from broker.protocols.nats.system.errors import GO_JSON_DEPTH, GO_JSON_TYPE
@@ -101,10 +101,24 @@ def is_json(body: bytes) -> bool:
 def decode(body: bytes, kind: type[T], *, strict: bool = True) -> T:
     """The request in a body. `strict`: unknown fields are errors, and several objects may follow
     each other. ApiError 10025."""
+    if len(body) > limits.JS_REQUEST_OBJECTS_MAX:  # shorter ones have fewer
+        _check_size(body)
     try:
         return _normalized(msgspec.json.decode(body, type=kind, strict=True))
     except (msgspec.MsgspecError, UnicodeError, RecursionError, _OutOfRangeError):
         return _decode_slowly(body, kind, strict=strict)
+
+
+def _check_size(body: bytes) -> None:
+    """ApiError 10025: a body would keep the server busy for too long. Null counts as an object,
+    which it is in a list of them."""
+    values = body.count(b",") + 1
+    objects = body.count(b"{") + body.count(b"null")
+    if values > limits.JS_REQUEST_VALUES_MAX or objects > limits.JS_REQUEST_OBJECTS_MAX:
+        refuse(
+            f"more than {limits.JS_REQUEST_VALUES_MAX} values or"
+            f" {limits.JS_REQUEST_OBJECTS_MAX} objects"
+        )
 
 
 def _unwrapped(kind: inspect.Type) -> tuple[inspect.Type, str]:

@@ -142,11 +142,13 @@ def _refuse(found: Any, where: str, go_type: str = "") -> NoReturn:
 
 # --- errors of Go's scanner ---------------------------------------------------------------------
 
-_BLANK: Final = b" \t\r\n"
+_BLANKS: Final = lazy_pattern(rb"[ \t\r\n]*")
 _VALUE: Final = "looking for beginning of value"
 _KEY: Final = "looking for beginning of object key string"
 _LITERALS: Final = {0x74: b"true", 0x66: b"false", 0x6E: b"null"}
-_STRING: Final = lazy_pattern(rb'[^"\\\x00-\x1f]*')
+_STRING: Final = lazy_pattern(
+    rb'[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*'
+)  # up to its end, or to its first error
 _NUMBER_STEPS: Final = (
     (lazy_pattern(rb"-?"), lazy_pattern(rb"0|[1-9][0-9]*"), "in numeric literal"),
     (lazy_pattern(rb"\."), lazy_pattern(rb"[0-9]+"), "after decimal point in numeric literal"),
@@ -230,8 +232,9 @@ class _Scanner:
         raise _Stop(errors.GO_JSON_CHARACTER.format(quoted, where))
 
     def blanks(self) -> None:
-        while self.at < len(self.body) and self.body[self.at] in _BLANK:
-            self.at += 1
+        found = _BLANKS.match(self.body, self.at)
+        assert found is not None
+        self.at = found.end()
 
     def _begin(self, stack: list[int]) -> None:
         """Scan a value; of an array or object only the part before its first element."""
@@ -293,23 +296,19 @@ class _Scanner:
             self.at = digits.end()
 
     def _string(self) -> None:
+        found = _STRING.match(self.body, self.at + 1)
+        assert found is not None
+        self.at = found.end()
+        char = self._peek()
+        if char == 0x22:
+            self.at += 1
+            return
+        if char != 0x5C:
+            self._stop("in string literal")
         self.at += 1
-        while True:
-            found = _STRING.match(self.body, self.at)
-            assert found is not None
-            self.at = found.end()
-            char = self._peek()
-            if char == 0x22:
-                self.at += 1
-                return
-            if char != 0x5C:
-                self._stop("in string literal")
+        if self._inside() != 0x75:  # u
+            self._stop("in string escape code")
+        self.at += 1
+        while self._inside() in b"0123456789abcdefABCDEF":
             self.at += 1
-            if self._inside() not in b'bfnrt\\/"u':
-                self._stop("in string escape code")
-            unicode = self.body[self.at] == 0x75
-            self.at += 1
-            for _ in range(4 if unicode else 0):
-                if self._inside() not in b"0123456789abcdefABCDEF":
-                    self._stop("in \\u hexadecimal character escape")
-                self.at += 1
+        self._stop("in \\u hexadecimal character escape")
