@@ -48,7 +48,8 @@ cdef enum:
     LINK_COST = 32          # of a message found by its links, in messages of the column
     RECENT_MAX = 8          # filters that are kept although nobody uses them
     BUCKETS_MIN = 16
-    COMPARED_AT_ONCE = 1 << 16  # subjects, with the wildcards of a filter: 1 or 2 ms
+    COMPARED_AT_ONCE = 1 << 15  # subjects, with the wildcards of a filter: 1 or 2 ms
+    MATCHED_AT_ONCE = 1 << 13   # subjects for which the router is asked: as long
     PATTERNS_MAX = 16       # with more wildcards in a filter the router is asked for each subject
     DIGIT_BITS = 11         # of a radix sort
 
@@ -1148,16 +1149,18 @@ cdef class SubjectIndex(FilterOwner):
         """The same. With a wildcard it is compared with many subjects in several turns."""
         cdef tuple key = filter_key(subjects)
         cdef Filter f
-        cdef uint32_t at = 1, until
+        cdef uint32_t at = 1, step = COMPARED_AT_ONCE, until
         if key is None:
             return None
         f = self.filters.get(key)
         if f is None:
             f = self.new_filter(key)
             until = self.ids_used if f.wildcards else 0     # later ones are compared when they come
+            if len(f.subjects) > PATTERNS_MAX:
+                step = MATCHED_AT_ONCE
             while at < min(until, self.ids_used):
-                self.compare(f, at, min(at + COMPARED_AT_ONCE, until, self.ids_used))
-                at += COMPARED_AT_ONCE
+                self.compare(f, at, min(at + step, until, self.ids_used))
+                at += step
                 if at < until:
                     await asyncio.sleep(0)
             self.collect_exact(f)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from broker.engine.stream.filter import Filter
     from broker.protocols.jetstream.account import JetStreamAccount
     from broker.protocols.jetstream.consumers.consumer import Consumer
     from broker.protocols.jetstream.publish.stream import Stream
@@ -136,6 +137,7 @@ class Consumers:
         created_ns = time.time_ns()
         find = search(stream.store, config)
         found = None if find is None else await asyncio.to_thread(find)
+        _held = await _filter_of(stream, config)
         folder = self._folder(stream, config)
         try:
             await self._save(stream, config, created_ns)
@@ -178,6 +180,7 @@ class Consumers:
         (OSError), the old one stays in force."""
         config.metadata = metadata.stored(config.metadata, metadata.consumer_level(config))
         old = consumer.config
+        _held = await _filter_of(consumer.stream, config)
         try:
             await self._save(consumer.stream, config, consumer.created_ns)
             self._apply(consumer, config)
@@ -387,6 +390,13 @@ class Consumers:
         else:
             shown = {"stream": stream, "consumer": name, **details}
             self.account.advisory(f"{_ADVISORIES[kind]}.{stream}.{name}", kind, shown)
+
+
+async def _filter_of(stream: Stream, config: ConsumerConfig) -> Filter | None:
+    """The filter of a consumer; None: it reads all messages. A new one is compared with the
+    subjects of the stream in several turns, and the consumer finds it while somebody holds it."""
+    filters = checks.filters_of(config)
+    return await stream.store.subjects.filter_in_turns(filters) if filters else None
 
 
 def _report(text: str, stream: Stream, name: str, problem: Exception) -> None:
