@@ -22,6 +22,7 @@ waits.
 """
 import os
 
+from cpython cimport array
 from libc.stdint cimport INT64_MAX, int64_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, qsort, realloc
 
@@ -376,10 +377,10 @@ cdef class StreamCursor(LogReader):
                  max_ack_pending=0, filters=()):
         """A cursor among those of a stream. OSError: its journal cannot be created or read.
 
-        `start`: the first seq, or a sorted list of seqs that are delivered before the messages that
-        follow the present last one; or a function that returns either, called if there is no
-        journal yet. `journal`: its path, None = nothing is stored. 0 = no limit; `filters`:
-        subjects, none for all.
+        `start`: the first seq, or a sorted list or array('Q') of seqs that are delivered before the
+        messages that follow the present last one; or a function that returns either, called if
+        there is no journal yet. `journal`: its path, None = nothing is stored. 0 = no limit;
+        `filters`: subjects, none for all.
         """
         if name in among.cursors:
             raise ValueError(f'there is a cursor {name}')
@@ -417,30 +418,30 @@ cdef class StreamCursor(LogReader):
         """Initialize a new cursor."""
         if callable(start):
             start = start()
-        if isinstance(start, int):
-            self.next_seq = max(<uint64_t>start, <uint64_t>1)
-            self.delivered_seq = self.next_seq - 1
-        else:
-            self.next_seq = self.store.last_seq + 1
-            self.set_list(start)
-            self.delivered_seq = self.list_seqs[0] - 1 if self.list_size else self.next_seq - 1
-        self.floor_seq = self.delivered_seq
+        cdef bint is_seq = isinstance(start, int)
+        self.next_seq = max(<uint64_t>start, <uint64_t>1) if is_seq else self.store.last_seq + 1
         self.recount()
+        if not is_seq:
+            self.set_list(start)
+        self.delivered_seq = self.list_seqs[0] - 1 if self.list_size else self.next_seq - 1
+        self.floor_seq = self.delivered_seq
         if self.journal is not None:
             self.snapshot()
 
     cdef object set_list(self, object seqs):
         """Set the messages to be delivered before those from next_seq on, without those that do not
         exist or that the filter does not match."""
-        cdef size_t n = 0
-        cdef uint64_t seq
+        # One of each subject may be millions: they are read without an object for each.
+        cdef array.array given = seqs if isinstance(seqs, array.array) else array.array('Q', seqs)
+        cdef const uint64_t *from_seqs = <const uint64_t *>given.data.as_ulonglongs
+        cdef size_t size = <size_t>len(given), n = 0, i
         free(self.list_seqs)
-        self.list_seqs = <uint64_t *>malloc(max(1, len(seqs)) * sizeof(uint64_t))
+        self.list_seqs = <uint64_t *>malloc(max(<size_t>1, size) * sizeof(uint64_t))
         if self.list_seqs == NULL:
             raise MemoryError
-        for seq in seqs:
-            if self.fits(seq):
-                self.list_seqs[n] = seq
+        for i in range(size):
+            if self.fits(from_seqs[i]):
+                self.list_seqs[n] = from_seqs[i]
                 n += 1
         self.list_at = 0
         self.list_size = self.list_left = n
