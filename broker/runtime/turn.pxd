@@ -45,6 +45,8 @@ cdef class Turn:
     cdef uint64_t number        # number of turns so far
     # Connections whose answers depend only on logs that have been written.
     cdef list answered
+    cdef uint64_t shared_number         # the turn to which the next field belongs
+    cdef int64_t shared_end_ns
     # Monotonic: when a connection last had output that was not part of a long backlog.
     cdef int64_t flushed_ns
     cdef public Sender sender           # None: the loop does all sends
@@ -62,3 +64,6 @@ cdef class Turn:
     # minute from now, because the wall clock may be set, and runs on while a machine is suspended.
     cdef int64_t wall_check_ns(self, int64_t wall_ns) noexcept
     cdef void disarm(self, Task task) noexcept
+    # When work that can be continued in the next turn ends in this one, on the monotonic clock:
+    # `length_ns` after the first call in the turn, for all tasks together.
+    cdef int64_t end_of_shared(self, int64_t length_ns) noexcept

@@ -14,6 +14,7 @@ from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 from broker.runtime.heap cimport heap_free, heap_init, heap_peek, heap_push, heap_remove
 from broker.runtime.interfaces cimport Task
 from broker.runtime.types cimport heap_item_t
+from broker.runtime.workers cimport monotonic_ns
 
 cdef int64_t WALL_CHECK_MAX_NS = 60_000_000_000  # the longest time between checks
 
@@ -140,6 +141,12 @@ cdef class Turn:
 
     cdef void disarm(self, Task task) noexcept:
         heap_remove(&self.timers, &task.timer)
+
+    cdef int64_t end_of_shared(self, int64_t length_ns) noexcept:
+        if self.shared_number != self.number:
+            self.shared_number = self.number
+            self.shared_end_ns = monotonic_ns() + length_ns
+        return self.shared_end_ns
 
     def set_loop_timer(self, int64_t due_ns):
         """Set the loop's timer to due_ns, in place of an earlier setting."""

@@ -144,6 +144,19 @@ def test_many_batches_wait_for_a_client_that_reads_slowly(start_broker: StartBro
     assert bodies_read_slowly(start_broker, stored=3, batches=300, turns=300) == 300 * 3
 
 
+def test_the_last_messages_of_too_many_subjects(start_broker: StartBroker) -> None:
+    """One answer has those of 1,024 subjects at most, at the time that was requested."""
+    api = Api(start_broker())
+    api.make(name="S", subjects=["s.*"], allow_direct=True)
+    for number in range(1025):
+        api.json(f"s.{number}", b"x")
+    direct = "$JS.API.DIRECT.GET.S"
+    for request in (b'{"multi_last":["s.*"]}', b'{"multi_last":["s.*"],"up_to_seq":1025}'):
+        assert api.ask(direct, request).headers == b"NATS/1.0 413 Too Many Results\r\n\r\n"
+    found = api.ask(direct, b'{"multi_last":["s.*"],"up_to_seq":1024}')
+    assert b"Nats-Num-Pending: 1023\r\n" in found.headers
+
+
 def test_memory_streams_end_with_the_broker_and_file_streams_do_not(
     start_broker: StartBroker,
 ) -> None:

@@ -5,9 +5,10 @@
     $JS.API.DIRECT.GET.S.<subject>  the last message of a subject
 
 A request for the last message of a subject is answered at once if all messages published before it
-are in the file. Other requests are answered at the end of the turn. Those that take longer than
-JS_DIRECT_TURN continue in the next turn, so that other clients do not wait for them. A batch for a
-client that reads slowly continues when the client has read its output.
+are in the file. Other requests are answered at the end of the turn. Those of all streams that take
+longer than JS_DIRECT_TURN continue in the next turn, so that other clients do not wait for them; of
+each stream at least one request and one message of a batch are sent in each. A batch for a client
+that reads slowly continues when the client has read its output.
 """
 cimport cython
 import logging
@@ -136,7 +137,7 @@ cdef class Direct(Sink):
         return not self.requests and self.lookup.store.readable == self.lookup.store.next_seq()
 
     cdef void run(self) noexcept:
-        cdef int64_t stop_ns = monotonic_ns() + TURN_NS
+        cdef int64_t stop_ns = self.answers.account.turn.end_of_shared(TURN_NS)
         cdef Py_ssize_t left
         cdef BatchGet s
         while self.requests:
@@ -158,7 +159,7 @@ cdef class Direct(Sink):
             if monotonic_ns() >= stop_ns:
                 break
         left = <Py_ssize_t>len(self.batch_gets)
-        stop_ns = monotonic_ns() + TURN_NS
+        stop_ns += TURN_NS      # time for these even if requests have used theirs
         while left and self.batch_gets:
             left -= 1
             s = self.batch_gets.popleft()
@@ -265,6 +266,10 @@ cdef class Direct(Sink):
                 min(moment_ns(request.up_to_time), INT64_MAX - 1) + 1)
             s.up_to = first_after - 1 if first_after else end
         s.filter = store.subjects.filter([raw(subject) for subject in request.multi_last])
+        if s.up_to == end and SUBJECTS_MAX < (
+                store.subjects.size if s.filter is None else s.filter.size):
+            self.status(s.reply, <size_t>len(s.reply), b'413 Too Many Results')
+            return 0    # without a list of them
         seqs = store.subjects.last_per_subject(s.filter, s.up_to)
         if not seqs:
             self.status(s.reply, <size_t>len(s.reply), b'404 No Results')
