@@ -725,13 +725,12 @@ cdef class StreamStore(LogOwner):
                     segment = self.log.segment_of(seq)
                     at = seq + 1 if segment is None else segment.next_seq
                 continue
-            if s.not_before_ns < 0:
-                at = seq + 1
-            elif s.rec.timestamp_ns + self.limits.max_age_ns > now_ns:
-                next_ns = s.rec.timestamp_ns + self.limits.max_age_ns
-                break
-            elif not self.expire_one(&s):
-                at = seq + 1
+            if s.not_before_ns >= 0:
+                if s.rec.timestamp_ns + self.limits.max_age_ns > now_ns:
+                    next_ns = s.rec.timestamp_ns + self.limits.max_age_ns
+                    break
+                self.expire_one(&s)
+            at = seq + 1    # also if it is gone: the search need not pass those before it again
             if not skipped:
                 self.aged = at
         if skipped and (next_ns == 0 or self.when_to_read() < next_ns):
