@@ -37,8 +37,6 @@ cdef enum:
     PUBLISHER = 0
     READER = 1
 
-cdef int64_t monotonic_ns() noexcept nogil
-
 
 cdef class Load:
     cdef conn_t *conns            # conn_count, readers first; owned

@@ -13,10 +13,11 @@ from libc.errno cimport EAGAIN, EINTR, ECONNRESET, EPIPE, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memmove
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, itimerspec, timespec
+from posix.time cimport CLOCK_MONOTONIC, itimerspec
 from posix.unistd cimport read
 
 from broker.bench.frames cimport Block
+from broker.runtime.posix cimport monotonic_ns
 
 cdef extern from "<sys/socket.h>" nogil:
     ssize_t send(int fd, const void *buf, size_t n, int flags)
@@ -56,12 +57,6 @@ if EVENTS_CAP != EVENTS_MAX:
 
 class LoadError(Exception):
     """A run that could not be finished; its text is the reason."""
-
-
-cdef int64_t monotonic_ns() noexcept nogil:
-    cdef timespec t
-    clock_gettime(CLOCK_MONOTONIC, &t)
-    return <int64_t>t.tv_sec * 1000000000 + t.tv_nsec
 
 
 cdef class Load:

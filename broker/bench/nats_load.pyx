@@ -3,7 +3,8 @@
 from libc.stdint cimport int64_t
 
 from broker.bench.frames cimport OP_BAD, OP_ERR, OP_MORE, OP_MSG, OP_PING, OP_PONG, nats_next, op_t
-from broker.bench.loadgen cimport FAIL_PROTOCOL, FAIL_SERVER, Load, conn_t, monotonic_ns
+from broker.bench.loadgen cimport FAIL_PROTOCOL, FAIL_SERVER, Load, conn_t
+from broker.runtime.posix cimport monotonic_ns
 
 
 cdef void refuse(Load load, conn_t *c, int kind, const op_t *op) noexcept nogil:

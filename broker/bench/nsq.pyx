@@ -20,9 +20,8 @@ from broker.bench.frames cimport (
 )
 from broker.bench.histogram cimport Histogram
 from broker.bench.loadgen cimport (
-    FAIL_PROTOCOL, FAIL_SERVER, FAIL_SURPLUS, PUBLISHER, SEND_MORE, Load, conn_t,
-    monotonic_ns,
-)
+    FAIL_PROTOCOL, FAIL_SERVER, FAIL_SURPLUS, PUBLISHER, SEND_MORE, Load, conn_t)
+from broker.runtime.posix cimport monotonic_ns
 
 cdef enum:
     ENDLESS_BITS = 62

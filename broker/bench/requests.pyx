@@ -12,8 +12,9 @@ from libc.string cimport memcpy
 
 from broker.bench.frames cimport Texts, text_t
 from broker.bench.histogram cimport Histogram
-from broker.bench.loadgen cimport conn_t, monotonic_ns
+from broker.bench.loadgen cimport conn_t
 from broker.bench.nats_load cimport NatsLoad
+from broker.runtime.posix cimport monotonic_ns
 
 cdef enum:
     ENDLESS_BITS = 62

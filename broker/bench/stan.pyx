@@ -18,9 +18,10 @@ from libc.string cimport memcpy
 
 from broker.bench.frames cimport Texts, nats_reply, op_t, text_t
 from broker.bench.histogram cimport Histogram
-from broker.bench.loadgen cimport FAIL_PROTOCOL, FAIL_SURPLUS, PUBLISHER, conn_t, monotonic_ns
+from broker.bench.loadgen cimport FAIL_PROTOCOL, FAIL_SURPLUS, PUBLISHER, conn_t
 from broker.bench.nats_load cimport NatsLoad
 from broker.protocols.stan.wire cimport field_t, put_varint, take_field, varint_size
+from broker.runtime.posix cimport monotonic_ns
 
 cdef enum:
     ENDLESS_BITS = 62

@@ -5,10 +5,11 @@ import resource
 from libc.limits cimport INT_MAX
 from libc.stdint cimport int64_t
 
-from broker.runtime.workers cimport Worker, monotonic_ns
 from broker.routing.router cimport Router
+from broker.runtime.posix cimport monotonic_ns
 from broker.runtime.turn cimport Turn
 from broker.runtime.vfs cimport vfs_fill, vfs_truncate, vfs_write
+from broker.runtime.workers cimport Worker
 
 from broker.engine.health import Health
 from broker.engine.limits import FILES_WAIT, OPEN_FILES_SHARE

@@ -21,7 +21,8 @@ So a peer that sends one request after the other finds the loop awake, while an 
 nothing. The pause is for peers on the same core, which can answer only when the loop sleeps.
 """
 from libc.stdint cimport int64_t
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+from broker.runtime.posix cimport monotonic_ns
 
 cdef enum:
     SCORE_MAX = 8
@@ -35,12 +36,6 @@ cdef enum:
     CALM_NS = 200_000_000       # after a yield; a later interruption counts as a new one
     SYNC_FACTOR = 6
     SYNC_LATE_NS = 60_000       # of which 30 us are the worker's way to the disk and back
-
-
-cdef int64_t monotonic_ns() noexcept nogil:
-    cdef timespec ts
-    clock_gettime(CLOCK_MONOTONIC, &ts)
-    return <int64_t>ts.tv_sec * 1000000000 + ts.tv_nsec
 
 
 cdef class BusyPoll:

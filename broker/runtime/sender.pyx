@@ -25,7 +25,7 @@ from libc.stdlib cimport calloc, free
 from posix.unistd cimport read, write
 
 from broker.runtime.busy_poll cimport is_readable
-from broker.runtime.threads cimport (
+from broker.runtime.posix cimport (
     pthread_cond_destroy,
     pthread_cond_init,
     pthread_cond_signal,

@@ -9,10 +9,10 @@ Flushes are repeated while streams have more answers (ANSWERS_MAX). Answers of N
 between store and deliver. A log whose disk is idle may ask to be run between two reads (`early`).
 """
 from libc.stdint cimport int64_t
-from posix.time cimport CLOCK_MONOTONIC, CLOCK_REALTIME, clock_gettime, timespec
 
 from broker.runtime.heap cimport heap_free, heap_init, heap_peek, heap_push, heap_remove
 from broker.runtime.interfaces cimport Task
+from broker.runtime.posix cimport monotonic_ns, realtime_ns
 from broker.runtime.types cimport heap_item_t
 from broker.runtime.workers cimport monotonic_ns
 
@@ -43,13 +43,9 @@ cdef class Turn:
         heap_free(&self.timers)
 
     cdef void tick(self) noexcept:
-        cdef timespec ts
-        if self.frozen:
-            return
-        clock_gettime(CLOCK_MONOTONIC, &ts)
-        self.now_ns = <int64_t>ts.tv_sec * 1000000000 + ts.tv_nsec
-        clock_gettime(CLOCK_REALTIME, &ts)
-        self.wall_ns = <int64_t>ts.tv_sec * 1000000000 + ts.tv_nsec
+        if not self.frozen:
+            self.now_ns = monotonic_ns()
+            self.wall_ns = realtime_ns()
 
     cdef int64_t wall_check_ns(self, int64_t wall_ns) noexcept:
         return self.now_ns + max(<int64_t>0, min(wall_ns - self.wall_ns, WALL_CHECK_MAX_NS))

@@ -8,6 +8,7 @@ Jobs of one Worker run and finish in the order they were submitted.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from broker.runtime.interfaces cimport Task
+from broker.runtime.posix cimport monotonic_ns
 
 cdef enum JobKind:
     JOB_CALL        # only `call`
@@ -71,7 +72,5 @@ cdef class Worker:
     cdef job_t *job(self, JobKind kind, JobOwner owner) except NULL
     cdef void submit(self, job_t *job) noexcept
 
-
-cdef int64_t monotonic_ns() noexcept nogil
 
 cdef char *copy_path(bytes path) except NULL

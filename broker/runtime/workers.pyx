@@ -8,10 +8,9 @@ from libc.errno cimport ENOENT
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy
-from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport read, write
 
-from broker.runtime.threads cimport (
+from broker.runtime.posix cimport (
     pthread_cond_destroy,
     pthread_cond_init,
     pthread_cond_signal,
@@ -163,12 +162,6 @@ cdef char *copy_path(bytes path) except NULL:
         raise MemoryError
     memcpy(copy, <const char *>path, <size_t>len(path) + 1)
     return copy
-
-
-cdef int64_t monotonic_ns() noexcept nogil:
-    cdef timespec ts
-    clock_gettime(CLOCK_MONOTONIC, &ts)
-    return <int64_t>ts.tv_sec * 1000000000 + ts.tv_nsec
 
 
 cdef void run_jobs(sync_t *s, int event_fd) noexcept nogil:

@@ -25,19 +25,19 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
-from posix.time cimport CLOCK_THREAD_CPUTIME_ID, clock_gettime, timespec
 from posix.unistd cimport read, write
 
 from broker.engine.bulk.ranges cimport Range
 from broker.runtime.mapping cimport unmap_file
-from broker.runtime.threads cimport (
+from broker.runtime.posix cimport (
+    monotonic_ns,
     pthread_mutex_destroy,
     pthread_mutex_init,
     pthread_mutex_lock,
     pthread_mutex_t,
     pthread_mutex_unlock,
+    thread_ns,
 )
-from broker.runtime.workers cimport monotonic_ns
 
 cdef extern from '<poll.h>' nogil:
     enum: POLLIN
@@ -476,13 +476,6 @@ cdef void *next_job(crew_t *crew) noexcept nogil:
     return item
 
 
-cdef int64_t ran_ns() noexcept nogil:
-    """Processor time of this thread."""
-    cdef timespec ts
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts)
-    return <int64_t>ts.tv_sec * 1_000_000_000 + ts.tv_nsec
-
-
 cdef void do_jobs(shared_t *s, int number) noexcept nogil:
     cdef crew_t *crew = &s.crews[number]
     cdef pollfd waiting
@@ -500,7 +493,7 @@ cdef void do_jobs(shared_t *s, int number) noexcept nogil:
         if item == NULL:
             continue
         ready = max(ended, (<Job>item).submitted_ns)
-        ran = ran_ns()
+        ran = thread_ns()
         if (<Job>item).work():
             submit(s, item)
         else:
@@ -509,7 +502,7 @@ cdef void do_jobs(shared_t *s, int number) noexcept nogil:
         ended = monotonic_ns()
         if number == COPYING:
             busy += ended - ready
-            used += ran_ns() - ran
+            used += thread_ns() - ran
             if busy - used > STARVED_NS and used < busy // STARVED_SHARE:
                 tw_set(&s.relief_until, ended + RELIEF_NS)
                 item = next_job(crew)

@@ -47,10 +47,11 @@ from broker.routing.trie cimport (
     subject_shape)
 from broker.runtime.interfaces cimport Session, Sink
 from broker.runtime.mapping cimport faults_of
+from broker.runtime.posix cimport monotonic_ns
 from broker.runtime.turn cimport PHASE_STORE
 from broker.runtime.types cimport REC_NOT_STORED, record_t
 from broker.runtime.vfs cimport vfs_close, vfs_open, vfs_rename, vfs_unlink, vfs_write
-from broker.runtime.workers cimport JOB_UNLINK, JOB_WRITE, copy_path, job_t, monotonic_ns
+from broker.runtime.workers cimport JOB_UNLINK, JOB_WRITE, copy_path, job_t
 
 from broker.engine.health import RECORDS
 from broker.engine.log.files import (
