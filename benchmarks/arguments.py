@@ -1,4 +1,4 @@
-"""Command lines of benchmarks: those that compare in rounds, and those that build up a size."""
+"""Command lines of benchmarks: those that compare in rounds, and those with one size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 
 def parser_of(doc: str | None, ours: str, fields: str = "") -> argparse.ArgumentParser:
-    """What all have; `fields`: what is filled into --ours-cmd."""
+    """A parser with the options of all benchmarks. `fields`: the fields of --ours-cmd."""
     parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="write the page in results/")
     filled = f"; {fields} are filled in" if fields else ""
@@ -24,7 +24,7 @@ def add_rounds(parser: argparse.ArgumentParser, rounds: int, seconds: float) -> 
 
 
 def add_against(parser: argparse.ArgumentParser) -> None:
-    """An option of comparisons: an earlier build takes the place of the original."""
+    """The option to compare with an earlier build instead of the original."""
     parser.add_argument(
         "--against",
         default="",

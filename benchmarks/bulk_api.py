@@ -163,7 +163,7 @@ def main() -> None:
         f"{given.records:,} records of {given.size} B in the page cache, frames of {given.frame} B,"
         f" one connection, read and discarded; {given.rounds} rounds, median."
     )
-    report.tell("bulk API", method, HEAD, rows, write=given.write)
+    report.show("bulk API", method, HEAD, rows, write=given.write)
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def main() -> None:
         f"{given.rounds} rounds, median."
     )
     head = ["row", "M rows/s", "spread", "goal", ""]
-    report.tell("bulk decode", method, head, rows, write=given.write)
+    report.show("bulk decode", method, head, rows, write=given.write)
 
 
 if __name__ == "__main__":

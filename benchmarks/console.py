@@ -252,7 +252,7 @@ class Measured:
         found: dict[str, Any] = json.loads(self.process.stdout.readline())
         return found
 
-    def tell(self, word: str) -> float:
+    def request(self, word: str) -> float:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{word}\n")
         self.process.stdin.flush()
@@ -261,9 +261,9 @@ class Measured:
 
     def longest_turn(self, work: Callable[[], None]) -> float:
         """Of the loop, while work is done."""
-        self.tell("begin")
+        self.request("begin")
         work()
-        return self.tell("end")
+        return self.request("end")
 
 
 @contextmanager
@@ -632,7 +632,7 @@ def main() -> None:
         f" {os.getloadavg()[2]:.0f} processes on {os.cpu_count()} cores."
     )
     if rows:
-        report.tell("console", method, HEAD, rows, write=options.write, title="Console")
+        report.show("console", method, HEAD, rows, write=options.write, title="Console")
     if "hour" in chosen:
         rows = [row.cells() for row in parts["hour"]()]
         method = (
@@ -641,7 +641,7 @@ def main() -> None:
             " are full. What the page keeps is without the browser's own: compiled code, layouts."
         )
         title = "Console, left open"
-        report.tell("console-hour", method, HEAD, rows, write=options.write, title=title)
+        report.show("console-hour", method, HEAD, rows, write=options.write, title=title)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def main() -> None:
         print(table[-len(commands) :], file=sys.stderr)
     head = ["row", "events", "us CPU/message", "x off"]
     method = f"The broker's processor time, {options.rounds} rounds of {options.seconds} s, median."
-    report.tell("delivery events", method, head, table, write=options.write)
+    report.show("delivery events", method, head, table, write=options.write)
 
 
 if __name__ == "__main__":

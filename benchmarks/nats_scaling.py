@@ -128,7 +128,7 @@ def main() -> int:
         rows.append([what, f"{once * 1000:.0f}", f"{twice * 1000:.0f}", f"{ratio:.1f}"])
     method = f"CPU time of the server, n = {options.count:,}."
     head = ["load", "n (ms)", "2n (ms)", "ratio"]
-    report.tell("nats_scaling", method, head, rows, write=options.write)
+    report.show("nats_scaling", method, head, rows, write=options.write)
     return int(worst > RATIO_MAX)
 
 

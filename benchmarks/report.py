@@ -135,7 +135,7 @@ def verdict(value: float, goal: float, *, least: bool = True) -> str:
     return "met" if (value >= goal if least else value <= goal) else "MISSED"
 
 
-def tell(
+def show(
     name: str,
     method: str,
     head: list[str],

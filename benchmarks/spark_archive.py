@@ -168,22 +168,22 @@ def descendants(roots: Iterable[int]) -> set[int]:
 
 
 @contextmanager
-def held_to_one_core(spared: set[int]) -> Iterator[None]:
-    """This process and what it has started, but for `spared`, on the last core only; what they
-    start meanwhile stays there until it ends."""
+def pinned_to_last_core(spared: set[int]) -> Iterator[None]:
+    """Pin this process and its descendants, except `spared` and theirs, to the last core until the
+    block ends. Processes that they start meanwhile stay pinned."""
     cores = os.sched_getaffinity(0)
     pids = descendants([os.getpid()]) - descendants(spared)
 
-    def hold(allowed: set[int]) -> None:
+    def pin(allowed: set[int]) -> None:
         for task in (t for pid in pids for t in Path(f"/proc/{pid}/task").glob("*")):
             with suppress(OSError):  # it has ended
                 os.sched_setaffinity(int(task.name), allowed)
 
-    hold({max(cores)})
+    pin({max(cores)})
     try:
         yield
     finally:
-        hold(cores)
+        pin(cores)
 
 
 def live(
@@ -306,7 +306,7 @@ def main() -> None:
                 )  # fmt: skip
                 if options.live:
                     spared = {pid, cast("int", loader.pid)}
-                    with held_to_one_core(spared) if options.one_core else nullcontext():
+                    with pinned_to_last_core(spared) if options.one_core else nullcontext():
                         where = " on one core" if options.one_core else ""
                         rows += live(spark, ports, folder, ours, rounds=options.rounds, where=where)
                 if options.scale:
@@ -319,7 +319,7 @@ def main() -> None:
         f"{options.master}; {options.rounds} rounds, median."
     )
     head = ["row", "median", "spread", "goal", ""]
-    report.tell("archive", method, head, rows, write=options.write)
+    report.show("archive", method, head, rows, write=options.write)
 
 
 if __name__ == "__main__":

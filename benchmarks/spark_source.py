@@ -168,7 +168,7 @@ def main() -> None:
         f"{given.rounds} rounds, median; x PyArrow is taken within a round."
     )
     head = ["row", "k rows/s", "spread", "x PyArrow", "goal", ""]
-    report.tell("spark source and sink", method, head, rows, write=given.write)
+    report.show("spark source and sink", method, head, rows, write=given.write)
 
 
 if __name__ == "__main__":

@@ -188,7 +188,7 @@ def main() -> int:
         [f"{what}: RSS", f"{rss / MB:,.0f} MB", "< 1,000 MB", met[rss < RSS_MAX]],
     ]
     method = "One server with files, filled by one client, started again on the same folder."
-    report.tell("stan-scale", method, HEAD, rows, write=args.write, title="NATS Streaming at scale")
+    report.show("stan-scale", method, HEAD, rows, write=args.write, title="NATS Streaming at scale")
     return 0
 
 

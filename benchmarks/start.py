@@ -221,7 +221,7 @@ def main() -> None:
         " until every protocol answers, on an empty folder; the original beside it in each round."
     )
     head = ["program", "ready after", "CPU", "idle memory", UNIT, "goal", "", "original"]
-    report.tell("start", method, head, measure(given.rounds), write=given.write)
+    report.show("start", method, head, measure(given.rounds), write=given.write)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A consumer that is 5 GB behind: its rate until it is there, and other live traffic meanwhile.
+"""A consumer with a backlog of 5 GB: its rate, and other live traffic until it has caught up.
 
     python benchmarks/tail.py [--quick] [--rounds 3] [--gigabytes 5] [--write]
 
@@ -72,7 +72,7 @@ class Round:
 
 
 def fill(address: tuple[str, int], msgs: int) -> None:
-    """Make the channels, then publish what they are behind."""
+    """Create the channels, then publish their backlog."""
     for channel in CHANNELS:
         dial_nsq(address, (TOPIC, channel))[0].close()
     run_nsq_flow(
@@ -111,10 +111,11 @@ def reported(pipe: Connection) -> str | float:
     return word
 
 
-def beside(
+def catch_up_with_requests(
     server: servers.Running, channel: str, msgs: int, seconds: float
 ) -> tuple[float, Result | None]:
-    """Let a consumer catch up, with requests meanwhile; its seconds, and theirs."""
+    """Let a consumer catch up, and send requests for `seconds` meanwhile. Returns the seconds that
+    it took, and the result of the requests."""
     here, there = multiprocessing.Pipe()
     consumer = multiprocessing.Process(
         target=catch_up, args=(server.nsq, channel, msgs, there), daemon=True
@@ -145,8 +146,8 @@ def measure(command: str, msgs: int, root: str | None) -> Round:
         fill(server.nsq, msgs)
         request(server, WARM_SECONDS)
         idle = request(server, SECONDS)
-        alone, _ = beside(server, CHANNELS[0], msgs, 0)
-        slow, busy = beside(server, CHANNELS[1], msgs, alone * MEASURED_PART)
+        alone, _ = catch_up_with_requests(server, CHANNELS[0], msgs, 0)
+        slow, busy = catch_up_with_requests(server, CHANNELS[1], msgs, alone * MEASURED_PART)
     assert idle.latency_us is not None
     assert busy is not None
     assert busy.latency_us is not None
