@@ -4,8 +4,8 @@
 
     table = bulk.read_arrow("127.0.0.1:4171", "orders", columns=["offset", "value"])
 
-In signatures, `Place` is a sequence number or a datetime, and `ToldGap` a function of the broker's
-name, the topic and a `Gap`.
+In signatures, `SeqOrTime` is a sequence number or a datetime, and `ToldGap` a function of the
+broker's name, the topic and a `Gap`.
 
 It needs only the standard library, and PyArrow for `read_arrow`, `iter_arrow`, `to_batches`,
 `blocks` and `SCHEMA`, which is imported when one of them is used.

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
 
-class Place(IntEnum):
-    """The position of a block on the page; blocks of one place are in the order of services."""
+class Position(IntEnum):
+    """The position of a block on the page; blocks of one position are in the order of services."""
 
     LISTENERS = 0  # the broker, its listeners and their connections
     SUBSCRIPTIONS = 1  # state kept for connections
@@ -34,7 +34,7 @@ class Place(IntEnum):
 class Block(NamedTuple):
     """Families that belong together; `families` may run on any thread."""
 
-    place: Place
+    position: Position
     families: Callable[[], Iterable[Metric]]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from broker.base.metrics import Block, Place, Series, families
+from broker.base.metrics import Block, Position, Series, families
 from broker.base.values import dataclass
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class BulkStats:
 
     def block(self) -> Block:
         """Its series."""
-        return Block(Place.PIPELINES, self._families)
+        return Block(Position.PIPELINES, self._families)
 
     def _families(self) -> Iterator[Metric]:
         yield from families(_SERIES, (), [((), self)])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from broker.base.redact import redacted
-from broker.config.load import ConfigError, Mistake, check_files, load_with_places
+from broker.config.load import ConfigError, Mistake, check_files, load_with_origins
 from broker.protocols.nats.conf.text import ConfErrors
 from broker.protocols.nats.section import nats_settings
 from broker.server import limits
@@ -40,7 +40,7 @@ def check_config(path: Path | None, option: Path | None) -> None:
         raise click.UsageError("give FILE or --config FILE, not both")
     file = path or option
     try:
-        config, given = load_with_places(file, os.environ)
+        config, given = load_with_origins(file, os.environ)
         check_files(config, given)
         found = "\n".join(mistakes(config, given))
     except ConfigError as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from broker.config.effective import defaults_file, entries
-from broker.config.load import ConfigError, load_with_places
+from broker.config.load import ConfigError, load_with_origins
 from broker.server import limits
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def config(file: Path | None, *, defaults: bool, effective: bool, changed: bool)
         click.echo(defaults_file().read_text(), nl=False)
         return
     try:
-        _, given = load_with_places(file, os.environ)
+        _, given = load_with_origins(file, os.environ)
     except ConfigError as error:
         click.echo(str(error), err=True)
         sys.exit(limits.EXIT_BAD_CONFIG)

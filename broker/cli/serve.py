@@ -25,7 +25,7 @@ from broker.base.values import NamedTuple
 from broker.cli import notify, signals
 from broker.config.check import opened
 from broker.config.config import Config
-from broker.config.load import FLAGS, ConfigError, check_files, load_with_places
+from broker.config.load import FLAGS, ConfigError, check_files, load_with_origins
 from broker.net import activation, sockets, umask
 from broker.net import limits as net_limits
 from broker.runtime import memory
@@ -110,8 +110,8 @@ def start(
     try:
         with contextlib.nullcontext() if file is None else signals.Stoppable():
             path = None if file is None else Path(file)
-            config, places = load_with_places(path, os.environ, flags)
-        check_files(config, places)
+            config, settings = load_with_origins(path, os.environ, flags)
+        check_files(config, settings)
     except ConfigError as error:
         print(error, file=sys.stderr, flush=True)
         return limits.EXIT_BAD_CONFIG
@@ -135,7 +135,7 @@ def start(
         if when_ready is not None:
             when_ready(ports)
 
-    return until_ended(run(config, announce, places))
+    return until_ended(run(config, announce, settings))
 
 
 def until_ended(coroutine: Coroutine[Any, Any, int]) -> int:

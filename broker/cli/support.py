@@ -32,7 +32,7 @@ from broker.base.settings import Address, parse_address
 from broker.cli.config import in_force
 from broker.cli.health import Probe
 from broker.config.config import Config
-from broker.config.load import PREFIX, ConfigError, load_with_places
+from broker.config.load import PREFIX, ConfigError, load_with_origins
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -136,7 +136,7 @@ class Bundle:
         entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
         self._archive.addfile(entry, io.BytesIO(data))
 
-    def note_missing(self, name: str, reason: object) -> None:
+    def record_missing(self, name: str, reason: object) -> None:
         """Note that something is missing."""
         self._missing.append(f"{name}: {reason}")
 
@@ -224,31 +224,31 @@ def collect(bundle: Bundle, config: Config, ports: dict[str, str], logs: Iterabl
     try:
         pid = (data / LOCK_NAME).read_text().strip()
     except OSError as error:
-        bundle.note_missing("process", f"{error.strerror}: {data / LOCK_NAME} (server.data)")
+        bundle.record_missing("process", f"{error.strerror}: {data / LOCK_NAME} (server.data)")
     else:
         for name in _LIMITS if pid else ():
             try:
                 bundle.add(f"process/{name}.txt", Path(f"/proc/{int(pid)}/{name}").read_text())
             except (OSError, ValueError) as error:
-                bundle.note_missing(f"process/{name}.txt", error)
+                bundle.record_missing(f"process/{name}.txt", error)
         if not pid:
-            bundle.note_missing("process", "no broker uses the data folder")
+            bundle.record_missing("process", "no broker uses the data folder")
     for name, probe in pages(config, ports):
         try:
             status, text = probe.ask(_TIMEOUT_S, PAGE_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            bundle.note_missing(name, f"{probe.address}: {reason}")
+            bundle.record_missing(name, f"{probe.address}: {reason}")
             continue
         if status == http.client.UNAUTHORIZED:
-            bundle.note_missing(name, f"{probe.address} wants a login")
+            bundle.record_missing(name, f"{probe.address} wants a login")
             continue
         bundle.add(name, text if status == http.client.OK else f"HTTP {status}\n{text}")
     for number, path in enumerate(logs):
         try:
             bundle.add(f"logs/{number}-{path.name}", tail(path))
         except OSError as error:
-            bundle.note_missing(f"log {path}", error)
+            bundle.record_missing(f"log {path}", error)
 
 
 def read_ports(path: Path | None) -> dict[str, str]:
@@ -289,7 +289,7 @@ def support_bundle(
     """
     ports = read_ports(ports_file)
     try:
-        config, given = load_with_places(file, os.environ)
+        config, given = load_with_origins(file, os.environ)
         settings = in_force(given)
     except ConfigError as error:
         config, settings = Config(), f"{error}\n"

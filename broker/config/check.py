@@ -1,4 +1,4 @@
-"""Checks of several values: values that exclude each other, and the places of errors."""
+"""Checks of several values that exclude each other, and the positions of errors in files."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def unreadable(config: Config) -> Iterator[tuple[str, str, str]]:
 
 
 def syntax_error(text: str, source: str) -> tuple[str, str]:
-    """Place (line:column) and reason of an error of tomllib."""
+    """Position (line:column) and reason of an error of tomllib."""
     match = re.fullmatch(
         r"(.*) \(at (?:line (\d+), column (\d+)|end of document)\)", text, re.DOTALL
     )

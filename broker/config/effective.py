@@ -54,8 +54,8 @@ def entries(given: Given, *, changed: bool = False) -> Iterator[Entry]:
         # Tables of single topics are not in the file of defaults.
         shown |= {k: v for (s, k), v in given.items() if s == section and k not in keys}
         hidden = {each.name for each in fields(SECTIONS[section]) if not each.repr}
-        for key, (place, value) in shown.items():
-            yield Entry(section, key, _shown(key, value, hidden), place)
+        for key, (origin, value) in shown.items():
+            yield Entry(section, key, _shown(key, value, hidden), origin)
 
 
 def _differs(section: str, key: str, default: object, given: Given) -> bool:

@@ -1,7 +1,7 @@
 """Reads the configuration: one TOML file, the environment and flags, into frozen dataclasses.
 
 Flags override the environment, the environment the file, the file the defaults. Only this module
-reads them. All errors are reported together, each with its place.
+reads them. All errors are reported together, each with its origin.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _SERVICE_LINK = lazy_pattern(
 class Mistake(NamedTuple):
     """One error in the configuration."""
 
-    place: str  # file:line, file:line:column, "environment", or a flag
+    origin: str  # file:line, file:line:column, "environment", or a flag
     key: str  # section.key, or empty
     reason: str
 
@@ -70,7 +70,7 @@ class ConfigError(Exception):
 
 def _line_of(mistake: Mistake) -> int:
     # Errors outside files come last, in the order in which they were found.
-    match = re.search(r":(\d+)$", mistake.place)
+    match = re.search(r":(\d+)$", mistake.origin)
     return int(match[1]) if match else COUNT_MAX
 
 
@@ -80,18 +80,18 @@ def load(
     flags: Mapping[str, str] | None = None,
 ) -> Config:
     """Read all sources; `flags` maps names of FLAGS to text. ConfigError lists all errors."""
-    return load_with_places(file, environment, flags)[0]
+    return load_with_origins(file, environment, flags)[0]
 
 
 Given = dict[tuple[str, str], tuple[str, object]]
 
 
-def load_with_places(
+def load_with_origins(
     file: Path | None = None,
     environment: Mapping[str, str] | None = None,
     flags: Mapping[str, str] | None = None,
 ) -> tuple[Config, Given]:
-    """The same, and by section and key the place and the value of each given setting, as it was
+    """The same, and by section and key the origin and the value of each given setting, as it was
     written."""
     reading = _Reading()
     if file is not None:
@@ -131,7 +131,7 @@ def _unknown(variable: str, variables: Mapping[str, tuple[str, str]]) -> tuple[s
 
 
 class _Reading:
-    """The values found so far, each with its place, and the errors."""
+    """The values found so far, each with its origin, and the errors."""
 
     def __init__(self) -> None:
         self.mistakes: list[Mistake] = []
@@ -140,8 +140,8 @@ class _Reading:
         # Settings whose given value is not known: it is invalid, or under a misspelt name.
         self.unread: set[tuple[str, str]] = set()
 
-    def wrong(self, place: str, key: str, reason: str) -> None:
-        self.mistakes.append(Mistake(place, key, reason))
+    def wrong(self, origin: str, key: str, reason: str) -> None:
+        self.mistakes.append(Mistake(origin, key, reason))
 
     def take_file(self, file: Path) -> None:
         import tomllib  # few brokers have a file
@@ -157,48 +157,48 @@ class _Reading:
         except RecursionError:
             return self.wrong(str(file), "", "values are nested too deeply")
         except tomllib.TOMLDecodeError as error:
-            place, reason = syntax_error(str(error), source)
-            return self.wrong(f"{file}:{place}", "", reason)
+            position, reason = syntax_error(str(error), source)
+            return self.wrong(f"{file}:{position}", "", reason)
         lines = kinds.key_lines(source)
 
-        def place_of(*path: str | int) -> str:
+        def origin_of(*path: str | int) -> str:
             while path and path not in lines:
                 path = path[:-1]
             return f"{file}:{lines.get(path, 1)}"
 
         for name, table in document.items():
             if name not in SECTIONS:
-                self.wrong(place_of(name), name, f"unknown section{near(name, SECTIONS)}")
+                self.wrong(origin_of(name), name, f"unknown section{near(name, SECTIONS)}")
             elif not isinstance(table, dict):
-                self.wrong(place_of(name), name, "is a section: write [" + name + "]")
+                self.wrong(origin_of(name), name, "is a section: write [" + name + "]")
             else:
                 known = settings(SECTIONS[name])
                 for key, value in table.items():
                     if (name, key) in LISTS:
-                        self._take_list((name, key), value, place_of)
+                        self._take_list((name, key), value, origin_of)
                     elif key not in known:
                         reason = f"unknown key{near(key, known)}"
-                        self.wrong(place_of(name, key), f"{name}.{key}", reason)
+                        self.wrong(origin_of(name, key), f"{name}.{key}", reason)
                         self.unread.add((name, nearest(key, known)))
                     else:
-                        self.found[name, key] = (place_of(name, key), value)
+                        self.found[name, key] = (origin_of(name, key), value)
         return None
 
-    def _take_list(self, name: tuple[str, str], tables: object, place_of: Any) -> None:
+    def _take_list(self, name: tuple[str, str], tables: object, origin_of: Any) -> None:
         shown = ".".join(name)
         if not isinstance(tables, list) or not all(isinstance(t, dict) for t in tables):
-            return self.wrong(place_of(*name), shown, f"is a list: write [[{shown}]]")
+            return self.wrong(origin_of(*name), shown, f"is a list: write [[{shown}]]")
         entries = []
         for index, table in enumerate(tables):
             label = f"{shown}[{index + 1}]"
             if not table.get("pattern"):
-                self.wrong(place_of(*name, index), label, "pattern is missing")
+                self.wrong(origin_of(*name, index), label, "pattern is missing")
             values = {
-                (label, key): (place_of(*name, index, key), value) for key, value in table.items()
+                (label, key): (origin_of(*name, index, key), value) for key, value in table.items()
             }
             entries.append(self._build(LISTS[name], label, values))
         self.lists[name] = tuple(entries)
-        self.found[name] = (place_of(*name), tables)
+        self.found[name] = (origin_of(*name), tables)
         return None
 
     def take_environment(self, environment: Mapping[str, str]) -> None:
@@ -235,8 +235,8 @@ class _Reading:
         for keys, reason in conflicts(config):
             if self.unread.isdisjoint(keys):
                 key = next((k for k in keys if k in self.found), keys[0])
-                place = self.found[key][0] if key in self.found else "default"
-                self.wrong(place, ".".join(key), reason)
+                origin = self.found[key][0] if key in self.found else "default"
+                self.wrong(origin, ".".join(key), reason)
         if self.mistakes:
             raise ConfigError(sorted(self.mistakes, key=_line_of))
         return config
@@ -247,11 +247,11 @@ class _Reading:
         known = settings(section)
         hidden = {f.name for f in dataclasses.fields(section) if not f.repr}
         values = {}
-        for (owner, key), (place, raw) in found.items():
+        for (owner, key), (origin, raw) in found.items():
             if owner != label or (owner, key) in LISTS:
                 continue
             if key not in known:
-                self.wrong(place, f"{label}.{key}", f"unknown key{near(key, known)}")
+                self.wrong(origin, f"{label}.{key}", f"unknown key{near(key, known)}")
                 continue
             attribute, kind = known[key]
             try:
@@ -260,6 +260,6 @@ class _Reading:
                 reason = str(error)
                 if attribute in hidden:  # without the given value, which may be a secret
                     reason = reason.partition(", got")[0]
-                self.wrong(place, f"{label}.{key}", reason)
+                self.wrong(origin, f"{label}.{key}", reason)
                 self.unread.add((label, key))
         return section(**values)

@@ -24,7 +24,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from broker import __version__
-from broker.base.metrics import Block, Place, Series, families
+from broker.base.metrics import Block, Position, Series, families
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -88,10 +88,10 @@ def server_blocks(
     """The series of the server itself. `busy_poll_seconds`: the time in which its loop has looked
     for events."""
     return [
-        Block(Place.LISTENERS, partial(_loop_families, busy_poll_seconds)),
-        Block(Place.LISTENERS, partial(_listener_families, listeners)),
-        Block(Place.STORAGE, partial(families, _ENGINE, (), [((), engine)])),
-        Block(Place.DISK, partial(_sync_families, engine)),
+        Block(Position.LISTENERS, partial(_loop_families, busy_poll_seconds)),
+        Block(Position.LISTENERS, partial(_listener_families, listeners)),
+        Block(Position.STORAGE, partial(families, _ENGINE, (), [((), engine)])),
+        Block(Position.DISK, partial(_sync_families, engine)),
     ]
 
 
@@ -122,7 +122,7 @@ class _Blocks(Collector):
     """The families of all blocks, in the order of the page."""
 
     def __init__(self, blocks: Iterable[Block]) -> None:
-        self.blocks = sorted(blocks, key=attrgetter("place"))
+        self.blocks = sorted(blocks, key=attrgetter("position"))
 
     def collect(self) -> Iterator[Metric]:
         for block in self.blocks:

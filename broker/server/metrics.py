@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.base.metrics import Place
+from broker.base.metrics import Position
 from broker.base.service import Service
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class MetricsService(Service):
 
     name = "metrics"
 
-    def __init__(self, host: Host, first: Place = Place.LISTENERS) -> None:
+    def __init__(self, host: Host, first: Position = Position.LISTENERS) -> None:
         """`first`: earlier blocks of the page are omitted."""
         self.host = host
         self.first = first
@@ -31,4 +31,4 @@ class MetricsService(Service):
         return {"/metrics": metrics_page(self._blocks)}
 
     def _blocks(self) -> list[Block]:
-        return [block for block in self.host.metrics() if block.place >= self.first]
+        return [block for block in self.host.metrics() if block.position >= self.first]

@@ -6,7 +6,7 @@ import asyncio
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from broker.base.metrics import Block, Place
+from broker.base.metrics import Block, Position
 from broker.base.service import Service
 from broker.base.units import SECOND
 from broker.protocols.nats.service import NatsService
@@ -69,7 +69,7 @@ class TelemetryService(Service):
 
     def _collect(self) -> None:
         """Collect the numbers on the loop's thread; the exporter's thread converts them."""
-        blocks = sorted(self.host.metrics(), key=attrgetter("place"))
+        blocks = sorted(self.host.metrics(), key=attrgetter("position"))
         assert self.exporter is not None
         self.exporter.metrics(lambda: [one for block in blocks for one in block.families()])
 
@@ -93,7 +93,7 @@ class TelemetryService(Service):
         if tracer is None or exporter is None:
             return
         numbers = (tracer.collected, tracer.dropped, exporter.sent, exporter.failed)
-        yield Block(Place.DISK, lambda: _families(numbers))
+        yield Block(Position.DISK, lambda: _families(numbers))
 
 
 _COUNTERS = (

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 import aiohttp
 
-from broker.config.load import load_with_places
+from broker.config.load import load_with_origins
 from broker.console.app import ConsoleApp
 from broker.console.service import ConsoleService
 from broker.engine.log.log import Log
@@ -171,7 +171,7 @@ async def console(folder: Path, more: str = "", base: str = BROKER) -> AsyncIter
     """A broker; `more` is appended to its configuration, whose last section is [console]."""
     file = folder / "twinwire.toml"
     file.write_text(base.format(data=folder / "data") + more)
-    config, given = load_with_places(file)
+    config, given = load_with_origins(file)
     server = Server(config, given=given)
     await server.start()
     try:

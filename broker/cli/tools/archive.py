@@ -75,7 +75,7 @@ class Layout:
         return self.work_dir is not None and self.work_dir != self.output_dir
 
     @property
-    def makes(self) -> Path:
+    def unfinished_folder(self) -> Path:
         """The folder of files while they are written."""
         return self.work_dir or self.output_dir
 
@@ -148,7 +148,7 @@ class Archive:
         self._name, self._opened_s = name, now_s
         while True:
             text = revision(name, self._revision)
-            path = layout.makes / text
+            path = layout.unfinished_folder / text
             path.parent.mkdir(parents=True, exist_ok=True)
             free = not layout.moves or not (layout.output_dir / text).exists()
             if free and self._claim(path):
@@ -168,11 +168,11 @@ class Archive:
         self._file = os.fdopen(descriptor, "wb", buffering=0)
         self._path, self._size, self._gzip = path, os.fstat(descriptor).st_size, None
         if append and self._size:
-            self._mend(path)
+            self._end_cut_line(path)
         self._dirty_folders.add(path.parent)
         return True
 
-    def _mend(self, path: Path) -> None:
+    def _end_cut_line(self, path: Path) -> None:
         """End a line that a crash cut off, so that the next line does not continue it."""
         with path.open("rb") as file:
             file.seek(-1, os.SEEK_END)
@@ -393,7 +393,7 @@ class _TopicArchive:
                 await asyncio.to_thread(self._archive.open)
             while not ending.asked:
                 await self._step(ending)
-            await self._safe()
+            await self._sync_and_finish()
             await asyncio.to_thread(self._archive.close)
         except OSError as error:
             ending.fail(f"{self._reader.topic}: archiving stops: {error}")
@@ -401,7 +401,7 @@ class _TopicArchive:
             forwarder.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await forwarder
-            await self._give_back()
+            await self._requeue_unfinished()
 
     async def _forward(self) -> None:
         async for message in self._reader:
@@ -421,7 +421,7 @@ class _TopicArchive:
             if self._archive.due:
                 await self._end_file(len(batch))
             await asyncio.to_thread(self._write, batch)
-        await self._safe()
+        await self._sync_and_finish()
         if self.rotate.is_set() or self._archive.due:
             self.rotate.clear()
             await self._end_file(0)
@@ -458,7 +458,7 @@ class _TopicArchive:
             message.finish()
         del self._unsafe[:written]
 
-    async def _safe(self) -> None:
+    async def _sync_and_finish(self) -> None:
         """Sync, and only then finish."""
         if self._unsafe:
             await asyncio.to_thread(self._archive.sync)
@@ -466,7 +466,7 @@ class _TopicArchive:
                 message.finish()
             self._unsafe.clear()
 
-    async def _give_back(self) -> None:
+    async def _requeue_unfinished(self) -> None:
         """Requeue unfinished messages after CLS, so that this connection does not get them
         again."""
         closing = asyncio.ensure_future(self._reader.close())

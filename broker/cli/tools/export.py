@@ -45,7 +45,7 @@ class _Server(click.ParamType[str]):
         return str(value)
 
 
-class _Place(click.ParamType["int | datetime"]):
+class _SeqOrTime(click.ParamType["int | datetime"]):
     name = "seq|time"
 
     def convert(
@@ -79,11 +79,11 @@ class _Place(click.ParamType["int | datetime"]):
 @click.option(
     "--from",
     "start",
-    type=_Place(),
+    type=_SeqOrTime(),
     help="First record: a seq, a time (UTC without a zone), or an age such as 6h.",
 )
 @click.option(
-    "--to", "end", type=_Place(), help="End of the range, exclusive; default: the current end."
+    "--to", "end", type=_SeqOrTime(), help="End of the range, exclusive; default: the current end."
 )
 @click.option(
     "--format", "kind", type=click.Choice(["parquet", "arrow", "ndjson"]), default="parquet"
@@ -276,10 +276,10 @@ class Job:
             key_header=self.key_header,
             subject_filter=self.subject_filter,
             on_gap="skip" if self.skip else "raise",
-            told_gap=self._tell_gap,
+            told_gap=self._report_gap,
             told_seqs=seen,
         )
 
-    def _tell_gap(self, broker: str, topic: str, gap: Gap) -> None:
+    def _report_gap(self, broker: str, topic: str, gap: Gap) -> None:
         self.gaps += 1
         click.echo(f"export: {topic} of {broker}: {gap}: skipped", err=True)

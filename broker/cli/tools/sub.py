@@ -67,7 +67,7 @@ class _Tail:
 
     def _take(self, message: Message, ending: Ending) -> None:
         if ending.asked:
-            self._give_back(message)
+            self._requeue(message)
             return
         out = sys.stdout.buffer
         try:
@@ -76,12 +76,12 @@ class _Tail:
             out.write(message.body + b"\n")
             out.flush()
         except BrokenPipeError:  # the reader of the pipe, such as `| head`, has ended
-            self._give_back(message)
+            self._requeue(message)
             os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
             ending.stop()
             return
         except OSError as error:
-            self._give_back(message)
+            self._requeue(message)
             ending.fail(f"cannot print: {error}")
             return
         message.finish()
@@ -90,7 +90,7 @@ class _Tail:
             if self._left == 0:
                 ending.stop()
 
-    def _give_back(self, message: Message) -> None:
+    def _requeue(self, message: Message) -> None:
         """Pause the reader first; otherwise the requeued message would return at once."""
         for reader in self._readers:
             reader.change_max_in_flight(0)

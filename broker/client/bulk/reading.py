@@ -25,7 +25,7 @@ from broker.client.bulk.errors import (
 from broker.client.bulk.frame import head_of
 from broker.client.bulk.options import Options, parse_servers
 
-Place = int | datetime  # a seq, or the first record at or after a time
+SeqOrTime = int | datetime  # a seq, or the first record at or after a time
 ToldGap = Callable[[str, str, Gap], None]  # broker, topic, gap
 _ON_GAP = ("raise", "skip")
 
@@ -46,8 +46,8 @@ class Piece(NamedTuple):
 def read_arrow(
     servers: str | Sequence[str],
     topic: str,
-    start: Place | None = None,
-    end: Place | None = None,
+    start: SeqOrTime | None = None,
+    end: SeqOrTime | None = None,
     columns: Sequence[str] | None = None,
     **more: Any,
 ) -> pa.Table:
@@ -59,8 +59,8 @@ def read_arrow(
 def iter_arrow(
     servers: str | Sequence[str],
     topic: str,
-    start: Place | None = None,
-    end: Place | None = None,
+    start: SeqOrTime | None = None,
+    end: SeqOrTime | None = None,
     columns: Sequence[str] | None = None,
     *,
     key_header: str | None = None,
@@ -129,7 +129,7 @@ def batches_of_piece(
 
 
 def locate(
-    connection: Connection, topic: str, start: Place | None = None, end: Place | None = None
+    connection: Connection, topic: str, start: SeqOrTime | None = None, end: SeqOrTime | None = None
 ) -> Piece | None:
     """The current records of a topic between two positions on a broker; None: the broker does not
     have the topic."""
@@ -151,13 +151,13 @@ def locate(
     )
 
 
-def seq_at(connection: Connection, topic: str, place: Place) -> int:
+def seq_at(connection: Connection, topic: str, at: SeqOrTime) -> int:
     """The seq of a position in a topic."""
-    if not isinstance(place, datetime):
-        return int(place)
-    at = place if place.tzinfo is not None else place.replace(tzinfo=UTC)
+    if not isinstance(at, datetime):
+        return int(at)
+    moment = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
     # A float of the current time in nanoseconds would have an error of hundreds of nanoseconds.
-    since = at - datetime(1970, 1, 1, tzinfo=UTC)
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     time_ns = ((since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds) * 1_000
     return connection.offsets({topic: time_ns})[topic].seq
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from broker.base.metrics import Block, Place, Series, families
+from broker.base.metrics import Block, Position, Series, families
 from broker.base.units import SECOND
 from broker.protocols.jetstream import limits
 
@@ -205,7 +205,7 @@ _CONSUMER: Final = (
 
 def own_block(numbers: JetStreamNumbers) -> Block:
     """The series under our names."""
-    return Block(Place.TOPICS, partial(_own, numbers))
+    return Block(Position.TOPICS, partial(_own, numbers))
 
 
 def _own(numbers: JetStreamNumbers) -> Iterator[Metric]:
@@ -278,7 +278,7 @@ _SINCE: Final = {"last_delivery_seconds": "delivered_ns", "last_ack_seconds": "a
 
 def exported_block(numbers: JetStreamNumbers) -> Block:
     """The series under the exporter's names."""
-    return Block(Place.EXPORTED, partial(_exported, numbers))
+    return Block(Position.EXPORTED, partial(_exported, numbers))
 
 
 def _gauge(name: str, labels: Sequence[str], rows: Sequence[tuple[Sequence[str], float]]) -> Metric:
@@ -293,7 +293,7 @@ def _exported(numbers: JetStreamNumbers) -> Iterator[Metric]:
     accounts: list[tuple[tuple[str, ...], AccountNumbers]] = [
         ((*me, one.name, one.name, one.name), one) for one in numbers.accounts
     ]
-    streams: _Placed = [
+    streams: _LabelledStreams = [
         ((*where, one.name, numbers.server_name, "true", ""), one)
         for where, account in accounts
         for one in account.streams
@@ -322,10 +322,10 @@ def _exported(numbers: JetStreamNumbers) -> Iterator[Metric]:
     yield from _exported_consumers(numbers, streams)
 
 
-_Placed = list[tuple[tuple[str, ...], StreamNumbers]]
+_LabelledStreams = list[tuple[tuple[str, ...], StreamNumbers]]  # each with its label values
 
 
-def _exported_origins(streams: _Placed) -> Iterator[Metric]:
+def _exported_origins(streams: _LabelledStreams) -> Iterator[Metric]:
     for kind, is_mirror in (("source", False), ("mirror", True)):
         labels = (*_STREAM_LABELS, f"{kind}_name", f"{kind}_api", f"{kind}_deliver")
         rows = [
@@ -342,7 +342,7 @@ def _exported_origins(streams: _Placed) -> Iterator[Metric]:
         )
 
 
-def _exported_consumers(numbers: JetStreamNumbers, streams: _Placed) -> Iterator[Metric]:
+def _exported_consumers(numbers: JetStreamNumbers, streams: _LabelledStreams) -> Iterator[Metric]:
     consumers = [
         ((*where, one.name, numbers.server_name, "true", one.description), one)
         for where, stream in streams

@@ -7,7 +7,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.base.metrics import Block, Place
+from broker.base.metrics import Block, Position
 from broker.base.service import ListenerStats, Service
 from broker.protocols.nats.section import nats_settings
 from broker.protocols.nats.server import NatsServer
@@ -119,7 +119,7 @@ class NatsService(Service):
 
 def subscription_block(held: int) -> Block:
     """The series of the number of subscriptions."""
-    return Block(Place.SUBSCRIPTIONS, partial(_subscriptions, held))
+    return Block(Position.SUBSCRIPTIONS, partial(_subscriptions, held))
 
 
 def _subscriptions(held: int) -> Iterator[Metric]:

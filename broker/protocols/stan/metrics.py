@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from broker.base.metrics import Block, Place
+from broker.base.metrics import Block, Position
 from broker.base.units import COUNT_MAX
 from broker.base.values import dataclass
 
@@ -64,7 +64,7 @@ def stan_metrics(pages: StreamingPages) -> Block:
 
 def stan_block(facts: StanFacts) -> Block:
     """The series of these facts."""
-    return Block(Place.EXPORTED, StanFamilies(facts).collect)
+    return Block(Position.EXPORTED, StanFamilies(facts).collect)
 
 
 class StanFamilies:

@@ -62,11 +62,11 @@ class Case:
         self.task: asyncio.Task[int]
 
     async def begin(
-        self, settings: Settings = PLAIN, *, file: str = "x.conf", place: Log | None = None
+        self, settings: Settings = PLAIN, *, file: str = "x.conf", server_log: Log | None = None
     ) -> Case:
         self.run = Run(
             settings,
-            place or Log("x"),
+            server_log or Log("x"),
             lambda wanted: Server(wanted, self.failure),
             file=file,
             read_again=lambda: self.next,

@@ -93,7 +93,7 @@ def test_the_page_is_the_same_to_the_byte(
     """
     monkeypatch.setattr(exposition, "__version__", "0.0.0")
     bulk = BulkStats(*range(20, 35), [LagStats("r", "t", 9)])
-    services = [nats_block(NATS), stan_block(FACTS), bulk.block()]  # in any order of places
+    services = [nats_block(NATS), stan_block(FACTS), bulk.block()]  # in any order of positions
     shown, _ = render([*services, *stats], accept)
     assert shown.partition(b"# HELP process_")[0] == (HERE / f"pages/metrics.{page}").read_bytes()
 

@@ -150,9 +150,9 @@ def serve(settings: Settings, given: Mapping[str, Any], warnings: Sequence[str] 
     from broker.cli.dropin.nats_server.log import Log, LogError, stamp_now
     from broker.cli.serve import raise_open_files_limit, restrict_umask, until_ended
 
-    place = Log(PROGRAM)
+    server_log = Log(PROGRAM)
     try:
-        place.use(settings)
+        server_log.use(settings)
     except LogError as error:
         print(f"{stamp_now()} {error}", file=sys.stderr, flush=True)
         return server_limits.EXIT_START_FAILED
@@ -177,11 +177,11 @@ def serve(settings: Settings, given: Mapping[str, Any], warnings: Sequence[str] 
     if settings.jetstream is not None and settings.jetstream.enabled:
         from broker.cli.dropin.nats_server.jetstream import JetStreamRun
 
-        run: Run = JetStreamRun(settings, place, _more_pages, **options)
+        run: Run = JetStreamRun(settings, server_log, _more_pages, **options)
     else:
-        run = Run(settings, place, make_server, **options)
+        run = Run(settings, server_log, make_server, **options)
     code = until_ended(run.run())
-    place.close()
+    server_log.close()
     return code
 
 

@@ -64,13 +64,13 @@ class JetStreamRun(Run):
     def __init__(
         self,
         settings: Settings,
-        place: Log,
+        server_log: Log,
         pages: Callable[[NatsServer], Mapping[str, Handler]],
         **options: Any,
     ) -> None:
         """`pages`: additional pages of the monitoring listener; the rest as in Run."""
         self._pages = pages
-        super().__init__(settings, place, self._make, **options)
+        super().__init__(settings, server_log, self._make, **options)
 
     def _make(self, settings: Settings) -> NatsServer:
         def nats(host: Host) -> Service:

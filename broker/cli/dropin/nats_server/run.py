@@ -80,7 +80,7 @@ class Run:
     def __init__(
         self,
         settings: Settings,
-        place: Log,
+        server_log: Log,
         make: Callable[[Settings], Server],
         *,
         file: str = "",
@@ -90,7 +90,7 @@ class Run:
     ) -> None:
         """`read_again`: returns the current settings of file and flags."""
         self.settings = settings
-        self.place = place
+        self.server_log = server_log
         self.make = make
         self.file = file
         self.read_again = read_again
@@ -232,7 +232,7 @@ class Run:
         if number in (signal.SIGINT, signal.SIGTERM):
             self._stop(number)
         elif number == signal.SIGUSR1:
-            self.place.reopen()
+            self.server_log.reopen()
         elif number == signal.SIGUSR2:
             self.lame_duck()
         else:
@@ -306,7 +306,7 @@ class Run:
         if reload.Action.TRACE in plan.actions:
             self._trace()
         if reload.Action.LOGGING in plan.actions:
-            self.place.use(new)
+            self.server_log.use(new)
         if reload.Action.PID_FILE in plan.actions and new.pid_file:
             try:
                 process.write_pid(new.pid_file)

@@ -140,9 +140,9 @@ def everything(own: Mapping[str, Any], nats: Mapping[str, Any]) -> Asked:
 
 def serve(asked: Asked, own: Mapping[str, Any], nats: Mapping[str, Any]) -> int:
     """Run until a signal; return the exit code."""
-    place = Log(PROGRAM)
+    server_log = Log(PROGRAM)
     try:
-        place.use(asked.settings)
+        server_log.use(asked.settings)
     except LogError as error:
         print(f"{stamp_now()} {error}", file=sys.stderr, flush=True)
         return server_limits.EXIT_START_FAILED
@@ -162,6 +162,6 @@ def serve(asked: Asked, own: Mapping[str, Any], nats: Mapping[str, Any]) -> int:
         listen_early(asked.settings)
     from broker.cli.dropin.nats_streaming.run import StreamingRun
 
-    code = until_ended(StreamingRun(asked, place, again).run())
-    place.close()
+    code = until_ended(StreamingRun(asked, server_log, again).run())
+    server_log.close()
     return code

@@ -118,8 +118,8 @@ class _Reader:
         inner = [it for key, it in values.items() if key.lower() == "streaming"]
         self.alone = bool(inner)  # inside the block, where all keys are for the service
         self.mistakes = Mistakes(tolerant=True)
-        place = inner[-1] if inner else Value(values, file, 1, 1)
-        self.root = Block(place, self.mistakes, "streaming")
+        block = inner[-1] if inner else Value(values, file, 1, 1)
+        self.root = Block(block, self.mistakes, "streaming")
         self.found = found
 
     def read(self) -> None:
@@ -159,10 +159,10 @@ class _Reader:
         _take(own, "max_channels", block, "mc max_channels maxchannels", block.number)
         own |= self.bounds(block)
         channels = block.block(*words(_CHANNELS))
-        for name, place in channels.rest() if channels is not None else ():
+        for name, channel in channels.rest() if channels is not None else ():
             if not is_valid_channel(name, wildcards=True):
-                self.mistakes.add(place, errors.STAN_CHANNEL_NAME.format(go_quote(name)))
-            inner = Block(place, self.mistakes, name)
+                self.mistakes.add(channel, errors.STAN_CHANNEL_NAME.format(go_quote(name)))
+            inner = Block(channel, self.mistakes, name)
             bounds = {key: max(it, 0) for key, it in self.bounds(inner).items()}
             inner.done()
             names = {f"{key}_ns" if key in _AGES else key: it for key, it in bounds.items()}

@@ -7,7 +7,7 @@ import platform
 import signal
 from typing import TYPE_CHECKING, Any, cast
 
-from broker.base.metrics import Place
+from broker.base.metrics import Position
 from broker.cli.dropin import errors
 from broker.cli.dropin.environment import from_environment
 from broker.cli.dropin.nats_server.log import STREAMING
@@ -46,11 +46,11 @@ class StreamingRun(Run):
     broker: Server
     stan: StanService
 
-    def __init__(self, asked: Asked, place: Log, again: Any) -> None:
+    def __init__(self, asked: Asked, server_log: Log, again: Any) -> None:
         self.asked = asked
         super().__init__(
             asked.settings,
-            place,
+            server_log,
             self._make,
             file=asked.file,
             read_again=again,
@@ -63,7 +63,7 @@ class StreamingRun(Run):
             return NatsService(host, NatsServer(settings, host.runtime, host.router))
 
         def metrics(host: Host) -> Service:
-            return MetricsService(host, Place.EXPORTED)
+            return MetricsService(host, Position.EXPORTED)
 
         folder = self.asked.folder
         self.broker = Server(

@@ -120,9 +120,9 @@ def to_config(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Config:
     changed["nsq"]["listen"] = changed["nsq"]["http"] = changed["bulk"]["listen"] = None
     changed["console"]["listen"] = None
     for name, flag in flags.items():
-        place = attribute_of(flag.target)
-        if place is not None:
-            section, attribute = place
+        target = attribute_of(flag.target)
+        if target is not None:
+            section, attribute = target
             value = values[name] or (os.curdir if name == "data-path" else values[name])
             changed[section][attribute] = _value(name, flag, value)
         elif name in without_target(flags) and values[name] != flag.default:
@@ -155,9 +155,9 @@ def _value(name: str, flag: Flag, value: Any) -> Any:
         return tuple(value)
     if name == "statsd-address":
         return _receiver(value)
-    place = attribute_of(flag.target)
-    assert place is not None
-    section, attribute = place
+    target = attribute_of(flag.target)
+    assert target is not None
+    section, attribute = target
     kind = settings(SECTIONS[section])[attribute.removesuffix("_ns")][1]
     if isinstance(value, bool) or (attribute.endswith("_ns") and value == 0):
         return value

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.core import GaugeMetricFamily
 
-from broker.base.metrics import Block, Place
+from broker.base.metrics import Block, Position
 from broker.base.units import SECOND
 from broker.base.values import dataclass
 from broker.protocols.nats.monitoring import limits
@@ -95,7 +95,7 @@ def nats_metrics(pages: MonitorPages) -> Block:
 
 def nats_block(facts: NatsFacts) -> Block:
     """The series of these facts."""
-    return Block(Place.EXPORTED, NatsFamilies(facts).collect)
+    return Block(Position.EXPORTED, NatsFamilies(facts).collect)
 
 
 def _gauge(name: str, labels: Iterable[str], rows: Iterable[tuple[list[str], float]]) -> Metric:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from broker.base.metrics import Block, Place, Series, families
+from broker.base.metrics import Block, Position, Series, families
 from broker.base.values import dataclass
 from broker.protocols.nsq.topics import channels_of, streams_of
 
@@ -129,7 +129,7 @@ def topic_metrics(engine: Engine) -> Block:
 
 def topic_block(topics: Sequence[TopicStats]) -> Block:
     """The series of these topics."""
-    return Block(Place.TOPICS, partial(_families, topics))
+    return Block(Position.TOPICS, partial(_families, topics))
 
 
 def _families(topics: Sequence[TopicStats]) -> Iterator[Metric]:

@@ -138,7 +138,7 @@ async def test_usr1_opens_the_log_anew(case: Case, tmp_path: Path) -> None:
             self.reopened += 1
 
     place = Place("x")
-    await case.begin(place=place)
+    await case.begin(server_log=place)
     case.run.on_signal(signal.SIGUSR1)
     assert place.reopened == 1
     await case.end()

@@ -110,7 +110,7 @@ async def test_reload_of_the_log(case: Case, tmp_path: Path) -> None:
         def use(self, settings: Settings) -> None:
             used.append(settings)
 
-    await case.begin(place=Place("x"))
+    await case.begin(server_log=Place("x"))
     new = dataclasses.replace(PLAIN, debug=True)
     await case.reload(new)
     assert used == [new]
