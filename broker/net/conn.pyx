@@ -47,7 +47,8 @@ NO_OWNER.queued = True
 
 cdef class Conn(SendOwner):
     def __init__(self, listener, Session session, InBuf shared, turn, pool, size_t out_limit):
-        """Calls `listener.joined(conn)` at its start and `listener.left(conn)` at its end."""
+        """Calls `listener.connection_opened(conn)` at its start and
+        `listener.connection_closed(conn)` at its end."""
         self.listener = listener
         self.session = session
         self.shared = shared
@@ -69,7 +70,7 @@ cdef class Conn(SendOwner):
             self.fd = -1 if handle is None else handle.fileno()
         self.peer = transport.get_extra_info('peername')
         self.out.turn.tick()
-        self.listener.joined(self)
+        self.listener.connection_opened(self)
         self.session.opened(self)
 
     def connection_lost(self, exc):
@@ -85,10 +86,10 @@ cdef class Conn(SendOwner):
         self.big = None
         self.tail = None
         if self.prefix is not None:
-            self.prefix.left()
+            self.prefix.closed()
             self.prefix = None
         self.session.closed()
-        self.listener.left(self)
+        self.listener.connection_closed(self)
         self.out.owner = NO_OWNER
 
     def eof_received(self):
@@ -307,7 +308,7 @@ cdef class Conn(SendOwner):
 
     def expect_prefix(self, prefix):
         """Pass the first bytes to `prefix`: its received(conn, bytes) is called until it calls
-        end_prefix. Its left() is called if the connection ends before."""
+        end_prefix. Its closed() is called if the connection ends before."""
         self.prefix = prefix
 
     def end_prefix(self, bytes rest, peer=None):

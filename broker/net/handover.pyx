@@ -2,7 +2,7 @@
 """The session of a connection until another one takes it over: see Conn.hand_over.
 
 It calls its owner: `opened`, `received` (bytes), `secured` (why TLS failed, or None), `timed_out`,
-`left` (the connection has ended).
+`closed` (the connection has ended).
 """
 cimport cython
 import logging
@@ -43,7 +43,7 @@ cdef class HandoverSession(Session):
 
     cdef void closed(self) noexcept:
         self.wait(0)
-        self.owner.left(self)
+        self.owner.closed(self)
         self.link = None    # otherwise both would be in a cycle, and garbage collections are rare
 
     def wait(self, int64_t ns):

@@ -197,7 +197,7 @@ class Listener(ABC):
         rt = self.runtime
         return Conn(self, self.new_session(), rt.shared, rt.turn, rt.pool, self.out_limit)
 
-    def joined(self, conn: Conn) -> None:
+    def connection_opened(self, conn: Conn) -> None:
         """A connection was accepted."""
         self.total_connections += 1
         self.conns.add(conn)
@@ -205,7 +205,7 @@ class Listener(ABC):
         if self.runtime.short_of_files(conn.fd):
             self.runtime.loop.call_soon(conn.abort)
 
-    def left(self, conn: Conn) -> None:
+    def connection_closed(self, conn: Conn) -> None:
         """A connection has ended."""
         self.conns.discard(conn)
         if not self.conns:

@@ -155,7 +155,7 @@ class ProxyHeader:
             self._timer.cancel()
             conn.end_prefix(self._head[found.length :], found.peer)
 
-    def left(self) -> None:
+    def closed(self) -> None:
         """The connection has ended."""
         self._timer.cancel()
 

@@ -229,7 +229,7 @@ class PendingUpgrades:
         self.done(handover)
         handover.link.abort()
 
-    def left(self, handover: HandoverSession) -> None:
+    def closed(self, handover: HandoverSession) -> None:
         """The connection has ended."""
         self.done(handover)
 

@@ -69,7 +69,7 @@ class HttpConnections:
         self.dropped = 0  # closed by this side: too slow, or above the limit
         self._timer: asyncio.TimerHandle | None = None
 
-    def joined(self, connection: HttpConnection, number: int = -1) -> bool:
+    def add(self, connection: HttpConnection, number: int = -1) -> bool:
         """Add a connection with the descriptor `number`; False: the limit is reached."""
         full = len(self.open) >= self.most or files_are_short(number)
         if full and not self._make_room():
@@ -80,9 +80,9 @@ class HttpConnections:
             self._check_later()
         return True
 
-    def left(self, connection: HttpConnection) -> None:
+    def remove(self, connection: HttpConnection) -> None:
         """Remove a connection."""
-        self._remove(connection)
+        self._forget(connection)
         if not self.open and self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -97,7 +97,7 @@ class HttpConnections:
             self._quiet.move_to_end(connection)
         return False
 
-    def entered(self, connection: HttpConnection) -> None:
+    def state_changed(self, connection: HttpConnection) -> None:
         """A connection has entered another state. It may be dropped while it has no request."""
         self._quiet.pop(connection, None)
         if connection.state != REQUEST and connection in self.open:
@@ -106,10 +106,10 @@ class HttpConnections:
     def drop(self, connection: HttpConnection) -> None:
         """Close a connection at once."""
         self.dropped += 1
-        self._remove(connection)  # not counted any more, although it ends a turn later
+        self._forget(connection)  # not counted any more, although it ends a turn later
         connection.abort()
 
-    def _remove(self, connection: HttpConnection) -> None:
+    def _forget(self, connection: HttpConnection) -> None:
         self.open.pop(connection, None)
         self._quiet.pop(connection, None)
 
@@ -173,7 +173,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is not a subclass
-        if not self.connections.joined(self, descriptor(transport)):
+        if not self.connections.add(self, descriptor(transport)):
             self._inner = None
             self._transport.abort()
             return
@@ -323,7 +323,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self.connections.left(self)
+        self.connections.remove(self)
         inner, self._inner = self._inner, None
         if inner is not None and not self._in_handshake:
             inner.connection_lost(exc)
@@ -371,7 +371,7 @@ class HttpConnection(asyncio.Protocol):
         self.state = state
         self._head = 0
         self.since_ns = self.connections.now_ns()
-        self.connections.entered(self)
+        self.connections.state_changed(self)
 
     # --- time
 

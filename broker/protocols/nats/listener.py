@@ -144,8 +144,8 @@ class NatsListener(Listener):
 
 def refuse_header(session: NatsSession, reason: str) -> None:
     """Close a connection whose PROXY header is invalid."""
-    place = join(session.host, session.port)
-    log.warning("Error reading PROXY protocol header from %s: %s", place, reason)
+    peer = join(session.host, session.port)
+    log.warning("Error reading PROXY protocol header from %s: %s", peer, reason)
     session.end(None, errors.NATS_CLOSED_PROTOCOL)
 
 
@@ -186,7 +186,7 @@ class WebsocketListener(Listener):
         self._upgrades = PendingUpgrades(self._upgrade, self._timeout_ns, secure)
         self._upgrades.refused = log_refusal
         self._upgrades.insecure = log_insecure
-        self._allowed = {place(one) for one in settings.allowed_origins}
+        self._allowed = {parse_origin(one) for one in settings.allowed_origins}
 
     def new_session(self) -> HandoverSession:
         return HandoverSession(self._upgrades)
@@ -251,9 +251,9 @@ class WebsocketListener(Listener):
         origin = request.first("origin") or request.first("sec-websocket-origin")
         if not origin or not (settings.same_origin or self._allowed):
             return
-        came_from = place(origin)
+        came_from = parse_origin(origin)
         scheme = "http" if self.tls is None else "https"
-        here = place(f"{scheme}://{request.first('host')}")
+        here = parse_origin(f"{scheme}://{request.first('host')}")
         if settings.same_origin and (not came_from[1] or came_from != here):
             raise NotUpgraded(403, net_errors.WEBSOCKET_ORIGIN.format("not same origin"))
         if self._allowed and came_from not in self._allowed:
@@ -353,7 +353,7 @@ def is_address(text: str) -> bool:
     return True
 
 
-def place(origin: str) -> tuple[str, str, int]:
+def parse_origin(origin: str) -> tuple[str, str, int]:
     """Scheme, host and port of an origin; the port may be left out."""
     try:
         parts = urlsplit(origin)

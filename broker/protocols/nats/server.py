@@ -108,7 +108,7 @@ class NatsServer:
         self.ports: dict[str, tuple[str, int]] = {}
         self.starting = self.lame = False
         self.closed = ClosedConnections(settings.max_closed_clients)
-        self.handshake.on_leave.append(self.closed.add)
+        self.handshake.on_close.append(self.closed.add)
         self.handshake.server_block = self._server_block
         self.handshake.is_system = lambda account: account is self.system_account
         ClientLog(self.handshake, lambda: self.settings)
@@ -116,8 +116,8 @@ class NatsServer:
         # Returns the problem of the rest of this process, for /healthz; set before `pages` is used.
         self.broken: Callable[[], str | None] = lambda: None
         self.cpu = CpuMeter()
-        self.handshake.on_connect.append(self._joined)
-        self.handshake.on_leave.append(self._left)
+        self.handshake.on_connect.append(self._connected)
+        self.handshake.on_close.append(self._disconnected)
         self.handshake.on_refuse.append(self._refused)
         self.monitor = MonitorListener(self)
         self.passwords = Passwords()
@@ -245,8 +245,8 @@ class NatsServer:
         from broker.protocols.nats.leafnodes.leafnodes import LeafNodes
 
         leafs = LeafNodes(self.context)
-        leafs.handshake.on_join.append(self._joined)
-        leafs.handshake.on_leave += [self.closed.add, self._left]
+        leafs.handshake.on_establish.append(self._connected)
+        leafs.handshake.on_close += [self.closed.add, self._disconnected]
         leafs.handshake.on_refuse.append(self._refused)
         self.context.on_account.append(leafs.adopt)
         return leafs
@@ -440,11 +440,11 @@ class NatsServer:
 
     # Reports of sessions' begins and ends to the system account, while it exists.
 
-    def _joined(self, session: NatsSession | LeafSession) -> None:
+    def _connected(self, session: NatsSession | LeafSession) -> None:
         if self.system is not None:
             self.system.connected(session)
 
-    def _left(self, session: NatsSession | LeafSession) -> None:
+    def _disconnected(self, session: NatsSession | LeafSession) -> None:
         if self.system is not None:
             why = session.closed_because or errors.NATS_CLOSED_CLIENT
             self.system.disconnected(session, why)

@@ -286,8 +286,8 @@ def _without_password(url: str) -> str:
     parts = urlsplit(url)
     if parts.password is None:
         return url
-    place = parts.netloc.rpartition("@")[2]
-    return parts._replace(netloc=f"{parts.username}:xxxxx@{place}").geturl()
+    address = parts.netloc.rpartition("@")[2]
+    return parts._replace(netloc=f"{parts.username}:xxxxx@{address}").geturl()
 
 
 @dataclass(frozen=True, slots=True)

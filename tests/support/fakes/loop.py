@@ -56,18 +56,18 @@ class FakeLoop:
         return alarm
 
     def run(self) -> None:
-        """End the turn, and the turns that this causes."""
+        """Run turns until no callback is left."""
         while self._soon:
             self.run_once()
 
     def run_once(self) -> None:
-        """End this turn only."""
+        """Run one turn: the callbacks that are scheduled now."""
         ready, self._soon[:] = self._soon[:], []
         for call in ready:
             call()
 
     def advance(self, ns: int) -> None:
-        """Let time pass, ringing every alarm at its moment."""
+        """Move the clock by `ns`, and run each timer at its time."""
         end = self.now_ns + ns
         while True:
             due = [a for a in self._alarms if a.call is not None and a.due_ns <= end]
@@ -88,8 +88,8 @@ class FakeLoop:
 
 
 class FakeTransport:
-    """Takes `room` bytes, then is full until `read_all`; closes when the loop runs. With a socket,
-    they are what the socket takes."""
+    """Accepts `room` bytes, or with a socket what the socket accepts. Later bytes wait for
+    `read_all` or `read_some`. `close` takes effect when the loop runs."""
 
     def __init__(self, loop: FakeLoop, sock: socket.socket | None = None) -> None:
         self.loop = loop
@@ -127,14 +127,14 @@ class FakeTransport:
         return len(self.kept)
 
     def read_all(self) -> None:
-        """The peer reads again, everything."""
+        """The peer reads all output from now on."""
         self.room = 1 << 60
         self.taken += self.kept
         self.kept.clear()
         self.conn.resume_writing()
 
     def read_some(self, count: int) -> None:
-        """The peer reads so many bytes, and not all."""
+        """The peer reads `count` bytes of the waiting output, but not all of it."""
         assert count < len(self.kept)
         self.taken += self.kept[:count]
         del self.kept[:count]
@@ -158,7 +158,7 @@ class FakeTransport:
 
 
 class FakePeer:
-    """The far end of one connection."""
+    """The peer of one connection."""
 
     def __init__(self, listener: FakeListener, sock: socket.socket | None = None) -> None:
         loop = listener.loop
@@ -182,7 +182,7 @@ class FakePeer:
         self.loop.run()
 
     def read(self, data: bytes, cuts: list[int] | None = None) -> None:
-        """As `send`, but the turn continues."""
+        """Same as `send`, but the turn does not end."""
         edges = sorted({0, len(data), *(cuts or [])})
         for start, end in pairwise(edges):
             at = start
@@ -201,19 +201,19 @@ class FakePeer:
         self.loop.run()
 
     def take(self) -> bytes:
-        """What arrived since the last call."""
+        """The bytes received since the last call."""
         data = bytes(self.transport.taken)
         self.transport.taken.clear()
         return data
 
     def talk(self, data: bytes, cuts: list[int] | None = None) -> bytes:
-        """Send, and take the answer."""
+        """Send bytes, and return the bytes of the answer."""
         self.send(data, cuts)
         return self.take()
 
 
 class FakeListener:
-    """What a connection reports to."""
+    """The listener of a connection."""
 
     def __init__(
         self,
@@ -226,15 +226,15 @@ class FakeListener:
         self.out_limit = out_limit
         self.conns: set[Conn] = set()
 
-    def joined(self, conn: Conn) -> None:
+    def connection_opened(self, conn: Conn) -> None:
         self.conns.add(conn)
 
-    def left(self, conn: Conn) -> None:
+    def connection_closed(self, conn: Conn) -> None:
         self.conns.discard(conn)
 
 
 class FakeNats:
-    """A NATS frontend with peers and no sockets."""
+    """A NATS frontend whose clients have no sockets."""
 
     def __init__(self, **settings: Any) -> None:
         from broker.protocols.nats.accounts.account import Account, CurrentPublisher
@@ -257,7 +257,7 @@ class FakeNats:
         )
 
     def dial(self, connect: bytes | None = b"{}", *, quiet: bool = True) -> FakePeer:
-        """A peer that has read INFO and, unless None, sent CONNECT."""
+        """A client that has read INFO and sent CONNECT with these options; None: no CONNECT."""
         peer = FakePeer(self.listener)
         assert peer.take().startswith(b"INFO ")
         if connect is not None:

@@ -92,7 +92,7 @@ def test_the_oldest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
         upgrades.opened(handover)
     assert [handover.aborted for handover in made] == [True, True, False, False, False]
     upgrades.received(made[3], REQUEST)  # is in, and counts no more
-    upgrades.left(made[4])
+    upgrades.closed(made[4])
     upgrades.end()
     assert [handover.aborted for handover in made] == [True, True, True, False, False]
     assert [handover.timeout_ns for handover in made] == [0] * 5

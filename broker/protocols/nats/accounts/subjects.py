@@ -74,7 +74,7 @@ def unnumbered(subject: str) -> tuple[str, list[str]]:
 def reverse(source: str, destination: str) -> tuple[str, str]:
     """The source and destination of the inverse transform; see Transform."""
     pattern, placeholders = unnumbered(destination)
-    wildcards = [place.wildcards[0] for place in map(parse, placeholders) if place is not None]
+    wildcards = [one.wildcards[0] for one in map(parse, placeholders) if one is not None]
     tokens = source.split(".")
     count = 0
     for index, text in enumerate(tokens):

@@ -41,7 +41,8 @@ cdef class NatsFrontend:
     cdef uint64_t last_id               # one numbering for connections of all kinds
     cdef public uint64_t slow_consumers, stale, stalls, dropped
     cdef uint8_t slow_policy            # SLOW_*
-    cdef uint64_t gone_in_msgs, gone_in_bytes, gone_out_msgs, gone_out_bytes   # of closed sessions
+    # Of closed sessions.
+    cdef uint64_t closed_in_msgs, closed_in_bytes, closed_out_msgs, closed_out_bytes
 
     cdef uint64_t teardown_end(self) noexcept
     cdef void torn_down(self, uint64_t end) noexcept

@@ -77,8 +77,8 @@ cdef class NatsFrontend:
 
     def traffic(self):
         """Messages and bytes since the start: (in_msgs, in_bytes, out_msgs, out_bytes)."""
-        cdef uint64_t in_msgs = self.gone_in_msgs, in_bytes = self.gone_in_bytes
-        cdef uint64_t out_msgs = self.gone_out_msgs, out_bytes = self.gone_out_bytes
+        cdef uint64_t in_msgs = self.closed_in_msgs, in_bytes = self.closed_in_bytes
+        cdef uint64_t out_msgs = self.closed_out_msgs, out_bytes = self.closed_out_bytes
         for session in self.sessions:
             in_msgs += session.in_msgs
             in_bytes += session.in_bytes

@@ -75,7 +75,7 @@ class ClientHandshake:
         self.on_open: list[Callable[[NatsSession], object]] = []  # called for a new connection
         self.on_connect: list[Callable[[NatsSession], object]] = []  # called after a login
         self.on_refuse: list[Callable[[NatsSession, Login, str], object]] = []
-        self.on_leave: list[Callable[[NatsSession], object]] = []  # even without a login
+        self.on_close: list[Callable[[NatsSession], object]] = []  # even without a login
         frontend.handshake = self
 
     # --- queries
@@ -191,9 +191,9 @@ class ClientHandshake:
         session.apply_options(options)
         self._check(session, self.login(session))
 
-    def left(self, session: NatsSession) -> None:
+    def closed(self, session: NatsSession) -> None:
         """Handle the end of a connection."""
-        for act in self.on_leave:
+        for act in self.on_close:
             act(session)
 
     def refuse(self, session: NatsSession, reason: str) -> None:

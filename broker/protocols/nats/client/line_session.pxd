@@ -52,9 +52,9 @@ cdef class LineSession(Session):
     cdef int64_t subs_max               # -1 = no limit
     cdef readonly uint32_t pings_out    # unanswered
     cdef uint32_t sweep                 # progress of removing a closed session's subs
-    cdef list kept                      # gets those that are removed, see keep_subs; or None
-    cdef uint32_t kept_left             # how many more it gets
-    cdef bint gone
+    cdef list removed_subs              # see list_removed_subs; None: they are not listed
+    cdef uint32_t removed_subs_left     # how many more are added to the list
+    cdef bint disconnected              # the connection has ended
     cdef bint has_yielded               # its share of the turn is used up, and input is paused
     cdef bint awaits_login              # no login was received yet
     cdef readonly uint32_t waiting      # reasons to pause input: checks of logins, and others
@@ -131,16 +131,16 @@ cdef class LineSession(Session):
     cdef sub_t *add_sub(self, const op_t *op, const char *sid, size_t sid_len, uint32_t hash,
                         uint16_t weight=*) except NULL
     cdef bint drop_any(self) noexcept
-    cdef void keep(self, sub_t *sub) noexcept
+    cdef void list_removed(self, sub_t *sub) noexcept
     cdef bint drop_all(self) noexcept
     cdef void set_timer(self) noexcept
     cdef bint has_progressed(self) noexcept
     cdef int64_t ping_interval(self) noexcept
     cdef void ping_or_end(self, int64_t now_ns) noexcept
     cdef void stall(self) noexcept
-    cdef void pause_for(self, int64_t wait_ns) noexcept
+    cdef void begin_stall(self, int64_t wait_ns) noexcept
     cdef void wake_waiters(self) noexcept
-    cdef void resume_reading(self) except *
+    cdef void end_stall(self) except *
 
 
 cdef inline bint recalls(LineSession s, const char *subject, size_t n) noexcept:

@@ -43,7 +43,7 @@ cdef const char *PING = b'PING\r\n'
 cdef const char *PONG = b'PONG\r\n'
 cdef enum:
     PING_LEN = 6
-    WORK_KEPT = 128     # a removed subscription that is kept for monitoring
+    WORK_LISTED = 128   # a removed subscription that is listed for monitoring
 
 
 cdef inline int64_t sooner(int64_t due, int64_t other) noexcept nogil:
@@ -116,7 +116,7 @@ cdef class LineSession(Session):
                 self.account.current_publisher.session = NULL
         self.connection_closed()
         self.link = None
-        self.gone = True
+        self.disconnected = True
         self.stall_due_ns = 0
         if self.frontend.stalled == <void *>self:
             self.frontend.stalled = NULL
@@ -156,12 +156,12 @@ cdef class LineSession(Session):
 
     cdef void run(self) noexcept:
         """Do work that had to wait until no message was being delivered."""
-        if not self.gone:
+        if not self.disconnected:
             self.end_of_turn()
         elif not self.drop_all():
             self.frontend.turn.add(PHASE_STORE, self)   # in parts: a million would block the loop
         else:
-            self.kept = None
+            self.removed_subs = None
             if self.excluded:
                 self.excluded = False
                 self.router.end_exclusion()
@@ -552,18 +552,18 @@ cdef class LineSession(Session):
         cdef sub_t *sub = subs_any(&self.subs, &self.sweep)
         if sub == NULL:
             return False
-        if self.kept_left and not sub.retired:
-            self.keep(sub)
+        if self.removed_subs_left and not sub.retired:
+            self.list_removed(sub)
         self.remove_sub(sub)
         return True
 
-    cdef void keep(self, sub_t *sub) noexcept:
-        self.kept_left -= 1
-        trie.work += WORK_KEPT
+    cdef void list_removed(self, sub_t *sub) noexcept:
+        self.removed_subs_left -= 1
+        trie.work += WORK_LISTED
         try:
-            self.kept.append(described(sub))
+            self.removed_subs.append(described(sub))
         except MemoryError:
-            self.kept_left = 0
+            self.removed_subs_left = 0
 
     cdef bint drop_all(self) noexcept:
         """Remove subscriptions while the turn's share lasts; whether none is left."""
@@ -589,12 +589,12 @@ cdef class LineSession(Session):
                 found.append(described(sub))
         return found
 
-    def keep_subs(self, uint32_t most):
-        """The list that gets subscriptions, up to `most`, as those of `list_subs`, while they are
-        removed: at once, or in the next turns if they are many."""
-        self.kept = []
-        self.kept_left = most
-        return self.kept
+    def list_removed_subs(self, uint32_t most):
+        """An empty list, to which subscriptions are added when they are removed, up to `most`: now,
+        or in the next turns if they are many. Its entries are those of `list_subs`."""
+        self.removed_subs = []
+        self.removed_subs_left = most
+        return self.removed_subs
 
     @property
     def subscriptions(self):
@@ -635,7 +635,7 @@ cdef class LineSession(Session):
         return self.unsent < before
 
     cdef void expired(self, int64_t now_ns) noexcept:
-        if self.gone:
+        if self.disconnected:
             return
         if self.out.blocked and self.has_deadline() and (
                 now_ns >= self.out.blocked_ns + self.write_deadline()):
@@ -683,7 +683,7 @@ cdef class LineSession(Session):
     # --- a subscriber that reads too slowly
 
     cdef void blocked(self) noexcept:
-        if not self.gone:
+        if not self.disconnected:
             if self.retries_writes():
                 self.unsent = self.link.unsent
             self.set_timer()
@@ -703,16 +703,16 @@ cdef class LineSession(Session):
         slow.await_output(self)
         self.slow = slow
         self.frontend.stalls += 1
-        self.pause_for(self.stall_time())
+        self.begin_stall(self.stall_time())
 
     cdef int64_t stall_time(self) noexcept:
         return self.frontend.stall_ns
 
     cdef void stall_over(self, int64_t now_ns) noexcept:
-        self.resume_reading()
+        self.end_stall()
 
-    cdef void pause_for(self, int64_t wait_ns) noexcept:
-        """Pause input for this time."""
+    cdef void begin_stall(self, int64_t wait_ns) noexcept:
+        """Pause input for this time, unless `end_stall` is called before."""
         self.stall_due_ns = self.frontend.turn.now_ns + wait_ns
         self.link.pause()
         self.set_timer()
@@ -727,10 +727,10 @@ cdef class LineSession(Session):
 
     def output_drained(self):
         """The session for whose output this one waits has sent it, or has ended."""
-        self.resume_reading()
+        self.end_stall()
 
-    cdef void resume_reading(self) except *:
-        """Resume reading after a pause."""
+    cdef void end_stall(self) except *:
+        """End a pause of `begin_stall`."""
         if self.stall_due_ns == 0:
             return
         self.stall_due_ns = 0

@@ -56,7 +56,7 @@ class ClientLog:
         self._violations = handshake.violations
         handshake.on_open.append(self.opened)
         handshake.on_refuse.append(self.refused)
-        handshake.on_leave.append(self.left)
+        handshake.on_close.append(self.closed)
 
     def opened(self, session: NatsSession) -> None:
         """Log a new connection."""
@@ -77,7 +77,7 @@ class ClientLog:
         log.error("%s - authentication error%s", name, shown)
         log.debug("%s - %s", name, reason)
 
-    def left(self, session: NatsSession) -> None:
+    def closed(self, session: NatsSession) -> None:
         """Log the end of a connection."""
         level, text = _CLOSED.get(session.closed_because or "", (logging.NOTSET, ""))
         if text:

@@ -132,11 +132,11 @@ cdef class NatsSession(LineSession):
         self.tls_handshake = None
         self.after_unsubscribe = None
         frontend.sessions.discard(self)
-        frontend.gone_in_msgs += self.in_msgs
-        frontend.gone_in_bytes += self.in_bytes
-        frontend.gone_out_msgs += self.out_msgs
-        frontend.gone_out_bytes += self.out_bytes
-        frontend.handshake.left(self)
+        frontend.closed_in_msgs += self.in_msgs
+        frontend.closed_in_bytes += self.in_bytes
+        frontend.closed_out_msgs += self.out_msgs
+        frontend.closed_out_bytes += self.out_bytes
+        frontend.handshake.closed(self)
 
     def bind(self, Account account, identity, Permit permit):
         """Bind the session to an account with these permissions. It may move to another account
@@ -518,7 +518,7 @@ cdef class NatsSession(LineSession):
         for bucket in self.buckets:
             wait = max(wait, bucket.charge(self.frontend.turn.now_ns, msgs, octets))
         if wait and not self.stall_due_ns and not self.closing:
-            self.pause_for(wait)
+            self.begin_stall(wait)
 
     # --- delivery
 
@@ -620,7 +620,7 @@ cdef class NatsSession(LineSession):
         """Remember a reply subject that this client may publish to."""
         if self.replies is None:
             self.replies = Replies(self.permit.responses_max, self.permit.responses_expire_ns)
-        self.replies.note(rec.reply[:rec.reply_len], self.frontend.turn.now_ns)
+        self.replies.add(rec.reply[:rec.reply_len], self.frontend.turn.now_ns)
 
     cdef bint may_answer(self, bytes subject) except -1:
         """Whether the client may publish there in answer to a request."""
@@ -796,4 +796,4 @@ cdef class NatsSession(LineSession):
                 not self.slow.closing and self.slow.waiters is not None):
             self.stall_due_ns = now_ns + self.frontend.stall_ns
         else:
-            self.resume_reading()
+            self.end_stall()

@@ -65,9 +65,9 @@ class LeafHandshake:
         self.context = context
         self.interests = Interests()
         self.sessions: set[LeafSession] = set()  # all connections, also before the login
-        self.on_join: list[Callable[[LeafSession], object]] = []  # after the handshake
+        self.on_establish: list[Callable[[LeafSession], object]] = []  # after the handshake
         self.on_refuse: list[Callable[[LeafSession, Login, str], object]] = []
-        self.on_leave: list[Callable[[LeafSession], object]] = []  # also without a handshake
+        self.on_close: list[Callable[[LeafSession], object]] = []  # also without a handshake
         self.own_info: dict[str, Any] = {}  # INFO fields for servers that join this one
         self.tls: TlsPolicy | None = None  # of the listener
         self.slow = 0  # links closed because the peer did not read
@@ -230,7 +230,7 @@ class LeafHandshake:
             log.info(text, who(session), own, other)
         if session.remote is not None:
             session.remote.begun()
-        for act in self.on_join:
+        for act in self.on_establish:
             act(session)
 
     # --- called by the links later
@@ -291,10 +291,10 @@ class LeafHandshake:
         if session.remote is not None:
             session.remote.delay_ns = limits.NATS_LEAF_DELAY
 
-    def left(self, session: LeafSession) -> None:
+    def closed(self, session: LeafSession) -> None:
         """Handle the end of a link."""
-        self.acceptor.left(session)
-        self.solicitor.left(session)
+        self.acceptor.closed(session)
+        self.solicitor.closed(session)
         self.sessions.discard(session)
         account = session.account
         log.info(
@@ -305,7 +305,7 @@ class LeafHandshake:
         )
         if session.interest is not None:
             session.interest.leave(session)
-        for act in self.on_leave:
+        for act in self.on_close:
             act(session)
         if session.remote is not None:
             session.remote.ended()
@@ -516,7 +516,7 @@ class Acceptor:
         else:
             session.end(nats_errors.NATS_LOGIN_TIMEOUT, nats_errors.NATS_CLOSED_AUTH_TIMEOUT)
 
-    def left(self, session: LeafSession) -> None:
+    def closed(self, session: LeafSession) -> None:
         """Handle the end of the connection."""
         self._pending.pop(session, None)
 
@@ -672,7 +672,7 @@ class Solicitor:
         session.begin()
         self.handshake.begun(session)
 
-    def left(self, session: LeafSession) -> None:
+    def closed(self, session: LeafSession) -> None:
         """Handle the end of the connection."""
         self._negotiating.discard(session)
         self._offers.pop(session, None)

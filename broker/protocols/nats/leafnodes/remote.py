@@ -115,7 +115,7 @@ class RemoteLink:
             random.shuffle(self._urls)
         self._current: SplitResult | None = None
         self._disconnected = asyncio.Event()
-        self._joined = False
+        self._was_connected = False
         self._task: asyncio.Task[None] | None = None
         self._relays: set[asyncio.Task[None]] = set()  # with a proxy over TLS
         self._tls = config.tls is not None or any(url.scheme in _SECURE for url in self._configured)
@@ -201,7 +201,11 @@ class RemoteLink:
     def _report(self, attempts: int, problem: OSError) -> None:
         """Log the first failure, then every n-th one; after a successful connection, each."""
         settings = self.handshake.context.settings
-        every = settings.reconnect_error_reports if self._joined else settings.connect_error_reports
+        every = (
+            settings.reconnect_error_reports
+            if self._was_connected
+            else settings.connect_error_reports
+        )
         shown = attempts == 1 or attempts % max(1, every) == 0
         log.log(
             logging.ERROR if shown else logging.DEBUG,
@@ -256,17 +260,17 @@ class RemoteLink:
     def runtime(self) -> Runtime:
         return self.handshake.context.runtime
 
-    def joined(self, conn: Conn) -> None:
+    def connection_opened(self, conn: Conn) -> None:
         self.conns.add(conn)
 
-    def left(self, conn: Conn) -> None:
+    def connection_closed(self, conn: Conn) -> None:
         self.conns.discard(conn)
 
     # --- called by the handshake
 
     def begun(self) -> None:
         """The handshake has succeeded."""
-        self._joined = True
+        self._was_connected = True
 
     def ended(self) -> None:
         """The connection has ended."""
@@ -470,6 +474,6 @@ class WebSocketDial:
         """Handle an overdue answer."""
         self._fail(handover, "timed out")
 
-    def left(self, handover: HandoverSession) -> None:  # noqa: ARG002
+    def closed(self, handover: HandoverSession) -> None:  # noqa: ARG002
         """The connection has ended."""
         self.remote.ended()

@@ -102,9 +102,9 @@ cdef class LeafSession(LineSession):
 
     cdef void connection_closed(self) noexcept:
         self.link = None
-        self.gone = True
+        self.disconnected = True
         self.ready = False
-        self.handshake.left(self)
+        self.handshake.closed(self)
 
     cdef void begun(self, int first) noexcept:
         if self.tls_handshake is not None:
@@ -558,7 +558,7 @@ cdef class LeafSession(LineSession):
     cdef inline void count_sent(self, const record_t *rec, uint64_t messages,
                              uint64_t nbytes) noexcept:
         if self.replies is not None and rec.reply_len:
-            self.replies.note(rec.reply[:rec.reply_len], self.frontend.turn.now_ns)
+            self.replies.add(rec.reply[:rec.reply_len], self.frontend.turn.now_ns)
         self.out_msgs += messages
         self.out_bytes += nbytes
         self.active_ns = self.frontend.turn.now_ns

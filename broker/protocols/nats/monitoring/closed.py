@@ -73,7 +73,7 @@ def closed_connection(
         name_tag=identity.name_tag if identity is not None else "",
         tags=identity.tags if identity is not None else (),
         proxy_key=identity.proxy_key if identity is not None else "",
-        subs=connection.keep_subs(subs_kept),
+        subs=connection.list_removed_subs(subs_kept),
         subs_kept=subs_kept,
     )
 

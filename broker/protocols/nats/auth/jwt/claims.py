@@ -272,11 +272,11 @@ def _tier(own: tokens.StreamLimits) -> settings.JetStreamLimits:
 def _export(one: tokens.ExportClaim) -> settings.Export:
     latency = one.service_latency
     sampling = latency.sampling if latency is not None else 0
-    by_place = one.account_token_position > 0
+    by_token = one.account_token_position > 0
     return settings.Export(
         subject=one.subject,
         service=one.type == "service",
-        accounts=() if one.token_req and not by_place else None,
+        accounts=() if one.token_req and not by_token else None,
         response_type=_RESPONSES.get(one.response_type, "singleton"),
         threshold_ns=_bounded(one.response_threshold, DURATION_MAX)
         or limits.NATS_RESPONSE_THRESHOLD,

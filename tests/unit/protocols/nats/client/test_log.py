@@ -20,13 +20,13 @@ from broker.protocols.nats.wire.options import ClientOptions
 @pytest.fixture
 def hooks(caplog: pytest.LogCaptureFixture) -> Any:
     caplog.set_level(logging.DEBUG, "broker.nats")
-    handshake: Any = SimpleNamespace(on_open=[], on_refuse=[], on_leave=[], violations=Violations())
+    handshake: Any = SimpleNamespace(on_open=[], on_refuse=[], on_close=[], violations=Violations())
     ClientLog(handshake, Settings)
     return handshake
 
 
 def test_coming_and_going(hooks: Any, caplog: pytest.LogCaptureFixture) -> None:
-    for act in (*hooks.on_open, *hooks.on_leave):
+    for act in (*hooks.on_open, *hooks.on_close):
         act(session())
     assert caplog.messages == [
         f"{WHO} - Client connection created",
@@ -34,7 +34,7 @@ def test_coming_and_going(hooks: Any, caplog: pytest.LogCaptureFixture) -> None:
     ]
     caplog.clear()
     caplog.set_level(logging.INFO, "broker.nats")
-    for act in (*hooks.on_open, *hooks.on_leave):
+    for act in (*hooks.on_open, *hooks.on_close):
         act(session())
     assert caplog.messages == []
 
@@ -103,7 +103,7 @@ def test_one_connection_too_many_is_no_wrong_login(
 def test_why_it_was_closed(
     hooks: Any, why: str, level: str, shown: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for act in hooks.on_leave:
+    for act in hooks.on_close:
         act(session(closed_because=why))
     first = caplog.records[0]
     assert (first.levelname, first.getMessage()) == (level, f"{WHO} - {shown}")

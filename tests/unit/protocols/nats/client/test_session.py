@@ -220,7 +220,7 @@ def test_removed_subscriptions_are_kept_for_monitoring(nats: FakeNats) -> None:
     peers = [nats.dial() for _ in range(3)]
     for peer in peers:
         peer.send(b"".join(b"SUB s.%d workers %d\r\n" % (i, i) for i in range(count)))
-    kept = [peer.session.keep_subs(100 + i) for i, peer in enumerate(peers)]
+    kept = [peer.session.list_removed_subs(100 + i) for i, peer in enumerate(peers)]
     for peer in peers:
         peer.transport.closed = True
         peer.conn.connection_lost(None)

@@ -48,7 +48,7 @@ class Gone:
     def list_subs(self, most: int = -1) -> list[Sub]:
         raise AssertionError(most)
 
-    def keep_subs(self, most: int) -> list[Sub]:
+    def list_removed_subs(self, most: int) -> list[Sub]:
         self.listed.append(most)
         return [(b"a", b"", b"%d" % sid, 0, 0) for sid in range(min(self.subs, most))]
 
