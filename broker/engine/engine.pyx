@@ -332,13 +332,13 @@ cdef class Engine:
             del self.logs[name]
             del self.by_bytes[log.name.encode()]
         self.shared.touched.discard(log)
-        gone = list(log.cursors)
+        cursors = list(log.cursors)
         log.close(delete=True)
         if trash is not None:
             remove_later(trash)
         if not known:
             return
-        for cursor in gone:
+        for cursor in cursors:
             self.shared.changed(name, cursor, created=False)
         self.shared.changed(name, None, created=False)
 

@@ -9,7 +9,7 @@ cdef struct recent_id_t:
     uint64_t low, high      # a hash of the id with keys of this set
     uint64_t seq            # of the message, for those who ask which one it was
     int64_t time_ns         # when it was stored, wall clock
-    uint32_t next           # in its bucket: place in the ring + 1; 0 = the last one
+    uint32_t next           # in its bucket: index in the ring + 1; 0 = the last one
 
 
 # A hash table of ids, in the order in which they were stored.

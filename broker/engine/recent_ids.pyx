@@ -56,7 +56,7 @@ cdef class RecentIds:
 
     cdef void remember(self, const recent_id_t *id) noexcept nogil:
         cdef generation_t *g
-        cdef uint32_t place
+        cdef uint32_t slot
         cdef uint32_t *bucket
         while self.size >= self.ids_max:
             self.forget_oldest()
@@ -67,11 +67,11 @@ cdef class RecentIds:
             if self.last == NULL:
                 return
         g = self.last
-        place = (g.first + g.size) & (g.cap - 1)
+        slot = (g.first + g.size) & (g.cap - 1)
         bucket = &g.buckets[id.low & (g.cap - 1)]
-        g.ring[place] = id[0]
-        g.ring[place].next = bucket[0]
-        bucket[0] = place + 1
+        g.ring[slot] = id[0]
+        g.ring[slot].next = bucket[0]
+        bucket[0] = slot + 1
         g.size += 1
         self.size += 1
 

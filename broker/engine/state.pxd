@@ -98,15 +98,15 @@ cdef class EngineState:
     cdef uint64_t deferred_share(self) noexcept     # what one cursor may defer now
     cdef bint may_inline(self, size_t n) noexcept
     cdef bint is_quick(self, size_t n) noexcept
-    cdef void note_write(self, size_t n, int64_t took_ns) noexcept     # including its checksums
+    cdef void record_write(self, size_t n, int64_t took_ns) noexcept     # including its checksums
     # Followed by `zeros` zeros, if these can be written.
     cdef int write_inline(self, int fd, const char *data, size_t n, size_t zeros,
                           int64_t offset) noexcept
-    cdef void note_stall(self, stalls_t *s, size_t n, int64_t begun_ns, int64_t took_ns) noexcept
+    cdef void record_stall(self, stalls_t *s, size_t n, int64_t begun_ns, int64_t took_ns) noexcept
     cdef void await_sync(self) noexcept     # a sync that few publishers wait for has begun
     cdef void sync_over(self) noexcept      # it has ended
     cdef void changed(self, str log, cursor, bint created)
-    cdef void note_sync(self, int64_t took_ns) noexcept
+    cdef void record_sync(self, int64_t took_ns) noexcept
     cdef void file_closed(self) noexcept    # one of the awaited syncs has ended
     cdef void resume_stalled(self) noexcept
     cdef void end_long_wait(self) noexcept  # publishers get an error instead of waiting for ever

@@ -117,7 +117,7 @@ cdef class EngineState:
         """A write is short, and those have been quick."""
         return n <= self.inline_bytes and self.turn.now_ns >= self.short_stalls.after_ns
 
-    cdef void note_write(self, size_t n, int64_t took_ns) noexcept:
+    cdef void record_write(self, size_t n, int64_t took_ns) noexcept:
         cdef int64_t more
         if n >= <size_t>TIMED_BYTES:
             more = took_ns // <int64_t>(n >> 10) - self.write_kib_ns
@@ -145,11 +145,11 @@ cdef class EngineState:
         self.inline_writes += 1
         if took > self.inline_stall_ns:
             # The duration of a long write is no reason to pass short ones to the thread.
-            self.note_stall(&self.short_stalls if n <= self.inline_bytes else &self.long_stalls,
+            self.record_stall(&self.short_stalls if n <= self.inline_bytes else &self.long_stalls,
                             n, before, took)
         return error
 
-    cdef void note_stall(self, stalls_t *s, size_t n, int64_t begun_ns, int64_t took_ns) noexcept:
+    cdef void record_stall(self, stalls_t *s, size_t n, int64_t begun_ns, int64_t took_ns) noexcept:
         """A write of `n` bytes on the loop was slow: the thread takes over for a while, twice as
         long each time."""
         self.inline_stalls += 1
@@ -174,7 +174,7 @@ cdef class EngineState:
             except Exception as problem:
                 self.report('error', 'a watcher failed', log=log, reason=repr(problem))
 
-    cdef void note_sync(self, int64_t took_ns) noexcept:
+    cdef void record_sync(self, int64_t took_ns) noexcept:
         cdef double seconds = took_ns / 1e9
         cdef Py_ssize_t i = 0
         while i < len(SYNC_BUCKETS) and seconds > SYNC_BUCKETS[i]:

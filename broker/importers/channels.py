@@ -21,12 +21,12 @@ from broker.engine.cursor.cursor import cursors_of
 from broker.engine.cursor.local import DEFERRED, IN_FLIGHT, WAITING, peek_cursor, peek_log
 from broker.engine.names import pattern_matches
 from broker.importers import limits
-from broker.importers.jetstream.placing import Placing, log_of, open_stream, settle
+from broker.importers.jetstream.staging import Staging, log_of, open_stream, settle
 from broker.importers.nsqd import ImportRefusedError, Progress
 from broker.protocols.access import APART, STAN
 from broker.protocols.jetstream import files
 from broker.protocols.jetstream.api import checks, metadata
-from broker.protocols.jetstream.backup.places import save_configs
+from broker.protocols.jetstream.backup.states import save_configs
 from broker.protocols.jetstream.backup.stored import FoundConsumer, Pending, State
 from broker.protocols.jetstream.backup.transfer import Transfer, read_back
 from broker.protocols.jetstream.blocks.records import Tombstones
@@ -132,7 +132,7 @@ class Adoption:
         self.advance: Callable[[int], object] = lambda _: None  # called with message counts
         self.begin: Callable[[int], object] = lambda _: None  # called first, with the total
         self.outcome = Outcome()
-        self.placing = Placing(data, config, STAGING)
+        self.staging = Staging(data, config, STAGING)
 
     async def run(self, *, dry: bool = False) -> Outcome:
         """Adopt the channels; `dry`: only read them. ImportRefusedError, OSError."""
@@ -148,18 +148,18 @@ class Adoption:
             raise ImportRefusedError(f"{self.data} has no logs: nothing to adopt")
         progress = None if dry else Progress(self.data, self.data / _SOURCE, PROGRESS)
         if progress is not None:
-            self.placing.finish_move(progress)
-        self.placing.clear()
+            self.staging.finish_move(progress)
+        self.staging.clear()
         try:
             store = Store(self.data / STAN_FOLDER, self.config.stan.cluster_id)
         except ForeignStateError as error:
             raise ImportRefusedError(str(error)) from None
         try:
-            async with self.placing.engine(self.data / LOGS_FOLDER) as engine:
+            async with self.staging.engine(self.data / LOGS_FOLDER) as engine:
                 await self._run(engine, store, progress)
         finally:
             await store.close()
-        self.placing.clear()
+        self.staging.clear()
         return self.outcome
 
     async def _run(self, engine: Engine, store: Store, progress: Progress | None) -> None:
@@ -237,7 +237,7 @@ class Adoption:
     def _is_free(self, channel: str, config: StreamConfig, existing: list[StreamConfig]) -> bool:
         """Whether no existing stream has this name or stores this subject; else that is
         reported."""
-        exists = self.placing.has(self.account, config.name) or any(
+        exists = self.staging.has(self.account, config.name) or any(
             each.name == config.name for each in existing
         )
         if exists:
@@ -270,7 +270,7 @@ class Adoption:
             for _ in self._read(log, transfer, None):
                 pass
         else:
-            async with self.placing.engine(self.placing.logs) as engine:
+            async with self.staging.engine(self.staging.logs) as engine:
                 target = open_stream(engine, log_of(self.account, config.name))
                 for _ in self._read(log, transfer, target):
                     await settle(engine, target)
@@ -288,9 +288,9 @@ class Adoption:
         adopted.unacked = sum(len(each.state.pending) for each in consumers if each.state)
         if progress is not None:
             stored = files.StoredStream(created=_now(), config=config)
-            folder = self.placing.config_folder(self.account, config.name)
+            folder = self.staging.config_folder(self.account, config.name)
             save_configs(folder, stored, consumers)
-            self.placing.move(self.account, config.name, log_id, transfer.messages, progress)
+            self.staging.move(self.account, config.name, log_id, transfer.messages, progress)
         return adopted
 
     def _read(self, log: Log, transfer: Transfer, target: StreamStore | None) -> Iterator[None]:
@@ -310,7 +310,7 @@ class Adoption:
             yield
 
     async def _read_back(self, name: str, transfer: Transfer) -> None:
-        async with self.placing.engine(self.placing.logs) as engine:
+        async with self.staging.engine(self.staging.logs) as engine:
             target = open_stream(engine, log_of(self.account, name))
             if read_back(target) != (transfer.messages, transfer.digest):
                 raise OSError(f"{target.log.folder}: the written log differs when it is read back")

@@ -43,15 +43,15 @@ from broker.importers.stan_files import (
     CLIENTS,
     SERVER,
     Extent,
+    ImportedCursor,
     Info,
-    Place,
     SourceError,
     Stored,
     channel_names,
+    cursors_of,
     indexed,
     looks_encrypted,
     messages,
-    places,
     read_clients,
     read_info,
     read_subs,
@@ -287,15 +287,15 @@ class Import:
             found = self._subscriptions(channel, clients, store.next_number)
             if channel.next_seq > log.next_seq:
                 log.skip_to(channel.next_seq)
-            for position in found:
-                self._create_cursor(log, position)
+            for imported in found:
+                self._create_cursor(log, imported)
             await engine.settle()
             log_id = log.log_id.hex()
         async with self._engine(staging) as engine:
             self._compare(engine.logs[name], channel)
         self._check_count(channel)
         sync_tree(staging)
-        records = [record for position in found for record in position.records]
+        records = [record for imported in found for record in imported.records]
         progress.own["moving"] = {
             "name": name,
             "log_id": log_id,
@@ -345,7 +345,9 @@ class Import:
         if log.last_error:
             raise OSError(log.last_error, os.strerror(log.last_error), log.folder)
 
-    def _subscriptions(self, channel: Channel, clients: set[str], number: int) -> list[Place]:
+    def _subscriptions(
+        self, channel: Channel, clients: set[str], number: int
+    ) -> list[ImportedCursor]:
         subs = read_subs(self.source, channel.name, self.outcome.problems)
         # The index and the subscriptions may name sequence numbers of lost messages, which must not
         # be used again.
@@ -353,20 +355,20 @@ class Import:
         last = max(last, max((sub.last_sent for sub in subs), default=0))
         channel.next_seq = last + 1
         extent = Extent(channel.name, channel.first or channel.next_seq, channel.next_seq)
-        found = places(extent, subs, clients, number)
-        channel.subscriptions = sum(len(position.records) for position in found)
-        channel.unacked = sum(len(position.unacked) for position in found)
+        found = cursors_of(extent, subs, clients, number)
+        channel.subscriptions = sum(len(imported.records) for imported in found)
+        channel.unacked = sum(len(imported.unacked) for imported in found)
         return found
 
-    def _create_cursor(self, log: Log, position: Place) -> None:
-        cursor = open_cursor(log, position.cursor, start=position.next_seq)
+    def _create_cursor(self, log: Log, imported: ImportedCursor) -> None:
+        cursor = open_cursor(log, imported.cursor, start=imported.next_seq)
         try:
-            cursor.set_state(position.next_seq, position.unacked)
+            cursor.set_state(imported.next_seq, imported.unacked)
         except OverflowError as error:
             # The cursor starts at the first message without an ack: later messages are delivered
             # again, even if they were acknowledged.
-            cursor.set_state(min(position.unacked), ())
-            subscription = asdict(position.records[0])
+            cursor.set_state(min(imported.unacked), ())
+            subscription = asdict(imported.records[0])
             reason = f"subscription {subscription}: {error}: it starts at the first message"
             self.outcome.problems.append(Problem(str(self.source / log.name), 0, reason))
 

@@ -553,11 +553,11 @@ def _typed_record(data: bytes, at: int, kinds: range) -> tuple[int, dict[int, An
         return None
 
 
-# --- positions of subscriptions
+# --- cursors of subscriptions
 
 
 @dataclass
-class Place:
+class ImportedCursor:
     """A cursor and the subscriptions that use it."""
 
     cursor: str
@@ -575,14 +575,14 @@ class Extent:
     end: int  # sequence number of the next message
 
 
-def places(
+def cursors_of(
     extent: Extent, subs: Iterable[Sub], clients: Container[str], first_number: int
-) -> list[Place]:
+) -> list[ImportedCursor]:
     """The cursors of a channel. `clients`: ids of the clients that exist; `first_number`: number of
     the first record."""
     number = itertools.count(first_number).__next__
     groups = _readers(subs, clients)
-    return [_place(extent, members, imported, number) for members, imported in groups]
+    return [_cursor(extent, members, imported, number) for members, imported in groups]
 
 
 def _readers(
@@ -607,12 +607,12 @@ def _readers(
             yield members, [(max(members, key=lambda sub: sub.last_sent), True)]
 
 
-def _place(
+def _cursor(
     extent: Extent,
     members: list[Sub],
     imported: list[tuple[Sub, bool]],
     number: Callable[[], int],
-) -> Place:
+) -> ImportedCursor:
     sub = imported[0][0]
     if sub.queue:
         name = cursor_name("q", sub.queue)
@@ -623,7 +623,7 @@ def _place(
     sent = max(member.last_sent for member in members)
     next_seq = min(max(sent + 1, extent.first), extent.end)
     unacked = set().union(*(member.unacked for member in members))
-    return Place(
+    return ImportedCursor(
         name,
         next_seq,
         {sequence for sequence in unacked if extent.first <= sequence < next_seq},

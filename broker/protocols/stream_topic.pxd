@@ -31,7 +31,7 @@ cdef class StreamTopic:
 # same methods and codes (engine/cursor/cursor.pxd).
 cdef class StreamChannel:
     cdef readonly str name
-    cdef readonly bint gone             # it was deleted, and its clients were disconnected
+    cdef readonly bint deleted          # it was deleted, and its clients were disconnected
     cdef readonly uint32_t consumers    # clients
     cdef readonly uint64_t requeue_count
 

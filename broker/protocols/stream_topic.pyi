@@ -45,7 +45,7 @@ class StreamTopic:
 @disjoint_base
 class StreamChannel:
     name: str
-    gone: bool
+    deleted: bool
     consumers: int
     requeue_count: int
     @property

@@ -33,7 +33,7 @@ cdef struct slot_t:
 # cached without loading the cache line of a slot. Each value is the upper half of a hash with its
 # lowest bit set; 0 = none.
 cdef struct mark_t:
-    uint16_t kept           # of the subject in the slot
+    uint16_t cached         # of the subject in the slot
     uint16_t missed         # of the last subject with this hash that was not cached
 
 

@@ -217,8 +217,8 @@ cdef class Router:
         if sub.group == 0:
             node.subs_size -= 1
             last = node.subs[node.subs_size]
-            node.subs[sub.place] = last
-            last.place = sub.place
+            node.subs[sub.index] = last
+            last.index = sub.index
             if node.subs_size == 0:
                 free(node.subs)
                 node.subs = NULL
@@ -245,17 +245,17 @@ cdef class Router:
         """The match of a subject, from the cache or computed."""
         cdef slot_t *slot
         cdef mark_t *mark
-        cdef uint32_t i, place = 0
+        cdef uint32_t i, index = 0
         cdef uint16_t own = mark_of(h)
         cdef bint stale = False, full = False
         self.matches += 1
         for i in range(<uint32_t>CACHE_WAYS):
-            place = (h + i) & self.cache_mask
-            if self.marks[place].kept == 0:
+            index = (h + i) & self.cache_mask
+            if self.marks[index].cached == 0:
                 break
-            if self.marks[place].kept != own:
+            if self.marks[index].cached != own:
                 continue
-            slot = self.cache + place
+            slot = self.cache + index
             if slot.hash == h and is_of(slot, subject, n):
                 if slot.version == self.version or self.is_still_valid(slot):
                     self.cache_hits += 1
@@ -270,7 +270,7 @@ cdef class Router:
             return self.match_inside(subject, n)
         if self.cached_refs > self.cached_refs_max:
             self.clear_cache()
-            place = h & self.cache_mask     # its first slot: an empty one ends the search
+            index = h & self.cache_mask     # its first slot: an empty one ends the search
         elif full:
             mark = self.marks + (h & self.cache_mask)
             if mark.missed != own:
@@ -278,10 +278,10 @@ cdef class Router:
                 return self.match_once(subject, n)
             mark.missed = 0
             self.cache_turn = (self.cache_turn + 1) % CACHE_WAYS
-            place = (h + self.cache_turn) & self.cache_mask
+            index = (h + self.cache_turn) & self.cache_mask
         if full or stale:
             self.changes += 1
-        slot = self.cache + place
+        slot = self.cache + index
         self.fill_slot(slot, subject, n, h)
         self.found = slot
         return slot.match
@@ -336,7 +336,7 @@ cdef class Router:
         slot.hash = h
         slot.version = self.version
         slot.match = m
-        self.marks[slot - self.cache].kept = mark_of(h)
+        self.marks[slot - self.cache].cached = mark_of(h)
         return 0
 
     cdef match_t *compute(self, const char *subject, size_t n) except NULL:
@@ -359,15 +359,15 @@ cdef class Router:
         cdef uint64_t h = 0
         cdef size_t i
         cdef bint common = True
-        cdef match_t **place
+        cdef match_t **known
         cdef match_t *m
         if g.failed:
             raise MemoryError
         for i in range(g.size):
             common = common and not is_exact(g.nodes[i])
             h = (h ^ <uint64_t><uintptr_t>g.nodes[i]) * NODE_HASH
-        place = &self.shared[<uint32_t>(h >> 32) & self.shared_mask]
-        m = place[0]
+        known = &self.shared[<uint32_t>(h >> 32) & self.shared_mask]
+        m = known[0]
         if common and m != NULL and m.version == self.version and m.nodes_size == g.size and (
                 memcmp(m.nodes, g.nodes, g.size * sizeof(void *)) == 0):
             m.refs += 1
@@ -381,9 +381,9 @@ cdef class Router:
         m.version = self.version
         self.cached_refs += m.size
         if common:
-            if place[0] != NULL:
-                self.release(place[0])
-            place[0] = m
+            if known[0] != NULL:
+                self.release(known[0])
+            known[0] = m
             m.refs += 1
         return m
 
@@ -405,7 +405,7 @@ cdef class Router:
     cdef void clear_slot(self, slot_t *slot) noexcept:
         self.release(slot.match)
         slot.match = NULL
-        self.marks[slot - self.cache].kept = 0
+        self.marks[slot - self.cache].cached = 0
         if slot.subject_len > SLOT_SUBJECT:
             free(long_subject(slot))
 

@@ -25,7 +25,7 @@ cdef struct sub_t:
     node_t *node            # its node
     uint64_t delivered      # messages so far; counted by the sink
     uint64_t max            # the sink retires it after this many; 0 = no limit
-    uint32_t place          # index in its array
+    uint32_t index          # in its array
     uint32_t group          # number of its queue group at the node + 1 (queue_of); 0 = plain
     uint32_t hash           # of sid, for its owner's table
     uint16_t sid_len

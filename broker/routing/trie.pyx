@@ -405,7 +405,7 @@ cdef int append_sub(sub_t ***array, uint32_t *size, uint32_t *cap, sub_t *sub) n
             return -1
         array[0] = grown
         cap[0] = room
-    sub.place = size[0]
+    sub.index = size[0]
     array[0][size[0]] = sub
     size[0] += 1
     return 0
@@ -464,8 +464,8 @@ cdef void leave_queue(node_t *node, sub_t *sub) noexcept nogil:
     q.size -= 1
     q.remote -= sub.remote != 0
     last = q.members[q.size]
-    q.members[sub.place] = last
-    last.place = sub.place
+    q.members[sub.index] = last
+    last.index = sub.index
     if q.size == 0:
         drop_queue(node, <uint32_t>(q - node.queues))
 

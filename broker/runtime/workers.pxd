@@ -30,7 +30,7 @@ cdef enum JobKind:
     JOB_STOP
 
 cdef enum:
-    MAY_BE_GONE = 1     # tag of JOB_SYNC_PATH: a removed file needs no sync
+    MAY_BE_MISSING = 1  # tag of JOB_SYNC_PATH: a removed file needs no sync
 
 # Work of the owner, run on the worker's thread.
 ctypedef void (*job_call_t)(job_t *job) noexcept nogil

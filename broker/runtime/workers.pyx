@@ -212,7 +212,7 @@ cdef void run_job(job_t *job, bint after_failure) noexcept nogil:
         job.error = vfs_sync(job.fd)
     elif job.kind == <int>JOB_SYNC_PATH:
         job.error = vfs_sync_path(job.path)
-        if job.error == ENOENT and job.tag == MAY_BE_GONE:
+        if job.error == ENOENT and job.tag == MAY_BE_MISSING:
             job.error = 0
     elif job.kind == <int>JOB_REPLACE:
         job.error = vfs_write(job.fd, job.data, job.len, 0)

@@ -19,7 +19,7 @@ from support.stan.stores import recorded_store
 from broker.config.config import Config
 from broker.importers import channels
 from broker.importers.channels import Options, Outcome, adopting, consumer_names
-from broker.importers.jetstream.placing import Placing
+from broker.importers.jetstream.staging import Staging
 from broker.importers.nsqd import ImportRefusedError
 from broker.protocols.stan.store import SubRecord
 
@@ -242,7 +242,7 @@ def test_an_interrupted_adoption_is_completed(
         raise OSError("the process ended")
 
     for name in ("rename", "_move_config"):
-        owner = Path if name == "rename" else Placing
+        owner = Path if name == "rename" else Staging
         with monkeypatch.context() as patch:
             patch.setattr(owner, name, end)
             with pytest.raises(ImportRefusedError, match="the process ended"):

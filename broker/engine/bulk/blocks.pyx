@@ -269,8 +269,8 @@ cdef class Appender:
     cdef char reply[STAGED_REPLY_BYTES]
     cdef Window window              # None = everything is appended
     cdef readonly uint64_t duplicates   # records left out because the window has their ids
-    cdef list have                  # remaining ranges (first, behind)
-    cdef uint32_t here, behind      # the next range
+    cdef list have                  # remaining ranges (first, end)
+    cdef uint32_t range_first, range_end    # the next of them
     cdef readonly uint32_t number   # of the next record
     cdef readonly uint64_t records  # appended
     cdef uint64_t first_ticket
@@ -280,7 +280,7 @@ cdef class Appender:
     def __init__(self, Log log, bytes commit_id=b'', have=(), Window window=None):
         """Appends the records of blocks to `log`, a few at a time.
 
-        With a commit's id they are numbered, and those in the ranges `have` (first, behind; in
+        With a commit's id they are numbered, and those in the ranges `have` (first, end; in
         order) are in the log already. With a window, records whose id it contains are left out.
         """
         if commit_id and len(commit_id) != COMMIT_ID_BYTES:
@@ -305,11 +305,11 @@ cdef class Appender:
         self.log.shared.turn.tick()
 
     cdef void next_range(self) noexcept:
-        self.here = self.behind = 0xFFFFFFFF
+        self.range_first = self.range_end = 0xFFFFFFFF
         if self.have:
-            first, behind = self.have.pop(0)
-            self.here = first
-            self.behind = behind
+            first, end = self.have.pop(0)
+            self.range_first = first
+            self.range_end = end
 
     def step(self, size_t bytes_max):
         """Append until the block ends or about `bytes_max` are appended.
@@ -325,9 +325,9 @@ cdef class Appender:
             p = self.base + self.at
             if check_record(p, self.end - self.at, NULL, 0, NULL, 0, &size) == 5:
                 raise ValueError('this is no block')
-            if self.numbered and self.number >= self.behind:
+            if self.numbered and self.number >= self.range_end:
                 self.next_range()
-            if not self.numbered or self.number < self.here:
+            if not self.numbered or self.number < self.range_first:
                 rec.subject_len = tw_load_u16(p + 8)
                 rec.headers_len = tw_load_u32(p + 4)
                 rec.total_len = rec.headers_len + tw_load_u32(p)
@@ -389,7 +389,7 @@ cdef class Appender:
 
 
 cdef struct found_t:
-    uint32_t *ranges        # pairs: first, behind; owned
+    uint32_t *ranges        # pairs: first, end; owned
     size_t size, cap        # in numbers
     uint64_t low, high      # seqs
     bint no_memory
@@ -438,7 +438,7 @@ cdef void search(const char *base, size_t size, uint32_t salt, uint64_t first_se
 
 def find_staged(bytes path, bytes log_id, uint64_t first_seq, uint64_t next_seq, bytes commit_id,
                 size_t size_max=<size_t>-1):
-    """The records of a commit in a segment file: ([(first, behind) ...], lowest and highest seq).
+    """The records of a commit in a segment file: ([(first, end) ...], lowest and highest seq).
     `next_seq`: where the next segment begins. OSError.
 
     `size_max`: the largest offset to examine. Zeros after the records of an open log may be cut at

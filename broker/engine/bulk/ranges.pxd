@@ -22,9 +22,9 @@ cdef struct found_t:
     uint64_t *gaps          # from, to, reason; three for each
     size_t gaps_size
     size_t gaps_cap
-    uint64_t *places        # seq, offset: new entries for the sparse index
-    size_t places_size
-    size_t places_cap
+    uint64_t *index_rows    # seq, offset: new entries for the sparse index
+    size_t index_rows_size
+    size_t index_rows_cap
     size_t *damages           # start and end of each unreadable range of bytes
     size_t damages_size
     size_t damages_cap
@@ -38,7 +38,7 @@ cdef struct walk_t:
     bint begun
     size_t at               # the next byte to examine
     size_t populated        # pages below it are in memory
-    size_t place            # the index gets the first record from here on
+    size_t index_at         # the index gets the first record from here on
     uint64_t expected       # the next record has at least this seq
     uint64_t passed         # requested seqs below it were found or are in a gap
     size_t live_at          # of a stream: index of the next requested message

@@ -62,7 +62,7 @@ cdef enum:
     # Bytes read or verified in one call of `work`. Skipping damage and copying the records of a
     # stream may take longer.
     PART_BYTES = 4 << 20
-    PLACE_BYTES = 32768             # distance of new entries for the index
+    INDEX_STEP = 32768              # distance of new entries for the index
     LIVE_MAX = 1 << 15              # messages of a stream in one range
     FIRST_CAP = 64
 
@@ -115,7 +115,7 @@ cdef class Range:
     def __dealloc__(self):
         free(self.found.offsets)
         free(self.found.gaps)
-        free(self.found.places)
+        free(self.found.index_rows)
         free(self.found.damages)
         free(self.live)
         free(self.gathered)
@@ -322,13 +322,13 @@ cdef class Range:
     cdef void begin_walk(self) noexcept nogil:
         """Start the walk at the beginning."""
         cdef found_t *found = &self.found
-        found.count = found.gaps_size = found.places_size = found.damages_size = 0
+        found.count = found.gaps_size = found.index_rows_size = found.damages_size = 0
         found.data_at = found.data_end = 0
         found.next_seq = self.first
         found.error = 0
         memset(&self.walk, 0, sizeof(self.walk))
         self.walk.begun = True
-        self.walk.at = self.walk.place = self.at
+        self.walk.at = self.walk.index_at = self.at
         self.walk.populated = max(self.at, self.brought)
         self.walk.expected = self.file_seq
         self.walk.passed = self.first
@@ -432,9 +432,10 @@ cdef class Range:
             if self.segment.quarantine(self.found.damages[i], self.found.damages[i + 1]):
                 log.report_damage(self.segment, self.found.damages[i], self.found.damages[i + 1])
                 news += self.found.damages[i + 1] - self.found.damages[i]
-        for i in range(0, self.found.places_size, 2):
-            self.segment.index_record(self.found.places[i], <size_t>self.found.places[i + 1])
-        self.found.places_size = self.found.damages_size = 0
+        for i in range(0, self.found.index_rows_size, 2):
+            self.segment.index_record(
+                self.found.index_rows[i], <size_t>self.found.index_rows[i + 1])
+        self.found.index_rows_size = self.found.damages_size = 0
         self.segment = None
         return news
 
@@ -473,10 +474,10 @@ cdef inline int examine(Range r, walk_t *w, stored_t *s, size_t *step) noexcept 
             return LOOK_FAILED
         w.at = again
         return LOOK_DAMAGE
-    if w.at >= w.place:
-        if not put_pair(&r.found, s.rec.seq, w.at):
+    if w.at >= w.index_at:
+        if not put_index_row(&r.found, s.rec.seq, w.at):
             return LOOK_FAILED
-        w.place = w.at + PLACE_BYTES
+        w.index_at = w.at + INDEX_STEP
     w.expected = s.rec.seq + 1
     return LOOK_RECORD
 
@@ -636,15 +637,15 @@ cdef bint put_gap(found_t *found, uint64_t start, uint64_t end, bint damaged) no
     return True
 
 
-cdef bint put_pair(found_t *found, uint64_t seq, size_t offset) noexcept nogil:
+cdef bint put_index_row(found_t *found, uint64_t seq, size_t offset) noexcept nogil:
     cdef void *array = grown(
-        found.places, found.places_size, &found.places_cap, sizeof(uint64_t), found)
+        found.index_rows, found.index_rows_size, &found.index_rows_cap, sizeof(uint64_t), found)
     if array == NULL:
         return False
-    found.places = <uint64_t *>array
-    found.places[found.places_size] = seq
-    found.places[found.places_size + 1] = offset
-    found.places_size += 2
+    found.index_rows = <uint64_t *>array
+    found.index_rows[found.index_rows_size] = seq
+    found.index_rows[found.index_rows_size + 1] = offset
+    found.index_rows_size += 2
     return True
 
 

@@ -1077,11 +1077,11 @@ cdef class Cursor(LogReader):
         earlier delivery get the answer that it is not in flight. The new position is not in the
         journal yet: see `saved`.
         """
-        cdef uint64_t place = min(max(seq, self.log.retention.first_seq()), self.log.frontier)
+        cdef uint64_t position = min(max(seq, self.log.retention.first_seq()), self.log.frontier)
         self.rewound_until = max(self.rewound_until, self.next_seq)
-        self.move_to(place)
+        self.move_to(position)
         self.flush_journal()
-        return place
+        return position
 
     async def saved(self):
         """Wait until all operations so far are in the journal's file. Returns the errno if that
@@ -1213,7 +1213,7 @@ cdef class Cursor(LogReader):
             return 0
         count = delays.count(self.next_seq, self.log.frontier, self.shared.turn.wall_ns)
         if count and self.ahead:        # some of these may be finished
-            for i in range(delays.place(self.next_seq), delays.place(self.log.frontier)):
+            for i in range(delays.index_of(self.next_seq), delays.index_of(self.log.frontier)):
                 if self.acks.has(delays.items[i].seq) or (
                         self.inflight.find(delays.items[i].seq) != NULL):
                     count -= 1

@@ -28,7 +28,7 @@ cdef enum:
     HEAD_BYTES = 32
     ROW_BYTES = 32
     NAMES_SHARE = 4         # the part of the buffer that is for names: a quarter
-    PLACES_MAX = 0xFFFF
+    CURSORS_MAX = 0xFFFF
 
 if sizeof(row_t) != ROW_BYTES:
     raise ImportError('row_t is not what the format says')
@@ -49,7 +49,7 @@ cdef class EventLog(DeliveryEvents):
         self.open_log = open_log
         self.topic = topic
         self.linger_ns = linger_ns
-        self.places = {}
+        self.indexes = {}
         self.pending = []
         self.data = <char *>malloc(buffer_bytes)
         self.names = <char *>malloc(self.names_max)
@@ -80,23 +80,23 @@ cdef class EventLog(DeliveryEvents):
 
     cdef void record(self, Cursor cursor, const entry_t *e, int event, int64_t latency_ns) noexcept:
         cdef row_t *row
-        cdef int place
+        cdef int index
         if cursor.log is self.log:
             return
         if self.count == self.rows_max:
             self.flush()
-        place = self.place_of(cursor)
-        if place < 0:
+        index = self.index_of(cursor)
+        if index < 0:
             self.flush()        # no room for one more name
-            place = self.place_of(cursor)
-            if place < 0:
+            index = self.index_of(cursor)
+            if index < 0:
                 self.count_lost(1)
                 return
         row = <row_t *>(self.data + HEAD_BYTES) + self.count
         row.seq = e.seq
         row.latency_ns = latency_ns
         row.time_ns = self.shared.turn.wall_ns
-        row.place = <uint16_t>place
+        row.index = <uint16_t>index
         row.attempt = e.attempts
         row.event = <uint16_t>event
         row.reason = e.reason if event == EVENT_DEAD else 0
@@ -104,19 +104,19 @@ cdef class EventLog(DeliveryEvents):
         if self.count == 1:
             self.shared.turn.add(PHASE_STORE, self)
 
-    cdef int place_of(self, Cursor cursor) noexcept:
+    cdef int index_of(self, Cursor cursor) noexcept:
         """The index of a cursor in the current record; -1 = no room."""
         cdef bytes log_name, name
         cdef uint16_t lengths[2]
         cdef size_t size
         if cursor is self.last:
-            return self.last_place
-        found = self.places.get(cursor)
+            return self.last_index
+        found = self.indexes.get(cursor)
         if found is None:
             log_name = cursor.log.name.encode()
             name = cursor.name.encode()
             size = sizeof(lengths) + <size_t>len(log_name) + <size_t>len(name)
-            if self.names_len + size > self.names_max or len(self.places) == PLACES_MAX:
+            if self.names_len + size > self.names_max or len(self.indexes) == CURSORS_MAX:
                 return -1
             lengths[0] = <uint16_t>len(log_name)
             lengths[1] = <uint16_t>len(name)
@@ -126,10 +126,10 @@ cdef class EventLog(DeliveryEvents):
             self.names_len += lengths[0]
             memcpy(self.names + self.names_len, <const char *>name, lengths[1])
             self.names_len += lengths[1]
-            self.places[cursor] = found = len(self.places)
+            self.indexes[cursor] = found = len(self.indexes)
         self.last = cursor
-        self.last_place = <uint16_t>found
-        return self.last_place
+        self.last_index = <uint16_t>found
+        return self.last_index
 
     cdef void run(self) noexcept:
         if self.linger_ns and self.shared.events is not None:   # another object may append them
@@ -152,13 +152,13 @@ cdef class EventLog(DeliveryEvents):
         memset(self.data, 0, HEAD_BYTES)
         memcpy(self.data, b'TWEVENT1', 8)
         numbers[2] = count
-        numbers[3] = <uint32_t>len(self.places)
+        numbers[3] = <uint32_t>len(self.indexes)
         memcpy(self.data + 16, &stated_lost, sizeof(stated_lost))
         numbers[6] = self.names_len
         memcpy(self.data + size, self.names, self.names_len)
         size += self.names_len
         self.count = self.names_len = 0
-        self.places.clear()
+        self.indexes.clear()
         self.last = None
         ticket = self.append(size)
         if ticket == 0:

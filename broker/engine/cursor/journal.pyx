@@ -19,7 +19,7 @@ from broker.runtime.workers cimport (
     JOB_SYNC,
     JOB_SYNC_PATH,
     JOB_WRITE,
-    MAY_BE_GONE,
+    MAY_BE_MISSING,
     JobKind,
     copy_path,
     job_t,
@@ -412,7 +412,7 @@ cdef class Journal(JobOwner):
             # Otherwise a power cut may restore an older file, without the acks since then.
             job = self.shared.syncer.job(JOB_SYNC_PATH, self)
             job.path = copy_path(os.fsencode(os.path.dirname(self.path)))
-            job.tag = MAY_BE_GONE
+            job.tag = MAY_BE_MISSING
             job.seq = self.files
             self.syncs_begun += 1
             self.shared.syncer.submit(job)

@@ -3,7 +3,7 @@
 from libc.stdint cimport uint64_t
 
 from broker.engine.cursor.inflight cimport entry_t
-from broker.engine.log.interfaces cimport LogReader, LogState
+from broker.engine.log.interfaces cimport LogBase, LogReader
 from broker.engine.log.record cimport stored_t
 from broker.engine.log.segment cimport Segment
 from broker.runtime.workers cimport JobOwner
@@ -16,7 +16,7 @@ cdef enum:
 
 
 cdef class Position(JobOwner):
-    cdef LogState log
+    cdef LogBase log
     cdef LogReader reader               # None: it is closed
     cdef Segment segment                # the segment of the position; None = not located
     cdef size_t offset

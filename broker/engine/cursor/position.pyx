@@ -8,7 +8,7 @@ the loop reads it.
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
 from broker.engine.cursor.inflight cimport entry_t
-from broker.engine.log.interfaces cimport LogReader, LogState
+from broker.engine.log.interfaces cimport LogBase, LogReader
 from broker.engine.log.record cimport (
     below, in_place, load_job, record_get, resync, stored_t)
 from broker.engine.log.segment cimport Segment
@@ -22,7 +22,7 @@ cdef const uint64_t *all_faults = fault_counter()
 
 
 cdef class Position(JobOwner):
-    def __init__(self, LogState log, LogReader reader):
+    def __init__(self, LogBase log, LogReader reader):
         """A position in `log` that is not located yet."""
         self.log = log
         self.reader = reader
@@ -113,7 +113,7 @@ cdef class Position(JobOwner):
 
     cdef int read_entry(self, entry_t *e, stored_t *s) noexcept:
         """Read the record of an entry from its segment, which is searched for if necessary."""
-        cdef LogState log = self.log
+        cdef LogBase log = self.log
         cdef Segment segment = None
         cdef size_t offset = <size_t>e.offset << 3
         try:
@@ -146,7 +146,7 @@ cdef class Position(JobOwner):
     cdef bint find(self, uint64_t seq) noexcept:
         """Move to the record `seq`, or the first one after it. False: there is none now. The reader
         is moved if its segment has lost the record."""
-        cdef LogState log = self.log
+        cdef LogBase log = self.log
         cdef Segment segment = log.segment_of(seq)
         cdef size_t offset
         cdef uint64_t before = <uint64_t>-1
@@ -177,7 +177,7 @@ cdef class Position(JobOwner):
 
     cdef void cannot_read(self, object problem) noexcept:
         """A segment cannot be opened or mapped now: report that, and try again later."""
-        cdef LogState log = self.log
+        cdef LogBase log = self.log
         cdef int64_t retry_ns = log.shared.turn.now_ns + log.shared.retry_ns
         log.shared.report('error', 'segment cannot be read', log=log.name, reason=str(problem))
         if self.reader is None:

@@ -57,7 +57,7 @@ cdef class Delays:
         self.size = kept
         self.asked_ns = 0
 
-    cdef size_t place(self, uint64_t seq) noexcept:
+    cdef size_t index_of(self, uint64_t seq) noexcept:
         """Index of the first record with at least this seq."""
         cdef size_t low = 0, high = self.size, middle
         while low < high:
@@ -68,27 +68,27 @@ cdef class Delays:
                 high = middle
         return low
 
-    cdef uint64_t count(self, uint64_t first, uint64_t behind, int64_t now_ns) noexcept:
-        """The number of the records first..behind-1 that are not due yet."""
-        if first == self.asked_first and behind == self.asked_behind and now_ns == self.asked_ns:
+    cdef uint64_t count(self, uint64_t first, uint64_t end, int64_t now_ns) noexcept:
+        """The number of the records first..end-1 that are not due yet."""
+        if first == self.asked_first and end == self.asked_end and now_ns == self.asked_ns:
             return self.answer      # many cursors are at the same position
         if now_ns != self.asked_ns:
             self.prune(now_ns)
-        self.answer = self.place(max(first, behind)) - self.place(first)
-        self.asked_first, self.asked_behind, self.asked_ns = first, behind, now_ns
+        self.answer = self.index_of(max(first, end)) - self.index_of(first)
+        self.asked_first, self.asked_end, self.asked_ns = first, end, now_ns
         return self.answer
 
     cdef int64_t due(self, uint64_t seq, int64_t now_ns) noexcept:
-        cdef size_t i = self.place(seq)
+        cdef size_t i = self.index_of(seq)
         if i == self.size or self.items[i].seq != seq or self.items[i].due_ns <= now_ns:
             return 0
         return self.items[i].due_ns
 
-    def listed(self, uint64_t first, uint64_t behind, int64_t now_ns, size_t most):
-        """[(seq, due wall ns)] of those among first..behind-1 that are not due yet."""
-        cdef size_t i = self.place(first)
+    def listed(self, uint64_t first, uint64_t end, int64_t now_ns, size_t most):
+        """[(seq, due wall ns)] of those among first..end-1 that are not due yet."""
+        cdef size_t i = self.index_of(first)
         cdef list found = []
-        while i < self.size and self.items[i].seq < behind and <size_t>len(found) < most:
+        while i < self.size and self.items[i].seq < end and <size_t>len(found) < most:
             if self.items[i].due_ns > now_ns:
                 found.append((self.items[i].seq, self.items[i].due_ns))
             i += 1

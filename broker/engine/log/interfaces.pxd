@@ -49,14 +49,14 @@ cdef class LogOwner(Session):
     cdef void stored(self) noexcept             # more records are written or durable
     # Records from seq on do not exist: they could not be written or synced. The next ones may use
     # the same seqs, or leave them out.
-    cdef void taken_back(self, uint64_t seq) noexcept
+    cdef void rolled_back(self, uint64_t seq) noexcept
     cdef void maintain(self) noexcept           # once a second while the log is in use
     cdef bint is_idle(self) noexcept            # maintain has nothing to do
     cdef void leave_segment(self, Segment segment) noexcept     # the segment is about to be dropped
     cdef void release_idle(self) noexcept       # release mappings that are not needed now
 
 
-cdef class LogState(JobOwner):
+cdef class LogBase(JobOwner):
     cdef readonly EngineState shared
     # A name SPACE/NAME is in a space of its own, apart from all names without a space. The subject
     # is NAME.
@@ -92,7 +92,7 @@ cdef class LogState(JobOwner):
     cdef void round_ended(self) noexcept        # a sync has ended, successfully or not
     cdef void records_synced(self) noexcept     # more of the records are durable
     # A sync has failed: remove the records that it refuses. False: a write is under way, not yet.
-    cdef bint take_back(self) noexcept
+    cdef bint roll_back(self) noexcept
     cdef bint begin_segment_after(self) noexcept    # False: no file can be created now
     cdef object begin_segment(self)             # so that the active one can be dropped. OSError
     cdef object save_metadata(self)             # OSError

@@ -27,7 +27,7 @@ class LogOwner(Session):
     def count_from(self, seq: int) -> int: ...
 
 @disjoint_base
-class LogState(JobOwner):
+class LogBase(JobOwner):
     shared: EngineState
     name: str
     folder: str | None

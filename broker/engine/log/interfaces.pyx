@@ -1,7 +1,7 @@
 # cython: language_level=3
 """Base classes by which a log, its parts and its readers call each other without a circle.
 
-    LogState    the fields of a log that its parts read, and what they ask it to do; Log is its
+    LogBase     the fields of a log that its parts read, and what they ask it to do; Log is its
                 only subclass
     LogReader   what a log asks of those that read it: cursors
     LogOwner    what a log reports to the one that decides which of its messages stay
@@ -70,7 +70,7 @@ cdef class LogOwner(Session):
     cdef void stored(self) noexcept:
         pass
 
-    cdef void taken_back(self, uint64_t seq) noexcept:
+    cdef void rolled_back(self, uint64_t seq) noexcept:
         pass
 
     cdef void maintain(self) noexcept:
@@ -86,7 +86,7 @@ cdef class LogOwner(Session):
         pass
 
 
-cdef class LogState(JobOwner):
+cdef class LogBase(JobOwner):
     cdef Segment segment_of(self, uint64_t seq):
         """The segment with this seq, or the first one after it. None: after the end."""
         cdef list segments = self.segments
@@ -142,7 +142,7 @@ cdef class LogState(JobOwner):
     cdef void records_synced(self) noexcept:
         pass
 
-    cdef bint take_back(self) noexcept:
+    cdef bint roll_back(self) noexcept:
         return True
 
     cdef bint begin_segment_after(self) noexcept:

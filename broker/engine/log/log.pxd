@@ -8,7 +8,7 @@
 """
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
-from broker.engine.log.interfaces cimport LogOwner, LogReader, LogState
+from broker.engine.log.interfaces cimport LogBase, LogOwner, LogReader
 from broker.engine.log.record cimport stored_t
 from broker.engine.log.retention cimport Retention
 from broker.engine.log.segment cimport Preallocation, Segment
@@ -42,13 +42,13 @@ cdef class Batch:
     cdef void begin(self, Segment segment, uint64_t first_seq) noexcept
 
 
-cdef class Log(LogState):
+cdef class Log(LogBase):
     cdef readonly Sync sync
     cdef readonly Retention retention
     cdef Preallocation preallocation    # None in memory
     cdef readonly bint ephemeral        # in memory, deleted with its last cursor
     cdef readonly bint paused
-    cdef readonly bint held             # paused temporarily, which is not stored
+    cdef readonly bint delivery_paused  # see `pause_delivery`
     cdef readonly int64_t created_ns
     cdef uint32_t segment_ids
     cdef Batch batch                    # collects appends; None = there are none
@@ -150,7 +150,7 @@ cdef class Binding(Sink):
     cdef uint32_t own           # number of subs for the log's own name
 
     cdef int join(self) except -1       # all subscriptions, or an exception and none
-    cdef void add(self, uint32_t place, bytes subject, bint checked) except *
+    cdef void add(self, uint32_t index, bytes subject, bint checked) except *
     cdef bint takes(self, const sub_t *sub, const record_t *rec) noexcept
     cdef void cut(self) noexcept        # leave the router
     cdef void forget(self) noexcept     # forget the subscriptions

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any, final
 
-from broker.engine.log.interfaces import LogOwner, LogReader, LogState
+from broker.engine.log.interfaces import LogBase, LogOwner, LogReader
 from broker.engine.log.policy import LogPolicy
 from broker.engine.log.retention import Retention
 from broker.engine.log.sync import Sync
@@ -11,12 +11,12 @@ from broker.engine.state import EngineState
 from broker.routing.router import Router
 
 @final
-class Log(LogState):
+class Log(LogBase):
     sync: Sync
     retention: Retention
     ephemeral: bool
     paused: bool
-    held: bool
+    delivery_paused: bool
     created_ns: int
     cursors: dict[str, LogReader]
     durable_only: bool

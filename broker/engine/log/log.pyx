@@ -19,7 +19,7 @@ from libc.string cimport memcmp, memcpy, memset
 from posix.fcntl cimport O_RDWR
 
 from broker.engine.log.delays cimport Delays
-from broker.engine.log.interfaces cimport LogOwner, LogReader, LogState
+from broker.engine.log.interfaces cimport LogBase, LogOwner, LogReader
 from broker.engine.log.policy cimport (
     RETENTION_ACKED, RETENTION_OWNED, SYNC_ALWAYS, SYNC_NONE, LogPolicy)
 from broker.engine.log.record cimport (
@@ -117,7 +117,7 @@ cdef class Batch:
         self.unrouted = self.delayed = self.foreign = 0
 
 
-cdef class Log(LogState):
+cdef class Log(LogBase):
     def __init__(self, EngineState shared, str name, folder, bytes log_id,
                  LogPolicy policy not None, bint ephemeral=False, str protocol=None):
         """A log without records. The caller adds its segments."""
@@ -353,7 +353,7 @@ cdef class Log(LogState):
             error = self.shared.write_inline(batch.segment.fd, batch.data, batch.len + batch.mark,
                                              batch.zeros, <int64_t>batch.offset)
             if not error:
-                self.shared.note_write(batch.len + batch.zeros, monotonic_ns() - started)
+                self.shared.record_write(batch.len + batch.zeros, monotonic_ns() - started)
             self.completed(batch, error)
             return
         self.writing = batch
@@ -405,7 +405,7 @@ cdef class Log(LogState):
             return
         self.shared.uncut = job.done != 0
         if not job.error:
-            self.shared.note_write(job.len + job.zeros, job.took_ns)
+            self.shared.record_write(job.len + job.zeros, job.took_ns)
         self.completed(batch, job.error)
 
     cdef void completed(self, Batch batch, int error) noexcept:
@@ -463,7 +463,7 @@ cdef class Log(LogState):
 
     cdef void advance(self) noexcept:
         """Give the cursors the records that they may deliver."""
-        if not self.cursors or self.paused or self.held:
+        if not self.cursors or self.paused or self.delivery_paused:
             return
         if self.durable_only and self.sync.waits_for_disk():
             self.frontier = max(self.frontier, self.sync.durable)
@@ -474,7 +474,8 @@ cdef class Log(LogState):
         """From now on, and with the sync policy 'always', cursors deliver only records that are on
         the disk. For readers that remember the seqs that they received."""
         self.durable_only = True
-        if self.sync.waits_for_disk() and self.cursors and not self.paused and not self.held:
+        if self.sync.waits_for_disk() and self.cursors and (
+                not self.paused and not self.delivery_paused):
             self.frontier = max(self.retention.first_seq(), min(self.frontier, self.sync.durable))
 
     cdef void touch(self) noexcept:
@@ -615,7 +616,7 @@ cdef class Log(LogState):
         self.waiting_bytes = 0
         self.next_seq = first
         if self.owner is not None:
-            self.owner.taken_back(first)
+            self.owner.rolled_back(first)
         self.sync.write_failed(error)
         if self.preallocation is not None:
             self.preallocation.drop()       # the disk may be full
@@ -669,11 +670,11 @@ cdef class Log(LogState):
             return False
         return True
 
-    cdef bint take_back(self) noexcept:
+    cdef bint roll_back(self) noexcept:
         if self.preallocation is not None:
             self.preallocation.drop()       # the failed sync may have been that of the spare file
         if self.owner is not None:
-            self.owner.taken_back(self.sync.refused_from())
+            self.owner.rolled_back(self.sync.refused_from())
         if self.writing is None:
             self.withdraw()
             return True
@@ -797,7 +798,7 @@ cdef class Log(LogState):
     cdef int replace(self, Segment segment, size_t size, const char *data) except -1:
         cdef Segment fresh = Segment()
         cdef LogReader cursor
-        cdef Py_ssize_t place = self.segments.index(segment)
+        cdef Py_ssize_t index = self.segments.index(segment)
         fresh.path = segment.path
         fresh.first_seq = segment.first_seq
         fresh.next_seq = segment.next_seq
@@ -811,7 +812,7 @@ cdef class Log(LogState):
             fresh.ready = size
         self.segment_ids += 1
         fresh.id = self.segment_ids
-        self.segments[place] = fresh
+        self.segments[index] = fresh
         for cursor in self.cursors.values():
             cursor.leave_segment(segment)
         if self.owner is not None:
@@ -1236,13 +1237,13 @@ cdef class Log(LogState):
     def pause_delivery(self):
         """Same as pause, but not stored. Appends are stored, acknowledged and kept in the log's
         backlog, so that cursors created meanwhile begin with them."""
-        self.held = True
+        self.delivery_paused = True
 
     def resume_delivery(self):
         """Deliver to cursors what has accumulated since pause_delivery."""
-        if not self.held:
+        if not self.delivery_paused:
             return
-        self.held = False
+        self.delivery_paused = False
         if self.deleted or self.paused or not self.cursors:
             return
         self.advance()
@@ -1520,10 +1521,10 @@ cdef class Binding(Sink):
 
     cdef bint takes(self, const sub_t *sub, const record_t *rec) noexcept:
         """Whether the message may be stored and no earlier subject matches it."""
-        cdef uint32_t place, i
+        cdef uint32_t index, i
         cdef bytes text
-        memcpy(&place, sub.sid, sizeof(place))
-        for i in range(place):
+        memcpy(&index, sub.sid, sizeof(index))
+        for i in range(index):
             text = self.subjects[i]
             if may_match(<const char *>text, <size_t>len(text), rec.subject, rec.subject_len):
                 return False
@@ -1536,7 +1537,7 @@ cdef class Binding(Sink):
     cdef int join(self) except -1:
         cdef bytes own = self.log.subject
         cdef bytes subject
-        cdef uint32_t place
+        cdef uint32_t index
         self.subs = &self.only
         if self.subjects is None:
             self.own = 1
@@ -1549,11 +1550,11 @@ cdef class Binding(Sink):
         names = [subject.decode() for subject in self.subjects]
         private = [prefix.decode() for prefix in self.log.shared.private_subjects]
         try:
-            for place in range(<uint32_t>len(names)):
-                begin = literal_part(names[place])
-                self.add(place, self.subjects[place], (
-                    any(overlap(names[place], other) for other in names[:place])
-                    or (begin != names[place]
+            for index in range(<uint32_t>len(names)):
+                begin = literal_part(names[index])
+                self.add(index, self.subjects[index], (
+                    any(overlap(names[index], other) for other in names[:index])
+                    or (begin != names[index]
                         and any(prefix.startswith(begin) for prefix in private))))
         except BaseException:
             self.cut()
@@ -1564,10 +1565,10 @@ cdef class Binding(Sink):
                                       <const char *>own, <size_t>len(own))
         return 0
 
-    cdef void add(self, uint32_t place, bytes subject, bint checked) except *:
-        self.subs[place] = self.log.router.add(
+    cdef void add(self, uint32_t index, bytes subject, bint checked) except *:
+        self.subs[index] = self.log.router.add(
             self, <const char *>subject, <size_t>len(subject), NULL, 0,
-            <const char *>&place, sizeof(place) if checked else 0)
+            <const char *>&index, sizeof(index) if checked else 0)
 
     cdef void cut(self) noexcept:
         cdef Py_ssize_t i

@@ -1,12 +1,12 @@
 # cython: language_level=3
 """Read-ahead: brings the next bytes of a log into memory before the loop reads them."""
-from broker.engine.log.interfaces cimport LogState
+from broker.engine.log.interfaces cimport LogBase
 from broker.engine.log.segment cimport Segment
 from broker.runtime.workers cimport JobOwner, job_t
 
 
 cdef class ReadAhead(JobOwner):
-    cdef LogState log
+    cdef LogBase log
     cdef Segment segment        # the last one that was read ahead; None = none yet
     cdef size_t end             # offset after the bytes read ahead
     cdef bint loading           # a worker is reading

@@ -26,7 +26,7 @@ cdef enum:
 
 
 cdef class ReadAhead(JobOwner):
-    def __init__(self, LogState log):
+    def __init__(self, LogBase log):
         """For a reader that has not read anything yet."""
         self.log = log
 

@@ -3,7 +3,7 @@
 limits."""
 from libc.stdint cimport int64_t, uint64_t
 
-from broker.engine.log.interfaces cimport LogState
+from broker.engine.log.interfaces cimport LogBase
 from broker.engine.log.readahead cimport ReadAhead
 from broker.engine.log.segment cimport Segment
 from broker.engine.log.sync cimport Sync
@@ -12,7 +12,7 @@ from broker.runtime.types cimport record_t
 
 
 cdef class Retention:
-    cdef LogState log
+    cdef LogBase log
     cdef Sync sync
     cdef uint64_t trim_at  # the oldest segment can be dropped when every cursor has passed this seq
     cdef uint64_t floor             # no record below it exists; 0 = that follows from the segments
@@ -45,7 +45,7 @@ ctypedef size_t (*cost_t)(const record_t *rec, size_t name_len) noexcept nogil
 
 
 cdef class Limiter(Task):
-    cdef LogState log
+    cdef LogBase log
     cdef Sync sync
     cdef Retention retention
     cdef cost_t measure

@@ -15,7 +15,7 @@ discarded with the segment.
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
-from broker.engine.log.interfaces cimport LogReader, LogState
+from broker.engine.log.interfaces cimport LogBase, LogReader
 from broker.engine.log.policy cimport RETENTION_ACKED, RETENTION_LIMITS, SYNC_ALWAYS
 from broker.engine.log.readahead cimport ReadAhead
 from broker.engine.log.record cimport (
@@ -37,7 +37,7 @@ cdef enum:
 
 
 cdef class Retention:
-    def __init__(self, LogState log, Sync sync):
+    def __init__(self, LogBase log, Sync sync):
         """For a log without records."""
         self.log = log
         self.sync = sync
@@ -52,9 +52,9 @@ cdef class Retention:
     def retain_from(self, seq):
         """Keep every segment with records from `seq` on for readers of files, even if every cursor
         has finished them. None = retain nothing any more."""
-        cdef uint64_t place = <uint64_t>-1 if seq is None else seq
-        cdef bint raised = place > self.held_from
-        self.held_from = place
+        cdef uint64_t bound = <uint64_t>-1 if seq is None else seq
+        cdef bint raised = bound > self.held_from
+        self.held_from = bound
         if raised:
             self.log.touch()     # the housekeeping drops what is no longer retained
 
@@ -105,7 +105,7 @@ cdef class Retention:
 
     cdef void trim(self) noexcept:
         """Drop the segments that every cursor has finished."""
-        cdef LogState log = self.log
+        cdef LogBase log = self.log
         cdef LogReader cursor
         cdef Segment segment
         cdef uint64_t keep = min(log.frontier, self.held_from)
@@ -131,7 +131,7 @@ cdef class Retention:
     cdef bint kept(self, Segment segment) noexcept:
         """Whether a segment that every cursor has finished is kept, so that cursors can be
         rewound."""
-        cdef LogState log = self.log
+        cdef LogBase log = self.log
         if log.folder is None or not (self.keep_ns or self.keep_bytes) or log.deleted:
             return False
         if self.keep_ns and segment.changed_ns + self.keep_ns < log.shared.turn.wall_ns:
@@ -141,7 +141,7 @@ cdef class Retention:
     cdef size_t short_bytes(self) noexcept:
         """Segments are short while the cursors keep up, so that one file soon follows another: see
         segment.pyx."""
-        cdef LogState log = self.log
+        cdef LogBase log = self.log
         if log.policy.retention_mode != RETENTION_ACKED or log.policy.sync_mode == SYNC_ALWAYS or (
                 self.limits is not None or self.keep_ns or self.keep_bytes
                 or self.held_from != <uint64_t>-1 or log.unclaimed):
@@ -159,7 +159,7 @@ cdef class Retention:
 
     cdef void enforce(self) noexcept:
         """Apply the limits of age, bytes and count to whole segments, finished or not."""
-        cdef LogState log = self.log
+        cdef LogBase log = self.log
         cdef int64_t age_ns
         cdef uint64_t bytes_max, count_max
         if log.unclaimed:
@@ -194,7 +194,7 @@ cdef class Retention:
 
     cdef void drop_beyond(self, int64_t age_ns, uint64_t bytes_max, uint64_t count_max) noexcept:
         """Drop the oldest segments while a limit is exceeded. 0 = no limit."""
-        cdef LogState log = self.log
+        cdef LogBase log = self.log
         cdef Segment segment
         cdef uint64_t total = self.bytes(), count = count_max and self.records()
         cdef int64_t now_ns = log.shared.turn.wall_ns
@@ -264,7 +264,7 @@ cdef class Limiter(Task):
 
     cdef void begin(self, cost_t measure) noexcept:
         """Become the log's limiter. `measure` returns the size of a record."""
-        cdef LogState log = self.log
+        cdef LogBase log = self.log
         cdef Retention retention = self.retention
         self.measure = measure
         retention.limiter = self
@@ -447,7 +447,7 @@ cdef class Limiter(Task):
 
     cdef void enforce(self) noexcept:
         """Drop the oldest records until the limits are met."""
-        cdef LogState log = self.log
+        cdef LogBase log = self.log
         cdef record_t rec
         cdef size_t size
         cdef uint64_t before = self.retention.floor, end = self.end(), left, owed = 0
@@ -491,7 +491,7 @@ cdef class Limiter(Task):
 
     cdef bint oldest(self, record_t *rec, size_t *size) noexcept:
         """The record at the floor, or the first readable one after it. False: there is none."""
-        cdef LogState log = self.log
+        cdef LogBase log = self.log
         cdef Segment segment
         cdef size_t step, again
         cdef stored_t s
@@ -554,7 +554,7 @@ cdef class Limiter(Task):
         return False
 
     cdef void drop_oldest(self, const record_t *rec, size_t size) noexcept:
-        cdef LogState log = self.log
+        cdef LogBase log = self.log
         cdef uint64_t cost = self.measure(rec, <size_t>len(log.subject))
         self.retention.floor = rec.seq + 1
         self.offset += size

@@ -3,14 +3,14 @@
 from libc.stdint cimport int64_t, uint64_t
 
 from broker.engine.cursor.journal cimport Journal
-from broker.engine.log.interfaces cimport LogState
+from broker.engine.log.interfaces cimport LogBase
 from broker.engine.log.segment cimport Segment
 from broker.runtime.interfaces cimport Session
 from broker.runtime.workers cimport JobOwner, Worker, job_t
 
 
 cdef class Sync:
-    cdef LogState log
+    cdef LogBase log
     cdef uint64_t written_ticket        # appends up to it are in the file or have failed
     cdef uint64_t synced_ticket         # appends up to it are on the disk or have failed
     cdef uint64_t settled_ticket        # appends up to it have been answered
@@ -78,7 +78,7 @@ cdef class Sync:
 
     # After an error.
     cdef uint64_t refused_from(self) noexcept
-    cdef void note_failure(self, uint64_t first, uint64_t last, int error) noexcept
+    cdef void record_failure(self, uint64_t first, uint64_t last, int error) noexcept
     cdef void fail(self, int error) noexcept
     cdef void rewrite_doubtful(self) noexcept
     cdef void doubtful_rewritten(self, Segment segment, int error) noexcept

@@ -43,7 +43,7 @@ from libc.stdint cimport int64_t, uint64_t
 from posix.fcntl cimport F_DUPFD_CLOEXEC, O_CREAT, O_RDONLY, O_RDWR, O_TRUNC, fcntl
 
 from broker.engine.cursor.journal cimport Journal
-from broker.engine.log.interfaces cimport LogState
+from broker.engine.log.interfaces cimport LogBase
 from broker.engine.log.policy cimport RETENTION_OWNED, SYNC_ALWAYS, SYNC_NONE, SYNC_PERIOD
 from broker.engine.log.segment cimport Segment
 from broker.runtime.interfaces cimport Session
@@ -56,7 +56,7 @@ from broker.runtime.workers cimport (
     JOB_SYNC_PATH,
     JOB_UNCACHE,
     JOB_UNLINK,
-    MAY_BE_GONE,
+    MAY_BE_MISSING,
     JobOwner,
     Worker,
     copy_path,
@@ -84,7 +84,7 @@ cdef int64_t RECENT_NS = 600 * 1000000000
 
 
 cdef class Sync:
-    def __init__(self, LogState log):
+    def __init__(self, LogBase log):
         """For a log without records."""
         self.log = log
         self.waiters = []
@@ -223,7 +223,7 @@ cdef class Sync:
 
     cdef void refuse(self, object problem) noexcept:
         """Refuse appends until a retry is due; reported once."""
-        cdef LogState log = self.log
+        cdef LogBase log = self.log
         if not self.last_error:
             log.shared.report('error', 'log refuses appends', log=log.name, reason=str(problem))
         self.last_error = getattr(problem, 'errno', None) or errno.ENOMEM
@@ -233,7 +233,7 @@ cdef class Sync:
 
     cdef void write_failed(self, int error) noexcept:
         """A write failed: appends that are not in the file fail."""
-        self.note_failure(self.written_ticket + 1, self.log.ticket, error)
+        self.record_failure(self.written_ticket + 1, self.log.ticket, error)
         self.written_ticket = self.log.ticket
         self.refuse(OSError(error, os.strerror(error)))
 
@@ -245,7 +245,7 @@ cdef class Sync:
     cdef void give_up(self, int error) noexcept:
         """Fail all appends that have not been answered."""
         if self.settled_ticket < self.log.ticket:
-            self.note_failure(self.settled_ticket + 1, self.log.ticket, error)
+            self.record_failure(self.settled_ticket + 1, self.log.ticket, error)
             self.written_ticket = self.synced_ticket = self.log.ticket
             self.settle()
 
@@ -352,7 +352,7 @@ cdef class Sync:
                     round.segment = None
                 if segment.fd < 0:
                     # It could be finished by all readers, and dropped, before the sync begins.
-                    self.sync_path(round, segment.path, MAY_BE_GONE)
+                    self.sync_path(round, segment.path, MAY_BE_MISSING)
                 else:
                     job = worker.job(JOB_SYNC, round)
                     fd = segment.second_fd if round.second else segment.fd
@@ -367,7 +367,7 @@ cdef class Sync:
                 round.named.append(segment)
 
     cdef void add_names(self, Round round) noexcept:
-        cdef LogState log = self.log
+        cdef LogBase log = self.log
         if not self.known_to_root:
             # After these, a power cut cannot remove the files that contain the records.
             round.metadata = self.metadata
@@ -375,9 +375,9 @@ cdef class Sync:
         if self.journals is not None:
             round.journals, self.journals = self.journals, None
             for journal in round.journals:
-                self.sync_path(round, os.fsencode(journal.path), MAY_BE_GONE)
+                self.sync_path(round, os.fsencode(journal.path), MAY_BE_MISSING)
         if round.journals is not None or not self.cursors_known:
-            self.sync_path(round, os.fsencode(os.path.join(log.folder, CURSORS)), MAY_BE_GONE)
+            self.sync_path(round, os.fsencode(os.path.join(log.folder, CURSORS)), MAY_BE_MISSING)
         if round.named is not None or round.journals is not None or round.metadata:
             self.sync_path(round, os.fsencode(log.folder), 0)
         if round.metadata:
@@ -503,7 +503,7 @@ cdef class Sync:
     async def synced(self):
         """Wait until everything in the log, and the names of its files, are durable, whatever the
         policy. OSError: it cannot be synced now."""
-        cdef LogState log = self.log
+        cdef LogBase log = self.log
         cdef uint64_t end = log.visible, failed = self.failed
         while log.folder is not None and not log.deleted and (
                 self.durable < end or not self.known_to_root):
@@ -530,7 +530,7 @@ cdef class Sync:
 
     # --- after an error
 
-    cdef void note_failure(self, uint64_t first, uint64_t last, int error) noexcept:
+    cdef void record_failure(self, uint64_t first, uint64_t last, int error) noexcept:
         """Tickets first..last failed. If there are many failures, the oldest ones are merged,
         including what lies between them: a session that still waits for those may get the answer
         that its append failed, but never that a failed one succeeded."""
@@ -558,7 +558,7 @@ cdef class Sync:
         Appends that were answered earlier (under another policy than 'always') are copied into a
         new file.
         """
-        cdef LogState log = self.log
+        cdef LogBase log = self.log
         cdef Segment segment
         cdef uint64_t keep = self.refused_from()
         log.shared.sync_errors += 1
@@ -569,7 +569,7 @@ cdef class Sync:
             'error', 'sync failed: what is not on the disk is written anew or refused',
             log=log.name, reason=os.strerror(error))
         if self.log.policy.sync_mode == SYNC_ALWAYS and self.written_ticket > self.synced_ticket:
-            self.note_failure(self.synced_ticket + 1, self.written_ticket, error)
+            self.record_failure(self.synced_ticket + 1, self.written_ticket, error)
         self.synced_ticket = self.written_ticket
         for segment in log.segments:
             if segment.next_seq > self.durable or segment.fd >= 0:
@@ -579,7 +579,7 @@ cdef class Sync:
                 if segment.next_seq > self.durable and segment.first_seq < keep and (
                         segment.size > segment.start()):
                     segment.doubtful = keep > self.durable
-        if not log.take_back():
+        if not log.roll_back():
             self.refused_until_ns = log.shared.turn.now_ns + log.shared.retry_ns
         if not self.known_to_root:
             try:
@@ -593,7 +593,7 @@ cdef class Sync:
     cdef void rewrite_doubtful(self) noexcept:
         """Copy doubtful segments into new files and sync these: syncs of the old files prove
         nothing any more."""
-        cdef LogState log = self.log
+        cdef LogBase log = self.log
         cdef Segment segment
         cdef Worker rewriter = log.shared.rewriter
         cdef Copy copy
@@ -640,7 +640,7 @@ cdef class Sync:
     cdef void ask_disk(self) noexcept:
         """Once a second for a log whose last write or sync failed: test whether the disk accepts
         writes."""
-        cdef LogState log = self.log
+        cdef LogBase log = self.log
         cdef Probe asking
         cdef job_t *job
         if self.probe is not None or log.deleted or log.waiting_bytes or self.under_way:
@@ -695,14 +695,14 @@ cdef class Round(JobOwner):
         if job.error:
             self.error = job.error
         elif job.kind == <int>JOB_SYNC:
-            self.owner.log.shared.note_sync(job.took_ns)
+            self.owner.log.shared.record_sync(job.took_ns)
         if not self.jobs:
             self.owner.ended(self)
 
 
 cdef class Copy(JobOwner):
     cdef void finished(self, job_t *job) noexcept:
-        cdef LogState log = self.owner.log
+        cdef LogBase log = self.owner.log
         if job.error:
             self.error = job.error
         if job.kind == <int>JOB_COPY:

@@ -11,7 +11,7 @@ from broker.engine.log.record cimport stored_t
 from broker.engine.log.segment cimport Segment
 from broker.engine.state cimport EngineState
 from broker.engine.stream.filter cimport REMOVALS_KEPT, Filter
-from broker.engine.stream.interfaces cimport StreamReaders
+from broker.engine.stream.interfaces cimport StreamReader
 from broker.engine.stream.runs cimport SeqRuns
 from broker.engine.stream.store cimport StreamStore
 from broker.runtime.interfaces cimport Session
@@ -30,9 +30,9 @@ cdef enum:
 
 # Whether a message is in flight to a client.
 cdef enum:
-    HELD_BY_NOBODY = 0      # it is not in flight
-    HELD_BY_OTHER = 1
-    HELD_BY_IT = 2
+    NOT_IN_FLIGHT = 0
+    IN_FLIGHT_TO_OTHER = 1
+    IN_FLIGHT_TO_IT = 2
 
 # When messages of a stream are deleted, apart from its limits.
 cdef enum Retention:
@@ -81,7 +81,7 @@ cdef class FilterGroup:
 
 
 # All cursors of one stream. It wakes them, and deletes messages that no cursor needs any more.
-cdef class StreamCursors(StreamReaders):
+cdef class StreamCursors(StreamReader):
     cdef readonly StreamStore store
     cdef readonly EngineState shared
     cdef readonly int retention         # RETAIN_*
@@ -94,9 +94,9 @@ cdef class StreamCursors(StreamReaders):
     cdef uint64_t removals              # number of deleted messages
     cdef uint64_t removed_seqs[REMOVALS_KEPT]       # the last ones; a ring
     cdef bint purging                   # a purge is in progress
-    cdef readonly bint held             # see `hold`
+    cdef readonly bint retention_suspended  # see `suspend_retention`
     cdef uint64_t sweep_at, sweep_to    # messages that are still to be checked: see `sweep`
-    cdef bint sparing                   # except those that match no cursor's filter
+    cdef bint keeps_unmatched           # except those that match no cursor's filter
 
     # Whether a message with this subject is kept at all: it matches a cursor's filter, or the
     # stream has no such rule.
@@ -111,7 +111,7 @@ cdef class StreamCursors(StreamReaders):
     cdef bint is_needed(self, uint64_t seq, uint32_t subject) noexcept
     cdef bint was_taken(self, uint64_t seq, uint32_t subject) noexcept
     cdef bint is_for_one(self, uint32_t subject) noexcept
-    cdef void begin_sweep(self, uint64_t after, bint sparing) noexcept
+    cdef void begin_sweep(self, uint64_t after, bint keep_unmatched) noexcept
 
 
 cdef class StreamCursor(LogReader):
@@ -163,9 +163,10 @@ cdef class StreamCursor(LogReader):
     cdef uint32_t peeked                # its entry if it is a redelivery; 0 = it is new
     cdef size_t peeked_size             # of a new one, in its file
 
-    cdef uint64_t said_seq, said_consumer_seq       # of the last OP_DELIVERED
-    cdef uint64_t said_floor, said_floor_consumer_seq
-    cdef int64_t said_ms                # of the last OP_CLOCK
+    # What the journal says: its last OP_DELIVERED, OP_SETTLED and OP_CLOCK.
+    cdef uint64_t written_seq, written_consumer_seq
+    cdef uint64_t written_floor, written_floor_consumer_seq
+    cdef int64_t written_ms
     cdef int64_t retry_ns               # monotonic: after a failed write, not before; 0 = at once
     cdef int64_t sync_due_ns            # monotonic: the journal is to be synced, or closed; 0 = no
     cdef uint64_t owed                  # the highest ticket given out
@@ -191,7 +192,7 @@ cdef class StreamCursor(LogReader):
     # the same as `sent`, and notes which client has the message; `wait_ns`: how long it waits for
     # the ack.
     cdef void sent_to(self, uint32_t holder, int64_t wait_ns) noexcept
-    cdef int is_held(self, uint64_t seq, uint32_t holder) noexcept     # HELD_*
+    cdef int in_flight_to(self, uint64_t seq, uint32_t holder) noexcept     # HELD_*
     # The message waits `wait_ns` from now on, but no longer than `most_ns` since its delivery.
     cdef void touch(self, uint64_t seq, int64_t wait_ns, int64_t most_ns) noexcept
     # The client has disconnected. Its messages are redelivered, at once or when they time out.
@@ -233,8 +234,8 @@ cdef class StreamCursor(LogReader):
     cdef void expire(self, entry_t *e) noexcept
     cdef void exhaust(self, entry_t *e) noexcept
     cdef void rearm(self) noexcept
-    cdef void note_clock(self, int64_t wall_ns) noexcept
-    cdef void write_place(self) noexcept
+    cdef void record_clock(self, int64_t wall_ns) noexcept
+    cdef void write_position(self) noexcept
     cdef void sync_then_close(self) noexcept
     cdef void answer_tickets(self) noexcept
     cdef object set_list(self, object seqs)

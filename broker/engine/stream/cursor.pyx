@@ -49,7 +49,7 @@ from broker.engine.log.policy cimport SYNC_ALWAYS, SYNC_NONE
 from broker.engine.log.record cimport stored_t
 from broker.engine.log.segment cimport Segment
 from broker.engine.stream.filter cimport REMOVALS_KEPT, Filter
-from broker.engine.stream.interfaces cimport StreamReaders
+from broker.engine.stream.interfaces cimport StreamReader
 from broker.engine.stream.runs cimport SeqRuns
 from broker.engine.stream.store cimport StreamStore, message_t
 from broker.runtime.heap cimport heap_peek, heap_push, heap_remove, heap_update
@@ -101,7 +101,7 @@ cdef class FilterGroup:
         self.waiting = set()
 
 
-cdef class StreamCursors(StreamReaders):
+cdef class StreamCursors(StreamReader):
     def __init__(self, StreamStore store not None, str retention='limits'):
         """The cursors of the stream in `store`; `retention`: limits, interest or workqueue."""
         self.store = store
@@ -191,7 +191,7 @@ cdef class StreamCursors(StreamReaders):
         for cursor in self.cursors.values():
             cursor.drop_below(seq)
 
-    cdef void taken_back(self, uint64_t seq) noexcept:
+    cdef void rolled_back(self, uint64_t seq) noexcept:
         cdef StreamCursor cursor
         self.removals += REMOVALS_KEPT + 1
         for cursor in self.cursors.values():
@@ -225,7 +225,7 @@ cdef class StreamCursors(StreamReaders):
 
     cdef bint interested(self, const char *subject, size_t n) noexcept:
         cdef FilterGroup group
-        if self.retention != RETAIN_INTEREST or self.held:
+        if self.retention != RETAIN_INTEREST or self.retention_suspended:
             return True
         for group in self.groups.values():
             if group.filter is None or group.filter.accepts(subject, n):
@@ -243,7 +243,7 @@ cdef class StreamCursors(StreamReaders):
     cdef void settled(self, StreamCursor cursor, uint64_t seq) noexcept:
         """A cursor has settled a message: it is deleted if all other cursors have."""
         cdef uint32_t subject
-        if self.retention == RETAIN_LIMITS or self.held:
+        if self.retention == RETAIN_LIMITS or self.retention_suspended:
             return
         subject = self.store.subjects.subject_of(seq)
         if subject and (self.retention == RETAIN_WORKQUEUE or not self.is_needed(seq, subject)):
@@ -286,14 +286,14 @@ cdef class StreamCursors(StreamReaders):
             return
         self.retention = RETENTIONS[retention]
         if self.retention == RETAIN_INTEREST:
-            self.begin_sweep(self.store.last_seq + 1, sparing=True)
+            self.begin_sweep(self.store.last_seq + 1, keep_unmatched=True)
             if not self.store.is_settling:
                 self.run()      # the first of them before the answer
 
-    def hold(self):
+    def suspend_retention(self):
         """A consumer of the stream cannot be opened now, and it is unknown what it has settled:
         messages are deleted by limits only."""
-        self.held = True
+        self.retention_suspended = True
         self.sweep_to = 0
 
     def sweep(self):
@@ -303,14 +303,15 @@ cdef class StreamCursors(StreamReaders):
         cdef uint64_t after = 0
         for cursor in self.cursors.values():
             after = max(after, cursor.next_seq)
-        self.begin_sweep(after, sparing=True)
+        self.begin_sweep(after, keep_unmatched=True)
 
-    cdef void begin_sweep(self, uint64_t after, bint sparing) noexcept:
-        """Check all messages below `after`, some in each turn. `sparing`: with interest, keep those
-        that match no cursor's filter: they were stored while the stream kept everything."""
-        if self.retention == RETAIN_LIMITS or self.held:
+    cdef void begin_sweep(self, uint64_t after, bint keep_unmatched) noexcept:
+        """Check all messages below `after`, some in each turn. `keep_unmatched`: with interest, do
+        not delete those that match no cursor's filter: they were stored while the stream kept all
+        messages."""
+        if self.retention == RETAIN_LIMITS or self.retention_suspended:
             return
-        self.sparing = sparing and (self.sparing or self.sweep_to == 0)
+        self.keeps_unmatched = keep_unmatched and (self.keeps_unmatched or self.sweep_to == 0)
         self.sweep_at = self.store.first_seq
         self.sweep_to = max(self.sweep_to, after)
         if not self.queued:
@@ -332,7 +333,7 @@ cdef class StreamCursors(StreamReaders):
             subject = self.store.subjects.subject_of(seq)
             if self.retention == RETAIN_INTEREST:
                 if not self.is_needed(seq, subject) and not (
-                        self.sparing and self.cursors and not self.is_for_one(subject)):
+                        self.keeps_unmatched and self.cursors and not self.is_for_one(subject)):
                     self.store.remove(seq)
             elif self.retention == RETAIN_WORKQUEUE and self.was_taken(seq, subject):
                 self.store.remove(seq)
@@ -521,7 +522,7 @@ cdef class StreamCursor(LogReader):
                 self.settle(e)
                 self.move_floor()
         if self.all.retention == RETAIN_INTEREST:
-            self.all.begin_sweep(self.store.last_seq + 1, sparing=False)
+            self.all.begin_sweep(self.store.last_seq + 1, keep_unmatched=False)
         self.queue()
 
     cdef bint fits(self, uint64_t seq) noexcept:
@@ -552,8 +553,8 @@ cdef class StreamCursor(LogReader):
         self.recount()
         if self.journal is not None:
             self.journal.op(OP_FLOOR, seq, 0, 0, 1)
-            self.said_seq = self.said_floor = seq - 1
-            self.said_consumer_seq = self.said_floor_consumer_seq = 0
+            self.written_seq = self.written_floor = seq - 1
+            self.written_consumer_seq = self.written_floor_consumer_seq = 0
         self.call()
         return seq
 
@@ -738,7 +739,7 @@ cdef class StreamCursor(LogReader):
 
     cdef void await_more(self) noexcept:
         self.waiting = True
-        self.all.await_match(self, max(self.next_seq, self.store.kept_seq + 1))
+        self.all.await_match(self, max(self.next_seq, self.store.settled_seq + 1))
 
     cdef void put_off(self, uint64_t seq) noexcept:
         """A message to be redelivered cannot be read: try again later, unless it is deleted."""
@@ -767,7 +768,7 @@ cdef class StreamCursor(LogReader):
             self.redelivered += e.deliveries == 2
             self.set_sent(e)
             if self.journal is not None:
-                self.note_clock(self.shared.turn.wall_ns)
+                self.record_clock(self.shared.turn.wall_ns)
                 self.journal.op(OP_AGAIN, e.seq, e.deliveries, 0, 2)
         else:
             self.catch_up()
@@ -787,7 +788,7 @@ cdef class StreamCursor(LogReader):
                 self.link(e)
                 self.set_sent(e)
                 if self.journal is not None:
-                    self.note_clock(self.shared.turn.wall_ns)
+                    self.record_clock(self.shared.turn.wall_ns)
                     self.journal.delivered(e.seq, self.delivered_consumer_seq)
         self.queue()
 
@@ -894,7 +895,7 @@ cdef class StreamCursor(LogReader):
         e.mark = self.shared.turn.now_ns
         heap_update(&self.inflight.due, &e.timer, e.mark + self.wait_of(e))
         if self.journal is not None:
-            self.note_clock(self.shared.turn.wall_ns)
+            self.record_clock(self.shared.turn.wall_ns)
             self.journal.op(OP_AGAIN, seq, e.deliveries, 0, 2)
         self.rearm()
         self.queue()
@@ -915,11 +916,11 @@ cdef class StreamCursor(LogReader):
         heap_update(&self.inflight.due, &e.timer, self.shared.turn.now_ns + wait_ns)
         self.rearm()
 
-    cdef int is_held(self, uint64_t seq, uint32_t holder) noexcept:
+    cdef int in_flight_to(self, uint64_t seq, uint32_t holder) noexcept:
         cdef entry_t *e = self.inflight.find(seq)
         if e == NULL or e.state != ENTRY_SENT or e.reason == REASON_REQUEUE:
-            return HELD_BY_NOBODY
-        return HELD_BY_IT if e.prev == holder else HELD_BY_OTHER
+            return NOT_IN_FLIGHT
+        return IN_FLIGHT_TO_IT if e.prev == holder else IN_FLIGHT_TO_OTHER
 
     cdef void touch(self, uint64_t seq, int64_t wait_ns, int64_t most_ns) noexcept:
         cdef entry_t *e = self.inflight.find(seq)
@@ -1185,31 +1186,31 @@ cdef class StreamCursor(LogReader):
 
     # --- memory
 
-    cdef void note_clock(self, int64_t wall_ns) noexcept:
+    cdef void record_clock(self, int64_t wall_ns) noexcept:
         """Note in the journal that its next operations happened at this time."""
         cdef int64_t ms = wall_ns // 1_000_000
-        if ms != self.said_ms:
-            self.said_ms = ms
+        if ms != self.written_ms:
+            self.written_ms = ms
             self.journal.op(OP_CLOCK, <uint64_t>ms, 0, 0, 1)
 
-    cdef void write_place(self) noexcept:
+    cdef void write_position(self) noexcept:
         """Write the last delivery and the ack floor to the journal, once a turn."""
-        if self.delivered_seq != self.said_seq or (
-                self.delivered_consumer_seq != self.said_consumer_seq):
-            self.said_seq = self.delivered_seq
-            self.said_consumer_seq = self.delivered_consumer_seq
-            self.journal.op(OP_DELIVERED, self.said_seq, self.said_consumer_seq, 0, 2)
-        if self.floor_seq != self.said_floor or (
-                self.floor_consumer_seq != self.said_floor_consumer_seq):
-            self.said_floor = self.floor_seq
-            self.said_floor_consumer_seq = self.floor_consumer_seq
-            self.journal.op(OP_SETTLED, self.said_floor, self.said_floor_consumer_seq, 0, 2)
+        if self.delivered_seq != self.written_seq or (
+                self.delivered_consumer_seq != self.written_consumer_seq):
+            self.written_seq = self.delivered_seq
+            self.written_consumer_seq = self.delivered_consumer_seq
+            self.journal.op(OP_DELIVERED, self.written_seq, self.written_consumer_seq, 0, 2)
+        if self.floor_seq != self.written_floor or (
+                self.floor_consumer_seq != self.written_floor_consumer_seq):
+            self.written_floor = self.floor_seq
+            self.written_floor_consumer_seq = self.floor_consumer_seq
+            self.journal.op(OP_SETTLED, self.written_floor, self.written_floor_consumer_seq, 0, 2)
 
     cdef void flush_journal(self) noexcept:
         """Write pending operations to the journal, or the whole state if that is due."""
         cdef Journal journal = self.journal
         cdef int64_t now_ns = self.shared.turn.now_ns
-        self.write_place()
+        self.write_position()
         if journal.wants_compaction() and now_ns >= self.retry_ns:
             if journal.last_error:      # a worker may find that this attempt fails too
                 self.retry_ns = now_ns + self.shared.retry_ns
@@ -1252,7 +1253,7 @@ cdef class StreamCursor(LogReader):
         cdef uint64_t ticket
         if journal is None or self.closed:
             return 0
-        self.write_place()
+        self.write_position()
         ticket = journal.handed + (1 if journal.pending() else 0)
         if ticket <= self.durable_to and not journal.last_error:
             return 0
@@ -1383,8 +1384,10 @@ cdef class StreamCursor(LogReader):
                 start = self.since = a
                 self.delivered_seq = self.floor_seq = a - 1
                 self.delivered_consumer_seq = self.floor_consumer_seq = 0
-        self.said_seq, self.said_consumer_seq = self.delivered_seq, self.delivered_consumer_seq
-        self.said_floor, self.said_floor_consumer_seq = self.floor_seq, self.floor_consumer_seq
+        self.written_seq = self.delivered_seq
+        self.written_consumer_seq = self.delivered_consumer_seq
+        self.written_floor = self.floor_seq
+        self.written_floor_consumer_seq = self.floor_consumer_seq
         if self.delivered_consumer_seq and self.delivered_seq > self.store.last_seq:
             # The log has lost its end: those seqs will be used again.
             self.delivered_seq = self.store.last_seq
@@ -1442,20 +1445,22 @@ cdef class StreamCursor(LogReader):
         cdef size_t i
         cdef int64_t to_wall = self.shared.turn.wall_ns - self.shared.turn.now_ns
         journal.rewrite()
-        self.said_ms = 0
-        self.said_seq, self.said_consumer_seq = self.delivered_seq, self.delivered_consumer_seq
-        self.said_floor, self.said_floor_consumer_seq = self.floor_seq, self.floor_consumer_seq
+        self.written_ms = 0
+        self.written_seq = self.delivered_seq
+        self.written_consumer_seq = self.delivered_consumer_seq
+        self.written_floor = self.floor_seq
+        self.written_floor_consumer_seq = self.floor_consumer_seq
         journal.op(OP_START, self.next_seq, 0, 0, 1)
         journal.op(OP_NEXT, self.since, 0, 0, 1)
-        journal.op(OP_DELIVERED, self.said_seq, self.said_consumer_seq, 0, 2)
-        journal.op(OP_SETTLED, self.said_floor, self.said_floor_consumer_seq, 0, 2)
+        journal.op(OP_DELIVERED, self.written_seq, self.written_consumer_seq, 0, 2)
+        journal.op(OP_SETTLED, self.written_floor, self.written_floor_consumer_seq, 0, 2)
         journal.op(OP_UNTIL, <uint64_t>self.paused_until_ns, 0, 0, 1)
         for i in range(self.list_at, self.list_size):
             journal.op(OP_LISTED, self.list_seqs[i], 0, 0, 1)
         while at:
             e = self.inflight.at(at)
             at = e.after
-            self.note_clock(e.mark + to_wall)
+            self.record_clock(e.mark + to_wall)
             journal.delivered(e.seq, <uint64_t>e.timer.owner)
             if e.deliveries > 1:
                 journal.op(OP_AGAIN, e.seq, e.deliveries, 0, 2)
@@ -1485,15 +1490,15 @@ cdef class StreamCursor(LogReader):
             found.append((e.seq, <uint64_t>e.timer.owner, e.mark + to_wall, e.deliveries))
         return found
 
-    def close(self, bint delete=False, bint sparing=False):
+    def close(self, bint delete=False, bint keep_unmatched=False):
         """Stop. `delete`: delete the state, and the messages that were kept for this cursor.
-        `sparing`: except those that match no cursor's filter. OSError: its journal cannot be
+        `keep_unmatched`: except those that match no cursor's filter. OSError: its journal cannot be
         removed."""
         cdef Journal journal = self.journal
         if self.closed:
             return
         if journal is not None and not delete:
-            self.write_place()
+            self.write_position()
             journal.flush()
         self.closed = True
         self.shared.turn.disarm(self)
@@ -1504,7 +1509,7 @@ cdef class StreamCursor(LogReader):
         self.forget_all()
         self.owner = None
         if delete and self.all.retention == RETAIN_INTEREST:
-            self.all.begin_sweep(self.store.last_seq + 1, sparing)
+            self.all.begin_sweep(self.store.last_seq + 1, keep_unmatched)
         if journal is not None:
             journal.watcher = None
             journal.discard() if delete else journal.close()

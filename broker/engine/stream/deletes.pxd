@@ -4,7 +4,7 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint64_t
 
 from broker.engine.cursor.journal cimport Journal, JournalReader
-from broker.engine.log.interfaces cimport LogState
+from broker.engine.log.interfaces cimport LogBase
 from broker.engine.stream.subjects cimport SubjectIndex
 from broker.runtime.interfaces cimport Task
 
@@ -24,7 +24,7 @@ cdef class DeadRuns(JournalReader):
 
 
 cdef class Deletes:
-    cdef LogState log
+    cdef LogBase log
     cdef SubjectIndex subjects
     cdef readonly Journal journal       # None in memory
     cdef list waiters                   # (mark, future), in order of their marks

@@ -3,7 +3,7 @@
 from typing import final
 
 from broker.engine.cursor.journal import Journal
-from broker.engine.log.interfaces import LogState
+from broker.engine.log.interfaces import LogBase
 from broker.engine.stream.subjects import SubjectIndex
 
 FILE: str
@@ -16,6 +16,6 @@ class DeadRuns:
 @final
 class Deletes:
     journal: Journal | None
-    def __init__(self, log: LogState, subjects: SubjectIndex) -> None: ...
+    def __init__(self, log: LogBase, subjects: SubjectIndex) -> None: ...
     async def durable(self) -> None: ...
     def close(self) -> None: ...

@@ -24,7 +24,7 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, qsort, realloc
 
 from broker.engine.cursor.journal cimport OP_ACK, OP_FLOOR, OP_NEXT, Journal
-from broker.engine.log.interfaces cimport LogState
+from broker.engine.log.interfaces cimport LogBase
 from broker.engine.log.policy cimport SYNC_NONE
 from broker.engine.stream.subjects cimport SubjectIndex
 from broker.runtime.interfaces cimport Task
@@ -98,7 +98,7 @@ cdef class DeadRuns:
 
 
 cdef class Deletes:
-    def __init__(self, LogState log, SubjectIndex subjects):
+    def __init__(self, LogBase log, SubjectIndex subjects):
         """Of the messages in `subjects`; `load` comes next."""
         self.log = log
         self.subjects = subjects
@@ -279,8 +279,8 @@ cdef class Deletes:
         if journal is None or self.is_synced():
             return
         if journal.last_error:
-            self.retry_ns = 0       # somebody waits for it
-            journal.watcher.run()   # those who waited before learn of the error
+            self.retry_ns = 0       # a caller waits for it
+            journal.watcher.run()   # reports the error to earlier callers
         future = asyncio.get_running_loop().create_future()
         self.waiters.append((self.mark(), future))
         self.sync()

@@ -18,13 +18,13 @@ cdef struct post_t:
 
 
 cdef class FilterOwner:
-    # The last reference to a filter is gone.
+    # The last reference to a filter was deleted.
     cdef void forget(self, Filter filter) noexcept
 
 
 cdef class Filter(Sink):
     cdef object __weakref__
-    cdef void *owner                # the index, borrowed; NULL = it is gone
+    cdef void *owner                # the index, borrowed; NULL = it was deleted
     cdef void *before               # neighbours in the index's list of filters, borrowed
     cdef void *behind
     cdef readonly tuple subjects    # bytes, sorted, without duplicates
@@ -32,7 +32,7 @@ cdef class Filter(Sink):
     cdef readonly uint32_t size     # live subjects that match
     cdef readonly bint wildcards    # one of the subjects has a wildcard
     cdef uint64_t last              # no later message matches; the newest may be dead by now
-    cdef uint64_t removals          # messages that matched and are gone
+    cdef uint64_t removals          # matching messages that were removed
     cdef uint64_t removed_seqs[REMOVALS_KEPT]       # the last ones, a ring
     cdef uint32_t mark              # of the last match in which it was met
 

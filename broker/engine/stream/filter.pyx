@@ -252,7 +252,7 @@ cdef class Filter(Sink):
         self.posts_size += 1
 
     cdef void removed(self, uint64_t seq, uint64_t block) noexcept:
-        """A live message that matches is gone."""
+        """A matching message was removed."""
         cdef size_t i, n = 0
         self.removed_seqs[self.removals & (REMOVALS_KEPT - 1)] = seq
         self.removals += 1

@@ -1,5 +1,5 @@
-"""What a store tells those who read its stream."""
+"""What a store reports to the readers of its stream."""
 
 from broker.runtime.interfaces import Task
 
-class StreamReaders(Task): ...
+class StreamReader(Task): ...

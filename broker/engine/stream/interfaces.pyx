@@ -9,7 +9,7 @@ from broker.engine.log.segment cimport Segment
 from broker.runtime.interfaces cimport Task
 
 
-cdef class StreamReaders(Task):
+cdef class StreamReader(Task):
     cdef void stored(self) noexcept:
         pass
 
@@ -25,7 +25,7 @@ cdef class StreamReaders(Task):
     cdef void purge_ends(self) noexcept:
         pass
 
-    cdef void taken_back(self, uint64_t seq) noexcept:
+    cdef void rolled_back(self, uint64_t seq) noexcept:
         pass
 
     cdef void leave_segment(self, Segment segment) noexcept:

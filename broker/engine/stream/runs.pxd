@@ -18,6 +18,6 @@ cdef class SeqRuns:
     cdef void remove_range(self, uint64_t first, uint64_t after) noexcept
     cdef void remove_below(self, uint64_t seq) noexcept
     cdef void clear(self) noexcept
-    cdef size_t place(self, uint64_t seq) noexcept
+    cdef size_t index_of(self, uint64_t seq) noexcept
     cdef int insert(self, size_t i, uint64_t first, uint64_t after) except -1
     cdef void delete(self, size_t i) noexcept

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""A set of seqs, kept as sorted runs of neighbours: a change moves the runs behind it."""
+"""A set of seqs, kept as sorted runs of neighbours: a change moves the runs after it."""
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove
@@ -9,7 +9,7 @@ cdef class SeqRuns:
     def __dealloc__(self):
         free(self.runs)
 
-    cdef size_t place(self, uint64_t seq) noexcept:
+    cdef size_t index_of(self, uint64_t seq) noexcept:
         """Index of the run that has seq, or of the first one after it."""
         cdef size_t low = 0, high = self.size, middle
         if high and self.runs[high - 1].after <= seq:
@@ -23,11 +23,11 @@ cdef class SeqRuns:
         return low
 
     cdef bint has(self, uint64_t seq) noexcept:
-        cdef size_t i = self.place(seq)
+        cdef size_t i = self.index_of(seq)
         return i < self.size and self.runs[i].first <= seq
 
     cdef int add(self, uint64_t seq) except -1:
-        cdef size_t i = self.place(seq)
+        cdef size_t i = self.index_of(seq)
         cdef bint joins_before = i > 0 and self.runs[i - 1].after == seq
         cdef bint joins_after = i < self.size and self.runs[i].first == seq + 1
         if i < self.size and self.runs[i].first <= seq:
@@ -45,7 +45,7 @@ cdef class SeqRuns:
         return 1
 
     cdef bint remove(self, uint64_t seq) noexcept:
-        cdef size_t i = self.place(seq)
+        cdef size_t i = self.index_of(seq)
         cdef run_t *run
         if i == self.size or self.runs[i].first > seq:
             return False
@@ -69,7 +69,7 @@ cdef class SeqRuns:
         """Remove first..after-1, as far as they are there."""
         cdef size_t i
         while True:
-            i = self.place(first)
+            i = self.index_of(first)
             if i == self.size or self.runs[i].first >= after:
                 return
             first = max(first, self.runs[i].first)
@@ -77,7 +77,7 @@ cdef class SeqRuns:
                 return
 
     cdef void remove_below(self, uint64_t seq) noexcept:
-        cdef size_t i = self.place(seq), k
+        cdef size_t i = self.index_of(seq), k
         if self.size == 0:
             return      # memmove takes no NULL
         for k in range(i):

@@ -23,10 +23,10 @@ cdef class Sizes:
     cdef uint32_t size_of(self, uint64_t seq) noexcept      # 0 = not live
     cdef uint32_t remove(self, uint64_t seq) noexcept       # the size it had; 0 = it was not live
     cdef sizes_t *chunk_for(self, uint64_t block, uint32_t size) except NULL
-    cdef size_t place_of(self, uint64_t block) noexcept
+    cdef size_t index_of(self, uint64_t block) noexcept
     cdef int make_room(self) except -1
     # Those of seqs below that one go: their total.
     cdef uint64_t remove_below(self, uint64_t seq) noexcept
     cdef uint64_t total_of(self, uint64_t first, uint64_t after) noexcept   # of first..after-1
-    cdef size_t place_from(self, uint64_t block) noexcept   # of the first chunk from it on
+    cdef size_t index_from(self, uint64_t block) noexcept   # of the first chunk from it on
     cdef void clear(self) noexcept

@@ -103,7 +103,7 @@ cdef class Sizes:
         self.cap = cap
         return 0
 
-    cdef size_t place_of(self, uint64_t block) noexcept:
+    cdef size_t index_of(self, uint64_t block) noexcept:
         """Index of the chunk with that block, or `end`."""
         cdef size_t low = self.start, high = self.end
         cdef uint64_t first
@@ -114,10 +114,10 @@ cdef class Sizes:
         if first <= block < first + (high - low) and (
                 self.chunks[low + <size_t>(block - first)].block == block):
             return low + <size_t>(block - first)
-        low = self.place_from(block)
+        low = self.index_from(block)
         return low if low < self.end and self.chunks[low].block == block else self.end
 
-    cdef size_t place_from(self, uint64_t block) noexcept:
+    cdef size_t index_from(self, uint64_t block) noexcept:
         cdef size_t low = self.start, high = self.end, middle
         while low < high:
             middle = (low + high) // 2
@@ -144,7 +144,7 @@ cdef class Sizes:
         return total
 
     cdef uint64_t total_of(self, uint64_t first, uint64_t after) noexcept:
-        cdef size_t at = self.place_from(first >> CHUNK_SHIFT)
+        cdef size_t at = self.index_from(first >> CHUNK_SHIFT)
         cdef uint64_t total = 0, seq
         cdef sizes_t *chunk
         cdef uint32_t i
@@ -163,12 +163,12 @@ cdef class Sizes:
         return total
 
     cdef uint32_t size_of(self, uint64_t seq) noexcept:
-        cdef size_t at = self.place_of(seq >> CHUNK_SHIFT)
+        cdef size_t at = self.index_of(seq >> CHUNK_SHIFT)
         return 0 if at == self.end else get(
             self.chunks[at], <uint32_t>(seq & (CHUNK_SEQS - 1)))
 
     cdef uint32_t remove(self, uint64_t seq) noexcept:
-        cdef size_t at = self.place_of(seq >> CHUNK_SHIFT)
+        cdef size_t at = self.index_of(seq >> CHUNK_SHIFT)
         cdef sizes_t *chunk
         cdef uint32_t size, i = <uint32_t>(seq & (CHUNK_SEQS - 1))
         if at == self.end:

@@ -12,7 +12,7 @@ from broker.engine.stream.deletes cimport DeadRuns, Deletes
 from broker.engine.stream.expiry cimport Expiry
 from broker.engine.stream.filter cimport Filter
 from broker.engine.stream.rewrite cimport Compaction
-from broker.engine.stream.interfaces cimport StreamReaders
+from broker.engine.stream.interfaces cimport StreamReader
 from broker.engine.stream.sizes cimport Sizes
 from broker.engine.stream.subjects cimport SubjectIndex
 from broker.runtime.interfaces cimport Session
@@ -54,7 +54,7 @@ cdef class StreamOwner(Session):
     # the end of the turn or later, or deletes it; its age is not checked again.
     cdef bint subject_expires(self, const message_t *m) noexcept
     # Messages from this seq on have failed; their seqs are used again.
-    cdef void taken_back(self, uint64_t seq) noexcept
+    cdef void rolled_back(self, uint64_t seq) noexcept
 
 
 cdef class StreamLimits:
@@ -111,7 +111,7 @@ cdef class StreamStore(LogOwner):
     cdef Deletes deletes
     cdef Expiry expiry
     cdef StreamOwner owner                  # None = there is none
-    cdef list readers                       # StreamReaders
+    cdef list readers                       # StreamReader
     cdef uint64_t aged                      # max_age does not apply to messages below it
     cdef list unread                        # segments that were unreadable when messages expired
     cdef int64_t unread_until_ns            # wall clock: the next attempt
@@ -134,8 +134,8 @@ cdef class StreamStore(LogOwner):
 
     cdef appended_t *appended               # ring of appends that may still fail, oldest first
     cdef size_t appended_first, appended_size, appended_cap
-    cdef uint64_t kept_seq                  # last_seq and last_ns without them
-    cdef int64_t kept_ns
+    cdef uint64_t settled_seq               # last_seq and last_ns without these
+    cdef int64_t settled_ns
     cdef victim_t *victims                  # ring, in order of their causes
     cdef size_t victims_first, victims_size, victims_cap
     cdef victim_count_t *victim_counts           # hash table by subject
@@ -169,8 +169,8 @@ cdef class StreamStore(LogOwner):
     # The message with this id was just stored, or skipped, under this seq.
     cdef void remember_id(self, const char *id, size_t n, uint64_t seq) noexcept
     cdef void attach(self, StreamOwner owner) noexcept
-    cdef void add_reader(self, StreamReaders reader) noexcept
-    cdef void remove_reader(self, StreamReaders reader) noexcept
+    cdef void add_reader(self, StreamReader reader) noexcept
+    cdef void remove_reader(self, StreamReader reader) noexcept
     cdef inline uint64_t next_seq(self) noexcept:   # of the next message
         return self.log.next_seq
 

@@ -33,7 +33,7 @@ from broker.engine.stream.dedupe cimport Duplicates
 from broker.engine.stream.deletes cimport DeadRuns, Deletes
 from broker.engine.stream.expiry cimport Expiry, due_t
 from broker.engine.stream.filter cimport Filter
-from broker.engine.stream.interfaces cimport StreamReaders
+from broker.engine.stream.interfaces cimport StreamReader
 from broker.engine.stream.rewrite cimport Compaction, Erasure
 from broker.engine.stream.sizes cimport Sizes
 from broker.engine.stream.subjects cimport SubjectIndex
@@ -69,7 +69,7 @@ cdef class StreamOwner(Session):
     cdef bint subject_expires(self, const message_t *m) noexcept:
         return False
 
-    cdef void taken_back(self, uint64_t seq) noexcept:
+    cdef void rolled_back(self, uint64_t seq) noexcept:
         pass
 
 
@@ -421,7 +421,7 @@ cdef class StreamStore(LogOwner):
     # --- what the log reports
 
     cdef void stored(self) noexcept:
-        cdef StreamReaders reader
+        cdef StreamReader reader
         cdef appended_t *a
         cdef uint64_t end = self.log.visible
         if self.log.sync.waits_for_disk():
@@ -433,8 +433,8 @@ cdef class StreamStore(LogOwner):
             a = &self.appended[self.appended_first]
             if a.seq >= end:
                 break
-            self.kept_seq = a.seq
-            self.kept_ns = a.timestamp_ns
+            self.settled_seq = a.seq
+            self.settled_ns = a.timestamp_ns
             self.appended_first = (self.appended_first + 1) & (self.appended_cap - 1)
             self.appended_size -= 1
         self.remove_victims(end)
@@ -451,7 +451,8 @@ cdef class StreamStore(LogOwner):
             self.arm(self.expiry.items[0].due_ns)
 
     cdef void remove_victims(self, uint64_t end) noexcept:
-        """Messages below `end` cannot fail any more: what they replaced is gone."""
+        """Remove the messages that were replaced by messages below `end`: these cannot fail any
+        more."""
         cdef victim_t *v
         while self.victims_size:
             v = &self.victims[self.victims_first]
@@ -467,8 +468,8 @@ cdef class StreamStore(LogOwner):
             memset(self.victim_counts, 0, self.victim_counts_cap * sizeof(victim_count_t))
             self.victim_counts_size = 0
 
-    cdef void taken_back(self, uint64_t seq) noexcept:
-        cdef StreamReaders reader
+    cdef void rolled_back(self, uint64_t seq) noexcept:
+        cdef StreamReader reader
         cdef appended_t *a
         cdef victim_t *v
         cdef victim_count_t *counted
@@ -496,7 +497,7 @@ cdef class StreamStore(LogOwner):
                 self.messages -= 1
                 self.bytes -= a.size
                 self.sizes.remove(a.seq)
-        self.last_seq, self.last_ns = self.kept_seq, self.kept_ns
+        self.last_seq, self.last_ns = self.settled_seq, self.settled_ns
         if self.appended_size:
             a = &self.appended[
                 (self.appended_first + self.appended_size - 1) & (self.appended_cap - 1)]
@@ -504,11 +505,11 @@ cdef class StreamStore(LogOwner):
         self.readable = min(self.readable, seq)
         self.subjects.undo_from(seq)
         for reader in self.readers:
-            reader.taken_back(seq)
+            reader.rolled_back(seq)
         self.duplicates.undo_from(seq)
         self.move_first(first)
         if self.owner is not None:
-            self.owner.taken_back(seq)
+            self.owner.rolled_back(seq)
 
     # --- reading
 
@@ -879,14 +880,14 @@ cdef class StreamStore(LogOwner):
             await self.settle()
         while self.hidden_below:
             await asyncio.sleep(PURGE_POLL)
-        after = min(self.kept_seq + 1, until)
+        after = min(self.settled_seq + 1, until)
         if seq:
             after = min(after, seq)
         if keep:
             after = min(after, self.newest(filter, keep))
         self.hidden, self.hidden_below = filter, after
         for reader in self.readers:
-            (<StreamReaders>reader).purge_begins(
+            (<StreamReader>reader).purge_begins(
                 filter, filter.subjects if filter is not None else (), after)
         try:
             while at < after:
@@ -896,13 +897,13 @@ cdef class StreamStore(LogOwner):
         finally:
             self.hidden, self.hidden_below = None, 0
             for reader in self.readers:
-                (<StreamReaders>reader).purge_ends()
+                (<StreamReader>reader).purge_ends()
         await self.deletes.durable()
         return count
 
     def newest(self, Filter among, uint64_t keep):
         """The first of the newest `keep` messages that match; 0 = there are not more."""
-        cdef uint64_t seq = self.kept_seq + 1
+        cdef uint64_t seq = self.settled_seq + 1
         while keep and seq:
             seq = self.subjects.previous_match(among, seq - 1)
             keep -= 1
@@ -928,8 +929,8 @@ cdef class StreamStore(LogOwner):
         return count
 
     cdef uint64_t drop_below(self, uint64_t seq) noexcept:
-        """All messages below seq, of which none can fail or is a victim, are gone."""
-        cdef StreamReaders reader
+        """Remove all messages below seq. None of them can fail any more or is a victim."""
+        cdef StreamReader reader
         cdef uint64_t count = self.subjects.drop_below(seq)
         self.messages -= count
         self.bytes -= self.sizes.remove_below(seq)
@@ -991,8 +992,8 @@ cdef class StreamStore(LogOwner):
                 return
 
     cdef void take_out(self, uint64_t seq) noexcept:
-        """A message that is off the totals is gone."""
-        cdef StreamReaders reader
+        """Remove a message from the index. It is not in `messages` and `bytes` any more."""
+        cdef StreamReader reader
         cdef uint32_t id = self.subjects.subject_of(seq)
         self.subjects.remove_message(seq)
         self.sizes.remove(seq)
@@ -1014,17 +1015,17 @@ cdef class StreamStore(LogOwner):
     cdef void attach(self, StreamOwner owner) noexcept:
         self.owner = owner
 
-    cdef void add_reader(self, StreamReaders reader) noexcept:
+    cdef void add_reader(self, StreamReader reader) noexcept:
         self.readers.append(reader)
 
-    cdef void remove_reader(self, StreamReaders reader) noexcept:
+    cdef void remove_reader(self, StreamReader reader) noexcept:
         if reader in self.readers:
             self.readers.remove(reader)
 
     # --- opening
 
     def reuse_gap(self):
-        """Let seqs be used that a kill, a power cut or a failed sync left unused behind the last
+        """Let seqs be used that a kill, a power cut or a failed sync left unused after the last
         message: a mirror needs those of its origin. While nothing is being appended."""
         if self.log.next_seq > self.last_seq + 1:
             self.log.reuse_seqs_from(self.last_seq + 1)
@@ -1037,7 +1038,7 @@ cdef class StreamStore(LogOwner):
         cdef uint64_t part = self.unfinished(dead)
         if part:
             self.log.hide_from(part)
-        if self.log.segments:       # what was before the first one is gone, or was skipped
+        if self.log.segments:       # earlier seqs were dropped, or skipped
             self.last_seq = below((<Segment>self.log.segments[0]).first_seq)
         for segment in self.log.segments:
             self.load_segment(segment, dead)
@@ -1047,7 +1048,7 @@ cdef class StreamStore(LogOwner):
             self.log.skip_to(dead.next_seq)
         self.readable = self.log.visible
         self.last_seq = max(self.last_seq, below(dead.next_seq))
-        self.kept_seq, self.kept_ns = self.last_seq, self.last_ns
+        self.settled_seq, self.settled_ns = self.last_seq, self.last_ns
         self.messages = self.subjects.messages
         self.move_first(0)
         self.changed = True
@@ -1211,12 +1212,12 @@ cdef class StreamStore(LogOwner):
 
     cdef void run(self) noexcept:
         if not self.closed:
-            self.deletes.run(self.kept_seq + 1, self.gaps())
+            self.deletes.run(self.settled_seq + 1, self.gaps())
 
     cdef uint64_t floor(self) noexcept:
         """No message below it exists, and none will."""
         cdef uint64_t seq = self.subjects.next_match(None, 0)
-        return min(seq, self.kept_seq + 1) if seq else self.kept_seq + 1
+        return min(seq, self.settled_seq + 1) if seq else self.settled_seq + 1
 
     cdef void maintain(self) noexcept:
         if self.floor_at:
@@ -1246,21 +1247,21 @@ cdef class StreamStore(LogOwner):
         return not self.changed and not self.floor_at and self.deletes.is_synced()
 
     cdef void leave_segment(self, Segment segment) noexcept:
-        cdef StreamReaders reader
+        cdef StreamReader reader
         if self.found_in is segment:
             self.found_in = None
         for reader in self.readers:
             reader.leave_segment(segment)
 
     cdef void release_idle(self) noexcept:
-        cdef StreamReaders reader
+        cdef StreamReader reader
         self.found_in = None
         self.deletes.release_idle()
         for reader in self.readers:
             reader.release_idle()
 
     cdef void release_removed(self) noexcept:
-        """Give back the files, or the memory, of what is gone."""
+        """Release the files, or the memory, of removed messages."""
         self.found_in = None
         self.log.retention.raise_floor(self.floor_mark)
         self.drop_dead_segments()
@@ -1332,7 +1333,7 @@ cdef class StreamStore(LogOwner):
             if segment.first_seq < self.compact_from:
                 continue
             left -= 1
-            if left == 0 or segment.active or segment.next_seq > self.kept_seq + 1:
+            if left == 0 or segment.active or segment.next_seq > self.settled_seq + 1:
                 break
             self.compact_from = segment.next_seq
             live = self.sizes.total_of(segment.first_seq, segment.next_seq)
@@ -1383,7 +1384,7 @@ cdef class StreamStore(LogOwner):
         cdef uint64_t seq
         self.dead_segments = []
         for segment in self.log.segments:
-            if segment.active or segment.next_seq > self.kept_seq + 1:
+            if segment.active or segment.next_seq > self.settled_seq + 1:
                 break
             seq = self.subjects.next_match(None, segment.first_seq)
             if seq == 0 or seq >= segment.next_seq:

@@ -2,7 +2,7 @@
 
 Each stream is built in a separate folder: its log, which is read back, and its configuration with
 the configurations and positions of its consumers. Both are then moved into the data folder (see
-placing.py). An interrupted import continues after the last stream that was moved.
+staging.py). An interrupted import continues after the last stream that was moved.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from broker.base.problem import Problem
 from broker.engine.engine import Engine
 from broker.engine.stream.store import StreamStore
 from broker.importers import limits
-from broker.importers.jetstream.placing import Placing, log_of, open_stream, settle
 from broker.importers.jetstream.source import find_streams, root_of
+from broker.importers.jetstream.staging import Staging, log_of, open_stream, settle
 from broker.importers.nsqd import ImportRefusedError, Progress
 from broker.importers.outcome import ImportOutcome
 from broker.importers.stan import is_written
 from broker.protocols.jetstream import files
 from broker.protocols.jetstream.api import metadata
-from broker.protocols.jetstream.backup.places import save_configs
-from broker.protocols.jetstream.backup.stored import FoundStream, SourceError, Survey
+from broker.protocols.jetstream.backup.states import save_configs
+from broker.protocols.jetstream.backup.stored import BlockRange, FoundStream, SourceError
 from broker.protocols.jetstream.backup.transfer import Transfer, read_back
 from broker.protocols.jetstream.limits import JS_ASSET_LEVEL_MAX, JS_TAKEN_SEQ_MAX
 from broker.server.engine import LOGS_FOLDER
@@ -98,7 +98,7 @@ class Import:
         self.options = options
         self.advance: Callable[[int], object] = lambda _: None  # called with counts of bytes read
         self.outcome = Outcome()
-        self.placing = Placing(data, config, STAGING)
+        self.staging = Staging(data, config, STAGING)
         self.streams = find_streams(
             self.source, options.key, options.accounts, self.outcome.problems
         )
@@ -114,28 +114,28 @@ class Import:
         """Read everything and change nothing."""
         for found in self.streams:
             transfer = Transfer(found.tombstones, False)
-            surveys = self._survey(found)
-            if self._is_beyond(found, surveys):
+            blocks = self._scan(found)
+            if self._is_beyond(found, blocks):
                 self.advance(found.bytes)
                 continue
-            for path, before in _in_order(surveys):
+            for path, before in _in_order(blocks):
                 transfer.move(found.block(path, verify=self.options.verify), None, before, _SEQ_MAX)
                 self.advance(path.stat().st_size)
-            stream = self._result(found, transfer, surveys, found.consumers())
+            stream = self._result(found, transfer, blocks, found.consumers())
             self._adjust(found)
-            if self.placing.has(found.account, found.name):
+            if self.staging.has(found.account, found.name):
                 self._report_existing(found)
             self.outcome.streams.append(stream)
         return self.outcome
 
-    def _survey(self, found: FoundStream) -> list[Survey]:
-        surveys = found.survey(verify=self.options.verify)
+    def _scan(self, found: FoundStream) -> list[BlockRange]:
+        blocks = found.scan(verify=self.options.verify)
         self.advance(found.bytes)
-        return surveys
+        return blocks
 
-    def _is_beyond(self, found: FoundStream, surveys: list[Survey]) -> bool:
+    def _is_beyond(self, found: FoundStream, blocks: list[BlockRange]) -> bool:
         """Whether the stream has sequences that are too large for a log here; that is reported."""
-        last = max((survey.last for survey in surveys), default=0)
+        last = max((block.last for block in blocks), default=0)
         if last <= JS_TAKEN_SEQ_MAX:
             return False
         found.problem(found.folder, 0, f"it has the sequence {last}: not imported")
@@ -145,10 +145,10 @@ class Import:
         self,
         found: FoundStream,
         transfer: Transfer,
-        surveys: list[Survey],
+        blocks: list[BlockRange],
         consumers: list[FoundConsumer],
     ) -> Stream:
-        last = max([found.tombstones.known_to, *(survey.last for survey in surveys)])
+        last = max([found.tombstones.known_to, *(block.last for block in blocks)])
         for consumer in consumers:  # the last delivered messages may have been deleted
             last = max(last, consumer.state.delivered[0] if consumer.state else 0)
         last = min(max(last, found.config.first_seq - 1), JS_TAKEN_SEQ_MAX)
@@ -180,17 +180,17 @@ class Import:
             return self.outcome
         before = signature(self.source)
         make_folder(self.data / LOGS_FOLDER)
-        self.placing.finish_move(progress)
-        self.placing.clear()
+        self.staging.finish_move(progress)
+        self.staging.clear()
         for found in self.streams:
             if _log_of(found) in progress.own["topics"]:
                 self.advance(2 * found.bytes)
-            elif self.placing.has(found.account, found.name):
+            elif self.staging.has(found.account, found.name):
                 self._report_existing(found)
                 self.advance(2 * found.bytes)
             else:
                 await self._import_stream(found, progress)
-        self.placing.clear()
+        self.staging.clear()
         self.outcome.changed = signature(self.source) != before
         remaining = {_log_of(found) for found in self.streams} - set(progress.own["topics"])
         is_complete = not self.options.accounts and not remaining
@@ -205,30 +205,30 @@ class Import:
         self.outcome.problems.append(Problem(str(found.folder), 0, reason))
 
     async def _import_stream(self, found: FoundStream, progress: Progress) -> None:
-        placing, log_name = self.placing, _log_of(found)
+        staging, log_name = self.staging, _log_of(found)
         transfer = Transfer(found.tombstones, found.config.allow_msg_ttl)
-        surveys = self._survey(found)
-        if self._is_beyond(found, surveys):
+        blocks = self._scan(found)
+        if self._is_beyond(found, blocks):
             self.advance(found.bytes)
             return
         consumers = found.consumers()
-        async with placing.engine(placing.logs) as engine:
+        async with staging.engine(staging.logs) as engine:
             store = open_stream(engine, log_name)
-            await self._fill(engine, store, found, transfer, surveys)
-            stream = self._result(found, transfer, surveys, consumers)
+            await self._fill(engine, store, found, transfer, blocks)
+            stream = self._result(found, transfer, blocks, consumers)
             await store.skip_to(stream.last + 1)
             await settle(engine, store)
             log_id = store.log.log_id.hex()
             store.close()
-        async with placing.engine(placing.logs) as engine:
+        async with staging.engine(staging.logs) as engine:
             store = open_stream(engine, log_name)
             if read_back(store) != (transfer.messages, transfer.digest):
                 raise OSError(f"{store.log.folder}: the written log differs when it is read back")
             store.close()
         self._adjust(found)
         stored = files.StoredStream(created=found.created, config=found.config)
-        save_configs(placing.config_folder(found.account, found.name), stored, consumers)
-        placing.move(found.account, found.name, log_id, stream.messages, progress)
+        save_configs(staging.config_folder(found.account, found.name), stored, consumers)
+        staging.move(found.account, found.name, log_id, stream.messages, progress)
         self.outcome.streams.append(stream)
 
     async def _fill(
@@ -237,9 +237,9 @@ class Import:
         store: StreamStore,
         found: FoundStream,
         transfer: Transfer,
-        surveys: list[Survey],
+        blocks: list[BlockRange],
     ) -> None:
-        for path, before in _in_order(surveys):
+        for path, before in _in_order(blocks):
             block = found.block(path, verify=self.options.verify)
             while transfer.move(block, store, before, limits.IMPORT_BATCH_BYTES):
                 await settle(engine, store)
@@ -263,13 +263,13 @@ def _log_of(found: FoundStream) -> str:
     return log_of(found.account, found.name)
 
 
-def _in_order(surveys: list[Survey]) -> Iterator[tuple[Path, int]]:
+def _in_order(blocks: list[BlockRange]) -> Iterator[tuple[Path, int]]:
     """Each block, and the first seq of later blocks: from there on their copies are used."""
     before = _SEQ_MAX
     found = []
-    for survey in reversed(surveys):
-        found.append((survey.path, before))
-        before = min(before, survey.first or before)
+    for block in reversed(blocks):
+        found.append((block.path, before))
+        before = min(before, block.first or before)
     return reversed(found)
 
 

@@ -192,7 +192,7 @@ class JetStreamAccount:
             if config.first_seq > 1:
                 await store.skip_to(config.first_seq)
             stream = self.serve(store, config, created_ns)
-        self.origins.opened(stream, folder)
+        self.origins.stream_opened(stream, folder)
         return stream
 
     async def finish_deletion(self, name: str) -> None:
@@ -248,11 +248,11 @@ class JetStreamAccount:
         from broker.protocols.jetstream.publish.stream import Stream
 
         stream = Stream(self.account, store, config, created_ns, self.domain)
-        stream.advise = self.advisory
+        stream.send_advisory = self.advisory
         self.streams[config.name] = stream
         self._limit_stream(stream)
         stream.start()
-        self.topics.opened(stream)
+        self.topics.stream_opened(stream)
         return stream
 
     async def update(self, stream: Stream, config: StreamConfig) -> None:
@@ -274,7 +274,7 @@ class JetStreamAccount:
                 log.error("a refused change of stream %r may be stored: %s", old.name, problem)
             self.topics.release(stream.name, topic_of(old))
             raise
-        self.topics.changed(stream)
+        self.topics.stream_changed(stream)
 
     async def _save(self, stream: Stream, config: StreamConfig) -> None:
         folder = self.stream_folder(config.name) if config.storage == "file" else None
@@ -287,7 +287,7 @@ class JetStreamAccount:
         limits = limits_of(config)
         stream.configure(config)
         folder = self.stream_folder(config.name) if config.storage == "file" else None
-        self.origins.changed(stream, folder)
+        self.origins.stream_changed(stream, folder)
         # Last, because it deletes messages: their markers depend on the new configuration.
         stream.store.set_limits(limits)
 
@@ -302,23 +302,25 @@ class JetStreamAccount:
         folder = self.stream_folder(name)
         removed_folder = None
         if stream is not None:
-            self.origins.closed(stream, deleted=True)  # it must not write to the folder any more
+            self.origins.stream_closed(
+                stream, deleted=True
+            )  # it must not write to the folder any more
         if folder is not None and folder.exists():
             try:
                 removed_folder = await asyncio.to_thread(files.move_aside, folder)
             except OSError:
                 if stream is not None:
-                    self.origins.opened(stream, folder)
+                    self.origins.stream_opened(stream, folder)
                 raise
         if stream is not None:
-            self.origins.closed(stream, deleted=True)
+            self.origins.stream_closed(stream, deleted=True)
             for consumer in list(stream.consumers):
                 self.advisory(
                     f"CONSUMER.DELETED.{name}.{consumer}",
                     "consumer_action",
                     {"stream": name, "consumer": consumer, "action": "delete"},
                 )
-            self.topics.closed(stream)
+            self.topics.stream_closed(stream)
             self.consumers.delete_all(stream)
             del self.streams[name]
             stream.close()
@@ -337,8 +339,8 @@ class JetStreamAccount:
         stream = self.streams.pop(name, None)
         if stream is None:
             return
-        self.origins.closed(stream)
-        self.topics.closed(stream)
+        self.origins.stream_closed(stream)
+        self.topics.stream_closed(stream)
         if stream.consumers:
             self.consumers.stop(stream)
         stream.close()
@@ -481,10 +483,10 @@ class JetStreamAccount:
         for task in self.backups:
             task.cancel()
         for stream in self.streams.values():
-            self.origins.closed(stream)
+            self.origins.stream_closed(stream)
         self.context.origins.pop(self.name, None)
         for stream in self.streams.values():
-            self.topics.closed(stream)
+            self.topics.stream_closed(stream)
             if stream.consumers:
                 self.consumers.stop(stream)
             stream.close()

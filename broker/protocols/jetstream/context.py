@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _SHARE: Final = (3, 4)  # 3/4 of the memory and of the free space are used by default
 
 
-class Reserving(Protocol):
+class ReservingAccount(Protocol):
     """An account whose streams reserve space."""
 
     def reserved(self, storage: str, without: str = "") -> int:
@@ -48,7 +48,7 @@ class JetStreamContext:
         self.access = access
         self.max_memory = config.max_memory or _memory()
         self.max_storage = config.max_storage or _storage(folder)
-        self.reserving: dict[str, Reserving] = {}  # all accounts, by name
+        self.reserving: dict[str, ReservingAccount] = {}  # all accounts, by name
         self.origins: dict[str, Origins] = {}  # of the accounts that have streams, by name
         self.ids = EventIds()
         self.api_total = self.api_errors = 0

@@ -57,7 +57,7 @@ class StoredConsumer(GoStruct):
 
 
 @dataclass(slots=True)
-class FoundStream:
+class StreamFolder:
     """The folder of a stream. `problem`: why its file cannot be used."""
 
     folder: Path
@@ -147,7 +147,7 @@ def account_folders(root: Path) -> Iterator[Path]:
         yield from sorted(path for path in root.iterdir() if path.is_dir())
 
 
-def find_streams(folder: Path) -> tuple[list[FoundStream], list[Path]]:
+def find_streams(folder: Path) -> tuple[list[StreamFolder], list[Path]]:
     """The streams in the folder of an account, and the folders of unfinished deletions and
     restorations."""
     found, unfinished = [], []
@@ -160,8 +160,8 @@ def find_streams(folder: Path) -> tuple[list[FoundStream], list[Path]]:
     return found, unfinished
 
 
-def _find_stream(folder: Path) -> FoundStream:
-    found = FoundStream(folder, folder.name)
+def _find_stream(folder: Path) -> StreamFolder:
+    found = StreamFolder(folder, folder.name)
     try:
         text = unsealed((folder / STREAM_FILE).read_bytes())
         found.name = msgspec.json.decode(text)["config"]["name"]

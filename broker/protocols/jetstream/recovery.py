@@ -54,7 +54,7 @@ async def recover(account: JetStreamAccount) -> None:
         if problem:
             account.offline[each.name] = problem
             if each.stored is not None:
-                account.topics.offline(each.stored.config)
+                account.topics.stream_offline(each.stored.config)
             log.error("stream '%s > %s' is offline: %s", account.name, each.name, problem)
 
 
@@ -63,7 +63,7 @@ def _has_log(account: JetStreamAccount, token: str) -> bool:
     return name in engine.owned or name in engine.quarantined
 
 
-def _open(account: JetStreamAccount, found: files.FoundStream) -> str:
+def _open(account: JetStreamAccount, found: files.StreamFolder) -> str:
     """Open one stream. Returns why it cannot be served; empty: it is served."""
     assert found.stored is not None
     config = found.stored.config
@@ -75,7 +75,7 @@ def _open(account: JetStreamAccount, found: files.FoundStream) -> str:
     try:
         stream = account.open(config, moment_ns(found.stored.created))
         account.consumers.restore(stream)
-        account.origins.opened(stream, found.folder if config.storage == "file" else None)
+        account.origins.stream_opened(stream, found.folder if config.storage == "file" else None)
     except Exception as problem:  # one stream must not prevent the start of the server
         account.close_stream(config.name)
         return str(problem) or type(problem).__name__

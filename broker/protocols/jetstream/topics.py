@@ -138,7 +138,7 @@ class Topics:
 
     # --- streams and consumers
 
-    def opened(self, stream: Stream) -> None:
+    def stream_opened(self, stream: Stream) -> None:
         """Serve the topic of a stream that is served from now on."""
         name = topic_of(stream.config)
         if not name:
@@ -159,23 +159,23 @@ class Topics:
         for channel in topic.channels.all():
             self.engine.announce(name, channel.name, _CREATED)
 
-    def changed(self, stream: Stream) -> None:
+    def stream_changed(self, stream: Stream) -> None:
         """A stream has another configuration."""
         name = topic_of(stream.config)
         known = self._topics.get(stream.name)
         if known is not None and known.name == name:
             return
-        self.closed(stream, name)
-        self.opened(stream)
+        self.stream_closed(stream, name)
+        self.stream_opened(stream)
 
-    def offline(self, config: StreamConfig) -> None:
+    def stream_offline(self, config: StreamConfig) -> None:
         """Reserve the topic of a stream that cannot be served."""
         try:
             self.reserve(config)
         except (ApiError, NameTakenError) as problem:
             log.error("the topic of an offline stream: %s", problem)
 
-    def closed(self, stream: Stream, keep: str = "") -> None:
+    def stream_closed(self, stream: Stream, keep: str = "") -> None:
         """A stream no longer stands for its topic: disconnect the clients of its channels. `keep`:
         the topic for which it stands next; it stays reserved."""
         topic = self._topics.pop(stream.name, None)
@@ -190,11 +190,11 @@ class Topics:
             self.engine.announce(topic.name, channel.name, _REMOVED)
         self.engine.announce(topic.name, None, _REMOVED)
 
-    def consumer_changed(self, consumer: Consumer, *, made: bool) -> None:
-        """A consumer was created or deleted."""
+    def announce_consumer(self, consumer: Consumer, *, created: bool) -> None:
+        """Report a channel that was created or deleted with its consumer."""
         topic = self._topics.get(consumer.stream_name)
         if topic is not None and is_channel(consumer.config, topic.name):
-            self.engine.announce(topic.name, channel_of(consumer.name), made)
+            self.engine.announce(topic.name, channel_of(consumer.name), created)
 
     def consumer_updated(self, consumer: Consumer) -> None:
         """A consumer has another configuration: if it is no longer a channel, disconnect its NSQ

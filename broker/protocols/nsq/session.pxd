@@ -19,19 +19,18 @@ cdef enum State:
     STATE_SUBSCRIBED = 3
     STATE_CLOSING = 4
 
-# Why a connection is not read.
-cdef enum Hold:
-    HOLD_NOTHING = 0
-    HOLD_OUTPUT = 1     # the peer does not read its responses
-    HOLD_PENDING = 2    # too many publishes wait for the log
-    HOLD_ORDER = 4      # the next command waits until every publish is answered
-    HOLD_ANSWER = 8     # a command waits for an auth server or a new channel; `release` follows
-    HOLD_TURN = 16      # many topics were created in this turn; `next_turn` calls `release`
+# Why the input of a connection is paused: bits of `paused_by`.
+cdef enum PauseReason:
+    PAUSE_OUTPUT = 1    # the peer does not read its responses
+    PAUSE_PENDING = 2    # too many publishes wait for the log
+    PAUSE_ORDER = 4     # the next command waits until every publish is answered
+    PAUSE_ANSWER = 8    # a command waits for an auth server or a new channel; `end_pause` follows
+    PAUSE_TURN = 16     # many topics were created in this turn; `next_turn` ends the pause
 
 # Whether a guarded session may run a command now.
 cdef enum Admit:
     ADMIT_GO_ON = 0
-    ADMIT_WAIT = 1      # the session is held; the command is scanned again later
+    ADMIT_WAIT = 1      # input is paused; the command is scanned again later
     ADMIT_CLOSED = 2    # the command was refused
 
 # A topic that the connection has published to.
@@ -88,7 +87,7 @@ cdef class NsqSession(Session):
     cdef readonly AuthState authorization   # None without auth servers
     cdef bint draining                  # reads nothing more; closes after the last answer
     cdef bint stalled                   # the log's disk is too slow; the log resumes reading
-    cdef int hold                       # a set of Hold bits
+    cdef int paused_by                  # PAUSE_* bits; 0 = input is not paused
     cdef int64_t heartbeat_ns           # interval of the heartbeats that are sent, 0 = none
     cdef int64_t next_heartbeat_ns      # monotonic
     cdef int64_t silence_ns             # interval of the last IDENTIFY, for deadlines; 0 = none
@@ -118,10 +117,10 @@ cdef class NsqSession(Session):
     cdef bint in_order(self) noexcept
     cdef void run_other(self, op_t *op) except *
     cdef int wait_for_log(self) except -1
-    cdef int hold_for(self, int why) except -1
+    cdef int pause_input(self, int why) except -1
     cdef bint may_create_topic(self, const op_t *op) noexcept
-    cdef int release(self, int why) except -1
-    cdef int resume_reading(self) except -1
+    cdef int end_pause(self, int why) except -1
+    cdef int resume_input(self) except -1
     cdef bint pause_if_full(self) except *
     cdef void identify(self, bytes body) except *
     cdef void tls_ended(self, str cause) except *

@@ -298,7 +298,7 @@ cdef class NsqSession(Session):
                     self.scanner.parts_end = 0
                     self.scanner.stage = STAGE_LINE
                     return n
-                if done < found or self.stalled or self.hold:
+                if done < found or self.stalled or self.paused_by:
                     # The scanner's state of the last command is void: its bytes are scanned again.
                     self.scanner.parts_end = 0
                     self.scanner.stage = STAGE_LINE
@@ -341,12 +341,12 @@ cdef class NsqSession(Session):
                     return i if code == ADMIT_WAIT else found
             if op.wrong or op.kind >= OP_CLS:
                 if not self.in_order():
-                    self.hold_for(HOLD_ORDER)
+                    self.pause_input(PAUSE_ORDER)
                     return i
                 self.run_other(op)
                 if self.closing or self.upgrading:
                     return found
-                if self.hold:
+                if self.paused_by:
                     return i + 1
             elif op.kind == OP_FIN and self.cursor is not None:
                 code = self.cursor.finish(&self.consumer, op.number)
@@ -354,7 +354,7 @@ cdef class NsqSession(Session):
                     self.answer_not_in_flight(op, code)
             elif op.kind == OP_PUB or op.kind == OP_DPUB or op.kind == OP_MPUB:
                 if self.frontend.created_enough() and self.may_create_topic(op):
-                    self.hold_for(HOLD_TURN)
+                    self.pause_input(PAUSE_TURN)
                     self.frontend.turn.call_soon(self.next_turn)
                     return i
                 if not (self.publish(op) if op.kind != OP_MPUB else self.publish_parts(op)):
@@ -364,7 +364,7 @@ cdef class NsqSession(Session):
                     self.topic.stall(self.link)
                     return i + 1
                 if self.pending.waiting >= self.frontend.pending_max:
-                    self.hold_for(HOLD_PENDING)
+                    self.pause_input(PAUSE_PENDING)
                     return i + 1
             elif op.kind == OP_RDY and self.cursor is not None:
                 if self.state == STATE_SUBSCRIBED:
@@ -375,7 +375,7 @@ cdef class NsqSession(Session):
                 elif self.channel is not None:
                     self.run_for_channel(op)
                 elif not self.in_order():
-                    self.hold_for(HOLD_ORDER)
+                    self.pause_input(PAUSE_ORDER)
                     return i
                 else:
                     self.fatal(nsq_text(errors.NSQ_STATE, command=command_name(op.kind)))
@@ -507,7 +507,7 @@ cdef class NsqSession(Session):
         """Refuse a publish that cannot be stored, once all earlier ones are answered. `cause`: why,
         if it is not the log."""
         if not self.in_order():
-            self.hold_for(HOLD_ORDER)
+            self.pause_input(PAUSE_ORDER)
             return False
         if not cause:
             cause = errors.NSQ_EXITING if log is None else log.refusal
@@ -690,7 +690,7 @@ cdef class NsqSession(Session):
         if channel is not None:
             self.join_stream(topic.name, channel)
             return
-        self.hold_for(HOLD_ANSWER)
+        self.pause_input(PAUSE_ANSWER)
         # What is published from now on is for the channel, even if it is stored before that exists.
         self.opening = asyncio.ensure_future(
             self.open_channel(topic, name, topic.channels.next_seq))
@@ -712,11 +712,11 @@ cdef class NsqSession(Session):
             return      # a channel that lives as long as its clients goes after some time
         self.frontend.turn.tick()
         try:
-            if channel is None or channel.gone:
+            if channel is None or channel.deleted:
                 LOG.warning('channel %s of %s cannot be made: %s', name, topic.name, cause)
                 raise Refused(errors.NSQ_SUB_FAILED, cause=cause or errors.NSQ_EXITING)
             self.join_stream(topic.name, channel)
-            self.release(HOLD_ANSWER)
+            self.end_pause(PAUSE_ANSWER)
         except Refused as problem:
             self.fatal(problem.payload)
         except Exception as problem:
@@ -793,7 +793,7 @@ cdef class NsqSession(Session):
             return ADMIT_GO_ON
         if self.frontend.tls_required and self.link.tls is None:
             if not self.in_order():
-                self.hold_for(HOLD_ORDER)
+                self.pause_input(PAUSE_ORDER)
                 return ADMIT_WAIT
             name = op.name[:op.name_len].decode('utf-8', 'surrogateescape') if (
                 op.kind == OP_UNKNOWN) else command_name(op.kind)
@@ -801,7 +801,7 @@ cdef class NsqSession(Session):
             return ADMIT_CLOSED
         if self.authorization is None or self.permitted(op):
             return ADMIT_GO_ON
-        return ADMIT_WAIT if self.hold else ADMIT_CLOSED
+        return ADMIT_WAIT if self.paused_by else ADMIT_CLOSED
 
     cdef bint admit_early(self) except -1:
         """`admit` for an MPUB whose body is not complete yet."""
@@ -814,7 +814,8 @@ cdef class NsqSession(Session):
 
     cdef bint permitted(self, const op_t *op) except -1:
         """Whether the auth server allows a command. If not, either it was refused and the
-        connection is closing, or it has to wait: then `hold` is set, and it is scanned again."""
+        connection is closing, or it has to wait: input is paused then, and the command is scanned
+        again."""
         if op.kind == OP_PUB or op.kind == OP_DPUB:
             return op.wrong or self.may_publish(op)
         if op.kind == OP_MPUB:
@@ -836,7 +837,7 @@ cdef class NsqSession(Session):
         """Apply the grant; errors and new queries wait until earlier publishes are answered."""
         cdef Decision decision
         if not self.in_order():
-            self.hold_for(HOLD_ORDER)
+            self.pause_input(PAUSE_ORDER)
             return False
         decision = self.authorization.decide(self.frontend.turn.now_ns, topic, channel)
         if decision == NO_GRANT:
@@ -862,7 +863,7 @@ cdef class NsqSession(Session):
     cdef void ask_auth_server(self) except *:
         from broker.protocols.nsq.auth import Peer   # needs aiohttp; most servers do not
 
-        self.hold_for(HOLD_ANSWER)
+        self.pause_input(PAUSE_ANSWER)
         address = self.link.peer
         peer = Peer(
             address[0] if isinstance(address, tuple) else '', self.link.tls is not None,
@@ -890,7 +891,7 @@ cdef class NsqSession(Session):
             return
         if is_auth:
             self.put_frame(grant.response(), FRAME_RESPONSE)
-        self.release(HOLD_ANSWER)
+        self.end_pause(PAUSE_ANSWER)
 
     # --- output
 
@@ -930,16 +931,16 @@ cdef class NsqSession(Session):
         """Pause input if a limit of this connection is reached, or if it waits or drains already.
         Returns whether input is paused."""
         if self.out.blocked:
-            self.hold |= HOLD_OUTPUT
+            self.paused_by |= PAUSE_OUTPUT
         if self.pending is not None and self.pending.waiting >= self.frontend.pending_max:
-            self.hold |= HOLD_PENDING
-        if self.hold or self.draining:
+            self.paused_by |= PAUSE_PENDING
+        if self.paused_by or self.draining:
             self.link.pause()       # again: the log may have resumed it for another reason
             return True
         return False
 
-    cdef int hold_for(self, int why) except -1:
-        self.hold |= why
+    cdef int pause_input(self, int why) except -1:
+        self.paused_by |= why
         self.link.pause()
         return 0
 
@@ -952,28 +953,28 @@ cdef class NsqSession(Session):
     def next_turn(self):
         """Continue with the input that the last turn has left because of new topics."""
         try:
-            self.release(HOLD_TURN)
+            self.end_pause(PAUSE_TURN)
         except Exception as problem:
             self.abort_after(problem)
 
-    cdef int release(self, int why) except -1:
-        """End the reason `why` to wait (a HOLD_*), and resume reading if no other is left."""
-        self.hold &= ~why
+    cdef int end_pause(self, int why) except -1:
+        """End one reason for the pause, a PAUSE_*. Input resumes if it was the last one."""
+        self.paused_by &= ~why
         if self.link is not None and not self.closing:
-            self.resume_reading()
+            self.resume_input()
         return 0
 
-    cdef int resume_reading(self) except -1:
-        """Resume reading if no reason to wait is left; close if draining and all is answered."""
+    cdef int resume_input(self) except -1:
+        """Resume input if nothing pauses it any more; close if draining and all is answered."""
         if not self.out.blocked:
-            self.hold &= ~HOLD_OUTPUT
+            self.paused_by &= ~PAUSE_OUTPUT
         if self.pending is None or self.pending.waiting <= self.frontend.pending_resume:
-            self.hold &= ~HOLD_PENDING
+            self.paused_by &= ~PAUSE_PENDING
         if self.in_order():
-            self.hold &= ~HOLD_ORDER
+            self.paused_by &= ~PAUSE_ORDER
             if self.draining and not self.closing:
                 self.link.close()
-        if not self.hold and not self.stalled and not self.draining and not self.closing:
+        if not self.paused_by and not self.stalled and not self.draining and not self.closing:
             self.last_command_ns = self.frontend.turn.now_ns  # the server did not read meanwhile
             self.link.resume()
         return 0
@@ -1001,8 +1002,8 @@ cdef class NsqSession(Session):
             self.wait_for_log()
             if self.out.overflow:
                 self.drop_slow()
-            elif self.hold or self.draining:
-                self.resume_reading()
+            elif self.paused_by or self.draining:
+                self.resume_input()
             elif self.state == STATE_INIT and not self.closing and (<Task?>self.link).queued:
                 # with a channel it may have finished messages: cursors write that down first
                 self.frontend.turn.answer(<Task>self.link)
@@ -1018,10 +1019,10 @@ cdef class NsqSession(Session):
             self.cursor.ready(&self.consumer)
         if self.channel is not None:
             self.channel.ready(&self.consumer)
-        if not self.hold:
+        if not self.paused_by:
             return
         try:
-            self.resume_reading()
+            self.resume_input()
         except Exception as problem:
             self.abort_after(problem)
 
@@ -1055,7 +1056,7 @@ cdef class NsqSession(Session):
         cdef bytes payload
         if self.stalled and self.link not in self.topic.stalled:
             self.stalled = False
-        if self.hold or self.stalled:
+        if self.paused_by or self.stalled:
             self.last_command_ns = now_ns
         if self.heartbeat_ns and now_ns >= self.next_heartbeat_ns:
             self.next_heartbeat_ns += self.heartbeat_ns

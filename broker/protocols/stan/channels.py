@@ -45,7 +45,9 @@ class Channels:
         self.engine = engine
         self._by_folded: dict[str, str] = {}
         self.limited: dict[str, Channel] = {}  # channels with an inactivity limit
-        self.on_gone: Callable[[Channel], object] = self.forget  # after another protocol deleted it
+        self.on_deleted: Callable[[Channel], object] = (
+            self.forget
+        )  # after another protocol deleted it
 
     def restore(self) -> None:
         """Adopt the channels that the engine has found on disk."""
@@ -62,7 +64,7 @@ class Channels:
         """The channel of that name, created if necessary. RefusedError, OSError."""
         channel = self.get(name)
         if channel is not None and channel.log.deleted:
-            self.on_gone(channel)
+            self.on_deleted(channel)
             channel = self.get(name)
         if channel is not None:
             return channel
@@ -154,10 +156,10 @@ def name_channels(logs: Path, folder: Path, access: Access) -> None:
     if (mark.read_text() if mark.exists() else _SHARED) == wanted:
         return
     found = _channels(logs) if logs.exists() else []
-    for place, meta in found:
-        _check(logs, place, meta, access)
-    for place, meta in found:
-        _rename(logs, place, meta, access)
+    for channel, meta in found:
+        _check(logs, channel, meta, access)
+    for channel, meta in found:
+        _rename(logs, channel, meta, access)
     if found:
         sync_path(logs)
     folder.mkdir(parents=True, exist_ok=True)
@@ -169,13 +171,13 @@ def name_channels(logs: Path, folder: Path, access: Access) -> None:
 def _channels(logs: Path) -> list[tuple[Path, dict[str, Any]]]:
     """The folder and metadata of each channel; unreadable logs are reported when opened."""
     found = []
-    for place in sorted(logs.iterdir()):
+    for channel in sorted(logs.iterdir()):
         try:
-            meta = load_meta(str(place)) if place.is_dir() else None
+            meta = load_meta(str(channel)) if channel.is_dir() else None
         except (MetaError, OSError):
             continue
         if meta is not None and meta.get("face") == STAN:
-            found.append((place, meta))
+            found.append((channel, meta))
     return found
 
 
@@ -183,15 +185,15 @@ def _new_name(meta: dict[str, Any], access: Access) -> str:
     return access.log_name(str(meta["name"]).removeprefix(APART))
 
 
-def _check(logs: Path, place: Path, meta: dict[str, Any], access: Access) -> None:
+def _check(logs: Path, channel: Path, meta: dict[str, Any], access: Access) -> None:
     name = _new_name(meta, access)
     target = logs / escape(name)
-    if target != place and target.exists():
+    if target != channel and target.exists():
         raise NamesError(
             f"a topic and a channel of NATS Streaming are both called {name}: delete one of them,"
             " or keep both with [bridge] stan_to_nsq = false and nsq_to_stan = false"
         )
-    cursors = place / CURSORS
+    cursors = channel / CURSORS
     own = escape(CURSOR_PREFIX)
     others = [
         entry.name.removesuffix(CURSOR_SUFFIX)
@@ -206,12 +208,12 @@ def _check(logs: Path, place: Path, meta: dict[str, Any], access: Access) -> Non
         )
 
 
-def _rename(logs: Path, place: Path, meta: dict[str, Any], access: Access) -> None:
+def _rename(logs: Path, channel: Path, meta: dict[str, Any], access: Access) -> None:
     name = _new_name(meta, access)
     if meta["name"] != name:
         kept = {key: value for key, value in meta.items() if key not in ("version", "name")}
-        save_meta(str(place), {"name": name, **kept}, durable=True)
+        save_meta(str(channel), {"name": name, **kept}, durable=True)
     target = logs / escape(name)
-    if target != place:
-        place.rename(target)
+    if target != channel:
+        channel.rename(target)
         log.info("the log of channel %s was renamed to %s", name.removeprefix(APART), name)

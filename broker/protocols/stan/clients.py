@@ -84,10 +84,10 @@ class Clients:
 
         def probed(alive: bool) -> None:
             old.probed = False
-            if alive and not old.gone:
+            if alive and not old.closed:
                 answer(errors.STAN_CLIENT_REGISTERED)
                 return
-            if not old.gone:
+            if not old.closed:
                 self.close(old)
             self.connect(record, answer)  # another client may have registered the id meanwhile
 
@@ -164,7 +164,7 @@ class Clients:
         )
 
     def _heartbeat_done(self, client: Client, alive: bool) -> None:
-        if client.gone:
+        if client.closed:
             return
         client.failures = 0 if alive else client.failures + 1
         if client.failures > self.settings.hb_fail_count:

@@ -145,8 +145,8 @@ class StanConfig:
 
     def _resolved(self, pattern: str) -> ChannelLimits:
         row = self._row(pattern)
-        place = row.index(pattern)
-        wider = self._resolved(row[place - 1]) if place else self.limits
+        index = row.index(pattern)
+        wider = self._resolved(row[index - 1]) if index else self.limits
         return self._entries[pattern].with_defaults(wider)
 
     def engine_needs(self) -> EngineNeeds:

@@ -75,7 +75,7 @@ cdef class Client:
     cdef public int failures            # consecutive unanswered heartbeats
     cdef public object timer            # of the next heartbeat
     cdef public bint probed             # another client requests its id
-    cdef readonly bint gone
+    cdef readonly bint closed       # it may not publish any more
 
 
 cdef class Subscribers:

@@ -219,11 +219,11 @@ cdef class Service(Sink):
         """The publishing client: by connID if present, else by id; None = unknown."""
         cdef Client client = self.last_client
         if msg.conn_id.len:
-            if client is not None and is_equal(client.conn_id, &msg.conn_id) and not client.gone:
+            if client is not None and is_equal(client.conn_id, &msg.conn_id) and not client.closed:
                 return client
             client = self.connections.get(msg.conn_id.ptr[:msg.conn_id.len])
         else:
-            if client is not None and is_equal(client.key, &msg.client_id) and not client.gone:
+            if client is not None and is_equal(client.key, &msg.client_id) and not client.closed:
                 return client
             client = self.clients.get(msg.client_id.ptr[:msg.client_id.len]) if (
                 msg.client_id.len) else None
@@ -335,7 +335,7 @@ cdef class Service(Sink):
 
     def unregister(self, Client client):
         """Stop accepting publishes of a client."""
-        client.gone = True
+        client.closed = True
         self.last_client = None
         if self.clients.get(client.key) is client:
             del self.clients[client.key]
@@ -580,9 +580,9 @@ cdef class Subscription(Sink):
     def __dealloc__(self):
         free(self.inbox.subject)
 
-    def attach(self, Client client, bint held=False):
-        """Start deliveries to this client and accept its acknowledgements; `held`: nothing is
-        delivered before `release`."""
+    def attach(self, Client client, bint paused=False):
+        """Start deliveries to this client and accept its acknowledgements. `paused`: deliver
+        nothing before `resume`."""
         cdef bytes inbox = self.record.inbox.encode()
         cdef bytes ack_inbox = self.record.ack_inbox.encode()
         free(self.inbox.subject)
@@ -603,11 +603,11 @@ cdef class Subscription(Sink):
         self.consumer.policy.nearness = 0
         self.cursor.join(&self.consumer, self)
         self.consumer.failing = client.failures > 0
-        self.consumer.blocked = held
+        self.consumer.blocked = paused
         self.cursor.set_credit(&self.consumer, self.record.max_in_flight)
 
-    def release(self):
-        """Deliver messages; the client has received its answer."""
+    def resume(self):
+        """End a pause: the client has received its answer."""
         if self.ack_sub != NULL:
             self.cursor.ready(&self.consumer)
 

@@ -201,7 +201,7 @@ class Requests:
     ) -> None:
         client = self.clients.known(request.clientID)
         subscription = self.subscriptions.add(SubscribeRequest(client, request, found))
-        subscription.attach(client, held=True)
+        subscription.attach(client, paused=True)
         ack_inbox = subscription.record.ack_inbox
 
         def safe(problem: OSError | None) -> None:
@@ -214,7 +214,7 @@ class Requests:
                 self._refuse(reply, errors.STAN_UNKNOWN_CLIENT_ID)
             else:  # send the answer first, then messages
                 self._reply(reply, pb.SubscriptionResponse(ackInbox=ack_inbox))
-                subscription.release()
+                subscription.resume()
 
         self._when_safe(subscription, safe)
 

@@ -62,7 +62,7 @@ class Streaming:
         self.service = Service(account, engine, access, self._handle, self._make_channel)
         self.client_table = Clients(settings, self.service, self.store, self._client_closed)
         self.channel_table = Channels(settings, self.service, engine)
-        self.channel_table.on_gone = self._channel_gone
+        self.channel_table.on_deleted = self._channel_deleted
         self.subscriptions = Subscriptions(settings, self.channel_table, self.store)
         self.requests: Requests | None = None  # made for the first one
         self._account = partial(nats.bus, settings.account)
@@ -206,7 +206,7 @@ class Streaming:
         """Handle the creation or deletion of a log or cursor."""
         channel = self.channel_table.get(name.rpartition("/")[2])
         if cursor is None and not made and channel is not None and channel.log.name == name:
-            asyncio.get_running_loop().call_soon(self._channel_gone, channel)
+            asyncio.get_running_loop().call_soon(self._channel_deleted, channel)
         if cursor is None and made and channel is None:
             asyncio.get_running_loop().call_soon(self._log_found, name)
 
@@ -226,7 +226,7 @@ class Streaming:
         self._drop_unknown(channel)
         self.channel_table.limit(channel)
 
-    def _channel_gone(self, channel: Channel) -> None:
+    def _channel_deleted(self, channel: Channel) -> None:
         """Handle the deletion of a channel's log by another protocol."""
         if self.channel_table.get(channel.name) is not channel or not channel.log.deleted:
             return

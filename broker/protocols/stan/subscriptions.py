@@ -270,11 +270,11 @@ class Subscriptions:
 
     def drop(self, channel: Channel) -> None:
         """Remove all subscriptions of a deleted channel. OSError: not yet from the file."""
-        gone = list(channel.subscriptions)
+        dropped = list(channel.subscriptions)
         channel.subscriptions.clear()
-        for subscription in gone:
+        for subscription in dropped:
             subscription.detach()
-        self._remove([subscription.record for subscription in gone])
+        self._remove([subscription.record for subscription in dropped])
 
     def move(self, channel: Channel) -> None:
         """Continue the subscriptions of a channel that was deleted while it had subscribers. The
@@ -305,10 +305,10 @@ class Subscriptions:
         if failed is not None:
             raise failed
 
-    def _resume_in_new(self, gone: Channel, record: SubRecord) -> Subscription:
-        channel = self.channels.open(gone.name)
-        if channel.log.next_seq == 1 < gone.log.next_seq:
-            channel.log.skip_to(gone.log.next_seq)
+    def _resume_in_new(self, deleted: Channel, record: SubRecord) -> Subscription:
+        channel = self.channels.open(deleted.name)
+        if channel.log.next_seq == 1 < deleted.log.next_seq:
+            channel.log.skip_to(deleted.log.next_seq)
         cursor = open_cursor(channel.log, record.cursor, start=channel.first_available)
         subscription = Subscription(channel, cursor, record)
         channel.subscriptions.add(subscription)

@@ -85,6 +85,6 @@ cdef class Entries:
         self.inflight.clear()
 
 
-def note_latency(AckLatency sketch not None, int64_t latency_ns, int64_t now_ns):
+def record_latency(AckLatency sketch not None, int64_t latency_ns, int64_t now_ns):
     """See AckLatency.note."""
     sketch.record(latency_ns, now_ns)

@@ -3,11 +3,11 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from broker.engine.stream.cursor cimport (
-    HELD_BY_IT, HELD_BY_NOBODY, HELD_BY_OTHER, CursorOwner, StreamCursor, StreamCursors, delivery_t,
-    pending_t)
+    IN_FLIGHT_TO_IT, IN_FLIGHT_TO_OTHER, NOT_IN_FLIGHT, CursorOwner, StreamCursor, StreamCursors,
+    delivery_t, pending_t)
 
-HELD = {
-    <int>HELD_BY_NOBODY: 'by nobody', <int>HELD_BY_OTHER: 'by another', <int>HELD_BY_IT: 'by it'}
+IN_FLIGHT_TO = {
+    <int>NOT_IN_FLIGHT: 'nobody', <int>IN_FLIGHT_TO_OTHER: 'another', <int>IN_FLIGHT_TO_IT: 'it'}
 
 
 cdef class Receiver(CursorOwner):
@@ -82,8 +82,8 @@ cdef class Receiver(CursorOwner):
     def term(self, uint64_t seq):
         return self.cursor.term(seq)
 
-    def is_held(self, uint64_t seq, uint32_t holder):
-        return HELD[self.cursor.is_held(seq, holder)]
+    def in_flight_to(self, uint64_t seq, uint32_t holder):
+        return IN_FLIGHT_TO[self.cursor.in_flight_to(seq, holder)]
 
     def touch(self, uint64_t seq, int64_t wait_ns, int64_t most_ns):
         self.cursor.touch(seq, wait_ns, most_ns)

@@ -23,10 +23,10 @@ from broker.importers.stan_files import (
     SourceError,
     Sub,
     channel_names,
+    cursors_of,
     indexed,
     looks_encrypted,
     messages,
-    places,
     read_clients,
     read_info,
     read_subs,
@@ -252,7 +252,7 @@ def sub(number: int, client: str = "me", **more: object) -> Sub:
     return found
 
 
-def test_places() -> None:
+def test_cursors() -> None:
     extent = Extent("c", 10, 21)
     subs = [
         sub(1, last_sent=3, unacked={2}),  # what it has not acknowledged is gone
@@ -266,7 +266,7 @@ def test_places() -> None:
         sub(9, "", queue="d:g", durable="d", last_sent=11, unacked={11}),
         sub(10, "away", queue="d:g", durable="d", last_sent=12),
     ]
-    found = places(extent, subs, {"me"}, 100)
+    found = cursors_of(extent, subs, {"me"}, 100)
     assert [
         (
             re.sub(r"(stan:p:)\w{22}", r"\1", p.cursor),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.protocols.jetstream import errors
-from broker.protocols.jetstream.consumers.positions import reachable
+from broker.protocols.jetstream.consumers.positions import clamp_seq
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import (
     MsgDeleteRequest,
@@ -99,6 +99,6 @@ async def purge(call: Call) -> Parts:
         raise ApiError(errors.STREAM_SEALED)
     if stream.config.deny_purge:
         raise ApiError(errors.STREAM_PURGE, err="stream purge not permitted")
-    seq = reachable(stream.store, request.seq)
+    seq = clamp_seq(stream.store, request.seq)
     count = await stream.store.purge(request.filter or None, seq, request.keep)
     return (PurgeAnswer(success=True, purged=count),)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from broker.base.durable import make_folder, sync_path
 from broker.protocols.jetstream import errors, files, limits
 from broker.protocols.jetstream.backup.archive import unpack
-from broker.protocols.jetstream.backup.places import save_configs
+from broker.protocols.jetstream.backup.states import save_configs
 from broker.protocols.jetstream.backup.stored import FoundStream, SourceError
 from broker.protocols.jetstream.backup.transfer import Transfer
 from broker.protocols.jetstream.errors import ApiError
@@ -180,19 +180,19 @@ class Restoration:
         found = await asyncio.to_thread(
             FoundStream, scratch / _FILES, account.name, "", problems, original.name
         )
-        surveys = await asyncio.to_thread(found.survey, verify=False)
+        blocks = await asyncio.to_thread(found.scan, verify=False)
         consumers = await asyncio.to_thread(found.consumers)
         self.check(account, config)
         account.restoring.add(config.name)
         try:
-            return await self._create(found, surveys, consumers, original.last_seq)
+            return await self._create(found, blocks, consumers, original.last_seq)
         finally:
             account.restoring.discard(config.name)
 
     async def _create(
         self,
         found: FoundStream,
-        surveys: list[Any],
+        blocks: list[Any],
         consumers: list[FoundConsumer],
         last_seq: int,
     ) -> Stream:
@@ -202,7 +202,7 @@ class Restoration:
         folder = account.stream_folder(config.name) if config.storage == "file" else None
         created_ns = moment_ns(found.created) if found.created else time.time_ns()
         last = max(last_seq, found.tombstones.known_to, config.first_seq - 1)
-        last = max([last, *(survey.last for survey in surveys)])
+        last = max([last, *(block.last for block in blocks)])
         if last > limits.JS_TAKEN_SEQ_MAX:
             raise ValueError(f"it has the sequence {last}")
         await account.finish_deletion(config.name)
@@ -213,7 +213,7 @@ class Restoration:
         store = account.open_store(config, StreamLimits(), "none")
         try:
             transfer = Transfer(found.tombstones, config.allow_msg_ttl)
-            await self._move(found, surveys, transfer, store)
+            await self._move(found, blocks, transfer, store)
             await store.skip_to(max(last, transfer.last) + 1)
             if folder is not None:
                 await store.log.sync.synced()
@@ -223,7 +223,7 @@ class Restoration:
             store.set_limits(_limits_of(config))
             stream = account.serve(store, config, created_ns)
             account.consumers.restore(stream)
-            account.origins.opened(stream, folder)
+            account.origins.stream_opened(stream, folder)
         except BaseException:
             account.close_stream(config.name)
             store.close()
@@ -234,11 +234,11 @@ class Restoration:
         return stream
 
     async def _move(
-        self, found: FoundStream, surveys: list[Any], transfer: Transfer, store: StreamStore
+        self, found: FoundStream, blocks: list[Any], transfer: Transfer, store: StreamStore
     ) -> None:
         """Store the messages; after each JS_RESTORE_SLICE bytes, wait until they are written."""
-        for survey in surveys:
-            block = await asyncio.to_thread(found.block, survey.path, verify=True)
+        for each in blocks:
+            block = await asyncio.to_thread(found.block, each.path, verify=True)
             more = True
             while more:
                 more = transfer.move(block, store, _SEQ_MAX, limits.JS_RESTORE_SLICE)

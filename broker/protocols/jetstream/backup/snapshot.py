@@ -19,7 +19,7 @@ import msgspec
 
 from broker.net.s2 import chunk_of
 from broker.protocols.jetstream import limits
-from broker.protocols.jetstream.backup.places import state_of_cursor
+from broker.protocols.jetstream.backup.states import state_of_cursor
 from broker.protocols.jetstream.backup.stored import META, META_SUM, STATE, encode_state, meta_files
 from broker.protocols.jetstream.blocks.records import BlockWriter, sum_key
 from broker.protocols.jetstream.structs import time_text

@@ -78,7 +78,7 @@ class FoundConsumer:
 
 
 @dataclass(slots=True)
-class Survey:
+class BlockRange:
     """The range of seqs of one block."""
 
     path: Path
@@ -172,7 +172,7 @@ class FoundStream:
             data = _decompressed(data)
         return Block(data, sum_key(f"{self.name}-{path.stem}") if verify else None)
 
-    def survey(self, *, verify: bool) -> list[Survey]:
+    def scan(self, *, verify: bool) -> list[BlockRange]:
         """Read all blocks: the seqs of each, and the tombstones. Problems are recorded."""
         found = []
         paths = self.block_paths()
@@ -182,12 +182,12 @@ class FoundStream:
             except (OSError, ValueError) as problem:
                 self.problem(path, 0, f"{problem}: its messages are not imported")
                 continue
-            first, last, _ = block.survey(self.tombstones)
+            first, last, _ = block.scan(self.tombstones)
             if block.bad:
                 torn = path == paths[-1]
                 reason = "the end of the last block is torn" if torn else "a record is damaged"
                 self.problem(path, block.bad_at, f"{reason}: what follows in it is not imported")
-            found.append(Survey(path, first, last))
+            found.append(BlockRange(path, first, last))
         self._read_index()
         self.tombstones.seal()
         return found

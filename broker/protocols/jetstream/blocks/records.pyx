@@ -132,7 +132,7 @@ cdef class Block:
                 data[:r.rec.headers_len], data[r.rec.headers_len:], bool(r.erased),
                 bool(r.tombstone))
 
-    def survey(self, Tombstones tombstones not None):
+    def scan(self, Tombstones tombstones not None):
         """Read the block to its end and add its tombstones to `tombstones`. Returns (first seq of a
         message, last seq of any record, bytes of messages); 0 = there is none."""
         cdef block_record_t r

@@ -13,7 +13,7 @@ cdef class NsqChannel(StreamChannel):
     cdef StreamCursor cursor
     cdef Turn turn
     cdef Task consumer          # its `run` delivers
-    cdef object unused          # called when the last client has left; None: nothing is called
+    cdef object on_unused       # called when the last client has left; None: nothing is called
     cdef consumer_t **members   # owned; index: the client's number - 1; NULL = the number is free
     cdef uint32_t cap           # of `members`
     cdef consumer_t *ring       # clients with credit; this one gets the next message

@@ -20,7 +20,7 @@ from libc.stdlib cimport free, realloc
 from broker.engine.cursor.cursor cimport (
     ACK_NOT_IN_FLIGHT, ACK_NOT_OWNER, ACK_OK, consumer_t, ring_with, ring_without)
 from broker.engine.stream.cursor cimport (
-    HELD_BY_IT, HELD_BY_NOBODY, StreamCursor, delivery_t)
+    IN_FLIGHT_TO_IT, NOT_IN_FLIGHT, StreamCursor, delivery_t)
 from broker.runtime.interfaces cimport Sink, Task
 from broker.runtime.turn cimport PHASE_DELIVER, Turn
 
@@ -36,12 +36,12 @@ cdef enum:
 @cython.final
 cdef class NsqChannel(StreamChannel):
     def __init__(self, str name not None, StreamCursor cursor not None, Turn turn not None,
-                 Task consumer not None, unused=None):
+                 Task consumer not None, on_unused=None):
         self.name = name
         self.cursor = cursor
         self.turn = turn
         self.consumer = consumer
-        self.unused = unused
+        self.on_unused = on_unused
         self.random = int.from_bytes(os.urandom(8), 'little') | 1
 
     def __dealloc__(self):
@@ -77,13 +77,13 @@ cdef class NsqChannel(StreamChannel):
         c.sink = NULL
         if number == 0:
             return
-        if not self.gone and not self.cursor.closed:
+        if not self.deleted and not self.cursor.closed:
             self.cursor.holder_gone(number, requeue)
         self.members[number - 1] = NULL
         c.first = 0
         self.consumers -= 1
-        if self.consumers == 0 and self.unused is not None and not self.gone:
-            self.unused()
+        if self.consumers == 0 and self.on_unused is not None and not self.deleted:
+            self.on_unused()
 
     cdef void set_credit(self, consumer_t *c, uint32_t credit) noexcept:
         c.credit = credit
@@ -99,7 +99,7 @@ cdef class NsqChannel(StreamChannel):
 
     cdef void enter_ring(self, consumer_t *c) noexcept:
         """Put a client at the end of the ring, and schedule a delivery."""
-        if c.first == 0 or self.gone:
+        if c.first == 0 or self.deleted:
             return
         if c.next == NULL and not c.blocked:
             self.ring = ring_with(self.ring, c)
@@ -133,9 +133,9 @@ cdef class NsqChannel(StreamChannel):
         cdef uint32_t i
         cdef consumer_t *c
         cdef list clients = []
-        if self.gone:
+        if self.deleted:
             return
-        self.gone = True
+        self.deleted = True
         for i in range(self.cap):
             c = self.members[i]
             if c == NULL:
@@ -157,7 +157,7 @@ cdef class NsqChannel(StreamChannel):
         cdef consumer_t *c
         cdef uint32_t count = 0
         cdef uint64_t size = 0
-        while self.ring != NULL and not self.stopped and not self.gone:
+        while self.ring != NULL and not self.stopped and not self.deleted:
             if count == TURN_MESSAGES or size > TURN_BYTES:
                 return True
             if not self.cursor.peek(&d):
@@ -192,13 +192,13 @@ cdef class NsqChannel(StreamChannel):
     # --- acknowledgements of clients
 
     cdef int check(self, const consumer_t *c, uint64_t seq) noexcept:
-        cdef int held
-        if self.gone or self.cursor.closed:
+        cdef int found
+        if self.deleted or self.cursor.closed:
             return ACK_NOT_IN_FLIGHT
-        held = self.cursor.is_held(seq, c.first)
-        if held == HELD_BY_NOBODY:
+        found = self.cursor.in_flight_to(seq, c.first)
+        if found == NOT_IN_FLIGHT:
             return ACK_NOT_IN_FLIGHT
-        return ACK_OK if held == HELD_BY_IT and c.first else ACK_NOT_OWNER
+        return ACK_OK if found == IN_FLIGHT_TO_IT and c.first else ACK_NOT_OWNER
 
     cdef int finish(self, consumer_t *c, uint64_t seq) noexcept:
         cdef int code = self.check(c, seq)

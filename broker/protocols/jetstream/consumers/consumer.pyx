@@ -288,7 +288,7 @@ cdef class Consumer(CursorOwner):
             return 0
         try:
             if text.ptr[0] == c'{':
-                delay = msgspec.json.decode(text.ptr[:text.len], type=Delay).delay
+                delay = msgspec.json.decode(text.ptr[:text.len], type=NakBody).delay
             else:
                 delay = go_duration(text.ptr[:text.len].decode())
             return min(max(0, delay), JS_TIME_MAX)
@@ -419,7 +419,7 @@ cdef class Consumer(CursorOwner):
         return False
 
 
-class Delay(msgspec.Struct):
+class NakBody(msgspec.Struct):
     """The JSON body of a NAK."""
 
     delay: int = 0

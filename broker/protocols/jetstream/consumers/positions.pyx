@@ -14,7 +14,7 @@ from broker.protocols.jetstream.limits import JS_SEQ_MAX
 from broker.protocols.jetstream.structs import moment_ns
 
 
-def search(StreamStore store not None, config):
+def start_search(StreamStore store not None, config):
     """A function that finds the first message from the start time on, to be called in a thread;
     None: the start does not depend on a time."""
     if config.deliver_policy != 'by_start_time':
@@ -26,7 +26,7 @@ def search(StreamStore store not None, config):
 
 def start_of(StreamStore store not None, config, found=None):
     """The first seq to deliver, or a list of seqs that are delivered before new messages. `found`:
-    the result of `search`."""
+    the result of `start_search`."""
     cdef SubjectIndex index = store.subjects
     cdef Filter among = index.filter(filters_of(config)) if filters_of(config) else None
     cdef object first = max(<uint64_t>1, store.first_seq)
@@ -41,13 +41,13 @@ def start_of(StreamStore store not None, config, found=None):
     if policy == 'last_per_subject':
         return index.last_per_subject(among)
     if policy == 'by_start_sequence':
-        return max(first, reachable(store, config.opt_start_seq))
+        return max(first, clamp_seq(store, config.opt_start_seq))
     if policy == 'by_start_time' and found is not None:
         return max(first, min(found, store.last_seq + 1))
     return first
 
 
-def reachable(StreamStore store not None, seq):
+def clamp_seq(StreamStore store not None, seq):
     """A seq that a client has chosen, reduced to JS_SEQ_MAX or, if that is higher, to the next seq
     of the stream."""
     return min(seq, max(JS_SEQ_MAX, store.last_seq + 1))

@@ -26,7 +26,7 @@ cdef enum PriorityPolicy:
 cdef struct request_t:
     heap_item_t timer       # first, so that the heap's items are requests; owner: the consumer
     request_t *next
-    request_t *before
+    request_t *previous
     inbox_t inbox           # its subject is in `text`
     int64_t batch           # messages that the client may still receive
     int64_t bytes_left      # bytes that it may still receive, if the request is limited
@@ -39,7 +39,7 @@ cdef struct request_t:
     uint8_t priority
     bint limited            # by max_bytes
     bint no_wait
-    bint unsized            # its batch was not given
+    bint no_batch           # the request has no batch size
     bint plain              # of no priority group: its client never becomes pinned
     bint blocked            # its client has not read its output: it gets no message
     uint32_t pin_len

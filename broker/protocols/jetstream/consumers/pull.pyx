@@ -81,7 +81,7 @@ cdef class PullConsumer(Consumer):
 
     def open_channel(self, str name not None):
         """Serve NSQ clients as well, as the channel of this name. Returns the channel."""
-        if self.channel is None or self.channel.gone:
+        if self.channel is None or self.channel.deleted:
             self.channel = NsqChannel(
                 name, self.cursor, self.outlet.turn, self,
                 None if self.config.durable_name else self.channel_unused)
@@ -199,7 +199,7 @@ cdef class PullConsumer(Consumer):
         r.inbox.subject = r.text
         r.inbox.len = rec.reply_len
         r.batch = max(pull.batch, <int64_t>1)
-        r.unsized = pull.batch == 0
+        r.no_batch = pull.batch == 0
         r.limited = pull.bytes_max > 0
         r.bytes_left = pull.bytes_max
         if pull.expires_ns:
@@ -267,7 +267,7 @@ cdef class PullConsumer(Consumer):
             previous = self.last_of_priority[level]
             level -= 1
         self.last_of_priority[r.priority] = r
-        r.before = previous
+        r.previous = previous
         if previous != NULL:
             r.next = previous.next
             previous.next = r
@@ -275,22 +275,22 @@ cdef class PullConsumer(Consumer):
             r.next = self.first
             self.first = r
         if r.next != NULL:
-            r.next.before = r
+            r.next.previous = r
         else:
             self.last = r
 
     cdef void unlink(self, request_t *r) noexcept:
         if self.last_of_priority[r.priority] == r:
             self.last_of_priority[r.priority] = (
-                r.before if r.before != NULL and r.before.priority == r.priority else NULL)
-        if r.before != NULL:
-            r.before.next = r.next
+                r.previous if r.previous != NULL and r.previous.priority == r.priority else NULL)
+        if r.previous != NULL:
+            r.previous.next = r.next
         else:
             self.first = r.next
         if r.next != NULL:
-            r.next.before = r.before
+            r.next.previous = r.previous
         else:
-            self.last = r.before
+            self.last = r.previous
 
     cdef void remove(self, request_t *r) noexcept:
         """Remove a request from the queue, and from the counts."""
@@ -311,7 +311,7 @@ cdef class PullConsumer(Consumer):
         status; `pending`: with the messages and bytes that it has not received."""
         cdef char status[STATUS_MAX]
         cdef size_t size
-        cdef int64_t left = 0 if r.unsized else r.batch     # as nats-server
+        cdef int64_t left = 0 if r.no_batch else r.batch     # as nats-server
         if line != NULL:
             size = <size_t>(put_status(
                 status, line, n, left if pending else -1,

@@ -43,7 +43,7 @@ cdef class PushConsumer(Consumer):
     cdef bint is_early(self, const delivery_t *d) noexcept
     cdef int64_t rate_time(self, uint64_t size) noexcept
     cdef bint is_above_rate(self, uint64_t size) noexcept
-    cdef void note_sent(self, const delivery_t *d, uint64_t size) noexcept
+    cdef void record_sent(self, const delivery_t *d, uint64_t size) noexcept
     cdef void request_flow(self) noexcept
     cdef bint waits_for_flow(self) noexcept
     cdef void flow_answered(self, const record_t *rec) noexcept

@@ -194,7 +194,7 @@ cdef class PushConsumer(Consumer):
                 self.client_blocked = True      # it is closing, and the router reports that soon
             return False
         self.cursor.sent()
-        self.note_sent(&d, size)
+        self.record_sent(&d, size)
         if self.outlet.slow_client is not None:
             self.client_blocked = True
             self.outlet.slow_client.await_output(self)
@@ -232,7 +232,7 @@ cdef class PushConsumer(Consumer):
         self.set_timer()
         return True
 
-    cdef void note_sent(self, const delivery_t *d, uint64_t size) noexcept:
+    cdef void record_sent(self, const delivery_t *d, uint64_t size) noexcept:
         """Record a delivery for flow control, the rate, replay and heartbeats."""
         self.last_sent_ns = self.active_ns = self.outlet.turn.now_ns
         self.send_after_ns = 0

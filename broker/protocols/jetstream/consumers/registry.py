@@ -16,7 +16,7 @@ from broker.protocols.jetstream import errors, files, limits
 from broker.protocols.jetstream.api import metadata
 from broker.protocols.jetstream.consumers import checks
 from broker.protocols.jetstream.consumers.outlet import Outlet
-from broker.protocols.jetstream.consumers.positions import search, start_of
+from broker.protocols.jetstream.consumers.positions import start_of, start_search
 from broker.protocols.jetstream.consumers.pull import PullConsumer
 from broker.protocols.jetstream.consumers.push import PushConsumer
 from broker.protocols.jetstream.errors import ApiError
@@ -102,11 +102,11 @@ class Consumers:
             stored = files.StoredConsumer(created=time_text(created_ns), config=config)
             await asyncio.to_thread(files.save_consumer, folder, stored)
 
-    def make(
+    def add(
         self, stream: Stream, config: ConsumerConfig, created_ns: int, found: int | None = None
     ) -> Consumer:
         """Add a consumer with its cursor to the stream; it is not started. `found`: the result of
-        positions.search. If this fails (OSError), the consumer is not added and its journal
+        positions.start_search. If this fails (OSError), the consumer is not added and its journal
         remains."""
         kind = PushConsumer if checks.is_push(config) else PullConsumer
         folder = self._folder(stream, config)
@@ -135,13 +135,13 @@ class Consumers:
         files are removed."""
         config.metadata = metadata.stored(config.metadata, metadata.consumer_level(config))
         created_ns = time.time_ns()
-        find = search(stream.store, config)
+        find = start_search(stream.store, config)
         found = None if find is None else await asyncio.to_thread(find)
         _held = await _filter_of(stream, config)
         folder = self._folder(stream, config)
         try:
             await self._save(stream, config, created_ns)
-            consumer = self.make(stream, config, created_ns, found)
+            consumer = self.add(stream, config, created_ns, found)
             consumer.unnamed = unnamed
             if config.pause_until:
                 consumer.set_pause(config, moment_ns(config.pause_until))
@@ -162,7 +162,7 @@ class Consumers:
                 consumer.close(DELETED)
                 self._detach(consumer)
                 # messages that match no consumer's filter were stored before it was created
-                consumer.cursor.close(delete=True, sparing=True)
+                consumer.cursor.close(delete=True, keep_unmatched=True)
             if folder is not None:
                 await asyncio.to_thread(files.remove_consumer, folder, config.name)
                 journal = files.journal_of(folder, config.name)
@@ -274,14 +274,14 @@ class Consumers:
                 f"unsupported - required API level: {level}, "
                 f"current API level: {self.account.context.level}"
             )
-        consumer = self.make(stream, config, moment_ns(stored.created))
+        consumer = self.add(stream, config, moment_ns(stored.created))
         try:
             # The configuration decides: it was synced before the answer, the journal later.
             consumer.set_pause(config, moment_ns(config.pause_until))
             if CHANNEL_KEY in config.metadata:
                 consumer.cursor.return_all()  # the NSQ clients of these messages are disconnected
             consumer.start()
-            self.account.topics.consumer_changed(consumer, made=True)
+            self.account.topics.announce_consumer(consumer, created=True)
         except BaseException:
             consumer.close()
             self._detach(consumer)
@@ -290,7 +290,7 @@ class Consumers:
 
     def _set_offline(self, stream: Stream, name: str, problem: str) -> None:
         self.offline[stream.name, name] = problem
-        stream.cursors.hold()
+        stream.cursors.suspend_retention()
         log.error(
             "a consumer cannot be restored: %s",
             problem,
@@ -368,7 +368,7 @@ class Consumers:
 
     def report_action(self, consumer: Consumer, event: str, action: str) -> None:
         """Report that a consumer was created or deleted."""
-        self.account.topics.consumer_changed(consumer, made=action == "create")
+        self.account.topics.announce_consumer(consumer, created=action == "create")
         shown = {"stream": consumer.stream_name, "consumer": consumer.name, "action": action}
         subject = f"CONSUMER.{event}.{consumer.stream_name}.{consumer.name}"
         self.account.advisory(subject, "consumer_action", shown)

@@ -15,7 +15,7 @@ from broker.protocols.jetstream.api.decode import decode
 from broker.protocols.jetstream.api.dispatch import Verb
 from broker.protocols.jetstream.api.streams import paged
 from broker.protocols.jetstream.consumers import checks
-from broker.protocols.jetstream.consumers.positions import reachable, search
+from broker.protocols.jetstream.consumers.positions import clamp_seq, start_search
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import (
     ConsumerConfig,
@@ -233,12 +233,12 @@ async def reset(call: Call) -> Parts:
         if seq < config.opt_start_seq:
             raise ApiError(errors.CONSUMER_RESET, err="below start seq")
     elif config.deliver_policy == "by_start_time":
-        find = search(stream.store, config)
+        find = start_search(stream.store, config)
         if find is not None and seq < await asyncio.to_thread(find):
             raise ApiError(errors.CONSUMER_RESET, err="below start time")
     elif config.deliver_policy != "all":
         raise ApiError(errors.CONSUMER_RESET, err="not allowed")
-    seq = reachable(stream.store, seq)
+    seq = clamp_seq(stream.store, seq)
     consumer.reset(seq)
     return _shown(consumer), ResetAnswer(reset_seq=seq)
 

@@ -4,18 +4,18 @@ from libc.stddef cimport size_t
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from broker.engine.stream.filter cimport Filter
-from broker.engine.stream.interfaces cimport StreamReaders
+from broker.engine.stream.interfaces cimport StreamReader
 from broker.engine.stream.store cimport message_t
 from broker.protocols.jetstream.publish.stream cimport Stream
 from broker.runtime.interfaces cimport Session
 from broker.runtime.types cimport record_t
 
 
-cdef class OriginReader(StreamReaders):
+cdef class OriginReader(StreamReader):
     cdef Copier copier
 
 
-cdef class TargetReader(StreamReaders):
+cdef class TargetReader(StreamReader):
     cdef Copier copier
 
 

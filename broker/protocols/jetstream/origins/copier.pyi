@@ -3,18 +3,18 @@
 from collections.abc import Callable
 from typing import final
 
-from broker.engine.stream.interfaces import StreamReaders
+from broker.engine.stream.interfaces import StreamReader
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.publish.stream import Stream
 from broker.protocols.jetstream.structs import StreamSource
 from broker.runtime.interfaces import Session
 
 @final
-class OriginReader(StreamReaders):
+class OriginReader(StreamReader):
     def __init__(self, copier: Copier) -> None: ...
 
 @final
-class TargetReader(StreamReaders):
+class TargetReader(StreamReader):
     def __init__(self, copier: Copier) -> None: ...
 
 @final

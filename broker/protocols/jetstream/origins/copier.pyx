@@ -27,7 +27,7 @@ from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import moment_ns
 
 from broker.engine.headers cimport find_header
-from broker.engine.stream.interfaces cimport StreamReaders
+from broker.engine.stream.interfaces cimport StreamReader
 from broker.engine.stream.store cimport StreamStore, message_t
 from broker.protocols.jetstream.publish.stream cimport Stream
 from broker.protocols.jetstream.publish.wire cimport U64_DIGITS, put_u64
@@ -53,7 +53,7 @@ cdef int64_t BUSY_RETRY_NS = 10_000_000     # if too many bytes wait for the dis
 
 
 @cython.final
-cdef class OriginReader(StreamReaders):
+cdef class OriginReader(StreamReader):
     """Wakes the copier when the origin has more messages."""
 
     def __init__(self, Copier copier not None):
@@ -64,7 +64,7 @@ cdef class OriginReader(StreamReaders):
 
 
 @cython.final
-cdef class TargetReader(StreamReaders):
+cdef class TargetReader(StreamReader):
     """Wakes the copier when messages were removed from a full target, and reports that records of
     the target have failed."""
 
@@ -79,7 +79,7 @@ cdef class TargetReader(StreamReaders):
         if self.copier.error is not None:
             self.copier.wake()
 
-    cdef void taken_back(self, uint64_t seq) noexcept:
+    cdef void rolled_back(self, uint64_t seq) noexcept:
         self.copier.target_failed()
 
 

@@ -58,7 +58,7 @@ class OriginAccount(Protocol):
         """A unique token."""
 
 
-class Sourcing:
+class StreamOrigins:
     """The origins of one stream."""
 
     def __init__(self, stream: Stream, folder: Path | None, account: OriginAccount) -> None:
@@ -256,45 +256,45 @@ class Sourcing:
 
 
 class Origins:
-    """Connects the streams of one account."""
+    """The origins of the streams of one account: connects each copier to its origin."""
 
     def __init__(self, account: OriginAccount) -> None:
         """`account`: its streams are looked up at each change."""
         self.account = account
-        self._sourcing: dict[str, Sourcing] = {}
+        self._by_stream: dict[str, StreamOrigins] = {}
 
-    def opened(self, stream: Stream, folder: Path | None) -> None:
+    def stream_opened(self, stream: Stream, folder: Path | None) -> None:
         """A stream was created or opened. `folder`: of its files; None = it is in memory."""
         config = stream.config
         if config.mirror is not None or config.sources:
-            found = self._sourcing[stream.name] = Sourcing(stream, folder, self.account)
+            found = self._by_stream[stream.name] = StreamOrigins(stream, folder, self.account)
             found.set(config, recovered=True)
         self._connect_all()
 
-    def changed(self, stream: Stream, folder: Path | None) -> None:
+    def stream_changed(self, stream: Stream, folder: Path | None) -> None:
         """A stream has another configuration."""
-        found = self._sourcing.get(stream.name)
+        found = self._by_stream.get(stream.name)
         config = stream.config
         if found is None and (config.mirror is not None or config.sources):
-            found = self._sourcing[stream.name] = Sourcing(stream, folder, self.account)
+            found = self._by_stream[stream.name] = StreamOrigins(stream, folder, self.account)
         if found is not None:
             found.set(config)
         self._connect_all()
 
-    def closed(self, stream: Stream, *, deleted: bool = False) -> None:
+    def stream_closed(self, stream: Stream, *, deleted: bool = False) -> None:
         """A stream is about to be closed."""
         for origins in self.account.all_origins.values():
-            for each in origins._sourcing.values():
+            for each in origins._by_stream.values():
                 for copier in each.copiers:
                     if copier.origin is stream:
                         copier.disconnect()
-        found = self._sourcing.pop(stream.name, None)
+        found = self._by_stream.pop(stream.name, None)
         if found is not None:
             found.close(deleted=deleted)
 
     def imports_changed(self) -> None:
         """The imports of the account may have changed."""
-        for each in self._sourcing.values():
+        for each in self._by_stream.values():
             each.imports_changed()
         self._connect()
 
@@ -304,7 +304,7 @@ class Origins:
             origins._connect()
 
     def _connect(self) -> None:
-        for each in self._sourcing.values():
+        for each in self._by_stream.values():
             for copier in each.copiers:
                 if copier.origin is not None and _needs_acks(copier.origin):
                     copier.disconnect()  # its retention has been changed
@@ -321,13 +321,13 @@ class Origins:
 
     def mirror(self, stream: Stream) -> StreamSourceInfo | None:
         """The progress of a mirror; None = the stream is not a mirror."""
-        found = self._sourcing.get(stream.name)
+        found = self._by_stream.get(stream.name)
         infos = [_info(each) for each in found.copiers if each.mirrors] if found else []
         return infos[0] if infos else None
 
     def sources(self, stream: Stream) -> list[StreamSourceInfo]:
         """The progress of the sources of a stream."""
-        found = self._sourcing.get(stream.name)
+        found = self._by_stream.get(stream.name)
         return [_info(each) for each in found.copiers if not each.mirrors] if found else []
 
 

@@ -84,12 +84,13 @@ cdef dict sources_of(const char *headers, size_t n):
     return decode_sources(text.ptr[:text.len]) or {}
 
 
-def add_source_value(dict sources, bytes place, bytes body, str subject):
+def add_source_value(dict sources, bytes header, bytes body, str subject):
     """(increment, new sources) of a message of a source. ApiError: a value is invalid.
 
-    `place`: its header Nats-Stream-Source; `subject`: its own subject, used if the header has none.
+    `header`: the value of its Nats-Stream-Source; `subject`: its subject here, which counts if the
+    header has none.
     """
-    stream, *rest = place.decode('utf-8', 'replace').split(' ')
+    stream, *rest = header.decode('utf-8', 'replace').split(' ')
     if len(rest) >= 4:
         subject = rest[3]
     try:

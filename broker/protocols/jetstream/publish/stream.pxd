@@ -77,7 +77,7 @@ cdef class Stream(StreamOwner):
     cdef Counters counters              # None: it has no counters
     cdef Batches batches                # None: atomic batches are not allowed
     cdef FastBatches fast               # None: fast batches are not allowed
-    cdef public object advise           # JetStreamAccount.advisory, or None
+    cdef public object send_advisory    # JetStreamAccount.advisory, or None
     cdef list abandonments              # (id, reason) of batches that ended without a commit
     cdef object timetable               # of scheduled messages; None: they are not allowed
     cdef int64_t clock_ahead_ns         # wall clock less monotonic clock, at the last check
@@ -158,7 +158,7 @@ cdef class Stream(StreamOwner):
                           const record_t *publish, bint ends) except -1
     cdef int commit(self, Batch batch, const record_t *publish, bint marker) except -1
     cdef int check_batched(self, record_t *rec, headers_t *h, BatchChecks checks,
-                           uint64_t place) except -1
+                           uint64_t earlier) except -1
     cdef int check_batched_sum(self, const record_t *rec, const headers_t *h, BatchChecks checks,
                                bytes subject) except -1
     cdef int check_batched_id(self, span_t id, BatchChecks checks) except -1

@@ -24,7 +24,7 @@ class Stream(StreamOwner):
     domain: str
     answers: Answers
     lookup: Lookup
-    advise: Callable[[str, str, dict[str, Any]], None] | None
+    send_advisory: Callable[[str, str, dict[str, Any]], None] | None
     stored: int
     duplicates: int
     refused: int

@@ -285,7 +285,7 @@ cdef class Stream(StreamOwner):
         if self.expired_subjects:
             self.account.turn.call_soon(self.add_markers)
 
-    cdef void taken_back(self, uint64_t seq) noexcept:
+    cdef void rolled_back(self, uint64_t seq) noexcept:
         cdef bint again = False
         cdef object markers = self.pending_markers, schedules = self.pending_schedules
         while markers and <uint64_t>markers[len(markers) - 1][0] >= seq:
@@ -694,7 +694,7 @@ cdef class Stream(StreamOwner):
         cdef bint again = self.republish is not None and current_hops < HOPS_MAX and (
             self.republish.matches(rec.subject, rec.subject_len))
         self.ack_tail = b''
-        if self.by_interest and not self.cursors.held and (
+        if self.by_interest and not self.cursors.retention_suspended and (
                 not self.has_interest(rec.subject, rec.subject_len)):
             again = False
             seq = self.store.skip()
@@ -825,7 +825,7 @@ cdef class Stream(StreamOwner):
             raise ApiError(errors.STORE_FAILED, err=SEQ_TOO_HIGH.format(rec.seq))
         if rec.headers_len:
             find_headers(rec.data, rec.headers_len, &h)
-        if self.by_interest and not self.cursors.held and (
+        if self.by_interest and not self.cursors.retention_suspended and (
                 not self.has_interest(rec.subject, rec.subject_len)):
             if self.store.use_up(rec.seq) == 0:
                 raise self.refusal()
@@ -999,8 +999,9 @@ cdef class Stream(StreamOwner):
         return 0
 
     cdef int check_batched(self, record_t *rec, headers_t *h, BatchChecks checks,
-                           uint64_t place) except -1:
-        """Check a message as if the earlier messages of its batch were stored. ApiError."""
+                           uint64_t earlier) except -1:
+        """Check a message as if the earlier messages of its batch were stored. `earlier`: their
+        number. ApiError."""
         cdef bytes subject = rec.subject[:rec.subject_len]
         cdef Rollup rollup = ROLLUP_NONE
         self.check_increment(rec, h)
@@ -1016,7 +1017,7 @@ cdef class Stream(StreamOwner):
                 other = bytes_of(h.value[<int>HEADER_EXPECTED_LAST_SUBJECT_SEQ_SUBJECT])
             if other in checks.subjects:
                 raise ApiError(errors.WRONG_LAST_SEQUENCE_CONSTANT)
-        self.check_expected(rec, h, place)
+        self.check_expected(rec, h, earlier)
         self.check_schedule(rec, h)
         checks.schedules.append(self.schedule)
         if has(h, HEADER_MSG_ID):
@@ -1025,7 +1026,7 @@ cdef class Stream(StreamOwner):
             raise ApiError(errors.ATOMIC_HEADER, header='Nats-Expected-Last-Msg-Id')
         if has(h, HEADER_ROLLUP):
             rollup = self.rollup_of(rec, h)
-            if rollup == ROLLUP_ALL and place:
+            if rollup == ROLLUP_ALL and earlier:
                 raise ApiError(errors.ROLLUP, err='batch rollup all invalid')
             if rollup != ROLLUP_ALL and subject in checks.subjects:
                 raise ApiError(errors.ROLLUP, err='batch rollup sub invalid')
@@ -1082,7 +1083,7 @@ cdef class Stream(StreamOwner):
 
     cdef void record_abandoned(self, bytes id, str reason) noexcept:
         """Report at the end of the turn that a batch has ended without a commit."""
-        if reason and self.advise is not None:
+        if reason and self.send_advisory is not None:
             self.abandonments.append((id.decode('utf-8', 'replace'), reason))
             self.account.turn.add(PHASE_FLUSH, self)
 
@@ -1342,7 +1343,7 @@ cdef class Stream(StreamOwner):
         """Send the advisories of batches that have ended without a commit."""
         batches, self.abandonments = self.abandonments, []
         for id, reason in batches:
-            self.advise(
+            self.send_advisory(
                 f'STREAM.BATCH_ABANDONED.{self.name}', 'stream_batch_abandoned',
                 {'stream': self.name, 'batch': id, 'reason': reason})
 
@@ -1492,7 +1493,7 @@ cdef class Stream(StreamOwner):
         cdef headers_t own, h
         cdef uint64_t seq = entry.seq, from_
         cdef int64_t next_ns
-        cdef bytes target, whole, place
+        cdef bytes target, whole, block
         cdef span_t to
         if self.store.last_seq_of(subject, <size_t>len(subject)) != seq:
             return
@@ -1521,9 +1522,9 @@ cdef class Stream(StreamOwner):
             if from_ and self.store.read(from_, &source):
                 lines = without_schedule(source.rec.data[:source.rec.headers_len])
                 body = source.rec.data[source.rec.headers_len:source.rec.total_len]
-        place = b'\r\n'.join([b'NATS/1.0', *lines, *last]) + b'\r\n\r\n'
-        whole = place + body
-        fill(&rec, (target, whole, len(place)))
+        block = b'\r\n'.join([b'NATS/1.0', *lines, *last]) + b'\r\n\r\n'
+        whole = block + body
+        fill(&rec, (target, whole, len(block)))
         find_headers(rec.data, rec.headers_len, &h)
         if next_ns:
             self.timetable.set(subject, seq, entry.schedule, next_ns)

@@ -597,8 +597,8 @@ class NsqApi:
 
     def _disconnect(self, cursors: Iterable[Cursor], delete: Callable[[], object]) -> None:
         """Delete cursors, then disconnect the sessions that were subscribed to them."""
-        gone = set(cursors)
-        found = [s for s in self.listener.sessions if s.cursor in gone]
+        deleted = set(cursors)
+        found = [s for s in self.listener.sessions if s.cursor in deleted]
         delete()
         for session in found:
             session.disconnect()

@@ -201,7 +201,7 @@ class _Dispatcher:
         except ApiError as refusal:
             return _refuse(refusal.error, refusal)
         except OSError as problem:
-            # A peer that is gone or silent is not the disk.
+            # A peer that has closed its connection or is silent is not an error of the disk.
             peer = isinstance(problem, ConnectionError | TimeoutError)
             if request.method == "GET" or peer:
                 LOG.exception("%s %s failed", request.method, path)
@@ -279,6 +279,6 @@ async def read_body(request: web.Request, most: int, error: HttpError) -> bytes:
                 raise ApiError(error, close=True)
             parts.append(part)
     except (ConnectionError, ClientError, web.RequestPayloadError) as problem:
-        # the client has gone, or its chunks are malformed
+        # the client has closed the connection, or its chunks are malformed
         raise ApiError(errors.NSQ_HTTP_INTERNAL, close=True) from problem
     return b"".join(parts)

@@ -285,9 +285,9 @@ class StatsPage:
     def _by_channel(self) -> dict[object, list[NsqSession]]:
         found: dict[object, list[NsqSession]] = {}
         for session in self.sessions or ():
-            place = session.cursor or session.channel
-            if place is not None:
-                found.setdefault(place, []).append(session)
+            channel = session.cursor or session.channel
+            if channel is not None:
+                found.setdefault(channel, []).append(session)
         return found
 
     def _streams(self) -> dict[str, tuple[Page, list[StreamChannel]]]:
@@ -322,8 +322,8 @@ class StatsPage:
             if channels or not self.channel:
                 pages.append(page)
             if self.sessions is not None:
-                for place, each in zip(channels, page["channels"], strict=True):
-                    each["clients"] = await self._clients(clients.get(place, ()))
+                for channel, each in zip(channels, page["channels"], strict=True):
+                    each["clients"] = await self._clients(clients.get(channel, ()))
             await self._pauses.pause_if_step_over()
         return pages
 

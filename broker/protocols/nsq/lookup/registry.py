@@ -121,12 +121,12 @@ class Registry:
 
     def remove_topic(self, topic: str) -> list[Entry]:
         """Remove a topic and its channels, with all their registrations."""
-        gone = list(self.channels.get(topic, {}).values())
+        removed = list(self.channels.get(topic, {}).values())
         if topic in self.topics:
-            gone.append(self.topics[topic])
-        for entry in gone:
+            removed.append(self.topics[topic])
+        for entry in removed:
             self._drop(entry)
-        return gone
+        return removed
 
     def remove_channel(self, topic: str, channel: str) -> bool:
         """Remove a channel; False if it does not exist."""

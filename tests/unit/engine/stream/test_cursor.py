@@ -347,17 +347,17 @@ def held(stream: Stream, *holders: int, **more: Any) -> Receiver:
 
 def test_who_holds_a_message(stream: Stream) -> None:
     receiver = held(stream, 1, 2)
-    assert receiver.is_held(1, 1) == receiver.is_held(2, 2) == "by it"
-    assert receiver.is_held(1, 2) == "by another"
-    assert receiver.is_held(3, 1) == "by nobody"
+    assert receiver.in_flight_to(1, 1) == receiver.in_flight_to(2, 2) == "it"
+    assert receiver.in_flight_to(1, 2) == "another"
+    assert receiver.in_flight_to(3, 1) == "nobody"
     receiver.nak(1, SECOND)  # it is deferred
-    assert receiver.is_held(1, 1) == "by nobody"
+    assert receiver.in_flight_to(1, 1) == "nobody"
     receiver.holder = 0
     receiver.nak(2)
-    assert receiver.is_held(2, 2) == "by nobody"
+    assert receiver.in_flight_to(2, 2) == "nobody"
     receiver.room = 9
     receiver.take()
-    assert receiver.is_held(2, 2) == "by another"  # of those that are served without a number
+    assert receiver.in_flight_to(2, 2) == "another"  # of those that are served without a number
     assert receiver.released_ones == [1, 2]
 
 
@@ -426,7 +426,7 @@ def test_a_holder_that_goes_gives_back_at_once_or_in_time(stream: Stream) -> Non
     receiver.holder, receiver.room = 3, 9
     receiver.take()
     assert counts(receiver) == [(1, 2, 5), (3, 2, 6)]
-    assert receiver.is_held(2, 2) == "by another"
+    assert receiver.in_flight_to(2, 2) == "another"
     assert receiver.released_ones == [1, 1]
     stream.rig.advance(5)
     assert [seq for seq, *_ in counts(receiver)] == [1, 2, 3, 4]

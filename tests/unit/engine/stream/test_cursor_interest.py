@@ -133,7 +133,7 @@ def test_exhausted_messages_stay_with_interest_until_a_late_ack(rig: Rig) -> Non
 def test_nothing_goes_while_a_consumer_cannot_be_opened(rig: Rig) -> None:
     stream = Stream(rig, "interest")
     receiver = stream.receiver()
-    stream.all.hold()
+    stream.all.suspend_retention()
     assert interested(stream.all, b"x")
     stream.publish("a")
     receiver.ack(1)

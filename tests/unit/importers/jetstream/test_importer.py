@@ -16,7 +16,7 @@ from broker.config.config import Config
 from broker.engine.cursor.journal import read_journal
 from broker.importers.jetstream import importer
 from broker.importers.jetstream.importer import Options, Outcome, importing
-from broker.importers.jetstream.placing import Placing, open_stream
+from broker.importers.jetstream.staging import Staging, open_stream
 from broker.importers.nsqd import ImportRefusedError
 from broker.protocols.jetstream import files
 
@@ -35,7 +35,7 @@ def contents(data: Path, stream: str) -> dict[int, tuple[bytes, bytes, bytes]]:
     """The messages of an imported stream: subject, headers and body by seq."""
 
     async def read() -> dict[int, tuple[bytes, bytes, bytes]]:
-        async with Placing(data, Config(), "").engine(data / "logs") as engine:
+        async with Staging(data, Config(), "").engine(data / "logs") as engine:
             store = open_stream(engine, f"js.$G/{stream}")
             found = (store.message(seq) for seq in range(1, store.last_seq + 1))
             read = {each[0]: each[2:] for each in found if each is not None}
@@ -140,16 +140,16 @@ def test_an_interrupted_import_goes_on(
     plain: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ended between the renames of each stream's log and its configuration."""
-    real: Callable[[Placing, Path], None] = Placing._move_config
+    real: Callable[[Staging, Path], None] = Staging._move_config
     ended = []
 
-    def end(self: Placing, path: Path) -> None:
+    def end(self: Staging, path: Path) -> None:
         if path not in ended:
             ended.append(path)
             raise OSError("the process ends")
         real(self, path)
 
-    monkeypatch.setattr(Placing, "_move_config", end)
+    monkeypatch.setattr(Staging, "_move_config", end)
     for _ in range(3):
         with pytest.raises(ImportRefusedError, match="ends"):
             take_over(plain, data)

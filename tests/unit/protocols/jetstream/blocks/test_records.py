@@ -88,7 +88,7 @@ def test_a_torn_end_is_bad_and_nothing_is_read_past_it() -> None:
         assert block.bad == (size not in (0, len(record(1, b"a", b"one"))))
 
 
-def test_a_survey_collects_what_is_deleted() -> None:
+def test_a_scan_collects_what_is_deleted() -> None:
     gone = Tombstones()
     data = b"".join(
         [
@@ -99,7 +99,7 @@ def test_a_survey_collects_what_is_deleted() -> None:
             record(5, b"", b"", marks=1),
         ]
     )
-    assert Block(data, KEY).survey(gone) == (5, 9, len(record(5, b"a", b"x")) * 2)
+    assert Block(data, KEY).scan(gone) == (5, 9, len(record(5, b"a", b"x")) * 2)
     gone.seal()
     assert [seq for seq in range(1, 12) if seq in gone] == [5, 9]
 

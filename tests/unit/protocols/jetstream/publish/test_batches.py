@@ -25,7 +25,7 @@ class Case(StreamCase):
         super().__init__(rig)
         self.stream: Stream = self.make(limits, **{"allow_atomic": True, **more})
         self.abandoned: list[tuple[str, str]] = []
-        self.stream.advise = lambda _subject, _kind, fields: self.abandoned.append(
+        self.stream.send_advisory = lambda _subject, _kind, fields: self.abandoned.append(
             (fields["batch"], fields["reason"])
         )
 

@@ -227,7 +227,7 @@ async def test_a_new_topic_gets_the_channels_that_others_have(tmp_path: Path) ->
             assert await client.ask(b"PUB t\n" + sized(b"m")) == (0, b"OK")
             log = listener.engine.log("t")
             assert log is not None
-            await until(lambda: sorted(log.cursors) == ["a", "b"] and not log.held)
+            await until(lambda: sorted(log.cursors) == ["a", "b"] and not log.delivery_paused)
             for channel in (b"a", b"b"):
                 reader = await Client.dial(listener)
                 assert await reader.ask(b"SUB t %b\n" % channel) == (0, b"OK")
@@ -262,7 +262,7 @@ async def test_no_message_is_missed_by_a_channel_that_is_made_late(tmp_path: Pat
             await asyncio.wait_for(asked.wait(), WAIT_S)
             log = listener.engine.log("t")
             assert log is not None
-            assert log.held
+            assert log.delivery_paused
             answer.set()
             assert (await early.frame())[1].endswith(b"first")
             late = await Client.dial(listener)

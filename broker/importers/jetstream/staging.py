@@ -37,23 +37,23 @@ _CONFIGS: Final = "jetstream"
 _PROTOCOL: Final = "jetstream"
 
 
-class Placing:
+class Staging:
     """The streams of a data folder, and the folder in which new ones are built."""
 
     def __init__(self, data: Path, config: Config, staging: str) -> None:
         """`staging`: the name of the folder for new streams, which is in the data folder."""
         self.data = data
         self.config = config
-        self.staging = data / staging
+        self.folder = data / staging
 
     @property
     def logs(self) -> Path:
         """The folder in which logs are built."""
-        return self.staging / _LOGS
+        return self.folder / _LOGS
 
     def config_folder(self, account: str, name: str) -> Path:
         """The folder in which the configuration of a stream is built."""
-        return self.staging / _CONFIGS / _config_path(account, name)
+        return self.folder / _CONFIGS / _config_path(account, name)
 
     def has(self, account: str, name: str) -> bool:
         """Whether the data folder has a configuration or a log of this stream."""
@@ -62,7 +62,7 @@ class Placing:
 
     def clear(self) -> None:
         """Remove everything that was built and not moved."""
-        shutil.rmtree(self.staging, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     # --- building
 
@@ -96,7 +96,7 @@ class Placing:
     def move(self, account: str, name: str, log_id: str, messages: int, progress: Progress) -> None:
         """Sync the files of a stream, and move them into the data folder. OSError."""
         log, config = log_of(account, name), _config_path(account, name)
-        sync_tree(self.staging)
+        sync_tree(self.folder)
         make_folder(self.data / LOGS_FOLDER)
         progress.own["moving"] = {
             "log": log,
@@ -113,7 +113,7 @@ class Placing:
         progress.save()
 
     def _move_config(self, path: Path) -> None:
-        staged = self.staging / _CONFIGS / path
+        staged = self.folder / _CONFIGS / path
         target = self.data / JETSTREAM_FOLDER / path
         if staged.exists():
             make_folder(target.parent)
