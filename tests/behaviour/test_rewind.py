@@ -10,7 +10,7 @@ from support.engine import (
     Rig,
     bodies_of,
     finish_all,
-    flip,
+    flip_bit,
     numbered,
     segment_files,
 )
@@ -142,7 +142,7 @@ def test_damage_across_the_frontier_of_a_paused_log(tmp_path: Path) -> None:
         rig.publish(log, numbered(10, 10))
         rig.close()
     for number in (8, 9, 10, 11):
-        flip(segment_files(tmp_path / "a")[0], 64 + 64 * number + 50)
+        flip_bit(segment_files(tmp_path / "a")[0], 64 + 64 * number + 50)
     with Rig(tmp_path / "a") as rig:
         log = rig.log()
         cursor = log.cursors["c"]

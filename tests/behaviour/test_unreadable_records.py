@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import Rig, bodies_of, drain, finish_all, flip, limit, numbered, segment_files
+from support.engine import (
+    Rig,
+    bodies_of,
+    drain,
+    finish_all,
+    flip_bit,
+    limit,
+    numbered,
+    segment_files,
+)
 
 from broker.engine.bulk.ranges import Range
 from broker.engine.cursor.local import LocalConsumer, peek_log
@@ -408,7 +417,7 @@ def test_damage_of_a_header_is_no_other_log(memory_path: Path) -> None:
         log = rig.log()
         rig.publish(log, numbered(10))
         rig.close()
-    flip(segment_files(memory_path / "0")[0], 20)
+    flip_bit(segment_files(memory_path / "0")[0], 20)
     with Rig(memory_path / "0") as rig:
         part = Range(rig.engine.log("t"), 1, 1 << 60, 1 << 20)
         part.read()

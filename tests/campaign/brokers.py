@@ -140,7 +140,7 @@ class ForkedBroker(Broker):
     def begin(self) -> None:
         """Start without waiting for it."""
         self.data.mkdir(parents=True, exist_ok=True)
-        self.may_be_gone = False
+        self.end_expected = False
         self.started = True
         self.ports_file.unlink(missing_ok=True)
         self.addresses = {listener: Address("127.0.0.1", 0) for listener in self.addresses}
@@ -183,7 +183,7 @@ class ForkedBroker(Broker):
         child = self._process.child
         assert child is not None
         code = child.wait(deadline_s)
-        self.may_be_gone = True
+        self.end_expected = True
         self.started = False
         if self in _RUNNING:
             _RUNNING.remove(self)

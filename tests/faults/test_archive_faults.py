@@ -17,7 +17,7 @@ pytest.importorskip("pyarrow")
 
 from support import Server
 from support.archives import SURPRISES, archiver, counted, keys, parquet_files, rows
-from support.bulk.toy import ToyBulkApi, ToyLog
+from support.bulk.fake import FakeBulkApi, FakeLog
 from support.clients.frames import record
 from support.clients.http import request
 from support.fakes.spark import FakeSpark, Tasks
@@ -204,8 +204,8 @@ def test_a_broker_that_does_not_come_back(
 
 
 def test_trimmed_records_end_the_job_or_are_a_gap(tmp_path: Path) -> None:
-    log = ToyLog({n: record(n, b"x") for n in range(1, 31)}, 21)
-    with ToyBulkApi(log) as bulk:
+    log = FakeLog({n: record(n, b"x") for n in range(1, 31)}, 21)
+    with FakeBulkApi(log) as bulk:
         archiver(SPARK, tmp_path, bulk.address, "t").run()
         log.first, log.next = 26, 31
         with pytest.raises(JobError, match=r"records 21 to 25 were removed .* --on-loss gap"):
@@ -221,14 +221,14 @@ def test_trimmed_records_end_the_job_or_are_a_gap(tmp_path: Path) -> None:
 
 
 def test_records_that_are_trimmed_while_the_batch_is_read(tmp_path: Path) -> None:
-    log = ToyLog({n: record(n, b"x") for n in range(1, 31)}, 31)
+    log = FakeLog({n: record(n, b"x") for n in range(1, 31)}, 31)
 
     def answer(asked: Any) -> Any:
         if asked.query.get("start") == "10":
             log.first = 15
         return log(asked)
 
-    with ToyBulkApi(answer) as bulk:
+    with FakeBulkApi(answer) as bulk:
         with pytest.raises(JobError, match="records 10 to 14 were removed"):
             archiver(SPARK, tmp_path, bulk.address, "t").run()
         assert keys(tmp_path) == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from support import Server
-from support.between import ANSWERED, Between
+from support.fault_proxy import ANSWERED, FaultProxy
 from support.live.spark import SYNCED, fill, numbered
 
 pq = pytest.importorskip("pyarrow.parquet")
@@ -27,12 +27,12 @@ def test_in_the_middle_of_a_range(
         server.start()
 
     out = tmp_path / "files"
-    with Between(server) as between:
-        between.upset("GET /bulk/v1/range/", ANSWERED, die, after=1)
-        given = [uniq, "--out", str(out), "--bulk-address", str(between.address)]
+    with FaultProxy(server) as proxy:
+        proxy.interrupt("GET /bulk/v1/range/", ANSWERED, die, after=1)
+        given = [uniq, "--out", str(out), "--bulk-address", str(proxy.address)]
         ended = CliRunner().invoke(export, [*given, "--file-records", "100"])
         assert ended.exit_code == 0, ended.output
-        assert between.acted.is_set()
+        assert proxy.acted.is_set()
     found = [
         n for path in out.rglob("*.parquet") for n in pq.read_table(path)["offset"].to_pylist()
     ]

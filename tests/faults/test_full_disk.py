@@ -21,9 +21,9 @@ from support.engine import (
     Rig,
     drain,
     finish_all,
-    kept,
     make_log,
     numbered,
+    readable_bodies,
     segment_files,
 )
 from support.stan.client import StanClient
@@ -281,7 +281,7 @@ def test_a_start_that_cannot_sync_the_folder_of_all_logs(
         assert any("synced" in problem for problem in rig.engine.problems)
         assert list(rig.engine.logs) == ["t"]
         assert rig.publish(rig.log(), [b"more"]) == [1]
-        assert kept(rig, rig.log()) == [*BODIES, b"more"]
+        assert readable_bodies(rig, rig.log()) == [*BODIES, b"more"]
 
 
 def test_nothing_is_answered_before_the_folder_of_all_logs_is_synced(
@@ -302,7 +302,7 @@ def test_a_log_that_was_not_seen_at_the_start_is_not_written_over(folder: Path) 
     with Rig(folder / "logs", sync="always", **SMALL) as rig:
         (folder / "kept/t").rename(folder / "logs/t")
         assert rig.publish(rig.log(), [b"more"]) == [1]
-        assert kept(rig, rig.log()) == [*BODIES, b"more"]
+        assert readable_bodies(rig, rig.log()) == [*BODIES, b"more"]
         assert ("warning", "a log was found that was not there at the start") in [
             report[:2] for report in rig.reports
         ]

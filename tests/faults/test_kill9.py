@@ -14,7 +14,7 @@ import pytest
 from faults.victim import SMALL, body_of
 from support.engine import Rig, scratch
 from support.fakes.loop import START_NS, WALL_NS
-from support.victims import run_and_kill
+from support.killed_scripts import run_and_kill
 
 from broker.engine.cursor.local import LocalConsumer
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from faults.stream_victim import MANY, ONE, SMALL, body_of
 from support.engine import Rig, scratch
-from support.victims import run_and_kill
+from support.killed_scripts import run_and_kill
 
 from broker.engine.stream.store import StreamLimits, open_store
 

@@ -19,7 +19,7 @@ from support import Server
 from support.archives import archiver, keys
 from support.fakes.spark import FakeSpark
 from support.live.spark import SYNCED, fill, numbered
-from support.spark.driven import Query
+from support.spark.data_source import Query
 
 from broker.spark.errors import DataLossError
 from broker.spark.jobs.errors import JobError

@@ -12,7 +12,7 @@ import nats
 import pytest
 from click.testing import CliRunner
 from support import Server
-from support.engine import flip
+from support.engine import flip_bit
 
 from broker.client.bulk import Connection, Damaged, Refused, Trimmed, Unauthorized, UnknownTopic
 from broker.client.bulk.errors import DAMAGED
@@ -130,7 +130,7 @@ def test_a_damaged_record(start_broker: Start, uniq: str) -> None:
     publish(server, uniq, numbered(100))
     server.stop()
     (path,) = (server.data / "logs" / uniq).glob("*.seg")
-    flip(path, 64 + 10 * 240 + 60)  # in the eleventh
+    flip_bit(path, 64 + 10 * 240 + 60)  # in the eleventh
     server.start()
     with pytest.raises(Damaged) as raised:
         read_arrow(bulk_of(server), uniq)

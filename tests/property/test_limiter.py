@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support.engine import SECOND, Rig, flip, limit, scratch, segment_files
-from support.machines import run_machine
+from support.engine import SECOND, Rig, flip_bit, limit, scratch, segment_files
+from support.state_machines import run_machine
 
 from broker.engine.cursor.cursor import Cursor
 from broker.engine.cursor.local import LocalConsumer
@@ -146,7 +146,7 @@ class LimiterMachine(RuleBasedStateMachine):
         index, at = hurt // 7 % count, hurt // 11 % (HEADER + self.size)
         seq = int(file.stem) + index
         if seq not in self.unreadable:  # a second time would heal it
-            flip(file, FILE_HEADER_BYTES + index * step + at, hurt % 8)
+            flip_bit(file, FILE_HEADER_BYTES + index * step + at, hurt % 8)
             self.unreadable.add(seq)
 
     @invariant()

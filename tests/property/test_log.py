@@ -11,7 +11,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from support.engine import Rig, bodies_of, scratch, segment_files
-from support.machines import run_machine
+from support.state_machines import run_machine
 
 from broker.engine.cursor.local import LocalConsumer
 from broker.engine.log.publish import append, outcome

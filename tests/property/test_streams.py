@@ -11,8 +11,8 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.engine import SYNC, WRITE, Rig, scratch
-from support.machines import run_machine
 from support.native.stores import kill, last_seq_of, publish, publish_at, skip
+from support.state_machines import run_machine
 
 from broker.client.bulk.decode_python import PythonFrame
 from broker.client.bulk.frame import head_of

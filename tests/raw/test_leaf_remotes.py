@@ -11,7 +11,7 @@ from support.clients.http import request
 from support.clients.lookup import eventually
 from support.clients.nats import NatsClient
 from support.http_proxy import http_proxy
-from support.nats_file import FileServer, leaf_place
+from support.nats_file import FileServer, leaf_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -63,7 +63,7 @@ def _answered(one: NatsClient, other: NatsClient) -> bool:
 @pytest.mark.parametrize("login", [None, ("ann", "pass word")])
 def test_through_a_proxy(start_nats: StartServer, login: tuple[str, str] | None) -> None:
     hub = start_nats(HUB)
-    place = leaf_place(hub)
+    place = leaf_address(hub)
     with http_proxy(login=login) as proxy:
         said = f', username: "{login[0]}", password: "{login[1]}"' if login is not None else ""
         how = f', proxy: {{ url: "http://localhost:{proxy.port}" {said} }}'
@@ -88,7 +88,7 @@ def test_through_a_proxy_over_tls(start_nats: StartServer, tmp_path: Path, known
     with http_proxy(context=context) as proxy:
         trust = f'tls {{ ca_file: "{authority.file}" }}' if known else ""
         how = f', proxy: {{ url: "https://127.0.0.1:{proxy.port}", {trust} }}'
-        leaf = start_nats(leaf_conf(remote(leaf_place(hub), how)))
+        leaf = start_nats(leaf_conf(remote(leaf_address(hub), how)))
         if not known:
             leaf.await_log("proxy TLS handshake failed")
             assert not proxy.requests
@@ -140,7 +140,7 @@ def logged(server: FileServer, texts: Iterable[str]) -> None:
 
 def test_remotes_that_come_and_go(start_nats: StartServer) -> None:
     first, second = start_nats(HUB), start_nats(HUB)
-    places = [leaf_place(hub) for hub in (first, second)]
+    places = [leaf_address(hub) for hub in (first, second)]
     one, other = map(remote, places)
     leaf = start_nats(leaf_conf(one))
     joined(first, 1)
@@ -168,7 +168,7 @@ def test_the_first_remote_and_the_last(start_nats: StartServer) -> None:
     leaf = start_nats("")
     with NatsClient(leaf.address) as early:
         early.sub("early")
-        conf = f"leafnodes {{ remotes: [ {remote(leaf_place(hub))} ] }}"
+        conf = f"leafnodes {{ remotes: [ {remote(leaf_address(hub))} ] }}"
         leaf.reload(conf)
         joined(hub, 1)
         with NatsClient(hub.address) as client:
@@ -199,7 +199,7 @@ def compression(server: FileServer) -> str:
 
 def test_compression_that_changes(start_nats: StartServer) -> None:
     hub = start_nats(HUB.replace("}", ", compression: s2_fast }"))
-    place = leaf_place(hub)
+    place = leaf_address(hub)
     leaf = start_nats(leaf_conf(remote(place, ", compression: s2_best")))
     eventually(lambda: compression(leaf), "s2_best")
     connected = leaf.said().count(JOINED)

@@ -12,7 +12,7 @@ from support.clients.http import request
 from support.clients.lookup import eventually
 from support.clients.nats import NatsClient
 from support.clients.websocket import WebPeer, servers, websocket_of
-from support.nats_file import leaf_place
+from support.nats_file import leaf_address
 
 if TYPE_CHECKING:
     from support.clients.websocket import Start
@@ -132,7 +132,7 @@ def test_pings_of_websocket_clients(start: Start) -> None:
 
 def test_a_disabled_remote_and_its_reload(start_nats: StartServer) -> None:
     hub = start_nats('leafnodes { listen: "127.0.0.1:-1" }')
-    place = leaf_place(hub)
+    place = leaf_address(hub)
     text = f'leafnodes {{ remotes: [ {{ url: "nats-leaf://{place}", disabled: %s }} ] }}'
     leaf = start_nats(text % "true")
     with NatsClient(leaf.address) as client:
@@ -159,7 +159,7 @@ ISOLATED = {
 def test_isolated_leafs(start_nats: StartServer, how: str) -> None:
     of_hub, of_leaf = ISOLATED[how]
     hub = start_nats(f'leafnodes {{ listen: "127.0.0.1:-1", {of_hub} }}')
-    place = leaf_place(hub)
+    place = leaf_address(hub)
     url = f'url: "nats-leaf://{place}"'
     first, second = (
         start_nats(f"leafnodes {{ remotes: [ {{ {url}, {more} }} ] }}") for more in (of_leaf, "")

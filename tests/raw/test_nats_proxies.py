@@ -10,7 +10,7 @@ from support import RawPeer
 from support.clients.http import request
 from support.clients.lookup import eventually
 from support.logins.tokens import NO_LIMITS, Company, Tenant, scoped, user
-from support.nats_file import FileServer, leaf_place
+from support.nats_file import FileServer, leaf_address
 from support.servers.processes import Address
 
 from broker.protocols.nats.auth import nkeys
@@ -214,7 +214,7 @@ leafnodes {
 )
 def test_leaf_nodes(start_nats: StartServer, who: str, required: bool) -> None:
     server = start_nats(TRUST + LEAFS % who)
-    place = Address.parse(leaf_place(server))
+    place = Address.parse(leaf_address(server))
     said = {**ANN, "name": "leaf"}
     with Caller(place, said) as direct:
         assert direct.read_line().startswith(VIOLATION if required else b"INFO ")

@@ -17,7 +17,7 @@ from support.live.spark import SYNCED, damage, fill, numbered, trim
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from support.spark.driven import COLUMNS, Query, Row, read_batch
+from support.spark.data_source import COLUMNS, Query, Row, read_batch
 
 from broker.spark.errors import BrokerDownError, DataLossError, OptionError
 from broker.spark.source.batch import BatchReader

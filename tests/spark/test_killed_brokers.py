@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support import Broker, Server
 from support.archives import archiver, counted, keys, parquet_files
-from support.between import ANSWERED, ASKED, SENT, Between
+from support.fault_proxy import ANSWERED, ASKED, SENT, FaultProxy
 from support.live.spark import SYNCED, fill, make_topic, numbered, save, stream
 
 pytest.importorskip("pyarrow")
@@ -43,9 +43,9 @@ def mortal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture
-def between(mortal: Server) -> Iterator[Between]:
-    with Between(mortal) as between:
-        yield between
+def proxy(mortal: Server) -> Iterator[FaultProxy]:
+    with FaultProxy(mortal) as proxy:
+        yield proxy
 
 
 @pytest.fixture
@@ -70,21 +70,21 @@ def large(count: int, start: int = 0) -> list[bytes]:
 
 @pytest.mark.slow
 def test_in_a_batch_of_a_stream(
-    spark: SparkSession, mortal: Server, between: Between, topic: str, tmp_path: Path,
+    spark: SparkSession, mortal: Server, proxy: FaultProxy, topic: str, tmp_path: Path,
     die: Callable[[], None],
 ) -> None:  # fmt: skip
     """The query goes on through it, twice."""
     fill(mortal, topic, large(400))
-    between.upset(RANGE, ANSWERED, die, after=5)
+    proxy.interrupt(RANGE, ANSWERED, die, after=5)
     options: dict[str, Any] = {"fetchBytes": "64k", "maxOffsetsPerTrigger": 250, **PATIENT}
-    frame = stream(spark, between, topic, **options)  # type: ignore[arg-type]
+    frame = stream(spark, proxy, topic, **options)  # type: ignore[arg-type]
     writer = frame.writeStream.format("parquet").option("checkpointLocation", tmp_path / "state")
     query = writer.trigger(processingTime="0 seconds").start(str(tmp_path / "out"))
     try:
         query.processAllAvailable()
-        assert between.acted.is_set()
-        between.upset("GET /bulk/v1/topics", ANSWERED, die)  # while it plans
-        assert between.acted.wait(60)
+        assert proxy.acted.is_set()
+        proxy.interrupt("GET /bulk/v1/topics", ANSWERED, die)  # while it plans
+        assert proxy.acted.wait(60)
         fill(mortal, topic, large(100, 400))
         query.processAllAvailable()
     finally:
@@ -95,19 +95,19 @@ def test_in_a_batch_of_a_stream(
 
 
 def test_in_a_batch_of_the_archive(
-    spark: SparkSession, mortal: Server, between: Between, topic: str, tmp_path: Path,
+    spark: SparkSession, mortal: Server, proxy: FaultProxy, topic: str, tmp_path: Path,
     die: Callable[[], None], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(archive, "BROKER_RETRY_S", 0.05)
     fill(mortal, topic, numbered(1000))
-    between.upset(RANGE, ANSWERED, die, after=3)
+    proxy.interrupt(RANGE, ANSWERED, die, after=3)
     said: list[str] = []
     folder = tmp_path / "lake"
     archiver(
-        spark, folder, str(between.address), topic, said=said, batch_records=800,
+        spark, folder, str(proxy.address), topic, said=said, batch_records=800,
         task_records=100, patience_s=60.0,
     ).run()  # fmt: skip
-    assert between.acted.is_set()
+    assert proxy.acted.is_set()
     assert keys(folder) == [(topic, 0, n) for n in range(1, 1001)]
     assert parquet_files(folder) == counted(folder)
 
@@ -117,19 +117,19 @@ def test_in_a_batch_of_the_archive(
     [slow(STAGE, ANSWERED), slow(COMMIT, ASKED), slow(COMMIT, SENT), (COMMIT, ANSWERED)],
 )
 def test_while_the_sink_writes(
-    spark: SparkSession, mortal: Server, between: Between, topic: str, die: Callable[[], None],
+    spark: SparkSession, mortal: Server, proxy: FaultProxy, topic: str, die: Callable[[], None],
     request_: str, moment: str,
 ) -> None:  # fmt: skip
-    between.upset(request_, moment, die)
+    proxy.interrupt(request_, moment, die)
     frame = spark.range(0, 10_000, 1, 4).selectExpr("cast(id as string) as value")
-    save(frame, between, topic, **PATIENT)  # type: ignore[arg-type]
-    assert between.acted.is_set()
+    save(frame, proxy, topic, **PATIENT)  # type: ignore[arg-type]
+    assert proxy.acted.is_set()
     assert sorted(published(mortal, topic)) == sorted(numbered(10_000))
 
 
 @pytest.mark.slow
 def test_while_a_stream_commits(
-    spark: SparkSession, mortal: Server, between: Between, topic: str, tmp_path: Path,
+    spark: SparkSession, mortal: Server, proxy: FaultProxy, topic: str, tmp_path: Path,
     die: Callable[[], None],
 ) -> None:  # fmt: skip
     """The answer is lost, and so is the query; the same batch runs again and is known."""
@@ -138,11 +138,11 @@ def test_while_a_stream_commits(
     frame = stream(spark, mortal, topic, maxOffsetsPerTrigger=20).select("value")
     writer = frame.writeStream.format("twinwire").trigger(availableNow=True)
     writer = writer.option("checkpointLocation", str(tmp_path / "state"))
-    writer = writer.options(servers=str(between.address), topic=f"{topic}-to", fetchRetries="0")
-    between.upset(COMMIT, ANSWERED, die, after=1)
+    writer = writer.options(servers=str(proxy.address), topic=f"{topic}-to", fetchRetries="0")
+    proxy.interrupt(COMMIT, ANSWERED, die, after=1)
     with pytest.raises(Exception, match="STREAM_FAILED"):
         writer.start().awaitTermination()
-    assert between.acted.is_set()
+    assert proxy.acted.is_set()
     assert sorted(published(mortal, f"{topic}-to")) == sorted(numbered(40))
     writer.start().awaitTermination()
     assert sorted(published(mortal, f"{topic}-to")) == sorted(numbered(50))
@@ -150,23 +150,23 @@ def test_while_a_stream_commits(
 
 @pytest.mark.slow
 def test_while_windows_are_counted(
-    spark: SparkSession, mortal: Server, between: Between, topic: str, tmp_path: Path,
+    spark: SparkSession, mortal: Server, proxy: FaultProxy, topic: str, tmp_path: Path,
     die: Callable[[], None], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(tasks, "TASK_RETRY_S", 0.05)
     fill(mortal, topic, large(300))
-    servers = {"servers": str(between.address), "fetchBytes": "64k", "fetchRetries": "0"}
+    servers = {"servers": str(proxy.address), "fetchBytes": "64k", "fetchRetries": "0"}
     job = Job(servers, {"subscribe": topic})
-    between.upset(RANGE, ANSWERED, die, after=5)
+    proxy.interrupt(RANGE, ANSWERED, die, after=5)
     roller = rollup.build(spark, job, RollupOptions(str(tmp_path)), lambda _line: None)
     roller.run()
-    assert between.acted.is_set()
+    assert proxy.acted.is_set()
     assert sum(row["records"] for row in roller.store.rows("topics")) == 300
 
 
 @pytest.mark.slow
 def test_while_dead_letters_go_back(
-    spark: SparkSession, between: Between, mortal: Server, topic: str, tmp_path: Path,
+    spark: SparkSession, proxy: FaultProxy, mortal: Server, topic: str, tmp_path: Path,
     die: Callable[[], None],
 ) -> None:  # fmt: skip
     letter = (
@@ -175,11 +175,11 @@ def test_while_dead_letters_go_back(
     )
     make_topic(mortal, topic)
     fill(mortal, f"{topic}.dead", numbered(50), letter.encode())
-    job = Job({"servers": str(between.address), **PATIENT}, {"subscribe": f"{topic}.dead"})
+    job = Job({"servers": str(proxy.address), **PATIENT}, {"subscribe": f"{topic}.dead"})
     triaging = TriageOptions(str(tmp_path / "triage.html"), requeue=("all",))
-    between.upset(COMMIT, ANSWERED, die)
+    proxy.interrupt(COMMIT, ANSWERED, die)
     triage.build(spark, job, triaging, lambda _line: None).run()
-    assert between.acted.is_set()
+    assert proxy.acted.is_set()
     assert triage.build(spark, job, triaging, lambda _line: None).run().back == []
     assert published(mortal, topic) == numbered(50)
 
@@ -188,16 +188,16 @@ def test_while_dead_letters_go_back(
     ("request_", "moment"), [slow(STAGE, SENT), slow(COMMIT, SENT), (COMMIT, ANSWERED)]
 )
 def test_in_a_replay(
-    spark: SparkSession, lake: Server, mortal: Server, between: Between, topic: str,
+    spark: SparkSession, lake: Server, mortal: Server, proxy: FaultProxy, topic: str,
     tmp_path: Path, die: Callable[[], None], request_: str, moment: str,
 ) -> None:  # fmt: skip
     fill(lake, topic, numbered(100))
     folder = tmp_path / "lake"
     archiver(spark, folder, lake, topic).run()
-    between.upset(request_, moment, die, after=1)
+    proxy.interrupt(request_, moment, die, after=1)
     selection = ReplaySelection("{topic}-again", epoch_records=40)
-    job = Job({"servers": str(between.address), **PATIENT}, {})
+    job = Job({"servers": str(proxy.address), **PATIENT}, {})
     replaying = ReplayOptions(str(folder), topic, selection, {"to": selection.to})
     build_replay(spark, job, replaying, lambda _line: None).run()
-    assert between.acted.is_set()
+    assert proxy.acted.is_set()
     assert published(mortal, f"{topic}-again") == numbered(100)

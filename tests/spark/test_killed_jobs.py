@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from support import Server
 from support.archives import archiver, counted, keys, parquet_files, rows
-from support.between import ANSWERED, Between
+from support.fault_proxy import ANSWERED, FaultProxy
 from support.live.spark import environment, fill, numbered
 
 pytest.importorskip("pyarrow")
@@ -63,9 +63,9 @@ def test_archive(
     """In its tasks, before and after the manifest, and between two batches."""
     folder = tmp_path / "lake"
     fill(lake, topic, numbered(1000))
-    with Between(lake) as between:
-        victim = start("archive", between.address)
-        between.upset("GET /bulk/v1/range/", ANSWERED, lambda: os.killpg(victim.pid, 9), after=5)
+    with FaultProxy(lake) as proxy:
+        victim = start("archive", proxy.address)
+        proxy.interrupt("GET /bulk/v1/range/", ANSWERED, lambda: os.killpg(victim.pid, 9), after=5)
         assert killed(victim)
     found = keys(folder)
     assert found == expected(topic, 400)  # one batch, and some tasks of the next

@@ -19,7 +19,7 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 from pyspark.sql.types import StructType
-from support.spark.driven import Query, Row, batch_writer, read_batch, stream_writer, write
+from support.spark.data_source import Query, Row, batch_writer, read_batch, stream_writer, write
 
 from broker.client.bulk.connection import Connection
 from broker.client.bulk.errors import Unauthorized, Unreachable

@@ -1,4 +1,4 @@
-"""Shared by tests: server processes, clients, fakes, golden transcripts, tables of logins."""
+"""Helpers of tests: server processes, clients, fakes, golden transcripts, tables of logins."""
 
 from support.clients.peer import Frame, PeerError, RawPeer, nats_peer, nsq_peer
 from support.servers.processes import (

@@ -91,7 +91,7 @@ class Authority:
         return pair
 
     def client(self, pair: Pair | None = None) -> ssl.SSLContext:
-        """A client that trusts this authority, and shows a certificate if there is one."""
+        """The TLS context of a client that trusts this authority; `pair`: its certificate."""
         context = ssl.create_default_context(cafile=str(self.file))
         if pair is not None:
             context.load_cert_chain(pair.certificate, pair.key)

@@ -22,7 +22,7 @@ from support.native.stores import publish
 
 
 class Registry:
-    """What consumers ask of the registry of their account; it remembers what they report."""
+    """The registry of consumers of an account, as consumers use it. It records their reports."""
 
     api_heads = (b"$JS.API.",)
     largest = 1  # the bytes of the largest message that is allowed
@@ -95,7 +95,7 @@ class Bench:
         self.rig.settle()
 
     def inbox(self, name: str, queue: bytes = b"") -> Any:
-        """Subscribe; what arrives is in `got(name)`."""
+        """Subscribe to this subject; `got(name)` returns its messages."""
         box = self.boxes.setdefault(name, [])
         return self.account.listen(name.encode(), box.append, queue)
 
@@ -120,14 +120,14 @@ class Bench:
         return taken
 
     def got(self, name: str) -> list[str]:
-        """Statuses, or bodies, that arrived since the last call."""
+        """The messages received since the last call: statuses, or bodies."""
         box = self.boxes[name]
         found = [shown(message) for message in box]
         box.clear()
         return found
 
     def raw(self, name: str) -> list[Message]:
-        """The messages that arrived since the last call."""
+        """The messages received since the last call."""
         box = self.boxes[name]
         found = list(box)
         box.clear()

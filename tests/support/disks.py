@@ -32,7 +32,7 @@ def small_disk(path: Path, size: int) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> None:
-    """Leave not one byte: what takes it is a file called `filler`."""
+    """Fill the file system with a file called `filler`."""
     with (folder / FILLER).open("ab", buffering=0) as file:
         size = CHUNK
         while size:
@@ -44,6 +44,6 @@ def fill(folder: Path) -> None:
 
 
 def free_bytes(folder: Path) -> int:
-    """What can still be written."""
+    """The free bytes."""
     disk = os.statvfs(folder)
     return disk.f_bavail * disk.f_frsize

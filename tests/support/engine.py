@@ -68,13 +68,13 @@ def limit(log: Log, msgs_max: int = 0, bytes_max: int = 0, age_max_ns: int = 0) 
 
 
 def scratch() -> Path:
-    """A new folder on a disk that is quick to sync, for tests with very many steps."""
+    """A new folder in memory if possible, where syncs are fast: for tests with many steps."""
     memory = Path("/dev/shm")
     return Path(tempfile.mkdtemp(prefix="twinwire-", dir=memory if memory.is_dir() else None))
 
 
 class EngineLoop(FakeLoop):
-    """What an engine asks of an event loop."""
+    """A FakeLoop with the other methods of an event loop that an engine calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class EngineLoop(FakeLoop):
         return self._call_at_ns(self.now_ns + int(seconds * 1e9), call)
 
     def serve(self, wait_ms: int) -> None:
-        """Hand over what the workers have finished, waiting for some if need be."""
+        """Process what the workers have finished. If nothing has, wait up to `wait_ms` for it."""
         poll = select.poll()
         for fd in self.readers:
             poll.register(fd, select.POLLIN)
@@ -100,7 +100,7 @@ class EngineLoop(FakeLoop):
 
 
 class Rig:
-    """One engine on a folder (None = in memory); `limits` go over LIMITS."""
+    """An engine on a folder; None = in memory. `limits` replace those of LIMITS."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Rig:
     # --- doing
 
     def settle(self) -> None:
-        """End turns until nothing is under way any more."""
+        """Run turns until no work of the engine is in progress."""
         self.loop.run()
         while self.engine.behind:
             before = self.progress()
@@ -151,7 +151,7 @@ class Rig:
         self.loop.run()
 
     def until(self, reached: Callable[[], bool]) -> None:
-        """End turns until this is so."""
+        """Run turns until the condition is true."""
         deadline = time.monotonic() + WAIT_MS / 1000
         while not reached():
             assert time.monotonic() < deadline, "it does not come to that"
@@ -170,7 +170,8 @@ class Rig:
         return self.engine.open_log(name, ephemeral)
 
     def publish(self, log: Any, bodies: Iterable[bytes], **more: Any) -> list[int]:
-        """Append in one turn and settle; what became of each: 1, -1, or 0 when refused."""
+        """Append all bodies in one turn, and settle. Returns for each: 1 = stored, -1 = failed,
+        0 = refused."""
         tickets = [append(log, body, **more) for body in bodies]
         self.settle()
         return [outcome(log, ticket) if ticket else 0 for ticket in tickets]
@@ -178,7 +179,7 @@ class Rig:
     # --- ending
 
     def close(self) -> None:
-        """Stop as a server does."""
+        """Close the engine as a server does."""
 
         async def closing() -> None:
             task = asyncio.create_task(self.engine.close())
@@ -193,7 +194,7 @@ class Rig:
             asyncio.run(closing())
 
     def abandon(self) -> None:
-        """End the threads; nothing is flushed that was not on its way."""
+        """Stop the worker threads. Jobs that were not submitted are lost."""
         if not self.closed:
             self.closed = True
             for worker in self.engine.shared.workers:
@@ -202,7 +203,7 @@ class Rig:
             self.engine.finish_workers()
 
     def crash(self, to: Path) -> None:
-        """Keep in `to` what the files hold now, as after kill -9."""
+        """Copy the files as they are now to `to`, as after kill -9, and abandon the engine."""
         assert self.root is not None
         shutil.copytree(self.root, to, ignore=shutil.ignore_patterns(".deleted*", "*.dropped"))
         self.abandon()
@@ -215,8 +216,8 @@ class Rig:
         self.abandon()
 
 
-def kept(rig: Rig, log: Any) -> list[bytes]:
-    """What a new reader finds."""
+def readable_bodies(rig: Rig, log: Any) -> list[bytes]:
+    """The bodies that a new cursor delivers, from the oldest record on."""
     cursor = log.open_cursor("new", ephemeral=True, start=log.first_seq)
     consumer = LocalConsumer(cursor, 1 << 30)
     rig.settle()
@@ -227,13 +228,13 @@ def kept(rig: Rig, log: Any) -> list[bytes]:
 
 
 def bodies_of(consumer: Any) -> list[bytes]:
-    """Bodies that arrived since the last call."""
+    """The bodies that were delivered since the last call."""
     records, consumer.records = consumer.records, []
     return [record[3] for record in records]
 
 
 def finish_all(consumer: Any) -> list[bytes]:
-    """Finish what arrived since the last call; the bodies."""
+    """Finish the messages that were delivered since the last call. Returns their bodies."""
     records, consumer.records = consumer.records, []
     for seq, *_ in records:
         assert consumer.finish(seq) == 0
@@ -241,7 +242,7 @@ def finish_all(consumer: Any) -> list[bytes]:
 
 
 def wait(rig: Rig, work: Coroutine[Any, Any, T]) -> T:
-    """The result of something that waits for the engine."""
+    """Run a coroutine that waits for the engine, and return its result."""
 
     async def run() -> T:
         task = asyncio.ensure_future(work)
@@ -265,14 +266,14 @@ def numbered(count: int, start: int = 0, size: int = 24) -> list[bytes]:
     return [(b"%d:" % i).ljust(size, b"x") for i in range(start, start + count)]
 
 
-def flip(path: Path, offset: int, bit: int = 0) -> None:
+def flip_bit(path: Path, offset: int, bit: int = 0) -> None:
     data = bytearray(path.read_bytes())
     data[offset] ^= 1 << bit
     path.write_bytes(data)
 
 
 def drain(rig: Rig, consumer: Any, turns: int = 50) -> Sequence[bytes]:
-    """Bodies of everything the cursor has for this consumer."""
+    """The bodies of all messages that the cursor delivers to this consumer in `turns` turns."""
     found: list[bytes] = []
     for _ in range(turns):
         rig.settle()
@@ -281,7 +282,7 @@ def drain(rig: Rig, consumer: Any, turns: int = 50) -> Sequence[bytes]:
 
 
 def make_log(root: Path, bodies: list[bytes], **limits: Any) -> None:
-    """A log `t` with a cursor that has finished nothing."""
+    """Write a log `t` with these bodies, and a cursor `c` that has finished nothing."""
     with Rig(root, **limits) as rig:
         log = rig.log()
         log.open_cursor("c")
@@ -290,7 +291,8 @@ def make_log(root: Path, bodies: list[bytes], **limits: Any) -> None:
 
 
 def read_log(root: Path, more: bytes | None = None, **limits: Any) -> tuple[list[bytes], Rig]:
-    """Open it, read all there is, append `more`, and close."""
+    """Read all messages of log `t` with cursor `c`, and append `more`. Returns the bodies that were
+    read, and the closed rig."""
     with Rig(root, **limits) as rig:
         log = rig.engine.log("t")
         consumer = LocalConsumer(log.open_cursor("c"), 1 << 30)

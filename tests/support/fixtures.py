@@ -23,7 +23,7 @@ Connect = Callable[..., Awaitable[Client]]
 
 @pytest.fixture
 def memory_path() -> Iterator[Path]:
-    """As tmp_path, where a sync costs nothing: for tests with hundreds of them."""
+    """Same as tmp_path, but in memory, where syncs are fast: for tests with hundreds of them."""
     path = scratch()
     yield path
     shutil.rmtree(path, ignore_errors=True)
@@ -31,7 +31,7 @@ def memory_path() -> Iterator[Path]:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Path:
-    """A folder whose file system has a page cache that can be left."""
+    """A folder on a file system whose pages can be dropped from the page cache."""
     file = tmp_path / "probe"
     file.write_bytes(bytes(PAGE))
     if not leave(file):
@@ -41,7 +41,7 @@ def disk(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def make_nsq() -> Iterator[MakeNsq]:
-    """Makes NSQ frontends without sockets; they end with the test."""
+    """Creates NSQ frontends without sockets, which are closed at the end of the test."""
     made: list[FakeNsq] = []
 
     def make(**settings: object) -> FakeNsq:
@@ -55,13 +55,13 @@ def make_nsq() -> Iterator[MakeNsq]:
 
 @pytest.fixture
 def nsq(make_nsq: MakeNsq) -> FakeNsq:
-    """One with the usual settings."""
+    """An NSQ frontend with the default settings."""
     return make_nsq()
 
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    """Issues certificates."""
+    """A certificate authority."""
     return Authority(tmp_path_factory.mktemp("authority"))
 
 
@@ -73,7 +73,8 @@ def pair(authority: Authority) -> Pair:
 
 @pytest.fixture
 def start_nats(tmp_path: Path) -> Iterator[StartServer]:
-    """Starts servers from a configuration in nats-server's language; they end with the test."""
+    """Starts servers with a configuration in nats-server's language; they are stopped at the end of
+    the test."""
     servers: list[FileServer] = []
 
     def start(text: str) -> FileServer:
@@ -87,7 +88,7 @@ def start_nats(tmp_path: Path) -> Iterator[StartServer]:
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
-    """Connections that are closed with the test."""
+    """Opens connections of nats-py, which are closed at the end of the test."""
     clients: list[Client] = []
 
     async def open_one(server: Server, **options: Any) -> Client:

@@ -115,7 +115,7 @@ class FileServer:
 StartServer = Callable[[str], FileServer]  # the fixture start_nats
 
 
-def leaf_place(server: FileServer) -> str:
+def leaf_address(server: FileServer) -> str:
     """The HOST:PORT of its listener for leaf nodes, once it listens."""
     server.await_log("Listening for client connections")
     return server.said().partition("Listening for leafnode connections on ")[2].split()[0]

@@ -1,4 +1,4 @@
-"""A process that may open hardly any more files."""
+"""A process that may open only a few more files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from broker.net import limits
 
 @contextlib.contextmanager
 def few_left() -> Iterator[None]:
-    """Have so few that no new connection is taken, while a test can still open half of those.
+    """Lower the limit of open files, so that the broker accepts no more connections, while the test
+    can still open some files.
 
     Earlier tests leave gaps between the numbers of open files, more of them when their garbage is
     collected: the gaps that are there are filled, and no garbage is collected meanwhile.

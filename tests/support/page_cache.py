@@ -1,4 +1,4 @@
-"""What of a file is in the page cache."""
+"""Which pages of a file are in the page cache."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ ASKED_MAX = 1000  # times that the kernel is asked to let go of a file
 
 
 def cached(path: Path, offset: int = 0) -> bool:
-    """Is the page in memory? Asked by mincore(2): even a read that may not wait would bring it
-    there."""
+    """Whether a page is in memory, by mincore(2): any read would load it."""
     with path.open("r+b") as file, mmap.mmap(file.fileno(), PAGE, offset=offset) as pages:
         found = ctypes.c_ubyte()
         address = ctypes.addressof(ctypes.c_char.from_buffer(pages))
@@ -24,8 +23,8 @@ def cached(path: Path, offset: int = 0) -> bool:
 
 
 def leave(path: Path, step: int = PAGE) -> bool:
-    """Have a whole file leave the page cache; False: it stays. One page in `step` bytes is looked
-    at."""
+    """Drop a file from the page cache. False: it stays there; one page in `step` bytes is
+    checked."""
     fd = os.open(path, os.O_RDWR)
     try:
         os.fsync(fd)

@@ -1,4 +1,4 @@
-"""Streams in an engine on a clock of the test, and what publishers are answered."""
+"""Streams in an engine whose clock the test moves, and the answers to publishers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DUPLICATE_WINDOW = 120 * 10**9
 
 
 class StreamCase:
-    """One account with a stream S, and what clients were answered."""
+    """One account, its streams, and the answers that its clients received."""
 
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
@@ -31,7 +31,7 @@ class StreamCase:
         self.answers.append((message.subject.decode(), message.data))
 
     def hear(self, subject: str) -> None:
-        """Keep what is published there."""
+        """Collect the messages on this subject in `heard`."""
         self.account.listen(subject.encode(), self.heard.append)
 
     def make(
@@ -61,7 +61,7 @@ class StreamCase:
         return self.account.publish(subject.encode(), data, reply.encode(), block)
 
     def ask(self, subject: str, data: bytes = b"x", **headers: str) -> bytes:
-        """Publish and wait: the answer."""
+        """Publish a message, and return the answer."""
         self.count += 1
         reply = f"reply.{self.count}"
         self.send(subject, data, reply, **headers)
@@ -71,14 +71,14 @@ class StreamCase:
         return found[0]
 
     def error(self, subject: str, data: bytes = b"x", **headers: str) -> tuple[int, str]:
-        """Publish, and be refused: err_code and description."""
+        """Publish a message that is refused. Returns err_code and description of the error."""
         answer = json.loads(self.ask(subject, data, **headers))
         assert (answer["stream"], answer["seq"]) == ("S", 0)
         return answer["error"]["err_code"], answer["error"]["description"]
 
 
 def get(stream: Stream, **request: Any) -> Any:
-    """(subject, seq, headers, data) of a stored message, None = there is none."""
+    """(subject, seq, headers, data) of a stored message; None: there is none."""
     found = stream.lookup.get(MsgGetRequest(**request))
     return found and (found.subject, found.seq, found.hdrs, found.data)
 

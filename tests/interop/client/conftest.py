@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support import Server
-from support.clients.tools import Open
+from support.clients.inbox import Open
 from support.servers.nsqd import TARGETS, StartNsq, has, make
 
 from broker.client.nsq import Reader

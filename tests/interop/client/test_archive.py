@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from support import Server
 from support.clients.http import nsq_channel, request
+from support.clients.inbox import WAIT_S
 from support.clients.lookup import eventually
-from support.clients.tools import WAIT_S
 
 from broker.cli.tools import archive as command
 from broker.cli.tools.archive import Archive, Layout, LayoutError

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from support import Server
 from support.clients.http import nsq_channel, request
-from support.clients.tools import WAIT_S, Inbox, Open
+from support.clients.inbox import WAIT_S, Inbox, Open
 from support.servers.nsqd import StartNsq
 
 from broker.cli.tools import forward

@@ -8,8 +8,8 @@ import contextlib
 import pytest
 from support import Server
 from support.clients.http import nsq_channel
+from support.clients.inbox import WAIT_S, Inbox, Open
 from support.clients.lookup import eventually
-from support.clients.tools import WAIT_S, Inbox, Open
 from support.servers.nsqd import StartNsq
 
 from broker.client.nsq import Message, NsqError, Reader, Writer

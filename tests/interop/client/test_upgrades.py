@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support import Server, ServerError
 from support.certificates import make_certificate
-from support.clients.tools import Inbox, Open
+from support.clients.inbox import Inbox, Open
 from support.servers.nsqd import StartNsq, identify, supports_upgrades
 
 from broker.client.nsq import ConnectError, Options, Writer

@@ -1,4 +1,4 @@
-"""The writing half of the bulk API on its own engine and the test's event loop."""
+"""The writers of the bulk API with an engine, on the event loop of the test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Named = dict[str, list[tuple[int, str, int]]]
 
 
 class BulkRig:
-    """An engine on the test's loop, with what writes to it in bulk."""
+    """An engine on the test's loop, and the writers of the bulk API."""
 
     def __init__(self, folder: Path, bounds: Bounds, sync: str) -> None:
         loop = asyncio.get_running_loop()
@@ -44,7 +44,7 @@ class BulkRig:
         return part, "a", len(data)
 
     async def stage_for(self, writer: str, epoch: int, topic: str, rows: list[bytes]) -> Any:
-        """A part of another writer."""
+        """Stage a part of another writer."""
         data = bytearray(block(rows))
         await self.writes.staging.stage(writer, epoch, (topic, 0, "a"), 0, data)
         return 0, "a", len(data)
@@ -53,12 +53,12 @@ class BulkRig:
         return await self.writes.commits.commit("w", epoch, topics)
 
     async def publish(self, epoch: int, topic: str, rows: list[bytes]) -> Any:
-        """All in one part."""
+        """Stage and commit all rows as one part."""
         named = await self.stage(epoch, topic, 0, rows)
         return (await self.commit(epoch, {topic: [named]}))[topic]
 
     def rows(self, topic: str) -> list[bytes]:
-        """What the log's files hold."""
+        """The bodies in the files of a log."""
         log = self.engine.log(topic)
         found = []
         paths = sorted((self.folder / "logs" / topic).glob("*.seg"))
@@ -81,7 +81,7 @@ async def refused(work: Any) -> RefusedError:
 
 
 async def stands(rig: BulkRig, epoch: int, named: Any) -> bool:
-    """Commit; when the disk did not let it through, see to the log as the housekeeping does."""
+    """Commit. False: the disk has refused it; the log is then repaired as the housekeeping does."""
     try:
         await rig.commit(epoch, {"t": [named]})
     except RefusedError as refusal:

@@ -23,14 +23,14 @@ class BulkWriter:
     def post(
         self, epoch: int, topic: str, part: int, attempt: object, data: bytes, offset: int = 0
     ) -> Answer:
-        """One block, whatever comes of it."""
+        """Upload one block, and return the response."""
         path = f"{self.path}/{epoch}/{quote(topic, safe='')}/{part}/{attempt}"
         return self.client.ask("POST", path, data, offset=offset)
 
     def stage(
         self, epoch: int, topic: str, part: int, attempt: object, bodies: Iterable[bytes]
     ) -> list[Any]:
-        """A new attempt of one block; how a commit names it."""
+        """Stage one block as a new attempt. Returns its entry for a commit."""
         data = block(bodies)
         answer = self.post(epoch, topic, part, attempt, data)
         assert answer.status == 200, answer.body
@@ -40,7 +40,7 @@ class BulkWriter:
         return self.client.ask("POST", f"{self.path}/{epoch}/commit", {"topics": topics})
 
     def committed(self, epoch: int, topics: dict[str, list[list[Any]]]) -> Any:
-        """What became of each topic."""
+        """Commit, and return the outcome of each topic."""
         answer = self.commit(epoch, topics)
         assert answer.status == 200, answer.body
         return answer.json["topics"]
@@ -52,14 +52,14 @@ class BulkWriter:
         return self.client.ask("DELETE", f"{self.path}/{epoch}")
 
 
-def bodies(client: BulkClient, topic: str, behind: int) -> list[bytes]:
-    """Bodies of all records of a topic below a seq, in order."""
-    client.await_next(topic, behind)
-    found = client.all_of(topic, client.topic(topic)["first"], behind)
+def bodies(client: BulkClient, topic: str, end: int) -> list[bytes]:
+    """The bodies of all records of a topic below the seq `end`, in order."""
+    client.await_next(topic, end)
+    found = client.all_of(topic, client.topic(topic)["first"], end)
     return [body for frame in found for body in frame.bodies]
 
 
 def once(found: Iterable[bytes], expected: Iterable[bytes]) -> None:
-    """Each of them is there, none twice."""
+    """Assert that each expected body was found exactly once."""
     counts = Counter(found)
     assert counts == Counter(expected)

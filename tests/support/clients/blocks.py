@@ -20,7 +20,7 @@ class Stored(NamedTuple):
 
 
 def read_block(block: bytes) -> list[Stored]:
-    """The records of a block; AssertionError when anything is off."""
+    """The records of a block. AssertionError: the block is invalid."""
     magic, count, crc, data_bytes = HEAD.unpack_from(block)
     assert (magic, data_bytes) == (b"TWBLOCK1", len(block) - HEAD.size)
     assert crc == crc32c(block[16:], crc32c(block[:12]))
@@ -42,7 +42,7 @@ def read_block(block: bytes) -> list[Stored]:
 
 
 def frame_of_blocks(blocks: list[bytes]) -> bytes:
-    """What a log has to say that these blocks were appended to, from seq 1."""
+    """The frame of a log to which these blocks were appended, from seq 1 on."""
     stored = [one for block in blocks for one in read_block(block)]
     return frame(
         [

@@ -45,7 +45,7 @@ class Frame(NamedTuple):
 
 
 def read_frame(raw: bytes, *, complete: bool = True) -> Frame:
-    """Everything in it, each sum and bound checked; `complete`: no seq may be left out."""
+    """Parse a frame, and check all checksums and bounds. `complete`: no seq may be left out."""
     magic, count, gaps_count, first, behind, log_id, size, flags, crc = _HEAD.unpack_from(raw)
     assert (magic, flags) == (b"TWRANGE1", 0)
     tables = gaps_count * 24 + (count + 1) * 4
@@ -93,7 +93,7 @@ def check_order(frame: Frame, *, complete: bool) -> None:
 
 
 class BulkClient:
-    """One keep-alive connection."""
+    """A client with one keep-alive connection."""
 
     def __init__(self, address: Address, token: str = "", **more: Any) -> None:
         kind = http.client.HTTPSConnection if "context" in more else http.client.HTTPConnection
@@ -108,7 +108,7 @@ class BulkClient:
         headers: dict[str, str] | None = None,
         **query: object,
     ) -> Answer:
-        """A request below /bulk/v1/; a body that is no bytes is JSON."""
+        """Send a request below /bulk/v1/. A body that is not bytes is encoded as JSON."""
         target = f"/bulk/v1/{path}" + (f"?{urlencode(query)}" if query else "")
         raw = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         self.link.request(method, target, raw, {**self.headers, **(headers or {})})
@@ -123,19 +123,19 @@ class BulkClient:
         return answer.json["topics"][0]
 
     def await_next(self, name: str, behind: int) -> Any:
-        """Until the records before this seq can be read."""
+        """Wait until the records before this seq can be read."""
         while (found := self.topic(name))["next"] < behind:
             pass
         return found
 
     def range(self, name: str, start: int, **query: object) -> Frame:
-        """One frame."""
+        """Fetch one frame."""
         answer = self.ask("GET", f"range/{quote(name, safe='')}", start=start, **query)
         assert answer.status == 200, answer.body
         return read_frame(answer.body, complete=not name.startswith("js."))
 
     def all_of(self, name: str, start: int, behind: int, **query: object) -> list[Frame]:
-        """Frames up to a seq."""
+        """Fetch frames up to a seq."""
         found = []
         while start < behind:
             found.append(self.range(name, start, end=behind, **query))

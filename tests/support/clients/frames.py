@@ -1,4 +1,4 @@
-"""Frames of the bulk API, made by hand or from segment files, and their content."""
+"""Builds frames of the bulk API from records, or from segment files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FILE_HEAD = 64
 
 
 def header_block(*pairs: tuple[bytes, bytes]) -> bytes:
-    """As NATS clients write it."""
+    """A header block as NATS clients write it."""
     if not pairs:
         return b""
     return b"NATS/1.0\r\n" + b"".join(b"%b: %b\r\n" % pair for pair in pairs) + b"\r\n"
@@ -53,7 +53,7 @@ def frame(
     gaps: Iterable[tuple[int, int, int]] = (),
     log_id: bytes = LOG_ID,
 ) -> bytes:
-    """A frame of whole records; `behind` is the start of the next request."""
+    """A frame with these records; `behind`: the start of the next request."""
     slots = [padded(raw) for raw in records]
     ends = [0]
     for slot in slots:
@@ -67,7 +67,7 @@ def frame(
 def assemble(
     gaps: bytes, ends: Sequence[int], data: bytes, first: int, behind: int, log_id: bytes = LOG_ID
 ) -> bytes:
-    """A frame whose own sum is right, whatever its tables say."""
+    """A frame with these tables, which may be wrong, and a correct checksum."""
     tables = gaps + struct.pack(f"<{len(ends)}I", *ends)
     fields = (MAGIC, len(ends) - 1, len(gaps) // 24, first, behind, log_id, len(data), 0)
     head = HEAD.pack(*fields, 0)
@@ -76,7 +76,7 @@ def assemble(
 
 
 def resealed(data: bytes) -> bytes:
-    """The same frame with the right sum of its own."""
+    """The same frame with a correct checksum."""
     fields = list(HEAD.unpack_from(data))
     behind = HEAD.size + 24 * fields[2] + 4 * (fields[1] + 1)
     fields[-1] = crc32c(data[HEAD.size : behind], crc32c(data[:60]))

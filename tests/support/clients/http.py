@@ -28,7 +28,7 @@ class Answer(NamedTuple):
 def request(
     address: Address, method: str, path: str, body: bytes | None = None, **query: object
 ) -> Answer:
-    """One request on a connection of its own; `query` is encoded into the path."""
+    """Send one request on a new connection; `query` is added to the path."""
     connection = http.client.HTTPConnection(*address, timeout=TIMEOUT_S)
     try:
         target = f"{path}?{urlencode(query)}" if query else path

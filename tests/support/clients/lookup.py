@@ -30,7 +30,7 @@ NAME = "lookup.test"  # what it says its broadcast address is
 
 
 class LookupProcess(Server):
-    """What tests need of a nsqlookupd beside what any server has."""
+    """An nsqlookupd under test: a server with two addresses."""
 
     @property
     def tcp(self) -> Address:
@@ -44,7 +44,7 @@ class LookupProcess(Server):
     def _launch(self) -> None: ...
 
     def get(self, path: str, **query: object) -> Any:
-        """The JSON that a path answers."""
+        """The JSON of the response to a GET."""
         return request(self.http, "GET", path, **query).json
 
     def post(self, path: str, **query: object) -> int:
@@ -52,7 +52,7 @@ class LookupProcess(Server):
 
 
 class OurLookup(Broker, LookupProcess):
-    """`twinwire serve` with the section switched on."""
+    """`twinwire serve` with [nsqlookupd] enabled."""
 
     def __init__(self, folder: Path, config: Mapping[str, object] | None = None) -> None:
         super().__init__(folder)
@@ -107,12 +107,12 @@ class OriginalLookup(LookupProcess):
 def make_lookup(
     folder: Path, config: Mapping[str, object] | None = None, *, original: bool = TARGET_ORIGINAL
 ) -> LookupProcess:
-    """The one under test, or the one asked for."""
+    """The nsqlookupd under test, or the given one."""
     return OriginalLookup(folder, config) if original else OurLookup(folder, config)
 
 
 def eventually(ask: Callable[[], object], wanted: object = True) -> None:
-    """Ask again until the answer is the one wanted."""
+    """Repeat a call until it returns the expected value."""
     deadline = time.monotonic() + WAIT_S
     while (answer := ask()) != wanted:
         assert time.monotonic() < deadline, f"{answer!r} is not {wanted!r}"
@@ -120,7 +120,7 @@ def eventually(ask: Callable[[], object], wanted: object = True) -> None:
 
 
 class LookupClient:
-    """A nsqd by hand: commands out, replies in."""
+    """An nsqd: sends commands, and reads replies."""
 
     def __init__(self, address: Address, magic: bytes = MAGIC) -> None:
         self.peer = RawPeer(address)

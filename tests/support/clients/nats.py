@@ -10,7 +10,7 @@ from support.servers.processes import Address
 
 
 class Message(NamedTuple):
-    """What MSG or HMSG brought."""
+    """A message of MSG or HMSG."""
 
     subject: str
     sid: str
@@ -27,7 +27,7 @@ class Message(NamedTuple):
 
 
 class NatsClient(RawPeer):
-    """After CONNECT, not verbose; subscriptions are named by a number by default."""
+    """A client that has sent CONNECT, not verbose. Its sids are numbers."""
 
     def __init__(self, address: Address, user: str = "", **options: object) -> None:
         super().__init__(address, skips_pings=True)
@@ -40,7 +40,7 @@ class NatsClient(RawPeer):
         self.ping()
 
     def sub(self, subject: str, queue: str = "") -> str:
-        """Subscribe, and wait until it is known."""
+        """Subscribe, and wait until the server has processed it. Returns the sid."""
         self.count += 1
         self.send(f"SUB {subject} {queue} {self.count}\r\n".encode())
         self.ping()
@@ -51,7 +51,7 @@ class NatsClient(RawPeer):
         self.ping()
 
     def pub(self, subject: str, data: bytes = b"", reply: str = "", headers: bytes = b"") -> None:
-        """Publish, without waiting for anything."""
+        """Publish without waiting."""
         sizes = f"{len(headers)} {len(headers) + len(data)}" if headers else f"{len(data)}"
         line = f"{'H' if headers else ''}PUB {subject} {reply} {sizes}\r\n"
         self.send(line.encode() + headers + data + b"\r\n")
@@ -74,5 +74,5 @@ class NatsClient(RawPeer):
         return message.subject, message.data
 
     def nothing(self) -> None:
-        """Nothing came up to now."""
+        """Expect that no message has arrived."""
         self.ping()

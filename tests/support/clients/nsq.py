@@ -25,7 +25,7 @@ def body(command: bytes, data: bytes) -> bytes:
 
 
 class Wire:
-    """One connection; EOFError when the peer has closed it."""
+    """One connection. EOFError: the peer has closed it."""
 
     def __init__(self, address: Address) -> None:
         self.socket: socket.socket = socket.create_connection(address, TIMEOUT_S)
@@ -43,11 +43,11 @@ class Wire:
     # --- upgrades
 
     def secure(self, context: ssl.SSLContext) -> None:
-        """TLS from here on; ssl.SSLError or OSError when the handshake fails."""
+        """Start TLS. ssl.SSLError, OSError: the handshake fails."""
         self.socket = context.wrap_socket(self.socket, server_hostname="localhost")
 
     def compress(self, kind: str) -> None:
-        """snappy or deflate from here on."""
+        """Start compression with snappy or deflate."""
         if kind == "snappy":
             self.packer, self.unpacker = snappy.StreamCompressor(), snappy.StreamDecompressor()
         else:
@@ -56,7 +56,7 @@ class Wire:
         self.received = self.unpacker.decompress(self.received)  # it may have come with the answer
 
     def identify(self, context: ssl.SSLContext | None = None, **asked: Any) -> dict[str, Any]:
-        """IDENTIFY and every upgrade that is granted, each with its OK."""
+        """Send IDENTIFY, and do each upgrade that the server grants."""
         data = json.dumps({"feature_negotiation": True, **asked}).encode()
         kind, answer = self.ask(body(b"IDENTIFY", data))
         assert kind == RESPONSE, answer
@@ -92,7 +92,7 @@ class Wire:
         return found
 
     def frame(self) -> tuple[int, bytes]:
-        """The next frame: its type and payload."""
+        """Read the next frame. Returns its type and payload."""
         size, kind = struct.unpack(">ii", self._take(8))
         return kind, self._take(size - 4)
 
@@ -101,7 +101,7 @@ class Wire:
         return self.frame()
 
     def is_closed(self) -> bool:
-        """Wait for the end of the connection; False when something else comes."""
+        """Wait for the end of the connection. False: other bytes were received."""
         try:
             return not self.socket.recv(1)
         except ssl.SSLError:
@@ -113,7 +113,7 @@ class Wire:
 async def read_frame(
     reader: asyncio.StreamReader, send: Callable[[bytes], object]
 ) -> tuple[int, bytes]:
-    """Type and payload of the next frame; heartbeats are answered and skipped."""
+    """The type and payload of the next frame. Heartbeats are answered and skipped."""
     while True:
         size, kind = struct.unpack(">ii", await reader.readexactly(8))
         payload = await reader.readexactly(size - 4)

@@ -1,4 +1,4 @@
-"""A client with one blocking socket: bytes in, bytes out, no protocol of its own."""
+"""A client with one blocking socket, which sends and reads bytes of any protocol."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FRAME_NAMES = ("response", "error", "message")
 
 
 class PeerError(AssertionError):
-    """The server said something else, or nothing in time."""
+    """The server sent something else, or nothing before the deadline."""
 
 
 class Frame(NamedTuple):
@@ -53,16 +53,16 @@ def pack_frame(kind: str, payload: bytes) -> bytes:
 
 
 def sized(body: bytes) -> bytes:
-    """An NSQ body: its length, then itself."""
+    """The body of an NSQ command: its length, then the bytes."""
     return struct.pack(">i", len(body)) + body
 
 
 class RawPeer:
-    """One connection with a deadline on every wait; bytes not asked for stay in `pending`.
+    """One connection; each wait has a deadline. Bytes that were received but not read yet are in
+    `pending`.
 
-    With `skips_pings` a NATS PING between two reads is passed over: on a slow machine a test may
-    live long enough to see the server's first one. It stays unanswered, so nothing is sent that
-    the test did not send.
+    `skips_pings`: skip a PING of a NATS server between two reads. On a slow machine a test may take
+    so long that the server sends its first one. It is not answered: only the test sends bytes.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class RawPeer:
         self.socket.close()
 
     def send(self, data: bytes) -> None:
-        """Write all of it; a server that already hung up is left for the next read to find."""
+        """Write all bytes. If the server has closed the connection, the next read reports it."""
         self.socket.settimeout(self.deadline_s)
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self.socket.sendall(data)
@@ -105,8 +105,8 @@ class RawPeer:
         self.socket.shutdown(socket.SHUT_WR)
 
     def until_taken(self) -> None:
-        """Wait until the server has taken all that was sent out of its socket: a server with one
-        thread handles that before anything that another connection sends from now on."""
+        """Wait until the server has read all sent bytes from its socket: a server with one thread
+        handles them before anything that another connection sends from now on."""
         ends = [
             f"{struct.unpack('=I', socket.inet_aton(host))[0]:08X}:{port:04X}"
             for host, port in (self.socket.getsockname(), self.socket.getpeername())
@@ -123,7 +123,7 @@ class RawPeer:
         raise PeerError(f"not taken in {self.deadline_s} s")
 
     def receive(self, timeout_s: float) -> bool:
-        """One read into `pending`; False when the time is up or the server closed."""
+        """Read once into `pending`. False: the time is over, or the connection is closed."""
         if self.closed:
             return False
         self.socket.settimeout(max(timeout_s, 0.000_1))
@@ -151,7 +151,7 @@ class RawPeer:
         return data
 
     def _skip_ping(self, deadline: float) -> None:
-        """Drop a PING that the server put before what the test waits for."""
+        """Drop a PING of the server before the bytes that the test waits for."""
         while self.skips_pings and self.pending and NATS_PING.startswith(self.pending[:6]):
             if len(self.pending) >= len(NATS_PING):
                 self._take(len(NATS_PING))
@@ -159,14 +159,14 @@ class RawPeer:
                 return
 
     def read_exact(self, count: int) -> bytes:
-        """Exactly `count` bytes."""
+        """Read exactly `count` bytes."""
         deadline = time.monotonic() + self.deadline_s
         while len(self.pending) < count:
             self._need(deadline, f"{count} bytes")
         return self._take(count)
 
     def read_until(self, mark: bytes) -> bytes:
-        """Everything up to and with the mark."""
+        """Read up to the end of `mark`."""
         deadline = time.monotonic() + self.deadline_s
         self._skip_ping(deadline)
         start = 0
@@ -182,14 +182,14 @@ class RawPeer:
         return self.read_until(b"\n")
 
     def read_frame(self) -> Frame:
-        """One NSQ frame, heartbeats included."""
+        """Read one NSQ frame, which may be a heartbeat."""
         size, kind = struct.unpack(">ii", self.read_exact(8))
         if size < 4 or not 0 <= kind < len(FRAME_NAMES):
             raise PeerError(f"not a frame header: size {size}, type {kind}")
         return Frame(FRAME_NAMES[kind], self.read_exact(size - 4))
 
     def read_to_eof(self) -> bytes:
-        """Everything until the server closes."""
+        """Read until the server closes the connection."""
         deadline = time.monotonic() + self.deadline_s
         while not self.closed:
             if not self.receive(deadline - time.monotonic()) and not self.closed:
@@ -210,22 +210,23 @@ class RawPeer:
         self._take(len(data))
 
     def expect_close(self) -> None:
-        """Nothing but the end."""
+        """Expect the end of the connection without further bytes."""
         rest = self.read_to_eof()
         if rest and not (self.skips_pings and rest == NATS_PING):
             raise PeerError(f"expected only a close; got {_shown(rest)}")
 
     def expect_frame(self, kind: str, payload: bytes) -> None:
-        """Exactly this NSQ frame next."""
+        """Expect exactly this NSQ frame next."""
         self.expect(pack_frame(kind, payload))
 
     def ping(self) -> None:
-        """NATS barrier: all sent before has been handled, and nothing else was said."""
+        """Send a NATS PING and expect its PONG: the server has handled everything before, and
+        has sent nothing else."""
         self.send(b"PING\r\n")
         self.expect(b"PONG\r\n")
 
     def command(self, line: str, body: bytes | None = None) -> None:
-        """One NSQ command."""
+        """Send one NSQ command."""
         self.send(line.encode() + b"\n" + (sized(body) if body is not None else b""))
 
 
@@ -242,7 +243,7 @@ def nats_peer(address: Address, connect: Mapping[str, object] | None = None) -> 
 
 
 def nsq_peer(address: Address, identify: Mapping[str, object] | None = None) -> RawPeer:
-    """An NSQ connection past its magic, and identified if asked."""
+    """An NSQ connection that has sent its magic and, with `identify`, IDENTIFY."""
     peer = RawPeer(address)
     peer.send(NSQ_MAGIC)
     if identify is not None:

@@ -13,7 +13,7 @@ from broker.protocols.nats.server import NatsServer
 
 
 class Client:
-    """One that logs in with a token."""
+    """A client that logs in with a token."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer

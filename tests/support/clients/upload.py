@@ -24,7 +24,7 @@ def record(
 
 
 def sealed(count: int, data: bytes) -> bytes:
-    """A block of these records, unchanged."""
+    """A block with these encoded records."""
     head = struct.pack("<8sI", b"TWBLOCK1", count)
     rest = struct.pack("<Q", len(data)) + data
     return head + struct.pack("<I", crc32c(rest, crc32c(head))) + rest

@@ -34,7 +34,7 @@ REQUEST: Mapping[str, str] = {
 
 
 class Frame(NamedTuple):
-    """What came in one frame."""
+    """The content of one frame."""
 
     first: int  # opcode and flags
     payload: bytes
@@ -56,19 +56,19 @@ class Frame(NamedTuple):
 def request(
     headers: Mapping[str, str | None] | None = None, first: str = "GET / HTTP/1.1"
 ) -> bytes:
-    """A handshake; None leaves a header out."""
+    """A handshake request; a header that is None is left out."""
     both = {**REQUEST, **(headers or {})}
     lines = [first, *(f"{name}: {value}" for name, value in both.items() if value is not None)]
     return "\r\n".join([*lines, "", ""]).encode()
 
 
 def masked(payload: bytes, mask: bytes = MASK) -> bytes:
-    """This payload under a mask, or without it again."""
+    """A payload with the mask applied; the same call removes it."""
     return bytes(byte ^ mask[i & 3] for i, byte in enumerate(payload))
 
 
 def frame(first: int, payload: bytes = b"", *, mask: bytes | None = MASK, wide: int = 0) -> bytes:
-    """One frame; `wide`: bytes of the length, more than it needs."""
+    """One frame. `wide`: encode the length in this number of bytes, even if fewer are enough."""
     n = len(payload)
     flag = 0 if mask is None else 0x80
     if wide == 8 or n > 0xFFFF:
@@ -81,7 +81,7 @@ def frame(first: int, payload: bytes = b"", *, mask: bytes | None = MASK, wide: 
 
 
 def deflated(payload: bytes, *, final: bool = False) -> bytes:
-    """As a message is compressed; `final`: its last block says that it is the last."""
+    """A compressed message. `final`: its last block is marked as the last one."""
     packer = zlib.compressobj(6, zlib.DEFLATED, -15)
     if final:
         return packer.compress(payload) + packer.flush()
@@ -93,13 +93,13 @@ def inflated(payload: bytes) -> bytes:
 
 
 def websocket_of(folder: Path) -> Address:
-    """Where a server run with this ports folder listens for WebSocket."""
+    """The WebSocket address of a server with this ports folder."""
     (path,) = folder.glob("[!.]*.ports")
     return Address.parse(json.loads(path.read_text())["websocket"][0].rpartition("/")[2])
 
 
 class WebPeer:
-    """A connection past its handshake; what messages say is gathered in `stream`."""
+    """A connection after its handshake; the content of messages is collected in `stream`."""
 
     def __init__(self, raw: RawPeer, headers: Mapping[str, str | None] | None = None) -> None:
         self.raw = raw
@@ -122,7 +122,7 @@ class WebPeer:
         self.raw.send(frame(first, payload, mask=self.mask))
 
     def read_frame(self) -> Frame:
-        """The next one, whatever it is."""
+        """Read the next frame of any kind."""
         first, length = self.raw.read_exact(2)
         assert length < 0x80, "a server does not mask"
         if length == 126:
@@ -147,7 +147,7 @@ class WebPeer:
             self._packed.clear()
 
     def read_until(self, mark: bytes) -> bytes:
-        """What messages say, up to and with the mark."""
+        """Read the content of messages up to the end of `mark`."""
         deadline = time.monotonic() + self.raw.deadline_s
         while (at := self.stream.find(mark)) < 0:
             assert time.monotonic() < deadline
@@ -163,7 +163,7 @@ class WebPeer:
         return found
 
     def read_close(self) -> tuple[int, str]:
-        """Whatever comes, until a CLOSE frame and the end of the connection."""
+        """Read frames until a CLOSE frame, and expect the end of the connection."""
         while (got := self.read_frame()).opcode != CLOSE:
             pass
         self.raw.expect_close()
@@ -175,7 +175,7 @@ def web_peer(
     headers: Mapping[str, str | None] | None = None,
     connect: Mapping[str, object] | None = None,
 ) -> WebPeer:
-    """A client after INFO, CONNECT and a first PONG; not verbose by default."""
+    """A client that has done its handshake and received a PONG; not verbose by default."""
     peer = WebPeer(RawPeer(address), headers)
     peer.info()
     peer.send(b"CONNECT " + json.dumps({"verbose": False, **(connect or {})}).encode() + b"\r\n")

@@ -24,7 +24,7 @@ HEARTBEAT: Frame = (RESPONSE, b"_heartbeat_")
 
 
 def sized(body: bytes) -> bytes:
-    """An NSQ body: its length, then itself."""
+    """The body of an NSQ command: its length, then the bytes."""
     return struct.pack(">i", len(body)) + body
 
 
@@ -50,7 +50,7 @@ def message_id(seq: int) -> bytes:
 
 
 def frames_of(data: bytes) -> list[Frame]:
-    """Whole frames, and nothing left over."""
+    """The frames in these bytes, which end with a frame."""
     found = []
     while data:
         size, kind = struct.unpack_from(">ii", data)
@@ -68,14 +68,14 @@ def shown(frame: Frame) -> tuple[int, int, bytes]:
 
 
 class NsqPeer(FakePeer):
-    """The far end of one NSQ connection."""
+    """The client of one NSQ connection."""
 
     def frames(self) -> list[Frame]:
-        """What arrived since the last call."""
+        """The frames received since the last call."""
         return frames_of(self.take())
 
     def ask(self, data: bytes, cuts: list[int] | None = None) -> list[Frame]:
-        """Send, and take the frames that answer."""
+        """Send bytes, and return the frames of the answer."""
         self.send(data, cuts)
         return self.frames()
 
@@ -110,7 +110,7 @@ class FakeNsq:
         self.listener = FakeListener(self.loop, lambda: NsqSession(self.frontend), 1 << 26)
 
     def dial(self, identify: dict[str, object] | None = None, *, greet: bool = True) -> NsqPeer:
-        """A peer past the magic, identified if asked."""
+        """A client that has sent the magic and, with `identify`, IDENTIFY."""
         peer = NsqPeer(self.listener)
         if greet:
             peer.send(b"  V2")
@@ -128,7 +128,7 @@ class FakeNsq:
         return peer
 
     def close(self) -> None:
-        """End the engine's threads."""
+        """Stop the engine's threads."""
         for worker in self.engine.shared.workers:
             worker.stop()
             worker.close()

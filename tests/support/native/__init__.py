@@ -1,4 +1,4 @@
-"""What tests need of the broker's compiled functions that Python cannot call, compiled for tests.
+"""The broker's compiled functions that Python cannot call, wrapped and compiled for tests.
 
 Each .pyx here cimports the broker's .pxd files, so the installed modules have no code for tests.
 The first import after a change compiles them into build/ (see build.py). Start with the stubs.

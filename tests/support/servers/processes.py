@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 TARGET_ORIGINAL = os.environ.get("TWINWIRE_TEST_TARGET", "ours") == "original"
 START_DEADLINE_S = 30.0
-TAKEN_S = 5.0  # a broker waits for a port that it had before; then it gets another
+PORT_WAIT_S = 5.0  # a broker waits so long for its earlier port; then it gets another one
 STOP_DEADLINE_S = 20.0
 POLL_S = 0.01
-VANISHED = "Exception ignored in"
+IGNORED_EXCEPTION = "Exception ignored in"
 
 Config = Mapping[str, Mapping[str, object]]
 
@@ -35,9 +35,6 @@ ORIGINAL_FLAGS = {
     "e2e_processing_latency_percentiles": "e2e-processing-latency-percentile",
 }
 _RUNNING: list[Server] = []
-
-
-TAKEN = "address already in use"  # as ours and the originals say it
 
 
 class ServerError(AssertionError):
@@ -61,7 +58,7 @@ class Address(NamedTuple):
 
 
 ANY = Address("127.0.0.1", 0)
-PORT_IN_USE = "address already in use"
+PORT_IN_USE = "address already in use"  # in the errors of all servers
 LISTENERS = ("nats", "monitor", "nsq", "nsq_http", "bulk", "console")
 
 
@@ -73,12 +70,12 @@ def running_servers() -> list[Server]:
 def check_exceptions(log: str) -> None:
     """Raise if a process has logged an ignored exception: a part of a function was skipped without
     an error."""
-    if VANISHED in log:
-        raise ServerError(log[max(0, log.index(VANISHED) - 2000) :])
+    if IGNORED_EXCEPTION in log:
+        raise ServerError(log[max(0, log.index(IGNORED_EXCEPTION) - 2000) :])
 
 
 class _Process:
-    """One child process, its stderr gathered in a file across restarts."""
+    """A child process; the output of all its starts is appended to one file."""
 
     def __init__(self, log: Path) -> None:
         self.log = log
@@ -95,7 +92,7 @@ class _Process:
             )
 
     def output(self, start: int | None = None) -> str:
-        """The log from here on; empty if its folder was removed."""
+        """The log from offset `start` or the last start on; empty if its folder was removed."""
         if not self.log.exists():
             return ""
         with self.log.open("rb") as log:
@@ -103,7 +100,7 @@ class _Process:
             return log.read().decode("utf-8", "replace")
 
     def step(self) -> None:
-        """Wait one poll; an exit in that time is an error."""
+        """Wait for POLL_S. ServerError: the process has ended."""
         assert self.child is not None
         try:
             code = self.child.wait(POLL_S)
@@ -130,7 +127,7 @@ class _Process:
 
 
 class Server(ABC):
-    """What tests need of a server: its addresses, signals, restart on the same ports."""
+    """A server under test: starts, stops, kills and restarts its processes on the same ports."""
 
     def __init__(
         self, folder: Path, config: Config | None = None, data: Path | None = None
@@ -140,7 +137,7 @@ class Server(ABC):
         self.data = data or folder / "data"
         self.addresses: dict[str, Address] = dict.fromkeys(LISTENERS, ANY)
         self.started = False
-        self.may_be_gone = False
+        self.end_expected = False
         self.had_ports = False  # it was started before, and is started on the same ports again
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -174,7 +171,7 @@ class Server(ABC):
 
     @abstractmethod
     def _launch(self) -> None:
-        """Start every process and fill `addresses`; they are kept if already known."""
+        """Start every process and set `addresses`; known addresses are used again."""
 
     @property
     def pids(self) -> list[int]:
@@ -183,7 +180,7 @@ class Server(ABC):
     def start(self) -> Server:
         """Start and wait until every listener is bound."""
         self.data.mkdir(parents=True, exist_ok=True)
-        self.may_be_gone = False
+        self.end_expected = False
         deadline = time.monotonic() + START_DEADLINE_S
         while True:
             try:
@@ -204,28 +201,28 @@ class Server(ABC):
         return self
 
     def _end(self, number: signal.Signals) -> list[int]:
-        self.may_be_gone = True
+        self.end_expected = True
         self.started = False
         if self in _RUNNING:
             _RUNNING.remove(self)
         return [p.end(number) for p in self.processes if p.child is not None]
 
     def kill(self) -> None:
-        """End without warning, as a crash would."""
+        """Kill all processes, as a crash would."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """Ask for a clean end; the highest exit code of the processes."""
+        """Stop all processes with SIGTERM. Returns the highest exit code."""
         return max(self._end(signal.SIGTERM), key=abs)
 
     def restart(self) -> None:
-        """Start again on the same data and ports; stops first if still running."""
+        """Stop the server if it runs, and start it again with the same data and ports."""
         if self.started:
             self.stop()
         self.start()
 
-    def expect_gone(self, *, deadline_s: float = STOP_DEADLINE_S) -> int:
-        """Wait for the server to end by itself (a signal sent by the test); its exit code."""
+    def wait_ended(self, *, deadline_s: float = STOP_DEADLINE_S) -> int:
+        """Wait until the server ends, for example after a signal. Returns its exit code."""
         child = self.processes[0].child
         assert child is not None
         code = child.wait(deadline_s)
@@ -236,13 +233,13 @@ class Server(ABC):
         """Raise if a process ended without being stopped."""
         for process in self.processes:
             child = process.child
-            if not self.may_be_gone and child is not None and child.poll() is not None:
+            if not self.end_expected and child is not None and child.poll() is not None:
                 raise ServerError(
                     f"{process.command[0]} ended with {child.returncode}\n{process.output()}"
                 )
 
     def close(self) -> None:
-        """Release everything at the end of a test; a crash before is reported."""
+        """Stop the server at the end of a test. ServerError: it had ended before."""
         try:
             self.check_alive()
         finally:
@@ -255,7 +252,7 @@ class Server(ABC):
             os.kill(pid, number)
 
     def await_log(self, text: str) -> None:
-        """Wait until the processes have written this since their start."""
+        """Wait until the logs since the last start contain a text."""
         deadline = time.monotonic() + START_DEADLINE_S
         while text not in self.log_since():
             self.processes[0].step()
@@ -314,10 +311,10 @@ class Broker(Server):
             try:
                 self._process.step()
             except ServerError as problem:
-                # somebody has got a port of the last start meanwhile, for a connection perhaps
-                if TAKEN not in str(problem).lower() or time.monotonic() > deadline:
+                # another process uses a port of the last start, perhaps for a connection
+                if PORT_IN_USE not in str(problem).lower() or time.monotonic() > deadline:
                     raise
-                if time.monotonic() > start + TAKEN_S:  # or a server, for long
+                if time.monotonic() > start + PORT_WAIT_S:  # or for a server
                     for listener, address in self.addresses.items():
                         if f":{address.port}: " in str(problem):
                             self.addresses[listener] = address._replace(port=0)
@@ -330,7 +327,7 @@ class Broker(Server):
 
 
 class Originals(Server):
-    """nats-server and nsqd side by side, so the same tests prove themselves against them."""
+    """nats-server and nsqd as one server, so that the tests also run with the originals."""
 
     def __init__(
         self, folder: Path, config: Config | None = None, data: Path | None = None

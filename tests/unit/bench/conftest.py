@@ -16,7 +16,7 @@ Address = tuple[str, int]
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-class ToyNats:
+class FakeNats:
     """Enough of NATS for a load; pings now and then and cuts what it sends."""
 
     def __init__(self, breakage: str = "") -> None:
@@ -27,7 +27,7 @@ class ToyNats:
         self.lines: dict[asyncio.StreamWriter, list[bytes]] = {}  # control lines of messages
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b'INFO {"server_id":"toy"} \r\n')
+        writer.write(b'INFO {"server_id":"fake"} \r\n')
         while line := await reader.readline():
             verb, *words = line.split()
             if verb == b"PING":
@@ -80,7 +80,7 @@ def fits(pattern: bytes, subject: bytes) -> bool:
 Key = tuple[bytes, bytes]  # topic, channel
 
 
-class ToyNsq:
+class FakeNsq:
     """Enough of nsqd for a load. Delivers after RDY or FIN."""
 
     def __init__(self, breakage: str = "") -> None:
@@ -176,8 +176,8 @@ async def send_in_pieces(writer: asyncio.StreamWriter, data: bytes) -> None:
         await writer.drain()
 
 
-class ToyServer:
-    """Runs a toy on a loop of its own thread."""
+class FakeServer:
+    """Runs a fake on a loop of its own thread."""
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
@@ -227,9 +227,9 @@ class ToyServer:
 
 
 @pytest.fixture(scope="session")
-def toys() -> SimpleNamespace:
+def fakes() -> SimpleNamespace:
     """The classes themselves: test files cannot import from here."""
-    return SimpleNamespace(Nats=ToyNats, Nsq=ToyNsq, Server=ToyServer)
+    return SimpleNamespace(Nats=FakeNats, Nsq=FakeNsq, Server=FakeServer)
 
 
 @pytest.fixture(scope="module")
@@ -245,10 +245,10 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Ad
     server.close()
 
 
-@pytest.fixture(params=["toy", "original"])
+@pytest.fixture(params=["fake", "original"])
 def nats(request: pytest.FixtureRequest, originals: dict[str, Address]) -> Iterator[Address]:
-    if request.param == "toy":
-        with ToyServer(ToyNats().serve) as address:
+    if request.param == "fake":
+        with FakeServer(FakeNats().serve) as address:
             yield address
     elif originals:
         yield originals["nats"]
@@ -256,10 +256,10 @@ def nats(request: pytest.FixtureRequest, originals: dict[str, Address]) -> Itera
         pytest.skip("nats-server or nsqd not on PATH")
 
 
-@pytest.fixture(params=["toy", "original"])
+@pytest.fixture(params=["fake", "original"])
 def nsq(request: pytest.FixtureRequest, originals: dict[str, Address]) -> Iterator[Address]:
-    if request.param == "toy":
-        with ToyServer(ToyNsq().serve) as address:
+    if request.param == "fake":
+        with FakeServer(FakeNsq().serve) as address:
             yield address
     elif originals:
         yield originals["nsq"]

@@ -1,4 +1,4 @@
-"""The readers of the load generator for JetStream, against a toy."""
+"""The readers of the load generator for JetStream, against a fake."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker.bench.scenarios import JetStreamConsumePlan, run_jetstream_consume
 from broker.cli.bench import bench
 
 
-class ToyConsumers:
+class FakeConsumers:
     """Streams that take all, and consumers that have `count` messages of ten bytes."""
 
     def __init__(self, count: int, *, ends_early: bool = False) -> None:
@@ -29,7 +29,7 @@ class ToyConsumers:
         self.writers: dict[str, asyncio.StreamWriter] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b'INFO {"server_id":"toy","headers":true} \r\n')
+        writer.write(b'INFO {"server_id":"fake","headers":true} \r\n')
         while line := await reader.readline():
             verb, *words = line.decode().split()
             if verb == "PING":
@@ -76,41 +76,41 @@ class ToyConsumers:
         self.writers[inbox].write(line.encode() + head + b"\r\n")
 
 
-def test_pushed_messages_are_counted_and_flow_control_is_answered(toys: SimpleNamespace) -> None:
-    toy = ToyConsumers(300)
-    with toys.Server(toy.serve) as address:
+def test_pushed_messages_are_counted_and_flow_control_is_answered(fakes: SimpleNamespace) -> None:
+    fake = FakeConsumers(300)
+    with fakes.Server(fake.serve) as address:
         result = run_jetstream_consume(JetStreamConsumePlan(address=address, msgs=300, size=10))
     assert (result.scenario, result.msgs, result.bytes) == ("js consume", 300, 3000)
-    assert (toy.flow, toy.acks) == (["$JS.FC.S.C.abcd"], [])
-    assert toy.verbs == ["STREAM.CREATE", "CONSUMER.CREATE", "STREAM.DELETE"]
+    assert (fake.flow, fake.acks) == (["$JS.FC.S.C.abcd"], [])
+    assert fake.verbs == ["STREAM.CREATE", "CONSUMER.CREATE", "STREAM.DELETE"]
 
 
 @pytest.mark.parametrize("ends_early", [False, True])
-def test_batches_are_requested_and_acked(toys: SimpleNamespace, ends_early: bool) -> None:
-    toy = ToyConsumers(300, ends_early=ends_early)
-    with toys.Server(toy.serve) as address:
+def test_batches_are_requested_and_acked(fakes: SimpleNamespace, ends_early: bool) -> None:
+    fake = FakeConsumers(300, ends_early=ends_early)
+    with fakes.Server(fake.serve) as address:
         plan = JetStreamConsumePlan(address=address, msgs=300, batch=50, stream="S")
         result = run_jetstream_consume(plan)
     assert (result.scenario, result.msgs) == ("js fetch", 300)
-    assert len(toy.acks) == len(set(toy.acks)) == 300
-    assert len(toy.requests) == (8 if ends_early else 6)
-    assert toy.verbs == ["CONSUMER.CREATE"]
+    assert len(fake.acks) == len(set(fake.acks)) == 300
+    assert len(fake.requests) == (8 if ends_early else 6)
+    assert fake.verbs == ["CONSUMER.CREATE"]
 
 
-def test_a_consumer_that_vanished_ends_the_run(toys: SimpleNamespace) -> None:
-    toy = ToyConsumers(10)
-    toy.send = lambda inbox, count: toy.status(inbox, "", b"503")  # type: ignore[method-assign]
+def test_a_consumer_that_vanished_ends_the_run(fakes: SimpleNamespace) -> None:
+    fake = FakeConsumers(10)
+    fake.send = lambda inbox, count: fake.status(inbox, "", b"503")  # type: ignore[method-assign]
     with (
-        toys.Server(toy.serve) as address,
+        fakes.Server(fake.serve) as address,
         pytest.raises(LoadError, match="no consumer takes the request"),
     ):
         run_jetstream_consume(JetStreamConsumePlan(address=address, msgs=10, batch=5, stream="S"))
 
 
-def test_the_commands_print_the_result(toys: SimpleNamespace) -> None:
+def test_the_commands_print_the_result(fakes: SimpleNamespace) -> None:
     for kind in ("consume", "fetch"):
-        toy = ToyConsumers(200)
-        with toys.Server(toy.serve) as address:
+        fake = FakeConsumers(200)
+        with fakes.Server(fake.serve) as address:
             words = ["js", kind, "--server", "{}:{}".format(*address), "--msgs", "200", "--json"]
             done = CliRunner().invoke(bench, words)
         assert done.exit_code == 0, done.output

@@ -1,4 +1,4 @@
-"""The load generator against toys always, and against the original servers when they are there."""
+"""The load generator against fakes always, and against the original servers when they are there."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ def test_nats_varied_messages_arrive_whole(
         assert result.bytes > result.published.bytes * copies
 
 
-def test_nats_neighbouring_lines_differ(toys: SimpleNamespace) -> None:
+def test_nats_neighbouring_lines_differ(fakes: SimpleNamespace) -> None:
     for plan in ({"subjects": 3}, {"size": (1, 2)}, {"size": (1, 9), "headers": 1}):
-        toy = toys.Nats()
-        with toys.Server(toy.serve) as address:
+        fake = fakes.Nats()
+        with fakes.Server(fake.serve) as address:
             run_nats_flow(NatsFlowPlan(address=address, msgs=900, pubs=2, **plan))
-        one, other = toy.lines.values()
+        one, other = fake.lines.values()
         for lines in (one, other):
             assert all(line != after for line, after in itertools.pairwise(lines))
         assert one != other or plan == {"size": (1, 2)}  # each begins at a place of its own
@@ -110,12 +110,12 @@ def test_nats_timed_run_ends_with_whole_messages(nats: Address, uniq: str) -> No
     assert seen
 
 
-def test_pings_are_answered_between_messages(toys: SimpleNamespace) -> None:
-    toy = toys.Nats()
-    with toys.Server(toy.serve) as address:
+def test_pings_are_answered_between_messages(fakes: SimpleNamespace) -> None:
+    fake = fakes.Nats()
+    with fakes.Server(fake.serve) as address:
         # Larger than a socket buffer: publishers are stopped inside of messages.
         run_nats_flow(NatsFlowPlan(address=address, msgs=300, pubs=2, subs=1, size=200_000))
-        assert toy.pongs > 0
+        assert fake.pongs > 0
 
 
 @pytest.mark.parametrize("in_flight", [1, 7])
@@ -185,12 +185,12 @@ def test_nsq_every_channel_of_every_topic_receives(nsq: Address, uniq: str, batc
     assert result.bytes == 2 * result.published.bytes
 
 
-def test_nsq_neighbouring_commands_differ(toys: SimpleNamespace) -> None:
+def test_nsq_neighbouring_commands_differ(fakes: SimpleNamespace) -> None:
     for plan in ({"topics": 3}, {"size": (1, 2)}, {"size": (8, 10), "window": 1}):
-        toy = toys.Nsq()
-        with toys.Server(toy.serve) as address:
+        fake = fakes.Nsq()
+        with fakes.Server(fake.serve) as address:
             run_nsq_flow(NsqFlowPlan(address=address, msgs=900, pubs=2, **plan))
-        one, other = toy.commands.values()
+        one, other = fake.commands.values()
         for commands in (one, other):
             assert all(command != after for command, after in itertools.pairwise(commands))
         assert one != other or plan == {"size": (1, 2)}
@@ -209,28 +209,28 @@ def test_nsq_window_of_one_measures_until_ok_and_delivery(nsq: Address, uniq: st
     assert run_nsq_flow(NsqFlowPlan(address=nsq, msgs=60)).ack_latency_us is None
 
 
-def test_nsq_round_trip_has_one_message_under_way(toys: SimpleNamespace) -> None:
-    toy = toys.Nsq()
-    with toys.Server(toy.serve) as address:
+def test_nsq_round_trip_has_one_message_under_way(fakes: SimpleNamespace) -> None:
+    fake = fakes.Nsq()
+    with fakes.Server(fake.serve) as address:
         plan = NsqFlowPlan(address=address, msgs=80, channels=2, size=(8, 50), round_trip=True)
         result = run_nsq_flow(plan)
     assert result.msgs == 160
     assert result.latency_us is not None
-    assert toy.waiting_max == 2  # one on each channel
-    assert toy.rdy
-    assert set(toy.rdy.values()) == {1}
+    assert fake.waiting_max == 2  # one on each channel
+    assert fake.rdy
+    assert set(fake.rdy.values()) == {1}
 
 
-def test_nsq_fins_are_taken_before_the_run_is_over(toys: SimpleNamespace) -> None:
-    toy = toys.Nsq("repeat")
-    with toys.Server(toy.serve) as address:
+def test_nsq_fins_are_taken_before_the_run_is_over(fakes: SimpleNamespace) -> None:
+    fake = fakes.Nsq("repeat")
+    with fakes.Server(fake.serve) as address:
         result = run_nsq_flow(NsqFlowPlan(address=address, msgs=300, rdy=10))
         assert result.msgs == 300
         assert result.redelivered > 0
-        assert toy.fins == 300 + result.redelivered
-        assert not toy.in_flight
-        assert toy.outstanding_max <= 10
-        assert toy.nops > 0
+        assert fake.fins == 300 + result.redelivered
+        assert not fake.in_flight
+        assert fake.outstanding_max <= 10
+        assert fake.nops > 0
 
 
 def test_nsq_consumers_catch_up(nsq: Address, uniq: str) -> None:
@@ -273,40 +273,40 @@ def test_nsq_fixed_rate_measures_delivery(nsq: Address, uniq: str) -> None:
         ("twice", "subscriber 1 received more messages"),
     ],
 )
-def test_nats_run_says_why_it_failed(toys: SimpleNamespace, breakage: str, reason: str) -> None:
+def test_nats_run_says_why_it_failed(fakes: SimpleNamespace, breakage: str, reason: str) -> None:
     with (
-        toys.Server(toys.Nats(breakage).serve) as address,
+        fakes.Server(fakes.Nats(breakage).serve) as address,
         pytest.raises(LoadError, match=reason),
     ):
         run_nats_flow(NatsFlowPlan(address=address, msgs=500, subs=1))
 
 
-def test_nsq_run_says_why_it_failed(toys: SimpleNamespace) -> None:
+def test_nsq_run_says_why_it_failed(fakes: SimpleNamespace) -> None:
     with (
-        toys.Server(toys.Nsq("error").serve) as address,
+        fakes.Server(fakes.Nsq("error").serve) as address,
         pytest.raises(LoadError, match="refused publisher 1: E_BAD_TOPIC no such luck"),
     ):
         run_nsq_flow(NsqFlowPlan(address=address, msgs=10))
 
 
 def test_a_run_that_does_not_move_is_given_up(
-    toys: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    fakes: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "STALL_SECONDS", 0.3)
     with (
-        toys.Server(toys.Nats("silence").serve) as address,
+        fakes.Server(fakes.Nats("silence").serve) as address,
         pytest.raises(LoadError, match=r"no progress .*10 messages sent, 0 received"),
     ):
         run_nats_flow(NatsFlowPlan(address=address, msgs=10, subs=1))
 
 
-def test_wrong_listener_and_closed_port_are_reported(toys: SimpleNamespace) -> None:
+def test_wrong_listener_and_closed_port_are_reported(fakes: SimpleNamespace) -> None:
     async def nats_listener(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"INFO {}\r\n")
         await reader.read()
 
     with (
-        toys.Server(nats_listener) as address,
+        fakes.Server(nats_listener) as address,
         pytest.raises(LoadError, match="is not an NSQ server"),
     ):
         run_nsq_flow(NsqFlowPlan(address=address, msgs=10))
@@ -339,9 +339,9 @@ def test_command_prints_json_for_nsq(nsq: Address, arguments: list[str]) -> None
 
 
 def test_command_shows_how_busy_the_generator_is(
-    toys: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    fakes: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with toys.Server(toys.Nats().serve) as (host, port):
+    with fakes.Server(fakes.Nats().serve) as (host, port):
         arguments = ["nats", "pub", "--msgs", "100", "--server", f"{host}:{port}"]
         assert "generator busy" in CliRunner().invoke(bench, arguments).stdout
         monkeypatch.setattr(limits, "BUSY_MAX", -1.0)
@@ -350,14 +350,14 @@ def test_command_shows_how_busy_the_generator_is(
         assert found["generator_busy"] >= 0
 
 
-def test_command_takes_varied_traffic(toys: SimpleNamespace) -> None:
+def test_command_takes_varied_traffic(fakes: SimpleNamespace) -> None:
     varied = ["--subjects", "8", "--size", "10-20"]
-    with toys.Server(toys.Nats().serve) as address:
+    with fakes.Server(fakes.Nats().serve) as address:
         to_one = ["nats", "pubsub", *varied, "--subs", "2", "--to-one", "--headers", "1"]
         assert run_command([*to_one, "--msgs", "100", "--json"], address)["msgs"] == 100
         request = ["nats", "request", *varied, "--clients", "3", "--msgs", "100", "--json"]
         assert 1000 <= run_command(request, address)["bytes"] <= 2000
-    with toys.Server(toys.Nsq().serve) as address:
+    with fakes.Server(fakes.Nsq().serve) as address:
         topics = ["nsq", "pubfin", "--topics", "3", "--channels", "2", "--size", "10-20"]
         assert run_command([*topics, "--msgs", "100", "--json"], address)["msgs"] == 200
         trip = ["nsq", "pubfin", "--round-trip", "--msgs", "20", "--json"]
@@ -392,8 +392,8 @@ def run_command(arguments: list[str], address: Address) -> dict[str, Any]:
     return found
 
 
-def test_command_fails_plainly(toys: SimpleNamespace) -> None:
-    with toys.Server(toys.Nats("error").serve) as (host, port):
+def test_command_fails_plainly(fakes: SimpleNamespace) -> None:
+    with fakes.Server(fakes.Nats("error").serve) as (host, port):
         done = CliRunner().invoke(bench, ["nats", "pub", "--server", f"{host}:{port}"])
     assert done.exit_code == 1
     assert "-ERR 'Slow down'" in done.output

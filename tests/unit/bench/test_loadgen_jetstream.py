@@ -1,4 +1,4 @@
-"""The load generator for JetStream against a toy, and against nats-server if it is there."""
+"""The load generator for JetStream against a fake, and against nats-server if it is there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 ORIGINALS = (ROOT / ".originals/newest/nats-server", shutil.which("nats-server"))
 
 
-class ToyJetStream:
+class FakeJetStream:
     """One stream: it answers each publish with a PubAck, some of them with an error."""
 
     def __init__(self, refuse_every: int = 0) -> None:
@@ -35,7 +35,7 @@ class ToyJetStream:
         self.subjects: set[str] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b'INFO {"server_id":"toy","headers":true} \r\n')
+        writer.write(b'INFO {"server_id":"fake","headers":true} \r\n')
         while line := await reader.readline():
             verb, *words = line.decode().split()
             if verb == "PING":
@@ -87,12 +87,12 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address | Non
     process.end(signal.SIGTERM)
 
 
-@pytest.fixture(params=["toy", "original"])
+@pytest.fixture(params=["fake", "original"])
 def server(
-    request: pytest.FixtureRequest, original: Address | None, toys: SimpleNamespace
+    request: pytest.FixtureRequest, original: Address | None, fakes: SimpleNamespace
 ) -> Iterator[Address]:
-    if request.param == "toy":
-        with toys.Server(ToyJetStream().serve) as address:
+    if request.param == "fake":
+        with fakes.Server(FakeJetStream().serve) as address:
             yield address
     elif original is not None:
         yield original
@@ -116,23 +116,23 @@ def test_every_message_is_acknowledged(
     assert 0 < result.latency_us["p50"] <= result.latency_us["max"]
 
 
-def test_a_stream_is_made_for_the_run_and_deleted(toys: SimpleNamespace) -> None:
-    toy = ToyJetStream()
-    with toys.Server(toy.serve) as address:
+def test_a_stream_is_made_for_the_run_and_deleted(fakes: SimpleNamespace) -> None:
+    fake = FakeJetStream()
+    with fakes.Server(fake.serve) as address:
         run_jetstream_publish(JetStreamPublishPlan(address=address, msgs=50, size=(0, 30)))
-    assert toy.verbs == ["CREATE", "DELETE"]
-    assert len(toy.sizes) == 50
-    assert len(set(toy.sizes)) > 5
+    assert fake.verbs == ["CREATE", "DELETE"]
+    assert len(fake.sizes) == 50
+    assert len(set(fake.sizes)) > 5
 
 
-def test_a_stream_that_is_named_is_used(toys: SimpleNamespace) -> None:
-    toy = ToyJetStream()
-    with toys.Server(toy.serve) as address:
+def test_a_stream_that_is_named_is_used(fakes: SimpleNamespace) -> None:
+    fake = FakeJetStream()
+    with fakes.Server(fake.serve) as address:
         run_jetstream_publish(
             JetStreamPublishPlan(address=address, msgs=50, stream="S", subjects=3)
         )
-    assert toy.verbs == []
-    assert toy.subjects == {"S.0", "S.1", "S.2"}
+    assert fake.verbs == []
+    assert fake.subjects == {"S.0", "S.1", "S.2"}
 
 
 def test_a_timed_run_ends_with_the_last_answer(server: Address) -> None:
@@ -141,12 +141,12 @@ def test_a_timed_run_ends_with_the_last_answer(server: Address) -> None:
     assert result.seconds >= 0.2
 
 
-def test_refused_messages_are_counted(toys: SimpleNamespace) -> None:
-    with toys.Server(ToyJetStream(refuse_every=10).serve) as address:
+def test_refused_messages_are_counted(fakes: SimpleNamespace) -> None:
+    with fakes.Server(FakeJetStream(refuse_every=10).serve) as address:
         result = run_jetstream_publish(JetStreamPublishPlan(address=address, msgs=100))
     assert (result.msgs, result.refused) == (90, 10)
     with (
-        toys.Server(ToyJetStream(refuse_every=1).serve) as address,
+        fakes.Server(FakeJetStream(refuse_every=1).serve) as address,
         pytest.raises(LoadError, match=r"refused every message: .*10077"),
     ):
         run_jetstream_publish(JetStreamPublishPlan(address=address, msgs=10))
@@ -157,10 +157,10 @@ def test_a_subject_of_no_stream_ends_the_run(server: Address) -> None:
         run_jetstream_publish(JetStreamPublishPlan(address=server, msgs=10, stream="nobody"))
 
 
-def test_a_server_without_jetstream_is_reported(toys: SimpleNamespace) -> None:
-    toy = ToyJetStream()
-    toy.answer = lambda subject, body: None  # type: ignore[method-assign]
-    with toys.Server(toy.serve) as address, pytest.raises(LoadError, match="has no JetStream"):
+def test_a_server_without_jetstream_is_reported(fakes: SimpleNamespace) -> None:
+    fake = FakeJetStream()
+    fake.answer = lambda subject, body: None  # type: ignore[method-assign]
+    with fakes.Server(fake.serve) as address, pytest.raises(LoadError, match="has no JetStream"):
         run_jetstream_publish(JetStreamPublishPlan(address=address, msgs=10))
 
 

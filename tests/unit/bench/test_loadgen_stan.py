@@ -1,4 +1,4 @@
-"""The load generator for NATS Streaming against a toy, and against the original if it is there."""
+"""The load generator for NATS Streaming against a fake, and against the original if it is there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 from support.servers.processes import START_DEADLINE_S, _Process
-from support.stan.toy import ToyStan
+from support.stan.fake import FakeStan
 
 from broker.bench import limits
 from broker.bench.loadgen import LoadError
@@ -41,12 +41,12 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address | Non
     process.end(signal.SIGTERM)
 
 
-@pytest.fixture(params=["toy", "original"])
+@pytest.fixture(params=["fake", "original"])
 def stan(
-    request: pytest.FixtureRequest, original: Address | None, toys: SimpleNamespace
+    request: pytest.FixtureRequest, original: Address | None, fakes: SimpleNamespace
 ) -> Iterator[Address]:
-    if request.param == "toy":
-        with toys.Server(ToyStan().serve) as address:
+    if request.param == "fake":
+        with fakes.Server(FakeStan().serve) as address:
             yield address
     elif original is not None:
         yield original
@@ -71,15 +71,15 @@ def test_everything_is_acked_in_both_directions(
     assert 0 < result.latency_us["p50"] <= result.latency_us["max"]
 
 
-def test_sizes_vary(toys: SimpleNamespace) -> None:
-    toy = ToyStan()
-    with toys.Server(toy.serve) as address:
+def test_sizes_vary(fakes: SimpleNamespace) -> None:
+    fake = FakeStan()
+    with fakes.Server(fake.serve) as address:
         plan = StanFlowPlan(address=address, msgs=400, pubs=2, subs=1, size=(0, 30))
         result = run_stan_flow(plan)
-    sizes = [len(message.data) for message in toy.published]
+    sizes = [len(message.data) for message in fake.published]
     assert set(sizes) == set(range(31))
     assert result.bytes == result.published.bytes == sum(sizes)
-    assert len({(message.clientID, message.guid) for message in toy.published}) == 400
+    assert len({(message.clientID, message.guid) for message in fake.published}) == 400
 
 
 def test_a_timed_run_ends_with_the_last_answer(stan: Address) -> None:
@@ -92,67 +92,69 @@ def test_a_timed_run_ends_with_the_last_answer(stan: Address) -> None:
 
 
 def test_publishers_wait_for_the_slowest_subscriber(
-    toys: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    fakes: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "STAN_AHEAD", 3)
-    with toys.Server(ToyStan(deliver_in=3).serve) as address:
+    with fakes.Server(FakeStan(deliver_in=3).serve) as address:
         plan = StanFlowPlan(address=address, msgs=300, subs=2, window=50, pubs=2)
         assert run_stan_flow(plan).msgs == 600
 
 
 def test_the_window_is_full_and_never_more(
-    toys: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+    fakes: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "WINDOW_REFILL_DIVISOR", 20)  # each answer brings a message
-    toy = ToyStan(answer_in=20)
-    with toys.Server(toy.serve) as address:
+    fake = FakeStan(answer_in=20)
+    with fakes.Server(fake.serve) as address:
         run_stan_flow(StanFlowPlan(address=address, msgs=400, window=20))
-        assert len(toy.published) == len({message.guid for message in toy.published}) == 400
+        assert len(fake.published) == len({message.guid for message in fake.published}) == 400
 
 
-def test_heartbeats_are_answered_and_clients_closed(toys: SimpleNamespace) -> None:
-    toy = ToyStan()
-    with toys.Server(toy.serve) as address:
+def test_heartbeats_are_answered_and_clients_closed(fakes: SimpleNamespace) -> None:
+    fake = FakeStan()
+    with fakes.Server(fake.serve) as address:
         run_stan_flow(StanFlowPlan(address=address, msgs=300, pubs=2, subs=2))
-        assert toy.asked == toy.answered == 300 // 50 * 4
-        assert toy.ended == 2
-        assert len(toy.closed) == 4
-        assert not toy.heartbeats
+        assert fake.asked == fake.answered == 300 // 50 * 4
+        assert fake.ended == 2
+        assert len(fake.closed) == 4
+        assert not fake.heartbeats
 
 
-def test_a_run_may_end_within_a_heartbeat(toys: SimpleNamespace) -> None:
-    toy = ToyStan("half")
-    with toys.Server(toy.serve) as address:
+def test_a_run_may_end_within_a_heartbeat(fakes: SimpleNamespace) -> None:
+    fake = FakeStan("half")
+    with fakes.Server(fake.serve) as address:
         assert run_stan_flow(StanFlowPlan(address=address, msgs=7, window=1)).msgs == 7
-        assert toy.asked == 7 + 2  # with the answers to Connect and Close
-        assert len(toy.closed) == 1
+        assert fake.asked == 7 + 2  # with the answers to Connect and Close
+        assert len(fake.closed) == 1
 
 
-def test_a_service_that_comes_late_is_awaited(toys: SimpleNamespace) -> None:
-    toy = ToyStan("absent")
-    with toys.Server(toy.serve) as address:
+def test_a_service_that_comes_late_is_awaited(fakes: SimpleNamespace) -> None:
+    fake = FakeStan("absent")
+    with fakes.Server(fake.serve) as address:
         assert run_stan_flow(StanFlowPlan(address=address, msgs=10)).msgs == 10
-        assert toy.absent == 0
+        assert fake.absent == 0
 
 
-def test_a_service_that_never_comes(toys: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_that_never_comes(
+    fakes: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("broker.bench.dial.SERVICE_SECONDS", 0.0)
     with (
-        toys.Server(ToyStan("absent").serve) as address,
+        fakes.Server(FakeStan("absent").serve) as address,
         pytest.raises(LoadError, match=r"no service answers on _STAN\.discover\.test-cluster"),
     ):
         run_stan_flow(StanFlowPlan(address=address, msgs=10))
 
 
-def test_refusals_are_counted(toys: SimpleNamespace) -> None:
-    with toys.Server(ToyStan("some").serve) as address:
+def test_refusals_are_counted(fakes: SimpleNamespace) -> None:
+    with fakes.Server(FakeStan("some").serve) as address:
         result = run_stan_flow(StanFlowPlan(address=address, msgs=200, subs=1, window=3))
     assert (result.published.msgs + result.refused, result.msgs) == (200, result.published.msgs)
     assert result.refused > 10
 
 
-def test_what_comes_again_is_acked_again_and_not_counted(toys: SimpleNamespace) -> None:
-    with toys.Server(ToyStan("repeat").serve) as address:
+def test_what_comes_again_is_acked_again_and_not_counted(fakes: SimpleNamespace) -> None:
+    with fakes.Server(FakeStan("repeat").serve) as address:
         result = run_stan_flow(StanFlowPlan(address=address, msgs=200, subs=1))
     assert (result.msgs, result.redelivered) == (200, 20)
 
@@ -166,18 +168,18 @@ def test_what_comes_again_is_acked_again_and_not_counted(toys: SimpleNamespace) 
         ("order", "answer to subscriber 1: invalid message, or out of order"),
     ],
 )
-def test_a_run_says_why_it_failed(toys: SimpleNamespace, breakage: str, reason: str) -> None:
-    toy = ToyStan(breakage)
-    with toys.Server(toy.serve) as address, pytest.raises(LoadError, match=reason):
+def test_a_run_says_why_it_failed(fakes: SimpleNamespace, breakage: str, reason: str) -> None:
+    fake = FakeStan(breakage)
+    with fakes.Server(fake.serve) as address, pytest.raises(LoadError, match=reason):
         run_stan_flow(StanFlowPlan(address=address, msgs=100, subs=1))
 
 
-def test_another_service_is_reported(toys: SimpleNamespace) -> None:
+def test_another_service_is_reported(fakes: SimpleNamespace) -> None:
     async def mail(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 welcome\r\n")
         await reader.read()
 
-    with toys.Server(mail) as address, pytest.raises(LoadError, match="is not a NATS server"):
+    with fakes.Server(mail) as address, pytest.raises(LoadError, match="is not a NATS server"):
         run_stan_flow(StanFlowPlan(address=address, msgs=1))
 
 
@@ -192,7 +194,7 @@ def test_command(stan: Address, command: list[str]) -> None:
     assert "latency us" in CliRunner().invoke(bench, arguments).stdout
 
 
-def test_command_tells_refusals(toys: SimpleNamespace) -> None:
-    with toys.Server(ToyStan("some").serve) as (host, port):
+def test_command_tells_refusals(fakes: SimpleNamespace) -> None:
+    with fakes.Server(FakeStan("some").serve) as (host, port):
         arguments = ["stan", "pub", "--msgs", "50", "--server", f"{host}:{port}"]
         assert "refused" in CliRunner().invoke(bench, arguments).stdout

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import Rig, bodies_of, drain, finish_all, flip, numbered, segment_files
+from support.engine import Rig, bodies_of, drain, finish_all, flip_bit, numbered, segment_files
 
 from broker.engine import catalog, engine
 from broker.engine.cursor.local import LocalConsumer
@@ -321,7 +321,7 @@ def test_damage_that_times_do_not_show(
     plain = catalog.save
 
     def after_damage(*args: Any) -> None:
-        flip(segment_files(tmp_path, "a")[0], 64 + 3 * 64 + 50)  # the fourth record
+        flip_bit(segment_files(tmp_path, "a")[0], 64 + 3 * 64 + 50)  # the fourth record
         plain(*args)
 
     monkeypatch.setattr(catalog, "save", after_damage)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import Rig, bodies_of, flip, make_log, numbered, read_log, segment_files
+from support.engine import Rig, bodies_of, flip_bit, make_log, numbered, read_log, segment_files
 
 from broker.engine.cursor.local import LocalConsumer
 from broker.runtime import vfs
@@ -128,7 +128,7 @@ def test_a_damaged_end_before_a_file_without_records_stays(tmp_path: Path) -> No
     make_log(tmp_path, bodies, segment_bytes=512)
     *_, before, last = segment_files(tmp_path)
     last.write_bytes(last.read_bytes()[:HEADER])
-    flip(before, before.stat().st_size - 3)
+    flip_bit(before, before.stat().st_size - 3)
     damaged = before.read_bytes()
     found, rig = read_log(tmp_path, b"more", segment_bytes=512)
     assert found == bodies[: int(last.stem) - 2]
@@ -179,7 +179,7 @@ def check_flips(tmp_path: Path, limits: dict[str, Any], which: int, count: int) 
         root = tmp_path / f"flip{offset}"
         shutil.copytree(tmp_path / "whole", root)
         damaged = root / "t" / file.name
-        flip(damaged, start + offset, rng.randrange(8))
+        flip_bit(damaged, start + offset, rng.randrange(8))
         before = damaged.read_bytes()
         found, rig = read_log(root, b"more", **limits)
         padding = offset >= RECORD + len(lost)
@@ -217,8 +217,8 @@ def test_a_record_given_again_out_of_a_file_with_damage(tmp_path: Path) -> None:
         rig.crash(tmp_path / "b")
     file = segment_files(tmp_path / "b")[0]
     size = record_size(bodies[0])
-    flip(file, HEADER + size + 8, 5)  # the seq of the second record
-    flip(file, HEADER + 4 * size, 2)  # the length of the fifth
+    flip_bit(file, HEADER + size + 8, 5)  # the seq of the second record
+    flip_bit(file, HEADER + 4 * size, 2)  # the length of the fifth
     found, rig = read_log(tmp_path / "b", **limits)
     assert sorted(found) == sorted(set(bodies) - {bodies[1], bodies[4]})
     assert rig.reports
@@ -231,7 +231,7 @@ def test_damage_in_two_places_and_a_torn_tail(tmp_path: Path) -> None:
     (file,) = segment_files(tmp_path)
     size = record_size(bodies[0])
     for number in (3, 4, 9):
-        flip(file, HEADER + number * size + RECORD, 1)
+        flip_bit(file, HEADER + number * size + RECORD, 1)
     file.write_bytes(file.read_bytes()[:-10])
     found, rig = read_log(tmp_path, b"more")
     assert found == [b for i, b in enumerate(bodies) if i not in (3, 4, 9, 19)]

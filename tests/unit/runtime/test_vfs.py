@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.engine import SYNC_PATH, Rig, kept, make_log, numbered
+from support.engine import SYNC_PATH, Rig, make_log, numbered, readable_bodies
 
 from broker.runtime import vfs
 
@@ -30,7 +30,7 @@ def test_only_opening_a_new_file_fails(tmp_path: Path) -> None:
     vfs.fail(CREATE, errno.ENOSPC, times=FOR_EVER)
     with Rig(tmp_path / "logs") as rig:  # files that exist are opened
         log = rig.engine.log("t")
-        assert kept(rig, log) == BODIES
+        assert readable_bodies(rig, log) == BODIES
         with pytest.raises(OSError, match="No space left"):
             log.open_cursor("new")  # its journal is a new file
         vfs.heal()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.authority import Authority
-from support.bulk.toy import Answer, ToyBulkApi, json_answer, script
+from support.bulk.fake import Answer, FakeBulkApi, json_answer, script
 
 from broker.client.bulk import Connection, Refused, Tls, Unreachable, WrongServer
 from broker.client.bulk.connection import is_lasting
@@ -70,24 +70,27 @@ def test_a_certificate_that_is_not_trusted(tmp_path: Path) -> None:
     pair = authority.issue("server", days=-1)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(pair.certificate, pair.key)
-    with ToyBulkApi(script(EMPTY), context) as toy:
+    with FakeBulkApi(script(EMPTY), context) as fake:
         with pytest.raises(WrongServer, match=r"not trusted: certificate has expired$"):
-            Impatient(toy.address, tls=Tls(ca_file=str(authority.file))).topics()
+            Impatient(fake.address, tls=Tls(ca_file=str(authority.file))).topics()
         with pytest.raises(WrongServer, match="not trusted: unable to get local issuer"):
-            Impatient(toy.address).topics()
+            Impatient(fake.address).topics()
 
 
 def test_another_http_server() -> None:
     with (
-        ToyBulkApi(script(Answer(404, b"<html>"))) as toy,
+        FakeBulkApi(script(Answer(404, b"<html>"))) as fake,
         pytest.raises(Refused, match=r"HTTP status 404; .* may not be a bulk API"),
     ):
-        Impatient(toy.address).topics()
+        Impatient(fake.address).topics()
 
 
 def test_a_listener_that_hangs_up_may_want_tls() -> None:
-    with ToyBulkApi(script(Answer(drop=True))) as toy, pytest.raises(Unreachable, match="https://"):
-        Impatient(toy.address, retries=0).topics()
+    with (
+        FakeBulkApi(script(Answer(drop=True))) as fake,
+        pytest.raises(Unreachable, match="https://"),
+    ):
+        Impatient(fake.address, retries=0).topics()
 
 
 @pytest.mark.parametrize("line", ["H", "HTTP", "HTTP/1.", "HTTP/1.1 2x0 OK", ""])
@@ -104,8 +107,8 @@ def reach(servers: str) -> Access:
 def test_two_brokers_of_one_number() -> None:
     other = json_answer({"broker": "b", "broker_id": "other", "partition": 0, "topics": []})
     with (
-        ToyBulkApi(script(EMPTY)) as one,
-        ToyBulkApi(script(other)) as two,
+        FakeBulkApi(script(EMPTY)) as one,
+        FakeBulkApi(script(other)) as two,
         Brokers(reach(f"{one.address},{two.address}")) as brokers,
         pytest.raises(OptionError, match=f"{one.address} and {two.address} are both"),
     ):
@@ -113,8 +116,8 @@ def test_two_brokers_of_one_number() -> None:
 
 
 def test_a_survey_says_why(other_protocol: str) -> None:
-    with ToyBulkApi(script(EMPTY)) as toy:
-        up = toy.address.removeprefix("http://")
+    with FakeBulkApi(script(EMPTY)) as fake:
+        up = fake.address.removeprefix("http://")
         with Brokers(reach(f"{up},{other_protocol}")) as brokers:
             (text,) = brokers.survey(Wanted(names=("t",)), patient=True).down
             assert other_protocol in text

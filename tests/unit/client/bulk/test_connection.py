@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 
 import pytest
 from support.authority import Authority
-from support.bulk.toy import Answer, Request, ToyBulkApi, json_answer, script
+from support.bulk.fake import Answer, FakeBulkApi, Request, json_answer, script
 from support.clients.frames import frame, record
 
 from broker.client.bulk import (
@@ -50,25 +50,25 @@ def with_wait(wait: Callable[[float], None], address: str, **changes: Any) -> Co
     return connection
 
 
-def ask(toy: ToyBulkApi, **changes: Any) -> Connection:
-    return with_wait(no_wait, toy.address, **changes)
+def ask(fake: FakeBulkApi, **changes: Any) -> Connection:
+    return with_wait(no_wait, fake.address, **changes)
 
 
 def test_what_is_sent() -> None:
-    with ToyBulkApi(script(json_answer(EMPTY_LIST))) as toy, ask(toy, token="s3cret") as bulk:
+    with FakeBulkApi(script(json_answer(EMPTY_LIST))) as fake, ask(fake, token="s3cret") as bulk:
         bulk.topics(["a", "b/c"])
         bulk.topics(pattern="a+")
         bulk.topics()
         bulk.topics(["a,b", "c+"])
-        assert [r.query for r in toy.requests] == [
+        assert [r.query for r in fake.requests] == [
             {"subscribe": "a,b/c"},
             {"pattern": "a+"},
             {},
             {"pattern": "a,b"},
             {"subscribe": "c+"},
         ]
-        assert toy.requests[0].headers["authorization"] == "Bearer s3cret"
-        assert toy.connections == 1
+        assert fake.requests[0].headers["authorization"] == "Bearer s3cret"
+        assert fake.connections == 1
 
 
 def test_more_names_than_a_line_has_room_for() -> None:
@@ -86,10 +86,10 @@ def test_more_names_than_a_line_has_room_for() -> None:
         return json_answer(EMPTY_LIST | {"topics": rows})
 
     numbers = {"first": 1, "next": 2, "bytes": 3, "messages": 4}
-    with ToyBulkApi(found) as toy, ask(toy) as bulk:
+    with FakeBulkApi(found) as fake, ask(fake) as bulk:
         listing = bulk.topics([*names, *torn, names[0]])
-        assert all(len(urlencode(request.query)) < 40_000 for request in toy.requests)
-        assert len(toy.requests) > 5
+        assert all(len(urlencode(request.query)) < 40_000 for request in fake.requests)
+        assert len(fake.requests) > 5
         assert bulk.topics([]).topics == ()
     assert sorted(topic.name for topic in listing.topics) == sorted([*names, *torn])
 
@@ -97,8 +97,8 @@ def test_more_names_than_a_line_has_room_for() -> None:
 def test_topics() -> None:
     row = {"topic": "t", "incarnation": "ab", "first": 3, "next": 9, "bytes": 7, "messages": 6}
     rows = [row | {"held_from": 4}, row | {"topic": "u", "held_from": None}]
-    with ToyBulkApi(script(json_answer(EMPTY_LIST | {"partition": 2, "topics": rows}))) as toy:
-        listing = ask(toy).topics()
+    with FakeBulkApi(script(json_answer(EMPTY_LIST | {"partition": 2, "topics": rows}))) as fake:
+        listing = ask(fake).topics()
     assert (listing.broker, listing.broker_id, listing.partition) == ("b", "i", 2)
     found = listing.find("t")
     assert found is not None
@@ -107,11 +107,11 @@ def test_topics() -> None:
 
 
 def test_range() -> None:
-    with ToyBulkApi(script(Answer(200, FRAME))) as toy, ask(toy, fetch_bytes=77) as bulk:
+    with FakeBulkApi(script(Answer(200, FRAME))) as fake, ask(fake, fetch_bytes=77) as bulk:
         got = bulk.range("a/\u00e9 b", 5, 9, incarnation="ab")
         assert bytes(got) == FRAME
         bulk.range("t", 5, max_bytes=99)
-    first, second = toy.requests
+    first, second = fake.requests
     assert first.path == "/bulk/v1/range/a/\u00e9 b"
     assert first.query == {"start": "5", "end": "9", "max_bytes": "77", "inc": "ab"}
     assert second.query == {"start": "5", "max_bytes": "99"}
@@ -119,30 +119,30 @@ def test_range() -> None:
 
 def test_compression() -> None:
     packed = Answer(200, gzip.compress(FRAME), {"Content-Encoding": "gzip"})
-    with ToyBulkApi(script(packed)) as toy, ask(toy, compress="gzip") as bulk:
+    with FakeBulkApi(script(packed)) as fake, ask(fake, compress="gzip") as bulk:
         assert bytes(bulk.range("t", 1)) == FRAME
         assert bytes(bulk.range("t", 1)) == FRAME
-        assert toy.connections == 1
-        assert toy.requests[0].headers["accept-encoding"] == "gzip"
+        assert fake.connections == 1
+        assert fake.requests[0].headers["accept-encoding"] == "gzip"
 
 
 def test_zstd() -> None:
     pa = pytest.importorskip("pyarrow")
     body = pa.compress(FRAME, "zstd", asbytes=True)
     packed = Answer(200, body, {"Content-Encoding": "zstd"})
-    with ToyBulkApi(script(packed)) as toy, ask(toy, compress="zstd") as bulk:
+    with FakeBulkApi(script(packed)) as fake, ask(fake, compress="zstd") as bulk:
         assert bytes(bulk.range("t", 1)) == FRAME
         assert bytes(bulk.range("t", 1)) == FRAME
-        assert toy.connections == 1
+        assert fake.connections == 1
 
 
 def test_a_compressed_frame_cut_short() -> None:
     body = gzip.compress(FRAME)
     answers = [body[:-20], gzip.compress(FRAME[:-1]), b"no gzip at all", body]
     made = script(*(Answer(200, b, {"Content-Encoding": "gzip"}) for b in answers))
-    with ToyBulkApi(made) as toy, ask(toy) as bulk:
+    with FakeBulkApi(made) as fake, ask(fake) as bulk:
         assert bytes(bulk.range("t", 1)) == FRAME
-        assert len(toy.requests) == 4
+        assert len(fake.requests) == 4
 
 
 @pytest.mark.parametrize(
@@ -156,18 +156,18 @@ def test_a_compressed_frame_cut_short() -> None:
     ],
 )
 def test_what_is_lost_is_asked_for_again(fault: Answer) -> None:
-    with ToyBulkApi(script(fault, fault, Answer(200, FRAME))) as toy, ask(toy) as bulk:
+    with FakeBulkApi(script(fault, fault, Answer(200, FRAME))) as fake, ask(fake) as bulk:
         assert bytes(bulk.range("t", 1)) == FRAME
-        assert [r.query["start"] for r in toy.requests] == ["1"] * 3
+        assert [r.query["start"] for r in fake.requests] == ["1"] * 3
 
 
 def test_the_wait_grows_and_ends() -> None:
     waits: list[float] = []
-    with ToyBulkApi(script(Answer(drop=True))) as toy:
-        bulk = with_wait(waits.append, toy.address, retries=3)
-        with pytest.raises(Unreachable, match=toy.address):
+    with FakeBulkApi(script(Answer(drop=True))) as fake:
+        bulk = with_wait(waits.append, fake.address, retries=3)
+        with pytest.raises(Unreachable, match=fake.address):
             bulk.range("t", 1)
-        assert len(toy.requests) == 4
+        assert len(fake.requests) == 4
     assert len(waits) == 3
     assert 0.05 <= waits[0] <= 0.1
     assert 0.2 <= waits[2] <= 0.4
@@ -192,17 +192,17 @@ def test_nobody_answers() -> None:
 def test_a_busy_broker_is_waited_for() -> None:
     waits: list[float] = []
     busy = json_answer({"error": "busy"}, 429, Retry_After="2")
-    with ToyBulkApi(script(busy, busy, Answer(200, FRAME))) as toy:
-        bulk = with_wait(waits.append, toy.address)
+    with FakeBulkApi(script(busy, busy, Answer(200, FRAME))) as fake:
+        bulk = with_wait(waits.append, fake.address)
         assert bytes(bulk.range("t", 1)) == FRAME
         assert waits == [2.0, 2.0]
-        assert toy.connections == 1
+        assert fake.connections == 1
 
 
 def test_a_broker_that_stays_busy() -> None:
     waits: list[float] = []
-    with ToyBulkApi(script(json_answer({"error": "busy"}, 429, Retry_After="9"))) as toy:
-        bulk = with_wait(waits.append, toy.address, timeout_s=10, retries=2)
+    with FakeBulkApi(script(json_answer({"error": "busy"}, 429, Retry_After="9"))) as fake:
+        bulk = with_wait(waits.append, fake.address, timeout_s=10, retries=2)
         with pytest.raises(Refused, match="busy") as raised:
             bulk.range("t", 1)
     assert raised.value.status == 429
@@ -226,10 +226,10 @@ def test_refusals(
     status: int, more: dict[str, Any], kind: type[Refused], name: str, value: Any
 ) -> None:
     answer = json_answer({"error": "it says why", **more}, status)
-    with ToyBulkApi(script(answer)) as toy, ask(toy) as bulk:
+    with FakeBulkApi(script(answer)) as fake, ask(fake) as bulk:
         with pytest.raises(kind, match="it says why") as raised:
             bulk.range("t", 1)
-        assert len(toy.requests) == 1
+        assert len(fake.requests) == 1
     assert type(raised.value) is kind
     copied = pickle.loads(pickle.dumps(raised.value))
     assert (type(copied), str(copied)) == (kind, str(raised.value))
@@ -238,26 +238,26 @@ def test_refusals(
 
 def test_a_refusal_that_is_no_json() -> None:
     refused = pytest.raises(Refused, match="HTTP status 502")
-    with ToyBulkApi(script(Answer(502, b"<html>"))) as toy, refused:
-        ask(toy).range("t", 1)
+    with FakeBulkApi(script(Answer(502, b"<html>"))) as fake, refused:
+        ask(fake).range("t", 1)
 
 
 @pytest.mark.parametrize("answer", [b"", b"[]", b"{}", b'{"topics": 3}', b'{"topics": [{}]}'])
 def test_an_answer_that_is_none(answer: bytes) -> None:
     refused = pytest.raises(BulkError, match="invalid response")
-    with ToyBulkApi(script(Answer(200, answer))) as toy, refused:
-        ask(toy).topics()
+    with FakeBulkApi(script(Answer(200, answer))) as fake, refused:
+        ask(fake).topics()
 
 
 def test_offsets_and_readers() -> None:
     answer = json_answer({"topics": {"t": {"seq": 4, "incarnation": "ab", "exact": False}}})
-    with ToyBulkApi(script(answer)) as toy, ask(toy) as bulk:
+    with FakeBulkApi(script(answer)) as fake, ask(fake) as bulk:
         found = bulk.offsets({"t": 10**18 + 1})["t"]
         assert (found.seq, found.incarnation, found.exact) == (4, "ab", False)
         bulk.put_reader("job/1", {"t": (4, "ab"), "u": None}, ttl_s=60, hold=True)
         bulk.put_reader("job/1", {})
         bulk.delete_reader("job/1")
-    asked, put, renewed, deleted = toy.requests
+    asked, put, renewed, deleted = fake.requests
     assert json.loads(renewed.body) == {"positions": {}}
     assert json.loads(asked.body) == {"topics": {"t": {"time_ns": 10**18 + 1}}}
     assert (put.method, put.path) == ("PUT", "/bulk/v1/readers/job/1")
@@ -270,15 +270,15 @@ def test_writing() -> None:
     done = {"t": {"records": 2, "first": 5, "last": 6, "state": "committed"}, "u": None}
     done["u"] = {"state": "already"}
     with (
-        ToyBulkApi(
+        FakeBulkApi(
             script(json_answer({}), json_answer({"offset": 15}), json_answer({"topics": done}))
-        ) as toy,
-        ask(toy) as bulk,
+        ) as fake,
+        ask(fake) as bulk,
     ):
         bulk.append("t", b"block", dedupe=True)
         assert bulk.stage("w", 3, "t", 0, "a1", memoryview(b"block"), 10) == 15
         committed = bulk.commit("w", 3, {"t": [(0, "a1", 15)]})
-    append, stage, commit = toy.requests
+    append, stage, commit = fake.requests
     assert (append.path, append.query, append.body) == (
         "/bulk/v1/append/t",
         {"dedupe": "1"},
@@ -293,8 +293,8 @@ def test_writing() -> None:
 
 def test_a_block_that_does_not_fit() -> None:
     with (
-        ToyBulkApi(script(json_answer({"error": "no", "offset": 15}, 409))) as toy,
-        ask(toy) as bulk,
+        FakeBulkApi(script(json_answer({"error": "no", "offset": 15}, 409))) as fake,
+        ask(fake) as bulk,
     ):
         with pytest.raises(Refused) as raised:
             bulk.stage("w", 3, "t", 0, 1, b"block", 20)
@@ -311,10 +311,10 @@ def test_a_token_file_is_read_again_when_refused(tmp_path: Path) -> None:
         file.write_text(" new \n")
         return json_answer({"error": "unknown token"}, 401)
 
-    with ToyBulkApi(answer) as toy, ask(toy, token_file=str(file)) as bulk:
+    with FakeBulkApi(answer) as fake, ask(fake, token_file=str(file)) as bulk:
         bulk.topics()
         bulk.topics()
-        assert len(toy.requests) == 3
+        assert len(fake.requests) == 3
 
 
 def test_a_token_file_that_is_not_there(tmp_path: Path) -> None:
@@ -333,18 +333,18 @@ def test_tls(tmp_path: Path, mutual: bool) -> None:
         context.verify_mode = ssl.CERT_REQUIRED
     tls = Tls(ca_file=str(authority.file))
     own = replace(tls, cert_file=str(client.certificate), key_file=str(client.key))
-    with ToyBulkApi(script(json_answer(EMPTY_LIST)), context) as toy:
-        ask(toy, tls=own).topics()
-        ask(toy, tls=replace(own, server_name="localhost")).topics()
-        ask(toy, tls=replace(own, ca_file="", insecure=True)).topics()
+    with FakeBulkApi(script(json_answer(EMPTY_LIST)), context) as fake:
+        ask(fake, tls=own).topics()
+        ask(fake, tls=replace(own, server_name="localhost")).topics()
+        ask(fake, tls=replace(own, ca_file="", insecure=True)).topics()
         for wrong in (replace(own, server_name="example.com"), replace(own, ca_file="")):
             with pytest.raises(Unreachable, match="certificate"):
-                ask(toy, tls=wrong, retries=0).topics()
+                ask(fake, tls=wrong, retries=0).topics()
         if mutual:
             with pytest.raises(Unreachable):
-                ask(toy, tls=tls, retries=0).topics()
+                ask(fake, tls=tls, retries=0).topics()
     with pytest.raises(BulkError, match=r"TLS files: .*gone: No such file"):
-        ask(toy, tls=Tls(ca_file=str(tmp_path / "gone")))
+        ask(fake, tls=Tls(ca_file=str(tmp_path / "gone")))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from support.bulk.toy import Answer, Request, ToyBulkApi, ToyLog, json_answer
+from support.bulk.fake import Answer, FakeBulkApi, FakeLog, Request, json_answer
 from support.clients.frames import LOG_ID, record
 
 from broker.client.bulk import Damaged, OtherIncarnation, Trimmed, UnknownTopic
@@ -21,8 +21,8 @@ TEN = {seq: record(seq, b"body-%d" % seq) for seq in range(1, 11)}
 
 
 @pytest.fixture
-def toy() -> Iterator[ToyBulkApi]:
-    with ToyBulkApi(ToyLog(TEN, 11)) as made:
+def fake() -> Iterator[FakeBulkApi]:
+    with FakeBulkApi(FakeLog(TEN, 11)) as made:
         yield made
 
 
@@ -31,14 +31,14 @@ def seqs(server: str | list[str], *where: Any, **more: Any) -> list[int]:
     return [int(seq) for seq in found]
 
 
-def test_a_whole_topic(toy: ToyBulkApi) -> None:
-    table = read_arrow(toy.address, "t")
+def test_a_whole_topic(fake: FakeBulkApi) -> None:
+    table = read_arrow(fake.address, "t")
     assert table.column("value").to_pylist() == [b"body-%d" % i for i in range(1, 11)]
     assert set(table.column("partition").to_pylist()) == {2}
-    ranges = [r.query for r in toy.requests if "/range/" in r.path]
+    ranges = [r.query for r in fake.requests if "/range/" in r.path]
     assert [q["start"] for q in ranges] == ["1", "4", "7", "10"]
     assert {(q["end"], q["inc"]) for q in ranges} == {("11", LOG_ID.hex())}
-    assert toy.connections == 1
+    assert fake.connections == 1
 
 
 @pytest.mark.parametrize(
@@ -51,31 +51,31 @@ def test_a_whole_topic(toy: ToyBulkApi) -> None:
         ((7, 3), []),
     ],
 )
-def test_places(toy: ToyBulkApi, where: tuple[Any, ...], expected: list[int]) -> None:
-    assert seqs(toy.address, *where) == expected
+def test_places(fake: FakeBulkApi, where: tuple[Any, ...], expected: list[int]) -> None:
+    assert seqs(fake.address, *where) == expected
 
 
-def test_times_are_exact(toy: ToyBulkApi) -> None:
+def test_times_are_exact(fake: FakeBulkApi) -> None:
     at = datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=UTC)
-    with pytest.raises(Trimmed):  # the toy finds seq 0
-        seqs(toy.address, at)
-    asked = next(r.body for r in toy.requests if r.path.endswith("/offsets"))
+    with pytest.raises(Trimmed):  # the fake finds seq 0
+        seqs(fake.address, at)
+    asked = next(r.body for r in fake.requests if r.path.endswith("/offsets"))
     assert asked == b'{"topics": {"t": {"time_ns": 1700000000123456000}}}'
 
 
-def test_no_such_topic(toy: ToyBulkApi) -> None:
-    with pytest.raises(UnknownTopic, match=f"no broker of {toy.address} has the topic u"):
-        read_arrow(toy.address, "u")
+def test_no_such_topic(fake: FakeBulkApi) -> None:
+    with pytest.raises(UnknownTopic, match=f"no broker of {fake.address} has the topic u"):
+        read_arrow(fake.address, "u")
 
 
-def test_several_brokers(toy: ToyBulkApi) -> None:
+def test_several_brokers(fake: FakeBulkApi) -> None:
     other = {seq: record(seq, subject=b"a.b") for seq in (20, 30)}
-    with ToyBulkApi(ToyLog(other, 31, first=20)) as second:
-        assert seqs([toy.address, second.address]) == [*range(1, 11), 20, 30]
-        assert seqs(f"{toy.address},{second.address}", subject_filter="a.*") == [20, 30]
+    with FakeBulkApi(FakeLog(other, 31, first=20)) as second:
+        assert seqs([fake.address, second.address]) == [*range(1, 11), 20, 30]
+        assert seqs(f"{fake.address},{second.address}", subject_filter="a.*") == [20, 30]
 
 
-def hurt_once(log: ToyLog, seq: int, **more: Any) -> Any:
+def hurt_once(log: FakeLog, seq: int, **more: Any) -> Any:
     """The first time a record is sent, it is hurt on its way; `more` changes what comes then."""
     first = [True]
 
@@ -93,17 +93,19 @@ def hurt_once(log: ToyLog, seq: int, **more: Any) -> Any:
 
 
 def test_what_is_hurt_on_its_way_is_asked_for_again() -> None:
-    with ToyBulkApi(hurt_once(ToyLog(TEN, 11), 5)) as toy:
-        assert seqs(toy.address) == list(range(1, 11))
-        asked = [(r.query["start"], r.query["end"]) for r in toy.requests if "/range/" in r.path]
+    with FakeBulkApi(hurt_once(FakeLog(TEN, 11), 5)) as fake:
+        assert seqs(fake.address) == list(range(1, 11))
+        asked = [(r.query["start"], r.query["end"]) for r in fake.requests if "/range/" in r.path]
     assert asked == [("1", "11"), ("4", "11"), ("4", "7"), ("7", "11"), ("10", "11")]
 
 
 @pytest.mark.parametrize("more", [{"per_frame": 2}, {"first": 9}])
 def test_only_the_same_seqs_take_the_place_of_what_was_hurt(more: dict[str, int]) -> None:
     reported_gaps: list[Gap] = []
-    with ToyBulkApi(hurt_once(ToyLog(TEN, 11), 5, **more)) as toy:
-        found = seqs(toy.address, on_gap="skip", told_gap=lambda *gap: reported_gaps.append(gap[2]))
+    with FakeBulkApi(hurt_once(FakeLog(TEN, 11), 5, **more)) as fake:
+        found = seqs(
+            fake.address, on_gap="skip", told_gap=lambda *gap: reported_gaps.append(gap[2])
+        )
     assert found[:5] == [1, 2, 3, 4, 6]
     assert Gap(5, 6, DAMAGED) in reported_gaps
     assert len(found) == len(set(found))
@@ -113,19 +115,19 @@ def test_gaps() -> None:
     damaged = TEN | {5: TEN[5][:-1] + b"?"}
     reported_gaps: list[tuple[str, str, Gap]] = []
     del damaged[8]
-    with ToyBulkApi(ToyLog(damaged, 11, gaps=((8, 9, MISSING),))) as toy:
+    with FakeBulkApi(FakeLog(damaged, 11, gaps=((8, 9, MISSING),))) as fake:
         with pytest.raises(Damaged, match="5-5 damaged") as raised:
-            read_arrow(toy.address, "t")
+            read_arrow(fake.address, "t")
         assert raised.value.gaps == (Gap(5, 6, DAMAGED),)
-        found = seqs(toy.address, on_gap="skip", told_gap=lambda *gap: reported_gaps.append(gap))
+        found = seqs(fake.address, on_gap="skip", told_gap=lambda *gap: reported_gaps.append(gap))
     assert found == [1, 2, 3, 4, 6, 7, 9, 10]
     assert reported_gaps == [("b", "t", Gap(5, 6, DAMAGED)), ("b", "t", Gap(8, 9, MISSING))]
     with pytest.raises(ValueError, match="expected raise or skip"):
-        list(iter_arrow(toy.address, "t", on_gap="ignore"))
+        list(iter_arrow(fake.address, "t", on_gap="ignore"))
 
 
 def test_trimmed_while_reading() -> None:
-    log = ToyLog(TEN, 11)
+    log = FakeLog(TEN, 11)
 
     def answer(request: Any) -> Answer:
         if request.query.get("start") == "4":
@@ -133,47 +135,47 @@ def test_trimmed_while_reading() -> None:
         return log(request)
 
     gaps: list[Gap] = []
-    with ToyBulkApi(answer) as toy:
+    with FakeBulkApi(answer) as fake:
         with pytest.raises(Trimmed) as raised:
-            seqs(toy.address)
+            seqs(fake.address)
         assert raised.value.first == 8
         log.first = 1
-        found = seqs(toy.address, on_gap="skip", told_gap=lambda _b, _t, gap: gaps.append(gap))
+        found = seqs(fake.address, on_gap="skip", told_gap=lambda _b, _t, gap: gaps.append(gap))
     assert (found, gaps) == ([1, 2, 3, 8, 9, 10], [Gap(4, 8, MISSING)])
 
 
 def test_a_topic_made_anew_while_reading() -> None:
-    log = ToyLog(TEN, 11)
+    log = FakeLog(TEN, 11)
 
     def answer(request: Any) -> Answer:
         if request.query.get("start") == "4":
             return json_answer({"error": "it was made anew", "incarnation": "00"}, 409)
         return log(request)
 
-    with ToyBulkApi(answer) as toy, pytest.raises(OtherIncarnation):
-        seqs(toy.address, on_gap="skip")
+    with FakeBulkApi(answer) as fake, pytest.raises(OtherIncarnation):
+        seqs(fake.address, on_gap="skip")
 
 
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_a_frame_of_another_place(shift: int) -> None:
-    log = ToyLog(TEN, 11)
+    log = FakeLog(TEN, 11)
 
     def answer(request: Any) -> Answer:
         if request.query.get("start") == "4":
             request.query["start"] = str(4 + shift)
         return log(request)
 
-    with ToyBulkApi(answer) as toy, pytest.raises(Damaged, match="requested 4"):
-        seqs(toy.address)
+    with FakeBulkApi(answer) as fake, pytest.raises(Damaged, match="requested 4"):
+        seqs(fake.address)
 
 
 def test_a_broker_that_has_nothing_there() -> None:
-    log = ToyLog({}, 11)
+    log = FakeLog({}, 11)
     log.next, rows = 1, 11
 
     def answer(request: Any) -> Answer:
         log.next = rows if request.path.endswith("/topics") else 1
         return log(request)
 
-    with ToyBulkApi(answer) as toy, pytest.raises(Exception, match="no longer has a record at 1"):
-        seqs(toy.address)
+    with FakeBulkApi(answer) as fake, pytest.raises(Exception, match="no longer has a record at 1"):
+        seqs(fake.address)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.clients.bulk import DAMAGED, MISSING, Frame, read_frame
-from support.engine import CALLS, Rig, flip, numbered, segment_files, wait
+from support.engine import CALLS, Rig, flip_bit, numbered, segment_files, wait
 from support.native.stores import publish
 
 from broker.engine.bulk.ranges import Range, moment_in_memory
@@ -154,7 +154,7 @@ def test_a_flipped_bit_is_a_gap(tmp_path: Path, byte: int) -> None:
     with Rig(tmp_path / "a") as rig:
         log = rig.log()
         rig.publish(log, numbered(9))
-        flip(segment_files(tmp_path / "a")[0], 64 + 4 * RECORD + byte, bit=5)
+        flip_bit(segment_files(tmp_path / "a")[0], 64 + 4 * RECORD + byte, bit=5)
         frame = frame_of(log, 1)
         assert frame.gaps == [(5, 6, DAMAGED)]
         assert frame.bodies == numbered(4) + numbered(4, 5)
@@ -183,7 +183,7 @@ def test_damage_in_a_range_of_several_parts(tmp_path: Path) -> None:
         (path,) = segment_files(tmp_path / "a")
         whole = path.read_bytes()
         for number in DAMAGED_ONES:
-            flip(path, whole.index(bodies[number - 1]))
+            flip_bit(path, whole.index(bodies[number - 1]))
         frame = frame_of(log, 1, bytes_max=32 << 20)
         gaps = [(1, 2), (14, 16), (28, 29), (45, 46)]
         assert frame.gaps == [(start, end, DAMAGED) for start, end in gaps]
@@ -202,7 +202,7 @@ def test_a_stream_s_range_of_several_parts(tmp_path: Path) -> None:
         for seq in DAMAGED_ONES:
             assert wait(rig, store.delete(seq))
         (path,) = tmp_path.rglob("*.seg")
-        flip(path, path.read_bytes().index(bodies[29]))
+        flip_bit(path, path.read_bytes().index(bodies[29]))
         frame = frame_of(store.log, 1, bytes_max=32 << 20, complete=False)
         assert frame.gaps == [(30, 31, DAMAGED)]
         assert frame.bodies == [
@@ -215,7 +215,7 @@ def test_damage_at_both_ends(tmp_path: Path) -> None:
         log = rig.log()
         rig.publish(log, numbered(9))
         for number in (0, 1, 7, 8):
-            flip(segment_files(tmp_path / "a")[0], 64 + number * RECORD + 50)
+            flip_bit(segment_files(tmp_path / "a")[0], 64 + number * RECORD + 50)
         frame = frame_of(log, 1)
         assert frame.gaps == [(1, 3, DAMAGED), (8, 10, DAMAGED)]
         assert frame.bodies == numbered(5, 2)
@@ -227,7 +227,7 @@ def test_a_damaged_stretch_counts_as_bytes(tmp_path: Path) -> None:
     with Rig(tmp_path / "a") as rig:
         log = rig.log()
         rig.publish(log, [*numbered(2), b"x" * 5000, *numbered(2, 3)])
-        flip(segment_files(tmp_path / "a")[0], 64 + 2 * RECORD + 50)
+        flip_bit(segment_files(tmp_path / "a")[0], 64 + 2 * RECORD + 50)
         frame = frame_of(log, 1, bytes_max=1000)
         assert (frame.next, frame.gaps) == (4, [(3, 4, DAMAGED)])
         assert frame.bodies == numbered(2)
@@ -295,7 +295,7 @@ def test_the_index_learns_the_way(tmp_path: Path) -> None:
     with Rig(tmp_path / "a", segment_bytes=200_000) as rig:
         log = rig.engine.log("t")
         assert frame_of(log, 3000, bytes_max=RECORD).bodies == numbered(1, 2999)
-        flip(segment_files(tmp_path / "a")[0], 64 + 5)
+        flip_bit(segment_files(tmp_path / "a")[0], 64 + 5)
         frame = frame_of(log, 3000, bytes_max=RECORD)
         assert frame.bodies == numbered(1, 2999)
         assert rig.reports == [], "the walk began behind the flipped bit"
@@ -337,7 +337,7 @@ def test_damage_found_while_a_message_is_erased_is_looked_at_again(tmp_path: Pat
             publish(store, b"s", body)
         rig.settle()
         (path,) = tmp_path.rglob("*.seg")
-        flip(path, path.read_bytes().index(numbered(9)[4]))
+        flip_bit(path, path.read_bytes().index(numbered(9)[4]))
 
         async def run() -> None:
             erasing = asyncio.ensure_future(store.delete(2, erase=True))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import WRITE, Rig, kept, numbered
+from support.engine import WRITE, Rig, numbered, readable_bodies
 
 from broker.engine.log.publish import append
 from broker.runtime import vfs
@@ -90,7 +90,7 @@ def test_a_long_one_that_fails_is_not_stored(tmp_path: Path) -> None:
         assert rig.engine.shared.inline_writes == 2
         rig.advance(2)
         assert rig.publish(log, [b"after"]) == [1]
-        assert kept(rig, log) == [b"before", b"after"]
+        assert readable_bodies(rig, log) == [b"before", b"after"]
 
 
 def test_after_one_that_took_very_long_all_go_to_the_writer(tmp_path: Path) -> None:
@@ -129,4 +129,4 @@ def test_what_is_written_is_the_same(tmp_path: Path, size: int, on_loop: bool) -
         rig.crash(tmp_path / "b")
     with Rig(tmp_path / "b", **LIMITS) as rig:
         assert rig.engine.problems == []
-        assert kept(rig, rig.log()) == bodies
+        assert readable_bodies(rig, rig.log()) == bodies

@@ -13,9 +13,9 @@ from support.engine import (
     SYNC_PATH,
     WRITE,
     Rig,
-    kept,
     limit,
     numbered,
+    readable_bodies,
     segment_files,
 )
 
@@ -51,11 +51,11 @@ def test_what_is_refused_pushes_nothing_out(tmp_path: Path, limits: dict[str, in
             refuse(rig, log)
             assert log.first_seq == 1
         assert set(files) <= set(segment_files(tmp_path))
-        assert kept(rig, log) == STORED
+        assert readable_bodies(rig, log) == STORED
         # a message that is stored takes the place of the oldest, and of no more; bytes of files
         # that are not read are estimated
         assert rig.publish(log, [b"0"]) == [1]
-        found = kept(rig, log)
+        found = readable_bodies(rig, log)
         assert found[-50:] == [*STORED[1:], b"0"]
         assert len(found) == 50 or "bytes_max" in limits
 
@@ -66,9 +66,9 @@ def test_seqs_without_a_message_do_not_count_after_a_restart(tmp_path: Path) -> 
     with Rig(tmp_path, **ALWAYS) as rig:
         log = rig.engine.log("t")
         limit(log, msgs_max=50)
-        assert kept(rig, log) == STORED
+        assert readable_bodies(rig, log) == STORED
         assert rig.publish(log, [b"new"]) == [1]
-        assert kept(rig, log) == [*STORED[1:], b"new"]
+        assert readable_bodies(rig, log) == [*STORED[1:], b"new"]
 
 
 def test_retention_by_segments_does_not_count_them_either(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_retention_by_segments_does_not_count_them_either(tmp_path: Path) -> Non
         refuse(rig, log, 400)
         assert rig.publish(log, [b"new"]) == [1]
         rig.advance(2)
-        assert kept(rig, log) == [*STORED, b"new"]
+        assert readable_bodies(rig, log) == [*STORED, b"new"]
 
 
 def test_limits_that_become_narrower_behind_a_failed_sync(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_limits_that_become_narrower_behind_a_failed_sync(tmp_path: Path) -> Non
         log = full(rig, bytes_max=10 * size)
         refuse(rig, log)
         log.retention.limiter.set_limits(0, size // 2, 0)
-        rest = kept(rig, log)
+        rest = readable_bodies(rig, log)
         assert STORED[-len(rest) :] == rest
         assert size // 2 - max(map(len, STORED)) <= sum(map(len, rest)) < size
 
@@ -135,7 +135,7 @@ def copies_beside_a_log_made_anew(root: Path) -> bool:
         rig.advance(3)
         assert set(rig.publish(log, [b"more"])) == {1}
     with Rig(root) as rig:
-        assert kept(rig, rig.log(other)) == [*numbered(60), b"more"]
+        assert readable_bodies(rig, rig.log(other)) == [*numbered(60), b"more"]
         assert not rig.engine.problems
     return True
 
@@ -236,6 +236,6 @@ def test_a_page_that_does_not_read_does_not_stop_a_copy(tmp_path: Path) -> None:
             mapping.unspoil()
         assert path.with_name(path.name + ".unreadable").read_bytes() == whole
         assert [text for level, text, _ in rig.reports if "does not read" in text]
-        found = kept(rig, log)
+        found = readable_bodies(rig, log)
         assert 50 < len(found) < 100
         assert set(found) < set(bodies)

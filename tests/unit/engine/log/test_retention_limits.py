@@ -8,7 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import OPEN, SECOND, Rig, bodies_of, flip, kept, limit, numbered, segment_files
+from support.engine import (
+    OPEN,
+    SECOND,
+    Rig,
+    bodies_of,
+    flip_bit,
+    limit,
+    numbered,
+    readable_bodies,
+    segment_files,
+)
 from support.native.routing import Subscriber
 
 from broker.engine.cursor.local import LocalConsumer
@@ -35,7 +45,7 @@ def test_count(rig: Rig, count: int) -> None:
     limit(log, msgs_max=10)
     bodies = numbered(count)
     rig.publish(log, bodies)
-    assert kept(rig, log) == bodies[-10:]
+    assert readable_bodies(rig, log) == bodies[-10:]
     assert log.first_seq == max(1, count - 9)
     assert log.visible == count + 1
     assert not rig.reports
@@ -46,9 +56,9 @@ def test_bytes(rig: Rig) -> None:
     limiter = limit(log, bytes_max=100)
     rig.publish(log, [b"x" * 30] * 50)
     assert limiter.bytes == 90
-    assert len(kept(rig, log)) == 3
+    assert len(readable_bodies(rig, log)) == 3
     rig.publish(log, [b"y" * 40])
-    assert [body[:1] for body in kept(rig, log)] == [b"x", b"x", b"y"]
+    assert [body[:1] for body in readable_bodies(rig, log)] == [b"x", b"x", b"y"]
     assert limiter.bytes == 100
 
 
@@ -56,9 +66,9 @@ def test_the_newest_stays_whatever_its_size(rig: Rig) -> None:
     log = make(rig)
     limiter = limit(log, bytes_max=100)
     rig.publish(log, [b"small", b"x" * 3000])
-    assert kept(rig, log) == [b"x" * 3000]
+    assert readable_bodies(rig, log) == [b"x" * 3000]
     rig.publish(log, [b"small"])
-    assert kept(rig, log) == [b"small"]
+    assert readable_bodies(rig, log) == [b"small"]
     assert limiter.bytes == 5
 
 
@@ -69,14 +79,14 @@ def test_age(rig: Rig) -> None:
     rig.advance(6)
     rig.publish(log, [b"3"])
     rig.advance(3.999)
-    assert kept(rig, log) == [b"1", b"2", b"3"]
+    assert readable_bodies(rig, log) == [b"1", b"2", b"3"]
     rig.advance(0.002)
-    assert kept(rig, log) == [b"3"]
+    assert readable_bodies(rig, log) == [b"3"]
     rig.advance(10)
-    assert kept(rig, log) == []
+    assert readable_bodies(rig, log) == []
     assert log.first_seq == log.visible == 4
     rig.publish(log, [b"4"])
-    assert kept(rig, log) == [b"4"]
+    assert readable_bodies(rig, log) == [b"4"]
 
 
 def test_files_go_with_the_records(memory_path: Path) -> None:
@@ -156,7 +166,7 @@ def test_acked_or_not_it_is_kept(rig: Rig) -> None:
     for seq, *_ in consumer.records:
         assert consumer.finish(seq) == 0
     rig.advance(5)
-    assert kept(rig, log) == bodies
+    assert readable_bodies(rig, log) == bodies
 
 
 def test_other_limits_hold_at_once(rig: Rig) -> None:
@@ -164,21 +174,21 @@ def test_other_limits_hold_at_once(rig: Rig) -> None:
     limiter = limit(log)
     bodies = numbered(100)
     rig.publish(log, bodies)
-    assert kept(rig, log) == bodies
+    assert readable_bodies(rig, log) == bodies
     limiter.set_limits(7, 0, 0)
-    assert kept(rig, log) == bodies[-7:]
+    assert readable_bodies(rig, log) == bodies[-7:]
     limiter.set_limits(50, 0, 0)
     rig.publish(log, bodies[:3])
-    assert kept(rig, log) == bodies[-7:] + bodies[:3]
+    assert readable_bodies(rig, log) == bodies[-7:] + bodies[:3]
     limiter.set_limits(0, 2 * 24, 0)
-    assert kept(rig, log) == bodies[1:3]
+    assert readable_bodies(rig, log) == bodies[1:3]
     limiter.set_limits(0, 0, SECOND)
     rig.advance(2)
-    assert kept(rig, log) == []
+    assert readable_bodies(rig, log) == []
     limiter.close()
     rig.publish(log, bodies)
     rig.advance(100)
-    assert kept(rig, log) == bodies
+    assert readable_bodies(rig, log) == bodies
 
 
 @pytest.mark.parametrize("close", [True, False])
@@ -198,10 +208,10 @@ def test_after_a_restart(memory_path: Path, close: bool) -> None:
         assert log.protocol == STAN
         limiter = limit(log, msgs_max=60)
         assert (log.first_seq, log.visible) == (441, 501)
-        assert kept(rig, log) == bodies[-60:]
+        assert readable_bodies(rig, log) == bodies[-60:]
         assert limiter.bytes == 60 * 20
         rig.publish(log, [b"more"])
-        assert kept(rig, log) == [*bodies[-59:], b"more"]
+        assert readable_bodies(rig, log) == [*bodies[-59:], b"more"]
         assert not rig.reports
 
 
@@ -215,9 +225,9 @@ def test_an_age_is_over_while_nobody_is_there(memory_path: Path) -> None:
     with Rig(memory_path / "1", clock=clock, **SMALL) as rig:
         log = rig.engine.log("t")
         limit(log, age_max_ns=100 * SECOND)
-        assert kept(rig, log) == [b"young"]
+        assert readable_bodies(rig, log) == [b"young"]
         rig.advance(51)
-        assert kept(rig, log) == []
+        assert readable_bodies(rig, log) == []
         assert log.visible == 202
 
 
@@ -227,7 +237,7 @@ def test_damage_is_passed_over_and_kept(memory_path: Path) -> None:
         rig.publish(make(rig), numbered(100))
         rig.close()
     first = segment_files(memory_path / "0")[0]
-    flip(first, first.stat().st_size // 2)
+    flip_bit(first, first.stat().st_size // 2)
     with Rig(memory_path / "0", **SMALL) as rig:
         log = rig.engine.log("t")
         limiter = limit(log, msgs_max=99)
@@ -235,7 +245,7 @@ def test_damage_is_passed_over_and_kept(memory_path: Path) -> None:
             limiter.set_limits(left, 0, 0)
             assert log.visible - log.first_seq <= left
         rig.advance(2)
-        assert kept(rig, log) == numbered(100)[-1:]
+        assert readable_bodies(rig, log) == numbered(100)[-1:]
     assert list((memory_path / "0" / "t").glob("*.quarantined"))
 
 
@@ -335,7 +345,7 @@ def test_what_is_gone_stays_gone_under_wider_limits(
     with Rig(root) as rig:
         log = rig.engine.log("t")
         limit(log)
-        assert kept(rig, log) == numbered(10)[first - 1 :]
+        assert readable_bodies(rig, log) == numbered(10)[first - 1 :]
         rig.close()
     (file,) = segment_files(root)
     file.write_bytes(file.read_bytes()[:200])
@@ -344,7 +354,7 @@ def test_what_is_gone_stays_gone_under_wider_limits(
         limit(log)
         assert log.first_seq == log.visible < first
         assert rig.publish(log, [b"more"]) == [1]
-        assert kept(rig, log) == [b"more"]
+        assert readable_bodies(rig, log) == [b"more"]
 
 
 @pytest.mark.parametrize("place", [0, 2, -1])
@@ -370,14 +380,14 @@ def test_a_file_of_a_hostile_size_takes_nothing_with_it(
         log = rig.engine.log("t")
         limit(log, **limits)
         healthy = [body for n, body in enumerate(numbered(100), 1) if n not in lost]
-        assert kept(rig, log) == healthy
+        assert readable_bodies(rig, log) == healthy
         assert rig.publish(log, [b"more"]) == [1]
         rig.advance(5)
-        assert kept(rig, log) == [*healthy, b"more"]
+        assert readable_bodies(rig, log) == [*healthy, b"more"]
         log.retention.limiter.set_limits(5, 0, 0)
         rig.settle()
         assert log.visible - log.first_seq <= 5
-        assert kept(rig, log)[-1] == b"more"
+        assert readable_bodies(rig, log)[-1] == b"more"
 
 
 def test_two_files_that_claim_the_same_first_seq(memory_path: Path) -> None:
@@ -390,7 +400,7 @@ def test_two_files_that_claim_the_same_first_seq(memory_path: Path) -> None:
     with Rig(root, **SMALL) as rig:
         log = rig.engine.log("t")
         limit(log, bytes_max=1 << 20)
-        assert kept(rig, log) == numbered(100)
+        assert readable_bodies(rig, log) == numbered(100)
 
 
 def test_a_file_named_after_seq_0(memory_path: Path) -> None:
@@ -401,11 +411,11 @@ def test_a_file_named_after_seq_0(memory_path: Path) -> None:
         rig.close()
     (file,) = segment_files(root)
     file = file.rename(file.with_name(f"{0:020d}.seg"))
-    flip(file, 64 + 20)
+    flip_bit(file, 64 + 20)
     with Rig(root, **SMALL) as rig:
         log = rig.engine.log("t")
         limit(log, bytes_max=1 << 20)
-        assert kept(rig, log) == numbered(5)[1:]
+        assert readable_bodies(rig, log) == numbered(5)[1:]
 
 
 @pytest.mark.parametrize("hurt", [2, 3], ids=["the last but one", "the last of its file"])
@@ -422,16 +432,16 @@ def test_limits_go_on_behind_what_does_not_read(memory_path: Path, hurt: int) ->
         assert log.first_seq == hurt
         rig.crash(memory_path / "1")
     for seq in range(hurt, 4):
-        flip(segment_files(memory_path / "1")[0], 64 + (seq - 1) * 144 + 66)
+        flip_bit(segment_files(memory_path / "1")[0], 64 + (seq - 1) * 144 + 66)
     with Rig(memory_path / "1", **more) as rig:
         log = rig.engine.log("t")
         limiter = limit(log, msgs_max=7, age_max_ns=SECOND)
         rig.advance(2)
         assert log.first_seq == log.visible == 10
         rig.publish(log, numbered(50))
-        assert kept(rig, log) == numbered(50)[-7:]
+        assert readable_bodies(rig, log) == numbered(50)[-7:]
         limiter.set_limits(1, 0, 0)
-        assert kept(rig, log) == numbered(50)[-1:]
+        assert readable_bodies(rig, log) == numbered(50)[-1:]
 
 
 def test_limits_go_on_behind_records_that_were_lost(memory_path: Path) -> None:
@@ -451,7 +461,7 @@ def test_limits_go_on_behind_records_that_were_lost(memory_path: Path) -> None:
         LocalConsumer(log.cursors["own"], 0).redeliver_first()
         limit(log, msgs_max=3, age_max_ns=2 * SECOND)
         rig.publish(log, numbered(50))
-        assert kept(rig, log) == numbered(50)[-3:]
+        assert readable_bodies(rig, log) == numbered(50)[-3:]
         rig.advance(3)
         assert log.first_seq == log.visible
 
@@ -462,12 +472,12 @@ def test_a_damaged_time_does_not_stop_the_limit_of_age(memory_path: Path) -> Non
         rig.close()
     # The time of the second record is centuries away. The first is verified to be found, and those
     # behind it when they are waited for.
-    flip(segment_files(memory_path / "0")[0], 64 + (40 + 24) + 23, 6)
+    flip_bit(segment_files(memory_path / "0")[0], 64 + (40 + 24) + 23, 6)
     with Rig(memory_path / "0", **SMALL) as rig:
         log = rig.engine.log("t")
         limit(log, age_max_ns=10 * SECOND)
         rig.advance(11)
-        assert kept(rig, log) == []
+        assert readable_bodies(rig, log) == []
         assert log.first_seq == log.visible
 
 

@@ -20,7 +20,7 @@ from support.engine import (
     bodies_of,
     drain,
     finish_all,
-    flip,
+    flip_bit,
     limit,
     numbered,
     segment_files,
@@ -220,7 +220,7 @@ def test_a_torn_write_is_kept_without_what_is_older(tmp_path: Path) -> None:
 def test_a_damaged_record_in_a_used_file_is_passed_over(tmp_path: Path) -> None:
     root = in_used_file(tmp_path)
     path = segment_files(root)[-1]
-    flip(path, end_of_records(path) - 5 * 144 + 50)
+    flip_bit(path, end_of_records(path) - 5 * 144 + 50)
     with Rig(root, **REUSE) as rig:
         assert any("do not read and are passed over" in text for text in rig.engine.problems)
         assert rig.engine.log("t").next_seq == 66
@@ -482,7 +482,7 @@ def test_a_file_that_readers_may_have_open_is_removed(tmp_path: Path) -> None:
 def test_a_damaged_segment_is_kept_and_not_used_again(tmp_path: Path) -> None:
     root = in_used_file(tmp_path)
     path = segment_files(root)[-1]
-    flip(path, end_of_records(path) - 5 * 144 + 50)
+    flip_bit(path, end_of_records(path) - 5 * 144 + 50)
     with Rig(root, **REUSE) as rig:
         flow = Flow(rig)
         drain(rig, flow.consumer)
@@ -890,7 +890,7 @@ def test_damage_in_a_full_file_that_ends_with_zeros_is_reported(tmp_path: Path) 
     root, _ = two_used(tmp_path)
     path = segment_files(root)[0]
     path.write_bytes(path.read_bytes() + bytes(MARK))
-    flip(path, HEADER + 160 * 144 + 60)
+    flip_bit(path, HEADER + 160 * 144 + 60)
     with Rig(root, **REUSE) as rig:
         drain(rig, LocalConsumer(rig.engine.log("t").cursors["c"], 1 << 30))
         assert is_damage(rig)

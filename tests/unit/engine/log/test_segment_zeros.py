@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import FILL, SYNC, WRITE, Rig, kept, numbered, segment_files
+from support.engine import FILL, SYNC, WRITE, Rig, numbered, readable_bodies, segment_files
 
 from broker.engine.log.publish import append, outcome
 from broker.runtime import vfs
@@ -62,7 +62,7 @@ def test_a_log_that_rests_has_none_and_begins_with_few(
         assert file_bytes(tmp_path) == record_bytes(log)
         assert rig.publish(log, [b"after"]) == [1]
         assert file_bytes(tmp_path) - record_bytes(log) < 2 * BLOCK
-        assert kept(rig, log) == [*bodies, b"after"]
+        assert readable_bodies(rig, log) == [*bodies, b"after"]
 
 
 @pytest.mark.parametrize("sync", ["none", 1.0])
@@ -96,7 +96,7 @@ def test_after_a_crash_they_are_cut_and_nothing_is_said(
         assert rig.engine.problems == []
         assert file_bytes(tmp_path / "b") == end
         assert rig.publish(rig.log(), [b"after"]) == [1]
-        assert kept(rig, rig.log()) == [*bodies, b"after"]
+        assert readable_bodies(rig, rig.log()) == [*bodies, b"after"]
 
 
 def test_a_disk_without_room_for_them(tmp_path: Path, always: dict[str, Any]) -> None:
@@ -109,7 +109,7 @@ def test_a_disk_without_room_for_them(tmp_path: Path, always: dict[str, Any]) ->
         assert vfs.unfired(FILL) < 1000
         assert file_bytes(tmp_path) == record_bytes(log)
         vfs.heal()
-        assert kept(rig, log) == bodies
+        assert readable_bodies(rig, log) == bodies
         assert rig.reports == []
 
 
@@ -125,7 +125,7 @@ def test_records_go_on_after_a_write_that_failed(tmp_path: Path, always: dict[st
         rig.advance(2)
         for body in behind:
             assert rig.publish(log, [body]) == [1]
-        assert kept(rig, log) == before + behind
+        assert readable_bodies(rig, log) == before + behind
 
 
 def test_records_go_on_after_a_sync_that_failed(tmp_path: Path, always: dict[str, Any]) -> None:
@@ -141,7 +141,7 @@ def test_records_go_on_after_a_sync_that_failed(tmp_path: Path, always: dict[str
             assert rig.publish(log, [body]) == [1]
         rig.crash(tmp_path / "b")
     with Rig(tmp_path / "b", **always) as rig:
-        assert kept(rig, rig.log()) == before + behind
+        assert readable_bodies(rig, rig.log()) == before + behind
 
 
 def test_a_file_that_was_full_before_its_last_write_has_none(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from support.engine import (
     SYNC_PATH,
     WRITE,
     Rig,
-    kept,
     numbered,
+    readable_bodies,
 )
 
 from broker.engine.cursor.local import LocalConsumer
@@ -361,4 +361,4 @@ def test_what_began_within_a_turn_can_fail(tmp_path: Path, call: int) -> None:
         rig.advance(2)
         assert rig.publish(log, [b"after"]) == [1]
     with Rig(tmp_path, sync="always") as rig:
-        assert kept(rig, rig.log()) == [*stored, b"after"]
+        assert readable_bodies(rig, rig.log()) == [*stored, b"after"]

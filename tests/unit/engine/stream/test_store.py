@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import SYNC, WRITE, Rig, flip, wait
+from support.engine import SYNC, WRITE, Rig, flip_bit, wait
 from support.native.stores import (
     kill,
     last_seq_of,
@@ -394,7 +394,7 @@ def test_damage_is_counted(tmp_path: Path) -> None:
         rig.close()
     first, *_, last = sorted(folder.glob("*.seg"))
     for file in (first, last):
-        flip(file, 64 + 2 * 64 + 50)  # the body of its third record
+        flip_bit(file, 64 + 2 * 64 + 50)  # the body of its third record
     with Rig(tmp_path, segment_bytes=600) as rig:
         store = open_in(rig)
         third = int(last.stem) + 2

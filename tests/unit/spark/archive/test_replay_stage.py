@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.bulk.toy import Answer, Request, ToyBulkApi, json_answer, script
+from support.bulk.fake import Answer, FakeBulkApi, Request, json_answer, script
 
 from broker.client.bulk.arrow import SCHEMA
 from broker.client.bulk.options import Options
@@ -110,7 +110,7 @@ def test_blocks_follow_one_another(files: tuple[str, ...]) -> None:
             {"offset": int(asked.query["offset"]) + len(asked.body), "state": "staged"}
         )
 
-    with ToyBulkApi(answer) as bulk:
+    with FakeBulkApi(answer) as bulk:
         staged = stage_part(stage(files, bulk.address))
         again = stage_part(stage(files, bulk.address))
     assert (staged.topic, staged.part, staged.records, staged.failure) == ("t-again", 2, 20, "")
@@ -124,7 +124,7 @@ def test_blocks_follow_one_another(files: tuple[str, ...]) -> None:
 
 
 def test_what_goes_wrong_is_reported(files: tuple[str, ...]) -> None:
-    with ToyBulkApi(script(json_answer({"error": "the disk is full"}, 507))) as bulk:
+    with FakeBulkApi(script(json_answer({"error": "the disk is full"}, 507))) as bulk:
         assert "the disk is full" in stage_part(stage(files, bulk.address)).failure
     Path(files[0]).unlink()
     assert "No such file" in stage_part(stage(files, "127.0.0.1:1")).failure

@@ -1,4 +1,4 @@
-"""A fake bulk API whose answers the test chooses, and one that serves frames from a list."""
+"""A fake bulk API whose answers the test chooses, and a log for it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Request:
 
 @dataclass
 class Answer:
-    """`cut` sends only so much of the body that it promised, and hangs up."""
+    """A response. `cut`: send only this many bytes of the body, and close the connection."""
 
     status: int = 200
     body: bytes = b"{}"
@@ -37,26 +37,26 @@ class Answer:
 
 
 def json_answer(value: Any, status: int = 200, **headers: str) -> Answer:
-    """JSON; the headers' names with underscores."""
+    """A response with JSON. Headers are keywords, with underscores instead of dashes."""
     named = {name.replace("_", "-"): text for name, text in headers.items()}
     return Answer(status, json.dumps(value).encode(), named)
 
 
-class ToyBulkApi:
-    """Calls `answer` for each request; those that came are in `requests`."""
+class FakeBulkApi:
+    """A server that answers each request with `answer(request)`. `requests` has all of them."""
 
     def __init__(
         self, answer: Callable[[Request], Answer], context: ssl.SSLContext | None = None
     ) -> None:
         self.requests: list[Request] = []
         self.connections = 0
-        toy = self
+        fake = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def setup(self) -> None:
-                toy.connections += 1
+                fake.connections += 1
                 super().setup()
 
             def serve(self) -> None:
@@ -66,7 +66,7 @@ class ToyBulkApi:
                 headers = {k.lower(): v for k, v in self.headers.items()}
                 body = self.rfile.read(length)
                 request = Request(self.command, unquote(url.path), query, headers, body)
-                toy.requests.append(request)
+                fake.requests.append(request)
                 self._send(answer(request))
 
             do_GET = do_POST = do_PUT = do_DELETE = serve  # noqa: N815
@@ -105,13 +105,13 @@ class ToyBulkApi:
 
 
 def script(*answers: Answer) -> Callable[[Request], Answer]:
-    """One after the other; the last one again and again."""
+    """Returns these answers one after the other, and the last one for all further requests."""
     left = list(answers)
     return lambda _request: left.pop(0) if len(left) > 1 else left[0]
 
 
-class ToyLog:
-    """A topic `t` of records (seq, raw) in frames of so many; gaps as in a frame."""
+class FakeLog:
+    """A topic `t` with records (seq, raw), served in frames of a given number of records."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class ToyLog:
         return Answer(200, self.frame(start, int(request.query["end"])))
 
     def frame(self, start: int, end: int) -> bytes:
-        """The frame that a broker would send."""
+        """The frame that a broker sends for this request."""
         seqs = [seq for seq in self.records if start <= seq < end]
         chosen = seqs[: self.per_frame]
         behind = seqs[len(chosen)] if len(seqs) > len(chosen) else min(end, self.next)

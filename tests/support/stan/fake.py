@@ -27,7 +27,7 @@ class Subscription:
     over: bool = False
 
 
-class ToyStan:
+class FakeStan:
     """Delivers, waits for Acks, sends heartbeats, and splits its output."""
 
     def __init__(self, breakage: str = "", answer_in: int = 1, deliver_in: int = 1) -> None:
@@ -48,7 +48,7 @@ class ToyStan:
         self.sending = asyncio.Lock()
 
     async def serve(self, reader: asyncio.StreamReader, writer: Writer) -> None:
-        writer.write(b'INFO {"server_id":"toy","headers":true} \r\n')
+        writer.write(b'INFO {"server_id":"fake","headers":true} \r\n')
         while line := await reader.readline():
             verb, *words = line.split()
             if verb == b"SUB":

@@ -1,4 +1,4 @@
-"""Runs a script of tests/faults and kills it in the midst of its work."""
+"""Runs a script of tests/faults and kills it while it works."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 
 
 def run_and_kill(script: Path, *arguments: str, start_s: float, seconds: float) -> bytes:
-    """What a script said before SIGKILL, which it gets so long after its first words. Fails if it
-    says nothing within `start_s`, or ends by itself."""
+    """Run a script, and kill it `seconds` after its first output. Returns its output.
+    AssertionError: it has no output within `start_s`, or ends by itself."""
     said = bytearray()
     with subprocess.Popen(
         [sys.executable, str(script), *arguments], stdout=subprocess.PIPE

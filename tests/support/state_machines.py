@@ -1,4 +1,4 @@
-"""Runs a state machine of hypothesis as one test of several."""
+"""Runs a state machine of hypothesis inside a test."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine
 
 
 def run_machine(machine: type[RuleBasedStateMachine], steps: int, examples: int = 40) -> None:
-    """Run it; on the first bug its steps are in the output."""
+    """Run it. The output has the steps that lead to the first failure."""
     case = machine.TestCase
     case.settings = settings(
         max_examples=examples,

@@ -1,4 +1,4 @@
-"""Shared by tests of the NSQ client."""
+"""A handler for tests of the NSQ client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Open = Callable[..., Awaitable[Reader]]
 
 
 class Inbox:
-    """A handler that leaves the answering to the test."""
+    """A handler that collects messages, which the test then answers."""
 
     def __init__(self) -> None:
         self.messages: asyncio.Queue[Message] = asyncio.Queue()

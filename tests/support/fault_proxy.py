@@ -1,7 +1,7 @@
 """A proxy between a client and the bulk API that acts in the middle of one chosen request.
 
-    with Between(server) as between:
-        between.upset(r"POST .*/commit", ANSWERED, server.restart_after_kill)
+    with FaultProxy(server) as proxy:
+        proxy.interrupt(r"POST .*/commit", ANSWERED, server.restart_after_kill)
 
 A moment is one of
 
@@ -29,8 +29,8 @@ READ_BYTES = 1 << 16
 _HEAD = re.compile(rb"(?:GET|POST|PUT|DELETE) /\S* HTTP/1\.1\r\n")
 
 
-class Between:
-    """A listener; clients use its `address` instead of the broker's."""
+class FaultProxy:
+    """The proxy. Clients use its `address` instead of the broker's."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -46,7 +46,7 @@ class Between:
 
     @property
     def bulk(self) -> Address:
-        """As a server has it."""
+        """The address, under the name that a Server has for it."""
         return self.address
 
     def __enter__(self) -> Self:
@@ -62,10 +62,11 @@ class Between:
         for thread in list(self._threads):
             thread.join()
 
-    def upset(
+    def interrupt(
         self, request: str, moment: str, act: Callable[[], object], *, after: int = 0
     ) -> None:
-        """Act once, at this moment of a request like that; `after` as many have passed."""
+        """Call `act` once, at this moment of a request that matches `request`. `after`: skip this
+        number of matching requests first."""
         with self._lock:
             self.acted.clear()
             self._moment, self._left, self._act = moment, after, act
@@ -97,16 +98,16 @@ class Between:
                         self._open -= {client, broker}
 
     def _relay(self, client: socket.socket, broker: socket.socket) -> None:
-        """Relay requests here and answers on another thread, until it is to stop after the next."""
-        upset = threading.Event()
-        self._spawn(self._answers, client, broker, upset)
+        """Relay requests on this thread and answers on another one."""
+        interrupted = threading.Event()
+        self._spawn(self._answers, client, broker, interrupted)
         while data := client.recv(READ_BYTES):
             mine = self._is_it(data)
             if mine and self._moment == ASKED:
                 self._do(client, broker)
                 return
             if mine and self._moment == ANSWERED:
-                upset.set()
+                interrupted.set()
             broker.sendall(data)
             if mine and self._moment == SENT:
                 left = _length(data)
@@ -119,11 +120,11 @@ class Between:
             broker.shutdown(socket.SHUT_RDWR)
 
     def _answers(
-        self, client: socket.socket, broker: socket.socket, upset: threading.Event
+        self, client: socket.socket, broker: socket.socket, interrupted: threading.Event
     ) -> None:
         with contextlib.suppress(OSError):
             while data := broker.recv(READ_BYTES):
-                if upset.is_set():
+                if interrupted.is_set():
                     client.sendall(data[: len(data) // 2])
                     self._do(client, broker)
                     return
@@ -153,7 +154,7 @@ class Between:
 
 
 def _length(data: bytes) -> int:
-    """How much of the body of a request is still to come."""
+    """The bytes of the body of a request that were not received yet."""
     head, _, begun = data.partition(b"\r\n\r\n")
     length = re.search(rb"(?i)\r\ncontent-length: *([0-9]+)", head)
     return int(length[1]) - len(begun) if length is not None else 0
