@@ -80,7 +80,7 @@ cdef class Window(RecentIds):
         cdef View view
         cdef stored_t s
         cdef recent_id_t id
-        views, first, behind, since_ns = plan
+        views, first, end, since_ns = plan
         for view in views:
             try:
                 view.open()
@@ -91,7 +91,7 @@ cdef class Window(RecentIds):
                 if self.identify(&s.rec, &id) and self.known(&id) == NULL:
                     id.time_ns = s.rec.timestamp_ns
                     self.remember(&id)
-        self.next_seq = behind
+        self.next_seq = end
 
 
 cdef size_t latest_within(Segment segment, size_t left) noexcept:

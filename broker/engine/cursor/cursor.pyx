@@ -445,16 +445,16 @@ cdef class Cursor(LogReader):
         """Whether consumers are ready, and the next record is further from the end than one turn
         may deliver."""
         cdef Segment segment = self.position.segment, last
-        cdef size_t behind
+        cdef size_t backlog
         if self.ring == NULL or segment is None:
             return False
-        behind = segment.size - self.position.offset
+        backlog = segment.size - self.position.offset
         if not segment.active:
             last = self.log.active
             if last is None or last.first_seq != segment.next_seq:
                 return True
-            behind += last.size
-        return behind > self.shared.deliver_bytes_max
+            backlog += last.size
+        return backlog > self.shared.deliver_bytes_max
 
     cdef bint next_new(self, stored_t *s) noexcept:
         """Find the next unread record that can be delivered now."""
@@ -972,10 +972,10 @@ cdef class Cursor(LogReader):
         A segment is dropped when its last record is acked, which may be before the journal is
         written: after a crash the journal then mentions records that no longer exist.
         """
-        cdef uint64_t first = self.acks.floor, kept = self.log.first_seq, seq, count = 0
-        if kept - first > self.shared.window_max:
+        cdef uint64_t first = self.acks.floor, oldest = self.log.first_seq, seq, count = 0
+        if oldest - first > self.shared.window_max:
             raise OverflowError('no such seq')
-        for seq in range(first, kept):
+        for seq in range(first, oldest):
             if self.acks.add(seq):
                 self.journal.ack(seq)
                 count += 1
@@ -983,7 +983,7 @@ cdef class Cursor(LogReader):
             return      # its limits do not wait for acks
         self.shared.report(
             'warning', 'records that are no longer there count as finished', log=self.log.name,
-            cursor=self.name, first=first, behind=kept, count=count)
+            cursor=self.name, first=first, behind=oldest, count=count)
 
     cdef object remember(self, uint64_t seq, uint16_t attempts, int64_t due_wall_ns):
         """Restore an entry that was deferred (due_wall_ns > 0) or waits for redelivery."""

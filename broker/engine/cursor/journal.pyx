@@ -219,7 +219,7 @@ cdef class Journal(JobOwner):
 
     cdef void flush_both(self) noexcept:
         """Write the block to the file that is being replaced, which counts after a kill as long as
-        it has the name, and behind the snapshot in the new one. If that could take long the block
+        it has the name, and after the snapshot in the new one. If that could take long the block
         stays in memory until the file is replaced."""
         cdef int error
         self.end_run()

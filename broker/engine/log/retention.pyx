@@ -321,10 +321,10 @@ cdef class Limiter(Task):
         """
         cdef stored_t s
         cdef object first = max(segment.first_seq, self.retention.floor)
-        cdef object behind = min(segment.next_seq, max(self.end(), first))
+        cdef object end = min(segment.next_seq, max(self.end(), first))
         cdef object data = <object>segment.size - segment.start()
         cdef object seqs = <object>segment.next_seq - segment.first_seq
-        cdef object count = min(behind - first, data // RECORD_HEADER_BYTES)
+        cdef object count = min(end - first, data // RECORD_HEADER_BYTES)
         if count <= 0:
             return 0
         memset(&s, 0, sizeof(s))

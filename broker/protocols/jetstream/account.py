@@ -302,9 +302,8 @@ class JetStreamAccount:
         folder = self.stream_folder(name)
         removed_folder = None
         if stream is not None:
-            self.origins.stream_closed(
-                stream, deleted=True
-            )  # it must not write to the folder any more
+            # It must not write to the folder any more.
+            self.origins.stream_closed(stream, deleted=True)
         if folder is not None and folder.exists():
             try:
                 removed_folder = await asyncio.to_thread(files.move_aside, folder)

@@ -45,9 +45,8 @@ class Channels:
         self.engine = engine
         self._by_folded: dict[str, str] = {}
         self.limited: dict[str, Channel] = {}  # channels with an inactivity limit
-        self.on_deleted: Callable[[Channel], object] = (
-            self.forget
-        )  # after another protocol deleted it
+        # Called with a channel that another protocol has deleted.
+        self.on_deleted: Callable[[Channel], object] = self.forget
 
     def restore(self) -> None:
         """Adopt the channels that the engine has found on disk."""
