@@ -43,7 +43,7 @@ from awake import cores_awake
 
 from broker.bench.dial import dial_nsq
 from broker.bench.scenarios import NatsRequestPlan, run_nats_request
-from broker.config.load import load_with_places
+from broker.config.load import load_with_origins
 from broker.console.limits import ATTENTION_DEPTH
 from broker.protocols.nsq.http.app import Query
 from broker.protocols.nsq.service import NsqService
@@ -210,7 +210,7 @@ async def serve(folder: Path, topics: int) -> None:
     """A broker with many topics, in this process; commands come on stdin."""
     file = folder / "twinwire.toml"
     file.write_text(CONFIG.format(data=folder / "data"))
-    config, given = load_with_places(file)
+    config, given = load_with_origins(file)
     server = Server(config, given=given)
     await server.start()
     for first in range(len(server.engine.logs), topics, BATCH):

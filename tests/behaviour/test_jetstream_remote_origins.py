@@ -123,7 +123,7 @@ async def receiver(server: InProcess) -> Any:
     service = server.service(JetStreamService)
     assert service is not None
     assert service.jetstream is not None
-    sourcing = service.jetstream.accounts["$G"].origins._sourcing["M"]
+    sourcing = service.jetstream.accounts["$G"].origins._by_stream["M"]
     async with asyncio.timeout(WAIT_S):
         while True:
             (remote,) = sourcing._remote.values()
