@@ -52,6 +52,7 @@ HTTP_ROOM_LOOKS: Final = 16  # idle connections checked for one that can be clos
 OPEN_FILES_KEPT_DIVISOR: Final = 16
 OPEN_FILES_KEPT_MIN: Final = 32
 OPEN_FILES_KEPT_MAX: Final = 1024
+OPEN_FILES_HTTP_DIVISOR: Final = 4  # as a share of these: further ones, left to HTTP listeners
 UMASK: Final = 0o027  # of files that a server creates
 CLOSE_GRACE: Final = 5 * SECOND  # time for peers to read their last bytes when a listener closes
 DECODE_BYTES_MAX: Final = READ_BYTES_MAX  # of one connection per turn, after TLS and compression

@@ -40,9 +40,12 @@ def open_files() -> int:
     return size or sum(1 for _ in FILES.iterdir()) - 1  # without that of the listing
 
 
-def files_are_short(number: int = -1) -> bool:
+def files_are_short(number: int = -1, *, http: bool = False) -> bool:
     """Whether only the descriptors reserved for the logs were left when the descriptor `number` was
     opened: it got the lowest free number, which is about the number of open files. -1: now.
+
+    `http`: the connection may take one of those that other listeners leave to HTTP. Otherwise
+    clients of other protocols could make health checks and metrics fail.
 
     A new connection is judged by its own: the loop accepts many before it reports the first, and
     those that are closed then leave low numbers free.
@@ -51,13 +54,16 @@ def files_are_short(number: int = -1) -> bool:
     if most == resource.RLIM_INFINITY:
         return False
     kept = max(limits.OPEN_FILES_KEPT_MIN, most // limits.OPEN_FILES_KEPT_DIVISOR)
+    kept = min(kept, limits.OPEN_FILES_KEPT_MAX)
+    if not http:
+        kept += kept // limits.OPEN_FILES_HTTP_DIVISOR
     if number < 0:
         try:
             number = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             return error.errno in {errno.EMFILE, errno.ENFILE}
         os.close(number)
-    return number >= most - min(kept, limits.OPEN_FILES_KEPT_MAX)
+    return number >= most - kept
 
 
 def descriptor(transport: asyncio.BaseTransport) -> int:

@@ -26,6 +26,7 @@ from broker.protocols.nsq.lookup.server import LookupServer
 pytestmark = pytest.mark.only_ours
 
 TIMEOUT_S = 20.0
+OPEN_FILES = 128
 EVIL = {"Origin": "http://evil.example", "Content-Type": "text/plain"}
 IMAGE = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"}
 PAGES = {
@@ -203,6 +204,25 @@ def test_the_loop_looks_for_silent_peers_of_nsqlookupd(monkeypatch: pytest.Monke
             await server.stop()
 
     asyncio.run(asyncio.wait_for(meet(), TIMEOUT_S))
+
+
+def test_other_clients_leave_files_to_http(tmp_path: Path) -> None:
+    """Otherwise probes would fail and have the broker restarted."""
+    program = nsqd(tmp_path)
+    program.command = ["prlimit", f"--nofile={OPEN_FILES}:{OPEN_FILES}", *program.command]
+    with program, contextlib.ExitStack() as stack:
+        answer = b"?"
+        while answer:
+            one = stack.enter_context(socket.create_connection(program.tcp, TIMEOUT_S))
+            answer = b""
+            with contextlib.suppress(ConnectionError):
+                one.sendall(b"  V2IDENTIFY\n\0\0\0\2{}")
+                answer = one.recv(64)
+        assert ask(program.http, "/ping") == (200, b"OK")
+        with contextlib.suppress(ConnectionError):
+            other = stack.enter_context(socket.create_connection(program.tcp, TIMEOUT_S))
+            other.sendall(b"  V2")
+            assert other.recv(64) == b""
 
 
 def test_a_peer_of_nsqlookupd_does_not_take_the_last_files() -> None:

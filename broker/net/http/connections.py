@@ -71,7 +71,7 @@ class HttpConnections:
 
     def add(self, connection: HttpConnection, number: int = -1) -> bool:
         """Add a connection with the descriptor `number`; False: the limit is reached."""
-        full = len(self.open) >= self.most or files_are_short(number)
+        full = len(self.open) >= self.most or files_are_short(number, http=True)
         if full and not self._make_room():
             self.dropped += 1
             return False
