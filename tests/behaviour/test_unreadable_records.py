@@ -100,6 +100,50 @@ def test_what_does_not_read_is_kept_when_its_file_is_dropped(memory_path: Path) 
         assert len(segment_files(memory_path / "0")) <= 2
 
 
+def test_it_is_no_problem_any_more_when_all_its_files_are_dropped(memory_path: Path) -> None:
+    make(memory_path / "0")
+    hurt = segment_files(memory_path / "0")[1:3]
+    for file in hurt:
+        mapping.spoil(file, PAGE, PAGE + 1)
+    with Rig(memory_path / "0", **SMALL) as rig:
+        health = rig.engine.shared.health
+        consumer = LocalConsumer(rig.engine.log("t").open_cursor("c"), 1 << 30)
+        rig.settle()
+        while consumer.records:
+            seq = consumer.records.pop(0)[0]
+            if seq > int(hurt[1].stem) and hurt[1].exists():
+                assert health.has("records of log", "t")
+            assert consumer.finish(seq) == 0
+            rig.settle()
+        rig.advance(2)
+        assert not any(file.exists() for file in hurt)
+        assert health.problems() == []
+
+
+def test_the_last_file_of_an_idle_log_is_dropped_for_its_damage(memory_path: Path) -> None:
+    """It would be kept for the next messages; without any the problem would never end."""
+    with Rig(memory_path / "0") as rig:
+        log = rig.log()
+        log.open_cursor("c")
+        assert rig.publish(log, numbered(3, size=BODY)) == [1] * 3
+        rig.close()
+    (file,) = segment_files(memory_path / "0")
+    flip(file, 64 + 240 + 100)
+    with Rig(memory_path / "0") as rig:
+        health = rig.engine.shared.health
+        log = rig.engine.log("t")
+        consumer = LocalConsumer(log.open_cursor("c"), 1 << 30)
+        rig.settle()
+        rig.advance(3)
+        assert health.has("records of log", "t")
+        assert finish_all(consumer) == [numbered(3, size=BODY)[n] for n in (0, 2)]
+        rig.advance(3)
+        assert health.problems() == []
+        assert file.with_name(file.name + ".quarantined").exists()
+        assert rig.publish(log, [b"more"]) == [1]
+        assert bodies_of(consumer) == [b"more"]
+
+
 @pytest.mark.parametrize("page", [0, 2, -1])
 def test_a_sector_of_the_last_file_at_start(memory_path: Path, page: int) -> None:
     """The broker starts, serves the rest, and appends to a new file; no seq is used again."""

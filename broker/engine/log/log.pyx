@@ -829,8 +829,7 @@ cdef class Log(LogBase):
         cdef job_t *job
         cdef int error
         # The page that could not be read may be one that no reader had read yet.
-        cdef bint damaged = faults_of(&segment.file) != 0 or (
-            segment.quarantined and len(segment.quarantined) > segment.unwritten)
+        cdef bint damaged = faults_of(&segment.file) != 0 or has_damage(segment)
         segment.unmap_later(self.shared)
         if segment.path is None:
             return True
@@ -843,6 +842,8 @@ cdef class Log(LogBase):
         if error:
             self.shared.report('error', 'segment cannot be dropped', log=self.name,
                                segment=segment.first_seq, reason=os.strerror(error))
+        elif has_damage(segment) and not any([has_damage(other) for other in self.segments]):
+            self.shared.health.remove(RECORDS, self.name)   # nobody can meet them any more
         if error or damaged:
             if not error and segment.quarantined and (
                     segment.quarantined[0][0] >= segment.size) and not faults_of(&segment.file):
@@ -894,7 +895,8 @@ cdef class Log(LogBase):
             if segment.zeroed and not segment.active:
                 segment.cut_tail()      # an earlier attempt failed
         if (self.idle_mark == self.next_seq and self.active is not None and self.cursors
-                and self.active.size > self.shared.reclaim_bytes and self.waiting_bytes == 0
+                and (self.active.size > self.shared.reclaim_bytes or has_damage(self.active))
+                and self.waiting_bytes == 0
                 and self.policy.retention_mode == RETENTION_ACKED):
             retention.reclaim()
         if self.idle_mark == self.next_seq and self.is_idle():
@@ -1365,6 +1367,11 @@ cdef class Log(LogBase):
     def disk_bytes(self):
         """Bytes of all segments."""
         return self.retention.bytes()
+
+
+cdef bint has_damage(Segment segment) noexcept:
+    """Whether some of its records are unreadable, other than by a power cut."""
+    return segment.quarantined is not None and len(segment.quarantined) > segment.unwritten
 
 
 cdef inline bint too_far(Segment active, uint64_t seq) noexcept:
