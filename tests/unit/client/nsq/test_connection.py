@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -192,8 +193,11 @@ async def test_compression_begins_exactly_behind_the_answer(
     ],
 )
 async def test_a_port_of_another_server(greeting: bytes, text: str) -> None:
-    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(greeting)
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        writer.close()  # since Python 3.12 the listener waits for that
 
     async with await asyncio.start_server(greet, "127.0.0.1", 0) as listener:
         address = listener.sockets[0].getsockname()
