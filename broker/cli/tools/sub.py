@@ -36,7 +36,8 @@ def sub(
 ) -> None:
     """Print the messages of TOPIC, one per line, until interrupted.
 
-    Without --channel a temporary channel is used, so no other consumer misses a message.
+    Without --channel a temporary channel is used, so no other channel misses a message. If it is
+    the first channel of the topic, it gets the messages that wait there, and they go with it.
     """
     source = take_source(given)
     tail = _Tail(count, print_topic)
