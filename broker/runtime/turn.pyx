@@ -14,7 +14,6 @@ from broker.runtime.heap cimport heap_free, heap_init, heap_peek, heap_push, hea
 from broker.runtime.interfaces cimport Task
 from broker.runtime.posix cimport monotonic_ns, realtime_ns
 from broker.runtime.types cimport heap_item_t
-from broker.runtime.workers cimport monotonic_ns
 
 cdef int64_t WALL_CHECK_MAX_NS = 60_000_000_000  # the longest time between checks
 

@@ -8,7 +8,6 @@ Jobs of one Worker run and finish in the order they were submitted.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from broker.runtime.interfaces cimport Task
-from broker.runtime.posix cimport monotonic_ns
 
 cdef enum JobKind:
     JOB_CALL        # only `call`

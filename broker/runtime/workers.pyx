@@ -11,6 +11,7 @@ from libc.string cimport memcpy
 from posix.unistd cimport read, write
 
 from broker.runtime.posix cimport (
+    monotonic_ns,
     pthread_cond_destroy,
     pthread_cond_init,
     pthread_cond_signal,

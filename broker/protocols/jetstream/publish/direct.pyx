@@ -30,9 +30,9 @@ from broker.protocols.jetstream.publish.answers cimport Answers
 from broker.protocols.jetstream.publish.lookup cimport Lookup
 from broker.protocols.jetstream.publish.wire cimport (
     TIME_TEXT, U64_DIGITS, parse_u64, put_time, put_u64)
+from broker.runtime.posix cimport monotonic_ns
 from broker.runtime.turn cimport PHASE_DELIVER
 from broker.runtime.types cimport record_t, span_t
-from broker.runtime.workers cimport monotonic_ns
 
 LOG = logging.getLogger('broker.jetstream')
 
