@@ -69,6 +69,7 @@ cdef struct consumer_t:
     ConsumerPolicy policy
     uint32_t credit         # maximum of records in flight
     uint32_t in_flight
+    uint32_t timed_out      # its timed-out records that wait for redelivery, with REDELIVER_FIRST
     uint32_t first          # the oldest of its entries in flight; 0 = none
     uint32_t last
     # Deadlines mostly come in the order of deliveries. An entry whose deadline is not earlier than
@@ -163,6 +164,7 @@ cdef class Cursor(LogReader):
     cdef consumer_t *least(self) noexcept
     cdef size_t redeliver_unacked(self) noexcept
     cdef consumer_t *consumer_of_unacked(self) noexcept
+    cdef void left_waiting(self, const void *last) noexcept
     cdef entry_t *held_by(self, consumer_t *c, uint64_t seq, int *code) noexcept
     cdef void unlink(self, entry_t *e) noexcept
     cdef void deliver_ready(self) noexcept

@@ -107,7 +107,7 @@ cdef class Cursor(LogReader):
         """Add a consumer without credit; the caller has set its policy."""
         c.sink = <void *>sink
         c.next = c.prev = c.all_prev = NULL
-        c.credit = c.in_flight = c.first = c.last = c.blocked = c.failing = 0
+        c.credit = c.in_flight = c.timed_out = c.first = c.last = c.blocked = c.failing = 0
         c.sent_ns = c.sent_then = 0
         c.line = c.timer.pos = c.timer.tag = 0
         c.timer.owner = c
@@ -735,30 +735,58 @@ cdef class Cursor(LogReader):
         """Deliver the `again` queue to consumers that are ready, whatever their credit. Returns
         roughly the number of bytes."""
         cdef consumer_t *c
+        cdef entry_t *e
+        cdef void *last
         cdef size_t given = 0
         while self.inflight.again_first and given <= self.shared.deliver_bytes_max:
+            e = self.inflight.at(self.inflight.again_first)
+            last = e.timer.owner
             c = self.consumer_of_unacked()
             if c == NULL:
                 break
             given += AGAIN_BYTES
             if self.redeliver(c) and c.in_flight >= c.credit:
                 self.leave_ring(c)
+            if last != NULL and e.state != ENTRY_AGAIN:
+                self.left_waiting(last)
         if given > self.shared.deliver_bytes_max:
             self.wake()
+        if self.inflight.again_first == 0:
+            c = self.all
+            while c != NULL:
+                c.timed_out = 0     # others may have been settled or dropped
+                c = c.all_next
         return given
+
+    cdef void left_waiting(self, const void *last) noexcept:
+        """A record that `last`, if it is still here, let time out waits no longer."""
+        cdef consumer_t *c = self.all
+        while c != NULL and c != last:
+            c = c.all_next
+        if c != NULL and c.timed_out:
+            c.timed_out -= 1
 
     cdef consumer_t *consumer_of_unacked(self) noexcept:
         """The consumer with credit and the fewest records in flight; if none has credit, one of the
-        others."""
+        others.
+
+        Records that timed out count for the consumer that had them: one that acks nothing would
+        otherwise look idle, and get the same records again forever. Of equal ones, the one whose
+        last delivery was the earliest.
+        """
         cdef consumer_t *c = self.all
         cdef consumer_t *best = NULL
         cdef int rank, best_rank = 3
+        cdef uint32_t load, best_load = 0
         while c != NULL:
             if not c.blocked:
-                rank = 2 if c.failing else 1 if c.in_flight >= c.credit else 0
-                if rank < best_rank or (rank == best_rank and c.in_flight < best.in_flight):
+                load = c.in_flight + c.timed_out
+                rank = 2 if c.failing else 1 if load >= c.credit else 0
+                if rank < best_rank or (rank == best_rank and (
+                        load < best_load or (load == best_load and c.sent_ns < best.sent_ns))):
                     best = c
                     best_rank = rank
+                    best_load = load
             c = c.all_next
         if best_rank == 2 and self.policy.choice != CHOICE_LEAST:
             return NULL         # all are failing: one gets them when it no longer fails
@@ -848,10 +876,14 @@ cdef class Cursor(LogReader):
             self.wake()     # an unreadable segment may be readable now
 
     cdef void time_out(self, entry_t *e) noexcept:
+        cdef consumer_t *c = <consumer_t *>e.timer.owner
         self.timeout_count += 1
         self.unlink(e)
         self.requeue_entry(
             e, REASON_TIMEOUT, after_new=self.policy.redelivery == REDELIVER_LATER)
+        if c != NULL and e.state == ENTRY_AGAIN and self.policy.redelivery == REDELIVER_FIRST:
+            c.timed_out += 1
+            e.timer.owner = c
 
     cdef void count_deferred(self) noexcept:
         """Update the number of deferred records of all cursors."""

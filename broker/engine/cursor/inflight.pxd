@@ -44,7 +44,9 @@ cdef extern from *:
     #endif
     """
     ctypedef struct entry_t:
-        heap_item_t timer       # owner: the consumer_t while SENT; tag: the entry's own index
+        # owner: the consumer_t while SENT. AGAIN: the consumer that had it when it timed out, only
+        # to compare, because it may have left. tag: the entry's own index.
+        heap_item_t timer
         uint64_t seq
         int64_t mark            # SENT: time of the delivery (ns); AGAIN: new records to wait for
         uint32_t segment        # id of its segment, 0 = unknown

@@ -249,3 +249,38 @@ def test_what_expired_goes_to_the_idlest(rig: Rig) -> None:
     assert quick.settle(1)
     assert quick.settle(2), "an ack counts, whoever sends it"
     assert cursor.acks.floor == 3
+
+
+def test_what_one_never_acks_reaches_the_other(rig: Rig) -> None:
+    """It timed out, so it is not in flight any more; who had it does not count as idle."""
+    log = rig.log()
+    cursor = log.open_cursor("g")
+    for order in ((5.0, 50.0), (50.0, 5.0)):
+        members = [member(cursor, ack_wait=wait, least=True) for wait in order]
+        deaf, well = sorted(members, key=lambda one: order[members.index(one)])
+        well.set_credit(0)
+        rig.publish(log, numbered(1))
+        [seq] = seqs(deaf)
+        well.set_credit(100)
+        rig.advance(5.1)
+        assert (attempts(deaf), attempts(well)) == ([], [(seq, 2)])
+        assert well.settle(seq)
+        for consumer in members:
+            consumer.leave()
+
+
+def test_what_many_never_ack_reaches_the_last_one(rig: Rig) -> None:
+    """Members that are equal get it in turn."""
+    log = rig.log()
+    cursor = log.open_cursor("g")
+    members = [member(cursor, ack_wait=5, least=True) for _ in range(3)]
+    for well in members:
+        well.set_credit(0)
+        rig.publish(log, numbered(1))
+        well.set_credit(100)
+        seq = cursor.acks.floor
+        for _ in members:
+            if well.in_flight == 0:
+                rig.advance(5.1)
+        assert well.in_flight == 1
+        assert well.settle(seq)
