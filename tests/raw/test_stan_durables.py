@@ -157,6 +157,19 @@ def test_later_members_join_where_the_group_stands(join: Join, uniq: str) -> Non
     assert sorted(one.waiting() + two.waiting()) == [6, 7]
 
 
+def test_what_a_member_does_not_acknowledge_reaches_another(join: Join, uniq: str) -> None:
+    client = join()
+    well = client.subscribe(uniq, queue="q")
+    deaf = client.subscribe(uniq, queue="q", ack_wait=1)
+    client.fill(uniq, 2)
+    [first] = well.take(1, ack=True)
+    [second] = deaf.take(1)
+    while not well.waiting() and not deaf.waiting():
+        client.wait()
+    assert (well.waiting(), deaf.waiting()) == ([second], [])
+    assert {first, second} == {1, 2}
+
+
 def test_a_full_member_is_passed_over(join: Join, uniq: str) -> None:
     client = join()
     small = client.subscribe(uniq, queue="q", max_in_flight=1)
