@@ -164,7 +164,7 @@ cdef class Cursor(LogReader):
     cdef consumer_t *least(self) noexcept
     cdef size_t redeliver_unacked(self) noexcept
     cdef consumer_t *consumer_of_unacked(self) noexcept
-    cdef void left_waiting(self, const void *last) noexcept
+    cdef void uncount_timed_out(self, const void *last) noexcept
     cdef entry_t *held_by(self, consumer_t *c, uint64_t seq, int *code) noexcept
     cdef void unlink(self, entry_t *e) noexcept
     cdef void deliver_ready(self) noexcept

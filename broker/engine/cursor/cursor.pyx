@@ -748,7 +748,7 @@ cdef class Cursor(LogReader):
             if self.redeliver(c) and c.in_flight >= c.credit:
                 self.leave_ring(c)
             if last != NULL and e.state != ENTRY_AGAIN:
-                self.left_waiting(last)
+                self.uncount_timed_out(last)
         if given > self.shared.deliver_bytes_max:
             self.wake()
         if self.inflight.again_first == 0:
@@ -758,8 +758,8 @@ cdef class Cursor(LogReader):
                 c = c.all_next
         return given
 
-    cdef void left_waiting(self, const void *last) noexcept:
-        """A record that `last`, if it is still here, let time out waits no longer."""
+    cdef void uncount_timed_out(self, const void *last) noexcept:
+        """A record that timed out with `last`, which may have left, does not wait any more."""
         cdef consumer_t *c = self.all
         while c != NULL and c != last:
             c = c.all_next
