@@ -15,7 +15,7 @@ import logging
 from collections import deque
 
 from libc.stddef cimport size_t
-from libc.stdint cimport INT64_MAX, int64_t, uint64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
 from broker.protocols.jetstream import limits
@@ -262,9 +262,9 @@ cdef class Direct(Sink):
         cdef uint64_t end = store.readable - 1
         s.up_to = min(<uint64_t>request.up_to_seq, end) if request.up_to_seq else end
         if request.up_to_time:
-            first_after = self.lookup.at_time(
-                min(moment_ns(request.up_to_time), INT64_MAX - 1) + 1)
-            s.up_to = first_after - 1 if first_after else end
+            # The time itself is not in the range, as in nats-server.
+            beyond = self.lookup.at_time(moment_ns(request.up_to_time))
+            s.up_to = beyond - 1 if beyond else end
         s.filter = store.subjects.filter([raw(subject) for subject in request.multi_last])
         if s.up_to == end and SUBJECTS_MAX < (
                 store.subjects.size if s.filter is None else s.filter.size):

@@ -333,6 +333,19 @@ def test_the_last_of_each_subject_at_a_time(case: Case) -> None:
     ]  # fmt: skip
 
 
+def test_a_message_of_exactly_that_time_is_not_in_the_answer(case: Case) -> None:
+    def time_of(seq: int) -> str:
+        _, lines, _ = case.one({"seq": seq})
+        (time,) = [line for line in lines if line.startswith("Nats-Time-Stamp: ")]
+        return time.partition(": ")[2]
+
+    found = case.get({"multi_last": ["d.>"], "up_to_time": time_of(3)})
+    assert seqs(found) == [2]
+    assert found[-1][1][-1] == "Nats-UpTo-Sequence: 2"
+    first, _, _ = case.one({"multi_last": ["d.>"], "up_to_time": time_of(1)})
+    assert first == "NATS/1.0 404 No Results"
+
+
 def test_pages_of_the_last_of_each_subject(case: Case) -> None:
     found = case.get({"multi_last": ["d.>"], "batch": 1})
     assert seqs(found) == [3]
