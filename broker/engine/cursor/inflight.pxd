@@ -9,7 +9,8 @@ from broker.runtime.heap cimport heap_t
 from broker.runtime.types cimport heap_item_t
 
 cdef enum:
-    SLAB_ENTRIES = 1024
+    SLAB_SHIFT = 6          # small slabs: most of many cursors have a few entries
+    SLAB_ENTRIES = 1 << SLAB_SHIFT
     ENTRY_FREE = 0
     ENTRY_SENT = 1          # with a consumer (timer.owner) until timer.due_ns; in its list
     ENTRY_DEFERRED = 2      # not before timer.due_ns; in no list
@@ -87,4 +88,4 @@ cdef class Inflight:
     cdef int rehash(self, uint32_t cap) except -1
 
     cdef inline entry_t *at(self, uint32_t index) noexcept:
-        return &self.slabs[index >> 10][index & 1023]
+        return &self.slabs[index >> SLAB_SHIFT][index & (SLAB_ENTRIES - 1)]
