@@ -479,6 +479,10 @@ cdef class Journal(JobOwner):
             raise OSError(error, os.strerror(error), self.path)
         self.removed = True
 
+    def folder_moved(self):
+        """The folder was moved away with the file in it; `discard` must follow."""
+        self.removed = True
+
 
 cdef class JournalReader:
     cdef int take_op(self, int kind, uint64_t a, uint64_t b, uint64_t c) except -1:

@@ -1272,7 +1272,7 @@ cdef class Log(LogBase):
             self.sync.metadata_written()
 
     def close(self, bint delete=False):
-        """Stop. `delete`: delete the cursors too; the engine removes the folder."""
+        """Stop. `delete`: delete the cursors too; the engine has moved the folder away."""
         cdef LogReader cursor
         if not delete:
             try:
@@ -1290,11 +1290,9 @@ cdef class Log(LogBase):
             self.binding.cut()
             self.binding = None
         for cursor in list(self.cursors.values()):
-            try:
-                cursor.close(delete)
-            except OSError as problem:      # the folder is removed with its content
-                self.shared.report('warning', 'a journal cannot be removed', log=self.name,
-                                   reason=str(problem))
+            if delete and cursor.journal is not None:
+                cursor.journal.folder_moved()
+            cursor.close(delete)
         if delete:
             self.shared.health.remove(RECORDS, self.name)
             self.cursors.clear()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+from collections import deque
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +16,7 @@ from broker.engine.config import StorageConfig
 from broker.engine.names import is_ephemeral, is_name
 from broker.net import sockets
 from broker.net.http.pages import Pages
+from broker.protocols.nsq import limits
 from broker.protocols.nsq.config import NsqConfig
 
 if TYPE_CHECKING:
@@ -52,6 +54,36 @@ def _log_topics(topic: str, channel: str | None, made: bool) -> None:
         _TOPICS.log(level, "TOPIC(%s): deleting channel %s", topic, channel)
 
 
+class TopicLines:
+    """Log lines about topics and channels, in their order, some in each turn of the loop: a topic
+    may be deleted with thousands of channels."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[tuple[str, str | None, bool]] = deque()
+        self._room = limits.TOPIC_LINES_AT_ONCE  # in this turn
+
+    def add(self, topic: str, channel: str | None, made: bool) -> None:
+        """Log that it was created or deleted, now or soon."""
+        if not self._room:
+            self._waiting.append((topic, channel, made))
+            return
+        if self._room == limits.TOPIC_LINES_AT_ONCE:
+            self._loop.call_soon(self._next_turn)
+        self._room -= 1
+        _log_topics(topic, channel, made)
+
+    def _next_turn(self) -> None:
+        self._room = limits.TOPIC_LINES_AT_ONCE
+        while self._waiting and self._room:
+            self.add(*self._waiting.popleft())
+
+    def close(self) -> None:
+        """Write all lines that wait."""
+        while self._waiting:
+            _log_topics(*self._waiting.popleft())
+
+
 class NsqService(Service):
     """Serves NSQ clients as [nsq] configures; without a listener it only provides /metrics."""
 
@@ -64,6 +96,7 @@ class NsqService(Service):
         self.peers: LookupPeers | None = None  # the nsqlookupds that topics are reported to
         self._pages: dict[str, Pages] = {}
         self._statsd: asyncio.Task[None] | None = None
+        self._lines: TopicLines | None = None
 
     async def listen(self) -> None:
         """Open the listeners, then report to statsd and nsqlookupds."""
@@ -76,7 +109,8 @@ class NsqService(Service):
         nsq.dead_letters.begin(host.section(StorageConfig).for_topic)
         await nsq.open()
         self.listener = nsq
-        host.engine.watch(_log_topics)
+        self._lines = TopicLines(asyncio.get_running_loop())
+        host.engine.watch(self._lines.add)
         await self._open_pages(nsq)
         if config.statsd_address is not None:
             self._report_to_statsd(nsq)
@@ -205,7 +239,10 @@ class NsqService(Service):
         self._pages.clear()
         if self.listener is not None:
             self.listener = None
-            self.host.engine.unwatch(_log_topics)
+        if self._lines is not None:
+            self.host.engine.unwatch(self._lines.add)
+            self._lines.close()
+            self._lines = None
 
     async def reload(self) -> None:
         """Read certificates again."""
