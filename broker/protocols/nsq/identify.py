@@ -168,6 +168,8 @@ class Identity:
     @classmethod
     def read(cls, body: bytes, config: NsqConfig, now: Identity) -> Identity:
         """The client after an IDENTIFY with this body; `now`: before it. Refused if invalid."""
+        if len(body) > (most := limits.NSQ_IDENTIFY_BODY_MAX):
+            raise Refused(errors.NSQ_BODY_BIG, command="IDENTIFY", number=len(body), most=most)
         asked = read_fields(body)
         heartbeat_ns = _chosen(
             "heartbeat interval",

@@ -75,6 +75,7 @@ NSQLOOKUPD_TOMBSTONE: Final = 45 * SECOND
 # --- our own -----------------------------------------------------------------------------------
 
 NSQ_VERSION: Final = "1.3.0"  # the nsqd whose behaviour this is; clients and tools check it
+NSQ_IDENTIFY_BODY_MAX: Final = 64 * KIB  # its JSON is decoded while other clients wait
 NSQ_GREETING: Final = 10 * SECOND  # from accept to "  V2", or to IDENTIFY at nsqlookupd
 NSQ_HEARTBEAT_INTERVAL: Final = 30 * SECOND  # half of nsqd's client timeout
 NSQ_OUTPUT_BUFFER_SIZE: Final = 16 * KIB  # unless the client requests another size

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.base.units import SECOND
+from broker.protocols.nsq import limits
 from broker.protocols.nsq.config import NsqConfig
 from broker.protocols.nsq.identify import Identity, Refused, read_fields
 
@@ -114,3 +115,11 @@ def test_the_response_is_in_nsqds_order() -> None:
         b'"sample_rate":0,"auth_required":false,"output_buffer_size":16384,'
         b'"output_buffer_timeout":250,"topology_region":"","topology_zone":""}'
     )
+
+
+def test_a_body_is_decoded_up_to_a_limit() -> None:
+    """Ten thousand keys take milliseconds, in which nobody else is served."""
+    most = limits.NSQ_IDENTIFY_BODY_MAX
+    assert Identity.read(b'{"client_id":"a"}'.ljust(most), CONFIG, BEFORE).client_id == "a"
+    text = b"E_BAD_BODY IDENTIFY body too big %d > %d" % (most + 1, most)
+    assert refusal(b'{"client_id":"a"}'.ljust(most + 1)) == text
