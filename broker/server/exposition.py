@@ -141,9 +141,15 @@ def render(blocks: Iterable[Block], accept: str = "") -> tuple[bytes, str]:
 def metrics_page(source: Callable[[], list[Block]]) -> Handler:
     """The handler of GET /metrics; `source` copies the numbers, on the loop's thread."""
 
+    # Each thread that renders takes its turns between those of the loop.
+    one_at_a_time = asyncio.Lock()
+
     async def serve(request: web.Request) -> web.StreamResponse:
         accept = request.headers.get("Accept", "")
-        page, content_type = await asyncio.to_thread(render, source(), accept)
+        async with one_at_a_time:
+            if request.transport is None:
+                return web.Response()  # nobody reads it: the client went while it waited
+            page, content_type = await asyncio.to_thread(render, source(), accept)
         return web.Response(body=page, headers={"Content-Type": content_type})
 
     return serve

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp.test_utils import make_mocked_request
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
@@ -19,7 +22,7 @@ from broker.protocols.nats.service import subscription_block
 from broker.protocols.nsq.http.metrics import ChannelStats, TopicStats, topic_block
 from broker.protocols.stan.metrics import stan_block
 from broker.server import exposition
-from broker.server.exposition import render, server_blocks
+from broker.server.exposition import metrics_page, render, server_blocks
 from broker.server.stats import EngineStats, Histogram
 from tests.unit.protocols.stan.test_metrics import FACTS
 
@@ -183,3 +186,33 @@ def test_every_number_of_the_snapshot_is_on_the_page() -> None:
     last = next(numbers)
     shown = {int(v) for v in samples(render(blocks)[0], parse_text).values() if 1_000 < v < last}
     assert shown >= set(range(1_001, last))
+
+
+def test_pages_are_rendered_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several threads that render would leave the loop a fraction of the interpreter's time."""
+    started, ended = threading.Event(), threading.Event()
+    copies: list[int] = []
+
+    def slow(*_: object) -> tuple[bytes, str]:
+        started.set()
+        assert ended.wait(30)
+        return b"page", "text/plain"
+
+    def source() -> list[Block]:
+        copies.append(len(copies))
+        return []
+
+    async def run() -> None:
+        serve = metrics_page(source)
+        requests = [make_mocked_request("GET", "/metrics") for _ in range(4)]
+        tasks = [asyncio.ensure_future(serve(request)) for request in requests]
+        assert await asyncio.to_thread(started.wait, 30)
+        assert copies == [0]
+        requests[3]._protocol.transport = None  # this client has gone
+        ended.set()
+        pages = await asyncio.gather(*tasks)
+        assert copies == [0, 1, 2]
+        assert [page.body for page in pages] == [b"page"] * 3 + [None]
+
+    monkeypatch.setattr(exposition, "render", slow)
+    asyncio.run(run())
