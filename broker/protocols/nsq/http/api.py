@@ -253,6 +253,8 @@ class NsqApi:
         self.http_port = self.https_port = 0  # set once they are known
         self.options = Options(self.config, facts or {})
         self.start_ns = listener.start_ns
+        # Built by one request at a time: each that builds one has a part in every turn of the loop.
+        self._stats_page = asyncio.Lock()
         self.extra_routes: Routes = {}  # additional ones, set before `app`
 
     def routes(self) -> Routes:
@@ -319,6 +321,10 @@ class NsqApi:
 
     async def stats(self, _request: web.Request, query: Query) -> Answer:
         """Topics, channels, clients."""
+        async with self._stats_page:
+            return await self._stats(query)
+
+    async def _stats(self, query: Query) -> Answer:
         topic, channel = query.get("topic") or "", query.get("channel") or ""
         include_clients = query.flag("include_clients", True)
         memory = stats.memory() if query.flag("include_mem", True) else None

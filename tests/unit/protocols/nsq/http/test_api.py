@@ -6,19 +6,21 @@ import asyncio
 import errno
 import logging
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from support.fakes.nsq import OK, pub, shown, sized
 from support.live.nsq import Client, on_uvloop, opened
 from yarl import URL
 
 from broker.protocols.nsq import limits
 from broker.protocols.nsq.http.api import NsqApi
+from broker.protocols.nsq.http.app import Query
 from broker.protocols.nsq.http.metrics import topic_stats
 from broker.protocols.nsq.http.stats import StatsPage
 from broker.protocols.nsq.listener import NsqListener
@@ -260,6 +262,34 @@ async def test_stats_are_built_while_clients_are_served(tmp_path: Path) -> None:
         (topic,) = pages[0] or ()
         shown = {c["channel_name"]: len(c["clients"]) for c in topic["channels"]}
         assert shown == {"c": 1, "d": 0}
+
+
+@on_uvloop
+async def test_stats_are_built_for_one_request_at_a_time(tmp_path: Path) -> None:
+    """Of each that is being built, a part is built in every turn of the loop."""
+    building, most = 0, 0
+    topics = StatsPage.topics
+
+    async def counted(page: StatsPage, percentiles: Sequence[float] = ()) -> object:
+        nonlocal building, most
+        building += 1
+        most = max(most, building)
+        found = await topics(page, percentiles)
+        building -= 1
+        return found
+
+    async with opened(tmp_path) as listener, browser(listener) as http:
+        listener.engine.open_log("t")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(limits, "NSQ_STATS_TURN", 0)
+            patch.setattr(StatsPage, "topics", counted)
+            api = NsqApi(listener, lambda: None)
+            request = make_mocked_request("GET", "/stats")
+            pages = await asyncio.gather(*(api.stats(request, Query("")) for _ in range(5)))
+        assert most == 1
+        assert all("[t " in str(page) for page in pages)
+        async with http.get("/stats") as reply:
+            assert reply.status == 200
 
 
 @on_uvloop
