@@ -128,7 +128,7 @@ def test_the_last_file_of_an_idle_log_is_dropped_for_its_damage(memory_path: Pat
         assert rig.publish(log, numbered(3, size=BODY)) == [1] * 3
         rig.close()
     (file,) = segment_files(memory_path / "0")
-    flip(file, 64 + 240 + 100)
+    flip_bit(file, 64 + 240 + 100)
     with Rig(memory_path / "0") as rig:
         health = rig.engine.shared.health
         log = rig.engine.log("t")
