@@ -88,7 +88,7 @@ class ReaderHandlers:
             self._need(caller, known.stored.hold, known.stored.positions)
         deleted = await self.readers.delete(name)
         if deleted:
-            details = fields(reader=name, token=caller.owner, client=client_address(request))
+            details = fields(reader=name, owner=caller.owner, client=client_address(request))
             log.info("reader is deleted", extra=details)
         return answer({"deleted": deleted})
 

@@ -191,7 +191,7 @@ class WriteHandlers:
             writer, epoch, lambda topic: caller.need(WRITE, topic), caller.owner
         )
         details = fields(
-            writer=writer, epoch=epoch, token=caller.owner, client=client_address(request)
+            writer=writer, epoch=epoch, owner=caller.owner, client=client_address(request)
         )
         log.info("staged blocks are dropped", extra=details)
         return answer({})
