@@ -17,6 +17,7 @@ cdef struct named_t:
 cdef class SubjectList:
     cdef readonly size_t size       # subjects that are copied
     cdef SubjectIndex index
+    cdef uint64_t ended             # of the index, before the first one is copied
     cdef Filter among               # None: all subjects
     cdef uint32_t *ids              # owned; of the subjects that match; NULL = without a filter
     cdef size_t next, end           # index in `ids`, or an id: the next one, and where they end

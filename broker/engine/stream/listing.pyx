@@ -3,8 +3,9 @@
 
 A million subjects take a tenth of a second to copy and to sort. So the loop copies a part of them
 at a time, another thread sorts the copies without the interpreter's lock, and the loop reads the
-sorted list in parts. A subject that has messages all the time is listed once; one that gets its
-first message, or loses its last one, meanwhile may be listed or not.
+sorted list in parts. A subject that has messages all the time is listed; one that gets its first
+message, or loses its last one, meanwhile may be listed or not. None is listed twice: one that
+loses its last message and gets another may have been copied with both of its ids.
 """
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
@@ -88,6 +89,16 @@ cdef void sort_ranks(named_t *list, size_t n, size_t offset, size_t limit,
     qsort(list + offset, end - offset, sizeof(named_t), by_name)
 
 
+cdef size_t without_repeated(named_t *list, size_t n) noexcept nogil:
+    """Keep one of equal names in a sorted list; how many there are then."""
+    cdef size_t i, kept = 0
+    for i in range(n):
+        if i == 0 or by_name(&list[i], &list[kept - 1]):
+            list[kept] = list[i]
+            kept += 1
+    return kept
+
+
 @cython.final
 cdef class SubjectList:
     def __init__(self, SubjectIndex index not None, Filter among=None):
@@ -95,6 +106,7 @@ cdef class SubjectList:
         all. MemoryError."""
         self.index = index
         self.among = among
+        self.ended = index.ended
         if among is None:
             self.next = 1
             self.end = index.ids_used
@@ -167,10 +179,16 @@ cdef class SubjectList:
 
     def sort(self, size_t offset, size_t limit):
         """Sort by the bytes of the names, so that `part` is right for the ranks from `offset` on,
-        `limit` of them. To be called once, when all subjects are copied; any thread may do it."""
+        `limit` of them, and `size` for the subjects without those that were copied twice. To be
+        called once, when all subjects are copied; any thread may do it."""
         cdef uint64_t random = self.index.key.k0
+        cdef bint may_repeat = self.index.ended != self.ended
         with nogil:
-            sort_ranks(self.named, self.size, offset, limit, random)
+            if may_repeat:
+                sort_ranks(self.named, self.size, 0, self.size, random)
+                self.size = without_repeated(self.named, self.size)
+            else:
+                sort_ranks(self.named, self.size, offset, limit, random)
 
     def part(self, size_t first, size_t limit):
         """[(subject, count of its live messages)] of the ranks from `first` on."""

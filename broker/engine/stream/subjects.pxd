@@ -60,6 +60,7 @@ cdef class SubjectIndex(FilterOwner):
     cdef uint32_t slabs_size
     cdef uint32_t ids_used              # ids below it were given out at least once
     cdef uint32_t id_free               # first of a chain; 0 = none
+    cdef uint64_t ended                 # subjects that lost their last message, and calls of clear
     cdef char **names                   # blocks of names
     cdef uint32_t names_size
     cdef uint32_t name_end              # where the next new name goes

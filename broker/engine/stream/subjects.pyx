@@ -405,6 +405,7 @@ cdef class SubjectIndex(FilterOwner):
         memset(part.slots, 0, part.cap * sizeof(uint64_t))
         self.ids_used = 1
         self.name_end = 1
+        self.ended += 1
 
     # --- the table of subjects -------------------------------------------------------------------
 
@@ -627,6 +628,7 @@ cdef class SubjectIndex(FilterOwner):
         s.name = self.id_free
         self.id_free = id
         self.size -= 1
+        self.ended += 1
 
     cdef uint32_t find(self, const char *subject, size_t n) noexcept:
         return self.look_up(subject, n, tw_hash(&self.key, subject, n))

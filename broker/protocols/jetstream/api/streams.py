@@ -281,8 +281,7 @@ async def _info_with_subjects(call: Call, request: StreamInfoRequest) -> Parts:
         await pauses.pause_if_step_over()
     text = None
     if subjects.size:
-        page.total, page.limit = subjects.size, limits.JS_SUBJECTS_PAGE
-        page.offset = paged(request.offset, page.total)
+        await _sort(subjects, request.offset, page)
         text = await _encoded(subjects, page)
     found = _detailed_info(call, request)  # ApiError: the stream was deleted meanwhile
     if text is not None:
@@ -290,12 +289,20 @@ async def _info_with_subjects(call: Call, request: StreamInfoRequest) -> Parts:
     return page, found
 
 
+async def _sort(subjects: SubjectList, offset: int, page: Page) -> None:
+    """Sort the subjects of a page that begins at this offset."""
+    page.limit = limits.JS_SUBJECTS_PAGE
+    start = paged(offset, subjects.size)
+    if subjects.size <= limits.JS_SUBJECTS_STEP:
+        subjects.sort(start, page.limit)
+    else:
+        await asyncio.to_thread(subjects.sort, start, page.limit)
+    page.total = subjects.size  # without those that were copied twice
+    page.offset = paged(offset, page.total)
+
+
 async def _encoded(subjects: SubjectList, page: Page) -> Raw | None:
     """The JSON object of the subjects of this page, with their counts; None: it has no subject."""
-    if subjects.size <= limits.JS_SUBJECTS_STEP:
-        subjects.sort(page.offset, page.limit)
-    else:
-        await asyncio.to_thread(subjects.sort, page.offset, page.limit)
     end = min(page.total, page.offset + page.limit)
     parts: list[bytes] = []
     pauses = Pauses(limits.JS_REQUESTS_TURN)

@@ -52,6 +52,25 @@ def test_an_id_of_another_subject_is_not_listed(index: SubjectIndex, at: Subject
     assert all(name.startswith("a.") for name in names)
 
 
+def test_a_subject_with_another_id_is_listed_once(index: SubjectIndex, at: Subjects) -> None:
+    """Its last message was removed after it was copied; the next one gave it a later id."""
+    names = [b"s.%05d" % number for number in range(3 * AT_ONCE)]
+    for seq, name in enumerate(names, 1):
+        at.add(name, seq)
+    subjects = SubjectList(index)
+    assert subjects.copy_more()
+    for seq in (1, len(names)):  # the id that is free last is used first
+        assert at.kill(seq)
+    at.add(names[0], index.next_seq)
+    while subjects.copy_more():
+        pass
+    assert subjects.size == len(names)
+    subjects.sort(0, 100)
+    assert subjects.size == len(names) - 1
+    found = [name.encode() for name, _ in subjects.part(0, subjects.size)]
+    assert found == names[:-1]
+
+
 def test_the_index_is_cleared_meanwhile(index: SubjectIndex, at: Subjects) -> None:
     at.add_many(b"a.", 1, 2 * AT_ONCE, 2 * AT_ONCE)
     subjects = SubjectList(index)
