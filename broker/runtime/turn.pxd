@@ -45,8 +45,10 @@ cdef class Turn:
     cdef uint64_t number        # number of turns so far
     # Connections whose answers depend only on logs that have been written.
     cdef list answered
-    cdef uint64_t shared_number         # the turn to which the next field belongs
+    cdef uint64_t shared_number         # the turn to which the next fields belong
     cdef int64_t shared_end_ns
+    cdef Task shared_first              # the others have no time before it; None = no task
+    cdef Task shared_late               # the first one in the next turn; None = all had time
     # Monotonic: when a connection last had output that was not part of a long backlog.
     cdef int64_t flushed_ns
     cdef public Sender sender           # None: the loop does all sends
@@ -65,5 +67,6 @@ cdef class Turn:
     cdef int64_t wall_check_ns(self, int64_t wall_ns) noexcept
     cdef void disarm(self, Task task) noexcept
     # When work that can be continued in the next turn ends in this one, on the monotonic clock:
-    # `length_ns` after the first call in the turn, for all tasks together.
-    cdef int64_t end_of_shared(self, int64_t length_ns) noexcept
+    # after `length_ns` for all tasks together. A task for which no time is left is the first one in
+    # the next turn; before it, the others have none (0).
+    cdef int64_t end_of_shared(self, Task task, int64_t length_ns) noexcept

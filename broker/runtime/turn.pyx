@@ -137,10 +137,21 @@ cdef class Turn:
     cdef void disarm(self, Task task) noexcept:
         heap_remove(&self.timers, &task.timer)
 
-    cdef int64_t end_of_shared(self, int64_t length_ns) noexcept:
+    cdef int64_t end_of_shared(self, Task task, int64_t length_ns) noexcept:
+        cdef int64_t now_ns = monotonic_ns()
         if self.shared_number != self.number:
+            # A task without work now is not waited for in a later turn.
+            self.shared_first = self.shared_late if self.shared_number + 1 == self.number else None
+            self.shared_late = None
             self.shared_number = self.number
-            self.shared_end_ns = monotonic_ns() + length_ns
+            self.shared_end_ns = now_ns + length_ns
+        if self.shared_first is task:
+            self.shared_first = None
+            self.shared_end_ns = now_ns + length_ns
+        elif self.shared_first is not None:
+            return 0
+        elif self.shared_late is None and now_ns >= self.shared_end_ns:
+            self.shared_late = task
         return self.shared_end_ns
 
     def set_loop_timer(self, int64_t due_ns):

@@ -16,3 +16,9 @@ class Output(Sink):
 class Restless(Task):
     runs: int
     def __init__(self, turn: Turn) -> None: ...
+
+@final
+class Sharing(Task):
+    runs: int
+    with_time: int
+    def __init__(self, turn: Turn) -> None: ...

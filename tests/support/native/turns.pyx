@@ -1,11 +1,13 @@
 # cython: language_level=3
 """What is queued for the end of a turn."""
 cimport cython
+from libc.stdint cimport int64_t
 
 from broker.routing.router cimport Router
 from broker.routing.trie cimport sub_t
 from broker.runtime.interfaces cimport Sink, Task
-from broker.runtime.turn cimport PHASE_FLUSH, Turn
+from broker.runtime.posix cimport monotonic_ns
+from broker.runtime.turn cimport PHASE_DELIVER, PHASE_FLUSH, Turn
 from broker.runtime.types cimport record_t
 
 
@@ -58,3 +60,23 @@ cdef class Restless(Task):
     cdef void run(self) noexcept:
         self.runs += 1
         self.turn.add(PHASE_FLUSH, self)
+
+
+cdef class Sharing(Task):
+    """Uses up the time that tasks share in a turn, if any is left."""
+
+    cdef Turn turn
+    cdef readonly size_t runs
+    cdef readonly size_t with_time      # of the runs
+
+    def __init__(self, Turn turn):
+        self.turn = turn
+        self.turn.add(PHASE_DELIVER, self)
+
+    cdef void run(self) noexcept:
+        cdef int64_t end_ns = self.turn.end_of_shared(self, 1_000_000)
+        self.runs += 1
+        self.with_time += monotonic_ns() < end_ns
+        while monotonic_ns() < end_ns:
+            pass
+        self.turn.add(PHASE_DELIVER, self)

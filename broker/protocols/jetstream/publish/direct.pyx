@@ -7,8 +7,8 @@
 A request for the last message of a subject is answered at once if all messages published before it
 are in the file. Other requests are answered at the end of the turn. Those of all streams that take
 longer than JS_DIRECT_TURN continue in the next turn, so that other clients do not wait for them; of
-each stream at least one request and one message of a batch are sent in each. A batch for a client
-that reads slowly continues when the client has read its output.
+each stream at least one request and one message of a batch are sent in each, and streams have the
+time in turn. A batch for a client that reads slowly continues when the client has read its output.
 """
 cimport cython
 import logging
@@ -137,7 +137,7 @@ cdef class Direct(Sink):
         return not self.requests and self.lookup.store.readable == self.lookup.store.next_seq()
 
     cdef void run(self) noexcept:
-        cdef int64_t stop_ns = self.answers.account.turn.end_of_shared(TURN_NS)
+        cdef int64_t stop_ns = self.answers.account.turn.end_of_shared(self, TURN_NS)
         cdef Py_ssize_t left
         cdef BatchGet s
         while self.requests:
