@@ -1,7 +1,7 @@
 """A proxy between a client and the bulk API that acts in the middle of one chosen request.
 
     with FaultProxy(server) as proxy:
-        proxy.interrupt(r"POST .*/commit", ANSWERED, server.restart_after_kill)
+        proxy.interrupt(r"POST .*/commit", ANSWERED, server.kill)
 
 A moment is one of
 
