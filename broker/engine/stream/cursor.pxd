@@ -192,7 +192,7 @@ cdef class StreamCursor(LogReader):
     # the same as `sent`, and notes which client has the message; `wait_ns`: how long it waits for
     # the ack.
     cdef void sent_to(self, uint32_t holder, int64_t wait_ns) noexcept
-    cdef int in_flight_to(self, uint64_t seq, uint32_t holder) noexcept     # HELD_*
+    cdef int in_flight_to(self, uint64_t seq, uint32_t holder) noexcept     # IN_FLIGHT_TO_*
     # The message waits `wait_ns` from now on, but no longer than `most_ns` since its delivery.
     cdef void touch(self, uint64_t seq, int64_t wait_ns, int64_t most_ns) noexcept
     # The client has disconnected. Its messages are redelivered, at once or when they time out.
