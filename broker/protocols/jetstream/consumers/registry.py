@@ -181,6 +181,8 @@ class Consumers:
         config.metadata = metadata.stored(config.metadata, metadata.consumer_level(config))
         old = consumer.config
         _held = await _filter_of(consumer.stream, config)
+        if self.get(consumer.stream, config.name) is not consumer:
+            raise ApiError(errors.CONSUMER_NOT_FOUND)  # it was inactive for too long meanwhile
         try:
             await self._save(consumer.stream, config, consumer.created_ns)
             self._apply(consumer, config)
