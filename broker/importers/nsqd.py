@@ -20,7 +20,6 @@ import orjson
 from broker.base.durable import make_folder, sync_path
 from broker.base.lockfile import DataLock, DataLockedError
 from broker.base.problem import Problem
-from broker.engine import limits as engine_limits
 from broker.engine.cursor.cursor import open_cursor
 from broker.engine.engine import Engine
 from broker.engine.log.files import MetaError, escape, load_meta
@@ -33,10 +32,9 @@ from broker.importers.diskqueue import (
     messages,
     read_folder,
 )
+from broker.importers.engine import import_engine
 from broker.importers.outcome import ImportOutcome
-from broker.net.listener import Runtime
-from broker.routing.router import Router
-from broker.server.engine import LOGS_FOLDER, engine_options, report
+from broker.server.engine import LOGS_FOLDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -175,16 +173,9 @@ class Import:
     async def _import_topic(
         self, name: str, topic: Topic, progress: Progress, staging: Path
     ) -> None:
-        runtime = Runtime()
-        bounds = engine_options(self.config)
-        router = Router(engine_limits.ROUTER_CACHE_SUBJECTS, engine_limits.ROUTER_CACHE_REFS)
-        engine = Engine(runtime.turn, router, str(staging), bounds, lambda _: "none", report)
-        engine.open(runtime.loop)
-        try:
+        async with import_engine(self.config, staging) as engine:
             count = await self._fill(engine, engine.open_log(name), topic)
             log_id = engine.logs[name].log_id.hex()
-        finally:
-            await engine.close()
         sync_tree(staging)
         folder = escape(name)
         progress.own["moving"] = {"topic": name, "log_id": log_id, "messages": count}

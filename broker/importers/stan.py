@@ -15,14 +15,13 @@ import os
 import shutil
 import signal
 import zlib
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from broker.base.durable import make_folder, sync_path
 from broker.base.lockfile import DataLock, DataLockedError
 from broker.base.problem import Problem
-from broker.engine import limits as engine_limits
 from broker.engine.cursor.cursor import open_cursor
 from broker.engine.cursor.local import peek_log
 from broker.engine.engine import Engine
@@ -31,6 +30,7 @@ from broker.engine.log.policy import LIMITS
 from broker.engine.log.publish import append_at
 from broker.engine.names import pattern_matches
 from broker.importers import limits
+from broker.importers.engine import import_engine
 from broker.importers.nsqd import (
     ImportRefusedError,
     Progress,
@@ -57,14 +57,12 @@ from broker.importers.stan_files import (
     read_subs,
     slices,
 )
-from broker.net.listener import Runtime
 from broker.protocols.access import STAN
 from broker.protocols.stan.store import STAN_FOLDER, ForeignStateError, Store
-from broker.routing.router import Router
-from broker.server.engine import LOGS_FOLDER, engine_options, report
+from broker.server.engine import LOGS_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from broker.config.config import Config
     from broker.engine.log.log import Log
@@ -281,7 +279,7 @@ class Import:
     ) -> None:
         channel = Channel(name)
         staging = self.data / STAGING
-        async with self._engine(staging) as engine:
+        async with import_engine(self.config, staging) as engine:
             log = engine.open_log(name, protocol=STAN, retention=LIMITS)
             await self._fill(engine, log, channel)
             found = self._subscriptions(channel, clients, store.next_number)
@@ -291,7 +289,7 @@ class Import:
                 self._create_cursor(log, imported)
             await engine.settle()
             log_id = log.log_id.hex()
-        async with self._engine(staging) as engine:
+        async with import_engine(self.config, staging) as engine:
             self._compare(engine.logs[name], channel)
         self._check_count(channel)
         sync_tree(staging)
@@ -313,18 +311,6 @@ class Import:
         progress.own["moving"] = None
         progress.save()
         self.outcome.channels.append(channel)
-
-    @contextlib.asynccontextmanager
-    async def _engine(self, folder: Path) -> AsyncIterator[Engine]:
-        runtime = Runtime()
-        bounds = replace(engine_options(self.config), to_live=False, from_live=False)
-        router = Router(engine_limits.ROUTER_CACHE_SUBJECTS, engine_limits.ROUTER_CACHE_REFS)
-        engine = Engine(runtime.turn, router, str(folder), bounds, lambda _: "none", report)
-        engine.open(runtime.loop)
-        try:
-            yield engine
-        finally:
-            await engine.close()
 
     async def _fill(self, engine: Engine, log: Log, channel: Channel) -> None:
         for batch in batches(messages(self.source, channel.name, self.outcome.problems)):

@@ -7,27 +7,23 @@ the next run completes the move.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from broker.base.durable import make_folder, sync_path
-from broker.engine import limits as engine_limits
 from broker.engine.engine import Engine
 from broker.engine.log.files import escape
 from broker.engine.stream.store import StreamLimits, StreamStore, open_store
+from broker.importers.engine import import_engine
 from broker.importers.nsqd import is_in_place, sync_tree
-from broker.net.listener import Runtime
 from broker.protocols.jetstream import files
 from broker.protocols.jetstream.service import JETSTREAM_FOLDER
-from broker.routing.router import Router
-from broker.server.engine import LOGS_FOLDER, engine_options, report
+from broker.server.engine import LOGS_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
 
     from broker.config.config import Config
     from broker.importers.nsqd import Progress
@@ -66,19 +62,9 @@ class Staging:
 
     # --- building
 
-    @contextlib.asynccontextmanager
-    async def engine(self, folder: Path) -> AsyncIterator[Engine]:
+    def engine(self, folder: Path) -> AbstractAsyncContextManager[Engine]:
         """An engine on the logs in this folder, without syncs."""
-        runtime = Runtime()
-        bounds = replace(engine_options(self.config), to_live=False, from_live=False)
-        router = Router(engine_limits.ROUTER_CACHE_SUBJECTS, engine_limits.ROUTER_CACHE_REFS)
-        make_folder(folder)
-        engine = Engine(runtime.turn, router, str(folder), bounds, lambda _: "none", report)
-        engine.open(runtime.loop)
-        try:
-            yield engine
-        finally:
-            await engine.close()
+        return import_engine(self.config, folder)
 
     # --- moving
 

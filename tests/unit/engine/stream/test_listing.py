@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from support.native.subjects import Subjects
 
 from broker.engine.stream.listing import SubjectList
 from broker.engine.stream.subjects import SubjectIndex
 
 AT_ONCE = 1 << 13  # subjects that are copied at a time
-
-
-@pytest.fixture
-def index() -> SubjectIndex:
-    return SubjectIndex()
-
-
-@pytest.fixture
-def at(index: SubjectIndex) -> Subjects:
-    return Subjects(index)
 
 
 def copied(subjects: SubjectList) -> list[tuple[str, int]]:

@@ -18,16 +18,6 @@ CHUNK = 1 << 14
 NAME = b"orders.europe.customer.no.%d"  # and a number: 32 bytes or fewer
 
 
-@pytest.fixture
-def index() -> SubjectIndex:
-    return SubjectIndex()
-
-
-@pytest.fixture
-def at(index: SubjectIndex) -> Subjects:
-    return Subjects(index)
-
-
 def test_a_subject_costs_less_than_100_bytes(index: SubjectIndex, at: Subjects) -> None:
     subjects = 200_000
     at.add_many(NAME[:-2], 1, subjects, subjects)
