@@ -66,7 +66,7 @@ cdef class Turn:
     # minute from now, because the wall clock may be set, and runs on while a machine is suspended.
     cdef int64_t wall_check_ns(self, int64_t wall_ns) noexcept
     cdef void disarm(self, Task task) noexcept
-    # When work that can be continued in the next turn ends in this one, on the monotonic clock:
-    # after `length_ns` for all tasks together. A task for which no time is left is the first one in
-    # the next turn; before it, the others have none (0).
+    # When a task has to stop work that it can continue in the next turn, on the monotonic clock:
+    # `length_ns` after the first call in this turn, for all tasks together. The first task that
+    # comes too late is served first in the next turn; until it has been, the others get 0: no time.
     cdef int64_t end_of_shared(self, Task task, int64_t length_ns) noexcept

@@ -5,10 +5,10 @@
     $JS.API.DIRECT.GET.S.<subject>  the last message of a subject
 
 A request for the last message of a subject is answered at once if all messages published before it
-are in the file. Other requests are answered at the end of the turn. Those of all streams that take
-longer than JS_DIRECT_TURN continue in the next turn, so that other clients do not wait for them; of
-each stream at least one request and one message of a batch are sent in each, and streams have the
-time in turn. A batch for a client that reads slowly continues when the client has read its output.
+are in the file. Other requests are answered at the end of the turn. All streams together have
+JS_DIRECT_TURN for them in each turn and continue in the next one, so that other clients do not wait.
+Each stream answers at least one request and sends one message of a batch in each turn. A batch for a
+client that reads slowly continues when the client has read its output.
 """
 cimport cython
 import logging
