@@ -6,9 +6,9 @@
 
 A request for the last message of a subject is answered at once if all messages published before it
 are in the file. Other requests are answered at the end of the turn. All streams together have
-JS_DIRECT_TURN for them in each turn and continue in the next one, so that other clients do not wait.
-Each stream answers at least one request and sends one message of a batch in each turn. A batch for a
-client that reads slowly continues when the client has read its output.
+JS_DIRECT_TURN for them in each turn and continue in the next one, so that other clients do not
+wait. Each stream answers at least one request and sends one message of a batch in each turn. A
+batch for a client that reads slowly continues when the client has read its output.
 """
 cimport cython
 import logging
