@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import logging
 import os
 import signal
 import subprocess
@@ -39,6 +40,13 @@ TARGETS = {
 GRACE_SECONDS = 120  # for the seeds and the input under way
 
 
+class Formatted(logging.Handler):
+    """Formats records of the log, and prints none: the lines hid what had failed."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.format(record)
+
+
 def load(name: str) -> Target:
     """Make a target; its modules are loaded only now."""
     module, function = TARGETS[name] if name in TARGETS else name.split(":")
@@ -54,6 +62,7 @@ def folder_of(name: str, options: argparse.Namespace) -> Path:
 
 def work(name: str, options: argparse.Namespace) -> int:
     """Fuzz one target in this process; how many inputs failed."""
+    logging.getLogger().addHandler(Formatted())
     target = load(name)
     start = time.monotonic()
     folder = folder_of(name, options)
@@ -132,8 +141,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(work(names[0], options) > 0)
     if not SANITIZED:
         print("this build has no sanitizer and no coverage: see `make fuzz`")
-    good = [watch(name, options, options.seconds / len(names)) for name in names]
-    return 0 if all(good) else 1
+    failed = [name for name in names if not watch(name, options, options.seconds / len(names))]
+    if failed:
+        print(f"failed: {', '.join(failed)}; the inputs and the causes are printed above")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
