@@ -410,10 +410,11 @@ cdef class Log(LogBase):
 
     cdef void completed(self, Batch batch, int error) noexcept:
         """A batch was written, or its write failed."""
-        if batch.segment.doubtful:      # a sync of its file has failed since
+        if self.sync.rollback_pending:      # a sync has failed since
             self.shared.uncut = False
             self.write_failed(self.sync.last_error or errno.EIO)
             self.withdraw()
+            self.sync.rolled_back()
             return
         if error:
             self.write_failed(error)
@@ -678,8 +679,8 @@ cdef class Log(LogBase):
         if self.writing is None:
             self.withdraw()
             return True
-        self.writing.segment.doubtful = True    # the batch under way fails too, see completed
-        return False
+        self.writing.segment.doubtful = True
+        return False        # the batch under way fails too, see completed
 
     cdef void withdraw(self) noexcept:
         """Remove the records that a failed sync has refused, so that they do not return after a

@@ -27,6 +27,9 @@ When the disk fails, publishes fail, and nothing remains half done:
     a sync fails    what waited for it fails and is taken out of the log, with its seqs;
                     what had been answered before is copied into a new file, and that is synced
 
+If a sync fails during a write, this is done when the write has ended, and appends are refused until
+then.
+
 A file is doubtful when a sync of it has failed, or when a write has failed and the part that was
 written could not be cut off. The kernel reports an error once and may drop the pages that it could
 not write, so the success of a later sync proves nothing: a doubtful file gets no more records, and
@@ -124,6 +127,8 @@ cdef class Sync:
         return False
 
     cdef bint is_refusing(self) noexcept:
+        if self.rollback_pending:
+            return True
         if not self.refused_until_ns:
             return False
         if self.log.shared.turn.now_ns < self.refused_until_ns:
@@ -272,7 +277,7 @@ cdef class Sync:
     cdef void start(self) noexcept:
         cdef Round busy, idle
         if not self.unsynced or self.under_way == 2 or self.log.folder is None or (
-                self.log.deleted):
+                self.log.deleted or self.rollback_pending):
             return
         if self.first_round is None:
             self.first_round = self.new_round(second=False)
@@ -579,7 +584,8 @@ cdef class Sync:
                 if segment.next_seq > self.durable and segment.first_seq < keep and (
                         segment.size > segment.start()):
                     segment.doubtful = keep > self.durable
-        if not log.roll_back():
+        self.rollback_pending = not log.roll_back()
+        if self.rollback_pending:
             self.refused_until_ns = log.shared.turn.now_ns + log.shared.retry_ns
         if not self.known_to_root:
             try:
@@ -590,6 +596,16 @@ cdef class Sync:
         self.rewrite_doubtful()
         self.settle()
 
+    cdef void rolled_back(self) noexcept:
+        """The write during which a sync failed has ended, and the log has rolled back. Until then
+        no other sync may begin: it would confirm the records that were refused. And no segment may
+        be copied: the write could end in the old file."""
+        if self.rollback_pending:
+            self.rollback_pending = False
+            self.rewrite_doubtful()
+            if self.unsynced:
+                self.request()
+
     cdef void rewrite_doubtful(self) noexcept:
         """Copy doubtful segments into new files and sync these: syncs of the old files prove
         nothing any more."""
@@ -599,6 +615,8 @@ cdef class Sync:
         cdef Copy copy
         cdef job_t *job
         cdef int fd = -1
+        if self.rollback_pending:
+            return
         for segment in log.segments:
             if not segment.doubtful or segment.rewriting is not None or segment.active or (
                     segment.size <= segment.start()):

@@ -83,11 +83,17 @@ def test_an_event_that_is_there_costs_no_time(loop: Loop) -> None:
 def test_an_event_ends_the_look(loop: Loop) -> None:
     """And a look leaves the interpreter to other threads."""
     loop.looks(MINUTE)
-    loop.end_turns(0)
-    comes = threading.Timer(0.01, os.eventfd_write, (loop.event, 1))
-    comes.start()
-    assert 0 < loop.waited() < MINUTE
-    comes.join()
+    for _ in range(30):
+        loop.end_turns(0)
+        comes = threading.Timer(0.01, os.eventfd_write, (loop.event, 1))
+        comes.start()
+        waited = loop.waited()
+        comes.join()
+        assert waited < MINUTE
+        if waited:
+            return
+        os.eventfd_read(loop.event)  # on a loaded machine it can come before the look
+    pytest.fail("it does not look")
 
 
 def test_a_look_in_vain_is_followed_by_a_pause(loop: Loop) -> None:

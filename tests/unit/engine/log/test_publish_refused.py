@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,49 @@ def test_retention_by_segments_does_not_count_them_either(tmp_path: Path) -> Non
         assert rig.publish(log, [b"new"]) == [1]
         rig.advance(2)
         assert readable_bodies(rig, log) == [*STORED, b"new"]
+
+
+def wait_for_workers(rig: Rig) -> None:
+    """Until no worker has a job, the writer apart; what they did has not been heard of."""
+    shared = rig.engine.shared
+    rig.until(lambda: all(w.idle for w in shared.workers if w is not shared.writer))
+
+
+@pytest.mark.parametrize("written_before", [0, 1])
+def test_a_sync_that_fails_during_a_write(tmp_path: Path, written_before: int) -> None:
+    """What it refuses stays refused, although the file is written to until later: no other sync
+    may confirm it, and the file may not be replaced by a copy."""
+    root, after = tmp_path / "before", tmp_path / "after"
+    with Rig(root, **ALWAYS) as rig:
+        log = rig.log()
+        log.retention.configure((0, 0, 60))
+        assert set(rig.publish(log, STORED)) == {1}
+        vfs.hold(SYNC)
+        vfs.fail(SYNC, errno.EIO)
+        tickets = [append(log, b"first" * 10)]
+        rig.until(lambda: log.visible > 51)
+        if written_before:  # records that the failing sync does not cover
+            tickets += [append(log, body) for body in numbered(400, size=200)]
+            rig.until(lambda: len(log.segments) > 2 and log.visible > log.segments[1].first_seq)
+        tickets += [append(log, body) for body in numbered(400, size=200)]
+        vfs.hold(WRITE)  # not before: the loop itself writes the heads of files
+        rig.until(lambda: vfs.held(WRITE) == 1)
+        vfs.release(SYNC)
+        rig.until(lambda: outcome(log, tickets[0]) != 0)
+        wait_for_workers(rig)
+        rig.loop.advance(2 * SECOND)  # longer than appends are refused after an error
+        assert append(log, b"not yet") == 0
+        wait_for_workers(rig)
+        vfs.release(WRITE)
+        rig.settle()
+        assert {outcome(log, ticket) for ticket in tickets} == {-1}
+        rig.advance(2)
+        assert rig.publish(log, [b"new"]) == [1]
+        rig.advance(2)
+        shutil.copytree(root, after)  # as after kill -9
+        assert readable_bodies(rig, log) == [*STORED, b"new"]
+    with Rig(after, **ALWAYS) as rig:
+        assert readable_bodies(rig, rig.log()) == [*STORED, b"new"]
 
 
 def test_limits_that_become_narrower_behind_a_failed_sync(tmp_path: Path) -> None:

@@ -147,10 +147,12 @@ def test_when_one_of_two_syncs_fails(tmp_path: Path, after: int) -> None:
         vfs.fail(SYNC, errno.EIO, after)
         tickets = turn(rig, log, 40) + turn(rig, log, 40)
         rig.settle()
-        assert 0 not in {outcome(log, ticket) for ticket in tickets}
+        outcomes = {outcome(log, ticket) for ticket in tickets}
+        assert 0 not in outcomes
         assert rig.engine.shared.sync_errors == 1
         assert rig.publish(log, [b"after"]) == [1]
-        assert len(log.segments) == 3, "one hides what was refused"
+        # one hides what was refused, if it was not the later sync that ended first, and well
+        assert len(log.segments) == (3 if -1 in outcomes else 2)
 
 
 def test_a_period_syncs_once_per_period(memory_path: Path) -> None:
