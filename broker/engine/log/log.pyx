@@ -414,7 +414,8 @@ cdef class Log(LogBase):
             self.shared.uncut = False
             self.write_failed(self.sync.last_error or errno.EIO)
             self.withdraw()
-            self.sync.rolled_back()
+            if not self.refused_seq:
+                self.sync.rolled_back()
             return
         if error:
             self.write_failed(error)
@@ -658,6 +659,7 @@ cdef class Log(LogBase):
         try:
             if self.refused_seq:
                 self.hide_refused()
+                self.refused_hidden()
                 return True
             if after == last.first_seq:
                 self.remove_last_segment()  # it has no records, and the next one needs its name
@@ -668,8 +670,16 @@ cdef class Log(LogBase):
             self.sync.refuse(problem)
             if self.active is not None:
                 self.active.doubtful = True     # it may be the empty segment: continue from there
+            self.refused_hidden()
             return False
         return True
+
+    cdef void refused_hidden(self) noexcept:
+        """Go on after a rollback, unless a file still has records that were refused."""
+        if self.sync.rollback_pending and not self.refused_seq:
+            if self.retention.limiter is not None:
+                self.retention.limiter.begin_again()
+            self.sync.rolled_back()
 
     cdef bint roll_back(self) noexcept:
         if self.preallocation is not None:
@@ -678,7 +688,7 @@ cdef class Log(LogBase):
             self.owner.rolled_back(self.sync.refused_from())
         if self.writing is None:
             self.withdraw()
-            return True
+            return self.refused_seq == 0    # otherwise begin_segment_after continues
         self.writing.segment.doubtful = True
         return False        # the batch under way fails too, see completed
 
