@@ -44,6 +44,11 @@ def outcome(StreamStore store not None):
     return store.log.outcome(store.ticket)
 
 
+def ticket(StreamStore store not None):
+    """Of the last append, for `outcome` of broker.engine.log.publish."""
+    return store.ticket
+
+
 def refusal(StreamStore store not None):
     """Why the last append was refused: a Refusal."""
     return <int>store.refused
