@@ -410,7 +410,7 @@ cdef class Log(LogBase):
 
     cdef void completed(self, Batch batch, int error) noexcept:
         """A batch was written, or its write failed."""
-        if self.sync.rollback_pending:      # a sync has failed since
+        if self.sync.rollback_pending:      # a sync has failed since it began
             self.shared.uncut = False
             self.write_failed(self.sync.last_error or errno.EIO)
             self.withdraw()

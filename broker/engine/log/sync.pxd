@@ -30,7 +30,7 @@ cdef class Sync:
     cdef readonly bint unsynced         # bytes were written since the last sync began
     cdef bint known_to_root  # the metadata, their name and the log's name are on the disk
     cdef uint64_t metadata              # 1 + the number of times they were written
-    cdef bint rollback_pending          # a sync failed during a write; the log rolls back after it
+    cdef bint rollback_pending          # a sync failed, and the log still has what it refused
     cdef int64_t refused_until_ns       # monotonic: appends are refused until then; 0 = accepted
     cdef readonly int last_error        # errno of the last failed write or sync; 0 = none
     cdef Probe probe                    # in progress; None = none
@@ -81,7 +81,7 @@ cdef class Sync:
     cdef uint64_t refused_from(self) noexcept
     cdef void record_failure(self, uint64_t first, uint64_t last, int error) noexcept
     cdef void fail(self, int error) noexcept
-    cdef void rolled_back(self) noexcept        # after a write during which a sync failed
+    cdef void rolled_back(self) noexcept        # the log does not have it any more
     cdef void rewrite_doubtful(self) noexcept
     cdef void doubtful_rewritten(self, Segment segment, int error) noexcept
     cdef void ask_disk(self) noexcept

@@ -27,8 +27,10 @@ When the disk fails, publishes fail, and nothing remains half done:
     a sync fails    what waited for it fails and is taken out of the log, with its seqs;
                     what had been answered before is copied into a new file, and that is synced
 
-If a sync fails during a write, this is done when the write has ended, and appends are refused until
-then.
+If a sync fails during a write, the records are taken out when the write has ended; if a file call
+fails then, the housekeeping tries again. Until it is done, appends are refused, no other sync begins,
+because it would confirm the refused records, and no file is copied, because the write could still
+end in the old one.
 
 A file is doubtful when a sync of it has failed, or when a write has failed and the part that was
 written could not be cut off. The kernel reports an error once and may drop the pages that it could
@@ -597,9 +599,7 @@ cdef class Sync:
         self.settle()
 
     cdef void rolled_back(self) noexcept:
-        """The write during which a sync failed has ended, and the log has rolled back. Until then
-        no other sync may begin: it would confirm the records that were refused. And no segment may
-        be copied: the write could end in the old file."""
+        """What a failed sync refused is no longer in the log: start what had to wait for that."""
         if self.rollback_pending:
             self.rollback_pending = False
             self.rewrite_doubtful()
