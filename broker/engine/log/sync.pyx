@@ -28,9 +28,9 @@ When the disk fails, publishes fail, and nothing remains half done:
                     what had been answered before is copied into a new file, and that is synced
 
 If a sync fails during a write, the records are taken out when the write has ended; if a file call
-fails then, the housekeeping tries again. Until it is done, appends are refused, no other sync begins,
-because it would confirm the refused records, and no file is copied, because the write could still
-end in the old one.
+fails then, the housekeeping tries again. Until it is done, appends are refused, no other sync
+begins, because it would confirm the refused records, and no file is copied, because the write could
+still end in the old one.
 
 A file is doubtful when a sync of it has failed, or when a write has failed and the part that was
 written could not be cut off. The kernel reports an error once and may drop the pages that it could
