@@ -655,12 +655,13 @@ cdef class Log(LogBase):
         """Begin the next segment, because the rest of the active segment's file must never be read.
         False: no file can be created now, and appends are refused until one can be."""
         cdef Segment last = self.active
-        cdef uint64_t after = last.next_seq
+        cdef uint64_t after
         try:
             if self.refused_seq:
                 self.hide_refused()
                 self.refused_hidden()
                 return True
+            after = last.next_seq
             if after == last.first_seq:
                 self.remove_last_segment()  # it has no records, and the next one needs its name
             self.new_segment(after, 0)
@@ -881,7 +882,8 @@ cdef class Log(LogBase):
                 cursor.wake()       # its next write may succeed
             elif self.policy.sync_mode != SYNC_NONE:
                 cursor.journal.sync()
-        if self.active is not None and self.active.doubtful and self.writing is None:
+        if self.writing is None and (
+                self.refused_seq or self.active is not None and self.active.doubtful):
             self.begin_segment_after()
         sync.rewrite_doubtful()
         if sync.last_error:
