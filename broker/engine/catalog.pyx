@@ -53,7 +53,7 @@ def entry_of(Log log):
     if log.delays is not None and len(log.delays):
         return None         # a scan finds them again
     for segment in log.segments:
-        if segment.quarantined or segment.zeroed or segment.planned - segment.size > 7:
+        if segment.quarantined or segment.zeroed or not segment.is_written():
             return None
         if os.path.basename(segment.path) != segment_name(segment.first_seq):
             return None

@@ -781,7 +781,7 @@ cdef class Log(LogBase):
 
     cdef bint drop(self, Segment segment) noexcept:
         cdef LogReader cursor
-        if segment.active or segment.size != segment.planned:
+        if segment.active or not segment.is_written():
             return False
         for cursor in self.cursors.values():
             cursor.leave_segment(segment)

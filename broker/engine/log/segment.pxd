@@ -99,6 +99,8 @@ cdef class Segment:
     cdef size_t hint(self, uint64_t seq, uint64_t *first) noexcept
     cdef size_t locate(self, uint64_t seq) except? 0
     cdef size_t start(self) noexcept
+    # Whether no record of it waits to be written. Another segment may be active before that is so.
+    cdef bint is_written(self) noexcept
     # The bytes before it may have to be read from the disk.
     cdef size_t cold_to(self) noexcept
     cdef size_t skip_quarantined(self, size_t offset) noexcept

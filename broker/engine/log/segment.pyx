@@ -68,6 +68,7 @@ cdef enum:
     AGAIN_BYTES_MIN = 1 << 16       # bytes read again at a time,
     AGAIN_BYTES_MAX = 1 << 22
     READ_TWICE_MAX = 64             # offsets of a segment that are read again at most
+    PADDING_MAX = 8         # the padding of a file's last record may be missing: less than this
     UNMAP_HERE_BYTES = 1 << 20      # takes as long as a job for a worker
     FILL_BYTES = 1 << 16            # zeros after short batches; a batch longer than this gets none
     BUSY_BATCH_BYTES = 1 << 14      # in a busy log, longer batches get none: no measured gain
@@ -229,6 +230,9 @@ cdef class Segment:
 
     cdef size_t start(self) noexcept:
         return 0 if self.path is None else FILE_HEADER_BYTES
+
+    cdef bint is_written(self) noexcept:
+        return self.planned - self.size < PADDING_MAX
 
     cdef size_t cold_to(self) noexcept:
         return self.uncached_to if self.active else self.size

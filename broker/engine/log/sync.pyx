@@ -498,7 +498,7 @@ cdef class Sync:
         for segment in self.log.segments:
             if segment.active:
                 break
-            if segment.size == segment.planned and (
+            if segment.is_written() and (
                     not segment.dirty or self.log.policy.sync_mode == SYNC_NONE):
                 segment.seal(self.log.shared)
 

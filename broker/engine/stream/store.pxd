@@ -218,6 +218,7 @@ cdef class StreamStore(LogOwner):
     cdef void release_removed(self) noexcept
     cdef void find_dead_segments(self) noexcept
     cdef void drop_dead_segments(self) noexcept
+    cdef bint is_settled(self, Segment segment) noexcept
     cdef void choose(self) noexcept
     cdef void compact_memory(self) noexcept
     cdef int shrink(self, Segment segment) except -1

@@ -1288,7 +1288,8 @@ cdef class StreamStore(LogOwner):
         cdef size_t left = COMPACT_MEMORY_BYTES
         for segment in list(self.log.segments):
             live = self.sizes.total_of(segment.first_seq, segment.next_seq)
-            if segment.active or segment.size < COMPACT_BYTES_MIN or 2 * live >= segment.size:
+            if segment.active or not segment.is_written() or (
+                    segment.size < COMPACT_BYTES_MIN or 2 * live >= segment.size):
                 continue
             try:
                 self.shrink(segment)
@@ -1322,6 +1323,11 @@ cdef class StreamStore(LogOwner):
             free(kept)
         return 0
 
+    cdef bint is_settled(self, Segment segment) noexcept:
+        """Whether a segment has all of its records, and all of them have been answered."""
+        return not segment.active and segment.is_written() and (
+            segment.next_seq <= self.settled_seq + 1)
+
     cdef void choose(self) noexcept:
         """Find a segment more than half of which is dead, and note what of it stays."""
         cdef Segment segment
@@ -1333,7 +1339,7 @@ cdef class StreamStore(LogOwner):
             if segment.first_seq < self.compact_from:
                 continue
             left -= 1
-            if left == 0 or segment.active or segment.next_seq > self.settled_seq + 1:
+            if left == 0 or not self.is_settled(segment):
                 break
             self.compact_from = segment.next_seq
             live = self.sizes.total_of(segment.first_seq, segment.next_seq)
@@ -1384,7 +1390,7 @@ cdef class StreamStore(LogOwner):
         cdef uint64_t seq
         self.dead_segments = []
         for segment in self.log.segments:
-            if segment.active or segment.next_seq > self.settled_seq + 1:
+            if not self.is_settled(segment):
                 break
             seq = self.subjects.next_match(None, segment.first_seq)
             if seq == 0 or seq >= segment.next_seq:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import RENAME, SYNC, WRITE, Rig, wait
+from support.engine import RENAME, SECOND, SYNC, WRITE, Rig, wait
 from support.native.stores import kill, outcome, publish, skip
 
 from broker.engine.cursor.journal import read_journal
@@ -448,6 +448,35 @@ def test_a_compaction_that_fails_changes_nothing(tmp_path: Path) -> None:
             rig.advance(1)
         assert {s: store.message(s) for s in seqs(store)} == left
         assert not list(Path(store.log.folder or "").glob("*.new"))
+
+
+def test_a_file_is_not_compacted_before_its_last_write(tmp_path: Path) -> None:
+    """The next file is active already, and records of this one still wait for the writer."""
+    rig = Rig(tmp_path / "a", segment_bytes=10_000)
+    store = open_in(rig, max_msgs_per_subject=1)
+    for _ in range(60):
+        publish(store, b"same", b"x" * 60)
+    publish(store, b"kept")
+    rig.settle()
+    first = publish(store, b"first")
+    rig.loop.run()  # the writer has it; nobody hears of the end before the next `serve`
+    for i in range(100):
+        publish(store, b"s.%d" % i, b"%d" % i * 20)
+    rig.loop.run()
+    assert len(store.log.segments) == 2
+    vfs.hold(WRITE)
+    rig.until(lambda: store.log.sync.durable_next > first and vfs.held(WRITE) > 0)
+    for _ in range(3):
+        rig.loop.advance(SECOND)
+        rig.loop.serve(0)
+    vfs.release(WRITE)
+    for _ in range(5):
+        rig.advance(1)
+    wanted = [60, 61, *range(first, first + 101)]
+    assert seqs(store) == wanted
+    again, store = crashed(rig, tmp_path / "b")
+    assert seqs(store) == wanted
+    again.abandon()
 
 
 def test_memory_of_what_is_gone_is_given_back(tmp_path: Path) -> None:
