@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from errno import EIO, ENOSPC
 from pathlib import Path
 from typing import Any
@@ -459,7 +460,9 @@ def test_a_file_is_not_compacted_before_its_last_write(tmp_path: Path) -> None:
     publish(store, b"kept")
     rig.settle()
     first = publish(store, b"first")
-    rig.loop.run()  # the writer has it; nobody hears of the end before the next `serve`
+    rig.loop.run()
+    written = rig.engine.shared.writer.event_fd  # nobody hears of it before the next `serve`
+    assert select.select([written], [], [], 20)[0]
     for i in range(100):
         publish(store, b"s.%d" % i, b"%d" % i * 20)
     rig.loop.run()
