@@ -58,8 +58,8 @@ def run(rng: random.Random, folder: Path, sync: str | float) -> None:
     with Rig(folder / "b", **limits) as rig:
         log = open_log(rig, msgs_max)
         rig.advance(1)
-        # the count of records in older files is estimated: there may be more
-        assert readable_bodies(rig, log)[-len(stored) :][-msgs_max:] == stored[-msgs_max:]
+        # with a limit there may be more: the count of records in older files is estimated
+        assert readable_bodies(rig, log)[-msgs_max:] == stored[-msgs_max:]
 
 
 @pytest.mark.parametrize("sync", ["always", 2.0])

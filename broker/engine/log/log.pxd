@@ -119,7 +119,7 @@ cdef class Log(LogBase):
     # them.
     cdef void hide_from(self, uint64_t seq) noexcept
     cdef int hide_refused(self) except -1
-    cdef void refused_hidden(self) noexcept
+    cdef void end_rollback(self) noexcept
     cdef object remove_last_segment(self)
     cdef bint drop(self, Segment segment) noexcept      # not the active one; False: not now
     cdef bint keep_file(self, Segment segment) noexcept

@@ -414,8 +414,7 @@ cdef class Log(LogBase):
             self.shared.uncut = False
             self.write_failed(self.sync.last_error or errno.EIO)
             self.withdraw()
-            if not self.refused_seq:
-                self.sync.rolled_back()
+            self.end_rollback()
             return
         if error:
             self.write_failed(error)
@@ -659,7 +658,7 @@ cdef class Log(LogBase):
         try:
             if self.refused_seq:
                 self.hide_refused()
-                self.refused_hidden()
+                self.end_rollback()
                 return True
             after = last.next_seq
             if after == last.first_seq:
@@ -671,12 +670,12 @@ cdef class Log(LogBase):
             self.sync.refuse(problem)
             if self.active is not None:
                 self.active.doubtful = True     # it may be the empty segment: continue from there
-            self.refused_hidden()
+            self.end_rollback()
             return False
         return True
 
-    cdef void refused_hidden(self) noexcept:
-        """Go on after a rollback, unless a file still has records that were refused."""
+    cdef void end_rollback(self) noexcept:
+        """End a rollback that had to wait, unless a file still has records that were refused."""
         if self.sync.rollback_pending and not self.refused_seq:
             if self.retention.limiter is not None:
                 self.retention.limiter.begin_again()

@@ -600,11 +600,10 @@ cdef class Sync:
 
     cdef void rolled_back(self) noexcept:
         """What a failed sync refused is no longer in the log: start what had to wait for that."""
-        if self.rollback_pending:
-            self.rollback_pending = False
-            self.rewrite_doubtful()
-            if self.unsynced:
-                self.request()
+        self.rollback_pending = False
+        self.rewrite_doubtful()
+        if self.unsynced:
+            self.request()
 
     cdef void rewrite_doubtful(self) noexcept:
         """Copy doubtful segments into new files and sync these: syncs of the old files prove

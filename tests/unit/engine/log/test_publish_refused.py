@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.engine import (
+    CREATE,
     SECOND,
     SYNC,
     SYNC_PATH,
@@ -124,6 +125,28 @@ def test_a_sync_that_fails_during_a_write(tmp_path: Path, written_before: int) -
         assert readable_bodies(rig, log) == [*STORED, b"new"]
     with Rig(after, **ALWAYS) as rig:
         assert readable_bodies(rig, rig.log()) == [*STORED, b"new"]
+
+
+def test_a_rollback_for_which_no_file_can_be_made(tmp_path: Path) -> None:
+    """Nothing is confirmed before the refused records are hidden, a second later."""
+    with Rig(tmp_path, **ALWAYS) as rig:
+        log = full(rig, msgs_max=50)
+        vfs.hold(SYNC)
+        vfs.fail(SYNC, errno.EIO)
+        tickets = [append(log, b"first")]
+        rig.until(lambda: log.visible > 51)
+        tickets.append(append(log, b"second"))  # the failing sync does not cover it
+        rig.until(lambda: log.visible > 52)
+        vfs.fail(CREATE, errno.ENOSPC)
+        vfs.release(SYNC)
+        rig.settle()
+        assert {outcome(log, ticket) for ticket in tickets} == {-1}
+        assert vfs.unfired(CREATE) == 0
+        assert append(log, b"not yet") == 0
+        rig.advance(2)
+        assert readable_bodies(rig, log) == STORED
+        assert rig.publish(log, [b"new"]) == [1]
+        assert readable_bodies(rig, log) == [*STORED[1:], b"new"]
 
 
 def test_limits_that_become_narrower_behind_a_failed_sync(tmp_path: Path) -> None:

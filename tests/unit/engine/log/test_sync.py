@@ -151,7 +151,7 @@ def test_when_one_of_two_syncs_fails(tmp_path: Path, after: int) -> None:
         assert 0 not in outcomes
         assert rig.engine.shared.sync_errors == 1
         assert rig.publish(log, [b"after"]) == [1]
-        # one hides what was refused, if it was not the later sync that ended first, and well
+        # The third one hides what was refused: nothing, if the later sync ends first and succeeds.
         assert len(log.segments) == (3 if -1 in outcomes else 2)
 
 
