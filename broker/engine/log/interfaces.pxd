@@ -91,8 +91,8 @@ cdef class LogBase(JobOwner):
     cdef void touch(self) noexcept              # it has changed: the housekeeping must check it
     cdef void round_ended(self) noexcept        # a sync has ended, successfully or not
     cdef void records_synced(self) noexcept     # more of the records are durable
-    # A sync has failed: remove the records that it refuses. False: not yet, because a write is under
-    # way or a file call has failed; Sync.rolled_back is called later.
+    # A sync has failed: remove the records that it refuses. False: not yet, because a write is in
+    # progress or a file call has failed; Sync.rolled_back is called later.
     cdef bint roll_back(self) noexcept
     cdef bint begin_segment_after(self) noexcept    # False: no file can be created now
     cdef object begin_segment(self)             # so that the active one can be dropped. OSError
