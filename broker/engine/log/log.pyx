@@ -57,7 +57,8 @@ from broker.engine.health import RECORDS
 from broker.engine.log.files import (
     DROPPED, has_meta, has_more_than_header, meta_of, protocol_in, save_meta)
 from broker.engine.log.record import file_header
-from broker.engine.log.subjects import literal_part, overlap
+from broker.engine.log.subjects import literal_part
+from broker.routing.subjects import overlap
 
 cdef extern from * nogil:
     """
@@ -1570,7 +1571,7 @@ cdef class Binding(Sink):
             for index in range(<uint32_t>len(names)):
                 begin = literal_part(names[index])
                 self.add(index, self.subjects[index], (
-                    any(overlap(names[index], other) for other in names[:index])
+                    any(overlap(self.subjects[index], other) for other in self.subjects[:index])
                     or (begin != names[index]
                         and any(prefix.startswith(begin) for prefix in private))))
         except BaseException:

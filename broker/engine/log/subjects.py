@@ -15,17 +15,6 @@ def check_subject(subject: str) -> None:
         raise ValueError(f"not a subject: {subject!r} has a control character")
 
 
-def overlap(one: str, other: str) -> bool:
-    """Whether a subject can match both patterns."""
-    first, second = one.split("."), other.split(".")
-    for mine, yours in zip(first, second, strict=False):
-        if ">" in (mine, yours):
-            return True
-        if mine != yours and "*" not in (mine, yours):
-            return False
-    return len(first) == len(second)
-
-
 def literal_part(pattern: str) -> str:
     """What all subjects that match begin with."""
     tokens = pattern.split(".")

@@ -59,6 +59,7 @@ from broker.runtime.types cimport heap_item_t
 
 from broker.engine.cursor.journal import read_journal
 from broker.engine.log.files import SEQ_MAX, UNREADABLE_SUFFIX, free_name, save_unread_end
+from broker.routing.subjects import is_within
 from broker.runtime.wakeup import Wakeup
 
 cdef enum:
@@ -358,18 +359,6 @@ cdef bint are_within(tuple inner, tuple outer) noexcept:
         else:
             return False
     return True
-
-
-def is_within(bytes inner, bytes outer):
-    """Whether every subject that `inner` matches is matched by `outer`."""
-    cdef list a = inner.split(b'.'), b = outer.split(b'.')
-    cdef Py_ssize_t i
-    for i in range(len(b)):
-        if b[i] == b'>':
-            return len(a) > i
-        if i >= len(a) or a[i] == b'>' or (b[i] != b'*' and a[i] != b[i]):
-            return False
-    return len(a) == len(b)
 
 
 cdef class StreamCursor(LogReader):

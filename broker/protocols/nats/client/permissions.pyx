@@ -16,6 +16,8 @@ from broker.routing.router cimport Router
 from broker.runtime.interfaces cimport Sink
 from broker.routing.trie cimport SUBJECT_WILDCARD, match_t, queue_name, subject_shape
 
+from broker.routing.subjects import is_within, overlap
+
 
 cdef class Patterns(Sink):
     def __init__(self, rules):
@@ -46,30 +48,6 @@ cdef class Patterns(Sink):
             if name == wanted or is_within(wanted, name):
                 return 1
         return 2
-
-
-def is_within(bytes subject, bytes pattern):
-    """Whether every match of `subject`, which may have wildcards, matches the pattern."""
-    tokens, parts = subject.split(b'.'), pattern.split(b'.')
-    for i, part in enumerate(parts):
-        if part == b'>' and i == len(parts) - 1:
-            return len(tokens) > i
-        if i >= len(tokens) or (tokens[i] == b'>' and i == len(tokens) - 1):
-            return False
-        if part != b'*' and tokens[i] != part:
-            return False
-    return len(tokens) == len(parts)
-
-
-def overlap(bytes one, bytes other):
-    """Whether a subject exists that matches both patterns."""
-    first, second = one.split(b'.'), other.split(b'.')
-    for a, b in zip(first, second):
-        if a == b'>' or b == b'>':
-            return True
-        if a != b and a != b'*' and b != b'*':
-            return False
-    return len(first) == len(second)
 
 
 cdef class Permit:

@@ -34,7 +34,6 @@ from broker.protocols.nats.accounts.account cimport Account, CurrentPublisher
 from broker.protocols.nats.client.frontend cimport NatsFrontend
 from broker.protocols.nats.client.line_session cimport LineSession, recalls, remember
 from broker.protocols.nats.client.permissions cimport Patterns
-from broker.protocols.nats.client.permissions import is_within
 from broker.protocols.nats.client.replies cimport Replies
 from broker.protocols.nats.client.session cimport NatsSession
 from broker.protocols.nats.client.subscriptions cimport sid_hash, subs_find
@@ -43,6 +42,7 @@ from broker.protocols.nats.leafnodes.wire cimport (
 from broker.protocols.nats.wire.wire cimport (
     OP_INFO, OP_PUB, OP_SUB, OP_UNSUB, SIZES_MAX, TW_SLACK, fill_record, op_t, tw_put_run)
 from broker.protocols.nats.wire.wire import NAMES
+from broker.routing.subjects import is_within
 
 LOG = logging.getLogger('broker.nats')
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import orjson
-import pytest
 from support import RawPeer
 from support.live.nats import LiveNats
 
-from broker.protocols.nats.client.permissions import overlap, permit_for
+from broker.protocols.nats.client.permissions import permit_for
 from broker.protocols.nats.settings import Permissions, Rules, SubjectRule
 
 ACCOUNTS = """accounts {
@@ -60,25 +59,6 @@ def test_who_may_answer_no_longer_does_not() -> None:
         refused = b"-ERR 'Permissions Violation for Publish to \"answer\"'"
         assert talk(peer, login("silent") + b"PUB answer 1\r\nB\r\n") == refused
         assert talk(other, b"") == b""
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [
-        (b"a.*.c", b"a.b.>", True),
-        (b"a.*.c", b"a.b.*", True),
-        (b"a.*.c", b"*.b.c", True),
-        (b"a.>", b"*.b", True),
-        (b"a.>", b"a", False),
-        (b">", b"*", True),
-        (b"a.*.c", b"a.b.d", False),
-        (b"a.*", b"a.*.c", False),
-        (b"a.>.c", b"a.b.d", True),
-        (b"b.>", b"a.>", False),
-    ],
-)
-def test_overlap(one: bytes, other: bytes, expected: bool) -> None:
-    assert overlap(one, other) == overlap(other, one) == expected
 
 
 def test_what_is_denied_is_not_delivered_however_it_is_asked_for() -> None:
