@@ -184,10 +184,6 @@ cdef class NatsFlow(Load):
             body_bytes += self.subs[i].body_bytes
         return msgs, body_bytes
 
-    def per_subscriber(self):
-        """The number of messages of each subscriber."""
-        return [self.subs[i].msgs for i in range(self.reader_count)]
-
 
 @cython.final
 cdef class NatsRequest(Requests):

@@ -1586,12 +1586,6 @@ cdef class StreamCursor(LogReader):
         cdef uint32_t i
         return tuple([self.steps_ns[i] for i in range(self.steps)])
 
-    @property
-    def next_due_ns(self):
-        """The next deadline of an ack on the monotonic clock; 0 = none."""
-        cdef heap_item_t *item = heap_peek(&self.inflight.due)
-        return item.due_ns if item != NULL else 0
-
 
 # Operations whose second number is a count of seqs.
 cdef tuple COUNTED = (<int>OP_SENT, <int>OP_ACK, <int>OP_EXHAUSTED)

@@ -7,7 +7,6 @@ import itertools
 import pytest
 from support.native.routing import Subscriber
 
-from broker.protocols.nats.monitoring.lists import collide
 from broker.routing.local import publish
 from broker.routing.router import (
     Router,
@@ -18,6 +17,7 @@ from broker.routing.router import (
     matching,
     window,
 )
+from broker.routing.subjects import overlap
 
 SUBJECTS = [b"a", b"a.b", b"a.*", b"a.>", b"*.b", b">", b"a.b.c", b"*.*.c", b"a.b.*.d", b"*.>"]
 
@@ -73,7 +73,7 @@ def test_who_holds_what_meets_a_pattern(pattern: bytes) -> None:
     wanted = {
         id(subscription)
         for subject, subscription in subscriptions.items()
-        if collide(pattern, subject)
+        if overlap(pattern, subject)
     }
     assert holders(router, pattern) == wanted
 

@@ -8,6 +8,9 @@ from broker.routing.subjects import is_within, overlap
 @pytest.mark.parametrize(
     ("one", "other", "expected"),
     [
+        (b"a.b", b"a.b", True),
+        (b"a.b", b"a.c", False),
+        (b"a.>", b"a.b.c", True),
         (b"a.*.c", b"a.b.>", True),
         (b"a.*.c", b"a.b.*", True),
         (b"a.*.c", b"*.b.c", True),

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
 _EMPTY: Final = b"[]\n}"  # the end of a page with an empty list
-_WILD = (b"*", b">")
 
 
 @dataclass(slots=True)
@@ -60,16 +59,3 @@ def _inner(entries: list[dict[str, Any]]) -> bytes:
 def is_literal(subject: str) -> bool:
     """Whether a message can be published there: no empty token, no wildcard."""
     return all(token and token not in ("*", ">") for token in subject.split("."))
-
-
-def collide(one: bytes, other: bytes) -> bool:
-    """Whether a message can match both subjects."""
-    if one == other:
-        return True
-    left, right = one.split(b"."), other.split(b".")
-    for left_token, right_token in zip(left, right, strict=False):
-        if b">" in (left_token, right_token):
-            return True
-        if left_token != right_token and left_token not in _WILD and right_token not in _WILD:
-            return False
-    return len(left) == len(right)

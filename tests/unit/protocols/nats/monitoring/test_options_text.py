@@ -5,7 +5,7 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from broker.protocols.nats.monitoring.lists import collide, is_literal
+from broker.protocols.nats.monitoring.lists import is_literal
 from broker.protocols.nats.monitoring.options import (
     encode,
     filled,
@@ -74,26 +74,6 @@ def test_half_a_character_does_not_stop_a_page() -> None:
 
 def test_what_is_empty_is_left_out() -> None:
     assert filled({"a": "", "b": 0, "c": [], "d": None, "e": 1}) == {"d": None, "e": 1}
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "met"),
-    [
-        (b"a.b", b"a.b", True),
-        (b"a.b", b"a.c", False),
-        (b"a.*", b"*.b", True),
-        (b"a.*", b"a", False),
-        (b"a.>", b"a", False),
-        (b"a.>", b"a.b.c", True),
-        (b"a.>", b"*.b.c", True),
-        (b"a.>", b"b.>", False),
-        (b"a.*", b"a.b.c", False),
-        (b">", b"x", True),
-    ],
-)
-def test_subjects_that_have_messages_in_common(one: bytes, other: bytes, met: bool) -> None:
-    assert collide(one, other) is met
-    assert collide(other, one) is met
 
 
 @pytest.mark.parametrize(
