@@ -149,6 +149,11 @@ class JetStreamAccount:
             raise ApiError(errors.STREAM_OFFLINE_REASON, err=self.offline[name])
         raise ApiError(errors.STREAM_NOT_FOUND)
 
+    def config_of(self, name: str) -> StreamConfig | None:
+        """The configuration of the stream of this name; None: there is none."""
+        stream = self.streams.get(name)
+        return None if stream is None else stream.config
+
     def stream_folder(self, name: str) -> Path | None:
         """The folder for the files of a stream; None if everything is in memory."""
         return None if self.folder is None else self.folder / files.token_of(name)

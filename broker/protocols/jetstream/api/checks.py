@@ -37,10 +37,10 @@ _API_PREFIX: Final = "$JS.API"
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """The values and configurations with which a configuration is compared."""
+class Environment:
+    """The stream's account and server, as far as a configuration depends on them."""
 
-    streams: Mapping[str, StreamConfig]  # all streams of the account, by name
+    config_of: Callable[[str], StreamConfig | None]  # of the account's stream of this name
     duplicate_window_max: int = 0  # limit of the server in ns; 0 = no limit
     pedantic: bool = False  # a value that would be corrected is refused
 
@@ -71,21 +71,21 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def complete(config: StreamConfig, around: Around) -> None:
+def complete(config: StreamConfig, environment: Environment) -> None:
     """Set the defaults of a configuration and check it. ApiError: the first broken rule."""
     if config.persist_mode == "default":
         config.persist_mode = ""  # answers omit the default
     _check_names(config)
-    _check_counts(config, around)
-    _check_times(config, around)
-    _check_features(config, around)
+    _check_counts(config, environment)
+    _check_times(config, environment)
+    _check_features(config, environment)
     if config.mirror is not None:
-        _check_mirror(config, config.mirror, around)
-    _check_sources(config, around)
-    _check_externals(config, around)
-    _check_cycle(config, around)
+        _check_mirror(config, config.mirror, environment)
+    _check_sources(config, environment)
+    _check_externals(config, environment)
+    _check_cycle(config, environment)
     _check_subjects(config)
-    _check_mappings(config, around)
+    _check_mappings(config, environment)
     _check_placement(config)
 
 
@@ -117,17 +117,17 @@ def check_first_seq(config: StreamConfig) -> None:
         refuse(f"first sequence must not be above {limits.JS_SEQ_MAX}")
 
 
-def _check_counts(config: StreamConfig, around: Around) -> None:
+def _check_counts(config: StreamConfig, environment: Environment) -> None:
     for name in _COUNTS:
         value = getattr(config, name)
-        if value < -1 and around.pedantic:
+        if value < -1 and environment.pedantic:
             _refuse_pedantic(f"{name} must be set to -1")
         if value == 0 or value < -1:
             setattr(config, name, -1)
 
 
-def _check_times(config: StreamConfig, around: Around) -> None:
-    age, most = config.max_age, around.duplicate_window_max
+def _check_times(config: StreamConfig, environment: Environment) -> None:
+    age, most = config.max_age, environment.duplicate_window_max
     if age < 0:
         refuse("max age can not be negative")
     if 0 < age < limits.JS_MAX_AGE_MIN:
@@ -135,11 +135,11 @@ def _check_times(config: StreamConfig, around: Around) -> None:
     if config.duplicate_window == 0 and config.mirror is None and not config.sources:
         window = limits.JS_DUPLICATE_WINDOW
         if most and window > most:
-            if around.pedantic:
+            if environment.pedantic:
                 _refuse_pedantic("duplicate window limits are higher than current limits")
             window = most
         if 0 < age < window:
-            if around.pedantic:
+            if environment.pedantic:
                 _refuse_pedantic("duplicate window cannot be bigger than max age")
             window = age
         config.duplicate_window = window
@@ -155,7 +155,7 @@ def _check_times(config: StreamConfig, around: Around) -> None:
         refuse("duplicates window needs to be >= 100ms")
 
 
-def _check_features(config: StreamConfig, around: Around) -> None:
+def _check_features(config: StreamConfig, environment: Environment) -> None:
     if config.deny_purge and config.allow_rollup_hdrs:
         refuse("roll-ups require the purge permission")
     if config.allow_msg_counter:
@@ -165,12 +165,12 @@ def _check_features(config: StreamConfig, around: Around) -> None:
             refuse("discard new per subject requires discard new policy to be set")
         if config.max_msgs_per_subject <= 0:
             refuse("discard new per subject requires max msgs per subject > 0")
-    _check_markers(config, around)
+    _check_markers(config, environment)
     if config.allow_msg_schedules:
         if config.discard == "new":
             refuse("message scheduling cannot use discard new")
         if not config.allow_rollup_hdrs:
-            if around.pedantic:
+            if environment.pedantic:
                 refuse("message scheduling cannot be set if roll-ups are disabled")
             config.allow_rollup_hdrs, config.deny_purge = True, False
     if config.persist_mode == "async":
@@ -197,7 +197,7 @@ def _check_counter(config: StreamConfig) -> None:
         refuse("counter stream cannot use message schedules")
 
 
-def _check_markers(config: StreamConfig, around: Around) -> None:
+def _check_markers(config: StreamConfig, environment: Environment) -> None:
     ttl = config.subject_delete_marker_ttl
     if ttl < 0:
         refuse("subject delete marker TTL must not be negative")
@@ -206,11 +206,11 @@ def _check_markers(config: StreamConfig, around: Around) -> None:
     if ttl < limits.JS_MARKER_TTL_MIN:
         refuse("subject delete marker TTL must be at least 1 second")
     if not config.allow_msg_ttl:
-        if around.pedantic:
+        if environment.pedantic:
             refuse("subject delete marker cannot be set if message TTLs are disabled")
         config.allow_msg_ttl = True
     if not config.allow_rollup_hdrs:
-        if around.pedantic:
+        if environment.pedantic:
             refuse("subject delete marker cannot be set if roll-ups are disabled")
         config.allow_rollup_hdrs, config.deny_purge = True, False
 
@@ -218,7 +218,7 @@ def _check_markers(config: StreamConfig, around: Around) -> None:
 # --- origins -------------------------------------------------------------------------------------
 
 
-def _check_mirror(config: StreamConfig, mirror: StreamSource, around: Around) -> None:
+def _check_mirror(config: StreamConfig, mirror: StreamSource, environment: Environment) -> None:
     exclusive: tuple[tuple[object, ErrorRow], ...] = (
         (config.first_seq, errors.MIRROR_FIRST_SEQ),
         (config.subjects, errors.MIRROR_WITH_SUBJECTS),
@@ -243,12 +243,12 @@ def _check_mirror(config: StreamConfig, mirror: StreamSource, around: Around) ->
         return
     if mirror.name == config.name:
         refuse("detected cycle")
-    origin = around.streams.get(mirror.name)
+    origin = environment.config_of(mirror.name)
     if origin is not None:
         if 0 <= config.max_msg_size < _size_max(origin):
             raise ApiError(errors.MIRROR_MSG_SIZE)
         if origin.allow_direct != config.mirror_direct:
-            if around.pedantic:
+            if environment.pedantic:
                 _refuse_pedantic("origin stream has direct get set, mirror has it disabled")
             config.mirror_direct = origin.allow_direct
         if mirror.opt_start_seq and mirror.opt_start_time:
@@ -270,7 +270,7 @@ def _size_max(origin: StreamConfig) -> int:
     return max(0, origin.max_msg_size)
 
 
-def _check_sources(config: StreamConfig, around: Around) -> None:
+def _check_sources(config: StreamConfig, environment: Environment) -> None:
     seen: set[bytes] = set()
     consumers: set[bytes] = set()
     rows = errors.SOURCE_TRANSFORM_SOURCE, errors.SOURCE_TRANSFORM, errors.SOURCE_FILTERS_OVERLAP
@@ -295,7 +295,7 @@ def _check_sources(config: StreamConfig, around: Around) -> None:
             if same in consumers:
                 raise ApiError(errors.SOURCE_CONSUMER_DUPLICATE)
             consumers.add(same)
-        origin = around.streams.get(source.name) if source.external is None else None
+        origin = environment.config_of(source.name) if source.external is None else None
         if origin is not None and 0 <= config.max_msg_size < _size_max(origin):
             raise ApiError(errors.SOURCE_MSG_SIZE)
 
@@ -328,7 +328,7 @@ def mapping_problem(source: str, destination: str) -> str:
     return ""
 
 
-def _check_externals(config: StreamConfig, around: Around) -> None:
+def _check_externals(config: StreamConfig, environment: Environment) -> None:
     origins = [*config.sources, *([config.mirror] if config.mirror is not None else [])]
     for origin in origins:
         external = origin.external
@@ -342,14 +342,14 @@ def _check_externals(config: StreamConfig, around: Around) -> None:
             raise ApiError(errors.EXTERNAL_API_OVERLAP, prefix=api, subject=_API_PREFIX)
         if deliver and (not is_subject(deliver) or has_wildcard(deliver)):
             raise ApiError(errors.EXTERNAL_DELIVER_WILDCARDS, prefix=deliver)
-        known = around.streams.get(origin.name)
+        known = environment.config_of(origin.name)
         for subject in known.subjects if known is not None and deliver else ():
             if collide(f"{deliver}.{subject}", subject):
                 row = errors.EXTERNAL_DELIVER_OVERLAP
                 raise ApiError(row, prefix=deliver, subject=subject)
 
 
-def _check_cycle(config: StreamConfig, around: Around) -> None:
+def _check_cycle(config: StreamConfig, environment: Environment) -> None:
     """Refuse a stream that would copy its own messages from one of its origins."""
     seen: set[str] = set()
     left = _origins(config)
@@ -357,9 +357,10 @@ def _check_cycle(config: StreamConfig, around: Around) -> None:
         name = left.pop()
         if name == config.name:
             refuse("detected cycle")
-        if name not in seen and name in around.streams:
+        other = environment.config_of(name)
+        if name not in seen and other is not None:
             seen.add(name)
-            left += _origins(around.streams[name])
+            left += _origins(other)
 
 
 def _origins(config: StreamConfig) -> list[str]:
@@ -400,7 +401,7 @@ def _check_subject(config: StreamConfig, subject: str) -> None:
         refuse("subjects that overlap with system api require no-ack to be true")
 
 
-def _check_mappings(config: StreamConfig, around: Around) -> None:
+def _check_mappings(config: StreamConfig, environment: Environment) -> None:
     transform = config.subject_transform
     if transform is not None:
         if transform.src and not is_subject(transform.src):
@@ -413,7 +414,7 @@ def _check_mappings(config: StreamConfig, around: Around) -> None:
     if republish is None:
         return
     if not republish.src:
-        if around.pedantic:
+        if environment.pedantic:
             _refuse_pedantic("republish source can not be empty")
         republish.src = ">"
     if any(collide(republish.dest, subject) for subject in config.subjects):

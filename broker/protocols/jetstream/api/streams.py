@@ -62,16 +62,16 @@ def _requested(call: Call) -> tuple[StreamConfig, bool]:
     return StreamConfig(**{name: getattr(request, name) for name in names}), request.pedantic
 
 
-def _around(account: JetStreamAccount, *, pedantic: bool) -> checks.Around:
-    return checks.Around(
-        {name: stream.config for name, stream in account.streams.items()},
+def _environment(account: JetStreamAccount, *, pedantic: bool) -> checks.Environment:
+    return checks.Environment(
+        account.config_of,
         account.context.config.duplicate_window_ns,
         pedantic,
     )
 
 
 def _complete(account: JetStreamAccount, config: StreamConfig, *, pedantic: bool) -> None:
-    checks.complete(config, _around(account, pedantic=pedantic))
+    checks.complete(config, _environment(account, pedantic=pedantic))
     level = metadata.stream_level(config)
     config.metadata = metadata.stored(config.metadata, level)
 

@@ -9,11 +9,16 @@ import pytest
 
 from broker.base.units import MINUTE, SECOND
 from broker.protocols.jetstream.api import checks
-from broker.protocols.jetstream.api.checks import Around, check_update, complete
+from broker.protocols.jetstream.api.checks import Environment, check_update, complete
 from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import StreamConfig
 
-NOTHING = Around({})
+
+def no_stream(_name: str) -> None:
+    """An account without streams."""
+
+
+NOTHING = Environment(no_stream)
 BAD_NAME = "stream name is required and can not contain '.', '*', '>', '\\', '/'"
 
 
@@ -21,15 +26,15 @@ def config(**keys: Any) -> StreamConfig:
     return msgspec.convert({"name": "S", **keys}, StreamConfig)
 
 
-def completed(around: Around = NOTHING, **keys: Any) -> StreamConfig:
+def completed(environment: Environment = NOTHING, **keys: Any) -> StreamConfig:
     found = config(**keys)
-    complete(found, around)
+    complete(found, environment)
     return found
 
 
-def refusal(around: Around = NOTHING, **keys: Any) -> tuple[int, str]:
+def refusal(environment: Environment = NOTHING, **keys: Any) -> tuple[int, str]:
     with pytest.raises(ApiError) as failure:
-        completed(around, **keys)
+        completed(environment, **keys)
     return failure.value.err_code, failure.value.text
 
 
@@ -45,7 +50,7 @@ def test_defaults() -> None:
 
 def test_the_duplicate_window_is_no_longer_than_the_age_and_the_limit() -> None:
     assert completed(max_age=SECOND).duplicate_window == SECOND
-    assert completed(Around({}, SECOND)).duplicate_window == SECOND
+    assert completed(Environment(no_stream, SECOND)).duplicate_window == SECOND
     assert completed(mirror={"name": "A"}).duplicate_window == 0
     assert completed(sources=[{"name": "A"}]).subjects == []
 
@@ -203,11 +208,11 @@ def test_subjects_of_advisories_may_be_stored() -> None:
 
 def test_a_cycle_over_another_stream() -> None:
     others = {"A": config(name="A", sources=[{"name": "S"}])}
-    assert refusal(Around(others), sources=[{"name": "A"}]) == (10052, "detected cycle")
+    assert refusal(Environment(others.get), sources=[{"name": "A"}]) == (10052, "detected cycle")
 
 
 def test_pedantic_requests_are_not_corrected() -> None:
-    strict = Around({}, pedantic=True)
+    strict = Environment(no_stream, pedantic=True)
     assert refusal(strict, max_msgs=-5) == (10157, "pedantic mode: max_msgs must be set to -1")
     text = "pedantic mode: duplicate window cannot be bigger than max age"
     assert refusal(strict, max_age=SECOND) == (10157, text)
@@ -218,9 +223,9 @@ def test_pedantic_requests_are_not_corrected() -> None:
 def test_a_mirror_has_direct_get_as_its_origin_has(direct: bool) -> None:
     others = {"A": config(name="A", allow_direct=direct)}
     keys = {"mirror": {"name": "A"}, "mirror_direct": not direct}
-    assert completed(Around(others), **keys).mirror_direct == direct
+    assert completed(Environment(others.get), **keys).mirror_direct == direct
     text = "pedantic mode: origin stream has direct get set, mirror has it disabled"
-    assert refusal(Around(others, pedantic=True), **keys) == (10157, text)
+    assert refusal(Environment(others.get, pedantic=True), **keys) == (10157, text)
 
 
 def test_a_mirror_keeps_direct_get_without_an_origin_to_compare_with() -> None:
