@@ -21,6 +21,7 @@ from broker.protocols.jetstream.structs import (
     time_text,
 )
 from broker.protocols.jetstream.topics import Topics, topic_of
+from broker.protocols.nats.accounts.overlaps import SubjectOwners
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -84,6 +85,7 @@ class JetStreamAccount:
             None if context.folder is None else context.folder / files.token_of(self.name)
         )
         self.streams: dict[str, Stream] = {}
+        self.owners = SubjectOwners()  # the streams, by their subjects
         self.offline: dict[str, str] = {}  # streams that cannot be served: name -> reason
         self.restoring: set[str] = set()  # names of streams that are being restored
         self._make_consumers = make_consumers
@@ -255,6 +257,7 @@ class JetStreamAccount:
         stream = Stream(self.account, store, config, created_ns, self.domain)
         stream.send_advisory = self.advisory
         self.streams[config.name] = stream
+        self.owners.put(config.name, config.subjects)
         self._limit_stream(stream)
         stream.start()
         self.topics.stream_opened(stream)
@@ -291,6 +294,7 @@ class JetStreamAccount:
         """Apply a configuration to the stream, its origins and its store."""
         limits = limits_of(config)
         stream.configure(config)
+        self.owners.put(stream.name, config.subjects)
         folder = self.stream_folder(config.name) if config.storage == "file" else None
         self.origins.stream_changed(stream, folder)
         # Last, because it deletes messages: their markers depend on the new configuration.
@@ -327,6 +331,7 @@ class JetStreamAccount:
             self.topics.stream_closed(stream)
             self.consumers.delete_all(stream)
             del self.streams[name]
+            self.owners.remove(name)
             stream.close()
             stream.store.close()
         self.offline.pop(name, None)
@@ -343,6 +348,7 @@ class JetStreamAccount:
         stream = self.streams.pop(name, None)
         if stream is None:
             return
+        self.owners.remove(name)
         self.origins.stream_closed(stream)
         self.topics.stream_closed(stream)
         if stream.consumers:

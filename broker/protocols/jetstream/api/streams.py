@@ -151,9 +151,15 @@ def _check_reserved(account: JetStreamAccount, config: StreamConfig) -> None:
 def _check_overlap(account: JetStreamAccount, config: StreamConfig) -> None:
     """ApiError 10065: another stream of the account stores one of the subjects."""
     patterns = PatternSet(config.subjects)
-    for name, stream in account.streams.items():
-        if name != config.name and any(map(patterns.overlaps, stream.config.subjects)):
+    for stream in _near(account, config):
+        if any(map(patterns.overlaps, stream.config.subjects)):
             raise ApiError(errors.SUBJECTS_OVERLAP)
+
+
+def _near(account: JetStreamAccount, config: StreamConfig) -> list[Stream]:
+    """The other streams of which a subject may overlap with one of these."""
+    names = {name: None for subject in config.subjects for name in account.owners.near(subject)}
+    return [account.streams[name] for name in names if name != config.name]
 
 
 async def _check_overlap_in_parts(account: JetStreamAccount, config: StreamConfig) -> None:
@@ -163,8 +169,7 @@ async def _check_overlap_in_parts(account: JetStreamAccount, config: StreamConfi
     pauses = Pauses(limits.JS_REQUESTS_TURN)
     while True:
         # Streams that have changed meanwhile are checked again.
-        left = [s for n, s in account.streams.items()
-                if n != config.name and seen.get(n) is not s.config]  # fmt: skip
+        left = [s for s in _near(account, config) if seen.get(s.name) is not s.config]
         if not left:
             return
         for stream in left:
