@@ -21,7 +21,8 @@ from broker.protocols.jetstream.structs import (
     time_text,
 )
 from broker.protocols.jetstream.topics import Topics, topic_of
-from broker.protocols.nats.accounts.overlaps import SubjectOwners
+from broker.protocols.nats.accounts.subjects import raw
+from broker.routing.subjects import SubjectOwners
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
@@ -85,7 +86,7 @@ class JetStreamAccount:
             None if context.folder is None else context.folder / files.token_of(self.name)
         )
         self.streams: dict[str, Stream] = {}
-        self.owners = SubjectOwners()  # the streams, by their subjects
+        self.owners = SubjectOwners[str]()  # the streams, by their subjects
         self.offline: dict[str, str] = {}  # streams that cannot be served: name -> reason
         self.restoring: set[str] = set()  # names of streams that are being restored
         self._make_consumers = make_consumers
@@ -257,7 +258,7 @@ class JetStreamAccount:
         stream = Stream(self.account, store, config, created_ns, self.domain)
         stream.send_advisory = self.advisory
         self.streams[config.name] = stream
-        self.owners.put(config.name, config.subjects)
+        self.owners.put(config.name, map(raw, config.subjects))
         self._limit_stream(stream)
         stream.start()
         self.topics.stream_opened(stream)
@@ -294,7 +295,7 @@ class JetStreamAccount:
         """Apply a configuration to the stream, its origins and its store."""
         limits = limits_of(config)
         stream.configure(config)
-        self.owners.put(stream.name, config.subjects)
+        self.owners.put(stream.name, map(raw, config.subjects))
         folder = self.stream_folder(config.name) if config.storage == "file" else None
         self.origins.stream_changed(stream, folder)
         # Last, because it deletes messages: their markers depend on the new configuration.

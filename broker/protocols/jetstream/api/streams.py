@@ -35,7 +35,7 @@ from broker.protocols.jetstream.structs import (
     time_text,
 )
 from broker.protocols.nats.accounts.overlaps import PatternSet
-from broker.protocols.nats.accounts.subjects import collide, has_wildcard, is_subject
+from broker.protocols.nats.accounts.subjects import collide, has_wildcard, is_subject, raw
 from broker.runtime.pauses import Pauses
 
 if TYPE_CHECKING:
@@ -158,7 +158,9 @@ def _check_overlap(account: JetStreamAccount, config: StreamConfig) -> None:
 
 def _near(account: JetStreamAccount, config: StreamConfig) -> list[Stream]:
     """The other streams of which a subject may overlap with one of these."""
-    names = {name: None for subject in config.subjects for name in account.owners.near(subject)}
+    names = {
+        name: None for subject in config.subjects for name in account.owners.near(raw(subject))
+    }
     return [account.streams[name] for name in names if name != config.name]
 
 

@@ -31,8 +31,8 @@ cdef class Outlet(Task):
     # The client that the last message was sent to, if it reads slowly; else None.
     cdef Session slow_client
     cdef dict watchers              # deliver subject (bytes) -> consumers to report changes to
-    cdef set changed                # deliver subjects whose subscriptions changed in this turn
-    cdef bint changed_any           # a wildcard subscription changed
+    cdef object owners              # SubjectOwners: the deliver subjects in `watchers`
+    cdef set changed                # subjects, and patterns, with new or removed subscriptions
 
     cdef const match_t *match(self, inbox_t *to) noexcept   # NULL = no memory
     # Send a message to the subscribers of an inbox, with the subject that each of them expects.

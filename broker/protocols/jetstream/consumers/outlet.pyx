@@ -22,6 +22,8 @@ from broker.runtime.heap cimport heap_free, heap_init, heap_peek, heap_push, hea
 from broker.runtime.turn cimport PHASE_DELIVER
 from broker.runtime.types cimport REC_NOT_STORED, heap_item_t, record_t
 
+from broker.routing.subjects import SubjectOwners
+
 
 @cython.final
 @cython.no_gc_clear
@@ -34,6 +36,7 @@ cdef class Outlet(Task):
         self.router = account.router
         self.turn = account.turn
         self.watchers = {}
+        self.owners = SubjectOwners()
         self.changed = set()
 
     def __dealloc__(self):
@@ -187,7 +190,11 @@ cdef class Outlet(Task):
         of this subject."""
         if not self.watchers:
             self.router.watch(self)
-        self.watchers.setdefault(subject, set()).add(consumer)
+        consumers = self.watchers.get(subject)
+        if consumers is None:
+            consumers = self.watchers[subject] = set()
+            self.owners.put(subject, (subject,))
+        consumers.add(consumer)
 
     def unwatch(self, bytes subject not None, consumer):
         """Stop reporting to a consumer."""
@@ -197,23 +204,18 @@ cdef class Outlet(Task):
         consumers.discard(consumer)
         if not consumers:
             del self.watchers[subject]
+            self.owners.remove(subject)
             if not self.watchers:
                 self.router.unwatch(self)
 
     def interest_changed(self, bytes subject, bytes queue, int delta, sink):
         """The router reports that a subscription was added or removed."""
-        if subject in self.watchers:
+        if subject in self.watchers or b'*' in subject or b'>' in subject:
             self.changed.add(subject)
-        elif b'*' in subject or b'>' in subject:
-            self.changed_any = True
-        else:
-            return
-        self.turn.add(PHASE_DELIVER, self)
+            self.turn.add(PHASE_DELIVER, self)
 
     cdef void run(self) noexcept:
-        subjects = list(self.watchers) if self.changed_any else self.changed
-        self.changed_any = False
-        self.changed = set()
-        for subject in subjects:
+        changed, self.changed = self.changed, set()
+        for subject in {near for each in changed for near in self.owners.near(each)}:
             for consumer in tuple(self.watchers.get(subject, ())):
                 consumer.interest_changed()

@@ -1,5 +1,5 @@
-"""Finds overlaps among many subjects without a comparison of each pair: of one request, a
-PatternSet, and of all streams of an account, SubjectOwners.
+"""Finds overlaps among many subjects: one lookup in a set of patterns, instead of a comparison of
+each pair.
 
 Clients choose the lists of subjects that are compared, up to some thousands in one request
 (JS_SUBJECTS_MAX). A set of patterns is a set of bits, one for each pattern, which each token of a
@@ -11,13 +11,12 @@ which is faster.
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from typing import TYPE_CHECKING, Final
 
 from broker.protocols.nats.accounts.subjects import collide, has_wildcard, lies_within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 _DIRECT: Final = 8  # up to this number, patterns are compared one by one
 _FEW: Final = 4  # up to this number, positions are a list, which is smaller than a set of bits
@@ -173,60 +172,6 @@ class PatternSet:
         if ">" in tokens:
             return found | left
         return found | (left & _cached(self._level(len(tokens)), "ends"))
-
-
-class SubjectOwners:
-    """Owners of subjects, by the tokens before the first one with a wildcard.
-
-    Two subjects can overlap only if one of them has all of these tokens of the other at its
-    beginning.
-    """
-
-    def __init__(self) -> None:
-        self._starts: dict[str, list[str]] = {}  # of an owner's subjects
-        self._owners: dict[str, dict[str, None]] = {}  # of a start
-        self._sorted: list[str] = []  # all starts
-
-    def put(self, owner: str, subjects: Iterable[str]) -> None:
-        """Set the subjects of an owner."""
-        self.remove(owner)
-        starts = self._starts[owner] = list({_start(subject): None for subject in subjects})
-        for start in starts:
-            if start not in self._owners:
-                self._owners[start] = {}
-                insort(self._sorted, start)
-            self._owners[start][owner] = None
-
-    def remove(self, owner: str) -> None:
-        """Remove an owner, if there is one of this name."""
-        for start in self._starts.pop(owner, ()):
-            del self._owners[start][owner]
-            if not self._owners[start]:
-                del self._owners[start]
-                del self._sorted[bisect_left(self._sorted, start)]
-
-    def near(self, subject: str) -> Iterator[str]:
-        """The owners of which a subject may overlap with this one; an owner may come twice. They
-        must not change meanwhile."""
-        start = _start(subject)
-        end = 0
-        while end < len(start):
-            yield from self._owners.get(start[:end], ())
-            end = start.index(".", end) + 1
-        for index in range(bisect_left(self._sorted, start), len(self._sorted)):
-            if not self._sorted[index].startswith(start):
-                return
-            yield from self._owners[self._sorted[index]]
-
-
-def _start(subject: str) -> str:
-    """The tokens before the first one that begins with a wildcard, each with a dot after it."""
-    kept = []
-    for token in subject.split("."):
-        if token[:1] in {"*", ">"}:
-            break
-        kept.append(f"{token}.")
-    return "".join(kept)
 
 
 def _add_index(table: dict[str, _Indices], key: str, index: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -48,6 +50,25 @@ def test_a_wildcard_subscriber_counts(bench: Bench) -> None:
     bench.rig.settle()
     assert consumer.push_bound
     assert bench.got("to.*") == ["a"]
+
+
+def test_only_consumers_that_a_subscription_may_concern_look_for_subscribers(bench: Bench) -> None:
+    looked: list[str] = []
+    for name in ("to.1", "to.2", "elsewhere"):
+        consumer = SimpleNamespace(interest_changed=partial(looked.append, name))
+        bench.outlet.watch(name.encode(), consumer)
+    for subject, expected in (
+        ("away.*", []),
+        ("to.3", []),
+        ("to.2", ["to.2"]),
+        ("to.*", ["to.1", "to.2"]),
+        ("to.1.>", ["to.1"]),  # it begins like it: compared when it looks
+        ("*", ["elsewhere", "to.1", "to.2"]),
+    ):
+        bench.inbox(subject)
+        bench.rig.settle()
+        assert sorted(looked) == expected, subject
+        looked.clear()
 
 
 def test_a_group_needs_a_member(bench: Bench) -> None:
