@@ -50,6 +50,8 @@ class Authority:
         names: Sequence[x509.GeneralName] = LOCAL,
     ) -> x509.Certificate:
         now = datetime.now(UTC)
+        ours = self.key.public_key()
+        # Python 3.13 refuses certificates without the identifiers and without the usage of a CA.
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
@@ -60,6 +62,9 @@ class Authority:
             .not_valid_after(now + timedelta(days=days))
             .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ours), critical=False)
+            .add_extension(_usage(is_authority=is_authority), critical=True)
             .sign(self.key, hashes.SHA256())
         )
 
@@ -96,3 +101,17 @@ class Authority:
         if pair is not None:
             context.load_cert_chain(pair.certificate, pair.key)
         return context
+
+
+def _usage(*, is_authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=is_authority,
+        crl_sign=is_authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )

@@ -12,7 +12,6 @@ import os
 import select
 import shutil
 import signal
-import ssl
 import sys
 import termios
 import time
@@ -27,6 +26,7 @@ import orjson
 from broker.base.settings import parse_address
 from broker.cli.health import reachable
 from broker.cli.tools.topics import print_error
+from broker.client.tls import client_context
 from broker.config.load import ConfigError, load
 from broker.server import limits
 
@@ -72,7 +72,10 @@ class Api:
             raise click.UsageError(f"invalid URL {url!r}: expected http://HOST:PORT")
         self._address, self._tls = address, None
         if parts.scheme == "https":
-            self._tls = ssl.create_default_context(cafile=None if ca is None else str(ca))
+            try:
+                self._tls = client_context(ca and str(ca), None, None, insecure=False)
+            except OSError as error:
+                raise click.UsageError(f"{ca}: {error.strerror or error}") from None
         self._headers: dict[str, bytes] = {}
         if token:
             self._headers["Authorization"] = b"Bearer " + token.encode("utf-8", "surrogateescape")

@@ -149,8 +149,10 @@ cdef class Cursor(LogReader):
             c.all_next.all_prev = c.all_prev
         c.sink = NULL
         self.consumers -= 1
+        if self.deleted:
+            return
         self.wake()
-        if self.ephemeral and self.consumers == 0 and not self.deleted:
+        if self.ephemeral and self.consumers == 0:
             try:
                 self.log.delete_cursor(self.name)
             except OSError as problem:

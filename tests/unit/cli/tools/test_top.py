@@ -178,6 +178,8 @@ class _NoScreen:
         return "s"
 
 
+# Python 3.13 reports what is lost.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_signal_whose_exception_is_lost_ends_it_too() -> None:
     session = Session(_LosingApi(), Selection("name", "", non_empty=False), 1.0, _NoScreen())  # type: ignore[arg-type]
     before = signal.signal(signal.SIGINT, session.interrupt)

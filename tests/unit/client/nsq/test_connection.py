@@ -152,7 +152,8 @@ async def test_garbage_ends_the_connection(garbage: bytes) -> None:
 
 
 async def test_a_server_that_says_nothing() -> None:
-    listener = await asyncio.start_server(lambda r, w: None, "127.0.0.1", 0)
+    kept: list[asyncio.StreamWriter] = []  # one that nobody has is closed
+    listener = await asyncio.start_server(lambda _, writer: kept.append(writer), "127.0.0.1", 0)
     address = listener.sockets[0].getsockname()
     options = Options(connect_timeout_s=0.05)
     with pytest.raises(ConnectError, match="no answer in time"):

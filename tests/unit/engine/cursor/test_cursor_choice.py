@@ -284,3 +284,14 @@ def test_what_many_never_ack_reaches_the_last_one(rig: Rig) -> None:
                 rig.advance(5.1)
         assert well.in_flight == 1
         assert well.settle(seq)
+
+
+# --- the end
+
+
+def test_a_consumer_freed_after_the_end_leaves_no_work(rig: Rig) -> None:
+    consumer = member(rig.log().open_cursor("c"))
+    rig.close()
+    rig.loop.run()
+    del consumer
+    assert not rig.loop._soon, "of an engine that may be freed at the same time"
