@@ -565,11 +565,13 @@ cdef class Limiter(Task):
         self.total -= cost
 
     cdef object enter_segment(self, Segment segment):
-        """Locate the floor for the first time, or in another segment."""
+        """Locate the floor for the first time, or in another segment. OSError: the segment cannot
+        be read now, and nothing has changed."""
+        cdef size_t offset = self.log.find_in(segment, self.retention.floor)
         self.total -= self.here
         self.here = self.known.pop(segment.id, 0)
         self.segment = segment
-        self.offset = self.log.find_in(segment, self.retention.floor)
+        self.offset = offset
         self.ask_at = 0
 
     cdef void floor_moved(self) noexcept:

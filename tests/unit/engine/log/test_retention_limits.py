@@ -495,3 +495,23 @@ def test_limits_hold_again_once_a_file_can_be_opened(memory_path: Path) -> None:
         vfs.heal()
         rig.advance(2)
         assert log.first_seq == log.visible
+
+
+def test_a_file_that_cannot_be_opened_now_keeps_its_messages(memory_path: Path) -> None:
+    """The limits remove what exceeds them, and no more, once they can read the file."""
+    with Rig(memory_path / "0", **SMALL) as rig:
+        rig.publish(make(rig), numbered(60))
+        rig.close()
+    with Rig(memory_path / "0", **SMALL) as rig:
+        log = rig.engine.log("t")
+        limiter = limit(log, msgs_max=40)
+        limiter.set_limits(39, 0, 0)
+        before = len(log.segments)
+        vfs.fail(OPEN, errno.EMFILE, times=1 << 20)
+        limiter.set_limits(20, 0, 0)
+        assert len(log.segments) == before - 1
+        vfs.heal()
+        rig.advance(2)
+        assert log.first_seq == 41
+        assert readable_bodies(rig, log) == numbered(60)[40:]
+        assert not rig.engine.shared.quarantined_ranges
