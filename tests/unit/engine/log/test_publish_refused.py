@@ -149,6 +149,37 @@ def test_a_rollback_for_which_no_file_can_be_made(tmp_path: Path) -> None:
         assert readable_bodies(rig, log) == [*STORED[1:], b"new"]
 
 
+def test_a_rollback_that_waits_while_the_file_before_is_trusted_again(tmp_path: Path) -> None:
+    """The copy of that file ends after no new file could be made: the refused records are hidden
+    all the same, otherwise the log would refuse appends forever."""
+    root, after = tmp_path / "before", tmp_path / "after"
+    with Rig(root, **ALWAYS) as rig:
+        assert rig.publish(rig.log(), STORED[:5]) == [1] * 5
+        rig.crash(after)
+    vfs.fail(SYNC, errno.EIO, times=1 << 20)  # what was found has to be copied into a new file
+    with Rig(after, **ALWAYS) as rig:
+        vfs.heal()
+        log = rig.engine.log("t")
+        rewriter = rig.engine.shared.rewriter
+        rig.loop.remove_reader(rewriter.event_fd)  # the log hears of the copy's end later
+        vfs.hold(SYNC_PATH)
+        rig.loop.advance(SECOND)
+        rig.until(lambda: vfs.held(SYNC_PATH) == 1)
+        vfs.fail(SYNC, errno.EIO)
+        ticket = append(log, b"refused")
+        rig.until(lambda: vfs.unfired(SYNC) == 0)
+        vfs.fail(CREATE, errno.ENOSPC)
+        vfs.release(SYNC_PATH)
+        rig.until(lambda: outcome(log, ticket) != 0)
+        assert outcome(log, ticket) == -1
+        assert vfs.unfired(CREATE) == 0
+        rig.loop.add_reader(rewriter.event_fd, rewriter.reap)
+        rig.settle()
+        rig.advance(2)
+        assert rig.publish(log, [b"new"]) == [1]
+        assert readable_bodies(rig, log) == [*STORED[:5], b"new"]
+
+
 def test_limits_that_become_narrower_behind_a_failed_sync(tmp_path: Path) -> None:
     size = sum(map(len, STORED))
     with Rig(tmp_path, **ALWAYS) as rig:
