@@ -14,6 +14,7 @@ from broker.base.values import dataclass
 # Kinds: what a problem concerns, and what its name means. Layers above the engine have their own.
 LOG: Final = "log"  # quarantined, see Engine.quarantined; the name of the log
 RECORDS: Final = "records of log"  # some are unreadable and are skipped; the name of the log
+FILES: Final = "files of log"  # one cannot be opened now, readers wait; the name of the log
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from support.engine import (
+    OPEN,
     Rig,
     bodies_of,
     drain,
@@ -23,7 +25,7 @@ from support.engine import (
 
 from broker.engine.bulk.ranges import Range
 from broker.engine.cursor.local import LocalConsumer, peek_log
-from broker.runtime import mapping
+from broker.runtime import mapping, vfs
 
 PAGE = 4096
 BODY = 200  # a record of 240 bytes: some lie across two pages
@@ -360,6 +362,44 @@ def test_memory_that_is_at_fault_is_not_taken_for_the_disk(memory_path: Path) ->
         assert [*found, *drain(rig, consumer)] == bodies()
         assert mapping.faults() == before
         assert rig.engine.shared.quarantined_ranges == 0
+
+
+def wrong_memory(root: Path, consumer: Any) -> None:
+    """The consumer is in an old file, of which a page that it has yet to read is wrong."""
+    file = segment_files(root)[0]
+    assert mapping.blank(file, 4 * PAGE, 5 * PAGE) >= 1
+    assert consumer.in_flight < int(segment_files(root)[1].stem) - 1
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_memory_that_is_at_fault_while_no_file_can_be_opened(
+    memory_path: Path, *, again: bool
+) -> None:
+    """The consumer waits for the file: what it does not read now is not lost."""
+    make(memory_path / "0")
+    with Rig(memory_path / "0", **SMALL) as rig:
+        log = rig.engine.log("t")
+        health = rig.engine.shared.health
+        consumer = LocalConsumer(log.open_cursor("c"), 100 if again else 3)
+        found = drain(rig, consumer)
+        if again:
+            consumer.leave()
+            consumer = LocalConsumer(log.open_cursor("c"), 0)
+            found = []
+        wrong_memory(memory_path / "0", consumer)
+        vfs.fail(OPEN, errno.EMFILE, times=1 << 20)
+        consumer.set_credit(1 << 30)
+        rig.advance(1)
+        rig.advance(1)
+        assert health.has("files of log", "t")
+        vfs.heal()
+        rig.advance(2)
+        found = [*found, *drain(rig, consumer)]
+        assert sorted(found) == sorted(bodies())
+        assert rig.engine.shared.quarantined_ranges == 0
+        for _ in range(15):
+            rig.advance(1)
+        assert health.problems() == []
 
 
 def test_a_damaged_place_is_asked_for_once(memory_path: Path) -> None:

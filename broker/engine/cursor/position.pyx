@@ -60,9 +60,13 @@ cdef class Position(JobOwner):
                 continue
             if size == 0 or not in_place(
                     s.rec.seq, self.segment.origin(), self.offset):
-                if self.segment.read_again(self.offset, self.offset):
-                    self.segment.ready = self.loaded = 0
-                    continue
+                try:
+                    if self.segment.read_again(self.offset, self.offset):
+                        self.segment.ready = self.loaded = 0
+                        continue
+                except OSError as problem:
+                    self.cannot_read(problem)
+                    return READ_NOTHING
                 next_offset = resync(base, self.segment.size, self.offset + 8, self.segment.salt,
                                 self.segment.origin(), below(min(seq, self.before)))
                 self.log.quarantine(self.segment, self.offset, next_offset or self.segment.size)
@@ -86,6 +90,7 @@ cdef class Position(JobOwner):
             self.offset = self.log.find_in(segment, seq)
         except OSError as problem:
             self.cannot_read(problem)
+            self.move_to(None, 0)       # not after the record
 
     cdef bint faulted(self) noexcept:
         """Whether pages of the segment have become unreadable since the last call."""
@@ -179,7 +184,7 @@ cdef class Position(JobOwner):
         """A segment cannot be opened or mapped now: report that, and try again later."""
         cdef LogBase log = self.log
         cdef int64_t retry_ns = log.shared.turn.now_ns + log.shared.retry_ns
-        log.shared.report('error', 'segment cannot be read', log=log.name, reason=str(problem))
+        log.cannot_read(problem)
         if self.reader is None:
             return
         if self.reader.timer.pos == 0 or retry_ns < self.reader.timer.due_ns:
@@ -229,8 +234,12 @@ cdef class Position(JobOwner):
         segment.users -= 1
         if job.done < job.tag and job.done < segment.size:
             end = job.again if job.again else job.len
-            if segment.read_again(job.done, end):
-                self.wake_reader()      # memory may have been wrong: the disk is read once more
+            try:
+                if segment.read_again(job.done, end):
+                    self.wake_reader()  # memory may have been wrong: the disk is read once more
+                    return
+            except OSError as problem:
+                self.cannot_read(problem)   # the next load finds it again
                 return
             self.log.quarantine(segment, job.done, end)
         if segment is self.segment:

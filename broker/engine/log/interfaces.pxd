@@ -1,6 +1,6 @@
 # cython: language_level=3
 """What the parts of a log may know of it, and what a log knows of its readers."""
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from broker.engine.cursor.acks cimport AckSet
 from broker.engine.cursor.journal cimport Journal
@@ -78,6 +78,7 @@ cdef class LogBase(JobOwner):
     cdef readonly LogPolicy policy
     # The protocol that owns it, stored with the metadata; None = none. Only protocols use it.
     cdef readonly str protocol
+    cdef int64_t unread_ns      # when a reader could not open a file; 0 = not lately
 
     cdef Segment segment_of(self, uint64_t seq)
     cdef Segment segment_by_id(self, uint32_t id)
@@ -86,6 +87,9 @@ cdef class LogBase(JobOwner):
     # Skip a range of bytes from now on, and report it.
     cdef void quarantine(self, Segment segment, size_t start, size_t end) noexcept
     cdef void report_damage(self, Segment segment, size_t start, size_t end) noexcept
+    # Report a segment that a reader cannot open or map now. It is a problem until no reader has met
+    # it for a while: readers try again.
+    cdef void cannot_read(self, object problem) noexcept
 
     # What parts ask the log to do.
     cdef void touch(self) noexcept              # it has changed: the housekeeping must check it

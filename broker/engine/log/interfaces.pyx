@@ -8,7 +8,7 @@
 
 A part (Sync, Retention) assigns only its own fields; for changes of the log it calls a method.
 """
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 
 from broker.engine.log.policy cimport SYNC_ALWAYS
 from broker.engine.log.record cimport stored_t
@@ -16,7 +16,7 @@ from broker.engine.log.segment cimport Segment
 from broker.runtime.interfaces cimport Session
 from broker.runtime.workers cimport JobOwner
 
-from broker.engine.health import RECORDS
+from broker.engine.health import FILES, RECORDS
 
 
 cdef class LogReader(JobOwner):
@@ -108,11 +108,12 @@ cdef class LogBase(JobOwner):
 
     cdef size_t find_in(self, Segment segment, uint64_t seq) except? 0:
         cdef object known = segment.quarantined and list(segment.quarantined) or []
-        cdef size_t offset = segment.locate(seq)
-        for found in segment.quarantined or ():
-            if found not in known:
-                self.report_damage(segment, found[0], found[1])
-        return offset
+        try:
+            return segment.locate(seq)
+        finally:
+            for found in segment.quarantined or ():
+                if found not in known:
+                    self.report_damage(segment, found[0], found[1])
 
     cdef void quarantine(self, Segment segment, size_t start, size_t end) noexcept:
         if segment.quarantine(start, end):
@@ -132,6 +133,12 @@ cdef class LogBase(JobOwner):
         self.shared.quarantined_bytes += end - start
         self.shared.report('error', 'records do not read and are passed over', log=self.name,
                            segment=segment.first_seq, offset=start, bytes=end - start)
+
+    cdef void cannot_read(self, object problem) noexcept:
+        self.shared.report('error', 'segment cannot be read', log=self.name, reason=str(problem))
+        self.shared.health.add(FILES, self.name, f'one cannot be opened now: {problem}')
+        self.unread_ns = max(<int64_t>1, self.shared.turn.now_ns)
+        self.touch()
 
     cdef void touch(self) noexcept:
         pass

@@ -53,7 +53,7 @@ from broker.runtime.types cimport REC_NOT_STORED, record_t
 from broker.runtime.vfs cimport vfs_close, vfs_open, vfs_rename, vfs_unlink, vfs_write
 from broker.runtime.workers cimport JOB_UNLINK, JOB_WRITE, copy_path, job_t
 
-from broker.engine.health import RECORDS
+from broker.engine.health import FILES, RECORDS
 from broker.engine.log.files import (
     DROPPED, has_meta, has_more_than_header, meta_of, protocol_in, save_meta)
 from broker.engine.log.record import file_header
@@ -89,6 +89,9 @@ cdef enum:
     # the batch is written.
     SUMMED_AT_ONCE = 4096
     WORD_MAX = 4096     # bytes of a subject that live subscribers can be expected to accept
+
+# How long the problem of a file that could not be opened stays: a reader that waits tries again.
+cdef int64_t UNREAD_NS = 10 * 1000000000
 
 
 cdef class Batch:
@@ -902,6 +905,9 @@ cdef class Log(LogBase):
             retention.enforce()
         if self.owner is not None:
             self.owner.maintain()
+        if self.unread_ns and self.shared.turn.now_ns - self.unread_ns > UNREAD_NS:
+            self.unread_ns = 0
+            self.shared.health.remove(FILES, self.name)
         for segment in self.segments:
             if segment.users == 0 and not segment.active and segment.path is not None:
                 segment.unmap_later(self.shared)
@@ -923,7 +929,7 @@ cdef class Log(LogBase):
         cdef LogReader cursor
         cdef Retention retention = self.retention
         if retention.limits is not None or self.waiting_bytes or self.sync.last_error or (
-                retention.keep_ns and len(self.segments) > 1):
+                self.unread_ns or retention.keep_ns and len(self.segments) > 1):
             return False
         if self.sync.under_way:
             return False        # the file stays open until it has ended
@@ -1308,6 +1314,7 @@ cdef class Log(LogBase):
             cursor.close(delete)
         if delete:
             self.shared.health.remove(RECORDS, self.name)
+            self.shared.health.remove(FILES, self.name)
             self.cursors.clear()
             if self.writing is None:
                 self.abandon()

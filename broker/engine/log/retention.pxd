@@ -80,7 +80,8 @@ cdef class Limiter(Task):
     cdef object estimate(self, Segment segment)
     cdef void enforce(self) noexcept
     cdef bint oldest(self, record_t *rec, size_t *size) noexcept
-    cdef bint verified(self, size_t size) noexcept
+    cdef int verified(self, size_t size) noexcept
+    cdef void cannot_read(self, object problem) noexcept
     cdef object enter_segment(self, Segment segment)
     cdef void drop_oldest(self, const record_t *rec, size_t size) noexcept
     cdef void floor_moved(self) noexcept

@@ -348,8 +348,7 @@ cdef class Limiter(Task):
         try:
             base = segment.map()
         except OSError as problem:
-            self.log.shared.report('error', 'segment cannot be read', log=self.log.name,
-                                   reason=str(problem))
+            self.log.cannot_read(problem)
             return self.estimate(segment)
         while at < segment.size:
             at = segment.skip_quarantined(at)
@@ -452,6 +451,7 @@ cdef class Limiter(Task):
         cdef size_t size
         cdef uint64_t before = self.retention.floor, end = self.end(), left, owed = 0
         cdef int64_t born_ns        # records stored at or before this time are too old
+        cdef int valid
         if log.unclaimed:
             return
         while self.retention.floor < end:
@@ -468,7 +468,10 @@ cdef class Limiter(Task):
                     break
                 born_ns = log.shared.turn.wall_ns - self.age_max_ns
                 if rec.timestamp_ns > born_ns:
-                    if not self.verified(size):
+                    valid = self.verified(size)
+                    if valid < 0:
+                        break
+                    if not valid:
                         continue    # a damaged time may be far in the future
                     self.due_wall_ns = rec.timestamp_ns + self.age_max_ns
                     log.shared.turn.arm(self, log.shared.turn.wall_check_ns(self.due_wall_ns))
@@ -534,24 +537,33 @@ cdef class Limiter(Task):
                 size[0] = step
                 return True
         except OSError as problem:
-            log.shared.report('error', 'segment cannot be read', log=log.name,
-                              reason=str(problem))
-            if self.timer.pos == 0:
-                self.due_wall_ns = 0
-                log.shared.turn.arm(self, log.shared.turn.now_ns + log.shared.retry_ns)
+            self.cannot_read(problem)
             return False
 
-    cdef bint verified(self, size_t size) noexcept:
-        """Whether the record that `oldest` found is valid; otherwise it is skipped."""
+    cdef void cannot_read(self, object problem) noexcept:
+        """A segment cannot be read now: report that, and try again later."""
+        cdef LogBase log = self.log
+        log.cannot_read(problem)
+        if self.timer.pos == 0:
+            self.due_wall_ns = 0
+            log.shared.turn.arm(self, log.shared.turn.now_ns + log.shared.retry_ns)
+
+    cdef int verified(self, size_t size) noexcept:
+        """Whether the record that `oldest` found is valid; otherwise it is skipped. -1: its file
+        cannot be read now."""
         cdef Segment segment = self.segment
         cdef stored_t s
         if segment.path is None or record_get(
                 segment.base + self.offset, segment.size - self.offset, segment.salt,
                 check=True, out=&s):
-            return True
-        if not segment.read_again(self.offset, self.offset + size):
-            self.log.quarantine(segment, self.offset, self.offset + size)
-        return False
+            return 1
+        try:
+            if not segment.read_again(self.offset, self.offset + size):
+                self.log.quarantine(segment, self.offset, self.offset + size)
+        except OSError as problem:
+            self.cannot_read(problem)
+            return -1
+        return 0
 
     cdef void drop_oldest(self, const record_t *rec, size_t size) noexcept:
         cdef LogBase log = self.log

@@ -109,8 +109,9 @@ cdef class Segment:
     # before the power was cut, and later pages were.
     cdef bint has_older(self, size_t start, size_t end) noexcept
     # Read these bytes from the disk once more, because memory may be wrong. False: that was done
-    # already.
-    cdef bint read_again(self, size_t start, size_t end) noexcept
+    # already, or the disk does not give them. OSError: too few descriptors or too little memory
+    # now; this says nothing about the bytes.
+    cdef bint read_again(self, size_t start, size_t end) except -1
     # One of its pages could not be read: verify everything again, and append nothing more to it.
     cdef void mark_unreliable(self) noexcept
     cdef void stop_appends(self) noexcept       # the next record begins a new file

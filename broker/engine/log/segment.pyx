@@ -35,6 +35,7 @@ logs that sync before each answer, because each name has to be synced.
 """
 import os
 
+from libc.errno cimport EMFILE, ENFILE, ENOMEM
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -271,7 +272,7 @@ cdef class Segment:
             return True
         return older(base, end, start, self.salt, self.first_seq) < end
 
-    cdef bint read_again(self, size_t start, size_t end) noexcept:
+    cdef bint read_again(self, size_t start, size_t end) except -1:
         cdef int fd = self.fd, error
         if self.path is None or self.base == NULL or self.base != self.file.base:
             return False
@@ -280,11 +281,15 @@ cdef class Segment:
         # Each offset is read again once, even if other offsets fail meanwhile.
         if start in self.read_twice or self.asked_again >= <uint32_t>READ_TWICE_MAX:
             return False
+        if fd < 0:
+            error = vfs_open(self.path, O_RDONLY, &fd)
+            if error in (EMFILE, ENFILE, ENOMEM):
+                raise OSError(error, os.strerror(error), os.fsdecode(self.path))
         self.asked_again += 1       # readers loop while this returns True; the count ends that
         self.read_twice.add(start)
-        end = min(max(end, start + AGAIN_BYTES_MIN), start + AGAIN_BYTES_MAX)
-        if fd < 0 and vfs_open(self.path, O_RDONLY, &fd):
+        if fd < 0:
             return False
+        end = min(max(end, start + AGAIN_BYTES_MIN), start + AGAIN_BYTES_MAX)
         error = map_again(&self.file, fd, start, min(end, self.size))
         if fd != self.fd:
             vfs_close(fd)

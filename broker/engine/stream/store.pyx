@@ -589,8 +589,7 @@ cdef class StreamStore(LogOwner):
                     self.remove_unreadable(seq)
                     return False
         except OSError as problem:
-            self.log.shared.report('error', 'segment cannot be read', log=self.log.name,
-                                   reason=str(problem))
+            self.log.cannot_read(problem)
             return False
         self.found_in = segment
         self.found_seq = seq
