@@ -314,6 +314,31 @@ def test_acks_while_the_journal_cannot_be_written(folder: Path) -> None:
         assert rig.engine.log("t").cursors["c"].depth == 10_000
 
 
+def test_a_deletion_that_fails_while_the_journal_is_replaced(folder: Path) -> None:
+    """Otherwise the new journal would get the name, and the deleted cursor return."""
+    limits = {**LIMITS, "journal_bytes_min": 1}
+    with Rig(folder / "0", **limits) as rig:
+        log = rig.log()
+        consumer = LocalConsumer(log.open_cursor("c"), 1 << 30)
+        log.open_cursor("other")
+        assert rig.publish(log, numbered(60)) == [1] * 60
+        vfs.hold(SYNC)
+        for seq in range(2, 60, 2):  # the journal becomes long
+            assert consumer.finish(seq) == 0
+            rig.loop.run()
+        rig.until(lambda: vfs.held(SYNC) == 1)
+        vfs.fail(UNLINK, errno.EIO)
+        with pytest.raises(OSError, match="Input/output"):
+            log.delete_cursor("c")
+        assert "c" in log.cursors
+        log.delete_cursor("c")
+        vfs.release(SYNC)
+        rig.settle()
+        rig.crash(folder / "1")
+    with Rig(folder / "1", **limits) as rig:
+        assert set(rig.engine.log("t").cursors) == {"other"}
+
+
 def test_metadata_that_cannot_be_saved(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Rig(folder) as rig:
         log = rig.log()

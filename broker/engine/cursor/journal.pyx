@@ -473,8 +473,9 @@ cdef class Journal(JobOwner):
         cdef int error
         # Without its source, a pending rename by the writer fails. If the writer removed the file
         # later, it might remove that of a new cursor of the same name.
-        vfs_unlink(os.fsencode(self.new_path))
-        error = vfs_unlink(os.fsencode(self.path))
+        error = vfs_unlink(os.fsencode(self.new_path))
+        if error == 0 or error == ENOENT:
+            error = vfs_unlink(os.fsencode(self.path))
         if error and error != ENOENT:
             raise OSError(error, os.strerror(error), self.path)
         self.removed = True
