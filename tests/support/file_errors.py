@@ -16,6 +16,7 @@ from broker.runtime import vfs
 from support.engine import (
     CREATE,
     FILL,
+    OPEN,
     RENAME,
     SECOND,
     SYNC,
@@ -29,8 +30,7 @@ from support.engine import (
 
 GROUPS = 4  # of seeds; each is a test
 SEEDS = 240
-# Not OPEN: a file that does not open counts as damaged, and is passed over.
-CALLS = (WRITE, WRITE, SYNC, SYNC, SYNC_PATH, CREATE, RENAME, UNLINK, TRUNCATE, FILL)
+CALLS = (WRITE, WRITE, SYNC, SYNC, SYNC_PATH, OPEN, OPEN, CREATE, RENAME, UNLINK, TRUNCATE, FILL)
 DELAYS_NS = (0, 0, 200_000, 2_000_000, 6_000_000)
 RECOVERY_SECONDS = 8
 
