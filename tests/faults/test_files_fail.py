@@ -23,6 +23,7 @@ from support.engine import (
     Rig,
     bodies_of,
     drain,
+    finish_all,
     numbered,
     segment_files,
 )
@@ -360,6 +361,40 @@ def test_metadata_that_cannot_be_saved(folder: Path, monkeypatch: pytest.MonkeyP
     with Rig(folder) as rig:
         assert list(rig.engine.logs) == ["t"]
         assert rig.engine.log("t").depth == 1
+
+
+@pytest.mark.parametrize("what", ["delete", "empty"])
+def test_a_backlog_that_ended_while_metadata_could_not_be_saved(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The next channel does not begin with what was finished or dropped, even after a kill."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Rig(folder / "0") as rig:
+        log = rig.log()
+        if what == "delete":
+            consumer = LocalConsumer(log.open_cursor("c"), 1 << 30)
+        assert rig.publish(log, numbered(10)) == [1] * 10
+        with monkeypatch.context() as patch:
+            patch.setattr("broker.engine.log.log.save_meta", full)
+            if what == "delete":
+                assert finish_all(consumer) == numbered(10)
+                log.delete_cursor("c")
+            else:
+                with pytest.raises(OSError, match="No space"):
+                    log.empty()
+            rig.advance(2)
+        rig.advance(2)
+        rig.crash(folder / "1")
+    with Rig(folder / "1") as rig:
+        log = rig.engine.log("t")
+        assert log.depth == 0
+        assert rig.publish(log, [b"new"]) == [1]
+        consumer = LocalConsumer(log.open_cursor("c"), 1 << 30)
+        rig.settle()
+        assert bodies_of(consumer) == [b"new"]
 
 
 def test_a_folder_that_cannot_be_recovered_says_why(folder: Path) -> None:

@@ -69,6 +69,7 @@ cdef class Log(LogBase):
     cdef uint64_t idle_mark             # next_seq at the last housekeeping; 0 = changed since
     cdef bint noticed                   # in shared.touched
     cdef bint left_out                  # seqs may be left out before the next segment
+    cdef bint unsaved   # the metadata have changed, and could not be written yet
     cdef readonly dict settings         # see settings.pyx; stored with the metadata
     cdef readonly object delays  # Delays of records that are not due yet; None = no such record
     cdef readonly bint to_live          # stored records are delivered to live subscribers
@@ -119,6 +120,7 @@ cdef class Log(LogBase):
     # them.
     cdef void hide_from(self, uint64_t seq) noexcept
     cdef int hide_refused(self) except -1
+    cdef void save_again(self) noexcept
     cdef void end_rollback(self) noexcept
     cdef object remove_last_segment(self)
     cdef bint drop(self, Segment segment) noexcept      # not the active one; False: not now

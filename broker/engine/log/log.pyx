@@ -905,6 +905,8 @@ cdef class Log(LogBase):
             retention.enforce()
         if self.owner is not None:
             self.owner.maintain()
+        if self.unsaved:
+            self.save_again()
         if self.unread_ns and self.shared.turn.now_ns - self.unread_ns > UNREAD_NS:
             self.unread_ns = 0
             self.shared.health.remove(FILES, self.name)
@@ -929,7 +931,7 @@ cdef class Log(LogBase):
         cdef LogReader cursor
         cdef Retention retention = self.retention
         if retention.limits is not None or self.waiting_bytes or self.sync.last_error or (
-                self.unread_ns or retention.keep_ns and len(self.segments) > 1):
+                self.unread_ns or self.unsaved or retention.keep_ns and len(self.segments) > 1):
             return False
         if self.sync.under_way:
             return False        # the file stays open until it has ended
@@ -1224,6 +1226,7 @@ cdef class Log(LogBase):
             # The backlog belongs to the log again from here on. In a log with limits, each cursor
             # has a start of its own.
             if cursor.journal is not None and self.policy.retention_mode == RETENTION_ACKED:
+                self.unsaved = True     # the housekeeping tries again
                 try:
                     self.save()
                 except OSError as problem:
@@ -1277,6 +1280,8 @@ cdef class Log(LogBase):
         for cursor in self.cursors.values():
             cursor.skip_range(self.frontier, self.visible)
         self.frontier = self.visible
+        self.unsaved = True     # if this fails, the housekeeping tries again
+        self.touch()
         self.save()
         self.retention.trim()
 
@@ -1284,11 +1289,20 @@ cdef class Log(LogBase):
         """Write the metadata. `durable`: sync them too, for a change by an operator. `again` False:
         only if the file differs."""
         if self.folder is None or self.deleted:
+            self.unsaved = False
             return
         meta = meta_of(self, self.retention.floor)
         if again or not has_meta(self.folder, meta):
             save_meta(self.folder, meta, durable=durable and self.policy.sync_mode != SYNC_NONE)
+            self.unsaved = False
             self.sync.metadata_written()
+
+    cdef void save_again(self) noexcept:
+        """Try to write metadata that could not be written when they changed."""
+        try:
+            self.save()
+        except OSError:
+            pass    # the housekeeping comes back
 
     def close(self, bint delete=False):
         """Stop. `delete`: delete the cursors too; the engine has moved the folder away."""
