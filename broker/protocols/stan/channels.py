@@ -149,35 +149,46 @@ class NamesError(OSError):
 
 
 def name_channels(logs: Path, folder: Path, access: Access) -> None:
-    """Rename channels below `logs` as [bridge] requires. OSError; NamesError: nothing changed."""
+    """Rename channels below `logs` as [bridge] requires. OSError; NamesError: nothing changed.
+
+    If the metadata of some logs cannot be read now, the next start continues with these.
+    """
     wanted = _APART if access.is_apart else _SHARED
     mark = folder / MARK
     if (mark.read_text() if mark.exists() else _SHARED) == wanted:
         return
-    found = _channels(logs) if logs.exists() else []
+    found, unread = _channels(logs) if logs.exists() else ([], 0)
     for channel, meta in found:
         _check(logs, channel, meta, access)
     for channel, meta in found:
         _rename(logs, channel, meta, access)
     if found:
         sync_path(logs)
+    if unread:
+        return
     folder.mkdir(parents=True, exist_ok=True)
     mark.write_text(wanted)
     sync_path(mark)
     sync_path(folder)
 
 
-def _channels(logs: Path) -> list[tuple[Path, dict[str, Any]]]:
-    """The folder and metadata of each channel; unreadable logs are reported when opened."""
+def _channels(logs: Path) -> tuple[list[tuple[Path, dict[str, Any]]], int]:
+    """The folder and metadata of each channel, and the number of logs that could not be read now.
+    Damaged metadata are reported when the log is opened."""
     found = []
+    unread = 0
     for channel in sorted(logs.iterdir()):
         try:
             meta = load_meta(str(channel)) if channel.is_dir() else None
-        except (MetaError, OSError):
+        except MetaError:
+            continue
+        except OSError as problem:
+            log.warning("the next start gives a log its name, if it is a channel: %s", problem)
+            unread += 1
             continue
         if meta is not None and meta.get("face") == STAN:
             found.append((channel, meta))
-    return found
+    return found, unread
 
 
 def _new_name(meta: dict[str, Any], access: Access) -> str:
