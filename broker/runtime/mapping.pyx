@@ -40,8 +40,6 @@ cdef extern from *:
     #include <unistd.h>
 
     #define TW_SPOILED_MAX 8
-    /* The kernel keeps up to this much of a file as one piece, and drops whole pieces only. */
-    #define TW_PIECE_MAX ((size_t)1 << 21)
     #ifndef MAP_ANONYMOUS
     #define MAP_ANONYMOUS MAP_ANON
     #endif
@@ -59,6 +57,9 @@ cdef extern from *:
     static char tw_mappings_lock;
     static uint64_t tw_fault_count;
     static uintptr_t tw_page = 4096;
+    /* The kernel keeps up to this much of a file as one piece, and drops whole pieces only: 512
+       pages of 4 KiB, or 2048 of the 16 and 64 KiB that arm64 may have. */
+    static size_t tw_piece_max = (size_t)1 << 21;
     static struct sigaction tw_before;
     static pthread_once_t tw_installed = PTHREAD_ONCE_INIT;
     static tw_spoiled tw_spoiled_ranges[TW_SPOILED_MAX];
@@ -115,6 +116,8 @@ cdef extern from *:
         long page = sysconf(_SC_PAGESIZE);
         if (page > 0)
             tw_page = (uintptr_t)page;
+        if (page > 4096)
+            tw_piece_max = (size_t)page << 11;
         memset(&action, 0, sizeof action);
         action.sa_sigaction = tw_on_bus;
         action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART;
@@ -223,8 +226,8 @@ cdef extern from *:
         if (m->device != (uint64_t)facts.st_dev || m->number != (uint64_t)facts.st_ino)
             return ENOENT;      /* another file has the name now */
         /* Our view of these pieces must go first: the kernel keeps what is mapped somewhere. */
-        first = start & ~(TW_PIECE_MAX - 1);
-        last = (end + TW_PIECE_MAX - 1) & ~(TW_PIECE_MAX - 1);
+        first = start & ~(tw_piece_max - 1);
+        last = (end + tw_piece_max - 1) & ~(tw_piece_max - 1);
         madvise(m->base + first, (last < m->size ? last : m->size) - first, MADV_DONTNEED);
         posix_fadvise(fd, (off_t)first, (off_t)(last - first), POSIX_FADV_DONTNEED);
         if (mmap(m->base + start, end - start, PROT_READ, MAP_SHARED | MAP_FIXED, fd,

@@ -58,13 +58,14 @@ cdef extern from "sys/mman.h" nogil:
 cdef enum:
     MADV_POPULATE_READ = 22  # Linux 5.14; older ones return EINVAL, and pages are read when touched
     POPULATE_BYTES = 256 << 10        # read at a time
-    PAGE_BYTES = 4096
     # Bytes read or verified in one call of `work`. Skipping damage and copying the records of a
     # stream may take longer.
     PART_BYTES = 4 << 20
     INDEX_STEP = 32768              # distance of new entries for the index
     LIVE_MAX = 1 << 15              # messages of a stream in one range
     FIRST_CAP = 64
+
+cdef size_t PAGE_BYTES = os.sysconf('SC_PAGESIZE')    # arm64 has kernels with 16 and 64 KiB
 
 cdef const char *frame_magic = b'TWRANGE1'
 FRAME_MAGIC = frame_magic[:8]
@@ -267,7 +268,7 @@ cdef class Range:
         if not self.attached:
             self.open_error = self.attach()
             self.attached = True
-            self.brought = self.at & ~<size_t>(PAGE_BYTES - 1)
+            self.brought = self.at & ~(PAGE_BYTES - 1)
         self.to_map = False
         if self.base == NULL or self.at >= self.size:
             return self.open_error == 0
@@ -585,7 +586,7 @@ cdef bint populate(const char *base, size_t size, size_t at, size_t *populated,
     while True:
         need = min(need, size)
         if need > populated[0]:
-            begin = min(at, populated[0]) & ~<size_t>(PAGE_BYTES - 1)
+            begin = min(at, populated[0]) & ~(PAGE_BYTES - 1)
             end = min(size, max(need, populated[0] + POPULATE_BYTES))
             if madvise(<void *>(base + begin), end - begin, MADV_POPULATE_READ) != 0 and (
                     errno != EINVAL and errno != EFAULT):
