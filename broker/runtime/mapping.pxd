@@ -41,6 +41,8 @@ cdef extern from *:
     }
     static inline uint64_t tw_faults_now(const uint64_t *count)
     {
+        /* What the caller has read is older than the counter. arm64 does not keep that order. */
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
         return __atomic_load_n(count, __ATOMIC_ACQUIRE);
     }
     """

@@ -80,11 +80,12 @@ cdef extern from *:
         for (m = tw_mappings; m; m = m->next)
             if (page >= (uintptr_t)m->base && page - (uintptr_t)m->base < m->size)
                 break;
-        if (m && mmap((void *)page, tw_page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
-                      -1, 0) != MAP_FAILED) {
+        if (m) {
+            /* Counted first: who reads these zeros, on any thread, finds that in the counters. */
             __atomic_fetch_add(&m->faults, 1, __ATOMIC_ACQ_REL);
             __atomic_fetch_add(&tw_fault_count, 1, __ATOMIC_ACQ_REL);
-            done = 1;
+            done = mmap((void *)page, tw_page, PROT_READ,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
         }
         tw_unlock();
         return done;
@@ -285,6 +286,7 @@ cdef extern from *:
     static void tw_unspoil(void) { __atomic_store_n(&tw_spoiled_count, 0, __ATOMIC_RELEASE); }
     static uint64_t tw_faults_so_far(const tw_mapping *m)
     {
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);    /* as in tw_faults_now */
         return __atomic_load_n(&m->faults, __ATOMIC_ACQUIRE);
     }
     """
