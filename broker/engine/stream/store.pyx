@@ -667,13 +667,17 @@ cdef class StreamStore(LogOwner):
         """Messages with a time of their own. One that does not read waits, the others do not."""
         cdef stored_t s
         cdef due_t item
+        cdef bint exists
         while left > 0 and self.expiry.size:
             item = self.expiry.items[0]
-            if item.due_ns > self.log.shared.turn.wall_ns or item.seq >= self.readable:
+            exists = self.subjects.subject_of(item.seq) != 0
+            # It can still fail; one that has failed keeps no others.
+            if item.due_ns > self.log.shared.turn.wall_ns or (
+                    exists and item.seq >= self.readable):
                 break
             self.expiry.pop()
             left -= 1
-            if self.subjects.subject_of(item.seq) == 0:
+            if not exists:
                 continue
             if not self.expiring(item.seq, &s):
                 if self.subjects.subject_of(item.seq):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from errno import EIO
 from pathlib import Path
 
 import pytest
-from support.engine import OPEN, SECOND, Rig
+from support.engine import OPEN, SECOND, SYNC, WRITE, Rig
 from support.native.stores import kill, publish, watch_expiry
 
 from broker.engine.stream.store import StreamLimits, StreamStore, open_store
@@ -215,4 +216,19 @@ def test_messages_go_soon_after_the_clock_is_set_forward(
         step(rig, 1)
         set_clock(rig, rig.turn.wall_ns + DAY)
         step(rig, 61)
+        assert seqs(store) == []
+
+
+@pytest.mark.parametrize("call", [WRITE, SYNC])
+def test_a_message_that_was_not_stored_does_not_keep_others(tmp_path: Path, call: int) -> None:
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        publish(store, b"a", ttl_ns=10 * SECOND)
+        rig.settle()
+        vfs.fail(call, EIO)
+        publish(store, b"b", ttl_ns=5 * SECOND)
+        rig.settle()
+        vfs.heal()
+        assert seqs(store) == [1]
+        rig.advance(11)
         assert seqs(store) == []
