@@ -664,6 +664,7 @@ cdef class Log(LogBase):
                 self.hide_refused()
                 self.end_rollback()
                 return True
+            last.has_refused = True
             after = last.next_seq
             if after == last.first_seq:
                 self.remove_last_segment()  # it has no records, and the next one needs its name

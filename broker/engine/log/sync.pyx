@@ -648,7 +648,7 @@ cdef class Sync:
             self.failed += 1
             return      # the housekeeping starts another one
         segment.seal(self.log.shared)
-        segment.dirty = segment.doubtful = False
+        segment.dirty = segment.doubtful = segment.has_refused = False
         segment.known_to_folder = True
         if segment.users == 0:
             segment.unmap()

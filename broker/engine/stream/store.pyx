@@ -1125,6 +1125,7 @@ cdef class StreamStore(LogOwner):
                 self.log.quarantine(segment, at, again or segment.size)
                 continue
             if s.rec.seq >= segment.next_seq or 0 < self.log.refused_seq <= s.rec.seq:
+                segment.has_refused = True
                 break       # refused: see Log.withdraw
             if damaged:
                 self.count_lost(damaged, last, s.rec.seq, dead)
@@ -1386,29 +1387,32 @@ cdef class StreamStore(LogOwner):
     cdef void find_dead_segments(self) noexcept:
         """Note segments without a message that may go.
 
-        A segment hides what the file before it has of the same seqs, records that were refused: the
-        journal must say that all of these are dead before the segment goes.
+        A segment hides what the file before it has of the same seqs, records that were refused. It
+        stays as long as that file: even a dead record counts at a start, with its rollup and id.
         """
-        cdef Segment segment
+        cdef Segment segment, before = None
         cdef uint64_t seq
         self.dead_segments = []
         for segment in self.log.segments:
             if not self.is_settled(segment):
                 break
             seq = self.subjects.next_match(None, segment.first_seq)
-            if seq == 0 or seq >= segment.next_seq:
-                self.dead_segments.append(segment)
-                self.deletes.add_run(segment.first_seq, segment.next_seq - segment.first_seq)
+            if 0 < seq < segment.next_seq or (before is not None and before.has_refused):
+                before = segment
+                continue
+            self.dead_segments.append(segment)
+            self.deletes.add_run(segment.first_seq, segment.next_seq - segment.first_seq)
         if self.dead_segments:
             self.log.shared.turn.add(PHASE_DELIVER, self)
 
     cdef void drop_dead_segments(self) noexcept:
-        cdef Segment segment
+        cdef Segment segment, before = None
         cdef list dead = self.dead_segments or []
         self.dead_segments = None
-        for segment in dead:
-            if segment in self.log.segments:
-                self.log.drop(segment)
+        for segment in list(self.log.segments) if dead else ():
+            if segment not in dead or (before is not None and before.has_refused) or (
+                    not self.log.drop(segment)):
+                before = segment
 
 
 cdef void hold(Segment segment, int change) noexcept:

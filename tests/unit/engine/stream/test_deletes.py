@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.engine import RENAME, SECOND, SYNC, WRITE, Rig, wait
-from support.native.stores import kill, outcome, publish, skip
+from support.native.stores import duplicate_of, kill, outcome, publish, skip
 
 from broker.engine.cursor.journal import read_journal
 from broker.engine.stream.store import StreamLimits, StreamStore, open_store
@@ -18,6 +18,7 @@ from broker.runtime import vfs
 
 NAME = "js A/S"
 MANY = 1 << 30
+ALL = 2  # store.pxd Rollup
 FAILED = "a segment of a stream cannot be compacted"
 
 
@@ -522,6 +523,49 @@ def test_messages_of_a_failed_sync_stay_away_when_files_go(tmp_path: Path) -> No
         with again:
             assert (seqs(store), state(store)) == (left, before)
             again.close()
+
+
+@pytest.mark.parametrize("after_another_start", [False, True])
+def test_a_message_that_a_failed_sync_refused_does_nothing_when_files_go(
+    tmp_path: Path, after_another_start: bool
+) -> None:
+    """The file that hides it is needed as long as the one that has it: neither its rollup nor its
+    id may count."""
+    window, header = StreamLimits(duplicate_window_ns=600 * SECOND), b"Id"
+
+    def open_with_ids(rig: Rig) -> StreamStore:
+        return open_store(rig.engine, NAME, window, id_header=header)
+
+    rig = Rig(tmp_path / "a")
+    store = open_with_ids(rig)
+    fill(rig, store, 4)
+    vfs.fail(SYNC, EIO)
+    publish(store, b"s.0", b"failed", headers=b"NATS/1.0\r\nId: x\r\n\r\n", rollup=ALL)
+    rig.settle()
+    vfs.heal()
+    rig.advance(3)
+    assert seqs(store) == [1, 2, 3, 4]
+    if after_another_start:
+        rig.crash(tmp_path / "between")
+        rig = Rig(tmp_path / "between")
+        store = open_with_ids(rig)
+    fill(rig, store, 1)
+    left = [*seqs(store)]
+    assert len(left) == 5
+    assert wait(rig, store.delete(2))
+    left.remove(2)
+    for _ in range(4):
+        rig.advance(1)
+    rig.crash(tmp_path / "b")
+    with Rig(tmp_path / "b") as rig:
+        store = open_with_ids(rig)
+        assert seqs(store) == left
+        assert duplicate_of(store, b"x") == 0
+        rig.settle()
+        wait(rig, store.purge())
+        for _ in range(4):
+            rig.advance(1)
+        assert len(list((tmp_path / "b").rglob("*.seg"))) == 1
 
 
 def test_the_first_journal_has_what_is_dead_and_not_more(tmp_path: Path) -> None:
