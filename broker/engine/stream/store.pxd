@@ -228,6 +228,7 @@ cdef class StreamStore(LogOwner):
     cdef void count_lost(self, size_t damaged, uint64_t last, uint64_t next_seq,
                          DeadRuns dead) noexcept
     cdef int load_record(self, stored_t *s, DeadRuns dead) except -1
+    cdef void drop_replaced(self, uint64_t seq) noexcept
     cdef void drop_loaded(self, uint64_t seq) noexcept
 
 

@@ -1186,17 +1186,24 @@ cdef class StreamStore(LogOwner):
                 filter = self.matching(id)
             old = self.subjects.next_match(filter, 0)
             while old < seq:
-                self.drop_loaded(old)
+                self.drop_replaced(old)
                 old = self.subjects.next_match(filter, old + 1)
         elif s.flags & STORED_ROLLUP:
             while self.subjects.count_of(id) > 1:
-                self.drop_loaded(self.subjects.first_of(id))
+                self.drop_replaced(self.subjects.first_of(id))
         if dead.has(seq):
             self.drop_loaded(seq)
         return 0
 
+    cdef void drop_replaced(self, uint64_t seq) noexcept:
+        """A rollup had replaced a message that was found. The journal does not have it, and must,
+        before the file of the rollup goes."""
+        self.drop_loaded(seq)
+        self.deletes.add(seq)
+        self.log.shared.turn.add(PHASE_DELIVER, self)
+
     cdef void drop_loaded(self, uint64_t seq) noexcept:
-        """A message that was found had been replaced by a later one."""
+        """A message that was found does not exist any more."""
         self.bytes -= self.sizes.remove(seq)
         self.subjects.remove_message(seq)
 

@@ -18,7 +18,7 @@ from broker.runtime import vfs
 
 NAME = "js A/S"
 MANY = 1 << 30
-ALL = 2  # store.pxd Rollup
+SUBJECT, ALL = 1, 2  # store.pxd Rollup
 FAILED = "a segment of a stream cannot be compacted"
 
 
@@ -566,6 +566,34 @@ def test_a_message_that_a_failed_sync_refused_does_nothing_when_files_go(
         for _ in range(4):
             rig.advance(1)
         assert len(list((tmp_path / "b").rglob("*.seg"))) == 1
+
+
+@pytest.mark.parametrize("rollup", [SUBJECT, ALL])
+def test_what_a_rollup_replaced_just_before_a_kill_stays_away(tmp_path: Path, rollup: int) -> None:
+    with Rig(tmp_path / "a", segment_bytes=4096) as rig:
+        store = open_in(rig)
+        fill(rig, store, 4)
+        assert wait(rig, store.delete(1))
+        journal = Path(store.log.folder or "") / "deletes.cur"
+        before = journal.read_bytes()
+        publish(store, b"long", b"x" * 4000)  # what follows is in another file
+        publish(store, b"s.1", b"new", rollup=rollup)
+        rig.settle()
+        rig.crash(tmp_path / "b")
+    (tmp_path / "b" / journal.relative_to(tmp_path / "a")).write_bytes(before)
+    with Rig(tmp_path / "b", segment_bytes=4096) as rig:
+        store = open_in(rig)
+        left = seqs(store)
+        assert left == ([6] if rollup == ALL else [3, 5, 6])
+        publish(store, b"long", b"x" * 4000)
+        publish(store, b"end")
+        rig.settle()
+        assert wait(rig, store.delete(6))
+        for _ in range(4):
+            rig.advance(1)
+        rig.crash(tmp_path / "c")
+    with Rig(tmp_path / "c", segment_bytes=4096) as rig:
+        assert seqs(open_in(rig)) == [*left[:-1], 7, 8]
 
 
 def test_the_first_journal_has_what_is_dead_and_not_more(tmp_path: Path) -> None:
