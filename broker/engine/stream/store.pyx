@@ -984,13 +984,17 @@ cdef class StreamStore(LogOwner):
         return True
 
     cdef void cancel_victim(self, uint64_t seq) noexcept:
-        """A victim goes for another reason."""
+        """A victim goes for another reason; it is still in the index."""
+        cdef victim_count_t *counted
         cdef size_t i
         cdef victim_t *v
         for i in range(self.victims_size):
             v = &self.victims[(self.victims_first + i) & (self.victims_cap - 1)]
             if v.seq == seq and v.id:
-                self.slot_of(v.id).count -= 1
+                counted = self.slot_of(v.id)
+                counted.count -= 1
+                if counted.last == seq:
+                    counted.last = self.subjects.previous_of(seq)
                 v.id = 0
                 return
 

@@ -383,6 +383,33 @@ def test_a_message_can_go_by_itself(tmp_path: Path) -> None:
         rig.settle()
 
 
+@pytest.mark.parametrize("gone", [1, 2, 3])
+def test_a_message_goes_while_one_that_replaces_it_can_still_fail(
+    tmp_path: Path, gone: int
+) -> None:
+    """For its age, say, or because its consumers are done with it."""
+    with Rig(tmp_path) as rig:
+        store = open_in(rig, max_msgs_per_subject=3)
+        for _ in range(3):
+            publish(store, b"s", b"old")
+        rig.settle()
+        publish(store, b"s", b"roll", rollup=1)
+        assert kill(store, gone)
+        for _ in range(3):
+            publish(store, b"s", b"new")
+        assert (store.messages, store.first_seq) == (3, 5)
+        vfs.fail(WRITE, EIO)
+        rig.settle()
+        vfs.heal()
+        left = [seq for seq in (1, 2, 3) if seq != gone]
+        assert (list(bodies(store)), store.messages) == (left, 2)
+        rig.advance(3)
+        for _ in range(2):
+            publish(store, b"s", b"new")
+        rig.settle()
+        assert (list(bodies(store)), store.messages) == ([left[1], 4, 5], 3)
+
+
 def test_damage_is_counted(tmp_path: Path) -> None:
     with Rig(tmp_path, segment_bytes=600) as rig:
         store = open_in(rig)
