@@ -193,6 +193,7 @@ cdef class Stream(StreamOwner):
     cdef void remember(self, const headers_t *h, uint64_t seq) noexcept
     cdef void answer_later(self, uint64_t ticket, uint64_t seq, int kind, const record_t *publish,
                            const char *text, size_t text_len) noexcept
+    cdef uint64_t ticket_of_duplicate(self, uint64_t seq) noexcept
     cdef void add_republish(self, const record_t *rec, uint64_t seq, uint64_t before) noexcept
     cdef pending_t *add_pending(self, size_t size) noexcept
     cdef void await_log(self, uint64_t ticket) noexcept

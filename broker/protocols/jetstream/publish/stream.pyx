@@ -494,7 +494,8 @@ cdef class Stream(StreamOwner):
             seq = self.check(&rec, &h, &ttl_ns)
             if seq:
                 self.duplicates += 1
-                self.answer_later(self.store.ticket, seq, PENDING_DUPLICATE, publish, NULL, 0)
+                self.answer_later(
+                    self.ticket_of_duplicate(seq), seq, PENDING_DUPLICATE, publish, NULL, 0)
                 return 0
         return self.store_checked(&rec, &h, ttl_ns, publish)
 
@@ -1147,8 +1148,10 @@ cdef class Stream(StreamOwner):
             seq = self.store_fast(rec, h)
         except ApiError as problem:
             return self.refuse_fast(batch, f, publish, problem)
-        batch.ticket = self.store.ticket
-        if not seq:
+        if seq:
+            batch.ticket = max(batch.ticket, self.ticket_of_duplicate(seq))
+        else:
+            batch.ticket = self.store.ticket
             batch.seq = self.store.last_seq
         if seq and batch.last == 1 and f.op == FAST_COMMIT and not f.gaps_allowed:
             self.fast.drop(batch)
@@ -1644,6 +1647,11 @@ cdef class Stream(StreamOwner):
         if text_len:
             memcpy(<char *>p + sizeof(pending_t) + publish.reply_len, text, text_len)
         self.await_log(ticket)
+
+    cdef uint64_t ticket_of_duplicate(self, uint64_t seq) noexcept:
+        """The ticket that the answer to a duplicate of this message waits for. The last append may
+        have failed: a message that cannot fail any more does not depend on it."""
+        return 0 if seq < self.store.readable else self.store.ticket
 
     cdef void add_republish(self, const record_t *rec, uint64_t seq, uint64_t before) noexcept:
         """Republish a message when it is stored. It is copied: limits may remove it before."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from support.engine import SYNC, Rig
-from support.streams import StreamCase, get
+from support.streams import StreamCase, ack, get
 
 from broker.protocols.jetstream.publish.stream import Stream
 from broker.runtime import vfs
@@ -106,6 +106,19 @@ def test_a_failed_sync_ends_a_batch(tmp_path: Path, op: int) -> None:
         case.put(4)
         assert error(case.answers_now()) == 10208
         assert (get(case.stream, seq=1)[3], case.stream.store.messages) == (b"1", 1)
+
+
+def test_a_duplicate_in_a_batch_does_not_fail_with_an_earlier_message(tmp_path: Path) -> None:
+    with Rig(tmp_path, sync="always") as rig:
+        case = Case(rig)
+        assert case.ask("s.a", Nats_Msg_Id="1") == ack(1)
+        vfs.fail(SYNC, 5)
+        assert case.error("s.a")[0] == 10077
+        rig.advance(2)
+        for number, op in ((1, START), (2, COMMIT)):
+            case.send("s.a", b"", f"in.b.3.fail.{number}.{op}.$FI", Nats_Msg_Id="1")
+        first, last = case.answers_now()
+        assert (first, last.get("count")) == (flow(0), 2)
 
 
 def test_a_failed_sync_fails_the_answer_that_waits_for_it(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from errno import EIO
 from pathlib import Path
 
 import pytest
@@ -238,6 +240,20 @@ def test_a_duplicate_in_the_same_turn_is_answered_after_its_original(case: Case)
     assert case.answers == [
         ("reply.1", ack(1)), ("reply.2", b'{"stream":"S","seq":1,"duplicate": true}'),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", [WRITE, SYNC])
+def test_a_duplicate_of_a_stored_message_does_not_fail_with_another_one(
+    case: Case, call: int
+) -> None:
+    case.make()
+    assert case.ask("s.a", Nats_Msg_Id="1") == ack(1)
+    vfs.fail(call, EIO)
+    assert case.error("s.a", Nats_Msg_Id="2")[0] == 10077
+    assert case.ask("s.a", Nats_Msg_Id="1") == b'{"stream":"S","seq":1,"duplicate": true}'
+    case.rig.advance(2)
+    assert case.ask("s.a", Nats_Msg_Id="1") == b'{"stream":"S","seq":1,"duplicate": true}'
+    assert json.loads(case.ask("s.a", Nats_Msg_Id="2"))["seq"] > 1
 
 
 # --- rollups, limits, interest
