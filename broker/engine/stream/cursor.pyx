@@ -1243,8 +1243,9 @@ cdef class StreamCursor(LogReader):
         if journal is None or self.closed:
             return 0
         self.write_position()
-        ticket = journal.handed + (1 if journal.pending() else 0)
-        if ticket <= self.durable_to and not journal.last_error:
+        # While the journal cannot be written it keeps no operations: the next file has them all.
+        ticket = journal.handed + (1 if journal.pending() or journal.last_error else 0)
+        if ticket <= self.durable_to:
             return 0
         self.owed = max(self.owed, ticket)
         self.queue()

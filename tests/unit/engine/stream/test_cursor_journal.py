@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import SECOND, SYNC, SYNC_PATH, WRITE, Rig
+from support.engine import OPEN, SECOND, SYNC, SYNC_PATH, WRITE, Rig
 from support.native.stores import kill, publish
 from support.native.streams import Receiver
 
@@ -32,11 +32,17 @@ class Durable:
         sync: str = "none",
         clock: int = SECOND,
         inline_bytes: int = 1 << 17,
+        journal_bytes_min: int = 1 << 20,
         **more: Any,
     ) -> None:
         self.folder, self.sync = folder, sync
         self.more = {"ack_wait_ns": 10 * SECOND, **more}
-        self.rig = Rig(folder / "logs", clock=(clock, clock), inline_bytes=inline_bytes)
+        self.rig = Rig(
+            folder / "logs",
+            clock=(clock, clock),
+            inline_bytes=inline_bytes,
+            journal_bytes_min=journal_bytes_min,
+        )
         self.store = open_store(self.rig.engine, "js A/s", StreamLimits(), sync=sync)
         self.all = StreamCursors(self.store)
 
@@ -302,6 +308,40 @@ def test_a_failed_sync_delays_the_confirmation(tmp_path: Path, call: int) -> Non
     stream.rig.until(lambda: receiver.tickets != [])
     assert not vfs.unfired(call)
     vfs.heal()
+    stream.rig.abandon()
+
+
+def test_an_ack_is_not_confirmed_while_a_long_journal_cannot_be_written_anew(
+    tmp_path: Path,
+) -> None:
+    """All that was reported before is safe: the next file must be waited for."""
+    stream = Durable(tmp_path, journal_bytes_min=1)
+    stream.publish(*["a"] * 99)
+    receiver = stream.receiver()
+    cursor, rig = receiver.cursor, stream.rig
+    for seq in range(1, 90):
+        vfs.heal()
+        assert receiver.ack(seq) == DONE
+        ticket = receiver.take_ticket()
+        rig.settle()
+        assert ticket <= max(receiver.tickets)
+        vfs.fail(OPEN, errno.EMFILE, 0, MANY)
+        cursor.update(ack_wait_ns=10 * SECOND)  # the journal has nothing to write
+        rig.settle()
+        if rig.reports:
+            break
+    assert rig.reports
+    assert receiver.ack(95) == DONE
+    ticket = receiver.take_ticket()
+    rig.settle()
+    assert ticket > max(receiver.tickets)
+    with pytest.raises(OSError, match="many open files"):
+        asyncio.run(cursor.synced())
+    vfs.heal()
+    rig.advance(2)
+    rig.until(lambda: max(receiver.tickets) >= ticket)
+    stream = stream.again()
+    assert stream.receiver().pending(95) is None
     stream.rig.abandon()
 
 
