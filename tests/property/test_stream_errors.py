@@ -1,7 +1,8 @@
 """A stream whose file calls fail in any order, while its threads are now fast, now slow.
 
-What was answered with 'stored' is there until a delete, a purge or a limit removes it, what was
-answered with 'failed' is not, and what was removed does not return. The same holds after a kill.
+What was answered with 'stored' is there until a delete, a purge, a rollup, a limit or its age
+removes it, what was answered with 'failed' is not, and what was removed does not return. The same
+holds after a kill.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine import Rig
+from support.engine import SECOND, Rig
 from support.file_errors import GROUPS, disturb, recover, run_seeds
 from support.native.stores import last_seq_of, publish, ticket
 
@@ -29,8 +30,9 @@ SUBJECTS = (b"a.x", b"a.y", b"b.x", b"b")
 PATTERNS = {None: SUBJECTS, "a.*": SUBJECTS[:2], "b": SUBJECTS[3:]}
 LIMITS: tuple[dict[str, int], ...] = (
     {}, {}, {"max_msgs": 8}, {"max_msgs": 60}, {"max_msgs_per_subject": 1},
-    {"max_msgs_per_subject": 20},
+    {"max_msgs_per_subject": 20}, {"max_msgs": 60, "max_msgs_per_subject": 3},
 )  # fmt: skip
+ROLL_UP_SUBJECT, ROLL_UP_ALL = 1, 2  # store.pxd Rollup
 WAIT_SECONDS = 60
 
 
@@ -42,24 +44,62 @@ class Message:
     ticket: int  # 0 = refused at once
     subject: bytes
     body: bytes
-    removed: bool = False
+    rollup: int = 0
+    expires_ns: int = 0  # wall clock; 0 = never
+
+
+Left = list[Message]
+Change = Callable[[Left], Left]
+
+
+def limited(left: Left, limits: dict[str, int], subjects: tuple[bytes, ...]) -> Left:
+    """What a change of the limits, or a message of these subjects, leaves."""
+    most = limits.get("max_msgs_per_subject", 0)
+    for subject in subjects if most else ():
+        kept = [m for m in left if m.subject == subject][-most:]
+        left = [m for m in left if m.subject != subject or m in kept]
+    return left[-limits.get("max_msgs", 0) :]
 
 
 class Model:
-    """Does things to a stream, and knows what is in it."""
+    """Does things to a stream, and knows what is in it.
+
+    What an append replaces is known only when it is answered: all that happened is kept, and done
+    again with a list.
+    """
 
     def __init__(self, rng: random.Random, rig: Rig) -> None:
         self.rng = rng
         self.rig = rig
         self.limits = rng.choice(LIMITS)
+        # A message that expires before a limit removes another one would leave room for that.
+        self.expiring = not self.limits and rng.random() < 0.5
+        self.rolling = rng.random() < 0.5
         self.store: StreamStore = open_store(rig.engine, NAME, StreamLimits(**self.limits))
         self.messages: list[Message] = []
+        self.changes: list[Change] = []
 
     def append(self, subject: bytes, body: bytes) -> Message:
-        seq = publish(self.store, subject, body)
-        new = Message(seq, ticket(self.store) if seq else 0, subject, body)
+        rollup = ttl_ns = 0
+        if self.rolling and self.rng.random() < 0.1:
+            rollup = self.rng.choice((ROLL_UP_SUBJECT, ROLL_UP_SUBJECT, ROLL_UP_ALL))
+        if self.expiring and self.rng.random() < 0.3:
+            ttl_ns = self.rng.choice((1, 3)) * SECOND
+        due_ns = self.rig.turn.wall_ns + ttl_ns if ttl_ns else 0
+        seq = publish(self.store, subject, body, rollup=rollup, ttl_ns=ttl_ns)
+        new = Message(seq, ticket(self.store) if seq else 0, subject, body, rollup, due_ns)
         self.messages.append(new)
+        self.changes.append(partial(self.appended, new, self.limits))
         return new
+
+    def appended(self, new: Message, limits: dict[str, int], left: Left) -> Left:
+        if self.result(new) != 1:
+            return left
+        if new.rollup == ROLL_UP_ALL:
+            left = []
+        elif new.rollup == ROLL_UP_SUBJECT:
+            left = [m for m in left if m.subject != new.subject]
+        return limited([*left, new], limits, (new.subject,))
 
     def result(self, message: Message) -> int:
         return outcome(self.store.log, message.ticket) if message.ticket else -1
@@ -83,23 +123,44 @@ class Model:
         """Delete a message or purge, and once more if that fails."""
         rng = self.rng
         work: Callable[[], Coroutine[Any, Any, Any]]
-        if rng.random() < 0.7:
-            seq, erase = rng.choice(self.messages[-200:]).seq, rng.random() < 0.5
-            if not seq:
-                return
-            gone = [m for m in self.messages if m.seq == seq]
+        change: Change
+        seq, erase = rng.choice(self.messages[-200:]).seq, rng.random() < 0.5
+        if not seq:
+            return
+        if rng.random() < 0.6:
             work = partial(self.store.delete, seq, erase)
+            change = partial(self.deleted, seq)
         else:
-            pattern = rng.choice(tuple(PATTERNS))
-            gone = [m for m in self.messages if m.subject in PATTERNS[pattern]]
-            work = partial(self.store.purge, pattern)
+            pattern, keep = rng.choice(tuple(PATTERNS)), rng.choice((0, 0, 3))
+            below = seq if not keep and rng.random() < 0.4 else 0
+            if keep and self.expiring:
+                return  # those that have expired by now count as well
+            work = partial(self.store.purge, pattern, below, keep)
+            change = partial(self.purged, pattern, below, keep)
         try:
             self.wait(work())
         except OSError:
             recover(self.rig)
             self.wait(work())
-        for message in gone:
-            message.removed = True
+        self.changes.append(change)
+
+    def deleted(self, seq: int, left: Left) -> Left:
+        return [m for m in left if m.seq != seq]
+
+    def purged(self, pattern: str | None, below: int, keep: int, left: Left) -> Left:
+        found = [m for m in left if m.subject in PATTERNS[pattern]]
+        found = [m for m in found if not below or m.seq < below]
+        gone = found[:-keep] if keep else found
+        return [m for m in left if m not in gone]
+
+    def change_limits(self) -> None:
+        self.rig.settle()
+        if self.expiring or self.store.is_settling:
+            return
+        self.limits = self.rng.choice(LIMITS)
+        self.store.set_limits(StreamLimits(**self.limits))
+        limits = self.limits
+        self.changes.append(lambda left: limited(left, limits, SUBJECTS))
 
     def step(self) -> None:
         rng, rig = self.rng, self.rig
@@ -110,19 +171,19 @@ class Model:
                 self.append(rng.choice(SUBJECTS), b"%d" % len(self.messages) + body)
             if rng.random() < 0.7:
                 rig.loop.run()
-        elif what < 0.95 or self.limits or not self.messages:
+        elif what < 0.9 or not self.messages:
             disturb(rng, rig)
-        else:
+        elif what < 0.98:
             self.remove()
+        else:
+            self.change_limits()
 
     def expected(self) -> dict[int, tuple[bytes, bytes]]:
-        kept = [m for m in self.messages if self.result(m) == 1 and not m.removed]
-        kept = kept[-self.limits.get("max_msgs", 0) :]
-        most = self.limits.get("max_msgs_per_subject")
-        if most:
-            own = {s: [m.seq for m in kept if m.subject == s][-most:] for s in (*SUBJECTS, b"end")}
-            kept = [m for m in kept if m.seq in own[m.subject]]
-        return {m.seq: (m.subject, m.body) for m in kept}
+        left: Left = []
+        for change in self.changes:
+            left = change(left)
+        now_ns = self.rig.turn.wall_ns
+        return {m.seq: (m.subject, m.body) for m in left if not 0 < m.expires_ns <= now_ns}
 
 
 def check(store: StreamStore, expected: dict[int, tuple[bytes, bytes]]) -> None:
@@ -154,11 +215,13 @@ def run(rng: random.Random, folder: Path) -> None:
         last = model.append(b"end", b"end")
         rig.settle()
         assert model.result(last) == 1, "it does not recover"
+        rig.advance(4)
         rig.advance(1)
         shutil.copytree(folder / "a", folder / "b")  # as after kill -9
         expected = model.expected()
         check(model.store, expected)
-    with Rig(folder / "b", **engine) as rig:
+        clock = (rig.loop.now_ns, rig.turn.wall_ns)
+    with Rig(folder / "b", clock=clock, **engine) as rig:
         store = open_store(rig.engine, NAME, StreamLimits(**model.limits))
         rig.advance(1)
         check(store, expected)
