@@ -16,6 +16,7 @@ import pytest
 from support.engine import (
     OPEN,
     RENAME,
+    SECOND,
     SYNC,
     TRUNCATE,
     UNLINK,
@@ -224,6 +225,29 @@ def test_syncs(folder: Path) -> None:
 @pytest.mark.parametrize("call", [OPEN, WRITE, SYNC, RENAME])
 def test_a_disk_that_fails_for_a_while(folder: Path, call: int) -> None:
     assert loop(folder, "always", call, error=errno.EIO, times=4) >= 5
+
+
+def test_a_file_that_has_no_room_and_cannot_be_removed(folder: Path) -> None:
+    """Its name would hide the short messages that the file before it still has room for."""
+    with Rig(folder / "a", segment_bytes=600) as rig:
+        log = rig.log()
+        log.open_cursor("audit")
+        bodies = [b"first", b"x" * 500, b"short"]
+        assert append(log, bodies[0])
+        vfs.fail(WRITE, errno.ENOSPC)
+        vfs.fail(UNLINK, errno.EIO)
+        assert append(log, bodies[1]) == 0
+        vfs.heal()
+        rig.loop._set_clock(rig.loop.now_ns + 2 * SECOND)  # in a long turn
+        stored = bodies[:1]
+        if append(log, bodies[2]):
+            stored.append(bodies[2])
+        rig.settle()
+        rig.crash(folder / "b")
+    with Rig(folder / "b", segment_bytes=600) as rig:
+        consumer = LocalConsumer(rig.log().open_cursor("audit"), 100)
+        rig.settle()
+        assert bodies_of(consumer) == stored
 
 
 @pytest.mark.parametrize("call", [OPEN, WRITE, SYNC, TRUNCATE, RENAME, UNLINK])

@@ -285,6 +285,9 @@ cdef class Log(LogBase):
             if error and segment.bare and record_bytes:
                 if vfs_unlink(segment.path):
                     self.undone.append(segment.path)
+                    if self.batch is not None:  # at a start, the file would hide what it adds
+                        self.full_batches.append(self.batch)
+                        self.batch = None
                 if before is not None:
                     before.known_to_folder = False      # see undo_segment
             elif segment.bare:
