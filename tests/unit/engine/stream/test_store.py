@@ -398,7 +398,7 @@ def test_a_message_goes_while_one_that_replaces_it_can_still_fail(
         for _ in range(3):
             publish(store, b"s", b"new")
         assert (store.messages, store.first_seq) == (3, 5)
-        vfs.fail(WRITE, EIO)
+        vfs.fail(WRITE, EIO, 0, 2)  # also that of the deletes
         rig.settle()
         vfs.heal()
         left = [seq for seq in (1, 2, 3) if seq != gone]
