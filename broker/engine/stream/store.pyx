@@ -1036,6 +1036,7 @@ cdef class StreamStore(LogOwner):
         message: a mirror needs those of its origin. While nothing is being appended."""
         if self.log.next_seq > self.last_seq + 1:
             self.log.reuse_seqs_from(self.last_seq + 1)
+            self.subjects.undo_from(self.log.next_seq)     # earlier failures used them too
             self.readable = self.log.visible
 
     cdef object load(self):

@@ -432,3 +432,21 @@ def test_damage_is_counted(tmp_path: Path) -> None:
         found = bodies(store)
         assert found.keys() == set(range(1, 31)) - {3, 4, third}
         rig.close()
+
+
+def test_seqs_of_several_failures_are_used_again(tmp_path: Path) -> None:
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        publish(store, b"s", b"one")
+        rig.settle()
+        for call in (SYNC, WRITE):
+            vfs.fail(call, EIO)
+            publish(store, b"s", b"failed")
+            rig.settle()
+            vfs.heal()
+            rig.advance(3)
+        store.reuse_gap()
+        for seq in (2, 3):
+            assert publish(store, b"s", b"next") == seq
+        rig.settle()
+        assert bodies(store) == {1: b"one", 2: b"next", 3: b"next"}
