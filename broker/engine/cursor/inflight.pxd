@@ -72,12 +72,17 @@ cdef class Inflight:
     cdef uint32_t free_first        # a list through `next`
     cdef uint32_t *table            # index by seq, open addressing
     cdef uint32_t table_mask
+    cdef uint32_t *old              # the table before, until it is empty; NULL = none
+    cdef uint32_t old_mask
+    cdef uint32_t old_next          # the slots before it, from where the search began, are empty
+    cdef uint32_t old_left          # slots of it that may have entries
     cdef readonly uint32_t size     # entries in use
     cdef heap_t due  # deadlines of DEFERRED entries, and of SENT ones, see consumer_t.line
     cdef uint32_t again_first, again_last
     cdef readonly uint32_t sent, deferred, again    # how many of each state
 
     cdef entry_t *find(self, uint64_t seq) noexcept
+    cdef entry_t *find_old(self, uint64_t seq) noexcept
     cdef entry_t *make(self, uint64_t seq) except NULL
     cdef void free_entry(self, entry_t *e) noexcept
     cdef void push_again(self, entry_t *e) noexcept
@@ -86,6 +91,7 @@ cdef class Inflight:
     cdef void clear(self) noexcept
     cdef int grow(self) except -1
     cdef int rehash(self, uint32_t cap) except -1
+    cdef void move(self, uint32_t slots) noexcept
 
     cdef inline entry_t *at(self, uint32_t index) noexcept:
         return &self.slabs[index >> SLAB_SHIFT][index & (SLAB_ENTRIES - 1)]

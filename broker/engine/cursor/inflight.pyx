@@ -1,5 +1,9 @@
 # cython: language_level=3
-"""Entries of records that are in flight, deferred or waiting for redelivery, found by seq."""
+"""Entries of records that are in flight, deferred or waiting for redelivery, found by seq.
+
+A full table is replaced by one of twice the size. Each new entry then moves a few slots of the old
+table, so that no turn of the loop waits for the whole of a large table.
+"""
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 
@@ -7,6 +11,7 @@ from broker.runtime.heap cimport heap_free, heap_init, heap_remove
 
 cdef enum:
     TABLE_MIN = 64
+    MOVED_AT_ONCE = 8      # slots of the old table, by each new entry
 
 if sizeof(entry_t) != 64:
     raise ImportError('entry_t is not one cache line')
@@ -26,6 +31,7 @@ cdef class Inflight:
             free(self.slabs[i])
         free(self.slabs)
         free(self.table)
+        free(self.old)
         heap_free(&self.due)
 
     cdef entry_t *find(self, uint64_t seq) noexcept:
@@ -38,6 +44,19 @@ cdef class Inflight:
                 return e
             i = (i + 1) & self.table_mask
             index = self.table[i]
+        return NULL if self.old == NULL else self.find_old(seq)
+
+    cdef entry_t *find_old(self, uint64_t seq) noexcept:
+        """The entry of a seq in the old table; NULL: it is not there."""
+        cdef uint32_t i = slot_of(seq) & self.old_mask
+        cdef uint32_t index = self.old[i]
+        cdef entry_t *e
+        while index:
+            e = self.at(index)
+            if e.seq == seq:
+                return e
+            i = (i + 1) & self.old_mask
+            index = self.old[i]
         return NULL
 
     cdef entry_t *make(self, uint64_t seq) except NULL:
@@ -46,6 +65,8 @@ cdef class Inflight:
         cdef entry_t *e
         if self.free_first == 0:
             self.grow()
+        if self.old != NULL:
+            self.move(MOVED_AT_ONCE)
         if 4 * (self.size + 1) > 3 * (self.table_mask + 1):
             self.rehash(2 * (self.table_mask + 1))
         index = self.free_first
@@ -70,21 +91,27 @@ cdef class Inflight:
 
     cdef void free_entry(self, entry_t *e) noexcept:
         """Free an entry, which the caller has removed from any list."""
-        cdef uint32_t i = slot_of(e.seq) & self.table_mask, j, home
+        cdef uint32_t *table = self.table
+        cdef uint32_t mask = self.table_mask
         cdef uint32_t index = e.timer.tag
+        cdef uint32_t i, j, home
+        if self.old != NULL and self.find_old(e.seq) == e:
+            table = self.old
+            mask = self.old_mask
+        i = slot_of(e.seq) & mask
         heap_remove(&self.due, &e.timer)
-        while self.table[i] != index:
-            i = (i + 1) & self.table_mask
+        while table[i] != index:
+            i = (i + 1) & mask
         j = i
         while True:
-            j = (j + 1) & self.table_mask
-            if self.table[j] == 0:
+            j = (j + 1) & mask
+            if table[j] == 0:
                 break
-            home = slot_of(self.at(self.table[j]).seq) & self.table_mask
-            if ((j - home) & self.table_mask) >= ((j - i) & self.table_mask):
-                self.table[i] = self.table[j]
+            home = slot_of(self.at(table[j]).seq) & mask
+            if ((j - home) & mask) >= ((j - i) & mask):
+                table[i] = table[j]
                 i = j
-        self.table[i] = 0
+        table[i] = 0
         e.state = ENTRY_FREE
         e.next = self.free_first
         self.free_first = index
@@ -133,6 +160,8 @@ cdef class Inflight:
         self.size = self.sent = self.deferred = self.again = 0
         self.again_first = self.again_last = 0
         self.due.size = 0
+        free(self.old)
+        self.old = NULL
         for i in range(self.table_mask + 1):
             self.table[i] = 0
 
@@ -159,21 +188,42 @@ cdef class Inflight:
         return 0
 
     cdef int rehash(self, uint32_t cap) except -1:
-        cdef uint32_t *table = <uint32_t *>calloc(cap, sizeof(uint32_t))
-        cdef uint32_t i, j, index
+        """Begin to move the entries to a table of `cap` slots."""
+        cdef uint32_t *table
+        if self.old != NULL:
+            self.move(self.old_left)
+        table = <uint32_t *>calloc(cap, sizeof(uint32_t))
         if table == NULL:
             raise MemoryError
-        for i in range(self.table_mask + 1):
-            index = self.table[i]
-            if index:
-                j = slot_of(self.at(index).seq) & (cap - 1)
-                while table[j]:
-                    j = (j + 1) & (cap - 1)
-                table[j] = index
-        free(self.table)
+        self.old = self.table
+        self.old_mask = self.table_mask
+        self.old_left = self.old_mask + 1
+        self.old_next = 0
+        while self.old[self.old_next]:      # a run that the end of the table cuts is moved last
+            self.old_next += 1
         self.table = table
         self.table_mask = cap - 1
         return 0
+
+    cdef void move(self, uint32_t slots) noexcept:
+        """Move the entries of the next slots of the old table, and the rest of the last run. Parts
+        of runs must not remain: they would be searched from the start of the run."""
+        cdef uint32_t index, j
+        while self.old_left:
+            index = self.old[self.old_next]
+            if index:
+                self.old[self.old_next] = 0
+                j = slot_of(self.at(index).seq) & self.table_mask
+                while self.table[j]:
+                    j = (j + 1) & self.table_mask
+                self.table[j] = index
+            elif slots == 0:
+                return
+            self.old_next = (self.old_next + 1) & self.old_mask
+            self.old_left -= 1
+            slots -= slots > 0
+        free(self.old)
+        self.old = NULL
 
 
 # Spread by multiplication: runs of neighbouring seqs must not become runs of occupied slots,

@@ -62,6 +62,11 @@ cdef class Entries:
         """Slabs it has allocated."""
         return self.inflight.slabs_size
 
+    @property
+    def unmoved(self):
+        """Slots of the old table that are still to be moved."""
+        return self.inflight.old_left if self.inflight.old != NULL else 0
+
     def __contains__(self, uint64_t seq):
         return self.inflight.find(seq) != NULL
 
