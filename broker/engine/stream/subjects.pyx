@@ -1147,6 +1147,13 @@ cdef class SubjectIndex(FilterOwner):
             self.collect_exact(f)
         return self.in_use(f)
 
+    def is_quick(self, subjects):
+        """Whether `filter` compares few subjects."""
+        if self.ids_used <= COMPARED_AT_ONCE:
+            return True
+        key = filter_key(subjects)
+        return key is None or key in self.filters or not any(map(is_wildcard, key))
+
     async def filter_in_turns(self, subjects):
         """The same. With a wildcard it is compared with many subjects in several turns."""
         cdef tuple key = filter_key(subjects)
@@ -1487,10 +1494,11 @@ cdef class SubjectIndex(FilterOwner):
                 4 + (8 if c.links != NULL else 0) + (2 if c.offsets != NULL else 0))
         return n
 
-    def last_per_subject(self, Filter among=None, until=None):
+    def last_per_subject(self, Filter among=None, until=None, Py_ssize_t most=-1):
         """The newest live message of each subject, as a sorted array('Q').
 
-        `until`: messages above that seq do not count.
+        `until`: messages above that seq do not count. `most`: if there are more, the result has
+        some of them, but more than `most`.
         """
         cdef size_t n = self.size if among is None else among.size, i
         cdef array.array found = array.clone(SEQS, <Py_ssize_t>n, False)
@@ -1518,6 +1526,8 @@ cdef class SubjectIndex(FilterOwner):
             if seq:
                 seqs[size] = seq
                 size += 1
+                if <Py_ssize_t>size > most >= 0:
+                    break
         free(ids)
         array.resize(found, <Py_ssize_t>size)
         if size:

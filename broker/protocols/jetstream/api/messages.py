@@ -16,6 +16,7 @@ from broker.protocols.jetstream.structs import (
     StoredMsg,
     Success,
 )
+from broker.protocols.nats.accounts.subjects import raw
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable
@@ -30,6 +31,20 @@ def get(call: Call) -> Parts | Awaitable[Parts]:
     if not _is_single_get(request):
         raise ApiError(errors.BAD_REQUEST)
     stream = call.account.stream(call.stream_name)
+    subject = request.last_by_subj or request.next_by_subj
+    if subject and not stream.store.subjects.is_quick([raw(subject)]):
+        return _get_filtered(stream, request, subject)
+    return _found(stream, request)
+
+
+async def _get_filtered(stream: Stream, request: MsgGetRequest, subject: str) -> Parts:
+    """The answer to a request with a new wildcard, which is compared with many subjects."""
+    _held = await stream.store.subjects.filter_in_turns([raw(subject)])
+    answer = _found(stream, request)
+    return answer if isinstance(answer, tuple) else await answer
+
+
+def _found(stream: Stream, request: MsgGetRequest) -> Parts | Awaitable[Parts]:
     found = stream.lookup.get(request)
     if found is None and stream.store.is_settling:
         return _get_settled(stream, request)

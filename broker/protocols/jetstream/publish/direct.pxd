@@ -35,14 +35,19 @@ cdef class Direct(Sink):
     cdef list heads             # subjects of requests, without the message's subject at the end
     cdef sub_t *subs[4]         # for each head: it, and the subjects below it; NULL = none
     cdef object requests        # deque of (reply, key, headers, body) until the end of the turn
-    cdef object waiting_batches  # deque of (reply, request, bytes of its body): no batches yet
-    cdef Py_ssize_t waiting_bytes   # of the bodies and headers of both
+    cdef object searches        # deque of (reply, request, bytes of its body) without a filter yet
+    cdef object finding         # the coroutine that finds the filter of the first one
+    cdef object waiting_batches  # deque of (reply, request, bytes of its body, its filter)
+    cdef Py_ssize_t waiting_bytes   # of the bodies and headers of all these
     cdef object batch_gets      # deque of those that are being answered
     cdef Py_ssize_t blocked     # those that continue when their clients have read their output
 
     cdef size_t head_of(self, void *sub) noexcept
     cdef bint all_readable(self) noexcept
     cdef int answer(self, bytes reply, bytes key, bytes headers, bytes body) except -1
+    cdef int search(self) except -1
+    cdef void end_search(self, Py_ssize_t size) noexcept
+    cdef int answer_request(self, bytes reply, object request, Py_ssize_t size) except -1
     cdef int answer_key(self, const char *reply, size_t reply_len, const char *key,
                         size_t n) except -1
     cdef int answer_one(self, const char *reply, size_t reply_len, uint64_t seq,

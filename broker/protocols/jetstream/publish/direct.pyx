@@ -8,7 +8,8 @@ A request for the last message of a subject is answered at once if all messages 
 are in the file. Other requests are answered at the end of the turn. All streams together have
 JS_DIRECT_TURN for them in each turn and continue in the next one, so that other clients do not
 wait. Each stream answers at least one request and sends one message of a batch in each turn. A
-batch for a client that reads slowly continues when the client has read its output.
+batch for a client that reads slowly continues when the client has read its output. A new filter
+with wildcards is compared with many subjects in several turns, one filter at a time.
 """
 cimport cython
 import logging
@@ -30,6 +31,7 @@ from broker.protocols.jetstream.publish.answers cimport Answers
 from broker.protocols.jetstream.publish.lookup cimport Lookup
 from broker.protocols.jetstream.publish.wire cimport (
     TIME_TEXT, U64_DIGITS, parse_u64, put_time, put_u64)
+from broker.routing.trie cimport SUBJECT_WILDCARD, subject_shape
 from broker.runtime.posix cimport monotonic_ns
 from broker.runtime.turn cimport PHASE_DELIVER
 from broker.runtime.types cimport record_t, span_t
@@ -75,6 +77,7 @@ cdef class Direct(Sink):
         self.lookup = lookup
         self.stream = stream.encode()
         self.requests = deque()
+        self.searches = deque()
         self.waiting_batches = deque()
         self.batch_gets = deque()
         prefixes = ['$JS.API', f'$JS.{domain}.API'] if domain else ['$JS.API']
@@ -100,6 +103,8 @@ cdef class Direct(Sink):
                 self.answers.account.router.remove(self.subs[i])
                 self.subs[i] = NULL
         self.requests.clear()
+        self.searches.clear()
+        self.finding = None
         self.waiting_batches.clear()
         self.waiting_bytes = 0
         self.batch_gets.clear()
@@ -117,11 +122,13 @@ cdef class Direct(Sink):
         if rec.reply_len == 0 or not self.answers.may_answer(rec.reply, rec.reply_len):
             return 1
         try:
-            if rec.subject_len > head and rec.total_len == 0 and self.all_readable():
+            if rec.subject_len > head and rec.total_len == 0 and self.all_readable() and not (
+                    subject_shape(rec.subject + head, rec.subject_len - head) & SUBJECT_WILDCARD):
                 self.answer_key(rec.reply, rec.reply_len, rec.subject + head,
                                 rec.subject_len - head)
             elif self.waiting_bytes + rec.total_len <= REQUESTS_BYTES and (
-                    len(self.requests) + len(self.waiting_batches) < limits.JS_REQUESTS_MAX):
+                    len(self.requests) + len(self.searches) + len(self.waiting_batches)
+                    < limits.JS_REQUESTS_MAX):
                 self.waiting_bytes += rec.total_len
                 self.requests.append((
                     rec.reply[:rec.reply_len],
@@ -138,6 +145,7 @@ cdef class Direct(Sink):
 
     cdef void run(self) noexcept:
         cdef int64_t stop_ns = self.answers.account.turn.end_of_shared(self, TURN_NS)
+        cdef bint in_time = len(self.searches) != 0 and monotonic_ns() < stop_ns
         cdef Py_ssize_t left
         cdef BatchGet s
         while self.requests:
@@ -149,8 +157,13 @@ cdef class Direct(Sink):
                 LOG.exception('direct get of stream %r', self.stream.decode())
             if monotonic_ns() >= stop_ns:
                 break
+        if in_time:
+            try:
+                self.search()
+            except Exception:
+                LOG.exception('direct get of stream %r', self.stream.decode())
         while self.waiting_batches and len(self.batch_gets) < BATCHES_MAX:
-            reply, request, size = self.waiting_batches.popleft()
+            reply, request, size, _ = self.waiting_batches.popleft()
             self.waiting_bytes -= size
             try:
                 self.begin(reply, request)
@@ -170,7 +183,7 @@ cdef class Direct(Sink):
                 LOG.exception('direct get of stream %r', self.stream.decode())
             if monotonic_ns() >= stop_ns:
                 break
-        if self.requests or self.waiting_batches or self.batch_gets:
+        if self.requests or self.searches or self.waiting_batches or self.batch_gets:
             self.answers.account.turn.add(PHASE_DELIVER, self)
 
     cdef int answer(self, bytes reply, bytes key, bytes headers, bytes body) except -1:
@@ -183,7 +196,8 @@ cdef class Direct(Sink):
                 parse_u64(level, &wanted) and wanted <= <uint64_t>limits.JS_API_LEVEL):
             self.status(reply, n, b'412 Required Api Level')
             return 0
-        if key and not body:
+        if key and not body and not (
+                subject_shape(key, <size_t>len(key)) & SUBJECT_WILDCARD):
             return self.answer_key(reply, n, key, <size_t>len(key))
         try:
             request = decode(body or b'{}', MsgGetRequest, strict=False)
@@ -198,14 +212,49 @@ cdef class Direct(Sink):
         problem = problem_of(request)
         if problem is not None:
             self.status(reply, n, problem)
-        elif request.batch or request.multi_last:
+        elif self.lookup.store.subjects.is_quick(filter_of(request)):
+            self.answer_request(reply, request, len(body))
+        else:
+            self.waiting_bytes += len(body)
+            self.searches.append((reply, request, len(body)))
+        return 0
+
+    cdef int search(self) except -1:
+        """Look for the filter of the first request that waits for one, and answer it when the
+        filter is complete."""
+        reply, request, size = self.searches[0]
+        if self.finding is None:
+            self.finding = self.lookup.store.subjects.filter_in_turns(filter_of(request))
+        try:
+            self.finding.send(None)
+            return 0
+        except StopIteration as found:
+            held = found.value      # the answer finds it again
+        except Exception:
+            self.end_search(size)
+            raise
+        self.end_search(size)
+        self.answer_request(reply, request, size)
+        del held
+        return 0
+
+    cdef void end_search(self, Py_ssize_t size) noexcept:
+        self.finding = None
+        self.searches.popleft()
+        self.waiting_bytes -= size
+
+    cdef int answer_request(self, bytes reply, object request, Py_ssize_t size) except -1:
+        """Answer a valid request whose filter is quick. `size`: bytes of its body."""
+        if request.batch or request.multi_last:
             if self.waiting_batches or len(self.batch_gets) >= BATCHES_MAX:
-                self.waiting_bytes += len(body)
-                self.waiting_batches.append((reply, request, len(body)))
+                self.waiting_bytes += size
+                held = self.lookup.store.subjects.filter(filter_of(request))
+                self.waiting_batches.append((reply, request, size, held))
             else:
                 self.begin(reply, request)
         else:
-            self.answer_one(reply, n, self.lookup.resolve(request), request.no_hdr)
+            self.answer_one(reply, <size_t>len(reply), self.lookup.resolve(request),
+                            request.no_hdr)
         return 0
 
     cdef int answer_key(self, const char *reply, size_t reply_len, const char *key,
@@ -270,7 +319,7 @@ cdef class Direct(Sink):
                 store.subjects.size if s.filter is None else s.filter.size):
             self.status(s.reply, <size_t>len(s.reply), b'413 Too Many Results')
             return 0    # without a list of them
-        seqs = store.subjects.last_per_subject(s.filter, s.up_to)
+        seqs = store.subjects.last_per_subject(s.filter, s.up_to, SUBJECTS_MAX)
         if not seqs:
             self.status(s.reply, <size_t>len(s.reply), b'404 No Results')
             return 0
@@ -369,6 +418,14 @@ cdef class Direct(Sink):
         cdef bytes whole = b'NATS/1.0 ' + text + b'\r\n\r\n'
         cdef size_t n = <size_t>len(whole)
         self.answers.send_raw(reply, reply_len, NULL, 0, whole, n, n)
+
+
+cdef list filter_of(object request):
+    """The subjects that a request selects messages by."""
+    if request.multi_last:
+        return [raw(subject) for subject in request.multi_last]
+    subject = request.last_by_subj or request.next_by_subj
+    return [raw(subject)] if subject else []
 
 
 cdef bytes problem_of(object request):

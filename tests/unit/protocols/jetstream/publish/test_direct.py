@@ -384,3 +384,45 @@ def test_a_message_that_cannot_be_read_is_not_taken_for_a_missing_one(tmp_path: 
         assert not case.stream.lookup.is_stored(MsgGetRequest(seq=99))
         vfs.heal()
         assert case.one(b"", "d.b")[2] == b"b1"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"multi_last": ["d.*.x"]},
+        {"next_by_subj": "d.*.x", "seq": 1, "batch": 9},
+        {"next_by_subj": "d.*.x", "seq": 1},
+        {"last_by_subj": "d.*.x"},
+    ],
+)
+def test_a_new_wildcard_does_not_fill_one_turn(case: Case, body: dict[str, Any]) -> None:
+    """It is compared with all subjects. Other clients wait for a turn."""
+    for i in range(70_000):
+        case.account.publish(b"d.n.%d" % i, b"")
+        if i % 1000 == 0:
+            case.rig.settle()
+    case.send("d.7.x", b"x")
+    got: list[Message] = []
+    case.account.listen(b"one", got.append)
+    case.heard.clear()
+    case.account.publish(b"$JS.API.DIRECT.GET.D", json.dumps(body).encode(), b"reply")
+    case.account.publish(b"$JS.API.DIRECT.GET.D", b'{"seq":1}', b"one")
+    while not got:
+        case.rig.turn.end()
+    assert ([each.data for each in got], case.heard) == ([b"a1"], [])
+    case.rig.settle()
+    assert case.heard[0].data == b"x"
+    assert seqs(case.get(body)) == [70_006]
+
+
+def test_a_stream_is_closed_while_a_wildcard_is_compared(case: Case) -> None:
+    for i in range(70_000):
+        case.account.publish(b"d.n.%d" % i, b"")
+        if i % 1000 == 0:
+            case.rig.settle()
+    case.heard.clear()
+    case.account.publish(b"$JS.API.DIRECT.GET.D", b'{"multi_last":["d.*.x"]}', b"reply")
+    case.rig.turn.end()
+    case.stream.serve_direct(served=False)
+    case.rig.settle()
+    assert case.heard == []
