@@ -323,17 +323,11 @@ class JetStreamAccount:
                 raise
         if stream is not None:
             self.origins.stream_closed(stream, deleted=True)
-            for consumer in list(stream.consumers):
-                self.advisory(
-                    f"CONSUMER.DELETED.{name}.{consumer}",
-                    "consumer_action",
-                    {"stream": name, "consumer": consumer, "action": "delete"},
-                )
             self.topics.stream_closed(stream)
-            self.consumers.delete_all(stream)
             del self.streams[name]
             self.owners.remove(name)
             stream.close()
+            await self.consumers.delete_all(stream)
             stream.store.close()
         self.offline.pop(name, None)
         self.consumers.forget_offline(name)

@@ -23,6 +23,7 @@ from broker.protocols.jetstream.errors import ApiError
 from broker.protocols.jetstream.structs import moment_ns, time_text
 from broker.protocols.jetstream.topics import CHANNEL_KEY, end_channel
 from broker.protocols.nats.limits import NATS_PAYLOAD_HUGE
+from broker.runtime.pauses import Pauses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -299,13 +300,17 @@ class Consumers:
             extra=fields(stream=stream.name, consumer=name),
         )
 
-    def delete_all(self, stream: Stream) -> None:
-        """End the consumers of a stream that is being deleted."""
-        for consumer in list(stream.consumers.values()):
+    async def delete_all(self, stream: Stream) -> None:
+        """End the consumers of a stream that is being deleted, some in each turn of the loop."""
+        pauses = Pauses(limits.JS_REQUESTS_TURN)
+        while stream.consumers:
+            consumer = next(iter(stream.consumers.values()))
+            self.report_action(consumer, "DELETED", "delete")
             consumer.close(DELETED)
             self._detach(consumer)
             with contextlib.suppress(OSError):  # its files are removed with the stream's folder
                 consumer.cursor.close(delete=True)
+            await pauses.pause_if_step_over()
 
     def forget_offline(self, stream: str) -> None:
         """Remove the offline consumers of a stream that is closed."""
