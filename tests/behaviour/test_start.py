@@ -153,6 +153,39 @@ def test_the_first_client_of_http_during_a_stop_is_answered(tmp_path: Path) -> N
     assert "Traceback" not in process.notes.read_text()
 
 
+def test_other_clients_do_not_wait_for_the_first_request_of_jetstream(tmp_path: Path) -> None:
+    listen = ("--data=data", "--nats=127.0.0.1:0", "--nsq=", "--monitor=", "--bulk=", "--console=")
+    ports_file = tmp_path / "ports.json"
+    words = (*listen, "--nsq-http=", f"--ports-file={ports_file}")
+    process = HeldUp(tmp_path, "broker.protocols.jetstream.api.verbs", "serve", *words)
+    try:
+        while not ports_file.exists():
+            assert process.child.poll() is None, process.notes.read_text()
+        host, _, port = json.loads(ports_file.read_bytes())["nats"].rpartition(":")
+        with ExitStack() as stack:
+            asking, other = (
+                stack.enter_context(socket.create_connection((host, int(port)), DEADLINE_S))
+                for _ in range(2)
+            )
+            asking.sendall(
+                b"CONNECT {}\r\nSUB answer 1\r\n"
+                b"PUB $JS.API.INFO answer 0\r\n\r\nPUB $JS.API.STREAM.NAMES answer 0\r\n\r\n"
+            )
+            process.wait()
+            other.sendall(b"CONNECT {}\r\nPING\r\n")
+            answers = stack.enter_context(other.makefile("rb"))
+            while answers.readline() != b"PONG\r\n":
+                pass
+            process.resume()
+            answers = stack.enter_context(asking.makefile("rb"))
+            for kind in (b"account_info_response", b"stream_names_response"):
+                while not answers.readline().startswith(b"MSG answer"):
+                    pass
+                assert kind in answers.readline()
+    finally:
+        process.end()
+
+
 def test_nats_streaming_imports_protobuf_for_the_first_request(tmp_path: Path) -> None:
     notes = tmp_path / "stderr"
     command = [sys.executable, "-X", "importtime", "-m", "broker", "nats-streaming-server"]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from broker.protocols.access import Access
     from broker.protocols.jetstream.account import JetStreamAccount
     from broker.protocols.jetstream.api.dispatch import Dispatcher
+    from broker.protocols.jetstream.api.sink import Request
     from broker.protocols.jetstream.config import JetStreamConfig
     from broker.protocols.jetstream.consumers.registry import Consumers
     from broker.protocols.jetstream.monitor import JetStreamPages
@@ -55,6 +56,7 @@ class JetStream:
         self._dispatchers: dict[str, Dispatcher] = {}
         self._starting: dict[str, Account] = {}  # new accounts whose streams will be opened
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_imported = False  # the code that answers requests
         heads = [b"$JS.API."]
         if config.domain:
             heads.append(f"$JS.{config.domain}.API.".encode())
@@ -99,7 +101,7 @@ class JetStream:
         name = account.name
         sink = self._sinks[name] = ApiSink(
             account,
-            lambda request: self._dispatcher(name).handle(request),
+            lambda request: self._handle(sink, request),
             lambda dropped: self._dispatcher(name).overflow(dropped),
             self.context.config.request_queue,
         )
@@ -107,6 +109,28 @@ class JetStream:
         for head in self._heads:
             sink.listen(head)
         return sink
+
+    def _handle(self, sink: ApiSink, request: Request) -> None:
+        if self._is_imported:
+            self._dispatcher(sink.account.name).handle(request)
+        else:
+            sink.busy = True  # later requests wait
+            self._start_task(self._handle_first(sink, request))
+
+    async def _handle_first(self, sink: ApiSink, request: Request) -> None:
+        """Import what requests need, in a thread so that other clients do not wait, and then answer
+        the first one."""
+        name = sink.account.name
+        try:
+            await asyncio.to_thread(_import_verbs)
+            self._is_imported = True
+            if self._sinks.get(name) is sink:  # the account still exists
+                sink.busy = False
+                self._dispatcher(name).handle(request)
+        except Exception:
+            log.exception("the first request of account %s", name)
+        if not sink.busy or not self._is_imported:
+            sink.resume()
 
     def _dispatcher(self, name: str) -> Dispatcher:
         """The dispatcher of an account. The account is opened if it is not open."""
@@ -265,6 +289,14 @@ def _limits(own: JetStreamLimits) -> AccountLimits:
         storage_max_stream_bytes=own.storage_max_stream_bytes,
         max_bytes_required=own.max_bytes_required,
     )
+
+
+def _import_verbs() -> None:
+    from broker.protocols.jetstream import account, topics  # noqa: F401
+    from broker.protocols.jetstream.api.dispatch import find_verb
+    from broker.protocols.jetstream.consumers import registry  # noqa: F401
+
+    find_verb("")
 
 
 def _consumers(account: JetStreamAccount) -> Consumers:
