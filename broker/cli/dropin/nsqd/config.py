@@ -132,6 +132,8 @@ def to_config(flags: Mapping[str, Flag], values: Mapping[str, Any]) -> Config:
         # nsqd's minimum is 0: a message without a waiting consumer is dropped.
         changed["nsq"]["ephemeral_channel_max"] = max(1, values["mem-queue-size"])
         changed["nsq"]["given"] = _given(flags, values)
+        if not values["tls-cert"]:
+            changed["nsq"]["https"] = None  # its flag has a default; nothing may listen there
     parts = {
         section: dataclasses.replace(getattr(base, section), **attributes)
         for section, attributes in changed.items()

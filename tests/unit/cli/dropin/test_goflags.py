@@ -171,6 +171,8 @@ def test_the_configuration_of_flags() -> None:
     assert config_of("-sync-every=1").storage.sync == SyncPolicy("always")
     assert config_of("-http-address=").nsq.http is None
     assert config_of("-http-address=/x/y").nsq.http == Address("/x/y", -1)
+    assert plain.nsq.https is None
+    assert config_of("-tls-cert=c", "-tls-key=k").nsq.https == Address("0.0.0.0", 4152)
     assert config_of("-msg-timeout=3s").nsq.msg_timeout_ns == 3 * S
     assert config_of("-max-msg-size=77").nsq.max_msg_size == 77
     assert config_of("-data-path=/x").server.data == "/x"
