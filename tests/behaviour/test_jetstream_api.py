@@ -465,6 +465,10 @@ async def test_monitoring(start_broker: StartBroker, connect: Connect) -> None:
     assert (consumer["name"], consumer["num_pending"]) == ("C", 1)
     assert "cluster" not in consumer
     assert "account_details" not in page(server, "/jsz?acc=NOPE")[1]
+    leading = {"streams_leader", "consumers_leader"}
+    assert not leading & page(server, "/jsz?consumers=true")[1].keys()
+    groups = page(server, "/jsz?raft=true")[1]
+    assert [groups[key] for key in sorted(leading)] == [1, 1]
     detail = page(server, "/accountz?acc=$G")[1]["account_detail"]
     assert detail["jetstream_enabled"] is True
     (api,) = (it for it in detail["imports"] if it["subject"] == "$JS.API.>")

@@ -98,7 +98,6 @@ class JetStreamPages:
         """The page /jsz."""
         streams = [s for each in self._enabled for s in each.streams.values()]
         consumers = sum(s.consumer_count for s in streams)
-        details = bool(options.streams or options.consumer or options.raft)
         page = self._stats() | {
             "server_id": self.context.nats.server_id,
             "now": time_text(time.time_ns()),
@@ -106,10 +105,10 @@ class JetStreamPages:
             **self._limits(),
             "streams": len(streams),
         }
-        if details and streams:
+        if options.raft and streams:
             page["streams_leader"] = len(streams)
         page["consumers"] = consumers
-        if details and consumers:
+        if options.raft and consumers:
             page["consumers_leader"] = consumers
         page["messages"] = sum(s.store.messages for s in streams)
         page["bytes"] = sum(s.store.bytes for s in streams)
