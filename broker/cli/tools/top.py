@@ -73,7 +73,9 @@ class Api:
         self._address, self._tls = address, None
         if parts.scheme == "https":
             try:
-                self._tls = client_context(ca and str(ca), None, None, insecure=False)
+                self._tls = client_context(
+                    None if ca is None else str(ca), None, None, insecure=False
+                )
             except OSError as error:
                 raise click.UsageError(f"{ca}: {error.strerror or error}") from None
         self._headers: dict[str, bytes] = {}
