@@ -1419,7 +1419,7 @@ cdef class StreamStore(LogOwner):
 
     cdef void drop_dead_segments(self) noexcept:
         cdef Segment segment, before = None
-        cdef list dead = self.dead_segments or []
+        cdef set dead = set(self.dead_segments or ())
         self.dead_segments = None
         for segment in list(self.log.segments) if dead else ():
             if segment not in dead or (before is not None and before.has_refused) or (
