@@ -27,6 +27,7 @@ SUBJECTS = (b"a.x", b"a.y", b"b.x", b"b")
 FILTERS = {(): SUBJECTS, ("a.*",): SUBJECTS[:2], ("b",): SUBJECTS[3:], ("b.x",): SUBJECTS[2:3]}
 SEPARATE: tuple[tuple[tuple[str, ...], ...], ...] = (((),), (("a.*",), ("b",), ("b.x",)))
 ROUNDS_MAX = 300
+QUIET_S = 6
 
 
 @dataclass
@@ -158,18 +159,18 @@ class World:
             c.name: {seq for seq, subject in stored.items() if c.wants(subject)} - unsure[c.name]
             for c in self.clients
         }
+        quiet = 0  # seconds; those whose ack was lost come after their ack_wait
         for _ in range(ROUNDS_MAX):
             for client in self.clients:
                 client.take(1 << 30)
                 for seq in sorted(client.held):
                     client.ack(seq)
                 left[client.name] -= client.acked.keys()
-            if not any(left.values()):
+            quiet = 0 if any(left.values()) else quiet + 1
+            if quiet > QUIET_S:
                 break
             self.rig.advance(1)
         assert not any(left.values())
-        for _ in range(3):
-            self.rig.advance(1)
         for client in self.clients:
             assert client.confirmed() == client.acked.keys()
         for seq, subject in stored.items():
