@@ -74,7 +74,7 @@ cdef class DeadRuns:
         return 0
 
     cdef void settle(self) noexcept:
-        """All operations have been taken: sort the runs, and join those that touch."""
+        """Sort the runs, and join those that touch, when all operations have been read."""
         cdef size_t i, n = 0
         if self.size:       # qsort takes no NULL
             qsort(self.runs, self.size, sizeof(dead_t), by_first)
@@ -99,7 +99,7 @@ cdef class DeadRuns:
 
 cdef class Deletes:
     def __init__(self, LogBase log, SubjectIndex subjects):
-        """Of the messages in `subjects`; `load` comes next."""
+        """The deletes of the messages in `subjects`; call `load` next."""
         self.log = log
         self.subjects = subjects
         self.waiters = []
@@ -181,7 +181,7 @@ cdef class Deletes:
         self.answer()
 
     cdef void write_snapshot(self, uint64_t next_seq) noexcept:
-        """Put a new file with all that is dead into the place of the journal."""
+        """Replace the journal with a new file that has all that is dead."""
         cdef SubjectIndex subjects = self.subjects
         cdef Journal journal = self.journal
         cdef uint64_t seq = subjects.next_match(None, 0), at, left = SEQ_MAX
@@ -236,7 +236,7 @@ cdef class Deletes:
             self.journal.close_idle(unsynced_too=self.log.policy.sync_mode == SYNC_NONE)
 
     cdef void end_sync(self) noexcept:
-        """See whether the sync under way is over."""
+        """Check whether the sync under way has ended."""
         cdef Journal journal = self.journal
         if not self.under_way or journal.syncs_begun != journal.syncs_ended:
             return
@@ -256,7 +256,7 @@ cdef class Deletes:
         return self.synced > journal.done or (journal.fd < 0 and not journal.adopted)
 
     cdef void answer(self) noexcept:
-        """Let those go on whose deletes are on the disk, or whose disk has failed."""
+        """Wake the waiters whose deletes are on the disk, or whose disk has failed."""
         cdef Journal journal = self.journal
         while self.waiters and self.waiters[0][0] <= self.synced:
             _, future = self.waiters.pop(0)
@@ -266,7 +266,7 @@ cdef class Deletes:
             self.refuse(journal.last_error or EIO)
 
     cdef void refuse(self, int error) noexcept:
-        """The journal cannot be synced: those who wait for that are let know."""
+        """The journal cannot be synced: tell those who wait for that."""
         cdef list waiters = self.waiters
         self.waiters = []
         for _, future in waiters:

@@ -44,7 +44,7 @@ cdef class Expiry:
             self.sink(0)
 
     cdef void sink(self, size_t at) noexcept:
-        """Let the item at this place go down to where it belongs."""
+        """Move the item at this place down to where it belongs."""
         cdef due_t item = self.items[at]
         cdef size_t below
         while True:

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Filters over the messages of one SubjectIndex: who matches, how many, and in which chunks.
+"""Filters over the messages of one SubjectIndex: which match, how many, and in which chunks.
 
 A filter's subjects are matched with a subject once, when it gets its id; after that only ids are
 compared, because a filter keeps the ids of its live subjects:
@@ -42,7 +42,7 @@ cdef inline uint32_t slot_hash(uint32_t id) noexcept nogil:
 
 cdef class FilterOwner:
     cdef void forget(self, Filter filter) noexcept:
-        """Remove what is known of a filter."""
+        """Forget a filter, which is being freed."""
 
 
 @cython.final
@@ -72,7 +72,7 @@ cdef class Filter(Sink):
         return False
 
     cdef int subscribe(self, Router router) except -1:
-        """Let the router find it; subjects that are not valid match nothing."""
+        """Add the subjects to the router; invalid ones match nothing."""
         cdef bytes subject
         for subject in self.subjects:
             if is_valid(subject):
@@ -184,7 +184,7 @@ cdef class Filter(Sink):
         return 0
 
     cdef int to_bits(self, uint32_t ids_max) except -1:
-        """A bitmap with room for these ids, and then some."""
+        """Change to a bitmap, with room for these ids and some more."""
         cdef uint32_t words = max(self.bits_words, <uint32_t>(BITS_MIN // 64)), i, id
         cdef uint64_t *bits
         while 64 * <uint64_t>words < ids_max:
@@ -205,7 +205,7 @@ cdef class Filter(Sink):
         return 0
 
     cdef size_t ids(self, uint32_t *found) noexcept:
-        """Write all ids, `size` of them; how many they are."""
+        """Write all ids to `found`, which has room for `size`. Returns their number."""
         cdef uint32_t i
         cdef size_t n = 0
         cdef uint64_t word
@@ -230,7 +230,7 @@ cdef class Filter(Sink):
     # --- messages --------------------------------------------------------------------------------
 
     cdef void added(self, uint64_t seq, uint64_t block) noexcept:
-        """A message that matches, later than all others."""
+        """A matching message was added, after all others."""
         cdef post_t *grown
         self.total += 1
         self.last = seq
@@ -296,7 +296,7 @@ cdef class Filter(Sink):
         return low
 
     cdef int set_posts(self, const post_t *posts, size_t size) except -1:
-        """Its messages by chunk; from now on it keeps them up to date."""
+        """Set the number of its messages by chunk; the filter keeps it up to date from now on."""
         cdef size_t cap = max(size, <size_t>POSTS_MIN), i
         self.drop_posts()
         self.posts = <post_t *>malloc(cap * sizeof(post_t))

@@ -38,7 +38,7 @@ cdef extern from "core.h" nogil:
 
 cdef class Erasure(JobOwner):
     def __init__(self, future):
-        """Of one record; the future gets the result."""
+        """The erasure of one record; the future gets the result."""
         self.future = future
 
     def __dealloc__(self):
@@ -101,7 +101,7 @@ cdef void erase_job(job_t *job) noexcept nogil:
 
 cdef class Compaction(JobOwner):
     def __init__(self, Segment segment not None, call):
-        """Of a segment that gets no more records; `keep` says which of them stay."""
+        """A compaction of a segment that gets no more records; call `keep` for each that stays."""
         self.segment = segment
         self.call = call
 
@@ -189,7 +189,7 @@ cdef void put_folder(const char *path, char *folder) noexcept nogil:
 
 cdef int copy_live(const char *base, size_t size, uint32_t salt, const uint64_t *seqs, size_t count,
                    char **copy, size_t *n) noexcept nogil:
-    """A file with the header of this one and those of its records that stay; 0 or an errno."""
+    """Copy the header of a file, and the records with these seqs. Returns 0 or an errno."""
     cdef stored_t s
     cdef size_t at = FILE_HEADER_BYTES, i = 0, step
     cdef char *out = <char *>malloc(size + 8)

@@ -66,7 +66,7 @@ cdef class SeqRuns:
         return True
 
     cdef void remove_range(self, uint64_t first, uint64_t after) noexcept:
-        """Remove first..after-1, as far as they are there."""
+        """Remove the seqs first..after-1 that it has."""
         cdef size_t i
         while True:
             i = self.index_of(first)

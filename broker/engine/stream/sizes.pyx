@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What each live message of a stream counts for in bytes, by seq.
+"""The size in bytes that each live message of a stream counts with, by seq.
 
     chunks   [block 0: 128 sizes] [block 1] [block 7] ...
 
@@ -31,7 +31,7 @@ cdef inline void put(sizes_t *chunk, uint32_t i, uint32_t size) noexcept nogil:
 
 
 cdef void widen(sizes_t *chunk, uint32_t width) noexcept nogil:
-    """Spread the sizes of a chunk that has the room."""
+    """Store the sizes of a chunk with more bytes each; it has the room."""
     cdef uint32_t i = CHUNK_SEQS, size
     cdef uint32_t narrow = chunk.width
     while i:

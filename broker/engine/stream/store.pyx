@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""A stream: messages of a log that have subjects, and go one by one.
+"""A stream: the messages of a log, found by subject, each of which can be deleted alone.
 
-    append -> log, subjects, sizes -> [the log settles] -> readable; what it replaces goes
-                                   -> [it fails]        -> as if it had not been
+    append -> log, subjects, sizes -> [the log settles] -> readable; what it replaces is deleted
+                                   -> [it fails]        -> undone
 
 Everything that a publisher may ask for is up to date as soon as append returns, and can be undone.
 A message that is replaced by another one (by a limit or a rollup) is subtracted from the totals at
@@ -182,7 +182,7 @@ cdef class StreamStore(LogOwner):
         return self.use_up(self.log.next_seq)
 
     cdef uint64_t use_up(self, uint64_t seq) noexcept:
-        """The next message comes after seq."""
+        """Use up the seqs to this one: the next message comes after it."""
         cdef record_t r
         cdef uint64_t ticket
         cdef int64_t now_ns = self.next_ns()
@@ -226,7 +226,7 @@ cdef class StreamStore(LogOwner):
         return STORE_TAKEN
 
     cdef int make_room(self) except -1:
-        """For one more entry of `appended`."""
+        """Make room for one more entry of `appended`."""
         cdef appended_t *grown
         cdef size_t cap, i
         if self.appended_size < self.appended_cap:
@@ -257,7 +257,8 @@ cdef class StreamStore(LogOwner):
     # --- what goes because of a message
 
     cdef void trim(self, uint64_t cause, uint32_t id, Rollup rollup) noexcept:
-        """After the append of `cause`: whatever goes for a limit or the rollup."""
+        """After the append of `cause`: make victims of the messages that it replaces, by a limit or
+        as a rollup."""
         cdef StreamLimits limits = self.limits
         cdef uint64_t keep = limits.max_msgs_per_subject
         try:
@@ -284,7 +285,8 @@ cdef class StreamStore(LogOwner):
                                    log=self.log.name, reason=repr(problem))
 
     cdef int roll_up(self, uint64_t cause, uint32_t id) except -1:
-        """All that matches the subject, which has wildcards and matches itself, goes."""
+        """Make victims of all messages that match the subject of `cause`, which has wildcards and
+        matches itself."""
         cdef Filter filter = self.matching(id)
         cdef uint32_t other
         cdef uint64_t seq = self.subjects.next_match(filter, self.rolled_up.get(id, 0))
@@ -306,7 +308,7 @@ cdef class StreamStore(LogOwner):
         return (self.messages if filter is None else filter.total) <= <uint64_t>PATTERN_MAX
 
     cdef Filter matching(self, uint32_t id):
-        """The filter with this subject; None = all messages match it."""
+        """The filter for this subject; None = all messages match it."""
         cdef size_t n
         cdef const char *name = self.subjects.name_of(id, &n)
         return self.subjects.filter([name[:n]])
@@ -354,7 +356,7 @@ cdef class StreamStore(LogOwner):
         return 0
 
     cdef int rehash(self) except -1:
-        """Room for one more subject with victims; subjects that have none any more go."""
+        """Make room for one more subject with victims; remove subjects that have none any more."""
         cdef victim_count_t *old = self.victim_counts
         cdef size_t cap = self.victim_counts_cap, live = 0, i
         cdef victim_count_t *fresh
@@ -390,7 +392,7 @@ cdef class StreamStore(LogOwner):
         return counted.id != 0 and counted.count != 0 and seq <= counted.last
 
     cdef uint64_t count_of(self, uint32_t id) noexcept:
-        """Messages of a subject that are no victims."""
+        """The number of messages of a subject that are not victims."""
         cdef uint64_t count
         if id == 0:
             return 0
@@ -398,7 +400,7 @@ cdef class StreamStore(LogOwner):
         return count if self.victims_size == 0 else count - self.slot_of(id).count
 
     cdef uint64_t oldest_of(self, uint32_t id) noexcept:
-        """The oldest message of a subject that is no victim; there must be one."""
+        """The oldest message of a subject that is not a victim; there must be one."""
         cdef victim_count_t *counted
         if self.victims_size:
             counted = self.slot_of(id)
@@ -407,7 +409,7 @@ cdef class StreamStore(LogOwner):
         return self.subjects.first_of(id)
 
     cdef void move_first(self, uint64_t seq) noexcept:
-        """The oldest message is at or after seq."""
+        """Set first_seq; the oldest message is not below seq."""
         while True:
             seq = self.subjects.next_match(None, seq)
             if seq == 0:
@@ -556,7 +558,7 @@ cdef class StreamStore(LogOwner):
         return self.subjects.count_matching(None, seq)
 
     cdef bint find(self, uint64_t seq, stored_t *s) noexcept:
-        """The record of a message, verified; one that does not read any more is lost."""
+        """Find and verify the record of a message. One that has become unreadable is removed."""
         cdef Segment segment
         cdef size_t at, step
         try:
@@ -644,7 +646,7 @@ cdef class StreamStore(LogOwner):
             self.arm(self.due_wall_ns)
 
     cdef void expire(self) noexcept:
-        """Delete what is too old, some at a time, and come back when the next one is."""
+        """Delete some of the messages that are too old. The timer continues with the rest."""
         cdef int64_t due_ns = 0
         cdef int left = EXPIRE_AT_ONCE
         if self.closed:
@@ -664,7 +666,7 @@ cdef class StreamStore(LogOwner):
             self.arm(due_ns)
 
     cdef int expire_due(self, int left) noexcept:
-        """Messages with a time of their own. One that does not read waits, the others do not."""
+        """Delete messages whose own TTL is over. An unreadable one is tried again later."""
         cdef stored_t s
         cdef due_t item
         cdef bint exists
@@ -687,7 +689,7 @@ cdef class StreamStore(LogOwner):
         return left
 
     cdef int64_t when_to_read(self) noexcept:
-        """When messages that did not read are tried again: ns of the wall clock."""
+        """When unreadable messages are tried again: ns of the wall clock."""
         return max(self.unread_until_ns, self.log.shared.turn.wall_ns + EXPIRE_AGAIN_NS)
 
     cdef bint expiring(self, uint64_t seq, stored_t *s) noexcept:
@@ -709,7 +711,8 @@ cdef class StreamStore(LogOwner):
         return False
 
     cdef int expire_aged(self, int left, int64_t *due_ns) noexcept:
-        """Those beyond max_age, the oldest first; `due_ns`: when there will be one, 0 = unknown."""
+        """Delete messages older than max_age, the oldest first. `due_ns`: when the next one will be
+        too old, 0 = unknown."""
         cdef stored_t s
         cdef uint64_t seq, at = self.aged
         cdef int64_t now_ns = self.log.shared.turn.wall_ns, next_ns = 0
@@ -765,8 +768,8 @@ cdef class StreamStore(LogOwner):
         self.expire()
 
     def apply_limits(self):
-        """Delete what is beyond the limits. What goes because of a message that can still fail
-        goes with that one."""
+        """Delete what is beyond the limits. What was replaced by a message that can still fail
+        stays until that one cannot fail."""
         cdef uint64_t seq
         if self.limits.max_msgs_per_subject:
             self.trim_subjects()
@@ -800,7 +803,7 @@ cdef class StreamStore(LogOwner):
 
     @property
     def is_settling(self):
-        """Whether messages were appended that can still fail."""
+        """Whether some appended messages can still fail."""
         return self.appended_size > 0
 
     async def settle(self):
@@ -851,7 +854,7 @@ cdef class StreamStore(LogOwner):
         await future
 
     async def skip_to(self, uint64_t seq):
-        """Let the next message be `seq`. OSError."""
+        """Make `seq` the seq of the next message. OSError."""
         await self.settle()
         if seq > self.last_seq + 1:
             self.reuse_gap()
@@ -913,7 +916,8 @@ cdef class StreamStore(LogOwner):
         return seq
 
     cdef uint64_t purge_some(self, Filter filter, uint64_t after, uint64_t *at) noexcept:
-        """Delete some of the messages at[0]..after-1; where to go on. How many they were."""
+        """Delete some of the messages at[0]..after-1, and set at[0] to where to continue. Returns
+        their number."""
         cdef uint64_t count = 0, seq
         cdef int left = PURGE_AT_ONCE
         if filter is None and self.victims_size == 0:
@@ -948,7 +952,7 @@ cdef class StreamStore(LogOwner):
         return count
 
     def deleted(self, size_t limit):
-        """Seqs between the oldest and the last message that have none, at most so many."""
+        """Seqs without a message between the oldest and the last one, at most `limit` of them."""
         cdef uint64_t seq = self.first_seq, other
         cdef list found = []
         while seq <= self.last_seq and <size_t>len(found) < limit:
@@ -963,7 +967,7 @@ cdef class StreamStore(LogOwner):
 
     @property
     def num_deleted(self):
-        """How many those are."""
+        """The number of seqs without a message between the oldest and the last one."""
         return self.gaps()
 
     cdef uint64_t gaps(self) noexcept:
@@ -984,7 +988,7 @@ cdef class StreamStore(LogOwner):
         return True
 
     cdef void cancel_victim(self, uint64_t seq) noexcept:
-        """A victim goes for another reason; it is still in the index."""
+        """A victim is about to be deleted for another reason; it is still in the index."""
         cdef victim_count_t *counted
         cdef size_t i
         cdef victim_t *v
@@ -1154,7 +1158,8 @@ cdef class StreamStore(LogOwner):
 
     cdef void count_lost(self, size_t damaged, uint64_t last, uint64_t next_seq,
                          DeadRuns dead) noexcept:
-        """So many bytes do not read between the messages `last` and `next_seq`."""
+        """Count as lost what was in so many unreadable bytes between the messages `last` and
+        `next_seq`."""
         cdef uint64_t seq = last + 1, most = damaged // RECORD_HEADER_BYTES
         if damaged == 0:
             return
@@ -1208,12 +1213,12 @@ cdef class StreamStore(LogOwner):
         self.log.shared.turn.add(PHASE_DELIVER, self)
 
     cdef void drop_loaded(self, uint64_t seq) noexcept:
-        """A message that was found does not exist any more."""
+        """Remove a message that the load has found, but that was deleted."""
         self.bytes -= self.sizes.remove(seq)
         self.subjects.remove_message(seq)
 
     def close(self):
-        """No more; the log is the engine's to close, or to delete."""
+        """Stop. The engine closes or deletes the log."""
         if self.deletes.damaged:
             self.run()      # what is written at the end would cut the file
         self.closed = True
@@ -1231,7 +1236,7 @@ cdef class StreamStore(LogOwner):
             self.deletes.run(self.settled_seq + 1, self.gaps())
 
     cdef uint64_t floor(self) noexcept:
-        """No message below it exists, and none will."""
+        """The seq below which no message exists, or will."""
         cdef uint64_t seq = self.subjects.next_match(None, 0)
         return min(seq, self.settled_seq + 1) if seq else self.settled_seq + 1
 
@@ -1298,7 +1303,7 @@ cdef class StreamStore(LogOwner):
             hold(self.compaction.segment, 1)
 
     cdef void compact_memory(self) noexcept:
-        """Give back the memory of segments more than half of which is dead, some at a time."""
+        """Shrink some of the segments in memory of which more than half is dead."""
         cdef Segment segment
         cdef uint64_t live
         cdef size_t left = COMPACT_MEMORY_BYTES
@@ -1317,7 +1322,7 @@ cdef class StreamStore(LogOwner):
             left -= segment.size
 
     cdef int shrink(self, Segment segment) except -1:
-        """Replace a segment in memory with what is live of it."""
+        """Replace a segment in memory with one that has only its live messages."""
         cdef const char *base = segment.map()
         cdef char *kept = <char *>malloc(segment.size)
         cdef size_t at = 0, n = 0, step
@@ -1345,7 +1350,7 @@ cdef class StreamStore(LogOwner):
             segment.next_seq <= self.settled_seq + 1)
 
     cdef void choose(self) noexcept:
-        """Find a segment more than half of which is dead, and note what of it stays."""
+        """Choose a segment of which more than half is dead, and note its live messages."""
         cdef Segment segment
         cdef uint64_t live
         cdef int left = COMPACT_LOOK
@@ -1371,7 +1376,7 @@ cdef class StreamStore(LogOwner):
             self.compact_from = 0       # from the first one again, next time
 
     def compaction_of(self, Segment segment):
-        """A compaction that keeps what is live now. MemoryError."""
+        """A compaction that keeps the messages that are live now. MemoryError."""
         cdef Compaction compaction = Compaction(segment, self.compacted)
         cdef uint64_t seq = self.subjects.next_match(None, segment.first_seq)
         while seq and seq < segment.next_seq:
@@ -1380,7 +1385,7 @@ cdef class StreamStore(LogOwner):
         return compaction
 
     def compacted(self, Compaction compaction, int error):
-        """A compaction is over."""
+        """A compaction has ended; `error`: its errno, or 0."""
         cdef Segment segment = compaction.segment
         self.compacting = False
         self.compaction = None
@@ -1428,7 +1433,7 @@ cdef class StreamStore(LogOwner):
 
 
 cdef void hold(Segment segment, int change) noexcept:
-    """Let it be in use, so that it stays mapped, or no more."""
+    """Change the number of users of a segment: it stays mapped while it has some."""
     segment.users += change
 
 

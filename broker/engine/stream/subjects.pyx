@@ -92,7 +92,7 @@ cdef void free_chunk(chunk_t *c) noexcept nogil:
 
 
 cdef int room(chunk_t *c, uint32_t index) noexcept nogil:
-    """Space for that index in a dense chunk; -1 = no memory."""
+    """Make room for this index in a dense chunk; -1 = no memory."""
     cdef uint32_t cap = c.cap
     cdef void *grown
     if index < cap:
@@ -152,7 +152,7 @@ cdef void make_sparse(chunk_t *c, uint64_t block) noexcept nogil:
 
 
 cdef int make_dense(chunk_t *c) except -1:
-    """Let a chunk be the last one again, after what followed it was not stored."""
+    """Make a chunk dense again: it is the last one, because what followed it was not stored."""
     cdef uint32_t cap = c.offsets[c.size - 1] + 1 if c.size else CHUNK_MIN
     cdef uint32_t *ids = <uint32_t *>calloc(cap, sizeof(uint32_t))
     cdef uint32_t *links = NULL
@@ -278,7 +278,7 @@ cdef part_t *new_part(uint32_t slots, uint32_t depth) except NULL:
 
 
 cdef inline uint32_t home_of(const part_t *part, uint32_t hash) noexcept nogil:
-    """By the last bits of a hash; the first ones choose the part."""
+    """The first slot for a hash, by its last bits; its first bits choose the part."""
     return (hash & (PART_SLOTS - 1)) * part.cap // PART_SLOTS
 
 
@@ -287,7 +287,7 @@ cdef inline uint32_t following(const part_t *part, uint32_t slot) noexcept nogil
 
 
 cdef inline uint32_t steps(const part_t *part, uint32_t start, uint32_t end) noexcept nogil:
-    """From one slot to another, around the end."""
+    """The number of slots from one to another, around the end."""
     return end - start if end >= start else end + part.cap - start
 
 
@@ -338,7 +338,7 @@ cdef class SubjectIndex(FilterOwner):
         free(self.buckets)
 
     cdef int begin(self) except -1:
-        """What an index without subjects has."""
+        """Allocate what an index without subjects needs."""
         self.parts = <part_t **>calloc(1, sizeof(void *))
         if self.parts == NULL:
             raise MemoryError
@@ -530,7 +530,7 @@ cdef class SubjectIndex(FilterOwner):
     # --- subjects --------------------------------------------------------------------------------
 
     cdef uint32_t make_name(self, const char *name, size_t n) except 0:
-        """A cell with this name."""
+        """Make a cell with this name."""
         cdef uint32_t cls = 0, units = units_of(n, &cls), at = self.names_free[cls]
         cdef char **grown
         cdef char *block
@@ -562,7 +562,7 @@ cdef class SubjectIndex(FilterOwner):
         self.names_free[cls] = name
 
     cdef uint32_t make_subject(self, const char *name, size_t n, uint32_t hash) except 0:
-        """A subject without messages; all filters that match it have its id."""
+        """Make a subject without messages, and add its id to all filters that match it."""
         cdef uint32_t id = self.id_free, group = 0, i
         cdef subject_t **grown
         cdef subject_t *s
@@ -716,7 +716,7 @@ cdef class SubjectIndex(FilterOwner):
         return c
 
     cdef int make_room(self) except -1:
-        """Space for one more chunk in the list."""
+        """Make room for one more chunk in the list."""
         cdef size_t n = self.chunks_end - self.chunks_first, cap
         cdef void *grown
         if self.chunks_end < self.chunks_cap:
@@ -801,7 +801,7 @@ cdef class SubjectIndex(FilterOwner):
         return self.chunks[at].ids[i] if self.place(seq, &at, &i) else 0
 
     cdef void remove_at(self, size_t at, size_t i) noexcept:
-        """The live message at an index of a chunk is gone."""
+        """Remove the live message at an index of a chunk."""
         cdef chunk_t *c = self.chunks[at]
         cdef uint32_t id = c.ids[i]
         cdef uint64_t seq = seq_of(c, i), previous, following
@@ -1085,7 +1085,7 @@ cdef class SubjectIndex(FilterOwner):
         return n
 
     cdef bint count_posts(self, Filter f) noexcept:
-        """Make sure that a filter has its messages by chunk; False = no memory."""
+        """Count a filter's messages by chunk, if that was not done; False = no memory."""
         cdef size_t n = self.chunks_end - self.chunks_first, i, size = 0
         cdef post_t *posts
         cdef chunk_t *c
@@ -1189,7 +1189,7 @@ cdef class SubjectIndex(FilterOwner):
         return f
 
     cdef Filter in_use(self, Filter f):
-        """Share a filter with later users, and keep it for a while."""
+        """Share a filter with later users, and keep it for some time."""
         f = self.filters.setdefault(f.subjects, f)
         if f in self.recent:
             self.recent.remove(f)
@@ -1380,7 +1380,7 @@ cdef class SubjectIndex(FilterOwner):
         return number
 
     cdef uint32_t group_number(self) except 0:
-        """A free number."""
+        """Take a free number for a group."""
         cdef uint32_t number = self.group_free, cap
         cdef void *grown
         if number:
@@ -1401,7 +1401,7 @@ cdef class SubjectIndex(FilterOwner):
         return self.groups_size - 1
 
     cdef void grow_buckets(self) noexcept:
-        """Twice as many buckets; without memory they stay as they are."""
+        """Double the number of buckets; without memory they stay as they are."""
         cdef uint32_t *buckets = <uint32_t *>calloc(
             2 * (<size_t>self.buckets_mask + 1), sizeof(uint32_t))
         cdef uint32_t i
@@ -1478,7 +1478,7 @@ cdef class SubjectIndex(FilterOwner):
 
     @property
     def memory(self):
-        """Bytes it has allocated for messages and subjects."""
+        """The bytes allocated for messages and subjects."""
         cdef size_t i, n = sizeof(void *) << self.parts_bits
         cdef chunk_t *c
         i = 0
