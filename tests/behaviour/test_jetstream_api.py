@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import urllib.error
@@ -271,6 +272,15 @@ system_account: SYS
 jetstream { domain: hub, max_file: 1500 }
 """
 
+PURGED = """
+accounts {
+  A { users: [ { user: a, password: p } ], jetstream: enabled }
+  SYS { users: [ { user: s, password: p } ] }
+}
+system_account: SYS
+jetstream: enabled
+"""
+
 
 async def test_accounts(start_broker: StartBroker, connect: Connect, tmp_path: Path) -> None:
     server = start_broker(nats_file(tmp_path, ACCOUNTS))
@@ -311,6 +321,30 @@ async def test_accounts(start_broker: StartBroker, connect: Connect, tmp_path: P
         "initiated": True,
     }
     assert (await ask(client, "STREAM.NAMES"))["total"] == 0
+
+
+async def test_a_stream_is_created_again_while_its_account_is_purged(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path
+) -> None:
+    """The requests of the account do not wait for those of the system account."""
+    server = start_broker(nats_file(tmp_path, PURGED))
+    client = await connect(server, user="a", password="p")
+    system = await connect(server, user="s", password="p")
+    config = {"name": "S", "subjects": ["s.*"], "storage": "memory"}
+    await ask(client, "STREAM.CREATE.S", config)
+    for number in range(3000):  # that end in several turns
+        consumer = {"durable_name": f"c{number}", "ack_policy": "explicit"}
+        body = json.dumps({"stream_name": "S", "config": consumer}).encode()
+        await client.publish(f"$JS.API.CONSUMER.DURABLE.CREATE.S.c{number}", body)
+    js = client.jetstream()
+    assert (await js.stream_info("S")).state.consumer_count == 3000
+    purge = asyncio.create_task(ask(system, "ACCOUNT.PURGE.A"))
+    config["subjects"] = ["s.>"]
+    while "error" in await ask(client, "STREAM.CREATE.S", config):
+        pass  # the purge has not begun
+    assert "error" not in await purge
+    assert (await js.publish("s.new", b"")).seq == 1
+    assert (await js.stream_info("S")).state.messages == 1
 
 
 async def test_a_reload_changes_accounts(

@@ -89,6 +89,7 @@ class JetStreamAccount:
         self.owners = SubjectOwners[str]()  # the streams, by their subjects
         self.offline: dict[str, str] = {}  # streams that cannot be served: name -> reason
         self.restoring: set[str] = set()  # names of streams that are being restored
+        self._removing = asyncio.Lock()  # held while a stream and its log are removed
         self._make_consumers = make_consumers
         self.topics = Topics(self, context.engine, context.access)
         self.new_id = context.ids.next
@@ -179,7 +180,8 @@ class JetStreamAccount:
             return await self._create(config)
         except BaseException:
             try:
-                await self._remove(config.name, keep_log=has_log)
+                async with self._removing:
+                    await self._remove(config.name, keep_log=has_log)
             except Exception as problem:
                 log.error(
                     "stream %r, whose creation failed, may exist after the next start: %s",
@@ -204,16 +206,17 @@ class JetStreamAccount:
         return stream
 
     async def finish_deletion(self, name: str) -> None:
-        """Finish the failed deletion or restoration of an earlier stream of this name, before the
-        name is used again: otherwise the next start would remove the new log. OSError."""
+        """Finish the deletion or restoration of an earlier stream of this name that is under way or
+        has failed, before the name is used again: otherwise it would remove the new log. OSError."""
         folder = self.stream_folder(name)
-        left = [] if folder is None else await asyncio.to_thread(files.find_leftovers, folder)
-        if left:
-            await self.drop_log(files.token_of(name))
-            if self.context.engine.shared.root is not None:  # this sync may have failed before
-                await asyncio.to_thread(sync_path, self.context.engine.shared.root)
-        for path in left:
-            await asyncio.to_thread(files.remove, path)
+        async with self._removing:
+            left = [] if folder is None else await asyncio.to_thread(files.find_leftovers, folder)
+            if left:
+                await self.drop_log(files.token_of(name))
+                if self.context.engine.shared.root is not None:  # this sync may have failed before
+                    await asyncio.to_thread(sync_path, self.context.engine.shared.root)
+            for path in left:
+                await asyncio.to_thread(files.remove, path)
 
     def open(self, config: StreamConfig, created_ns: int) -> Stream:
         """Open the log of a stream, and serve the stream. OSError."""
@@ -303,11 +306,13 @@ class JetStreamAccount:
 
     async def delete(self, name: str) -> None:
         """Delete a stream with its messages, consumers and files. OSError."""
-        await self._remove(name)
+        async with self._removing:
+            await self._remove(name)
         self.stream_advisory("DELETED", name, "delete")
 
     async def _remove(self, name: str, *, keep_log: bool = False) -> None:
-        """Delete a stream. `keep_log`: its log has existed before the stream. OSError."""
+        """Delete a stream, with `_removing`. `keep_log`: its log has existed before the stream.
+        OSError."""
         stream = self.streams.get(name)
         folder = self.stream_folder(name)
         removed_folder = None
