@@ -22,7 +22,7 @@ from broker.protocols.jetstream.structs import (
 )
 from broker.protocols.jetstream.topics import Topics, topic_of
 from broker.protocols.nats.accounts.subjects import raw
-from broker.routing.subjects import SubjectOwners
+from broker.routing.owners import SubjectOwners
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.routing.subjects import SubjectOwners, is_within, overlap
+from broker.routing.subjects import is_within, overlap
 
 
 @pytest.mark.parametrize(
@@ -50,18 +50,3 @@ def test_overlap(one: bytes, other: bytes, expected: bool) -> None:
 )
 def test_is_within(inner: bytes, outer: bytes, expected: bool) -> None:
     assert is_within(inner, outer) is expected
-
-
-def test_only_owners_that_may_overlap_are_found() -> None:
-    owners = SubjectOwners[str]()
-    for index in range(100):
-        owners.put(f"S{index}", [b"s.%d.*" % index, b"$t.%d" % index])
-    owners.put("wide", [b"s.*.x"])
-    assert sorted(owners.near(b"s.5.*")) == ["S5", "wide"]
-    assert list(owners.near(b"$t.5")) == ["S5"]
-    assert len({*owners.near(b"$t.>")}) == 100
-    assert len({*owners.near(b"*.5")}) == 101
-    for index in range(100):
-        owners.remove(f"S{index}")
-    assert list(owners.near(b"s.>")) == ["wide"]
-    assert not list(owners.near(b"$t.>"))

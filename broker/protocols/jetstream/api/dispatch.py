@@ -286,9 +286,11 @@ _VERBS: dict[str, Verb] = {}
 def find_verb(name: str) -> Verb | None:
     """The verb of this name; None: it is unknown. The first call imports the verbs' modules."""
     if not _VERBS:
+        found: dict[str, Verb] = {}
         for module in _MODULES:
             try:
-                _VERBS.update(import_module(module).VERBS)
+                found.update(import_module(module).VERBS)
             except ModuleNotFoundError:
                 continue
+        _VERBS.update(found)  # all at once: several threads may import them
     return _VERBS.get(name)

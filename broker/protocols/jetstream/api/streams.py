@@ -158,9 +158,7 @@ def _check_overlap(account: JetStreamAccount, config: StreamConfig) -> None:
 
 def _near(account: JetStreamAccount, config: StreamConfig) -> list[Stream]:
     """The other streams of which a subject may overlap with one of these."""
-    names = {
-        name: None for subject in config.subjects for name in account.owners.near(raw(subject))
-    }
+    names = dict.fromkeys(account.owners.near(map(raw, config.subjects)))
     return [account.streams[name] for name in names if name != config.name]
 
 

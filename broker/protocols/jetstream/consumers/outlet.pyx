@@ -22,7 +22,7 @@ from broker.runtime.heap cimport heap_free, heap_init, heap_peek, heap_push, hea
 from broker.runtime.turn cimport PHASE_DELIVER
 from broker.runtime.types cimport REC_NOT_STORED, heap_item_t, record_t
 
-from broker.routing.subjects import SubjectOwners
+from broker.routing.owners import SubjectOwners
 
 
 @cython.final
@@ -216,6 +216,6 @@ cdef class Outlet(Task):
 
     cdef void run(self) noexcept:
         changed, self.changed = self.changed, set()
-        for subject in {near for each in changed for near in self.owners.near(each)}:
+        for subject in set(self.owners.near(changed)):
             for consumer in tuple(self.watchers.get(subject, ())):
                 consumer.interest_changed()
