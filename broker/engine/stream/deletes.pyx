@@ -229,7 +229,9 @@ cdef class Deletes:
         self.end_sync()
 
     cdef uint64_t mark(self) noexcept:
-        return <uint64_t>self.journal.mark + 1
+        cdef Journal journal = self.journal
+        # While the journal cannot be written it keeps no operations: the next file has them all.
+        return journal.handed + (1 if journal.pending() or journal.last_error else 0) + 1
 
     cdef void release_idle(self) noexcept:
         if self.journal is not None and self.is_synced():

@@ -812,25 +812,27 @@ cdef class StreamStore(LogOwner):
 
     async def delete(self, uint64_t seq, bint erase=False):
         """Delete a message for good; False: there is none. `erase`: its content is overwritten in
-        the file. OSError: it may be back after a power cut."""
+        the file. OSError: it may be back after a power cut.
+
+        A message that is gone already may be one whose deletion failed: that is completed.
+        """
+        cdef bint found
         await self.settle()
-        if not erase or not self.subjects.subject_of(seq):
-            if not self.remove(seq):
-                return False
+        if not erase:
+            found = self.remove(seq)
             await self.deletes.durable()
-            return True
+            return found
         self.erasing += 1       # no compaction begins
         self.erasures += 1
         try:
             while self.compacting:
                 await asyncio.sleep(PURGE_POLL)
-            if not self.remove(seq):
-                return False
+            found = self.remove(seq)
             await self.deletes.durable()
             await self.erase(seq)
         finally:
             self.erasing -= 1
-        return True
+        return found
 
     async def erase(self, uint64_t seq):
         """Overwrite what the file has of a message that was deleted. OSError."""
@@ -846,7 +848,7 @@ cdef class StreamStore(LogOwner):
         at = self.log.find_in(segment, seq)
         step = 0 if at >= segment.size else record_get(
             segment.base + at, segment.size - at, segment.salt, check=True, out=&s)
-        if step == 0 or s.rec.seq != seq:
+        if step == 0 or s.rec.seq != seq or s.flags & STORED_ERASED:
             return
         future = asyncio.get_running_loop().create_future()
         erasure = Erasure(future)

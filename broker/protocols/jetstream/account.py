@@ -207,7 +207,8 @@ class JetStreamAccount:
 
     async def finish_deletion(self, name: str) -> None:
         """Finish the deletion or restoration of an earlier stream of this name that is under way or
-        has failed, before the name is used again: otherwise it would remove the new log. OSError."""
+        has failed, before the name is used again: otherwise it would remove the new log.
+        OSError."""
         folder = self.stream_folder(name)
         async with self._removing:
             left = [] if folder is None else await asyncio.to_thread(files.find_leftovers, folder)

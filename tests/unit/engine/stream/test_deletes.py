@@ -115,6 +115,32 @@ def test_a_delete_that_the_disk_refuses_is_reported(tmp_path: Path) -> None:
             assert seqs(store) == [3]
 
 
+@pytest.mark.parametrize("erase", [False, True])
+def test_a_delete_that_is_repeated_is_durable_too(tmp_path: Path, erase: bool) -> None:
+    """It finds no message any more, but its answer must not come before the journal is synced."""
+    with Rig(tmp_path) as rig:
+        store = open_in(rig)
+        for body in (b"one", b"secret", b"three"):
+            publish(store, b"s.1", body)
+        rig.settle()
+        vfs.fail(SYNC, EIO, 0, 1000)
+        for _ in range(2):
+            with pytest.raises(OSError, match="Input/output"):
+                wait(rig, store.delete(2, erase))
+        vfs.heal()
+        while True:
+            try:
+                assert not wait(rig, store.delete(2, erase))
+                break
+            except OSError:  # of a sync that was under way
+                rig.advance(1)
+        again, store = crashed(rig, tmp_path.parent / f"{tmp_path.name}-crash")
+        with again:
+            assert seqs(store) == [1, 3]
+        files = (tmp_path.parent / f"{tmp_path.name}-crash").rglob("*.seg")
+        assert erase == (b"secret" not in b"".join(file.read_bytes() for file in files))
+
+
 @pytest.mark.parametrize("memory", [False, True])
 @pytest.mark.parametrize(
     ("arguments", "left"),
