@@ -148,11 +148,12 @@ cdef class Conn(SendOwner):
     cdef void count_input(self, size_t n) except *:
         """Stop reading when this connection has had its share of a turn: otherwise the transport
         would read as long as the peer sends."""
+        cdef size_t share = self.session.read_bytes_max or READ_BYTES_MAX
         if self.read_turn != self.out.turn.number:
             self.read_turn = self.out.turn.number
             self.read_bytes = 0
         self.read_bytes += n
-        if self.read_bytes < READ_BYTES_MAX or self.is_deferred or self.paused or self.ending or (
+        if self.read_bytes < share or self.is_deferred or self.paused or self.ending or (
                 self.handshaking or self.transport is None):
             return
         self.read_bytes = 0

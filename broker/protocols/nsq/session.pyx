@@ -196,6 +196,7 @@ cdef inline bint is_topic(PyObject *log, const char *name, uint32_t n) noexcept:
 cdef class NsqSession(Session):
     def __init__(self, NsqFrontend frontend):
         self.frontend = frontend
+        self.read_bytes_max = <size_t>limits.NSQ_READ_BYTES_MAX
         self.scanner.message_max = frontend.message_max
         self.scanner.body_max = frontend.body_max
         self.scanner.delay_max_ns = frontend.defer_max_ns

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from support.fakes.loop import FakeNats, FakePeer
+from support.fakes.nsq import FakeNsq, pub
 
 from broker.net import limits
+from broker.protocols.nsq.limits import NSQ_READ_BYTES_MAX
 
 BODY = b"x" * 1000
 MESSAGE = b"PUB a 1000\r\n%s\r\n" % BODY
@@ -67,3 +69,17 @@ def test_a_connection_that_ends_meanwhile_is_left_alone() -> None:
     publisher.leave()
     nats.loop.run()
     assert publisher.conn not in nats.listener.conns
+
+
+def test_a_protocol_may_have_a_smaller_share() -> None:
+    assert NSQ_READ_BYTES_MAX < limits.READ_BYTES_MAX
+    nsq = FakeNsq()
+    publisher = nsq.dial()
+    message = pub(b"a", BODY)
+    publisher.read(message * (NSQ_READ_BYTES_MAX // len(message)))
+    assert publisher.transport.reading
+    publisher.read(message)
+    assert not publisher.transport.reading
+    nsq.loop.run()
+    assert publisher.transport.reading
+    nsq.close()
