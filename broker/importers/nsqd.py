@@ -23,7 +23,7 @@ from broker.base.problem import Problem
 from broker.engine.cursor.cursor import open_cursor
 from broker.engine.engine import Engine
 from broker.engine.log.files import MetaError, escape, load_meta
-from broker.engine.log.publish import append_at
+from broker.engine.log.publish import append_at, check_appends
 from broker.importers import limits
 from broker.importers.diskqueue import (
     Queue,
@@ -215,8 +215,7 @@ class Import:
                 if own is not None and stored.attempts:
                     tries.append((seq, stored.attempts))
             await engine.settle()
-            if log.last_error:
-                raise OSError(log.last_error, os.strerror(log.last_error), log.folder)
+            check_appends(log)
             for cursor in others:
                 cursor.pass_over(first, log.next_seq)
             for seq, attempts in tries:

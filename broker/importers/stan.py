@@ -27,7 +27,7 @@ from broker.engine.cursor.local import peek_log
 from broker.engine.engine import Engine
 from broker.engine.log.files import escape
 from broker.engine.log.policy import LIMITS
-from broker.engine.log.publish import append_at
+from broker.engine.log.publish import append_at, check_appends
 from broker.engine.names import pattern_matches
 from broker.importers import limits
 from broker.importers.engine import import_engine
@@ -328,8 +328,7 @@ class Import:
 
     async def _settle(self, engine: Engine, log: Log) -> None:
         await engine.settle()
-        if log.last_error:
-            raise OSError(log.last_error, os.strerror(log.last_error), log.folder)
+        check_appends(log)
 
     def _subscriptions(
         self, channel: Channel, clients: set[str], number: int

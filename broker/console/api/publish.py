@@ -13,7 +13,7 @@ from broker.console import errors, limits
 from broker.console.api.nats import need_account
 from broker.console.errors import RefusedError
 from broker.engine.log.files import QuarantinedError
-from broker.engine.log.publish import append, outcome, settled
+from broker.engine.log.publish import append, failure, outcome, settled
 from broker.engine.names import is_ephemeral, is_name
 from broker.protocols.access import WRITE
 from broker.protocols.nsq.config import NsqConfig
@@ -114,8 +114,10 @@ class PublishHandlers:
         ticket = append(log, body, headers=headers, not_before_ns=due_ns)
         if ticket:
             await settled(log, ticket)
-        if not ticket or outcome(log, ticket) <= 0:
+        if not ticket:
             raise RefusedError(errors.NOT_SAVED, reason=log.refusal)
+        if outcome(log, ticket) < 0:
+            raise RefusedError(errors.NOT_SAVED, reason=failure(log, ticket))
 
     async def _publish_to_stream(self, name: str, body: bytes, *, has_more: bool) -> None:
         """Publish to a topic that is a stream. `has_more`: with headers or a delay."""

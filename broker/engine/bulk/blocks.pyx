@@ -378,11 +378,8 @@ cdef class Appender:
     @property
     def failed(self):
         """errno of the first append that failed; 0 = none so far."""
-        if self.log.sync.failures is not None and self.records:
-            for first, last, error in self.log.sync.failures:
-                if first <= self.last_ticket and self.first_ticket <= last:
-                    return error
-        return 0
+        return self.log.sync.error_among(
+            self.first_ticket, self.last_ticket) if self.records else 0
 
 
 # --- finding out what a log has

@@ -91,6 +91,9 @@ cdef class Log(LogBase):
         if ticket > self.sync.settled_ticket:
             return 0
         return 1 if self.sync.failures is None else self.sync.outcome_among_failures(ticket)
+    # Why an append with the outcome -1 has failed. The log may accept appends again by now.
+    cdef str failure(self, uint64_t ticket)
+    cdef str text_of(self, int error)
     # True: the disk is too slow, or too few files can be opened, and publishers must pause. Call
     # stall(link) then.
     cdef inline bint behind(self) noexcept:

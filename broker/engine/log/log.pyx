@@ -315,9 +315,18 @@ cdef class Log(LogBase):
         """The reason why the last append was refused."""
         if self.deleted:
             return 'exiting'
-        if self.sync.last_error == errno.ENOBUFS:
+        return self.text_of(self.sync.last_error) if self.sync.last_error else 'record too large'
+
+    cdef str failure(self, uint64_t ticket):
+        return self.text_of(self.sync.error_among(ticket, ticket))
+
+    cdef str text_of(self, int error):
+        """The text of an errno with which the log refuses or fails appends."""
+        if error == <int>errno.ENOBUFS:
             return 'memory limit of the topic reached'
-        return os.strerror(self.sync.last_error) if self.sync.last_error else 'record too large'
+        if self.deleted and error == <int>errno.ENOENT:
+            return 'exiting'
+        return os.strerror(error)
 
     @property
     def last_error(self):

@@ -2,7 +2,6 @@
 """Publishing from Python code: append, then wait until the log answers for it."""
 import asyncio
 import errno
-import os
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
@@ -34,6 +33,7 @@ async def publish(Log log, list bodies, int64_t not_before_ns=0):
     cdef record_t rec
     cdef bytes body
     cdef uint64_t ticket = 0, first = 0
+    cdef int error
     log.shared.turn.tick()
     memset(&rec, 0, sizeof(rec))
     if bodies and not log.reserve(sum([record_size(0, 0, <size_t>len(body)) for body in bodies])):
@@ -46,10 +46,9 @@ async def publish(Log log, list bodies, int64_t not_before_ns=0):
         if ticket == 0:
             raise OSError(log.last_error or errno.EINVAL, log.refusal, log.name)
     await settled(log, ticket)
-    if ticket and log.sync.failures is not None:
-        for failed_first, failed_last, error in log.sync.failures:
-            if failed_first <= ticket and first <= failed_last:
-                raise OSError(error, os.strerror(error), log.name)
+    error = log.sync.error_among(first, ticket)
+    if error:
+        raise OSError(error, log.text_of(error), log.name)
 
 
 async def settled(Log log, uint64_t ticket):
@@ -82,6 +81,19 @@ def append(Log log, bytes body, *, bytes headers=b'', bytes reply=b'', bytes sub
 def outcome(Log log, uint64_t ticket):
     """1 = stored as the policy requires, 0 = not yet, -1 = failed."""
     return log.outcome(ticket)
+
+
+def failure(Log log, uint64_t ticket):
+    """Why an append with the outcome -1 has failed."""
+    return log.failure(ticket)
+
+
+def check_appends(Log log):
+    """OSError: an append has failed since the log was opened, even if the log accepts appends
+    again. Those that are not settled yet may still fail."""
+    cdef int error = log.sync.error_among(1, log.ticket)
+    if error:
+        raise OSError(error, log.text_of(error), log.name)
 
 
 def append_at(Log log, bytes body, int64_t timestamp_ns, bytes reader=b'', bytes reply=b''):

@@ -38,6 +38,7 @@ cdef class Sync:
     cdef void wait(self, Session session) noexcept
     cdef void settle(self) noexcept
     cdef int outcome_among_failures(self, uint64_t ticket) noexcept
+    cdef int error_among(self, uint64_t first, uint64_t last) noexcept
     cdef bint is_doubtful(self) noexcept        # a file of the log cannot be trusted
     cdef bint is_refusing(self) noexcept        # appends are refused now
     cdef bint waits_for_disk(self) noexcept     # answers wait for a sync

@@ -121,6 +121,15 @@ cdef class Sync:
                 return -1
         return 1
 
+    cdef int error_among(self, uint64_t first, uint64_t last) noexcept:
+        """errno of the oldest failure among the appends with tickets first..last; 0 = none."""
+        if self.failures is None:
+            return 0
+        for failed_first, failed_last, error in self.failures:
+            if failed_first <= last and first <= failed_last:
+                return error
+        return 0
+
     cdef bint is_doubtful(self) noexcept:
         cdef Segment segment
         for segment in self.log.segments:

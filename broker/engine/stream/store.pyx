@@ -867,7 +867,8 @@ cdef class StreamStore(LogOwner):
             ticket = self.ticket
             await settled(self.log, ticket)
             if self.log.outcome(ticket) < 0:
-                raise OSError(self.log.last_error or errno.EIO, self.log.refusal, self.log.name)
+                raise OSError(self.log.sync.error_among(ticket, ticket),
+                              self.log.failure(ticket), self.log.name)
 
     async def purge(self, str subject=None, uint64_t seq=0, uint64_t keep=0):
         """Delete all messages whose subject matches (None: all), those below seq, or all but the

@@ -7,7 +7,6 @@ the next run completes the move.
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from broker.base.durable import make_folder, sync_path
 from broker.engine.engine import Engine
 from broker.engine.log.files import escape
+from broker.engine.log.publish import check_appends
 from broker.engine.stream.store import StreamLimits, StreamStore, open_store
 from broker.importers.engine import import_engine
 from broker.importers.nsqd import is_in_place, sync_tree
@@ -124,5 +124,4 @@ def open_stream(engine: Engine, name: str) -> StreamStore:
 async def settle(engine: Engine, store: StreamStore) -> None:
     """Wait until all appended messages are written. OSError."""
     await engine.settle()
-    if store.log.last_error:
-        raise OSError(store.log.last_error, os.strerror(store.log.last_error), store.log.folder)
+    check_appends(store.log)

@@ -25,7 +25,7 @@ from broker.engine import limits as engine_limits
 from broker.engine.cursor.cursor import cursors_of
 from broker.engine.cursor.deadletter import ADDRESSED, DeadLetters, dead_letters_of
 from broker.engine.cursor.local import LocalConsumer
-from broker.engine.log.publish import append, outcome, settled
+from broker.engine.log.publish import append, failure, outcome, settled
 from broker.engine.names import NAME_MAX, is_ephemeral, is_name
 from broker.protocols.access import WRITE
 from broker.protocols.nsq import limits
@@ -304,7 +304,7 @@ async def return_dead_letters(
                 if outcome(log, ticket) > 0:
                     moved += consumer.finish(seq) == 0
                 else:
-                    failed = failed or log.refusal
+                    failed = failed or failure(log, ticket)
     finally:
         consumer.leave()
     return Returned(moved, kept, failed)

@@ -9,8 +9,6 @@ its record is in the log, so later responses wait for it:
 
 The texts of errors are nsqd's, letter by letter.
 """
-import os
-
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport int64_t, uint32_t, uint64_t
@@ -149,7 +147,7 @@ cdef class PendingResponses:
         for ticket in range(p.first, p.last + 1):
             if log.outcome(ticket) < 0:
                 self.broken_kind = p.kind
-                self.broken_cause = failure_cause(log, ticket)
+                self.broken_cause = log.failure(ticket)
                 return PENDING_BROKEN
             if p.kind != OP_MPUB:
                 put_oks(out, 1)
@@ -169,13 +167,6 @@ cdef class PendingResponses:
         while self.size:
             self.pop()
         self.waiting = 0
-
-
-cdef str failure_cause(Log log, uint64_t ticket):
-    for first, last, error in log.sync.failures:
-        if first <= ticket <= last:
-            return os.strerror(error) if error else errors.NSQ_EXITING
-    return errors.NSQ_EXITING
 
 
 # --- errors of invalid commands

@@ -459,7 +459,7 @@ cdef class Channel(Session):
             text = <const char *>p + sizeof(pending_t)
             self.service.answer(
                 text + p.guid_len, p.reply_len, text, p.guid_len, None if outcome > 0 else (
-                    errors.STAN_STORE.format(reason=self.log.refusal)))
+                    errors.STAN_STORE.format(reason=self.log.failure(p.ticket))))
             self.head += (sizeof(pending_t) + p.guid_len + p.reply_len + 7) & ~<size_t>7
         self.head = self.tail = 0
         if self.cap > <size_t>SCRATCH_KEPT:

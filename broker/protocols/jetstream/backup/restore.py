@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from broker.base.durable import make_folder, sync_path
+from broker.engine.log.publish import check_appends
 from broker.protocols.jetstream import errors, files, limits
 from broker.protocols.jetstream.backup.archive import unpack
 from broker.protocols.jetstream.backup.states import save_configs
@@ -243,8 +244,7 @@ class Restoration:
             while more:
                 more = transfer.move(block, store, _SEQ_MAX, limits.JS_RESTORE_SLICE)
                 await store.settle()
-                if store.log.last_error:
-                    raise OSError(store.log.last_error, store.log.refusal)
+                check_appends(store.log)
             if block.bad:
                 raise ValueError("a message is damaged")
         if transfer.too_large:

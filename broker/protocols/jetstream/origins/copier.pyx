@@ -222,7 +222,8 @@ cdef class Copier(Session):
 
     cdef int settle(self) except -1:
         """Check whether the copied messages are stored. 0 = not yet, or they have failed."""
-        cdef int outcome = self.target.store.log.outcome(self.ticket)
+        cdef uint64_t ticket = self.ticket
+        cdef int outcome = self.target.store.log.outcome(ticket)
         if outcome == 0:
             self.log_settled = False
             self.target.store.log.wait(self)
@@ -231,7 +232,7 @@ cdef class Copier(Session):
         if outcome < 0 or self.lost:
             self.return_to_stored()
             self.error = ApiError(errors.STORE_FAILED, err=(
-                self.target.store.log.refusal if outcome < 0 else 'a write or sync failed'))
+                self.target.store.log.failure(ticket) if outcome < 0 else 'a write or sync failed'))
             self.retry(RETRY_NS)
             return 0
         if self.ticket_position != self.stored_to:

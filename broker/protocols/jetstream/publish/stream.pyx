@@ -1120,8 +1120,9 @@ cdef class Stream(StreamOwner):
                 find_headers(rec.data, rec.headers_len, h)
         batch.due_ns = self.account.turn.now_ns + <int64_t>limits.JS_BATCH_TIMEOUT
         if batch.ticket and self.store.log.outcome(batch.ticket) < 0:
+            cause = self.store.log.failure(batch.ticket)
             self.fast.drop(batch)
-            raise ApiError(errors.STORE_FAILED, err=self.store.log.refusal)
+            raise ApiError(errors.STORE_FAILED, err=cause)
         if f.op == FAST_PING:
             return self.ping(batch, &f, publish)
         if batch.committing:
@@ -1261,9 +1262,10 @@ cdef class Stream(StreamOwner):
         batch.awaits_log = False
         subject = reply[:p.subject_len]         # a copy: the entry may be moved
         if not stored:
+            cause = self.store.log.failure(p.ticket)
             self.fast.drop(batch)
             self.send_error(subject, <size_t>len(subject),
-                            ApiError(errors.STORE_FAILED, err=self.store.log.refusal))
+                            ApiError(errors.STORE_FAILED, err=cause))
         elif p.kind == PENDING_FAST_COMMIT:
             self.fast.drop(batch)
             text = self.ack_prefix + b'%d,"batch":%b,"count":%d}' % (
@@ -1760,7 +1762,8 @@ cdef class Stream(StreamOwner):
         if p.kind == PENDING_FAST or p.kind == PENDING_FAST_COMMIT:
             return self.answer_fast(p, stored)
         if not stored:
-            self.send_error(subject, n, ApiError(errors.STORE_FAILED, err=self.store.log.refusal))
+            self.send_error(subject, n, ApiError(
+                errors.STORE_FAILED, err=self.store.log.failure(p.ticket)))
             return 0
         out = self.answers.buffer_of(n + prefix_len + PUB_ACK_TAIL + p.text_len)
         memcpy(out, subject, n)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from support.engine import (
 )
 
 from broker.engine.cursor.local import LocalConsumer
-from broker.engine.log.publish import append, outcome
+from broker.engine.log.publish import append, check_appends, failure, outcome
 from broker.runtime import mapping, vfs
 
 ALWAYS = {"sync": "always", "segment_bytes": 4096}
@@ -337,3 +338,40 @@ def test_a_page_that_does_not_read_does_not_stop_a_copy(tmp_path: Path) -> None:
         found = readable_bodies(rig, log)
         assert 50 < len(found) < 100
         assert set(found) < set(bodies)
+
+
+def test_the_reasons_of_failures_stay_known(tmp_path: Path) -> None:
+    """Also when the log accepts appends again: an answer may be sent later, and who checks for
+    failures now and then must not miss one."""
+    with Rig(tmp_path, **ALWAYS) as rig:
+        log = rig.log()
+        assert rig.publish(log, [b"stored"]) == [1]
+        check_appends(log)
+        failed = []
+        for call, error in ((WRITE, errno.ENOSPC), (SYNC, errno.EIO)):
+            vfs.fail(call, error)
+            failed.append(append(log, b"refused"))
+            rig.settle()
+            rig.advance(2)
+            assert rig.publish(log, [b"stored"]) == [1]
+            assert log.last_error == 0
+        assert [outcome(log, ticket) for ticket in failed] == [-1, -1]
+        assert [failure(log, ticket) for ticket in failed] == [
+            os.strerror(errno.ENOSPC),
+            os.strerror(errno.EIO),
+        ]
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            check_appends(log)
+
+
+def test_a_topic_that_was_deleted_is_exiting(tmp_path: Path) -> None:
+    with Rig(tmp_path, **ALWAYS) as rig:
+        log = rig.log()
+        vfs.hold(SYNC)
+        ticket = append(log, b"waits")
+        rig.loop.run()
+        rig.engine.delete_log("t")
+        vfs.release(SYNC)
+        rig.settle()
+        assert outcome(log, ticket) == -1
+        assert failure(log, ticket) == "exiting"
