@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from broker.base.durable import make_folder
 from broker.engine import limits
+from broker.engine.cursor.cursor import cursors_of
 from broker.engine.engine import Engine
+from broker.engine.log.publish import check_appends
 from broker.net.listener import Runtime
 from broker.routing.router import Router
 from broker.server.engine import engine_options, report
@@ -20,10 +23,18 @@ if TYPE_CHECKING:
     from broker.config.config import Config
 
 
+def clear_staging(folder: Path) -> None:
+    """Remove what an earlier run has built and not moved. OSError: a part of it is still there, and
+    an engine would take that for its own."""
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
 @contextlib.asynccontextmanager
 async def import_engine(config: Config, folder: Path) -> AsyncIterator[Engine]:
     """An engine on the logs in this folder, which is made if necessary. It syncs nothing, and
-    passes nothing between NSQ topics and NATS subjects."""
+    passes nothing between NSQ topics and NATS subjects. OSError at the end: something that it
+    accepted is not in the files."""
     runtime = Runtime()
     bounds = replace(engine_options(config), to_live=False, from_live=False)
     router = Router(limits.ROUTER_CACHE_SUBJECTS, limits.ROUTER_CACHE_REFS)
@@ -32,5 +43,14 @@ async def import_engine(config: Config, folder: Path) -> AsyncIterator[Engine]:
     engine.open(runtime.loop)
     try:
         yield engine
+        await _check_written(engine)
     finally:
         await engine.close()
+
+
+async def _check_written(engine: Engine) -> None:
+    await engine.settle()
+    for log in engine.logs.values():
+        check_appends(log)
+        for cursor in cursors_of(log).values():
+            await cursor.synced()

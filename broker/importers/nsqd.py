@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -32,7 +31,7 @@ from broker.importers.diskqueue import (
     messages,
     read_folder,
 )
-from broker.importers.engine import import_engine
+from broker.importers.engine import clear_staging, import_engine
 from broker.importers.outcome import ImportOutcome
 from broker.server.engine import LOGS_FOLDER
 
@@ -168,7 +167,7 @@ class Import:
                 progress.own["topics"][moving["topic"]] = moving["messages"]
             progress.own["moving"] = None
             progress.save()
-        shutil.rmtree(staging, ignore_errors=True)
+        clear_staging(staging)
 
     async def _import_topic(
         self, name: str, topic: Topic, progress: Progress, staging: Path

@@ -12,7 +12,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import signal
 import zlib
 from dataclasses import asdict, dataclass, field
@@ -30,7 +29,7 @@ from broker.engine.log.policy import LIMITS
 from broker.engine.log.publish import append_at, check_appends
 from broker.engine.names import pattern_matches
 from broker.importers import limits
-from broker.importers.engine import import_engine
+from broker.importers.engine import clear_staging, import_engine
 from broker.importers.nsqd import (
     ImportRefusedError,
     Progress,
@@ -228,7 +227,7 @@ class Import:
         staging = self.data / STAGING
         make_folder(self.data / LOGS_FOLDER)
         self._finish_move(progress, store)
-        shutil.rmtree(staging, ignore_errors=True)
+        clear_staging(staging)
         clients = self._import_clients(progress, store)
         for name in self.selected:
             if name in progress.own["topics"]:
@@ -290,7 +289,7 @@ class Import:
             await engine.settle()
             log_id = log.log_id.hex()
         async with import_engine(self.config, staging) as engine:
-            self._compare(engine.logs[name], channel)
+            self._compare(engine.open_log(name, protocol=STAN), channel)
         self._check_count(channel)
         sync_tree(staging)
         records = [record for imported in found for record in imported.records]

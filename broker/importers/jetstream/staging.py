@@ -7,7 +7,6 @@ the next run completes the move.
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +15,7 @@ from broker.engine.engine import Engine
 from broker.engine.log.files import escape
 from broker.engine.log.publish import check_appends
 from broker.engine.stream.store import StreamLimits, StreamStore, open_store
-from broker.importers.engine import import_engine
+from broker.importers.engine import clear_staging, import_engine
 from broker.importers.nsqd import is_in_place, sync_tree
 from broker.protocols.jetstream import files
 from broker.protocols.jetstream.service import JETSTREAM_FOLDER
@@ -58,7 +57,7 @@ class Staging:
 
     def clear(self) -> None:
         """Remove everything that was built and not moved."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        clear_staging(self.folder)
 
     # --- building
 

@@ -195,10 +195,13 @@ class Store:
 
     def _all(self) -> bytes:
         """The lines of a file with the present state."""
-        lines = [_line(("cluster", VERSION, self.cluster_id))]
+        lines = [self._first_line()]
         lines += (_line(("client", asdict(client))) for client in self.clients.values())
         lines += (_line(("sub", asdict(sub))) for sub in self.subs.values())
         return b"".join(lines)
+
+    def _first_line(self) -> bytes:
+        return _line(("cluster", VERSION, self.cluster_id))
 
     def _rewrite(self) -> None:
         """Replace the file with the present state, before clients are served."""
@@ -217,10 +220,27 @@ class Store:
         log.error("%s cannot be rewritten: %s", self._path, problem)
         self._dirty = self._doubtful = True  # sync_soon tries again
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        with contextlib.suppress(OSError):
-            self._fd = os.open(self._path, flags, 0o640)
-            self._bytes = self._kept_bytes = size = os.fstat(self._fd).st_size
-            self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"
+        fd = -1
+        try:
+            fd = os.open(self._path, flags, 0o640)
+            size = os.fstat(fd).st_size
+            if size == 0:
+                self._begin(fd)
+            self._torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"
+        except OSError:
+            if fd >= 0:
+                os.close(fd)
+            return
+        self._fd = fd
+        self._bytes = self._kept_bytes = size
+
+    def _begin(self, fd: int) -> None:
+        """Write the first line of an empty file, which would count as damaged without it. OSError:
+        the file is still empty."""
+        line = self._first_line()
+        if os.write(fd, line) != len(line):
+            os.truncate(fd, 0)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
     async def _rewrite_in_thread(self) -> None:
         """Replace the file while clients are served: a thread does what may wait for the disk.
@@ -316,10 +336,12 @@ class Store:
                 self.subs.pop(number, None)
 
     def sync(self) -> None:
-        """Sync the file now."""
-        if self._fd >= 0:
+        """Sync the file now, before clients are served. OSError."""
+        if self._doubtful:
+            self._rewrite()
+        elif self._fd >= 0:
             os.fdatasync(self._fd)
-            self._dirty = False
+        self._dirty = False
 
     def when_safe(self, done: Done, channel: Log | None = None) -> None:
         """Call done(None) after everything written is on disk, including the channel's folder, or

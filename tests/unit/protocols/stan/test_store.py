@@ -204,6 +204,33 @@ def test_a_file_without_its_first_line_is_not_taken_for_an_empty_one(
     assert not Store(tmp_path / "new", "c").problems
 
 
+async def test_a_new_file_has_its_first_line_although_it_could_not_be_rewritten(
+    tmp_path: Path,
+) -> None:
+    obstacle = tmp_path / f"{Path(FILE).stem}.new"
+    obstacle.mkdir()
+    store = Store(tmp_path, "c")
+    store.add_client(ClientRecord("one", "hb"))
+    with pytest.raises(OSError, match="directory"):
+        store.sync()  # the file is doubtful until it is rewritten
+    again = Store(tmp_path, "c")
+    assert (set(again.clients), again.problems) == ({"one"}, [])
+    obstacle.rmdir()
+    again.sync()
+    assert known_now(tmp_path) == {"one"}
+    await again.close()
+    await store.close()
+
+
+@pytest.mark.parametrize("room", [0, 5])
+def test_a_new_file_without_room_for_its_first_line_stays_empty(tmp_path: Path, room: int) -> None:
+    with full_at(room):
+        store = Store(tmp_path, "c")
+        with pytest.raises(OSError, match=r"space|too large"):
+            store.add_client(ClientRecord("one", "hb"))
+    assert (tmp_path / FILE).read_bytes() == b""
+
+
 async def test_a_disk_that_fails_again_and_again_is_one_line_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
