@@ -67,6 +67,15 @@ def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
             sync_path(folder.parent)
 
 
+def remove_folder(path: Path) -> None:
+    """Remove a folder with all that is in it, if it exists. OSError: a part may be left, which must
+    not be taken for something new."""
+    import shutil  # not needed by most programs
+
+    if path.exists():
+        shutil.rmtree(path)
+
+
 class UnsyncedError(OSError):
     """The new file is in place, but a power cut may restore the old one."""
 

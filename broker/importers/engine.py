@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,13 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from broker.config.config import Config
-
-
-def clear_staging(folder: Path) -> None:
-    """Remove what an earlier run has built and not moved. OSError: a part of it is still there, and
-    an engine would take that for its own."""
-    if folder.exists():
-        shutil.rmtree(folder)
 
 
 @contextlib.asynccontextmanager

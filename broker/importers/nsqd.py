@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import orjson
 
-from broker.base.durable import make_folder, sync_path
+from broker.base.durable import make_folder, remove_folder, sync_path
 from broker.base.lockfile import DataLock, DataLockedError
 from broker.base.problem import Problem
 from broker.engine.cursor.cursor import open_cursor
@@ -31,7 +31,7 @@ from broker.importers.diskqueue import (
     messages,
     read_folder,
 )
-from broker.importers.engine import clear_staging, import_engine
+from broker.importers.engine import import_engine
 from broker.importers.outcome import ImportOutcome
 from broker.server.engine import LOGS_FOLDER
 
@@ -167,7 +167,7 @@ class Import:
                 progress.own["topics"][moving["topic"]] = moving["messages"]
             progress.own["moving"] = None
             progress.save()
-        clear_staging(staging)
+        remove_folder(staging)
 
     async def _import_topic(
         self, name: str, topic: Topic, progress: Progress, staging: Path

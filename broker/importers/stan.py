@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.base.durable import make_folder, sync_path
+from broker.base.durable import make_folder, remove_folder, sync_path
 from broker.base.lockfile import DataLock, DataLockedError
 from broker.base.problem import Problem
 from broker.engine.cursor.cursor import open_cursor
@@ -29,7 +29,7 @@ from broker.engine.log.policy import LIMITS
 from broker.engine.log.publish import append_at, check_appends
 from broker.engine.names import pattern_matches
 from broker.importers import limits
-from broker.importers.engine import clear_staging, import_engine
+from broker.importers.engine import import_engine
 from broker.importers.nsqd import (
     ImportRefusedError,
     Progress,
@@ -227,7 +227,7 @@ class Import:
         staging = self.data / STAGING
         make_folder(self.data / LOGS_FOLDER)
         self._finish_move(progress, store)
-        clear_staging(staging)
+        remove_folder(staging)
         clients = self._import_clients(progress, store)
         for name in self.selected:
             if name in progress.own["topics"]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from broker.base.durable import make_folder, sync_path
+from broker.base.durable import make_folder, remove_folder, sync_path
 from broker.engine.engine import Engine
 from broker.engine.log.files import escape
 from broker.engine.log.publish import check_appends
 from broker.engine.stream.store import StreamLimits, StreamStore, open_store
-from broker.importers.engine import clear_staging, import_engine
+from broker.importers.engine import import_engine
 from broker.importers.nsqd import is_in_place, sync_tree
 from broker.protocols.jetstream import files
 from broker.protocols.jetstream.service import JETSTREAM_FOLDER
@@ -57,7 +57,7 @@ class Staging:
 
     def clear(self) -> None:
         """Remove everything that was built and not moved."""
-        clear_staging(self.folder)
+        remove_folder(self.folder)
 
     # --- building
 

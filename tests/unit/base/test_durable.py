@@ -73,3 +73,21 @@ def test_a_file_in_a_folder_whose_first_sync_failed(tmp_path: Path, syncs: Syncs
     durable.save(path, b"two")
     assert {tmp_path, tmp_path / "a"} <= set(syncs.synced)
     assert durable.unsealed(path.read_bytes()) == b"two"
+
+
+def test_a_folder_is_removed_or_an_error_says_that_it_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    durable.remove_folder(folder)  # there is none
+    (folder / "inner").mkdir(parents=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", failing)
+        with pytest.raises(OSError, match="Input/output"):
+            durable.remove_folder(folder)
+    durable.remove_folder(folder)
+    assert not folder.exists()
+
+
+def failing(*_args: object, **_more: object) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))

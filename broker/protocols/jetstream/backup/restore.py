@@ -18,7 +18,7 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.base.durable import make_folder, sync_path
+from broker.base.durable import make_folder, remove_folder, sync_path
 from broker.engine.log.publish import check_appends
 from broker.protocols.jetstream import errors, files, limits
 from broker.protocols.jetstream.backup.archive import unpack
@@ -274,7 +274,7 @@ def _make_scratch(folder: Path | None) -> Path:
 def _write_configs(
     folder: Path, stored: files.StoredStream, consumers: list[FoundConsumer]
 ) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+    remove_folder(folder)  # of an earlier attempt
     save_configs(folder, stored, consumers)
     for path in folder.rglob("*"):
         sync_path(path)
