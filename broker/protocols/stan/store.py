@@ -37,6 +37,9 @@ log = logging.getLogger("broker.stan")
 STAN_FOLDER: Final = "stan"  # in the data folder
 FILE = "clients.state"
 VERSION = 1
+# Ends a line that was written in part. That was refused, so it may not read, even if only its end
+# was missing.
+_TORN_END: Final = b"\0\n"
 Done = Callable[[OSError | None], object]  # gets None after the sync, or the error
 
 
@@ -165,9 +168,9 @@ class Store:
             return
         if self._fd < 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
-        line = b"\n" * self._torn + _line(entry)
+        line = _TORN_END * self._torn + _line(entry)
         written = os.write(self._fd, line)
-        self._torn = written != len(line)  # incomplete: the next line begins with a line end
+        self._torn = written != len(line)
         if self._torn:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         self._note(line)
@@ -220,7 +223,7 @@ class Store:
         log.error("%s cannot be rewritten: %s", self._path, problem)
         self._dirty = self._doubtful = True  # sync_soon tries again
         flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        fd = -1
+        fd, is_new = -1, not self._path.exists()
         try:
             fd = os.open(self._path, flags, 0o640)
             size = os.fstat(fd).st_size
@@ -230,13 +233,15 @@ class Store:
         except OSError:
             if fd >= 0:
                 os.close(fd)
+            if is_new:
+                with contextlib.suppress(OSError):
+                    self._path.unlink()  # an empty file counts as damaged
             return
         self._fd = fd
         self._bytes = self._kept_bytes = size
 
     def _begin(self, fd: int) -> None:
-        """Write the first line of an empty file, which would count as damaged without it. OSError:
-        the file is still empty."""
+        """Write the first line of an empty file. OSError: it is still empty, or is damaged."""
         line = self._first_line()
         if os.write(fd, line) != len(line):
             os.truncate(fd, 0)
@@ -286,9 +291,9 @@ class Store:
         except FileNotFoundError:
             return
         unread, is_whole = 0, False
-        for line in data.splitlines():
-            entry = _entry(line)
-            if entry is None:
+        for line in data.splitlines(keepends=True):
+            entry = _entry(line.removesuffix(b"\n")) if line.endswith(b"\n") else None
+            if entry is None:  # also if only its end is missing: that was refused
                 unread += 1
             else:
                 is_whole |= entry[:1] == ["cluster"]

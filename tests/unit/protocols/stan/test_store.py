@@ -223,12 +223,41 @@ async def test_a_new_file_has_its_first_line_although_it_could_not_be_rewritten(
 
 
 @pytest.mark.parametrize("room", [0, 5])
-def test_a_new_file_without_room_for_its_first_line_stays_empty(tmp_path: Path, room: int) -> None:
+def test_a_new_file_without_room_for_its_first_line_is_removed(tmp_path: Path, room: int) -> None:
     with full_at(room):
         store = Store(tmp_path, "c")
         with pytest.raises(OSError, match=r"space|too large"):
             store.add_client(ClientRecord("one", "hb"))
-    assert (tmp_path / FILE).read_bytes() == b""
+    assert not (tmp_path / FILE).exists()
+
+
+def test_a_new_file_that_cannot_be_written_at_all_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_fd: int, _data: bytes) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", broken)
+        Store(tmp_path, "c")
+    assert not (tmp_path / FILE).exists()
+    assert not Store(tmp_path, "c").problems
+
+
+@pytest.mark.parametrize("more", [False, True])
+def test_a_client_of_which_only_the_line_end_was_not_written_is_refused(
+    tmp_path: Path, more: bool
+) -> None:
+    store = Store(tmp_path, "c")
+    store.add_client(ClientRecord("1", "hb"))
+    size = (tmp_path / FILE).stat().st_size
+    store.add_client(ClientRecord("2", "hb"))
+    line_bytes = (tmp_path / FILE).stat().st_size - size
+    with full_at(size + 2 * line_bytes - 1), pytest.raises(OSError, match="space"):
+        store.add_client(ClientRecord("3", "hb"))
+    if more:
+        store.add_client(ClientRecord("4", "hb"))
+    assert set(Store(tmp_path, "c").clients) == {"1", "2"} | ({"4"} if more else set())
 
 
 async def test_a_disk_that_fails_again_and_again_is_one_line_of_the_log(
