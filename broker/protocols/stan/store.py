@@ -37,8 +37,8 @@ log = logging.getLogger("broker.stan")
 STAN_FOLDER: Final = "stan"  # in the data folder
 FILE = "clients.state"
 VERSION = 1
-# Ends a line that was written in part. That was refused, so it may not read, even if only its end
-# was missing.
+# Ends a line that was written in part and could not be cut off. It was refused, so it may not read,
+# even if only its end was missing.
 _TORN_END: Final = b"\0\n"
 Done = Callable[[OSError | None], object]  # gets None after the sync, or the error
 
@@ -170,12 +170,21 @@ class Store:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         line = _TORN_END * self._torn + _line(entry)
         written = os.write(self._fd, line)
-        self._torn = written != len(line)
-        if self._torn:
+        if written != len(line):
+            self._torn |= not self._cut_off(written)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        self._torn = False
         self._note(line)
         self._bytes += len(line)
         self._dirty = True
+
+    def _cut_off(self, count: int) -> bool:
+        """Remove the last bytes of the file, which were refused; False: that is not possible."""
+        try:
+            os.ftruncate(self._fd, os.fstat(self._fd).st_size - count)
+        except OSError:
+            return False
+        return True
 
     def _note(self, line: bytes) -> None:
         """Add a written line to the new file as well, if a rewrite is running."""
@@ -291,9 +300,9 @@ class Store:
         except FileNotFoundError:
             return
         unread, is_whole = 0, False
-        for line in data.splitlines(keepends=True):
-            entry = _entry(line.removesuffix(b"\n")) if line.endswith(b"\n") else None
-            if entry is None:  # also if only its end is missing: that was refused
+        for line in data.splitlines():
+            entry = _entry(line)
+            if entry is None:
                 unread += 1
             else:
                 is_whole |= entry[:1] == ["cluster"]
