@@ -68,9 +68,8 @@ def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder with all that is in it, if it exists. OSError: a part may be left, which must
-    not be taken for something new."""
-    import shutil  # not needed by most programs
+    """Remove a folder with all that is in it, if it exists. OSError: a part of it may be left."""
+    import shutil  # most programs do not need it
 
     if path.exists():
         shutil.rmtree(path)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 @contextlib.asynccontextmanager
 async def import_engine(config: Config, folder: Path) -> AsyncIterator[Engine]:
     """An engine on the logs in this folder, which is made if necessary. It syncs nothing, and
-    passes nothing between NSQ topics and NATS subjects. OSError at the end: something that it
-    accepted is not in the files."""
+    passes nothing between NSQ topics and NATS subjects. OSError when it is closed: a record or a
+    cursor is not in its file."""
     runtime = Runtime()
     bounds = replace(engine_options(config), to_live=False, from_live=False)
     router = Router(limits.ROUTER_CACHE_SUBJECTS, limits.ROUTER_CACHE_REFS)
@@ -42,7 +42,7 @@ async def import_engine(config: Config, folder: Path) -> AsyncIterator[Engine]:
 
 async def _check_written(engine: Engine) -> None:
     await engine.settle()
-    for log in engine.logs.values():
+    for log in engine.all_logs():
         check_appends(log)
         for cursor in cursors_of(log).values():
             await cursor.synced()

@@ -286,7 +286,6 @@ class Import:
                 log.skip_to(channel.next_seq)
             for imported in found:
                 self._create_cursor(log, imported)
-            await engine.settle()
             log_id = log.log_id.hex()
         async with import_engine(self.config, staging) as engine:
             self._compare(engine.open_log(name, protocol=STAN), channel)

@@ -16,7 +16,7 @@ BUSY_POLL_MAX: Final = 10 * MS
 BUSY_POLL_PROCESSORS: Final = 2  # with fewer, peers on this machine could not run meanwhile
 SENDER_PROCESSORS: Final = 2  # with fewer, a second thread only interrupts the loop
 RECEIVE_BUFFER: Final = 64 * KIB  # one per loop; the largest read
-READ_BYTES_MAX: Final = 512 * KIB  # of one connection per turn; a protocol may have a smaller one
+READ_BYTES_MAX: Final = 512 * KIB  # of one connection per turn; others wait. NSQ has a smaller one
 CHUNK_SMALL: Final = 4 * KIB  # an answer or a few messages
 CHUNK_LARGE: Final = 128 * KIB  # output of one read for one peer; written while in the cache
 # Output that waits behind a send of the second thread. Beyond the first limit the loop sends

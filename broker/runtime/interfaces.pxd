@@ -34,7 +34,7 @@ cdef class Session(Sink):
     # Bytes of input that the unfinished operation at the end needs in total; 0 = unknown. The
     # connection makes room for them.
     cdef Py_ssize_t need
-    cdef size_t read_bytes_max  # to read for it in one turn; 0 = what the connection permits
+    cdef size_t read_bytes_max  # of input per turn; 0 = the limit of connections (net.limits)
     cdef bint closing           # no further input is fed
     # What waits until this session has sent its output: sessions that pause, consumers and batches.
     # None = nothing waits.

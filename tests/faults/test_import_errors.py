@@ -53,6 +53,7 @@ def found_in(root: Path) -> Found:
         assert not rig.engine.quarantined
         for log in rig.engine.logs.values():
             cursors: Found = {}
+            paused = log.paused
             for name, cursor in log.cursors.items():
                 state = (cursor.paused, cursor.next_seq, cursor.depth)
                 cursor.unpause()
@@ -62,7 +63,7 @@ def found_in(root: Path) -> Found:
                     rig.settle()
                 kept = re.sub(r"(stan:p:)\w{22}", r"\1", name)  # those names are made up
                 cursors[kept] = (*state, sorted(consumer.records))
-            found[log.name] = (log.first_seq, log.visible, log.protocol, cursors)
+            found[log.name] = (log.first_seq, log.visible, log.protocol, paused, cursors)
     return found
 
 

@@ -111,9 +111,9 @@ NSQ_TLS_TIMEOUT: Final = 5 * SECOND  # of a handshake
 # more topics their logs are searched by name more often.
 NSQ_PUBLISHED_SLOTS_MAX: Final = 4_096
 
-# Of one connection per turn. A client with many messages in commands that wait would otherwise fill
-# turns so long that consumers are always out of credit: their messages leave the processor's cache,
-# then the page cache's recently used files, before they are delivered.
+# Of input of one connection per turn. With more, a publisher of large batches gets ahead of the
+# consumers: their credit has to last until the loop reads their FINs, in the next turn. Then
+# messages have left the processor's cache when they are delivered.
 NSQ_READ_BYTES_MAX: Final = 128 * KIB
 
 # Above so many unanswered publishes a connection is not read until half are answered.

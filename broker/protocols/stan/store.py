@@ -37,8 +37,8 @@ log = logging.getLogger("broker.stan")
 STAN_FOLDER: Final = "stan"  # in the data folder
 FILE = "clients.state"
 VERSION = 1
-# Ends a line that was written in part and could not be cut off. It was refused, so it may not read,
-# even if only its end was missing.
+# Ends a line that was written in part and could not be removed. Its change was refused, so the line
+# must not be read as valid, even if only the line end was missing.
 _TORN_END: Final = b"\0\n"
 Done = Callable[[OSError | None], object]  # gets None after the sync, or the error
 
@@ -167,24 +167,19 @@ class Store:
         if self._path is None:
             return
         if self._fd < 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+            raise self._full()
         line = _TORN_END * self._torn + _line(entry)
         written = os.write(self._fd, line)
         if written != len(line):
-            self._torn |= not self._cut_off(written)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+            self._torn |= not _cut_off(self._fd, written)
+            raise self._full()
         self._torn = False
         self._note(line)
         self._bytes += len(line)
         self._dirty = True
 
-    def _cut_off(self, count: int) -> bool:
-        """Remove the last bytes of the file, which were refused; False: that is not possible."""
-        try:
-            os.ftruncate(self._fd, os.fstat(self._fd).st_size - count)
-        except OSError:
-            return False
-        return True
+    def _full(self) -> OSError:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
 
     def _note(self, line: bytes) -> None:
         """Add a written line to the new file as well, if a rewrite is running."""
@@ -250,11 +245,12 @@ class Store:
         self._bytes = self._kept_bytes = size
 
     def _begin(self, fd: int) -> None:
-        """Write the first line of an empty file. OSError: it is still empty, or is damaged."""
+        """Write the first line of an empty file. OSError: it may have a part of that line."""
         line = self._first_line()
-        if os.write(fd, line) != len(line):
-            os.truncate(fd, 0)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        written = os.write(fd, line)
+        if written != len(line):
+            _cut_off(fd, written)
+            raise self._full()
 
     async def _rewrite_in_thread(self) -> None:
         """Replace the file while clients are served: a thread does what may wait for the disk.
@@ -265,15 +261,14 @@ class Store:
         assert self._path is not None
         self._new = new = _New()
         data = self._all()
-        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         try:
             new.fd = await asyncio.to_thread(_write_new, self._path, data)
             missed = b"".join(new.missed)
             if os.write(new.fd, missed) != len(missed):
-                raise full
+                raise self._full()
             await asyncio.to_thread(_sync_and_replace, self._path, new.fd)
             if new.broken:
-                raise full
+                raise self._full()
         except OSError:
             if new.fd >= 0 and os.path.samestat(os.fstat(new.fd), self._path.stat()):
                 self._take(new.fd)  # it has the name already; the next attempt adds missing lines
@@ -450,6 +445,15 @@ def _write_new(path: Path, data: bytes) -> int:
         path.with_suffix(".new").unlink(missing_ok=True)  # on a full disk it would use up the rest
         raise
     return fd
+
+
+def _cut_off(fd: int, count: int) -> bool:
+    """Remove the last `count` bytes of a file; False: that is not possible."""
+    try:
+        os.ftruncate(fd, os.fstat(fd).st_size - count)
+    except OSError:
+        return False
+    return True
 
 
 def _replace(path: Path) -> None:
